@@ -1,0 +1,119 @@
+//! Addresses, ranges of them, and durations: the units every other module speaks in.
+//!
+//! An address is a plain `u64`, virtual or physical according to the target it belongs to; a
+//! duration or a point in time is [`Nanos`]. Ranges are half open, as everywhere in the kernel.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes in a base page. x86-64 only, like the page-table probe.
+pub const PAGE_SIZE: u64 = 4096;
+/// Bytes that one lowest-level page table maps, and the size of the usual huge page.
+pub const BLOCK_SIZE: u64 = 2 << 20;
+/// Base pages in a [`BLOCK_SIZE`] block.
+pub const PAGES_PER_BLOCK: usize = (BLOCK_SIZE / PAGE_SIZE) as usize;
+
+/// Nanoseconds: a duration, or a point in time since the Unix epoch on a clock that never steps back.
+///
+/// The engine only subtracts and compares; it never reads a clock.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// `ms` milliseconds.
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms * 1_000_000)
+    }
+
+    /// `us` microseconds.
+    pub const fn from_micros(us: u64) -> Self {
+        Self(us * 1_000)
+    }
+
+    /// As seconds.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add for Nanos {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 - other.0)
+    }
+}
+
+impl From<std::time::Duration> for Nanos {
+    fn from(duration: std::time::Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The half-open range of addresses `[start, end)`. Never empty, never backwards.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AddressRange {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+impl AddressRange {
+    /// `[start, end)`.
+    ///
+    /// # Panics
+    /// If `start >= end`: a caller's bug. Use [`AddressRange::checked`] for input.
+    pub const fn new(start: u64, end: u64) -> Self {
+        assert!(start < end, "a range ends after it starts");
+        Self { start, end }
+    }
+
+    /// `[start, end)`, or `None` if that holds no byte.
+    pub const fn checked(start: u64, end: u64) -> Option<Self> {
+        if start < end {
+            Some(Self { start, end })
+        } else {
+            None
+        }
+    }
+
+    /// Size in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a range is never empty")]
+    pub const fn len(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether `address` lies in the range.
+    pub const fn contains(self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// The part that both ranges share.
+    pub fn intersection(self, other: Self) -> Option<Self> {
+        Self::checked(self.start.max(other.start), self.end.min(other.end))
+    }
+}
+
+impl fmt::Debug for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{:#x},{:#x})", self.start, self.end)
+    }
+}

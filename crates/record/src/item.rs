@@ -1,0 +1,139 @@
+//! What a record holds: the header, then items in the order in which they happened.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{AddressRange, Cost, Nanos, Snapshot, TargetId};
+use serde::{Deserialize, Serialize};
+
+/// What is said once, at the start of a record (the Arrow schema's metadata).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// Program and version that wrote the record.
+    pub writer: String,
+    /// Name of the machine.
+    pub host: String,
+    /// Kernel release, e.g. `6.1.0-56-cloud-amd64`.
+    pub kernel: String,
+    /// The command that was recorded, or what was asked for (`--pid 12`), word by word.
+    pub command: Vec<String>,
+    /// When recording began.
+    pub started: Nanos,
+    /// What addresses are: `vaddr` or `paddr`, DAMON's names.
+    pub operations: String,
+    /// Sampling interval at the start.
+    pub sample_interval: Nanos,
+    /// Aggregation interval at the start.
+    pub aggregation_interval: Nanos,
+    /// Update interval.
+    pub update_interval: Nanos,
+    /// The rest of the configuration, as names and values.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// One mapping of a target's address space (a line of `/proc/PID/maps`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapping {
+    /// Where.
+    pub range: AddressRange,
+    /// `rwxp` flags as the kernel prints them.
+    pub permissions: String,
+    /// File path, `[heap]`, `[stack]`, ... or empty for anonymous memory.
+    pub name: String,
+}
+
+/// The mappings of a target that came and went since the last time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappingChange {
+    /// When that was seen.
+    pub time: Nanos,
+    /// Whose.
+    pub target: TargetId,
+    /// Mappings that are no more, by range.
+    pub removed: Vec<AddressRange>,
+    /// New or changed ones.
+    pub added: Vec<Mapping>,
+}
+
+/// A target appears in the record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetStart {
+    /// When.
+    pub time: Nanos,
+    /// Its number in this record.
+    pub target: TargetId,
+    /// Its process id; 0 for physical memory.
+    pub pid: u32,
+    /// Its command name, or `physical`.
+    pub name: String,
+}
+
+/// A target is no more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetExit {
+    /// When that was seen.
+    pub time: Nanos,
+    /// Which.
+    pub target: TargetId,
+    /// Its exit code, where it was our child.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it, where it was our child.
+    pub signal: Option<i32>,
+}
+
+/// Memory use, about once a second.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageSample {
+    /// When.
+    pub time: Nanos,
+    /// Resident bytes of each target.
+    pub rss: BTreeMap<u32, u64>,
+    /// Swapped-out bytes of each target.
+    pub swap: BTreeMap<u32, u64>,
+    /// The machine's memory.
+    pub system_total: u64,
+    /// Free memory (MemFree).
+    pub system_free: u64,
+    /// Available memory (MemAvailable).
+    pub system_available: u64,
+}
+
+/// What watching has cost up to a moment, about once a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CostSample {
+    /// When.
+    pub time: Nanos,
+    /// Totals since the start.
+    pub cost: Cost,
+    /// Sampling interval in force.
+    pub sample_interval: Nanos,
+    /// Aggregation interval in force.
+    pub aggregation_interval: Nanos,
+    /// Resident bytes of the monitor.
+    pub monitor_rss: u64,
+    /// Samples about which nothing could be known, since the start, by reason.
+    pub unknown: u64,
+}
+
+/// Anything that stands in a record after its header.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    /// The regions of one target over one aggregation interval.
+    Snapshot(Snapshot),
+    /// Mappings that came and went.
+    Mappings(MappingChange),
+    /// A new target.
+    TargetStart(TargetStart),
+    /// A target's end.
+    TargetExit(TargetExit),
+    /// Memory use.
+    Usage(UsageSample),
+    /// Monitoring cost.
+    Cost(CostSample),
+    /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
+    Note {
+        /// When.
+        time: Nanos,
+        /// What.
+        text: String,
+    },
+}

@@ -1,0 +1,1 @@
+//! Boots Debian kernels.

@@ -1,0 +1,2 @@
+//! Isotherm.
+fn main() {}
