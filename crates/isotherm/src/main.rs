@@ -1,2 +1,57 @@
-//! Isotherm.
-fn main() {}
+//! The `isotherm` command: one file per subcommand under [`cmd`].
+
+mod cmd;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+/// See which memory of a running program is hot, which is cold, since when, and what watching cost.
+#[derive(Parser)]
+#[command(name = "isotherm", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Doctor(cmd::doctor::Args),
+    Record(cmd::record::Args),
+    Report(cmd::report::Args),
+    Top(cmd::top::Args),
+    Convert(cmd::convert::Args),
+    Exercise(cmd::exercise::Args),
+    /// Print a shell completion script.
+    #[command(
+        after_help = "Example:\n  isotherm completions bash > /etc/bash_completion.d/isotherm"
+    )]
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Doctor(args) => cmd::doctor::run(args),
+        Command::Record(args) => cmd::record::run(args),
+        Command::Report(args) => cmd::report::run(args),
+        Command::Top(args) => cmd::top::run(args),
+        Command::Convert(args) => cmd::convert::run(args),
+        Command::Exercise(args) => cmd::exercise::run(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(
+                shell,
+                &mut Cli::command(),
+                "isotherm",
+                &mut std::io::stdout(),
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("isotherm: {error:#}");
+        ExitCode::from(2)
+    })
+}
