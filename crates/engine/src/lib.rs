@@ -7,6 +7,7 @@
 pub mod address;
 pub mod port;
 pub mod snapshot;
+pub mod table;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 pub use port::{AccessProbe, Cost, Gap, Sample, SnapshotSource, Touch};
