@@ -170,7 +170,7 @@ impl TableMonitor {
         let new = layout::rebuild(target, old, mappings, blocks, now);
         self.segments.splice(first..first, new);
         self.snapshot_from.entry(target).or_insert(now);
-        self.fresh = order::halving_gaps(&self.segments);
+        self.fresh = order::halving_gaps(&self.segments, now);
     }
 
     /// Forgets `target`.
@@ -216,17 +216,23 @@ impl TableMonitor {
         }
         let mut units = self.purse.allow(now, cost);
         self.plan_arms(&mut plan, &mut units, now);
-        self.plan_samples(&mut plan, units);
+        self.plan_samples(&mut plan, units, now);
         self.purse
             .spend(plan.samples.len() as f64 + purse::UNITS_PER_ARM * plan.arms.len() as f64);
-        let idle = plan.samples.is_empty() && self.fresh.is_empty() && self.sampled.is_empty();
-        let next_window = now + self.attributes.window;
-        plan.wake_at = if idle && self.to_arm.is_empty() {
-            self.next_reading.max(next_window)
-        } else {
-            next_window
-        };
+        plan.wake_at = self.next_wake(&plan, now);
         plan
+    }
+
+    /// One window from now while samples are out or due; else when the next is, or the next reading.
+    fn next_wake(&self, plan: &TablePlan, now: Nanos) -> Nanos {
+        let next_window = now + self.attributes.window;
+        let busy = !plan.samples.is_empty() || !self.fresh.is_empty() || !self.to_arm.is_empty();
+        if busy {
+            return next_window;
+        }
+        let next_sample = self.sampled.front().and_then(|key| self.find(*key));
+        let due = next_sample.map_or(self.next_reading, |i| self.segments[i].sample_not_before);
+        due.min(self.next_reading).max(next_window)
     }
 
     fn take_touches(&mut self, touches: &[Touch], now: Nanos) {
@@ -234,7 +240,7 @@ impl TableMonitor {
         for (key, touch) in in_flight.into_iter().zip(touches) {
             let Some(i) = self.find(key) else { continue };
             let was_fresh = self.segments[i].watch == Watch::Fresh;
-            self.segments[i].sampled(*touch);
+            self.segments[i].sampled(*touch, now, self.aggregation);
             if matches!(touch, Touch::Seen { accessed: 1.., .. }) && was_fresh {
                 self.prefer_neighbours(i);
             }
@@ -246,6 +252,10 @@ impl TableMonitor {
     fn queue(&mut self, i: usize, now: Nanos) {
         let segment = &mut self.segments[i];
         let key = (segment.target, segment.range.start);
+        if segment.watch == Watch::Fresh {
+            // Still unknown: it comes back with the fresh ones.
+            return;
+        }
         let wants_arming = segment.nr_idle > 0 || segment.mixed;
         if wants_arming && !segment.arm_queued && now >= segment.arm_not_before {
             segment.arm_queued = true;
@@ -333,44 +343,47 @@ impl TableMonitor {
         }
     }
 
-    fn plan_samples(&mut self, plan: &mut TablePlan, mut units: f64) {
+    fn plan_samples(&mut self, plan: &mut TablePlan, mut units: f64, now: Nanos) {
         let for_fresh = if self.sampled.is_empty() {
             units
         } else {
             units * 0.7
         };
-        let mut taken = 0.0;
+        let mut picked: Vec<(Key, Sample)> = Vec::new();
         while units >= 1.0 {
-            let next = if taken < for_fresh {
-                self.fresh.pop_front()
-            } else {
-                None
-            };
-            let Some(key) = next
-                .or_else(|| self.sampled.pop_front())
-                .or_else(|| self.fresh.pop_front())
-            else {
+            let prefer_fresh = (picked.len() as f64) < for_fresh;
+            let Some(key) = self.next_to_sample(prefer_fresh, now) else {
                 break;
             };
             let Some(i) = self.find(key) else { continue };
-            let segment = &self.segments[i];
-            if segment.watch == Watch::Armed || segment.arm_queued || self.in_flight.contains(&key)
-            {
+            let segment = &mut self.segments[i];
+            let is_out = picked.iter().any(|(out, _)| *out == key);
+            if segment.watch == Watch::Armed || segment.arm_queued || is_out {
                 continue;
             }
-            taken += 1.0;
             units -= 1.0;
-            plan.samples.push(order::cluster_in(segment, CLUSTER_PAGES));
-            self.in_flight.push(key);
+            picked.push((key, order::cluster_in(segment, CLUSTER_PAGES)));
         }
         // The probe works target by target.
-        let mut pairs: Vec<(Key, Sample)> = self
-            .in_flight
-            .drain(..)
-            .zip(plan.samples.drain(..))
-            .collect();
-        pairs.sort_by_key(|(_, sample)| (sample.target, sample.address));
-        (self.in_flight, plan.samples) = pairs.into_iter().unzip();
+        picked.sort_by_key(|(_, sample)| (sample.target, sample.address));
+        (self.in_flight, plan.samples) = picked.into_iter().unzip();
+    }
+
+    /// A fresh segment, or the one whose last sample is the oldest, if it is due.
+    fn next_to_sample(&mut self, prefer_fresh: bool, now: Nanos) -> Option<Key> {
+        if prefer_fresh && let Some(key) = self.fresh.pop_front() {
+            return Some(key);
+        }
+        while let Some(&key) = self.sampled.front() {
+            match self.find(key) {
+                None => drop(self.sampled.pop_front()),
+                Some(i) if self.segments[i].sample_not_before <= now => {
+                    return self.sampled.pop_front();
+                }
+                Some(_) => break,
+            }
+        }
+        self.fresh.pop_front()
     }
 
     /// When the tables are read next: often enough for the shortest aggregation interval, but

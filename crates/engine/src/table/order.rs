@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 
 use super::segment::{Segment, Watch};
-use crate::address::PAGE_SIZE;
+use crate::address::{Nanos, PAGE_SIZE};
 use crate::port::Sample;
 use crate::snapshot::TargetId;
 
 /// The fresh segments in bit-reversed order of their place: after any number of them, the largest
 /// gap between sampled ones is about twice the smallest.
-pub(super) fn halving_gaps(segments: &[Segment]) -> VecDeque<(TargetId, u64)> {
+pub(super) fn halving_gaps(segments: &[Segment], now: Nanos) -> VecDeque<(TargetId, u64)> {
     let fresh: Vec<_> = segments
         .iter()
-        .filter(|s| s.watch == Watch::Fresh)
+        .filter(|s| s.watch == Watch::Fresh && s.sample_not_before <= now)
         .collect();
     let bits = usize::BITS - fresh.len().leading_zeros();
     let mut keyed: Vec<_> = fresh

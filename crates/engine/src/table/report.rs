@@ -1,7 +1,7 @@
 //! Snapshots from segments: neighbours that are alike become one region.
 
 use super::TableMonitor;
-use super::segment::{Segment, Watch};
+use super::segment::Segment;
 use crate::address::{AddressRange, Nanos};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
@@ -20,11 +20,11 @@ impl TableMonitor {
         let highest = self
             .segments
             .iter()
-            .filter(|s| is_known(s))
+            .filter(|s| s.is_known())
             .map(|s| s.rate)
             .fold(0.0, f32::max);
         let threshold = highest / 10.0;
-        for segment in self.segments.iter_mut().filter(|s| is_known(s)) {
+        for segment in self.segments.iter_mut().filter(|s| s.is_known()) {
             segment.keep_age(now, threshold);
         }
         let drafts = self.drafts(now, threshold);
@@ -72,10 +72,6 @@ impl TableMonitor {
     }
 }
 
-fn is_known(segment: &Segment) -> bool {
-    segment.watch == Watch::Armed || segment.nr_samples > 0
-}
-
 fn merge(
     segments: &[Segment],
     now: Nanos,
@@ -87,7 +83,7 @@ fn merge(
         let next = Draft {
             range: segment.range,
             mapping: segment.mapping,
-            rate: is_known(segment).then_some(segment.rate),
+            rate: segment.is_known().then_some(segment.rate),
             age: now.since(segment.age_from),
         };
         match drafts.last_mut() {

@@ -56,6 +56,10 @@ pub(super) struct Segment {
     pub(super) nr_samples: u32,
     /// Idle samples in a row.
     pub(super) nr_idle: u32,
+    /// Samples in a row about which nothing could be known.
+    pub(super) nr_unknown: u32,
+    /// When it is worth sampling again.
+    pub(super) sample_not_before: Nanos,
     /// Samples found both idle and busy pages: the segment has parts.
     pub(super) mixed: bool,
     pub(super) huge: bool,
@@ -90,6 +94,8 @@ impl Segment {
             rate: 0.0,
             nr_samples: 0,
             nr_idle: 0,
+            nr_unknown: 0,
+            sample_not_before: Nanos(0),
             mixed: false,
             huge: false,
             present: [0; 8],
@@ -121,10 +127,18 @@ impl Segment {
     }
 
     /// A sample's outcome: `busy` of the observed pages were touched in one window.
-    pub(super) fn sampled(&mut self, touch: Touch) {
+    pub(super) fn sampled(&mut self, touch: Touch, now: Nanos, aggregation: Nanos) {
         let Touch::Seen { observed, accessed } = touch else {
+            // What cannot be known now will hardly be known in a moment: ask ever less often.
+            self.nr_unknown += 1;
+            let wait = 1_000_000_000 << self.nr_unknown.min(6);
+            self.sample_not_before = now + Nanos(wait);
             return;
         };
+        self.nr_unknown = 0;
+        // Four samples of 16 pages in an interval tell a rate well enough; one, while it is steady.
+        let steady = self.nr_samples > 8 && now.since(self.age_from) > Nanos(5_000_000_000);
+        self.sample_not_before = now + Nanos(aggregation.0 / if steady { 1 } else { 4 });
         let busy = accessed as f32 / observed as f32;
         if self.watch == Watch::Fresh {
             self.watch = Watch::Sampled;
@@ -199,6 +213,11 @@ impl Segment {
         self.looked_at = now;
         self.mixed = false;
         true
+    }
+
+    /// Whether anything is known about it at present.
+    pub(super) fn is_known(&self) -> bool {
+        self.watch == Watch::Armed || (self.nr_samples > 0 && self.nr_unknown < 3)
     }
 
     /// The pages to clear for arming: from the first to the last whose bit is set.
