@@ -16,7 +16,11 @@ pub struct Clock {
 impl Clock {
     /// A clock that shows the time of day now.
     pub fn start() -> Self {
-        Self { offset: read(libc::CLOCK_REALTIME).0.saturating_sub(read(libc::CLOCK_MONOTONIC).0) }
+        Self {
+            offset: read(libc::CLOCK_REALTIME)
+                .0
+                .saturating_sub(read(libc::CLOCK_MONOTONIC).0),
+        }
     }
 
     /// Nanoseconds since the Unix epoch.
@@ -26,7 +30,10 @@ impl Clock {
 }
 
 fn read(clock: libc::clockid_t) -> Nanos {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a valid timespec to fill.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)

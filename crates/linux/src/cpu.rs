@@ -27,14 +27,18 @@ impl CpuFacts {
                 .find(|(key, _)| key.trim() == name)
                 .map(|(_, value)| value.trim())
         };
-        let la57 = value("flags").is_some_and(|flags| flags.split_whitespace().any(|f| f == "la57"));
+        let la57 =
+            value("flags").is_some_and(|flags| flags.split_whitespace().any(|f| f == "la57"));
         let disabled = cmdline.split_whitespace().any(|word| word == "no5lvl");
         let physical_bits = value("address sizes")
             .and_then(|sizes| sizes.split_whitespace().next())
             .and_then(|bits| bits.parse().ok())
             .filter(|bits| (32..=52).contains(bits))
             .unwrap_or(52);
-        Self { levels: if la57 && !disabled { 5 } else { 4 }, physical_bits }
+        Self {
+            levels: if la57 && !disabled { 5 } else { 4 },
+            physical_bits,
+        }
     }
 
     /// How far to shift an address for the index into the top-level table.
@@ -53,7 +57,13 @@ mod tests {
     use super::*;
 
     fn check(cpuinfo: &str, cmdline: &str, levels: u32, physical_bits: u32) {
-        assert_eq!(CpuFacts::parse(cpuinfo, cmdline), CpuFacts { levels, physical_bits });
+        assert_eq!(
+            CpuFacts::parse(cpuinfo, cmdline),
+            CpuFacts {
+                levels,
+                physical_bits
+            }
+        );
     }
 
     #[test]
@@ -61,7 +71,12 @@ mod tests {
         let five = "flags\t\t: fpu la57 lm\naddress sizes\t: 46 bits physical, 57 bits virtual\n";
         check(five, "quiet", 5, 46);
         check(five, "quiet no5lvl", 4, 46);
-        check("flags : fpu lm\naddress sizes : 48 bits physical, 48 bits virtual\n", "", 4, 48);
+        check(
+            "flags : fpu lm\naddress sizes : 48 bits physical, 48 bits virtual\n",
+            "",
+            4,
+            48,
+        );
         check("", "", 4, 52);
         check("address sizes : 99 bits physical\n", "", 4, 52);
     }

@@ -29,7 +29,10 @@ pub struct Frames {
 impl Frames {
     /// Opens them; needs CONFIG_PROC_PAGE_MONITOR and root.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { flags: File::open("/proc/kpageflags")?, counts: File::open("/proc/kpagecount")? })
+        Ok(Self {
+            flags: File::open("/proc/kpageflags")?,
+            counts: File::open("/proc/kpagecount")?,
+        })
     }
 
     /// Whether MADV_COLD can clear the accessed bit of this frame's mapping: the frame is mapped
@@ -54,7 +57,11 @@ impl Frames {
         let read = self.flags.read_at(&mut words, lowest * 8)?;
         let word = |at: u64| -> u64 {
             let i = (at - lowest) as usize * 8;
-            if i + 8 > read { 0 } else { u64::from_ne_bytes(words[i..i + 8].try_into().expect("8 bytes")) }
+            if i + 8 > read {
+                0
+            } else {
+                u64::from_ne_bytes(words[i..i + 8].try_into().expect("8 bytes"))
+            }
         };
         let mut first = frame;
         while first > lowest && word(first) & bit::COMPOUND_TAIL != 0 {

@@ -23,7 +23,10 @@ unsafe impl<T: Copy + Send> Send for MappedArray<T> {}
 impl<T: Copy> MappedArray<T> {
     /// Maps the whole of the map behind `fd`, which holds `len` values laid out like `T`.
     pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
-        assert!(align_of::<T>() <= 8, "BPF array values are aligned to 8 bytes");
+        assert!(
+            align_of::<T>() <= 8,
+            "BPF array values are aligned to 8 bytes"
+        );
         let bytes = (len * size_of::<T>()).next_multiple_of(4096);
         // SAFETY: a new shared mapping of a file descriptor we hold; the kernel (map_mmap in
         // kernel/bpf/syscall.c) refuses a length beyond the map's.
@@ -41,7 +44,12 @@ impl<T: Copy> MappedArray<T> {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).expect("mmap does not return null");
-        Ok(Self { start, len, bytes, _owned: PhantomData })
+        Ok(Self {
+            start,
+            len,
+            bytes,
+            _owned: PhantomData,
+        })
     }
 
     /// `len` values in private memory of our own that stays where it is.
@@ -62,7 +70,12 @@ impl<T: Copy> MappedArray<T> {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).expect("mmap does not return null");
-        let array = Self { start, len, bytes, _owned: PhantomData };
+        let array = Self {
+            start,
+            len,
+            bytes,
+            _owned: PhantomData,
+        };
         // SAFETY: the mapping just made.
         if unsafe { libc::mlock(start.as_ptr().cast(), bytes) } != 0 {
             return Err(io::Error::last_os_error());

@@ -76,7 +76,11 @@ impl Process {
             let source = io::Error::last_os_error();
             return Err(match source.raw_os_error() {
                 Some(libc::ESRCH | libc::EINVAL) => ProcessError::NoSuchProcess { pid },
-                _ => ProcessError::Refused { what: "take hold", pid, source },
+                _ => ProcessError::Refused {
+                    what: "take hold",
+                    pid,
+                    source,
+                },
             });
         }
         // SAFETY: as above.
@@ -91,7 +95,11 @@ impl Process {
 
     /// Whether it still runs (a zombie does not).
     pub fn is_alive(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: self.pidfd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid pollfd.
         let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
         ready == 0
@@ -114,23 +122,38 @@ impl Process {
                 .and_then(|number| number.parse::<u64>().ok())
                 .unwrap_or(0)
         };
-        Ok(ProcessUsage { rss: kib("VmRSS:") << 10, swap: kib("VmSwap:") << 10 })
+        Ok(ProcessUsage {
+            rss: kib("VmRSS:") << 10,
+            swap: kib("VmSwap:") << 10,
+        })
     }
 
     /// Its command name (`comm`), or nothing if it has ended.
     pub fn name(&self) -> String {
-        self.read("comm", "read the name").map(|name| name.trim_end().to_owned()).unwrap_or_default()
+        self.read("comm", "read the name")
+            .map(|name| name.trim_end().to_owned())
+            .unwrap_or_default()
     }
 
     /// Process ids of its children.
     pub fn children(&self) -> Vec<u32> {
-        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return Vec::new() };
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
+            return Vec::new();
+        };
         let mut children: Vec<u32> = threads
             .filter_map(Result::ok)
             .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .flat_map(|list| {
+                list.split_whitespace()
+                    .filter_map(|pid| pid.parse().ok())
+                    .collect::<Vec<_>>()
+            })
             .collect();
-        if self.is_alive() { children.sort_unstable() } else { children.clear() }
+        if self.is_alive() {
+            children.sort_unstable()
+        } else {
+            children.clear()
+        }
         children
     }
 
@@ -140,7 +163,11 @@ impl Process {
         // was given its number.
         match bytes {
             Ok(bytes) if self.is_alive() => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(source) if self.is_alive() => Err(ProcessError::Refused { what, pid: self.pid, source }),
+            Err(source) if self.is_alive() => Err(ProcessError::Refused {
+                what,
+                pid: self.pid,
+                source,
+            }),
             _ => Err(ProcessError::NoSuchProcess { pid: self.pid }),
         }
     }
@@ -162,8 +189,14 @@ impl Process {
                 Err(source) if matches!(source.raw_os_error(), Some(libc::ESRCH)) => {
                     return Err(ProcessError::NoSuchProcess { pid: self.pid });
                 }
-                Err(source) if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
-                    return Err(ProcessError::Refused { what: "advise about memory", pid: self.pid, source });
+                Err(source)
+                    if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) =>
+                {
+                    return Err(ProcessError::Refused {
+                        what: "advise about memory",
+                        pid: self.pid,
+                        source,
+                    });
                 }
                 // The first range of the batch was refused.
                 Err(source) => {
@@ -186,7 +219,10 @@ impl Process {
     fn advise_batch(&self, batch: &[AddressRange], advice: i32) -> io::Result<u64> {
         let vectors: Vec<libc::iovec> = batch
             .iter()
-            .map(|r| libc::iovec { iov_base: r.start as *mut libc::c_void, iov_len: r.len() as usize })
+            .map(|r| libc::iovec {
+                iov_base: r.start as *mut libc::c_void,
+                iov_len: r.len() as usize,
+            })
             .collect();
         // SAFETY: process_madvise(2) reads the vectors; the addresses in them are another
         // process's and are not dereferenced here.
@@ -200,7 +236,11 @@ impl Process {
                 0,
             )
         };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u64) }
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(result as u64)
+        }
     }
 }
 
@@ -215,7 +255,11 @@ fn parse_mapping(line: &str) -> Option<MappedArea> {
         u64::from_str_radix(end, 16).ok()?,
     )?;
     // The vsyscall page lies in the kernel's half.
-    (range.end <= 1 << 56).then_some(MappedArea { range, permissions, name })
+    (range.end <= 1 << 56).then_some(MappedArea {
+        range,
+        permissions,
+        name,
+    })
 }
 
 /// Whether we see process ids as the kernel itself numbers them.
@@ -233,10 +277,16 @@ mod tests {
         let line = "7f00a000-7f00b000 r-xp 00001000 08:01 1234      /tmp/a b (deleted)";
         let area = parse_mapping(line).expect("a mapping");
         assert_eq!(area.range, AddressRange::new(0x7f00_a000, 0x7f00_b000));
-        assert_eq!((area.permissions.as_str(), area.name.as_str()), ("r-xp", "/tmp/a b (deleted)"));
+        assert_eq!(
+            (area.permissions.as_str(), area.name.as_str()),
+            ("r-xp", "/tmp/a b (deleted)")
+        );
         let anonymous = parse_mapping("1000-2000 rw-p 00000000 00:00 0 ").expect("a mapping");
         assert_eq!(anonymous.name, "");
-        assert_eq!(parse_mapping("ffffffffff600000-ffffffffff601000 --xp 0 00:00 0 [vsyscall]"), None);
+        assert_eq!(
+            parse_mapping("ffffffffff600000-ffffffffff601000 --xp 0 00:00 0 [vsyscall]"),
+            None
+        );
         assert_eq!(parse_mapping("nonsense"), None);
     }
 
@@ -250,7 +300,13 @@ mod tests {
         let held = Process::open(child.id()).expect("not yet reaped");
         child.wait().expect("our child");
         assert!(!held.is_alive());
-        assert!(matches!(held.mappings(), Err(ProcessError::NoSuchProcess { .. })));
-        assert!(matches!(Process::open(child.id()), Err(ProcessError::NoSuchProcess { .. })));
+        assert!(matches!(
+            held.mappings(),
+            Err(ProcessError::NoSuchProcess { .. })
+        ));
+        assert!(matches!(
+            Process::open(child.id()),
+            Err(ProcessError::NoSuchProcess { .. })
+        ));
     }
 }

@@ -87,6 +87,8 @@ pub struct PageTableProbe {
     pub(super) frames: Option<Frames>,
     pub(super) targets: BTreeMap<TargetId, Watched>,
     armed: Vec<Sample>,
+    /// The frames that single-page samples must lie in to be believed; empty for no such demand.
+    frames_wanted: Vec<u64>,
     states: Vec<PageState>,
     addresses: Vec<u64>,
     leaves: Vec<Leaf>,
@@ -104,6 +106,7 @@ impl PageTableProbe {
             frames: Frames::open().ok(),
             targets: BTreeMap::new(),
             armed: Vec::new(),
+            frames_wanted: Vec::new(),
             states: Vec::new(),
             addresses: Vec::new(),
             leaves: Vec::new(),
@@ -117,7 +120,13 @@ impl PageTableProbe {
     /// Watches `process` as `target` from now on.
     pub fn add(&mut self, target: TargetId, process: Process) -> Result<(), ProbeError> {
         let space = self.walker.locate(process.pid())?;
-        self.targets.insert(target, Watched { process, space: Some(space) });
+        self.targets.insert(
+            target,
+            Watched {
+                process,
+                space: Some(space),
+            },
+        );
         Ok(())
     }
 
@@ -133,7 +142,9 @@ impl PageTableProbe {
 
     /// Finds the target's page tables again: it may have called exec. `false` if it has ended.
     pub fn refresh(&mut self, target: TargetId) -> Result<bool, ProbeError> {
-        let Some(watched) = self.targets.get_mut(&target) else { return Ok(false) };
+        let Some(watched) = self.targets.get_mut(&target) else {
+            return Ok(false);
+        };
         watched.space = match self.walker.locate(watched.process.pid()) {
             Ok(space) if watched.process.is_alive() => Some(space),
             Ok(_) | Err(WalkerError::NoAddressSpace { .. }) => None,
@@ -144,22 +155,59 @@ impl PageTableProbe {
 
     /// Clears the accessed bits of `ranges`, past those that are refused.
     pub fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
-        let Some(watched) = self.targets.get(&target) else { return Ok(()) };
+        let Some(watched) = self.targets.get(&target) else {
+            return Ok(());
+        };
         let started = Instant::now();
-        match watched.process.advise(ranges, libc::MADV_COLD, &mut self.outcomes) {
+        match watched
+            .process
+            .advise(ranges, libc::MADV_COLD, &mut self.outcomes)
+        {
             // What a target's end means is told by the next read.
             Ok(()) | Err(ProcessError::NoSuchProcess { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        self.induced.add(ranges.len(), started.elapsed().as_nanos() as f64);
+        self.induced
+            .add(ranges.len(), started.elapsed().as_nanos() as f64);
         self.cost.clears += ranges.len() as u64;
-        self.cost.refused +=
-            self.outcomes.iter().filter(|o| matches!(o, Advised::Refused(_))).count() as u64;
+        self.cost.refused += self
+            .outcomes
+            .iter()
+            .filter(|o| matches!(o, Advised::Refused(_)))
+            .count() as u64;
         Ok(())
     }
 
-    /// Arms `samples[first..end]`, all of one target. `self.states` has been filled with
-    /// `Excluded(Exited)` for their pages, starting at `state`.
+    /// Like `arm`, for single pages each of which is believed only while it lies in its frame.
+    pub(super) fn arm_frames(
+        &mut self,
+        samples: &[Sample],
+        frames: Vec<u64>,
+    ) -> Result<(), ProbeError> {
+        assert!(
+            samples.iter().all(|s| s.nr_pages == 1),
+            "a frame holds one page"
+        );
+        self.frames_wanted = frames;
+        self.arm_groups(samples)
+    }
+
+    fn arm_groups(&mut self, samples: &[Sample]) -> Result<(), ProbeError> {
+        self.armed.clear();
+        self.armed.extend_from_slice(samples);
+        self.states.clear();
+        for group in samples.chunk_by(|a, b| a.target == b.target) {
+            let state = self.states.len();
+            let pages: usize = group.iter().map(|s| s.nr_pages as usize).sum();
+            self.states
+                .resize(state + pages, PageState::Excluded(Gap::Exited));
+            self.arm_target(group, state)?;
+        }
+        Ok(())
+    }
+
+    /// Arms `samples`, all of one target. `self.states` has been filled with `Excluded(Exited)` for
+    /// their pages, starting at `state`.
     fn arm_target(&mut self, samples: &[Sample], state: usize) -> Result<(), ProbeError> {
         let Some(space) = self.targets.get(&samples[0].target).and_then(|w| w.space) else {
             return Ok(());
@@ -183,12 +231,21 @@ impl PageTableProbe {
     fn plan_clears(&mut self, samples: &[Sample], state: usize) {
         self.ranges.clear();
         let mut at = 0;
+        let mut state_at = state;
         for sample in samples {
             let leaves = &self.leaves[at..at + sample.nr_pages as usize];
             let states = &mut self.states[state + at..][..leaves.len()];
             let mut wanted: Option<AddressRange> = None;
             for ((leaf, state), page) in leaves.iter().zip(states).zip(pages_of(sample)) {
                 *state = state_before_clearing(*leaf);
+                let elsewhere = self
+                    .frames_wanted
+                    .get(state_at)
+                    .is_some_and(|f| !leaf.holds(*f));
+                state_at += 1;
+                if elsewhere {
+                    *state = PageState::Excluded(Gap::NoMapping);
+                }
                 if *state != PageState::Armed || !leaf.is_accessed() {
                     continue;
                 }
@@ -214,7 +271,12 @@ impl PageTableProbe {
     }
 
     /// Reads again what was cleared: a bit that is still set means "touched" or "cannot be cleared".
-    fn verify(&mut self, space: &AddressSpace, samples: &[Sample], state: usize) -> Result<(), ProbeError> {
+    fn verify(
+        &mut self,
+        space: &AddressSpace,
+        samples: &[Sample],
+        state: usize,
+    ) -> Result<(), ProbeError> {
         let before = std::mem::take(&mut self.leaves);
         let result = self.walker.walk(space, &self.addresses, &mut self.leaves);
         match result {
@@ -245,7 +307,12 @@ impl PageTableProbe {
         Ok(())
     }
 
-    fn check_target(&mut self, samples: &[Sample], state: usize, touches: &mut Vec<Touch>) -> Result<(), ProbeError> {
+    fn check_target(
+        &mut self,
+        samples: &[Sample],
+        state: usize,
+        touches: &mut Vec<Touch>,
+    ) -> Result<(), ProbeError> {
         let space = self.targets.get(&samples[0].target).and_then(|w| w.space);
         self.addresses.clear();
         self.addresses.extend(samples.iter().flat_map(pages_of));
@@ -276,16 +343,8 @@ impl AccessProbe for PageTableProbe {
     type Error = ProbeError;
 
     fn arm(&mut self, samples: &[Sample]) -> Result<(), ProbeError> {
-        self.armed.clear();
-        self.armed.extend_from_slice(samples);
-        self.states.clear();
-        for group in samples.chunk_by(|a, b| a.target == b.target) {
-            let state = self.states.len();
-            let pages: usize = group.iter().map(|s| s.nr_pages as usize).sum();
-            self.states.resize(state + pages, PageState::Excluded(Gap::Exited));
-            self.arm_target(group, state)?;
-        }
-        Ok(())
+        self.frames_wanted.clear();
+        self.arm_groups(samples)
     }
 
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), ProbeError> {
@@ -343,7 +402,9 @@ fn whole_folios(
     sample: &Sample,
     leaves: &[Leaf],
 ) -> AddressRange {
-    let (Some(frames), Some(first)) = (frames, leaves.first()) else { return range };
+    let (Some(frames), Some(first)) = (frames, leaves.first()) else {
+        return range;
+    };
     if first.is_huge_2m() {
         return range;
     }
@@ -354,7 +415,10 @@ fn whole_folios(
         }
         let (start, end) = frames.folio(leaf.frame()).ok()??;
         let before = (leaf.frame() - start) * PAGE_SIZE;
-        AddressRange::checked(address.checked_sub(before)?, address + (end - leaf.frame()) * PAGE_SIZE)
+        AddressRange::checked(
+            address.checked_sub(before)?,
+            address + (end - leaf.frame()) * PAGE_SIZE,
+        )
     };
     let low = widen(range.start).map_or(range.start, |folio| folio.start);
     let high = widen(range.end - PAGE_SIZE).map_or(range.end, |folio| folio.end);
@@ -384,5 +448,9 @@ fn judge(states: &[PageState], leaves: &[Leaf]) -> Touch {
             Err(why) => gap = why,
         }
     }
-    if observed > 0 { Touch::Seen { observed, accessed } } else { Touch::Unknown(gap) }
+    if observed > 0 {
+        Touch::Seen { observed, accessed }
+    } else {
+        Touch::Unknown(gap)
+    }
 }

@@ -21,13 +21,17 @@ impl PageTableProbe {
         target: TargetId,
         ranges: &[AddressRange],
     ) -> Result<Option<Vec<u64>>, ProbeError> {
-        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else { return Ok(None) };
+        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(None);
+        };
         let mut found = Vec::new();
         let walker = &mut self.walker;
         let mut collect = || -> Result<(), WalkerError> {
             let tops = aligned_parts(ranges, TOP_SHIFT + 9);
             let mut gigabytes = Vec::new();
-            walker.occupied(&space, TOP_SHIFT, &tops, |gigabyte| gigabytes.push(gigabyte))?;
+            walker.occupied(&space, TOP_SHIFT, &tops, |gigabyte| {
+                gigabytes.push(gigabyte)
+            })?;
             retain_overlapping(&mut gigabytes, TOP_SHIFT, ranges);
             walker.occupied(&space, BLOCK_SHIFT, &gigabytes, |block| found.push(block))
         };
@@ -48,22 +52,36 @@ impl PageTableProbe {
         blocks: &[u64],
         mut see: impl FnMut(BlockFacts),
     ) -> Result<bool, ProbeError> {
-        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else { return Ok(false) };
+        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(false);
+        };
         let read = self.walker.tables(&space, blocks, |i, table| {
             let facts = match table {
                 Table::Copy(copy) => {
                     let (present, accessed) = copy.bitmaps();
-                    BlockFacts { address: blocks[i], huge: false, present, accessed }
+                    BlockFacts {
+                        address: blocks[i],
+                        huge: false,
+                        present,
+                        accessed,
+                    }
                 }
                 Table::Leaf(leaf) => BlockFacts {
                     address: blocks[i],
                     huge: true,
                     present: [u64::MAX; 8],
-                    accessed: if leaf.is_accessed() { [u64::MAX; 8] } else { [0; 8] },
+                    accessed: if leaf.is_accessed() {
+                        [u64::MAX; 8]
+                    } else {
+                        [0; 8]
+                    },
                 },
-                Table::Absent => {
-                    BlockFacts { address: blocks[i], huge: false, present: [0; 8], accessed: [0; 8] }
-                }
+                Table::Absent => BlockFacts {
+                    address: blocks[i],
+                    huge: false,
+                    present: [0; 8],
+                    accessed: [0; 8],
+                },
                 // Nothing is known of it this time; the next read will tell.
                 Table::Changed => return,
             };
@@ -84,7 +102,10 @@ fn aligned_parts(ranges: &[AddressRange], shift: u32) -> Vec<u64> {
     for range in ranges {
         let first = range.start >> shift;
         let last = (range.end - 1) >> shift;
-        let next = parts.last().map_or(first, |last: &u64| (last >> shift) + 1).max(first);
+        let next = parts
+            .last()
+            .map_or(first, |last: &u64| (last >> shift) + 1)
+            .max(first);
         parts.extend((next..=last).map(|part| part << shift));
     }
     parts
@@ -95,7 +116,9 @@ fn retain_overlapping(parts: &mut Vec<u64>, shift: u32, ranges: &[AddressRange])
     let mut ranges = ranges.iter().peekable();
     parts.retain(|&part| {
         while ranges.next_if(|range| range.end <= part).is_some() {}
-        ranges.peek().is_some_and(|range| range.start < part + (1 << shift))
+        ranges
+            .peek()
+            .is_some_and(|range| range.start < part + (1 << shift))
     });
 }
 
@@ -105,7 +128,10 @@ mod tests {
 
     #[test]
     fn parts_cover_the_ranges_once() {
-        let ranges = [AddressRange::new(0x1000, 0x2000), AddressRange::new(0x3000, 0x40_1000)];
+        let ranges = [
+            AddressRange::new(0x1000, 0x2000),
+            AddressRange::new(0x3000, 0x40_1000),
+        ];
         assert_eq!(aligned_parts(&ranges, 21), [0, 0x20_0000, 0x40_0000]);
         let mut parts = vec![0, 0x20_0000, 0x60_0000];
         retain_overlapping(&mut parts, 21, &ranges);

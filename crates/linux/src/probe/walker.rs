@@ -62,7 +62,9 @@ type RawTable = [u64; ENTRIES_PER_TABLE];
 #[derive(Debug, Error)]
 pub enum WalkerError {
     /// The program did not get into the kernel.
-    #[error("cannot load the BPF program that reads page tables: {cause}; `isotherm doctor` says what is missing")]
+    #[error(
+        "cannot load the BPF program that reads page tables: {cause}; `isotherm doctor` says what is missing"
+    )]
     Load {
         /// libbpf's or the verifier's words.
         cause: String,
@@ -76,13 +78,17 @@ pub enum WalkerError {
         source: io::Error,
     },
     /// No candidate for the start of the direct map led to our own page.
-    #[error("cannot find where the kernel maps physical memory ({tried} candidates tried); please report this machine's kernel and CPU")]
+    #[error(
+        "cannot find where the kernel maps physical memory ({tried} candidates tried); please report this machine's kernel and CPU"
+    )]
     NoDirectMap {
         /// How many candidates were tried.
         tried: u64,
     },
     /// Our own pagemap hides frame numbers.
-    #[error("cannot read frame numbers from /proc/self/pagemap: {cause}; run as root or with CAP_SYS_ADMIN")]
+    #[error(
+        "cannot read frame numbers from /proc/self/pagemap: {cause}; run as root or with CAP_SYS_ADMIN"
+    )]
     NoFrameNumbers {
         /// What was seen.
         cause: String,
@@ -139,6 +145,14 @@ impl Leaf {
     /// Number of the (first) frame; meaningful only where a page is present.
     pub fn frame(self) -> u64 {
         self.0 >> 12
+    }
+}
+
+impl Leaf {
+    /// Whether the page lies in `frame`; for a huge leaf, whether the frame is one of its frames.
+    pub(super) fn holds(self, frame: u64) -> bool {
+        let frames = if self.is_huge_2m() { 512 } else { 1 };
+        self.is_present() && self.frame() & !(frames - 1) == frame & !(frames - 1)
     }
 }
 
@@ -220,8 +234,14 @@ impl Walker {
     pub fn new() -> Result<Self, WalkerError> {
         let object = load()?;
         let program = |name: &str| -> Result<OwnedFd, WalkerError> {
-            let program = object.progs().find(|p| p.name() == name).expect("a program of our object");
-            program.as_fd().try_clone_to_owned().map_err(|source| bpf("keep a BPF program", source))
+            let program = object
+                .progs()
+                .find(|p| p.name() == name)
+                .expect("a program of our object");
+            program
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(|source| bpf("keep a BPF program", source))
         };
         let cpu = CpuFacts::read();
         let mut walker = Self {
@@ -246,6 +266,11 @@ impl Walker {
         &mut self.control.get_mut()[0]
     }
 
+    /// Levels of this machine's page tables.
+    pub fn levels(&self) -> u32 {
+        self.cpu.levels
+    }
+
     /// Finds the page tables of process `pid` (in our pid namespace).
     pub fn locate(&mut self, pid: u32) -> Result<AddressSpace, WalkerError> {
         let limits = [TaskLimit::Thread(pid), TaskLimit::Process(pid)];
@@ -264,8 +289,19 @@ impl Walker {
             }
             let control = self.control();
             if control.found != 0 {
-                let Control { task, mm, pgd, tgid, .. } = *control;
-                return Ok(AddressSpace { task, mm, pgd, tgid });
+                let Control {
+                    task,
+                    mm,
+                    pgd,
+                    tgid,
+                    ..
+                } = *control;
+                return Ok(AddressSpace {
+                    task,
+                    mm,
+                    pgd,
+                    tgid,
+                });
             }
         }
         Err(WalkerError::NoAddressSpace { pid })
@@ -283,7 +319,11 @@ impl Walker {
             self.slots.get_mut()[..chunk.len()].copy_from_slice(chunk);
             self.select(space, chunk.len());
             self.run(self.walk.as_raw_fd())?;
-            leaves.extend(self.slots.get()[..chunk.len()].iter().map(|&slot| Leaf(slot)));
+            leaves.extend(
+                self.slots.get()[..chunk.len()]
+                    .iter()
+                    .map(|&slot| Leaf(slot)),
+            );
         }
         Ok(())
     }
@@ -302,7 +342,10 @@ impl Walker {
             for (i, &slot) in self.slots.get()[..chunk.len()].iter().enumerate() {
                 let leaf = Leaf(slot);
                 let table = if slot & Leaf::TABLE != 0 {
-                    Table::Copy(TableCopy { entries: &self.tables.get()[i], frame_mask })
+                    Table::Copy(TableCopy {
+                        entries: &self.tables.get()[i],
+                        frame_mask,
+                    })
                 } else if leaf.is_unreadable() {
                     Table::Changed
                 } else if leaf.is_present() {
@@ -376,7 +419,10 @@ impl Walker {
         // SAFETY: a valid program descriptor and an options struct of the size it says.
         let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
         if result < 0 {
-            return Err(bpf("run the BPF program", io::Error::from_raw_os_error(-result)));
+            return Err(bpf(
+                "run the BPF program",
+                io::Error::from_raw_os_error(-result),
+            ));
         }
         if self.control().gone != 0 {
             return Err(WalkerError::Gone);
@@ -398,7 +444,9 @@ impl Walker {
                 return Ok(());
             }
         }
-        Err(WalkerError::NoDirectMap { tried: candidates.min(1 << 16) })
+        Err(WalkerError::NoDirectMap {
+            tried: candidates.min(1 << 16),
+        })
     }
 }
 
@@ -454,17 +502,29 @@ fn load() -> Result<Object, WalkerError> {
     let result = ObjectBuilder::default()
         .open_memory(OBJECT)
         .and_then(libbpf_rs::OpenObject::load);
-    let mut said = SAID.lock().map(|mut said| std::mem::take(&mut *said)).unwrap_or_default();
+    let mut said = SAID
+        .lock()
+        .map(|mut said| std::mem::take(&mut *said))
+        .unwrap_or_default();
     result.map_err(|error| {
         if said.trim().is_empty() {
             said = error.to_string();
         }
-        WalkerError::Load { cause: said.trim().replace('\n', "; ") }
+        WalkerError::Load {
+            cause: said.trim().replace('\n', "; "),
+        }
     })
 }
 
-fn map_array<T: Copy>(object: &Object, name: &str, len: usize) -> Result<MappedArray<T>, WalkerError> {
-    let map = object.maps().find(|m| m.name() == name).expect("a map of our object");
+fn map_array<T: Copy>(
+    object: &Object,
+    name: &str,
+    len: usize,
+) -> Result<MappedArray<T>, WalkerError> {
+    let map = object
+        .maps()
+        .find(|m| m.name() == name)
+        .expect("a map of our object");
     MappedArray::new(map.as_fd(), len).map_err(|source| bpf("map a BPF array", source))
 }
 
@@ -496,7 +556,12 @@ fn run_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<()> {
     };
     // SAFETY: as above.
     let link = owned(unsafe {
-        libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, libbpf_sys::BPF_TRACE_ITER, &raw const options)
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            0,
+            libbpf_sys::BPF_TRACE_ITER,
+            &raw const options,
+        )
     })?;
     // SAFETY: as above.
     let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
