@@ -135,11 +135,11 @@ impl Strategy {
     }
 
     /// Whether counts are whole numbers, as DAMON's are: a check then answers just yes or no.
-    pub const fn counts_whole(&self) -> bool {
+    pub const fn counts_whole(self) -> bool {
         self.cluster_pages == 1 && !self.weighted_samples
     }
 
-    fn validate(&self) -> Result<(), AttributesError> {
+    fn validate(self) -> Result<(), AttributesError> {
         if self.cluster_pages.is_power_of_two() && self.cluster_pages <= PAGES_PER_BLOCK as u32 {
             Ok(())
         } else {

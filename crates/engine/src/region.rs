@@ -339,7 +339,7 @@ mod tests {
                     size_limit,
                     forced: false,
                 },
-            )
+            );
         }
     }
 
@@ -489,7 +489,7 @@ mod tests {
             };
             split(&mut regions, &mut Vec::new(), 2, cuts, &mut dice);
             let large = regions[1].range.start / PAGE_SIZE;
-            assert!(large == 5000 || large % 512 == 0, "{large}");
+            assert!(large == 5000 || large.is_multiple_of(512), "{large}");
             assert!(
                 large == 5000 || large.abs_diff(5000) > 900,
                 "the mapping's end is near {large}"
