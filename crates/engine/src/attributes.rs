@@ -91,7 +91,7 @@ impl Attributes {
         match (&self.intervals_goal, &self.budget) {
             (Some(_), Some(_)) => Err(AttributesError::TwoMasters),
             (Some(goal), None) => goal.validate(self.sample_interval),
-            (None, Some(budget)) => budget.validate(),
+            (None, Some(budget)) => budget.validate(self.sample_interval),
             (None, None) => Ok(()),
         }
     }
@@ -135,11 +135,11 @@ impl Strategy {
     }
 
     /// Whether counts are whole numbers, as DAMON's are: a check then answers just yes or no.
-    pub const fn counts_whole(&self) -> bool {
+    pub const fn counts_whole(self) -> bool {
         self.cluster_pages == 1 && !self.weighted_samples
     }
 
-    fn validate(&self) -> Result<(), AttributesError> {
+    fn validate(self) -> Result<(), AttributesError> {
         if self.cluster_pages.is_power_of_two() && self.cluster_pages <= PAGES_PER_BLOCK as u32 {
             Ok(())
         } else {
@@ -203,35 +203,33 @@ impl Default for IntervalsGoal {
     }
 }
 
-/// How much CPU time monitoring may take, and between which sampling intervals it may move for that.
+/// How much CPU time monitoring may take, and how far it may stretch the sampling interval for that.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuBudget {
     /// Share of one CPU, what is taken from the targets included: 0.01 is 1 %.
     pub share: f64,
-    /// Least sampling interval.
-    pub min_sample_interval: Nanos,
-    /// Largest sampling interval.
+    /// Largest sampling interval. The least is the one that the attributes begin with.
     pub max_sample_interval: Nanos,
 }
 
 impl CpuBudget {
-    /// `share` of one CPU, sampling every 5 ms to 10 s.
+    /// `share` of one CPU, sampling every 10 s at least.
     pub const fn new(share: f64) -> Self {
         Self {
             share,
-            min_sample_interval: Nanos::from_millis(5),
             max_sample_interval: Nanos::from_millis(10_000),
         }
     }
 
-    fn validate(&self) -> Result<(), AttributesError> {
+    fn validate(&self, sample_interval: Nanos) -> Result<(), AttributesError> {
         // Not a range check alone: NaN must fail as well.
         if !(self.share > 0.0 && self.share <= 1.0) {
             Err(AttributesError::BudgetShare { got: self.share })
-        } else if self.min_sample_interval.0 == 0
-            || self.min_sample_interval > self.max_sample_interval
-        {
-            Err(AttributesError::BudgetBounds)
+        } else if sample_interval > self.max_sample_interval {
+            Err(AttributesError::BudgetBounds {
+                sample_ns: sample_interval.0,
+                max_ns: self.max_sample_interval.0,
+            })
         } else {
             Ok(())
         }
@@ -290,9 +288,12 @@ pub enum AttributesError {
     #[error("a CPU budget of {got} of a CPU makes no sense; give more than 0, at most 1 (100 %)")]
     #[expect(missing_docs, reason = "the message says it")]
     BudgetShare { got: f64 },
-    #[error("a CPU budget's least sampling interval is zero or above its largest; swap them")]
+    #[error(
+        "the sampling interval ({sample_ns} ns) exceeds the budget's largest ({max_ns} ns); \
+         shorten it"
+    )]
     #[expect(missing_docs, reason = "the message says it")]
-    BudgetBounds,
+    BudgetBounds { sample_ns: u64, max_ns: u64 },
 }
 
 #[cfg(test)]

@@ -221,9 +221,10 @@ impl Engine {
             touches.len(),
             self.sampled.len(),
         );
-        for (touch, &(target, region)) in touches.iter().zip(&self.sampled) {
+        for (i, (touch, &(target, region))) in touches.iter().zip(&self.sampled).enumerate() {
             if let Touch::Seen { observed, accessed } = *touch {
-                self.targets[target as usize].regions[region as usize].count(observed, accessed);
+                let region = &mut self.targets[target as usize].regions[region as usize];
+                region.count(self.plan.samples[i].address, observed, accessed);
             }
         }
         if self.armed {
@@ -236,41 +237,29 @@ impl Engine {
         let start = self.interval_start;
         let full = self.nr_samples * self.fraction;
         let mut most_seen = 0;
-        for region in self
-            .targets
-            .iter_mut()
-            .flat_map(|target| &mut target.regions)
-        {
+        for region in all_mut(&mut self.targets) {
             region.settle(self.nr_samples, self.fraction);
             if region.known {
                 most_seen = most_seen.max(region.nr_accesses);
             }
         }
         let threshold = most_seen / 10;
-        for region in self
-            .targets
-            .iter_mut()
-            .flat_map(|target| &mut target.regions)
-        {
+        for region in all_mut(&mut self.targets) {
             region.grow_old(threshold, self.fraction, now.since(start));
         }
         self.merge(threshold);
         self.show(start, now);
         if let Some(tuner) = &mut self.tuner {
-            let regions = self.targets.iter().flat_map(|target| &target.regions);
+            let regions = all(&self.targets);
             let sample = tuner.next(self.intervals.sample, regions, full);
             self.set_sample_interval(sample);
         }
         self.checks = 0;
         self.interval_start = now;
-        for region in self
-            .targets
-            .iter_mut()
-            .flat_map(|target| &mut target.regions)
-        {
+        self.split();
+        for region in all_mut(&mut self.targets) {
             region.reset();
         }
-        self.split();
         self.follow_pace();
         self.deal();
     }
@@ -323,6 +312,7 @@ impl Engine {
 
     /// Splits every region at random while there are few: the kernel's `kdamond_split_regions`.
     fn split(&mut self) {
+        let full = self.nr_samples * self.fraction;
         let nr_regions = self.nr_regions();
         let max = self.attributes.max_nr_regions as usize;
         if nr_regions > max / 2 {
@@ -333,7 +323,8 @@ impl Engine {
         let nr_parts = if stuck { 3 } else { 2 };
         for target in &mut self.targets {
             let cuts = if self.attributes.strategy.aligned_splits {
-                Cuts::Aligned {
+                Cuts::Telling {
+                    full,
                     boundaries: &target.boundaries,
                 }
             } else {
@@ -350,13 +341,9 @@ impl Engine {
         if !self.attributes.strategy.weighted_samples {
             return;
         }
-        let regions = self.targets.iter().flat_map(|target| &target.regions);
+        let regions = all(&self.targets);
         let deal = Deal::new(regions, self.density, self.nr_samples, self.fraction);
-        for region in self
-            .targets
-            .iter_mut()
-            .flat_map(|target| &mut target.regions)
-        {
+        for region in all_mut(&mut self.targets) {
             deal.hand_out(region, &mut self.dice);
         }
     }
@@ -462,7 +449,7 @@ impl Engine {
         };
         let base = self.attributes.sample_interval.0 as f64;
         let sample = Nanos((base * self.density / pace) as u64);
-        let sample = sample.clamp(budget.min_sample_interval, budget.max_sample_interval);
+        let sample = sample.clamp(self.attributes.sample_interval, budget.max_sample_interval);
         self.set_sample_interval(sample);
     }
 
@@ -474,11 +461,7 @@ impl Engine {
         }
         self.intervals.sample = sample;
         self.intervals.aggregation = Nanos(sample.0.saturating_mul(self.nr_samples.into()));
-        for region in self
-            .targets
-            .iter_mut()
-            .flat_map(|target| &mut target.regions)
-        {
+        for region in all_mut(&mut self.targets) {
             let age = u128::from(region.age) * u128::from(before.0) / u128::from(sample.0);
             region.age = u32::try_from(age).unwrap_or(u32::MAX);
         }
@@ -501,16 +484,24 @@ impl Engine {
     }
 }
 
-/// A pace of 1 is the interval given; the bounds of the pace are those of interval and density.
+fn all(targets: &[Target]) -> impl Iterator<Item = &Region> {
+    targets.iter().flat_map(|target| &target.regions)
+}
+
+fn all_mut(targets: &mut [Target]) -> impl Iterator<Item = &mut Region> {
+    targets.iter_mut().flat_map(|target| &mut target.regions)
+}
+
+/// A pace of 1 is the interval given, which is also the shortest; the bounds of the pace are those
+/// of the interval and of the density. More samples tell more than shorter intervals would, in which
+/// a hot page may stay untouched.
 fn controller(attributes: &Attributes, budget: CpuBudget) -> BudgetController {
     let base = attributes.sample_interval.0 as f64;
     let slowest = base / budget.max_sample_interval.0 as f64;
-    let fastest = base / budget.min_sample_interval.0 as f64;
     let bounds = if attributes.strategy.weighted_samples {
-        // More samples tell more than shorter intervals, in which a hot page may stay untouched.
-        slowest.min(1.0) * DENSITY.start()..=*DENSITY.end()
+        slowest * DENSITY.start()..=*DENSITY.end()
     } else {
-        slowest.min(1.0)..=fastest.max(1.0)
+        slowest..=1.0
     };
     BudgetController::new(budget.share, bounds)
 }

@@ -12,7 +12,7 @@
 //!
 //! Limits: the score is taken from one interval only, so a bursty program makes the intervals sway.
 
-use crate::address::{Nanos, PAGE_SIZE};
+use crate::address::Nanos;
 use crate::attributes::IntervalsGoal;
 use crate::region::Region;
 
@@ -70,9 +70,9 @@ fn score_bp<'a>(
 ) -> u64 {
     let (mut observed, mut most) = (0_u128, 0_u128);
     for region in regions.filter(|region| region.known) {
-        let pages = u128::from(region.range.len() / PAGE_SIZE);
-        observed += pages * u128::from(region.nr_accesses);
-        most += pages * u128::from(nr_accesses_max);
+        let size = u128::from(region.range.len());
+        observed += size * u128::from(region.nr_accesses);
+        most += size * u128::from(nr_accesses_max);
     }
     let wanted = (most * u128::from(goal_bp) / u128::from(ONE_BP)).max(1);
     u64::try_from(observed * u128::from(ONE_BP) / wanted).unwrap_or(u64::MAX)

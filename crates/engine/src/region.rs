@@ -33,6 +33,9 @@ pub(crate) struct Region {
     pub(crate) known: bool,
     pub(crate) age: u32,
     pub(crate) age_ns: Nanos,
+    /// Where the last sample of which nearly every page, or hardly any, was accessed lay.
+    pub(crate) hit: Option<u64>,
+    pub(crate) miss: Option<u64>,
     /// Samples per check, in 1/256; and what is left over from the checks before.
     pub(crate) quota: u16,
     pub(crate) credit: u16,
@@ -49,13 +52,20 @@ impl Region {
             known: false,
             age: 0,
             age_ns: Nanos(0),
+            hit: None,
+            miss: None,
             quota: 256,
             credit: 0,
         }
     }
 
-    /// Counts one sample's answer.
-    pub(crate) fn count(&mut self, observed: u32, accessed: u32) {
+    /// Counts the answer to a sample at `address`.
+    pub(crate) fn count(&mut self, address: u64, observed: u32, accessed: u32) {
+        if accessed >= observed - observed / 4 {
+            self.hit = Some(address);
+        } else if accessed <= observed / 4 {
+            self.miss = Some(address);
+        }
         self.observed = self.observed.saturating_add(observed);
         // A probe that claims more accesses than pages is wrong; the count stays a share.
         self.accessed = self.accessed.saturating_add(accessed.min(observed));
@@ -96,6 +106,8 @@ impl Region {
     /// Begins a new interval.
     pub(crate) fn reset(&mut self) {
         self.last_nr_accesses = self.nr_accesses;
+        self.hit = None;
+        self.miss = None;
         self.accessed = 0;
         self.observed = 0;
     }
@@ -120,6 +132,8 @@ impl Region {
             blend(self.last_nr_accesses.into(), right.last_nr_accesses.into()) as u32;
         self.age = blend(self.age.into(), right.age.into()) as u32;
         self.age_ns = Nanos(blend(self.age_ns.0, right.age_ns.0));
+        self.hit = self.hit.or(right.hit);
+        self.miss = self.miss.or(right.miss);
         self.known |= right.known;
         self.accessed = self.accessed.saturating_add(right.accessed);
         self.observed = self.observed.saturating_add(right.observed);
@@ -160,16 +174,19 @@ pub(crate) fn merge(regions: &mut Vec<Region>, like: Likeness) {
     regions.truncate(kept);
 }
 
-/// Where regions may be split.
+/// How regions are split.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cuts<'a> {
     /// At any page: DAMON's way.
     Anywhere,
-    /// At a mapping's end if one is near; else where a page table ends (2 MiB), in regions of at
-    /// least two of them; else at multiples of 16 pages. A boundary of heat is likelier there.
-    Aligned {
+    /// Where heat is likelier to change: around a sample that was unlike its region; at a mapping's
+    /// end if one is near; where a page table ends (2 MiB), in regions of at least two of them; at
+    /// multiples of 16 pages in smaller ones.
+    Telling {
         /// Where mappings start or end, ascending.
         boundaries: &'a [u64],
+        /// The `nr_accesses` of a region that is always accessed.
+        full: u32,
     },
 }
 
@@ -184,22 +201,41 @@ impl Cuts<'_> {
         let offset = (u128::from(size) * u128::from(tenths) / 10) as u64;
         let cut = match self {
             Self::Anywhere => range.start + offset / PAGE_SIZE * PAGE_SIZE,
-            Self::Aligned { boundaries } => {
+            Self::Telling { boundaries, .. } => {
                 let point = range.start + offset;
                 nearest(boundaries, point)
                     .filter(|b| range.start < *b && *b < range.end)
                     .filter(|b| b.abs_diff(point) <= size / 8)
                     .unwrap_or_else(|| {
-                        let grain = if size >= 2 * BLOCK_SIZE {
-                            BLOCK_SIZE
-                        } else {
-                            SMALL_GRAIN
-                        };
+                        let grain = grain(size);
                         (point + grain / 2) / grain * grain
                     })
             }
         };
         (range.start < cut && cut < range.end).then_some(cut)
+    }
+
+    /// The block around the region's odd sample, to be cut out of it.
+    fn odd_block(self, region: &Region) -> Option<AddressRange> {
+        let Self::Telling { full, .. } = self else {
+            return None;
+        };
+        let odd = if region.nr_accesses < full / 2 {
+            region.hit
+        } else {
+            region.miss
+        }?;
+        let grain = grain(region.range.len());
+        let start = odd / grain * grain;
+        AddressRange::new(start, start.saturating_add(grain)).intersection(region.range)
+    }
+}
+
+fn grain(size: u64) -> u64 {
+    if size >= 2 * BLOCK_SIZE {
+        BLOCK_SIZE
+    } else {
+        SMALL_GRAIN
     }
 }
 
@@ -225,17 +261,29 @@ pub(crate) fn split(
     for region in regions.iter() {
         let mut left = *region;
         let first = spare.len();
-        for _ in 1..nr_parts {
-            let Some(cut) = cuts.choose(left.range, dice) else {
-                continue;
-            };
-            let mut right = left;
-            left.range.end = cut;
-            right.range.start = cut;
-            spare.push(right);
+        // As in the kernel the left part is split again, so parts are found from right to left.
+        let mut cut_at = |left: &mut Region, cut: u64| {
+            if left.range.start < cut && cut < left.range.end {
+                let range = AddressRange::new(cut, left.range.end);
+                left.range.end = cut;
+                spare.push(Region { range, ..*left });
+            }
+        };
+        match cuts.odd_block(region) {
+            // Not always: the odd part may be far larger than a block, which halving finds sooner.
+            Some(block) if dice.below(2) == 0 => {
+                cut_at(&mut left, block.end);
+                cut_at(&mut left, block.start);
+            }
+            _ => {
+                for _ in 1..nr_parts {
+                    if let Some(cut) = cuts.choose(left.range, dice) {
+                        cut_at(&mut left, cut);
+                    }
+                }
+            }
         }
         spare.push(left);
-        // As in the kernel the left part is split again, so the parts were found right to left.
         spare[first..].reverse();
     }
     std::mem::swap(regions, spare);
@@ -339,7 +387,7 @@ mod tests {
                     size_limit,
                     forced: false,
                 },
-            )
+            );
         }
     }
 
@@ -404,7 +452,7 @@ mod tests {
     fn counts_are_scaled_to_the_checks_of_the_interval() {
         let counted = |observed: u32, accessed: u32, fraction: u32, wanted: &str| {
             let count = |regions: &mut Vec<Region>| {
-                regions[0].count(observed, accessed);
+                regions[0].count(0, observed, accessed);
                 regions[0].settle(20, fraction);
             };
             check("[0,1)=0", count, wanted);
@@ -484,12 +532,13 @@ mod tests {
         for seed in 0..200 {
             let mut dice = Dice::new(seed);
             let mut regions = regions_of("[7,10000)=3 [10000,10100)=1 [10100,10110)=2");
-            let cuts = Cuts::Aligned {
+            let cuts = Cuts::Telling {
                 boundaries: &boundaries,
+                full: 20,
             };
             split(&mut regions, &mut Vec::new(), 2, cuts, &mut dice);
             let large = regions[1].range.start / PAGE_SIZE;
-            assert!(large == 5000 || large % 512 == 0, "{large}");
+            assert!(large == 5000 || large.is_multiple_of(512), "{large}");
             assert!(
                 large == 5000 || large.abs_diff(5000) > 900,
                 "the mapping's end is near {large}"
