@@ -218,9 +218,9 @@ proptest! {
         attributes in any_attributes(), events in prop::collection::vec(any_event(), 1..80),
     ) {
         let run = || {
-            let mut bytes = String::new();
-            drive(attributes, &events, |_, plan| bytes += &format!("{plan:?}\n"));
-            bytes
+            let mut plans = Vec::new();
+            drive(attributes, &events, |_, plan| plans.push(format!("{plan:?}")));
+            plans
         };
         prop_assert_eq!(run(), run());
     }
