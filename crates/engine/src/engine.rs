@@ -321,17 +321,26 @@ impl Engine {
         // An unchanged number may mean that the odd part is in the middle of a region.
         let stuck = nr_regions == self.nr_regions_before && nr_regions < max / 3;
         let nr_parts = if stuck { 3 } else { 2 };
+        let mut extra = max.saturating_sub(nr_regions * nr_parts as usize);
         for target in &mut self.targets {
             let cuts = if self.attributes.strategy.aligned_splits {
                 Cuts::Telling {
                     full,
+                    crowded: nr_regions > max / 10,
                     boundaries: &target.boundaries,
                 }
             } else {
                 Cuts::Anywhere
             };
             let spare = &mut self.spare_regions;
-            region::split(&mut target.regions, spare, nr_parts, cuts, &mut self.dice);
+            region::split(
+                &mut target.regions,
+                spare,
+                nr_parts,
+                &mut extra,
+                cuts,
+                &mut self.dice,
+            );
         }
         self.nr_regions_before = nr_regions;
     }
