@@ -168,7 +168,7 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
     if let Some(rss) = memory.rss_bytes {
         facts += &format!("; resident {}", bytes(rss));
         if memory.monitored_bytes > rss {
-            facts += " (the rest was never touched, or is swapped out)";
+            facts += " (the rest of it is not in memory)";
         }
     }
     facts
