@@ -340,12 +340,15 @@ fn take_number(text: &str) -> Option<(Decimal, &str)> {
             ',' => {}
             digit => {
                 nr_digits += 1;
+                if nr_digits > DIGITS_MAX {
+                    return None;
+                }
                 decimal.digits = decimal.digits * 10 + u128::from(digit.to_digit(10)?);
                 decimal.scale += u32::from(after_point);
             }
         }
     }
-    if nr_digits == 0 || nr_digits > DIGITS_MAX || !separators_group_thousands(number) {
+    if nr_digits == 0 || !separators_group_thousands(number) {
         return None;
     }
     Some((decimal, rest))
