@@ -90,7 +90,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(number, Arc::clone(&stop)))
             .context("cannot handle signals")?;
     }
-    let mut teller = Teller::new(&args)?;
+    let mut teller = Teller::new(args.quiet, args.json, args.truth)?;
     let options = Options {
         rounds: args.repeat,
         threads: usize::from(args.threads),
@@ -157,13 +157,13 @@ struct Teller {
 }
 
 impl Teller {
-    fn new(args: &Args) -> anyhow::Result<Self> {
-        let truth = args.truth.as_ref().map(|path| {
-            File::create(path)
+    fn new(quiet: bool, json: bool, truth: Option<PathBuf>) -> anyhow::Result<Self> {
+        let truth = truth.map(|path| {
+            File::create(&path)
                 .map(BufWriter::new)
                 .with_context(|| format!("cannot create the truth file {}", path.display()))
         });
-        let bar = if args.quiet || args.json || !io::stderr().is_terminal() {
+        let bar = if quiet || json || !io::stderr().is_terminal() {
             ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
         } else {
             ProgressBar::new(0)
@@ -172,8 +172,8 @@ impl Teller {
             "{msg:<32} {wide_bar} {percent:>3} %",
         )?);
         Ok(Self {
-            quiet: args.quiet,
-            json: args.json,
+            quiet,
+            json,
             truth: truth.transpose()?,
             bar,
             before: 0,
