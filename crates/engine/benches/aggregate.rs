@@ -20,7 +20,7 @@ use isotherm_engine::{
 };
 
 const NR_REGIONS: u64 = 100_000;
-const REGION: u64 = 512 * PAGE_SIZE;
+const REGION: u64 = 1024 * PAGE_SIZE;
 
 /// An engine, and the answers to its last samples.
 struct Run {
