@@ -15,6 +15,8 @@ use isotherm_engine::{Attributes, Strategy};
 use world::{World, scattered};
 
 fn main() {
+    let mut reserved = World::with_hot(1 << 10, &[(301, 101)], 200.0);
+    reserved.reserve(1 << 20);
     let worlds = [
         (
             "1 GiB, a tenth hot",
@@ -31,6 +33,15 @@ fn main() {
         (
             "16 GiB, 200 MiB hot",
             World::with_hot(16 << 10, &[(7003, 200)], 100.0),
+        ),
+        ("1 GiB, a tenth hot, 1 TiB reserved", reserved),
+        (
+            "4 GiB, every page 10/s",
+            World::with_hot(4 << 10, &[(0, 4096)], 10.0),
+        ),
+        (
+            "4 GiB, every page 25/s",
+            World::with_hot(4 << 10, &[(0, 4096)], 25.0),
         ),
         (
             "160 GiB, 200 MiB hot",
@@ -79,14 +90,14 @@ fn main() {
         ("default: all, 1 % of a CPU", ours),
     ];
     for (name, world) in &worlds {
-        println!("\n{name:<32}  precision  recall  rate error  regions     CPU  found after");
+        println!("\n{name:<36}  precision  recall  rate error  regions     CPU  found after");
         for (name, attributes) in &rows {
             let score = world.run(*attributes, 30.0, 10.0);
             let found = score
                 .found_after
                 .map_or("never".to_owned(), |s| format!("{s:.1} s"));
             println!(
-                "{name:<32} {:>10.3} {:>7.3} {:>11.4} {:>8.0} {:>6.2}% {found:>12}",
+                "{name:<36} {:>10.3} {:>7.3} {:>11.4} {:>8.0} {:>6.2}% {found:>12}",
                 score.precision,
                 score.recall,
                 score.rate_error,

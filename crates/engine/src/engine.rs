@@ -21,7 +21,7 @@
 //! simulation, and in a test.
 //!
 //! What is done better than in the kernel is switched by [`Strategy`](crate::Strategy) and lives in
-//! `sampler.rs` (clusters, weights), `layout.rs` (populated memory), `region.rs` (aligned splits) and
+//! `sampler.rs` (clusters, weights), `layout.rs` (populated memory), `region.rs` (telling splits) and
 //! `budget.rs`. Two things differ in every mode, where the kernel's way would only harm: pages of
 //! which nothing is known are not taken for idle, and an interval counts once for a region's age
 //! however often merging is repeated.

