@@ -282,6 +282,13 @@ impl TableMonitor {
     fn spent(&mut self, i: usize, now: Nanos) -> usize {
         let segment = &mut self.segments[i];
         let target = segment.target;
+        if !segment.whole {
+            // Too few pages kept watch to say which parts are in use: sample, then arm them all.
+            restart_sampling(segment);
+            segment.mixed = true;
+            self.sampled.push_front((target, segment.range.start));
+            return 1;
+        }
         if let Some(parts) = segment.parts() {
             let whole = segment.clone();
             let parts: Vec<Segment> = parts
@@ -320,7 +327,7 @@ impl TableMonitor {
 
     fn plan_arms(&mut self, plan: &mut TablePlan, units: &mut f64, now: Nanos) {
         // While memory is still unknown, knowing it comes first; but arming keeps a share.
-        let share = if self.fresh.is_empty() { 0.6 } else { 0.3 };
+        let share = if self.fresh.is_empty() { 0.6 } else { 0.2 };
         let mut units_for_arms = *units * share;
         while units_for_arms >= purse::UNITS_PER_ARM {
             let Some(key) = self.to_arm.pop_front() else {
@@ -331,7 +338,7 @@ impl TableMonitor {
             if !segment.arm_queued {
                 continue;
             }
-            // No bit set: arming needs no clear, but the read that follows it all the same.
+            // No bit set: arming needs no clear, but the look that follows it all the same.
             let range = segment.range_to_clear().unwrap_or(segment.range);
             plan.arms.push(ArmOrder {
                 target: key.0,
@@ -419,7 +426,8 @@ impl TableMonitor {
 
 fn restart_sampling(segment: &mut Segment) {
     segment.watch = Watch::Sampled;
-    segment.nr_samples = 0;
+    // Its rate is known, roughly: the next samples refine it.
+    segment.nr_samples = 1;
     segment.nr_idle = 0;
     segment.mixed = false;
     segment.arm_queued = false;
