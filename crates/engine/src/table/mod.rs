@@ -95,9 +95,10 @@ pub struct TablePlan {
 
 type Key = (TargetId, u64);
 
-/// The monitor. A driver calls, in a loop: [`reading_due`](Self::reading_due), and if so
-/// [`set_layout`](Self::set_layout) and [`look`](Self::look) for all blocks; then
-/// [`tick`](Self::tick); then does what the plan says.
+/// The monitor. A driver calls, in a loop: [`set_layout`](Self::set_layout) now and then;
+/// [`reading_due`](Self::reading_due), and if so [`look`](Self::look) for all
+/// [`blocks_to_read`](Self::blocks_to_read); then [`tick`](Self::tick); then does what the plan
+/// says.
 #[derive(Debug)]
 pub struct TableMonitor {
     attributes: TableAttributes,
@@ -177,6 +178,20 @@ impl TableMonitor {
     pub fn remove(&mut self, target: TargetId) {
         self.segments.retain(|s| s.target != target);
         self.snapshot_from.remove(&target);
+    }
+
+    /// The blocks of `target` whose tables are worth reading now, in address order.
+    pub fn blocks_to_read(&self, target: TargetId) -> Vec<u64> {
+        let first = self.segments.partition_point(|s| s.target < target);
+        let segments = self.segments[first..]
+            .iter()
+            .take_while(|s| s.target == target);
+        let mut blocks: Vec<u64> = segments
+            .filter(|s| s.is_worth_a_look())
+            .map(Segment::block)
+            .collect();
+        blocks.dedup();
+        blocks
     }
 
     /// Takes in what a block's tables say.

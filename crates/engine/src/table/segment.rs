@@ -236,6 +236,11 @@ impl Segment {
         count(&and(&self.present, &self.accessed)) as f32 / count(&self.present).max(1) as f32
     }
 
+    /// Whether reading its tables can tell anything: it keeps watch, or may from now on.
+    pub(super) fn is_worth_a_look(&self) -> bool {
+        self.watch == Watch::Armed || self.nr_idle > 0 || self.arm_queued
+    }
+
     /// Whether anything is known about it at present.
     pub(super) fn is_known(&self) -> bool {
         self.watch == Watch::Armed || (self.nr_samples > 0 && self.nr_unknown < 3)
@@ -243,6 +248,10 @@ impl Segment {
 
     /// The pages to clear for arming: from the first to the last whose bit is set.
     pub(super) fn range_to_clear(&self) -> Option<AddressRange> {
+        if self.present == [0; 8] {
+            // Its tables were not read yet.
+            return Some(self.range);
+        }
         if self.huge {
             let any = count(&self.accessed) > 0;
             return any.then(|| AddressRange::new(self.block(), self.block() + BLOCK_SIZE));
