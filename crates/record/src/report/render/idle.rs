@@ -82,7 +82,7 @@ impl Render for IdleReport {
         let mut html = page::start("Idle memory", &self.record);
         for memory in self.memories() {
             let title = memory.target.label();
-            html += &page::figure(&title, &facts(memory, &Style::default()), &picture(memory));
+            html += &page::figure(&title, "", &picture(memory));
             let rows: Vec<Vec<String>> = memory
                 .percentiles
                 .iter()
@@ -168,7 +168,7 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
     if let Some(rss) = memory.rss_bytes {
         facts += &format!("; resident {}", bytes(rss));
         if memory.monitored_bytes > rss {
-            facts += " (the rest of it is not in memory)";
+            facts += ", the rest of the monitored addresses holds no memory";
         }
     }
     facts

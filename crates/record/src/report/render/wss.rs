@@ -46,7 +46,7 @@ impl Render for WssReport {
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut html = page::start("Working set", &self.record);
-        html += &page::figure("Working set over time", &self.counted(), &self.picture());
+        html += &page::figure("Working set over time", "", &self.picture());
         for set in self.sets() {
             let rows: Vec<Vec<String>> = set
                 .percentiles
