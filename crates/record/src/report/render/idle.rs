@@ -1,5 +1,6 @@
 //! The idle report as text, CSV, SVG and HTML.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use isotherm_engine::Nanos;
@@ -166,7 +167,7 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
         bytes(memory.unknown_bytes)
     );
     if let Some(rss) = memory.rss_bytes {
-        facts += &format!("; resident {}", bytes(rss));
+        let _ = write!(facts, "; resident {}", bytes(rss));
         if memory.monitored_bytes > rss {
             facts += ", the rest of the monitored addresses holds no memory";
         }

@@ -77,9 +77,9 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
     let right = longest(|bar| &bar.value).min(420.0) + 24.0;
     let room = (WIDTH - left - right).max(120.0);
     let mut svg = open(WIDTH, TOP + ROW * bars.len() as f64 + 12.0, title);
-    let _ = write!(
+    let _ = writeln!(
         svg,
-        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>\n",
+        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>",
         escape(title),
         escape(note)
     );
