@@ -119,7 +119,8 @@ pub struct Strategy {
     pub populated_only: bool,
     /// Take more samples where they tell most, instead of one per region and check.
     pub weighted_samples: bool,
-    /// Split where page tables and mappings end, instead of anywhere.
+    /// Split where page tables and mappings end, and around samples that were unlike their region,
+    /// instead of anywhere.
     pub aligned_splits: bool,
 }
 

@@ -21,7 +21,7 @@
 //! simulation, and in a test.
 //!
 //! What is done better than in the kernel is switched by [`Strategy`](crate::Strategy) and lives in
-//! `sampler.rs` (clusters, weights), `layout.rs` (populated memory), `region.rs` (aligned splits) and
+//! `sampler.rs` (clusters, weights), `layout.rs` (populated memory), `region.rs` (telling splits) and
 //! `budget.rs`. Two things differ in every mode, where the kernel's way would only harm: pages of
 //! which nothing is known are not taken for idle, and an interval counts once for a region's age
 //! however often merging is repeated.
@@ -321,17 +321,26 @@ impl Engine {
         // An unchanged number may mean that the odd part is in the middle of a region.
         let stuck = nr_regions == self.nr_regions_before && nr_regions < max / 3;
         let nr_parts = if stuck { 3 } else { 2 };
+        let mut extra = max.saturating_sub(nr_regions * nr_parts as usize);
         for target in &mut self.targets {
             let cuts = if self.attributes.strategy.aligned_splits {
                 Cuts::Telling {
                     full,
+                    crowded: nr_regions > max / 10,
                     boundaries: &target.boundaries,
                 }
             } else {
                 Cuts::Anywhere
             };
             let spare = &mut self.spare_regions;
-            region::split(&mut target.regions, spare, nr_parts, cuts, &mut self.dice);
+            region::split(
+                &mut target.regions,
+                spare,
+                nr_parts,
+                &mut extra,
+                cuts,
+                &mut self.dice,
+            );
         }
         self.nr_regions_before = nr_regions;
     }

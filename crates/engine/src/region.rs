@@ -11,6 +11,11 @@
 //! everywhere. Unlike the kernel, a region about which nothing could be observed stays apart from
 //! known ones: unknown is not cold.
 //!
+//! Random splits alone need very many tries to single out a hot 2 MiB among cold gigabytes. A cluster
+//! of which nearly every page was accessed, in a region that is cold otherwise (or the reverse),
+//! tells where to look, so it may be cut out with its page table ([`Cuts::Telling`]). In the
+//! synthetic world of `benches/strategies.rs` with 205 such pieces this raises recall from 0.2 to 1.
+//!
 //! Limits: a region never spans two ranges, so there are at least as many regions as ranges.
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
@@ -187,6 +192,8 @@ pub(crate) enum Cuts<'a> {
         boundaries: &'a [u64],
         /// The `nr_accesses` of a region that is always accessed.
         full: u32,
+        /// There are many regions already: leave alone those of a block or less that seem uniform.
+        crowded: bool,
     },
 }
 
@@ -213,6 +220,10 @@ impl Cuts<'_> {
             }
         };
         (range.start < cut && cut < range.end).then_some(cut)
+    }
+
+    fn spares(self, region: &Region) -> bool {
+        matches!(self, Self::Telling { crowded: true, .. }) && region.range.len() <= BLOCK_SIZE
     }
 
     /// The block around the region's odd sample, to be cut out of it.
@@ -249,11 +260,13 @@ fn nearest(points: &[u64], to: u64) -> Option<u64> {
         .min_by_key(|point| point.abs_diff(to))
 }
 
-/// Splits every region into up to `nr_parts` (2 or 3), each like the whole. `spare` is working room.
+/// Splits every region into up to `nr_parts` (2 or 3), each like the whole. Cutting out an odd block
+/// may take a part more, as long as `extra` parts are left. `spare` is working room.
 pub(crate) fn split(
     regions: &mut Vec<Region>,
     spare: &mut Vec<Region>,
     nr_parts: u32,
+    extra: &mut usize,
     cuts: Cuts<'_>,
     dice: &mut Dice,
 ) {
@@ -271,10 +284,11 @@ pub(crate) fn split(
         };
         match cuts.odd_block(region) {
             // Not always: the odd part may be far larger than a block, which halving finds sooner.
-            Some(block) if dice.below(2) == 0 => {
+            Some(block) if (nr_parts > 2 || *extra > 0) && dice.below(2) == 0 => {
                 cut_at(&mut left, block.end);
                 cut_at(&mut left, block.start);
             }
+            None if cuts.spares(region) => {}
             _ => {
                 for _ in 1..nr_parts {
                     if let Some(cut) = cuts.choose(left.range, dice) {
@@ -284,6 +298,7 @@ pub(crate) fn split(
             }
         }
         spare.push(left);
+        *extra = extra.saturating_sub((spare.len() - first).saturating_sub(nr_parts as usize));
         spare[first..].reverse();
     }
     std::mem::swap(regions, spare);
@@ -367,188 +382,4 @@ pub(crate) fn set_ranges(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::picture::{of_regions, ranges_of, regions_of};
-
-    fn check(before: &str, change: impl FnOnce(&mut Vec<Region>), wanted: &str) {
-        let mut regions = regions_of(before);
-        change(&mut regions);
-        assert_eq!(of_regions(&regions), wanted, "from {before}");
-    }
-
-    fn merging(threshold: u32, pages_max: u64) -> impl Fn(&mut Vec<Region>) {
-        let size_limit = pages_max * PAGE_SIZE;
-        move |regions| {
-            merge(
-                regions,
-                Likeness {
-                    threshold,
-                    size_limit,
-                    forced: false,
-                },
-            );
-        }
-    }
-
-    fn setting(ranges: &str) -> impl Fn(&mut Vec<Region>) {
-        move |regions| set_ranges(regions, &mut Vec::new(), &ranges_of(ranges))
-    }
-
-    #[test]
-    fn alike_neighbours_become_one() {
-        check("[0,4)=9 [4,8)=9", merging(1, 99), "[0,8)=9");
-        check("[0,4)=9 [4,8)=7", merging(1, 99), "[0,4)=9 [4,8)=7");
-        check("[0,4)=9 [5,8)=9", merging(1, 99), "[0,4)=9 [5,8)=9");
-        check("[0,4)=9 [4,8)=9 [8,9)=9", merging(0, 8), "[0,8)=9 [8,9)=9");
-        // From mm/damon/tests/core-kunit.h: damon_test_merge_two, damon_test_merge_regions_of.
-        check("[0,100)=10 [100,300)=20", merging(10, 999), "[0,300)=16");
-        check(
-            "[0,100)=0 [100,114)=0 [114,122)=10 [122,130)=10 [130,156)=20 [156,170)=30 \
-             [170,184)=1 [184,230)=2",
-            merging(9, 9999),
-            "[0,114)=0 [114,130)=10 [130,156)=20 [156,170)=30 [170,230)=1",
-        );
-    }
-
-    #[test]
-    fn merged_ages_are_weighted_by_size() {
-        check("[0,1)=5@10 [1,4)=5@2", merging(0, 99), "[0,4)=5@4");
-    }
-
-    #[test]
-    fn unknown_stays_apart_from_known() {
-        check("[0,4)=0 [4,8)=? [8,9)=?", merging(9, 99), "[0,4)=0 [4,9)=?");
-        let forced = Likeness {
-            threshold: u32::MAX,
-            size_limit: u64::MAX,
-            forced: true,
-        };
-        check(
-            "[0,4)=7 [4,8)=?",
-            |regions| merge(regions, forced),
-            "[0,8)=7",
-        );
-    }
-
-    #[test]
-    fn age_tells_for_how_long_the_frequency_has_been_the_same() {
-        let aged = |last: u32, now: &str, wanted: &str| {
-            let grow = |regions: &mut Vec<Region>| {
-                regions[0].last_nr_accesses = last;
-                regions[0].grow_old(2, 1, Nanos(1));
-            };
-            check(now, grow, wanted);
-        };
-        aged(9, "[0,1)=9@5", "[0,1)=9@6");
-        aged(9, "[0,1)=7@5", "[0,1)=7@6");
-        aged(9, "[0,1)=6@5", "[0,1)=6");
-        aged(0, "[0,1)=1@5", "[0,1)=1");
-        aged(1, "[0,1)=0@5", "[0,1)=0");
-        aged(0, "[0,1)=?@5", "[0,1)=?@5");
-    }
-
-    #[test]
-    fn counts_are_scaled_to_the_checks_of_the_interval() {
-        let counted = |observed: u32, accessed: u32, fraction: u32, wanted: &str| {
-            let count = |regions: &mut Vec<Region>| {
-                regions[0].count(0, observed, accessed);
-                regions[0].settle(20, fraction);
-            };
-            check("[0,1)=0", count, wanted);
-        };
-        counted(20, 7, 1, "[0,1)=7");
-        counted(10, 7, 1, "[0,1)=14");
-        counted(320, 8, 256, "[0,1)=128");
-        counted(1, 5, 1, "[0,1)=20");
-        counted(0, 0, 1, "[0,1)=?");
-    }
-
-    #[test]
-    fn new_ranges_reshape_regions_as_in_the_kernel() {
-        // From mm/damon/tests/core-kunit.h (damon_test_set_regions) and vaddr-kunit.h.
-        check(
-            "[4,16)=1 [24,32)=2",
-            setting("[8,28)"),
-            "[8,16)=1 [16,24)=? [24,28)=2",
-        );
-        let before = "[10,20)=1 [20,30)=2 [50,55)=3 [55,57)=4 [57,59)=5 [70,80)=6 [80,90)=7 \
-                      [90,100)=8";
-        check(
-            before,
-            setting("[5,27) [45,55) [73,104)"),
-            "[5,20)=1 [20,27)=2 [45,55)=3 [73,80)=6 [80,90)=7 [90,104)=8",
-        );
-        check(
-            before,
-            setting("[5,27) [56,57) [65,104)"),
-            "[5,20)=1 [20,27)=2 [56,57)=4 [65,80)=6 [80,90)=7 [90,104)=8",
-        );
-        check(
-            before,
-            setting("[5,27) [61,63) [65,104)"),
-            "[5,20)=1 [20,27)=2 [61,63)=? [65,80)=6 [80,90)=7 [90,104)=8",
-        );
-        check("[0,9)=4", setting("[1,2) [4,5)"), "[1,2)=4 [4,5)=4");
-        check("[0,9)=4", setting(""), "");
-    }
-
-    #[test]
-    fn large_regions_are_divided_evenly() {
-        let dividing = |regions: &mut Vec<Region>| divide(regions, &mut Vec::new(), 4 * PAGE_SIZE);
-        check(
-            "[0,10)=3 [20,24)=1",
-            dividing,
-            "[0,3)=3 [3,6)=3 [6,10)=3 [20,24)=1",
-        );
-    }
-
-    #[test]
-    fn splits_leave_every_part_like_the_whole() {
-        for seed in 0..200 {
-            let mut dice = Dice::new(seed);
-            let mut regions = regions_of("[0,100)=3@7 [100,102)=1 [102,103)=2");
-            split(&mut regions, &mut Vec::new(), 3, Cuts::Anywhere, &mut dice);
-            let picture = of_regions(&regions);
-            assert!((4..=5).contains(&regions.len()), "{picture}");
-            assert!(
-                picture.ends_with("=3@7 [100,102)=1 [102,103)=2"),
-                "{picture}"
-            );
-            let right = regions[regions.len() - 3].range;
-            assert!((10..=90).contains(&(right.start / PAGE_SIZE)), "{picture}");
-            assert!(
-                regions
-                    .windows(2)
-                    .all(|w| w[0].range.end == w[1].range.start),
-                "{picture}"
-            );
-        }
-    }
-
-    #[test]
-    fn aligned_splits_fall_where_page_tables_or_mappings_end() {
-        let boundaries = [5000 * PAGE_SIZE];
-        for seed in 0..200 {
-            let mut dice = Dice::new(seed);
-            let mut regions = regions_of("[7,10000)=3 [10000,10100)=1 [10100,10110)=2");
-            let cuts = Cuts::Telling {
-                boundaries: &boundaries,
-                full: 20,
-            };
-            split(&mut regions, &mut Vec::new(), 2, cuts, &mut dice);
-            let large = regions[1].range.start / PAGE_SIZE;
-            assert!(large == 5000 || large.is_multiple_of(512), "{large}");
-            assert!(
-                large == 5000 || large.abs_diff(5000) > 900,
-                "the mapping's end is near {large}"
-            );
-            let small = regions.iter().map(|r| r.range.start / PAGE_SIZE);
-            assert!(
-                small
-                    .filter(|s| *s > 10000)
-                    .all(|s| s % 16 == 0 || s == 10100)
-            );
-        }
-    }
-}
+mod tests;

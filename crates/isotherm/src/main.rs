@@ -1,10 +1,6 @@
 //! The `isotherm` command: one file per subcommand under [`cmd`].
 
 mod cmd;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the subcommands that read these are being built")
-)]
 mod recorder;
 mod units;
 

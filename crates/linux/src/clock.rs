@@ -27,6 +27,42 @@ impl Clock {
     pub fn now(self) -> Nanos {
         Nanos(self.offset + read(libc::CLOCK_MONOTONIC).0)
     }
+
+    /// Sleeps until then, or until a signal arrives.
+    pub fn sleep_until(self, time: Nanos) {
+        let monotonic = time.0.saturating_sub(self.offset);
+        let until = libc::timespec {
+            tv_sec: (monotonic / 1_000_000_000) as libc::time_t,
+            tv_nsec: (monotonic % 1_000_000_000) as libc::c_long,
+        };
+        // SAFETY: a valid time; the remaining time is not asked for.
+        unsafe {
+            libc::clock_nanosleep(
+                libc::CLOCK_MONOTONIC,
+                libc::TIMER_ABSTIME,
+                &raw const until,
+                std::ptr::null_mut(),
+            )
+        };
+    }
+}
+
+/// Local date and time for file names: `20261121-150405`.
+pub fn local_stamp() -> String {
+    let seconds = (read(libc::CLOCK_REALTIME).0 / 1_000_000_000) as libc::time_t;
+    // SAFETY: all-zero is a valid `tm`.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: valid pointers; localtime_r fills `tm`.
+    unsafe { libc::localtime_r(&raw const seconds, &raw mut tm) };
+    format!(
+        "{:04}{:02}{:02}-{:02}{:02}{:02}",
+        tm.tm_year + 1900,
+        tm.tm_mon + 1,
+        tm.tm_mday,
+        tm.tm_hour,
+        tm.tm_min,
+        tm.tm_sec
+    )
 }
 
 fn read(clock: libc::clockid_t) -> Nanos {

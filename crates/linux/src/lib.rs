@@ -12,6 +12,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod cpu;
 pub mod frames;
+pub mod host;
 mod mapped;
 pub mod node;
 pub mod probe;

@@ -262,6 +262,14 @@ fn parse_mapping(line: &str) -> Option<MappedArea> {
     })
 }
 
+/// Asks a child of ours to end (SIGTERM). Nothing happens if it has ended already.
+pub fn terminate(child: &mut std::process::Child) {
+    if let Ok(None) = child.try_wait() {
+        // SAFETY: our own child, not yet waited for, so the number is still its own.
+        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    }
+}
+
 /// Whether we see process ids as the kernel itself numbers them.
 pub(crate) fn in_initial_pid_namespace() -> bool {
     // PROC_PID_INIT_INO, include/linux/proc_ns.h.

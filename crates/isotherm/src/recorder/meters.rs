@@ -18,12 +18,21 @@ pub(crate) struct Meters {
 
 impl Meters {
     /// Appends the two samples if a second has passed, or if `at_the_end`.
-    pub(crate) fn read(&mut self, monitor: &dyn Monitor, now: Nanos, at_the_end: bool, items: &mut Vec<Item>) {
+    pub(crate) fn read(
+        &mut self,
+        monitor: &dyn Monitor,
+        now: Nanos,
+        at_the_end: bool,
+        items: &mut Vec<Item>,
+    ) {
         if now < self.next && !at_the_end {
             return;
         }
         self.next = now + PERIOD;
-        let mut usage = UsageSample { time: now, ..UsageSample::default() };
+        let mut usage = UsageSample {
+            time: now,
+            ..UsageSample::default()
+        };
         for (id, process) in monitor.live() {
             if let Ok(used) = process.usage() {
                 usage.rss.insert(id.0, used.rss);

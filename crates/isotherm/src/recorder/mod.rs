@@ -13,7 +13,7 @@ mod targets;
 pub(crate) use options::{MonitorArgs, TargetArgs};
 pub(crate) use session::{Session, Step};
 
-use isotherm_engine::{Cost, Nanos};
+use isotherm_engine::{Cost, Intervals, Nanos};
 use isotherm_record::Item;
 
 /// Why a session is over.
@@ -21,14 +21,6 @@ use isotherm_record::Item;
 pub(crate) enum Ended {
     /// Every target is gone.
     TargetsGone,
-}
-
-/// The intervals in force.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct IntervalsInForce {
-    pub(crate) sample: Nanos,
-    pub(crate) aggregation: Nanos,
-    pub(crate) update: Nanos,
 }
 
 /// One way of watching targets.
@@ -44,7 +36,7 @@ pub(crate) trait Monitor {
     fn nr_unknown(&self) -> u64;
 
     /// The intervals in force.
-    fn intervals(&self) -> IntervalsInForce;
+    fn intervals(&self) -> Intervals;
 
     /// Process ids of the live targets, with their numbers, for metering.
     fn live(&self) -> Vec<(isotherm_engine::TargetId, &isotherm_linux::process::Process)>;

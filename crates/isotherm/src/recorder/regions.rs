@@ -2,19 +2,20 @@
 
 use isotherm_engine::engine::{Engine, Facts};
 use isotherm_engine::layout::Layout;
-use isotherm_engine::{AccessProbe, AddressRange, BLOCK_SIZE, Cost, Nanos, TargetId, Touch};
+use isotherm_engine::{
+    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, TargetId, Touch,
+};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
 use super::targets::TargetSet;
-use super::{Ended, IntervalsInForce, Monitor};
+use super::{Ended, Monitor};
 
 pub(crate) struct Regions {
     probe: PageTableProbe,
     targets: TargetSet,
     engine: Engine,
-    update_interval: Nanos,
     populated_only: bool,
     layouts_wanted: bool,
     touches: Vec<Touch>,
@@ -30,7 +31,6 @@ impl Regions {
         Ok(Self {
             probe,
             targets,
-            update_interval: attributes.update_interval,
             populated_only: attributes.strategy.populated_only,
             engine: Engine::new(attributes)?,
             layouts_wanted: true,
@@ -42,10 +42,18 @@ impl Regions {
     fn layouts(&mut self) -> Result<Vec<(TargetId, Layout)>, ProbeError> {
         let mut layouts = Vec::new();
         for id in self.targets.ids().collect::<Vec<_>>() {
-            let mappings: Vec<AddressRange> = self.targets.mappings(id).iter().map(|m| m.range).collect();
+            let mappings: Vec<AddressRange> =
+                self.targets.mappings(id).iter().map(|m| m.range).collect();
             let layout = if self.targets.limits().is_empty() {
-                let populated = if self.populated_only { self.populated(id, &mappings)? } else { None };
-                Layout::Mappings { mappings, populated }
+                let populated = if self.populated_only {
+                    self.populated(id, &mappings)?
+                } else {
+                    None
+                };
+                Layout::Mappings {
+                    mappings,
+                    populated,
+                }
             } else {
                 Layout::Fixed(self.targets.limits().to_vec())
             };
@@ -55,8 +63,14 @@ impl Regions {
     }
 
     /// The parts of the mappings that have page tables.
-    fn populated(&mut self, id: TargetId, mappings: &[AddressRange]) -> Result<Option<Vec<AddressRange>>, ProbeError> {
-        let Some(blocks) = self.probe.occupied_blocks(id, mappings)? else { return Ok(None) };
+    fn populated(
+        &mut self,
+        id: TargetId,
+        mappings: &[AddressRange],
+    ) -> Result<Option<Vec<AddressRange>>, ProbeError> {
+        let Some(blocks) = self.probe.occupied_blocks(id, mappings)? else {
+            return Ok(None);
+        };
         let mut populated: Vec<AddressRange> = Vec::new();
         let mut mappings = mappings.iter().peekable();
         for block in blocks {
@@ -81,7 +95,11 @@ impl Regions {
 impl Monitor for Regions {
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>> {
         self.probe.check(&mut self.touches)?;
-        self.nr_unknown += self.touches.iter().filter(|t| matches!(t, Touch::Unknown(_))).count() as u64;
+        self.nr_unknown += self
+            .touches
+            .iter()
+            .filter(|t| matches!(t, Touch::Unknown(_)))
+            .count() as u64;
         let mut ended = Vec::new();
         let mut layouts = Vec::new();
         if std::mem::take(&mut self.layouts_wanted) {
@@ -91,8 +109,12 @@ impl Monitor for Regions {
             }
             layouts = self.layouts()?;
         }
-        let facts =
-            Facts { touches: &self.touches, layouts, ended: &ended, cost: self.probe.cost() };
+        let facts = Facts {
+            touches: &self.touches,
+            layouts,
+            ended: &ended,
+            cost: self.probe.cost(),
+        };
         let plan = self.engine.tick(now, facts);
         self.probe.arm(&plan.samples)?;
         items.extend(plan.snapshots.iter().cloned().map(Item::Snapshot));
@@ -109,16 +131,14 @@ impl Monitor for Regions {
         self.nr_unknown
     }
 
-    fn intervals(&self) -> IntervalsInForce {
-        let intervals = self.engine.intervals();
-        IntervalsInForce {
-            sample: intervals.sample,
-            aggregation: intervals.aggregation,
-            update: self.update_interval,
-        }
+    fn intervals(&self) -> Intervals {
+        self.engine.intervals()
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
-        self.targets.ids().filter_map(|id| Some((id, self.probe.process(id)?))).collect()
+        self.targets
+            .ids()
+            .filter_map(|id| Some((id, self.probe.process(id)?)))
+            .collect()
     }
 }

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::table::{ArmOrder, BlockFacts, TableAttributes, TableMonitor};
-use isotherm_engine::{AccessProbe, AddressRange, BLOCK_SIZE, Cost, Nanos, TargetId, Touch};
+use isotherm_engine::{
+    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, TargetId, Touch,
+};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
 use super::targets::TargetSet;
-use super::{Ended, IntervalsInForce, Monitor};
+use super::{Ended, Monitor};
 
 /// Shortest time between two looks at who is there and what they map.
 const UPDATE_MIN: Nanos = Nanos(1_000_000_000);
@@ -30,7 +32,12 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn new(probe: PageTableProbe, targets: TargetSet, attributes: TableAttributes, now: Nanos) -> Self {
+    pub(crate) fn new(
+        probe: PageTableProbe,
+        targets: TargetSet,
+        attributes: TableAttributes,
+        now: Nanos,
+    ) -> Self {
         Self {
             probe,
             targets,
@@ -54,13 +61,16 @@ impl Tables {
         for id in self.targets.ids().collect::<Vec<_>>() {
             let mappings = self.targets.mappings(id);
             let ranges: Vec<AddressRange> = mappings.iter().map(|m| m.range).collect();
-            let Some(blocks) = self.probe.occupied_blocks(id, &ranges)? else { continue };
+            let Some(blocks) = self.probe.occupied_blocks(id, &ranges)? else {
+                continue;
+            };
             self.monitor.set_layout(id, &mappings, &blocks, now);
             self.blocks.insert(id, blocks);
         }
         let spent = self.probe.cost().monitor_cpu.since(before).as_secs_f64();
         let needed = spent / (self.attributes.cpu_share * UPDATE_SHARE_OF_BUDGET);
-        self.update_interval = Nanos((needed * 1e9) as u64).clamp(UPDATE_MIN, Nanos(60_000_000_000));
+        self.update_interval =
+            Nanos((needed * 1e9) as u64).clamp(UPDATE_MIN, Nanos(60_000_000_000));
         self.next_update = now + self.update_interval;
         Ok(())
     }
@@ -68,7 +78,10 @@ impl Tables {
     fn read_tables(&mut self, now: Nanos) -> Result<(), ProbeError> {
         for (&id, blocks) in &self.blocks {
             let monitor = &mut self.monitor;
-            if !self.probe.read_blocks(id, blocks, |facts| monitor.look(id, &facts, now))? {
+            if !self
+                .probe
+                .read_blocks(id, blocks, |facts| monitor.look(id, &facts, now))?
+            {
                 // It ended, or became another program: find out at once.
                 self.next_update = now;
             }
@@ -86,7 +99,8 @@ impl Tables {
             blocks.sort_unstable();
             blocks.dedup();
             let mut seen: Vec<BlockFacts> = Vec::with_capacity(blocks.len());
-            self.probe.read_blocks(target, &blocks, |facts| seen.push(facts))?;
+            self.probe
+                .read_blocks(target, &blocks, |facts| seen.push(facts))?;
             for facts in &seen {
                 self.monitor.armed(target, facts, now);
             }
@@ -98,7 +112,11 @@ impl Tables {
 impl Monitor for Tables {
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>> {
         self.probe.check(&mut self.touches)?;
-        self.nr_unknown += self.touches.iter().filter(|t| matches!(t, Touch::Unknown(_))).count() as u64;
+        self.nr_unknown += self
+            .touches
+            .iter()
+            .filter(|t| matches!(t, Touch::Unknown(_)))
+            .count() as u64;
         let mut reading = self.monitor.reading_due(now, &self.probe.cost());
         if now >= self.next_update {
             self.update(now, items)?;
@@ -115,7 +133,9 @@ impl Monitor for Tables {
         self.arm_segments(&plan.arms, now)?;
         self.probe.arm(&plan.samples)?;
         items.extend(plan.snapshots.into_iter().map(Item::Snapshot));
-        Ok(Ok(plan.wake_at.min(self.next_update.max(now + self.attributes.window))))
+        Ok(Ok(plan
+            .wake_at
+            .min(self.next_update.max(now + self.attributes.window))))
     }
 
     fn cost(&self) -> Cost {
@@ -126,8 +146,8 @@ impl Monitor for Tables {
         self.nr_unknown
     }
 
-    fn intervals(&self) -> IntervalsInForce {
-        IntervalsInForce {
+    fn intervals(&self) -> Intervals {
+        Intervals {
             sample: self.attributes.window,
             aggregation: self.monitor.aggregation_interval(),
             update: self.update_interval,
@@ -135,6 +155,9 @@ impl Monitor for Tables {
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
-        self.targets.ids().filter_map(|id| Some((id, self.probe.process(id)?))).collect()
+        self.targets
+            .ids()
+            .filter_map(|id| Some((id, self.probe.process(id)?)))
+            .collect()
     }
 }

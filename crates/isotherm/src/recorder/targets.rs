@@ -17,7 +17,12 @@ use super::Ended;
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted {
     /// These processes, and if asked for all that descend from them.
-    Processes { pids: Vec<u32>, children: bool },
+    /// Those in `pids` must be there; `command` is our own child, which may end at any time.
+    Processes {
+        pids: Vec<u32>,
+        command: Option<u32>,
+        children: bool,
+    },
     /// All processes of a control group and those below it.
     Cgroup(PathBuf),
 }
@@ -38,12 +43,21 @@ pub(crate) struct TargetSet {
     live: BTreeMap<TargetId, Live>,
     /// Processes that could not be watched (no rights, no memory); not tried again.
     given_up: BTreeSet<u32>,
+    /// The processes named by the user have been added.
+    started: bool,
     next: u32,
 }
 
 impl TargetSet {
     pub(crate) fn new(wanted: Wanted, limits: Vec<AddressRange>) -> Self {
-        Self { wanted, limits, live: BTreeMap::new(), given_up: BTreeSet::new(), next: 0 }
+        Self {
+            wanted,
+            limits,
+            live: BTreeMap::new(),
+            given_up: BTreeSet::new(),
+            started: false,
+            next: 0,
+        }
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = TargetId> + '_ {
@@ -64,15 +78,23 @@ impl TargetSet {
                 probe.remove(id);
                 self.live.remove(&id);
                 ended.push(id);
-                let exit = TargetExit { time: now, target: id, exit_code: None, signal: None };
+                let exit = TargetExit {
+                    time: now,
+                    target: id,
+                    exit_code: None,
+                    signal: None,
+                };
                 items.push(Item::TargetExit(exit));
             }
         }
         for pid in self.wanted_pids(probe) {
             self.add(pid, probe, now, items)?;
         }
+        self.started = true;
         for (&id, live) in &mut self.live {
-            let Some(Ok(areas)) = probe.process(id).map(Process::mappings) else { continue };
+            let Some(Ok(areas)) = probe.process(id).map(Process::mappings) else {
+                continue;
+            };
             if areas != live.areas {
                 items.push(Item::Mappings(change(id, now, &live.areas, &areas)));
                 live.areas = areas;
@@ -90,9 +112,15 @@ impl TargetSet {
     fn wanted_pids(&self, probe: &PageTableProbe) -> Vec<u32> {
         match &self.wanted {
             Wanted::Cgroup(path) => cgroup::processes(path),
-            Wanted::Processes { pids, children } => {
-                // Those named first are added once, at the start.
-                let mut wanted = if self.next == 0 { pids.clone() } else { Vec::new() };
+            Wanted::Processes {
+                pids,
+                command,
+                children,
+            } => {
+                let mut wanted = Vec::new();
+                if !self.started {
+                    wanted.extend(pids.iter().chain(command));
+                }
                 if *children {
                     let live = self.live.keys().filter_map(|id| probe.process(*id));
                     wanted.extend(live.flat_map(Process::children));
@@ -124,34 +152,58 @@ impl TargetSet {
         match added {
             Ok(name) => {
                 self.next += 1;
-                self.live.insert(id, Live { pid, areas: Vec::new() });
-                items.push(Item::TargetStart(TargetStart { time: now, target: id, pid, name }));
+                self.live.insert(
+                    id,
+                    Live {
+                        pid,
+                        areas: Vec::new(),
+                    },
+                );
+                items.push(Item::TargetStart(TargetStart {
+                    time: now,
+                    target: id,
+                    pid,
+                    name,
+                }));
                 Ok(())
             }
             // Somebody whom the user named must be there; others may have gone again.
-            Err(error) if self.next == 0 && matches!(self.wanted, Wanted::Processes { .. }) => Err(error),
+            Err(error) if !self.started && self.is_named(pid) => Err(error),
             Err(
                 ProbeError::Process(ProcessError::NoSuchProcess { .. })
                 | ProbeError::Walker(WalkerError::NoAddressSpace { .. }),
             ) => Ok(()),
             Err(ProbeError::Process(error)) => {
                 self.given_up.insert(pid);
-                items.push(Item::Note { time: now, text: format!("not watched: {error}") });
+                items.push(Item::Note {
+                    time: now,
+                    text: format!("not watched: {error}"),
+                });
                 Ok(())
             }
             Err(error) => Err(error),
         }
     }
 
+    fn is_named(&self, pid: u32) -> bool {
+        matches!(&self.wanted, Wanted::Processes { pids, .. } if pids.contains(&pid))
+    }
+
     /// The target's mappings, as far as they are watched.
     pub(crate) fn mappings(&self, id: TargetId) -> Vec<MappedRange> {
-        let Some(live) = self.live.get(&id) else { return Vec::new() };
+        let Some(live) = self.live.get(&id) else {
+            return Vec::new();
+        };
         let areas = live.areas.iter().map(|area| area.range);
         if self.limits.is_empty() {
             return areas.map(|range| MappedRange { range }).collect();
         }
         areas
-            .flat_map(|area| self.limits.iter().filter_map(move |limit| area.intersection(*limit)))
+            .flat_map(|area| {
+                self.limits
+                    .iter()
+                    .filter_map(move |limit| area.intersection(*limit))
+            })
             .map(|range| MappedRange { range })
             .collect()
     }
@@ -164,7 +216,11 @@ impl TargetSet {
 
 /// What came and went between two looks at the mappings, both in address order.
 fn change(target: TargetId, time: Nanos, old: &[MappedArea], new: &[MappedArea]) -> MappingChange {
-    let mut change = MappingChange { time, target, ..MappingChange::default() };
+    let mut change = MappingChange {
+        time,
+        target,
+        ..MappingChange::default()
+    };
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {
         match (old.peek(), new.peek()) {
@@ -206,8 +262,15 @@ mod tests {
         let old = [area(1, 2, "a"), area(3, 4, "b"), area(5, 6, "c")];
         let new = [area(1, 2, "a"), area(3, 9, "b"), area(10, 11, "d")];
         let change = change(TargetId(0), Nanos(7), &old, &new);
-        assert_eq!(change.removed, [AddressRange::new(3, 4), AddressRange::new(5, 6)]);
-        let added: Vec<_> = change.added.iter().map(|m| (m.range.start, m.name.as_str())).collect();
+        assert_eq!(
+            change.removed,
+            [AddressRange::new(3, 4), AddressRange::new(5, 6)]
+        );
+        let added: Vec<_> = change
+            .added
+            .iter()
+            .map(|m| (m.range.start, m.name.as_str()))
+            .collect();
         assert_eq!(added, [(3, "b"), (10, "d")]);
     }
 }

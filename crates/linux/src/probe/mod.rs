@@ -2,6 +2,7 @@
 
 pub mod page_table;
 pub mod physical;
+pub mod scan;
 pub mod tables;
 pub mod walker;
 

@@ -178,6 +178,22 @@ impl PageTableProbe {
         Ok(())
     }
 
+    /// Whether MADV_COLD can clear the accessed bit of the page at `address`.
+    pub(super) fn is_clearable(
+        &mut self,
+        target: TargetId,
+        address: u64,
+    ) -> Result<bool, ProbeError> {
+        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(false);
+        };
+        match self.walker.walk(&space, &[address], &mut self.leaves) {
+            Err(WalkerError::Gone) => return Ok(false),
+            result => result?,
+        }
+        Ok(still_set(self.frames.as_ref(), self.leaves[0]) == PageState::Touched)
+    }
+
     /// Like `arm`, for single pages each of which is believed only while it lies in its frame.
     pub(super) fn arm_frames(
         &mut self,

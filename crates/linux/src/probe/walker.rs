@@ -491,9 +491,10 @@ fn bpf(what: &'static str, source: io::Error) -> WalkerError {
 fn load() -> Result<Object, WalkerError> {
     use std::sync::Mutex;
     static SAID: Mutex<String> = Mutex::new(String::new());
+    #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs's signature")]
     fn keep(_: libbpf_rs::PrintLevel, text: String) {
         if let Ok(mut said) = SAID.lock()
-            && said.len() < 4096
+            && said.len() < 1 << 20
         {
             said.push_str(&text);
         }
@@ -502,18 +503,24 @@ fn load() -> Result<Object, WalkerError> {
     let result = ObjectBuilder::default()
         .open_memory(OBJECT)
         .and_then(libbpf_rs::OpenObject::load);
-    let mut said = SAID
-        .lock()
-        .map(|mut said| std::mem::take(&mut *said))
-        .unwrap_or_default();
     result.map_err(|error| {
-        if said.trim().is_empty() {
-            said = error.to_string();
-        }
+        let said = SAID
+            .lock()
+            .map(|mut said| std::mem::take(&mut *said))
+            .unwrap_or_default();
         WalkerError::Load {
-            cause: said.trim().replace('\n', "; "),
+            cause: essence(&said).unwrap_or_else(|| error.to_string()),
         }
     })
+}
+
+/// Of libbpf's words the first line; of a verifier log, besides, the line that says what is wrong.
+fn essence(said: &str) -> Option<String> {
+    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next()?.to_owned();
+    let last =
+        lines.rfind(|line| !line.starts_with("processed") && !line.contains("PROG LOAD LOG"));
+    Some(last.map_or_else(|| first.clone(), |last| format!("{first} ({last})")))
 }
 
 fn map_array<T: Copy>(

@@ -139,12 +139,14 @@ static __always_inline __u64 descend(const struct control *c, __u64 address, __u
 	return SLOT_TABLE;
 }
 
-static long walk_one(__u32 i, struct control *c)
+/* The verifier wants a loop's context on the stack, so the callbacks look the control up anew. */
+static long walk_one(__u32 i, void *unused)
 {
 	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
-	__u64 table, entry, at, address, said;
+	struct control *c = get_control();
+	__u64 table = 0, entry = 0, at, address, said;
 
-	if (!slot)
+	if (!slot || !c)
 		return 1;
 	address = *slot;
 	said = descend(c, address, 12, &table, &entry, &at);
@@ -160,13 +162,14 @@ static long walk_one(__u32 i, struct control *c)
 	return 0;
 }
 
-static long copy_one(__u32 i, struct control *c)
+static long copy_one(__u32 i, void *unused)
 {
 	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
 	struct table *copy = bpf_map_lookup_elem(&tables, &i);
-	__u64 table, entry, again = 0, at, said;
+	struct control *c = get_control();
+	__u64 table = 0, entry = 0, again = 0, at, said;
 
-	if (!slot || !copy)
+	if (!slot || !copy || !c)
 		return 1;
 	said = descend(c, *slot, c->table_shift, &table, &entry, &at);
 	if (said == SLOT_TABLE) {
@@ -219,6 +222,7 @@ SEC("syscall")
 int walk(void *ctx)
 {
 	struct control *c = get_control();
+	__u32 unused = 0;
 
 	if (!c)
 		return 1;
@@ -226,7 +230,7 @@ int walk(void *ctx)
 		c->gone = 1;
 		return 0;
 	}
-	bpf_loop(c->nr_slots, walk_one, c, 0);
+	bpf_loop(c->nr_slots, walk_one, &unused, 0);
 	if (!still_there(c))
 		c->gone = 1;
 	return 0;
@@ -237,6 +241,7 @@ SEC("syscall")
 int copy_tables(void *ctx)
 {
 	struct control *c = get_control();
+	__u32 unused = 0;
 
 	if (!c)
 		return 1;
@@ -244,7 +249,7 @@ int copy_tables(void *ctx)
 		c->gone = 1;
 		return 0;
 	}
-	bpf_loop(c->nr_slots, copy_one, c, 0);
+	bpf_loop(c->nr_slots, copy_one, &unused, 0);
 	if (!still_there(c))
 		c->gone = 1;
 	return 0;
