@@ -1,6 +1,8 @@
 //! The `isotherm` command: one file per subcommand under [`cmd`].
 
 mod cmd;
+mod recorder;
+mod units;
 
 use std::process::ExitCode;
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod item;
+pub mod report;
 
 pub use item::{
     CostSample, Header, Item, Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
