@@ -60,6 +60,8 @@ pub(super) struct Segment {
     pub(super) nr_unknown: u32,
     /// When it is worth sampling again.
     pub(super) sample_not_before: Nanos,
+    /// Under which time it stands in the queue of segments to sample; other entries are outdated.
+    pub(super) queued_for: Nanos,
     /// Samples found both idle and busy pages: the segment has parts.
     pub(super) mixed: bool,
     pub(super) huge: bool,
@@ -99,6 +101,7 @@ impl Segment {
             nr_idle: 0,
             nr_unknown: 0,
             sample_not_before: Nanos(0),
+            queued_for: Nanos(0),
             mixed: false,
             huge: false,
             present: [0; 8],
