@@ -202,7 +202,7 @@ impl Heatmap {
         }
         for column in from / self.width.0..=(to - 1) / self.width.0 {
             let begin = column * self.width.0;
-            let part = to.min(begin + self.width.0) - from.max(begin);
+            let part = to.min(begin.saturating_add(self.width.0)) - from.max(begin);
             // Clocks jitter: a sliver of a snapshot in the next column would be all there is in it.
             if part.saturating_mul(20) >= length {
                 self.lay_into(snapshot, column as usize, seconds(part));
