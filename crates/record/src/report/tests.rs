@@ -324,6 +324,36 @@ fn byte_seconds(item: &Item) -> f64 {
         .sum()
 }
 
+/// A build forks thousands of compilers; memory stays bounded, and what is left out is said.
+#[test]
+fn heatmap_of_very_many_targets_keeps_the_largest() {
+    let mut report = Heatmap::new(&header(), Scope::default(), HeatmapOptions::default());
+    let many: String = (0..64)
+        .map(|i| format!("[{},{})=1 ", 3 * i, 3 * i + 1))
+        .collect();
+    for target in 0..40_000_u32 {
+        let picture = if target == 7 { "[0,9999)=3" } else { &many };
+        let from = u64::from(target);
+        report.push(&Item::Snapshot(snapshot_at(
+            target,
+            from,
+            from + 1,
+            picture,
+        )));
+    }
+    let report = report.finish();
+    assert_eq!(
+        (report.targets.len(), report.targets_left_out),
+        (16, 39_984)
+    );
+    assert!(
+        report
+            .targets
+            .iter()
+            .any(|t| t.target.target == Some(TargetId(7)))
+    );
+}
+
 #[test]
 fn nothing_recorded_is_said() {
     let scope = Scope {
