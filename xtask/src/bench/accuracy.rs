@@ -104,7 +104,10 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Skip("no workload could be run".into()));
     }
     Ok(Outcome::Done {
-        tables: vec![accuracy_table(&series), cost_table(&series)],
+        tables: vec![
+            accuracy_table(&series, settle(context)),
+            cost_table(&series),
+        ],
         data: json!({ "series": series, "skipped": skipped }),
     })
 }
@@ -115,6 +118,10 @@ pub(super) fn modes(context: &Context, usual: &[&str]) -> anyhow::Result<Vec<Mod
         return Ok(context.modes.clone());
     }
     usual.iter().map(|mode| Mode::parse(mode)).collect()
+}
+
+fn settle(context: &Context) -> Settle {
+    if context.quick { SETTLE_QUICK } else { SETTLE }
 }
 
 fn config_path(context: &Context, workload: &str) -> PathBuf {
@@ -206,7 +213,7 @@ fn judged(
     (slowdown_wall_percent, slowdown_cpu_percent): (f64, f64),
 ) -> anyhow::Result<Run> {
     let episodes = workload.episodes()?;
-    let settle = if context.quick { SETTLE_QUICK } else { SETTLE };
+    let settle = settle(context);
     let percent = |share: f64| share * 100.0;
     Ok(Run {
         whole: judge(&recorded.snapshots, &episodes, Settle::default()),
@@ -230,11 +237,11 @@ impl Series {
     }
 }
 
-fn accuracy_table(series: &[Series]) -> Table {
+fn accuracy_table(series: &[Series], settle: Settle) -> Table {
     let title = format!(
         "Accuracy by bytes after settling ({} s of the record, {} s of a phase); top-k also from the start. P precision, R recall.",
-        SETTLE.record.as_secs_f64(),
-        SETTLE.phase.as_secs_f64()
+        settle.record.as_secs_f64(),
+        settle.phase.as_secs_f64()
     );
     let head = [
         "workload",
