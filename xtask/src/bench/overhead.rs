@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::recording::Recording;
-use super::redis::{Redis, Window};
+use super::redis::{self, Window};
 use super::stats::cell;
 use super::table::Table;
 use super::{Context, Outcome, accuracy};
@@ -32,13 +32,14 @@ struct Series {
 }
 
 pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
-    if !Redis::installed() {
+    if !redis::installed() {
         return Ok(Outcome::Skip(
             "redis-server is not installed (apt-get install redis-server)".into(),
         ));
     }
     let modes = accuracy::modes(context, &MODES)?;
-    let mut redis = Redis::start(context, if context.quick { KEYS_QUICK } else { KEYS })?;
+    let (server, mut client) =
+        redis::start(context, if context.quick { KEYS_QUICK } else { KEYS })?;
     let window = context.duration / 3;
     let mut without = Vec::new();
     let mut series: Vec<Series> = modes
@@ -48,18 +49,18 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             ..Series::default()
         })
         .collect();
-    let mut before = redis.read_for(context, window)?;
+    let mut before = server.window(context, &mut client, window)?;
     for _ in 0..context.repeats {
         for (mode, series) in std::iter::zip(&modes, &mut series) {
             let recorded = (|| {
                 let mut recording =
-                    Recording::start(context, mode, redis.pid(), window + 2 * ATTACH)?;
-                redis.read_for(context, ATTACH)?;
-                let during = redis.read_for(context, window)?;
+                    Recording::start(context, mode, server.pid(), window + 2 * ATTACH)?;
+                server.window(context, &mut client, ATTACH)?;
+                let during = server.window(context, &mut client, window)?;
                 recording.check_running()?;
                 Ok::<_, anyhow::Error>((during, recording.finish(context)?))
             })();
-            let after = redis.read_for(context, window)?;
+            let after = server.window(context, &mut client, window)?;
             match recorded {
                 Ok((during, recorded)) => {
                     let mean = |of: fn(&Window) -> f64| f64::midpoint(of(&before), of(&after));
