@@ -8,7 +8,10 @@ use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let pid: u32 = std::env::args().nth(1).ok_or("name a process id")?.parse()?;
+    let pid: u32 = std::env::args()
+        .nth(1)
+        .ok_or("name a process id")?
+        .parse()?;
     let target = TargetId(0);
     let mut probe = PageTableProbe::new()?;
     probe.add(target, Process::open(pid)?)?;
@@ -17,13 +20,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let timed = |what: &str, per: f64, unit: &str, run: &mut dyn FnMut()| {
         let (wall, cpu) = (Instant::now(), process_cpu());
         run();
-        let (wall, cpu) = (wall.elapsed().as_nanos() as f64, process_cpu().since(cpu).0 as f64);
-        println!("{what}: {:.2} ns CPU, {:.2} ns wall {unit}; {:.3} ms in all", cpu / per, wall / per, cpu / 1e6);
+        let (wall, cpu) = (
+            wall.elapsed().as_nanos() as f64,
+            process_cpu().since(cpu).0 as f64,
+        );
+        println!(
+            "{what}: {:.2} ns CPU, {:.2} ns wall {unit}; {:.3} ms in all",
+            cpu / per,
+            wall / per,
+            cpu / 1e6
+        );
     };
     for _ in 0..3 {
         let mut blocks = Vec::new();
         timed("find blocks", 1.0, "", &mut || {
-            blocks = probe.occupied_blocks(target, &ranges).ok().flatten().unwrap_or_default();
+            blocks = probe
+                .occupied_blocks(target, &ranges)
+                .ok()
+                .flatten()
+                .unwrap_or_default();
         });
         let pages = blocks.len() as f64 * 512.0;
         let mut set = 0;
@@ -34,12 +49,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let samples: Vec<Sample> = blocks
             .iter()
             .step_by((blocks.len() / 200).max(1))
-            .map(|b| Sample { target, address: b + 64 * PAGE_SIZE, nr_pages: 16 })
+            .map(|b| Sample {
+                target,
+                address: b + 64 * PAGE_SIZE,
+                nr_pages: 16,
+            })
             .collect();
         let before = probe.cost().clears;
-        timed("arm clusters of 16", samples.len() as f64, "each", &mut || {
-            let _ = probe.arm(&samples);
-        });
+        timed(
+            "arm clusters of 16",
+            samples.len() as f64,
+            "each",
+            &mut || {
+                let _ = probe.arm(&samples);
+            },
+        );
         println!("  {} clears", probe.cost().clears - before);
         std::thread::sleep(std::time::Duration::from_millis(20));
         let mut touches = Vec::new();

@@ -87,9 +87,9 @@ pub(super) fn score(kernel: Kernel, workload: &str, flush: bool) -> Result<Score
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut report = Report::default();
-    let left_alone = score(kernel, "", false)?;
+    let left_alone = score(kernel, "--rest-ms 0", false)?;
     report.say(format!("TLB left alone  {left_alone}"));
-    let flushed = score(kernel, "", true)?;
+    let flushed = score(kernel, "--rest-ms 0", true)?;
     report.say(format!("TLB flushed     {flushed}"));
     for score in [left_alone, flushed] {
         ensure(score.snapshots >= 5, || {

@@ -54,7 +54,7 @@ fn push_merged(new: &mut Vec<Segment>, segment: Segment, now: Nanos) {
     if let Some(last) = new.last_mut()
         && last.can_join(&segment, now)
     {
-        last.join(segment);
+        last.join(&segment);
         return;
     }
     new.push(segment);

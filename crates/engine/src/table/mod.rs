@@ -95,9 +95,10 @@ pub struct TablePlan {
 
 type Key = (TargetId, u64);
 
-/// The monitor. A driver calls, in a loop: [`reading_due`](Self::reading_due), and if so
-/// [`set_layout`](Self::set_layout) and [`look`](Self::look) for all blocks; then
-/// [`tick`](Self::tick); then does what the plan says.
+/// The monitor. A driver calls, in a loop: [`set_layout`](Self::set_layout) now and then;
+/// [`reading_due`](Self::reading_due), and if so [`look`](Self::look) for all
+/// [`blocks_to_read`](Self::blocks_to_read); then [`tick`](Self::tick); then does what the plan
+/// says.
 #[derive(Debug)]
 pub struct TableMonitor {
     attributes: TableAttributes,
@@ -177,6 +178,20 @@ impl TableMonitor {
     pub fn remove(&mut self, target: TargetId) {
         self.segments.retain(|s| s.target != target);
         self.snapshot_from.remove(&target);
+    }
+
+    /// The blocks of `target` whose tables are worth reading now, in address order.
+    pub fn blocks_to_read(&self, target: TargetId) -> Vec<u64> {
+        let first = self.segments.partition_point(|s| s.target < target);
+        let segments = self.segments[first..]
+            .iter()
+            .take_while(|s| s.target == target);
+        let mut blocks: Vec<u64> = segments
+            .filter(|s| s.is_worth_a_look())
+            .map(Segment::block)
+            .collect();
+        blocks.dedup();
+        blocks
     }
 
     /// Takes in what a block's tables say.
@@ -282,6 +297,13 @@ impl TableMonitor {
     fn spent(&mut self, i: usize, now: Nanos) -> usize {
         let segment = &mut self.segments[i];
         let target = segment.target;
+        if !segment.whole {
+            // Too few pages kept watch to say which parts are in use: sample, then arm them all.
+            restart_sampling(segment);
+            segment.mixed = true;
+            self.sampled.push_front((target, segment.range.start));
+            return 1;
+        }
         if let Some(parts) = segment.parts() {
             let whole = segment.clone();
             let parts: Vec<Segment> = parts
@@ -320,7 +342,7 @@ impl TableMonitor {
 
     fn plan_arms(&mut self, plan: &mut TablePlan, units: &mut f64, now: Nanos) {
         // While memory is still unknown, knowing it comes first; but arming keeps a share.
-        let share = if self.fresh.is_empty() { 0.6 } else { 0.3 };
+        let share = if self.fresh.is_empty() { 0.6 } else { 0.2 };
         let mut units_for_arms = *units * share;
         while units_for_arms >= purse::UNITS_PER_ARM {
             let Some(key) = self.to_arm.pop_front() else {
@@ -331,7 +353,7 @@ impl TableMonitor {
             if !segment.arm_queued {
                 continue;
             }
-            // No bit set: arming needs no clear, but the read that follows it all the same.
+            // No bit set: arming needs no clear, but the look that follows it all the same.
             let range = segment.range_to_clear().unwrap_or(segment.range);
             plan.arms.push(ArmOrder {
                 target: key.0,
@@ -419,7 +441,8 @@ impl TableMonitor {
 
 fn restart_sampling(segment: &mut Segment) {
     segment.watch = Watch::Sampled;
-    segment.nr_samples = 0;
+    // Its rate is known, roughly: the next samples refine it.
+    segment.nr_samples = 1;
     segment.nr_idle = 0;
     segment.mixed = false;
     segment.arm_queued = false;

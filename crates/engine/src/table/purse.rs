@@ -4,8 +4,8 @@ use crate::address::Nanos;
 use crate::port::Cost;
 
 /// Clearing a whole block costs about as much as this many clusters: one flush each, but 512
-/// entries instead of 16 (1.5 us and 7.1 us for a cluster, idle and running; DESIGN.md).
-pub(super) const UNITS_PER_ARM: f64 = 3.0;
+/// entries at 0.09 us instead of 16 (a cluster costs 7 to 19 us while the target runs).
+pub(super) const UNITS_PER_ARM: f64 = 4.0;
 
 /// How much time's share may be saved up, in seconds: a quiet spell pays for a burst.
 const SAVED_SECONDS: f64 = 3.0;

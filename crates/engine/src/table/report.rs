@@ -27,7 +27,8 @@ impl TableMonitor {
         for segment in self.segments.iter_mut().filter(|s| s.is_known()) {
             segment.keep_age(now, threshold);
         }
-        let drafts = self.drafts(now, threshold);
+        let values = infer(&self.segments, now, threshold);
+        let drafts = self.drafts(&values, threshold);
         let nr_samples = (self.aggregation.0 / self.attributes.window.0).max(1) as u32;
         let mut snapshots = Vec::new();
         for (&target, from) in &mut self.snapshot_from {
@@ -55,11 +56,11 @@ impl TableMonitor {
 
     /// Merges neighbours until there are few enough regions: as in DAMON, the difference that
     /// counts is doubled until they are.
-    fn drafts(&self, now: Nanos, mut threshold: f32) -> Vec<(TargetId, Draft)> {
+    fn drafts(&self, values: &[Value], mut threshold: f32) -> Vec<(TargetId, Draft)> {
         let most = self.attributes.max_nr_regions as usize;
         let mut within_mappings = true;
         for _ in 0..24 {
-            let drafts = merge(&self.segments, now, threshold, within_mappings);
+            let drafts = merge(&self.segments, values, threshold, within_mappings);
             if drafts.len() <= most {
                 return drafts;
             }
@@ -68,23 +69,81 @@ impl TableMonitor {
         }
         // Regions are not contiguous (many small mappings): more of them than asked for is the
         // truth, and dropping some would not be.
-        merge(&self.segments, now, f32::MAX, false)
+        merge(&self.segments, values, f32::MAX, false)
     }
+}
+
+/// What a segment is reported with.
+#[derive(Clone, Copy)]
+struct Value {
+    rate: Option<f32>,
+    age: Nanos,
+}
+
+/// Each segment's own value; for one that was not sampled yet, its neighbours' if these agree: as in
+/// DAMON, a sample speaks for the memory around it until there are better ones. What was tried and
+/// cannot be known stays unknown.
+fn infer(segments: &[Segment], now: Nanos, threshold: f32) -> Vec<Value> {
+    let own = |s: &Segment| Value {
+        rate: s.is_known().then_some(s.rate),
+        age: now.since(s.age_from),
+    };
+    let mut values: Vec<Value> = segments.iter().map(own).collect();
+    let mut before: Option<usize> = None;
+    for i in 0..segments.len() {
+        if values[i].rate.is_none() {
+            continue;
+        }
+        if let Some(first) = before.replace(i)
+            && let Some(value) = agreed(segments, &values, first, i, threshold)
+        {
+            for j in first + 1..i {
+                if segments[j].nr_unknown == 0 {
+                    values[j] = value;
+                }
+            }
+        }
+    }
+    values
+}
+
+/// Most segments between two samples that these may speak for.
+const INFERRED_SEGMENTS: usize = 64;
+
+/// The value of what lies between the known segments `first` and `last`, if they agree.
+fn agreed(
+    segments: &[Segment],
+    values: &[Value],
+    first: usize,
+    last: usize,
+    threshold: f32,
+) -> Option<Value> {
+    let (a, b) = (values[first], values[last]);
+    let (x, y) = (a.rate?, b.rate?);
+    let near = last - first > 1 && last - first <= INFERRED_SEGMENTS;
+    let same_memory = segments[first].target == segments[last].target
+        && segments[first].mapping == segments[last].mapping
+        && segments[first].range.end <= segments[last].range.start;
+    let alike = (x > 0.0) == (y > 0.0) && (x - y).abs() <= threshold;
+    (near && same_memory && alike).then(|| Value {
+        rate: Some(f32::midpoint(x, y)),
+        age: a.age.min(b.age),
+    })
 }
 
 fn merge(
     segments: &[Segment],
-    now: Nanos,
+    values: &[Value],
     threshold: f32,
     within_mappings: bool,
 ) -> Vec<(TargetId, Draft)> {
     let mut drafts: Vec<(TargetId, Draft)> = Vec::new();
-    for segment in segments {
+    for (segment, value) in segments.iter().zip(values) {
         let next = Draft {
             range: segment.range,
             mapping: segment.mapping,
-            rate: segment.is_known().then_some(segment.rate),
-            age: now.since(segment.age_from),
+            rate: value.rate,
+            age: value.age,
         };
         match drafts.last_mut() {
             Some((target, last))

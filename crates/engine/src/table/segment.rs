@@ -67,8 +67,11 @@ pub(super) struct Segment {
     pub(super) accessed: Bitmap,
     /// Pages whose bit was clear at the last look, while `Armed`.
     pub(super) armed: Bitmap,
-    /// Pages armed in the beginning.
+    /// Pages armed in the beginning; a page of these that is armed no more was touched.
+    pub(super) watched: Bitmap,
     pub(super) nr_armed: u32,
+    /// All present pages were armed, not only those that a sample had cleared.
+    pub(super) whole: bool,
     pub(super) armed_at: Nanos,
     pub(super) looked_at: Nanos,
     /// Arming is asked for, or not to be tried before this time.
@@ -101,7 +104,9 @@ impl Segment {
             present: [0; 8],
             accessed: [0; 8],
             armed: [0; 8],
+            watched: [0; 8],
             nr_armed: 0,
+            whole: false,
             armed_at: now,
             looked_at: now,
             arm_queued: false,
@@ -167,6 +172,11 @@ impl Segment {
         self.accessed = and(&facts.accessed, &mask);
         let elapsed = now.since(self.looked_at);
         self.looked_at = now;
+        if self.watch == Watch::Sampled && self.nr_idle > 0 && self.accessed_share() < 1.0 {
+            // What the idle sample cleared keeps watch from now on, until the whole is armed.
+            self.arm_clear_pages(now, false);
+            return Verdict::Keep;
+        }
         if self.watch != Watch::Armed || elapsed.0 == 0 {
             return Verdict::Keep;
         }
@@ -206,13 +216,29 @@ impl Segment {
         if count(&armed) * 2 < count(&self.present) {
             return false;
         }
+        self.arm_clear_pages(now, true);
+        true
+    }
+
+    /// From now on, whatever of its pages is clear keeps watch.
+    fn arm_clear_pages(&mut self, now: Nanos, whole: bool) {
         self.watch = Watch::Armed;
-        self.armed = armed;
-        self.nr_armed = count(&armed);
+        self.armed = and_not(&self.present, &self.accessed);
+        self.watched = self.armed;
+        self.nr_armed = count(&self.armed);
+        self.whole = whole;
         self.armed_at = now;
         self.looked_at = now;
         self.mixed = false;
-        true
+    }
+
+    fn accessed_share(&self) -> f32 {
+        count(&and(&self.present, &self.accessed)) as f32 / count(&self.present).max(1) as f32
+    }
+
+    /// Whether reading its tables can tell anything: it keeps watch, or may from now on.
+    pub(super) fn is_worth_a_look(&self) -> bool {
+        self.watch == Watch::Armed || self.nr_idle > 0 || self.arm_queued
     }
 
     /// Whether anything is known about it at present.
@@ -222,6 +248,10 @@ impl Segment {
 
     /// The pages to clear for arming: from the first to the last whose bit is set.
     pub(super) fn range_to_clear(&self) -> Option<AddressRange> {
+        if self.present == [0; 8] {
+            // Its tables were not read yet.
+            return Some(self.range);
+        }
         if self.huge {
             let any = count(&self.accessed) > 0;
             return any.then(|| AddressRange::new(self.block(), self.block() + BLOCK_SIZE));
@@ -245,7 +275,7 @@ impl Segment {
         for start in (pages.start / granule * granule..pages.end).step_by(granule) {
             let piece = start.max(pages.start)..(start + granule).min(pages.end);
             let mask = mask_of(piece.clone());
-            let there = count(&and(&self.present, &mask));
+            let there = count(&and(&self.watched, &mask));
             let idle = count(&and(&self.armed, &mask));
             let busy = idle * 2 < there;
             match parts.last_mut() {
@@ -298,7 +328,12 @@ impl Segment {
         part.range = range;
         let mask = part.mask();
         part.nr_armed = count(&and(&part.armed, &mask));
-        for bits in [&mut part.present, &mut part.accessed, &mut part.armed] {
+        for bits in [
+            &mut part.present,
+            &mut part.accessed,
+            &mut part.armed,
+            &mut part.watched,
+        ] {
             *bits = and(bits, &mask);
         }
         part
@@ -310,7 +345,9 @@ impl Segment {
         const SETTLED: Nanos = Nanos(4 * 1_000_000_000);
         let settled = |s: &Self| now.since(s.age_from) > SETTLED && !s.arm_queued;
         let alike = match (self.watch, next.watch) {
-            (Watch::Armed, Watch::Armed) => self.rate <= 0.0 && next.rate <= 0.0,
+            (Watch::Armed, Watch::Armed) => {
+                self.rate <= 0.0 && next.rate <= 0.0 && self.whole && next.whole
+            }
             (Watch::Sampled, Watch::Sampled) => {
                 self.nr_samples >= 4 && next.nr_samples >= 4 && (self.rate - next.rate).abs() < 0.1
             }
@@ -325,7 +362,7 @@ impl Segment {
     }
 
     /// Takes `next`, which follows, in.
-    pub(super) fn join(&mut self, next: Self) {
+    pub(super) fn join(&mut self, next: &Self) {
         let (mine, other) = (self.range.len() as f32, next.range.len() as f32);
         self.rate = (self.rate * mine + next.rate * other) / (mine + other);
         self.range = AddressRange::new(self.range.start, next.range.end);
@@ -337,6 +374,7 @@ impl Segment {
         self.present = or(&self.present, &next.present);
         self.accessed = or(&self.accessed, &next.accessed);
         self.armed = or(&self.armed, &next.armed);
+        self.watched = or(&self.watched, &next.watched);
     }
 
     /// Keeps the time since when the rate has been about the same. `threshold` is the difference

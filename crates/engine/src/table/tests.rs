@@ -89,7 +89,7 @@ fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f6
             .collect();
         if monitor.reading_due(now, &cost) {
             monitor.set_layout(TARGET, &[mapping], &blocks, now);
-            for &block in &blocks {
+            for block in monitor.blocks_to_read(TARGET) {
                 monitor.look(TARGET, &memory.facts(block), now);
             }
             cost.monitor_cpu = cost.monitor_cpu + Nanos(nr_pages / 2);

@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         match self.order {
             Order::Random if self.starts.len() == 1 => {
                 for _ in 0..count {
-                    at(below(random, self.span));
+                    at(self.starts[0] + below(random, self.span));
                 }
             }
             Order::Random => {

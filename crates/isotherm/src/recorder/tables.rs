@@ -1,7 +1,5 @@
 //! The default method: the engine's table monitor on the page-table probe.
 
-use std::collections::BTreeMap;
-
 use isotherm_engine::table::{ArmOrder, BlockFacts, TableAttributes, TableMonitor};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, TargetId, Touch,
@@ -24,7 +22,6 @@ pub(crate) struct Tables {
     targets: TargetSet,
     monitor: TableMonitor,
     attributes: TableAttributes,
-    blocks: BTreeMap<TargetId, Vec<u64>>,
     touches: Vec<Touch>,
     next_update: Nanos,
     update_interval: Nanos,
@@ -43,7 +40,6 @@ impl Tables {
             targets,
             monitor: TableMonitor::new(attributes, now),
             attributes,
-            blocks: BTreeMap::new(),
             touches: Vec::new(),
             next_update: now,
             update_interval: UPDATE_MIN,
@@ -56,7 +52,6 @@ impl Tables {
         let before = self.probe.cost().monitor_cpu;
         for ended in self.targets.update(&mut self.probe, now, items)? {
             self.monitor.remove(ended);
-            self.blocks.remove(&ended);
         }
         for id in self.targets.ids().collect::<Vec<_>>() {
             let mappings = self.targets.mappings(id);
@@ -65,7 +60,6 @@ impl Tables {
                 continue;
             };
             self.monitor.set_layout(id, &mappings, &blocks, now);
-            self.blocks.insert(id, blocks);
         }
         let spent = self.probe.cost().monitor_cpu.since(before).as_secs_f64();
         let needed = spent / (self.attributes.cpu_share * UPDATE_SHARE_OF_BUDGET);
@@ -76,8 +70,9 @@ impl Tables {
     }
 
     fn read_tables(&mut self, now: Nanos) -> Result<(), ProbeError> {
-        for (&id, blocks) in &self.blocks {
+        for id in self.targets.ids().collect::<Vec<_>>() {
             let monitor = &mut self.monitor;
+            let blocks = &monitor.blocks_to_read(id);
             if !self
                 .probe
                 .read_blocks(id, blocks, |facts| monitor.look(id, &facts, now))?

@@ -90,7 +90,7 @@ pub struct PageTableProbe {
     /// The frames that single-page samples must lie in to be believed; empty for no such demand.
     frames_wanted: Vec<u64>,
     states: Vec<PageState>,
-    addresses: Vec<u64>,
+    spans: Vec<(u64, u32)>,
     leaves: Vec<Leaf>,
     ranges: Vec<AddressRange>,
     outcomes: Vec<Advised>,
@@ -108,7 +108,7 @@ impl PageTableProbe {
             armed: Vec::new(),
             frames_wanted: Vec::new(),
             states: Vec::new(),
-            addresses: Vec::new(),
+            spans: Vec::new(),
             leaves: Vec::new(),
             ranges: Vec::new(),
             outcomes: Vec::new(),
@@ -187,7 +187,7 @@ impl PageTableProbe {
         let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
             return Ok(false);
         };
-        match self.walker.walk(&space, &[address], &mut self.leaves) {
+        match self.walker.walk(&space, &[(address, 1)], &mut self.leaves) {
             Err(WalkerError::Gone) => return Ok(false),
             result => result?,
         }
@@ -228,13 +228,14 @@ impl PageTableProbe {
         let Some(space) = self.targets.get(&samples[0].target).and_then(|w| w.space) else {
             return Ok(());
         };
-        self.addresses.clear();
-        self.addresses.extend(samples.iter().flat_map(pages_of));
-        match self.walker.walk(&space, &self.addresses, &mut self.leaves) {
+        self.spans.clear();
+        self.spans
+            .extend(samples.iter().map(|s| (s.address, s.nr_pages)));
+        match self.walker.walk(&space, &self.spans, &mut self.leaves) {
             Err(WalkerError::Gone) => return Ok(()),
             result => result?,
         }
-        self.cost.checks += self.addresses.len() as u64;
+        self.cost.checks += self.leaves.len() as u64;
         self.plan_clears(samples, state);
         let ranges = std::mem::take(&mut self.ranges);
         let cleared = self.clear(samples[0].target, &ranges);
@@ -294,7 +295,7 @@ impl PageTableProbe {
         state: usize,
     ) -> Result<(), ProbeError> {
         let before = std::mem::take(&mut self.leaves);
-        let result = self.walker.walk(space, &self.addresses, &mut self.leaves);
+        let result = self.walker.walk(space, &self.spans, &mut self.leaves);
         match result {
             Err(WalkerError::Gone) => {
                 self.states[state..].fill(PageState::Excluded(Gap::Exited));
@@ -302,7 +303,7 @@ impl PageTableProbe {
             }
             result => result?,
         }
-        self.cost.checks += self.addresses.len() as u64;
+        self.cost.checks += self.leaves.len() as u64;
         let mut at = 0;
         for sample in samples {
             let pages = at..at + sample.nr_pages as usize;
@@ -330,10 +331,11 @@ impl PageTableProbe {
         touches: &mut Vec<Touch>,
     ) -> Result<(), ProbeError> {
         let space = self.targets.get(&samples[0].target).and_then(|w| w.space);
-        self.addresses.clear();
-        self.addresses.extend(samples.iter().flat_map(pages_of));
+        self.spans.clear();
+        self.spans
+            .extend(samples.iter().map(|s| (s.address, s.nr_pages)));
         let walked = match space {
-            Some(space) => self.walker.walk(&space, &self.addresses, &mut self.leaves),
+            Some(space) => self.walker.walk(&space, &self.spans, &mut self.leaves),
             None => Err(WalkerError::Gone),
         };
         match walked {
@@ -343,7 +345,7 @@ impl PageTableProbe {
             }
             result => result?,
         }
-        self.cost.checks += self.addresses.len() as u64;
+        self.cost.checks += self.leaves.len() as u64;
         let mut at = 0;
         for sample in samples {
             let pages = at..at + sample.nr_pages as usize;

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use isotherm_engine::PAGE_SIZE;
+use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{MapCore, Object, ObjectBuilder};
 use thiserror::Error;
@@ -29,8 +29,10 @@ use crate::process::in_initial_pid_namespace;
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page_table.bpf.o"));
 
 /// Slots and tables of one BPF run: `MAX_SLOTS` and `MAX_TABLES` in `page_table.bpf.c`.
-const MAX_SLOTS: usize = 65536;
+const MAX_SLOTS: usize = 8192;
 const MAX_TABLES: usize = 512;
+/// Neighbouring pages of one slot of a walk: `PAGES_PER_RUN`.
+const PAGES_PER_RUN: usize = 16;
 /// Entries in a page table.
 pub const ENTRIES_PER_TABLE: usize = 512;
 /// The direct map starts at a multiple of this (arch/x86/mm/kaslr.c aligns it to PUD_SIZE).
@@ -56,6 +58,7 @@ struct Control {
 }
 const _: () = assert!(size_of::<Control>() == 72, "the layout in page_table.bpf.c");
 
+type RawRun = [u64; PAGES_PER_RUN];
 type RawTable = [u64; ENTRIES_PER_TABLE];
 
 /// Why page tables cannot be read.
@@ -149,6 +152,17 @@ impl Leaf {
 }
 
 impl Leaf {
+    /// A lowest-level entry in a slot's words, as `describe` of `page_table.bpf.c` puts it.
+    fn of_entry(entry: u64, frame_mask: u64) -> Self {
+        const PROTNONE: u64 = 0x100;
+        if entry & (1 | PROTNONE) == 0 {
+            return Self(if entry == 0 { 0 } else { Self::SWAPPED });
+        }
+        // The kernel inverts the frame bits of PROT_NONE entries (L1TF).
+        let frame = if entry & 1 != 0 { entry } else { !entry } & frame_mask;
+        Self(frame | Self::PRESENT | (entry >> 5 & 1) * Self::ACCESSED)
+    }
+
     /// Whether the page lies in `frame`; for a huge leaf, whether the frame is one of its frames.
     pub(super) fn holds(self, frame: u64) -> bool {
         let frames = if self.is_huge_2m() { 512 } else { 1 };
@@ -168,16 +182,19 @@ impl TableCopy<'_> {
     pub fn bitmaps(&self) -> ([u64; 8], [u64; 8]) {
         let mut present = [0; 8];
         let mut accessed = [0; 8];
-        for (word, entries) in self.entries.chunks_exact(64).enumerate() {
-            let (mut p, mut a) = (0, 0);
-            for (bit, entry) in entries.iter().enumerate() {
+        for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {
+            // First flags in bytes, eight entries at a time and without dependencies, which the
+            // compiler turns into vector code; then eight bytes into eight bits by multiplying.
+            let mut there = [0u8; 64];
+            let mut used = [0u8; 64];
+            for (i, entry) in entries.iter().enumerate() {
                 // Present, or PROT_NONE (bit 8), which is present to everybody but the processor.
-                let there = (entry | entry >> 8) & 1;
-                p |= there << bit;
-                a |= (there & (entry >> 5)) << bit;
+                let is_there = (entry | entry >> 8) & 1;
+                there[i] = is_there as u8;
+                used[i] = (is_there & (entry >> 5)) as u8;
             }
-            present[word] = p;
-            accessed[word] = a;
+            present[word] = pack(&there);
+            accessed[word] = pack(&used);
         }
         (present, accessed)
     }
@@ -225,6 +242,7 @@ pub struct Walker {
     copy_tables: OwnedFd,
     control: MappedArray<Control>,
     slots: MappedArray<u64>,
+    runs: MappedArray<RawRun>,
     tables: MappedArray<RawTable>,
     cpu: CpuFacts,
 }
@@ -250,6 +268,7 @@ impl Walker {
             copy_tables: program("copy_tables")?,
             control: map_array(&object, "control", 1)?,
             slots: map_array(&object, "slots", MAX_SLOTS)?,
+            runs: map_array(&object, "runs", MAX_SLOTS)?,
             tables: map_array(&object, "tables", MAX_TABLES)?,
             cpu,
         };
@@ -307,23 +326,48 @@ impl Walker {
         Err(WalkerError::NoAddressSpace { pid })
     }
 
-    /// Looks `addresses` up; `leaves` gets one answer for each, in order.
+    /// Looks pages up: for each of `spans` (first page, number of pages), in order, one leaf for each
+    /// page.
     pub fn walk(
         &mut self,
         space: &AddressSpace,
-        addresses: &[u64],
+        spans: &[(u64, u32)],
         leaves: &mut Vec<Leaf>,
     ) -> Result<(), WalkerError> {
         leaves.clear();
-        for chunk in addresses.chunks(MAX_SLOTS) {
-            self.slots.get_mut()[..chunk.len()].copy_from_slice(chunk);
-            self.select(space, chunk.len());
+        let mut runs = spans
+            .iter()
+            .flat_map(|&(address, pages)| runs_of(address, pages))
+            .peekable();
+        let mut lengths = [0u8; MAX_SLOTS];
+        while runs.peek().is_some() {
+            let mut nr = 0;
+            let slots = self.slots.get_mut();
+            while nr < MAX_SLOTS
+                && let Some((address, pages)) = runs.next()
+            {
+                slots[nr] = address | u64::from(pages - 1);
+                lengths[nr] = pages;
+                nr += 1;
+            }
+            self.select(space, nr);
             self.run(self.walk.as_raw_fd())?;
-            leaves.extend(
-                self.slots.get()[..chunk.len()]
-                    .iter()
-                    .map(|&slot| Leaf(slot)),
-            );
+            let mask = self.cpu.frame_mask();
+            let found = self.slots.get()[..nr]
+                .iter()
+                .zip(self.runs.get())
+                .zip(&lengths);
+            for ((&slot, entries), &pages) in found {
+                if slot & Leaf::TABLE != 0 {
+                    leaves.extend(
+                        entries[..usize::from(pages)]
+                            .iter()
+                            .map(|&e| Leaf::of_entry(e, mask)),
+                    );
+                } else {
+                    leaves.extend(std::iter::repeat_n(Leaf(slot), usize::from(pages)));
+                }
+            }
         }
         Ok(())
     }
@@ -439,7 +483,7 @@ impl Walker {
         let mut leaves = Vec::with_capacity(1);
         for candidate in 0..candidates.min(1 << 16) {
             self.control().page_offset = highest.wrapping_sub(candidate * DIRECT_MAP_ALIGNMENT);
-            self.walk(&space, &[page.address()], &mut leaves)?;
+            self.walk(&space, &[(page.address(), 1)], &mut leaves)?;
             if leaves[0].is_present() && page.holds_frame(leaves[0]) {
                 return Ok(());
             }
@@ -481,6 +525,35 @@ impl CalibrationPage {
     fn holds_frame(&self, leaf: Leaf) -> bool {
         leaf.frame() == self.frame
     }
+}
+
+/// Bit `i` of the result is byte `i`, which is 0 or 1.
+fn pack(bytes: &[u8; 64]) -> u64 {
+    let mut bits = 0;
+    for (i, eight) in bytes.as_chunks::<8>().0.iter().enumerate() {
+        // Each byte's bit is shifted into the top byte, byte 0 lowest.
+        let gathered = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        bits |= gathered << (i * 8);
+    }
+    bits
+}
+
+/// Cuts a span into runs of at most [`PAGES_PER_RUN`] pages, each within one table.
+fn runs_of(address: u64, pages: u32) -> impl Iterator<Item = (u64, u8)> {
+    let mut at = address & !(PAGE_SIZE - 1);
+    let end = at + u64::from(pages) * PAGE_SIZE;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let table_end = (at & !(BLOCK_SIZE - 1)) + BLOCK_SIZE;
+        let run_end = end
+            .min(table_end)
+            .min(at + PAGES_PER_RUN as u64 * PAGE_SIZE);
+        let run = (at, ((run_end - at) / PAGE_SIZE) as u8);
+        at = run_end;
+        Some(run)
+    })
 }
 
 fn bpf(what: &'static str, source: io::Error) -> WalkerError {
@@ -573,4 +646,33 @@ fn run_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<()> {
     // SAFETY: as above.
     let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
     io::copy(&mut File::from(iterator), &mut io::sink()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitmaps_tell_present_and_accessed_pages() {
+        let mut entries = [0u64; ENTRIES_PER_TABLE];
+        entries[0] = 0x21;
+        entries[63] = 0x1;
+        entries[64] = 0x120; // PROT_NONE and accessed
+        entries[511] = 0x20; // not present: the bit means nothing
+        let (present, accessed) = TableCopy {
+            entries: &entries,
+            frame_mask: !0xfff,
+        }
+        .bitmaps();
+        assert_eq!((present[0], present[1], present[7]), (1 | 1 << 63, 1, 0));
+        assert_eq!((accessed[0], accessed[1], accessed[7]), (1, 1, 0));
+    }
+
+    #[test]
+    fn spans_are_cut_at_tables_and_at_sixteen_pages() {
+        let cut = |address, pages| runs_of(address, pages).collect::<Vec<_>>();
+        assert_eq!(cut(0x1000, 1), [(0x1000, 1)]);
+        assert_eq!(cut(0x1f_e000, 4), [(0x1f_e000, 2), (0x20_0000, 2)]);
+        assert_eq!(cut(0, 20), [(0, 16), (0x1_0000, 4)]);
+    }
 }

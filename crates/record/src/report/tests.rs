@@ -127,8 +127,8 @@ fn access_json_of_all_snapshots_parses() {
 }
 
 /// The addresses (in pages) that are shown, in order.
-fn check_access(options: AccessOptions, expected: &[u64]) {
-    let json = access(&options, Format::Json, Style::default());
+fn check_access(options: &AccessOptions, expected: &[u64]) {
+    let json = access(options, Format::Json, Style::default());
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let regions = value["snapshots"][0]["regions"].as_array();
     let starts = regions.into_iter().flatten().map(|r| r["start"].as_u64());
@@ -144,29 +144,29 @@ fn access_sorts_and_filters() {
         reverse,
         ..default()
     };
-    check_access(sorted(SortBy::Address, false), &[16, 24, 64, 9000]);
-    check_access(sorted(SortBy::Size, false), &[64, 16, 24, 9000]);
-    check_access(sorted(SortBy::Rate, false), &[16, 24, 9000, 64]);
-    check_access(sorted(SortBy::Age, true), &[9000, 24, 64, 16]);
-    check_access(sorted(SortBy::Mapping, false), &[64, 16, 24, 9000]);
+    check_access(&sorted(SortBy::Address, false), &[16, 24, 64, 9000]);
+    check_access(&sorted(SortBy::Size, false), &[64, 16, 24, 9000]);
+    check_access(&sorted(SortBy::Rate, false), &[16, 24, 9000, 64]);
+    check_access(&sorted(SortBy::Age, true), &[9000, 24, 64, 16]);
+    check_access(&sorted(SortBy::Mapping, false), &[64, 16, 24, 9000]);
     let rate = Bounds {
         min: Some(0.05),
         max: Some(0.7),
     };
-    check_access(AccessOptions { rate, ..default() }, &[24, 9000]);
+    check_access(&AccessOptions { rate, ..default() }, &[24, 9000]);
     let size = Bounds {
         min: Some(8 * 4096),
         max: None,
     };
-    check_access(AccessOptions { size, ..default() }, &[16, 24, 64]);
+    check_access(&AccessOptions { size, ..default() }, &[16, 24, 64]);
     let age = Bounds {
         min: None,
         max: Some(Nanos::from_millis(2000)),
     };
-    check_access(AccessOptions { age, ..default() }, &[24, 9000]);
+    check_access(&AccessOptions { age, ..default() }, &[24, 9000]);
     let mapping = Some("heap".into());
     check_access(
-        AccessOptions {
+        &AccessOptions {
             mapping,
             limit: Some(1),
             ..default()
@@ -179,7 +179,7 @@ fn access_sorts_and_filters() {
         max: None,
     };
     check_access(
-        AccessOptions {
+        &AccessOptions {
             which,
             rate: hot,
             ..default()
@@ -191,7 +191,9 @@ fn access_sorts_and_filters() {
 #[test]
 fn wss_reports_are_as_before() {
     let mut report = Wss::new(&header(), Scope::default(), WssOptions::default());
-    small_record().iter().for_each(|item| report.push(item));
+    for item in &small_record() {
+        report.push(item);
+    }
     check("wss", &report.finish());
 }
 
@@ -215,7 +217,9 @@ fn wss_of_several_targets_is_summed_at_the_same_time() {
 #[test]
 fn idle_reports_are_as_before() {
     let mut report = Idle::new(&header(), Scope::default(), IdleOptions::default());
-    small_record().iter().for_each(|item| report.push(item));
+    for item in &small_record() {
+        report.push(item);
+    }
     check("idle", &report.finish());
 }
 
@@ -241,7 +245,9 @@ fn what_was_not_watched_long_enough_is_not_zero() {
 #[test]
 fn footprint_reports_are_as_before() {
     let mut report = Footprint::new(&header(), Scope::default(), None);
-    small_record().iter().for_each(|item| report.push(item));
+    for item in &small_record() {
+        report.push(item);
+    }
     check("footprint", &report.finish());
 }
 
@@ -329,7 +335,9 @@ fn nothing_recorded_is_said() {
         write(&report, format, &Style::default(), &mut out).expect("memory");
     }
     let mut report = Idle::new(&header(), scope, IdleOptions::default());
-    small_record().iter().for_each(|item| report.push(item));
+    for item in &small_record() {
+        report.push(item);
+    }
     let mut out = Vec::new();
     write(&report.finish(), Format::Text, &Style::default(), &mut out).expect("memory");
     assert_eq!(

@@ -11,9 +11,6 @@ use std::time::{Duration, Instant, SystemTime};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_vm_tests::accuracy::{Phase, Truth};
 
-/// A round over the hot part every so often: several within 100 ms.
-const ROUND: Duration = Duration::from_millis(20);
-
 /// Keep a known part of memory hot, and write down which and when.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -32,6 +29,10 @@ pub(crate) struct Args {
     /// How long a phase lasts, in seconds.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
+    /// How long to rest between two rounds over the hot part, in milliseconds; 0 never rests, so
+    /// that nothing but the workload runs on its processor.
+    #[arg(long, default_value_t = 20)]
+    rest_ms: u64,
     /// Map the memory above 47 bits.
     #[arg(long)]
     high: bool,
@@ -59,7 +60,9 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
         let end = Instant::now() + Duration::from_secs(args.seconds);
         while Instant::now() < end {
             touch(hot);
-            thread::sleep(ROUND);
+            if args.rest_ms > 0 {
+                thread::sleep(Duration::from_millis(args.rest_ms));
+            }
         }
         truth.phases.push(Phase {
             start,

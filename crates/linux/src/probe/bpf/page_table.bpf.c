@@ -14,8 +14,10 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define MAX_SLOTS 65536
+#define MAX_SLOTS 8192
 #define MAX_TABLES 512
+#define MAX_RUNS 8192
+#define PAGES_PER_RUN 16 /* a power of two */
 
 /* Hardware and kernel bits of an entry. */
 #define ENTRY_PRESENT 0x001ULL
@@ -71,6 +73,19 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } slots SEC(".maps");
+
+/* Entries of neighbouring pages. */
+struct run {
+	__u64 entries[PAGES_PER_RUN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_RUNS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct run);
+} runs SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -139,25 +154,28 @@ static __always_inline __u64 descend(const struct control *c, __u64 address, __u
 	return SLOT_TABLE;
 }
 
-/* The verifier wants a loop's context on the stack, so the callbacks look the control up anew. */
+/*
+ * A slot of walk holds an address of a page with the number of pages wanted, less one, in the low
+ * bits; they lie in one table. Their entries are read at once: a batch of neighbours costs little
+ * more than a single page. The verifier wants a loop's context on the stack, so the callbacks look
+ * the control up anew.
+ */
 static long walk_one(__u32 i, void *unused)
 {
 	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
+	struct run *run = bpf_map_lookup_elem(&runs, &i);
 	struct control *c = get_control();
 	__u64 table = 0, entry = 0, at, address, said;
+	__u32 bytes;
 
-	if (!slot || !c)
+	if (!slot || !run || !c)
 		return 1;
-	address = *slot;
+	address = *slot & ~0xfffULL;
+	bytes = ((*slot & (PAGES_PER_RUN - 1)) + 1) * 8;
 	said = descend(c, address, 12, &table, &entry, &at);
-	if (said == SLOT_TABLE) {
-		if (bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(table + ((address >> 12) & 511) * 8)))
-			said = SLOT_UNREADABLE;
-		else if (entry & (ENTRY_PRESENT | ENTRY_PROTNONE))
-			said = describe(c, entry, 0);
-		else
-			said = entry ? SLOT_SWAPPED : 0;
-	}
+	if (said == SLOT_TABLE &&
+	    bpf_probe_read_kernel(run, bytes, (void *)(table + ((address >> 12) & 511) * 8)))
+		said = SLOT_UNREADABLE;
 	*slot = said;
 	return 0;
 }

@@ -200,6 +200,8 @@ fn keep_small_gaps(covered: &[AddressRange]) -> Vec<AddressRange> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::*;
 
     /// Pages covered and rows wanted; shows each segment's gap and its rows in pages.
@@ -210,11 +212,16 @@ mod tests {
         let mut shown = String::new();
         for segment in &axis.segments {
             if segment.gap_before_bytes > 0 {
-                shown += &format!("~{}~ ", segment.gap_before_bytes / PAGE_SIZE);
+                let _ = write!(shown, "~{}~ ", segment.gap_before_bytes / PAGE_SIZE);
             }
             for row in segment.first_row..segment.first_row + segment.rows {
                 let range = axis.row_range(row);
-                shown += &format!("{}-{} ", range.start / PAGE_SIZE, range.end / PAGE_SIZE);
+                let _ = write!(
+                    shown,
+                    "{}-{} ",
+                    range.start / PAGE_SIZE,
+                    range.end / PAGE_SIZE
+                );
             }
         }
         assert_eq!(shown.trim_end(), expected);

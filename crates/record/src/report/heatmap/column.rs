@@ -5,6 +5,8 @@
 //! rates on both sides are most alike, weighed by the bytes that would be misplaced. Sums over bytes
 //! and time are kept exactly, so that means over a coarser cell stay right however often pieces merge.
 
+use std::cmp::Ordering;
+
 use isotherm_engine::{AddressRange, Snapshot};
 
 /// A range of addresses with the same facts.
@@ -151,27 +153,27 @@ fn overlay(below: &[Piece], above: impl Iterator<Item = Piece>, out: &mut Vec<Pi
                 break;
             };
             used = used.max(under.start);
-            if used < at {
-                let end = under.end.min(at);
-                out.push(Piece {
-                    start: used,
-                    end,
-                    ..*under
-                });
-                used = end;
-            } else if at < used {
-                let end = top.end.min(used);
-                out.push(Piece {
-                    start: at,
-                    end,
-                    ..top
-                });
-                at = end;
-            } else {
-                let end = top.end.min(under.end);
-                out.push(under.joined(&top, at, end));
-                at = end;
-                used = end;
+            match used.cmp(&at) {
+                Ordering::Less => {
+                    let (start, end) = (used, under.end.min(at));
+                    out.push(Piece {
+                        start,
+                        end,
+                        ..*under
+                    });
+                    used = end;
+                }
+                Ordering::Greater => {
+                    let (start, end) = (at, top.end.min(used));
+                    out.push(Piece { start, end, ..top });
+                    at = end;
+                }
+                Ordering::Equal => {
+                    let end = top.end.min(under.end);
+                    out.push(under.joined(&top, at, end));
+                    at = end;
+                    used = end;
+                }
             }
             index += usize::from(used >= under.end);
         }

@@ -181,12 +181,11 @@ impl Heatmap {
 
     fn lay(&mut self, snapshot: &Snapshot) {
         let length = snapshot.end.since(snapshot.start).0.max(1);
-        let start = match self.start {
-            Some(start) => start,
-            None => {
-                self.width = Nanos(length);
-                *self.start.insert(snapshot.start)
-            }
+        let start = if let Some(start) = self.start {
+            start
+        } else {
+            self.width = Nanos(length);
+            *self.start.insert(snapshot.start)
         };
         let from = snapshot.start.since(start).0;
         let to = from.saturating_add(length);

@@ -3,6 +3,7 @@
 //! Time runs to the right, addresses upwards. With colours, a character shows two rows, one above the
 //! other; without, one, as a character of a ramp.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use isotherm_engine::Nanos;
@@ -197,7 +198,7 @@ impl Text<'_> {
             ruler[column] = '+';
             let label = units::duration(self.report.time_at(column));
             if column + label.chars().count() + end.chars().count() + 2 <= columns {
-                labels += &format!("{label:<16}");
+                let _ = write!(labels, "{label:<16}");
             }
         }
         let ruler: String = ruler.into_iter().collect();

@@ -28,7 +28,7 @@ pub(super) fn draw(report: &HeatmapReport) -> String {
     let total = heights.sum::<f64>() + 64.0;
     let mut svg = plot::open(WIDTH, total, "Heatmap of memory accesses");
     svg += "<defs><pattern id=\"u\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
-            <rect width=\"6\" height=\"6\" fill=\"#808690\" opacity=\".35\"/><rect width=\"2\" height=\"6\" fill=\"#808690\"/></pattern></defs>\n";
+            <rect width=\"2\" height=\"6\" fill=\"#6d747f\"/></pattern></defs>\n";
     let mut top = 0.0;
     for target in &report.targets {
         Panel {
@@ -120,7 +120,7 @@ impl Panel<'_> {
         );
         for (fill, path) in &paths {
             let colour = match fill {
-                Fill::Unknown => "#8d949e".into(),
+                Fill::Unknown => "#b9bfc8".into(),
                 Fill::Rate(step) => colour::hex(step_colour(*step)),
             };
             let _ = writeln!(svg, "<path fill=\"{colour}\" d=\"{path}\"/>");
@@ -188,7 +188,7 @@ impl Panel<'_> {
             let Some(name) = name(&run[0]) else { continue };
             let _ = write!(
                 svg,
-                "<path class=\"g\" d=\"M{x} {:.1}h4V{:.1}h-4\"/>",
+                "<path fill=\"none\" stroke=\"var(--dim)\" d=\"M{x} {:.1}h4V{:.1}h-4\"/>",
                 top + 1.0,
                 bottom - 1.0
             );
@@ -286,7 +286,7 @@ fn legend(svg: &mut String, y: f64) {
     let base = y + 12.0;
     let _ = writeln!(
         svg,
-        "<rect x=\"{x}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"#8d949e\"/>\
+        "<rect x=\"{x}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"#b9bfc8\"/>\
          <rect x=\"{x}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"url(#u)\"/>\
          <text class=\"d\" x=\"{}\" y=\"{base:.1}\">unknown</text>\
          <rect class=\"g\" x=\"{}\" y=\"{y:.1}\" width=\"26\" height=\"14\"/>\

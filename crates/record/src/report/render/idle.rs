@@ -1,5 +1,6 @@
 //! The idle report as text, CSV, SVG and HTML.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use isotherm_engine::Nanos;
@@ -82,7 +83,7 @@ impl Render for IdleReport {
         let mut html = page::start("Idle memory", &self.record);
         for memory in self.memories() {
             let title = memory.target.label();
-            html += &page::figure(&title, &facts(memory, &Style::default()), &picture(memory));
+            html += &page::figure(&title, "", &picture(memory));
             let rows: Vec<Vec<String>> = memory
                 .percentiles
                 .iter()
@@ -166,9 +167,9 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
         bytes(memory.unknown_bytes)
     );
     if let Some(rss) = memory.rss_bytes {
-        facts += &format!("; resident {}", bytes(rss));
+        let _ = write!(facts, "; resident {}", bytes(rss));
         if memory.monitored_bytes > rss {
-            facts += " (the rest of it is not in memory)";
+            facts += ", the rest of the monitored addresses holds no memory";
         }
     }
     facts

@@ -68,7 +68,11 @@ pub(super) fn start(title: &str, record: &RecordInfo) -> String {
 /// A picture with its title; the picture carries its own title for sighted readers.
 pub(super) fn figure(title: &str, note: &str, svg: &str) -> String {
     let (title, note) = (escape(title), escape(note));
-    format!("<section aria-label=\"{title}\">{svg}<p>{note}</p></section>\n")
+    let note = match note.as_str() {
+        "" => String::new(),
+        note => format!("<p>{note}</p>"),
+    };
+    format!("<section aria-label=\"{title}\">{svg}{note}</section>\n")
 }
 
 /// A table with its title.

@@ -77,20 +77,23 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
     let right = longest(|bar| &bar.value).min(420.0) + 24.0;
     let room = (WIDTH - left - right).max(120.0);
     let mut svg = open(WIDTH, TOP + ROW * bars.len() as f64 + 12.0, title);
-    let _ = write!(
+    let _ = writeln!(
         svg,
-        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>\n",
+        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>",
         escape(title),
         escape(note)
     );
     for (index, bar) in bars.iter().enumerate() {
         let y = TOP + ROW * index as f64;
-        let length = (bar.share.clamp(0.0, 1.0) * room).max(1.0);
+        let length = match bar.share {
+            share if share > 0.0 => (share.min(1.0) * room).max(1.0),
+            _ => 0.0,
+        };
         let fill = bar.colour.map_or_else(|| LINES[0].0.into(), colour::hex);
         let _ = writeln!(
             svg,
             "<text class=\"e m\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
-             <rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"15\" rx=\"2\" fill=\"{fill}\"/>\
+             <rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"15\" rx=\"2\" fill=\"{fill}\" stroke=\"var(--dim)\" stroke-opacity=\".35\"/>\
              <text class=\"d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             left - 8.0,
             y + 12.0,

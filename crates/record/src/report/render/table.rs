@@ -45,10 +45,12 @@ impl Table {
                 if index > 0 {
                     line += "  ";
                 }
-                match self.columns[index].1 {
-                    Align::Left => line += &format!("{field:<width$}"),
-                    Align::Right => line += &format!("{field:>width$}"),
-                }
+                let padding = " ".repeat(width - field.chars().count());
+                let (before, after) = match self.columns[index].1 {
+                    Align::Left => ("", padding.as_str()),
+                    Align::Right => (padding.as_str(), ""),
+                };
+                line.extend([before, field.as_str(), after]);
             }
             writeln!(out, "{}", line.trim_end())?;
         }

@@ -1,5 +1,6 @@
 //! The working-set report as text, CSV, SVG and HTML.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::plot::{Line, PlotText, lines};
@@ -46,7 +47,7 @@ impl Render for WssReport {
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut html = page::start("Working set", &self.record);
-        html += &page::figure("Working set over time", &self.counted(), &self.picture());
+        html += &page::figure("Working set over time", "", &self.picture());
         for set in self.sets() {
             let rows: Vec<Vec<String>> = set
                 .percentiles
@@ -167,17 +168,19 @@ fn facts(set: &WorkingSet, style: &Style) -> String {
     };
     let mut facts = format!("mean {}", bytes(set.mean_bytes));
     if let Some(rss) = set.rss_mean_bytes {
-        facts += &format!(" of {} resident", bytes(rss));
+        let _ = write!(facts, " of {} resident", bytes(rss));
     }
-    facts += &format!(" ({} monitored)", bytes(set.monitored_mean_bytes));
+    let _ = write!(facts, " ({} monitored)", bytes(set.monitored_mean_bytes));
     if set.unknown_mean_bytes > 0 {
-        facts += &format!(
+        let _ = write!(
+            facts,
             "; of another {} nothing is known",
             bytes(set.unknown_mean_bytes)
         );
     }
     if set.resolution_bytes > 0 {
-        facts += &format!(
+        let _ = write!(
+            facts,
             "; percentiles may be {} too low",
             bytes(set.resolution_bytes)
         );
