@@ -32,6 +32,14 @@ pub(super) struct Client {
     next: u64,
 }
 
+/// What the client and the server did in a window.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(super) struct Window {
+    pub(super) requests_per_second: f64,
+    /// CPU time of the server's main thread for each request.
+    pub(super) server_microseconds_per_request: f64,
+}
+
 /// Whether there is a redis to start.
 pub(super) fn installed() -> bool {
     let mut version = Command::new("redis-server");
