@@ -14,7 +14,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let output = Vm::new(kernel)
         .memory_mib(1024)
         .program(isotherm()?, "isotherm")
-        .text("/w.cfg", "a, 32MiB\nb, 32MiB\n\nserve\n600000\na, 1, 64, 1, rw\n")
+        .text(
+            "/w.cfg",
+            "a, 32MiB\nb, 32MiB\n\nserve\n600000\na, 1, 64, 1, rw\n",
+        )
         .script(&script)
         .timeout(Duration::from_secs(120))
         .run()?;

@@ -194,20 +194,19 @@ fn virtual_memory(
     let cgroup = targets.cgroup.as_deref().map(cgroup::find).transpose()?;
     let probe = PageTableProbe::new()?;
     let mut child = None;
-    let wanted = match cgroup {
-        Some(directory) => Wanted::Cgroup(directory),
-        None => {
-            if let Some((program, arguments)) = targets.command.split_first() {
-                let started = Command::new(program).args(arguments).spawn();
-                let started = started
-                    .with_context(|| format!("cannot start {}", program.to_string_lossy()))?;
-                child = Some(started);
-            }
-            Wanted::Processes {
-                pids: targets.pid.clone(),
-                command: child.as_ref().map(Child::id),
-                children: targets.children,
-            }
+    let wanted = if let Some(directory) = cgroup {
+        Wanted::Cgroup(directory)
+    } else {
+        if let Some((program, arguments)) = targets.command.split_first() {
+            let started = Command::new(program).args(arguments).spawn();
+            let started =
+                started.with_context(|| format!("cannot start {}", program.to_string_lossy()))?;
+            child = Some(started);
+        }
+        Wanted::Processes {
+            pids: targets.pid.clone(),
+            command: child.as_ref().map(Child::id),
+            children: targets.children,
         }
     };
     let set = TargetSet::new(wanted, targets.range.clone());

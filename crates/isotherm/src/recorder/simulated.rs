@@ -52,7 +52,7 @@ impl Simulated {
         let per_second = rate_at(sample.address);
         let chance = 1.0 - (-per_second * elapsed_s).exp();
         let accessed = (0..sample.nr_pages)
-            .filter(|_| self.random.next_u32() as f64 / f64::from(u32::MAX) < chance);
+            .filter(|_| f64::from(self.random.next_u32()) / f64::from(u32::MAX) < chance);
         Touch::Seen {
             observed: sample.nr_pages,
             accessed: accessed.count() as u32,
