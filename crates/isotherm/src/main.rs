@@ -36,8 +36,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Doctor(args) => cmd::doctor::run(args),
-        Command::Record(args) => cmd::record::run(args),
+        Command::Doctor(args) => cmd::doctor::run(&args),
+        Command::Record(args) => cmd::record::run(&args),
         Command::Report(args) => cmd::report::run(args),
         Command::Top(args) => cmd::top::run(args),
         Command::Convert(args) => cmd::convert::run(args),
