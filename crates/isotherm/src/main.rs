@@ -3,6 +3,7 @@
 mod cmd;
 mod recorder;
 mod units;
+mod view;
 
 use std::process::ExitCode;
 
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Record(args) => cmd::record::run(&args),
         Command::Report(args) => cmd::report::run(args),
-        Command::Top(args) => cmd::top::run(args),
+        Command::Top(args) => cmd::top::run(&args),
         Command::Convert(args) => cmd::convert::run(args),
         Command::Exercise(args) => cmd::exercise::run(args),
         Command::Completions { shell } => {
