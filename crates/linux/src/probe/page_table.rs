@@ -19,7 +19,8 @@ use isotherm_engine::{
 };
 use thiserror::Error;
 
-use super::walker::{AddressSpace, Leaf, Walker, WalkerError};
+use super::entry::Leaf;
+use super::walker::{AddressSpace, Walker, WalkerError};
 use crate::clock::process_cpu;
 use crate::frames::Frames;
 use crate::process::{Advised, Process, ProcessError};
