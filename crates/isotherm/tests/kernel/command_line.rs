@@ -227,7 +227,7 @@ fn doctor_prints_json() {
     let works = report["abilities"][0]["works"]
         .as_bool()
         .expect("yes or no");
-    assert_eq!(done.code(), if works { 0 } else { 1 });
+    assert_eq!(done.code(), i32::from(!works));
 }
 
 #[test]

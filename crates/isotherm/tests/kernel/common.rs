@@ -6,7 +6,7 @@ use std::io::BufReader;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 /// Nothing here takes this long, unless it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The command under test.
 pub(crate) fn isotherm<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Command {
@@ -48,12 +48,12 @@ pub(crate) type Alone = RwLockWriteGuard<'static, ()>;
 /// Lets a test begin that may run beside others; `None`, having said so, if it can't run here.
 pub(crate) fn shared(test: &str) -> Option<Shared> {
     // A test that failed meanwhile poisons the lock, and nothing else.
-    can_record(test).then(|| TURN.read().unwrap_or_else(|e| e.into_inner()))
+    can_record(test).then(|| TURN.read().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The same for a test that must not run beside others.
 pub(crate) fn alone(test: &str) -> Option<Alone> {
-    can_record(test).then(|| TURN.write().unwrap_or_else(|e| e.into_inner()))
+    can_record(test).then(|| TURN.write().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Says that `test` is skipped.
@@ -323,7 +323,7 @@ impl Record {
 
     pub(crate) fn starts(&self) -> Vec<&TargetStart> {
         let start = |item| match item {
-            &Item::TargetStart(ref start) => Some(start),
+            Item::TargetStart(start) => Some(start),
             _ => None,
         };
         self.items.iter().filter_map(start).collect()
@@ -331,7 +331,7 @@ impl Record {
 
     pub(crate) fn exits(&self) -> Vec<&TargetExit> {
         let exit = |item| match item {
-            &Item::TargetExit(ref exit) => Some(exit),
+            Item::TargetExit(exit) => Some(exit),
             _ => None,
         };
         self.items.iter().filter_map(exit).collect()
