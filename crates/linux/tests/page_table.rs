@@ -73,7 +73,7 @@ fn touched_pages_are_accessed_and_others_idle() {
     probe.check(&mut touches).expect("check");
     let huge = |page: usize| {
         touches[page]
-            != if page % 3 == 0 {
+            != if page.is_multiple_of(3) {
                 Touch::ACCESSED
             } else {
                 Touch::IDLE
