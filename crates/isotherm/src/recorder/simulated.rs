@@ -59,7 +59,7 @@ impl Simulated {
         }
     }
 
-    fn introduce(&self, now: Nanos, items: &mut Vec<Item>) {
+    fn introduce(now: Nanos, items: &mut Vec<Item>) {
         let name = "simulated".to_owned();
         items.push(Item::TargetStart(TargetStart {
             time: now,
@@ -101,7 +101,7 @@ impl Monitor for Simulated {
             self.touches.push(touch);
         }
         if !std::mem::replace(&mut self.started, true) {
-            self.introduce(now, items);
+            Self::introduce(now, items);
         }
         let mut layouts = Vec::new();
         if std::mem::take(&mut self.layouts_wanted) {
