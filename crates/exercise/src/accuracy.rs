@@ -18,6 +18,10 @@ use serde::Serialize;
 
 use crate::truth::Episode;
 
+pub use observed::{HOT_SCANS, observed};
+
+mod observed;
+
 /// Access rate from which on the second threshold claims a region.
 pub const QUARTER: f32 = 0.25;
 /// Top-k from which on a hot set counts as found.

@@ -121,6 +121,8 @@ fn what_the_truth_calls_hot_is_touched_and_nothing_else() {
     for pattern in [
         "a, 1, 64, 1, wo, hot=25% piece=4K seed=9",
         "a, 0, 64, 1, rw, hot=25% piece=8K seed=9",
+        "a, 1, 64, 1, wo, hot=64K piece=64K seed=2",
+        "a, 0, 64, 1, wo, hot=64K piece=64K seed=3",
         "a, 0, 20K, 1, wo",
         "a, 0, 6K, 1, rw, hot=50% piece=16K",
     ] {

@@ -317,10 +317,11 @@ fn kernel_damon() -> Check {
     let running = (0..count)
         .filter(|i| read(&format!("{admin}/{i}/state")).is_ok_and(|s| s == "on"))
         .count();
-    note(
-        "kernel DAMON",
-        format!("there; {running} of {count} kdamonds run, which somebody else owns: left alone"),
-    )
+    let found = match running {
+        0 => "there, not running".to_owned(),
+        n => format!("there; {n} of {count} kdamonds run, which somebody else owns: left alone"),
+    };
+    note("kernel DAMON", found)
 }
 
 fn swap() -> Check {

@@ -150,9 +150,9 @@ impl Process {
             })
             .collect();
         if self.is_alive() {
-            children.sort_unstable()
+            children.sort_unstable();
         } else {
-            children.clear()
+            children.clear();
         }
         children
     }

@@ -73,7 +73,7 @@ fn touched_pages_are_accessed_and_others_idle() {
     probe.check(&mut touches).expect("check");
     let huge = |page: usize| {
         touches[page]
-            != if page % 3 == 0 {
+            != if page.is_multiple_of(3) {
                 Touch::ACCESSED
             } else {
                 Touch::IDLE
@@ -97,7 +97,9 @@ fn a_cluster_counts_its_pages() {
         nr_pages: 16,
     };
     probe.arm(&[sample]).expect("arm");
-    (35..40).for_each(|page| memory.touch(page));
+    for page in 35..40 {
+        memory.touch(page);
+    }
     let mut touches = Vec::new();
     probe.check(&mut touches).expect("check");
     assert_eq!(
@@ -155,7 +157,9 @@ fn whole_tables_tell_the_same_as_samples() {
         .expect("we live");
     assert_eq!(blocks.len(), 4);
     probe.clear(ME, &[range]).expect("clear");
-    [5, 64, 511].into_iter().for_each(|page| memory.touch(page));
+    for page in [5, 64, 511] {
+        memory.touch(page);
+    }
     let mut facts: Vec<BlockFacts> = Vec::new();
     assert!(
         probe

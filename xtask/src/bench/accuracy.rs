@@ -4,6 +4,8 @@
 //! recording in one mode, a window without, a recording in the next mode, and so on. A mode's
 //! slowdown is the target's loss of speed against the mean of the windows before and after it, by the
 //! clock and by the target's own CPU time (the steadier one where the machine is shared).
+//!
+//! Redis' truth is not known but observed: by an exact scan of every page, just before.
 
 use std::path::PathBuf;
 
@@ -16,9 +18,10 @@ use serde_json::json;
 
 use super::recording::{Recorded, Recording};
 use super::stats::cell;
+use super::subject::{Rate, Subject};
 use super::table::Table;
-use super::workload::{Rate, Workload};
-use super::{Context, Mode, Outcome, machine};
+use super::workload::Workload;
+use super::{Context, Mode, Outcome, machine, redis};
 
 /// Memory that must stay available beside a workload.
 const HEADROOM: u64 = 1 << 30;
@@ -32,13 +35,19 @@ const SETTLE_QUICK: Settle = Settle {
     phase: Nanos::from_millis(0),
 };
 
-const WORKLOADS: [&str; 5] = [
+const WORKLOADS: [&str; 6] = [
     "stairs",
     "zigzag",
     "static_1g",
     "scattered_4g",
     "small_hot_16g",
+    REDIS,
 ];
+/// Not a file in workloads/.
+const REDIS: &str = "redis";
+/// About 1.2 GB in redis, with its own bookkeeping.
+const REDIS_KEYS: u64 = 1_000_000;
+const REDIS_BYTES: u64 = 1200 * REDIS_KEYS;
 const WORKLOADS_QUICK: [&str; 1] = ["static_1g"];
 
 /// What is compared: the product's modes, then DAMON's rules with one improvement at a time. The
@@ -92,7 +101,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     };
     let (mut series, mut skipped) = (Vec::new(), Vec::new());
     for workload in &workloads {
-        match memory_missing(context, workload)? {
+        match missing(context, workload)? {
             Some(reason) => {
                 println!("SKIP {workload}: {reason}");
                 skipped.push(json!({ "workload": workload, "reason": reason }));
@@ -104,7 +113,10 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Skip("no workload could be run".into()));
     }
     Ok(Outcome::Done {
-        tables: vec![accuracy_table(&series), cost_table(&series)],
+        tables: vec![
+            accuracy_table(&series, settle(context)),
+            cost_table(&series),
+        ],
         data: json!({ "series": series, "skipped": skipped }),
     })
 }
@@ -117,17 +129,33 @@ pub(super) fn modes(context: &Context, usual: &[&str]) -> anyhow::Result<Vec<Mod
     usual.iter().map(|mode| Mode::parse(mode)).collect()
 }
 
+fn settle(context: &Context) -> Settle {
+    if context.quick { SETTLE_QUICK } else { SETTLE }
+}
+
 fn config_path(context: &Context, workload: &str) -> PathBuf {
     context.root.join(format!("workloads/{workload}.cfg"))
 }
 
-/// Why there is not enough memory for `workload`, if so.
-fn memory_missing(context: &Context, workload: &str) -> anyhow::Result<Option<String>> {
+/// What `workload` lacks here, if anything.
+fn missing(context: &Context, workload: &str) -> anyhow::Result<Option<String>> {
+    if workload == REDIS {
+        if !redis::installed() {
+            return Ok(Some(
+                "redis-server is not installed (apt-get install redis-server)".into(),
+            ));
+        }
+        return memory_missing(REDIS_BYTES);
+    }
     let path = config_path(context, workload);
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read the workload {}", path.display()))?;
     let config = Config::parse(&text).with_context(|| path.display().to_string())?;
-    let needed = config.total_bytes() + HEADROOM;
+    memory_missing(config.total_bytes())
+}
+
+fn memory_missing(bytes: u64) -> anyhow::Result<Option<String>> {
+    let needed = bytes + HEADROOM;
     let available = machine::meminfo("MemAvailable:").context("cannot read /proc/meminfo")?;
     Ok((needed > available).then(|| {
         format!(
@@ -150,12 +178,16 @@ fn one_workload(context: &Context, name: &str, modes: &[Mode]) -> anyhow::Result
         })
         .collect();
     for repeat in 0..context.repeats {
-        let mut workload = Workload::start(context, &config_path(context, name))?;
-        let mut before = quiet_window(context, &mut workload)?;
+        let mut subject = if name == REDIS {
+            Subject::redis(context, REDIS_KEYS)?
+        } else {
+            Subject::Exercise(Workload::start(context, &config_path(context, name))?)
+        };
+        let mut before = quiet_window(context, &mut subject)?;
         for (mode, series) in std::iter::zip(modes, &mut series) {
             println!("{name}, repeat {}: {}", repeat + 1, mode.name);
-            let recorded = record(context, &mut workload, mode);
-            let after = quiet_window(context, &mut workload)?;
+            let recorded = record(context, &mut subject, mode);
+            let after = quiet_window(context, &mut subject)?;
             match recorded {
                 Ok((recorded, during)) => {
                     let slowdown = |of: fn(&Rate) -> f64| {
@@ -164,7 +196,7 @@ fn one_workload(context: &Context, name: &str, modes: &[Mode]) -> anyhow::Result
                     let walls = (slowdown(|r| r.wall), slowdown(|r| r.cpu));
                     series
                         .runs
-                        .push(judged(context, &workload, &recorded, walls)?);
+                        .push(judged(context, &subject, &recorded, walls)?);
                 }
                 // One mode that does not work must not hide the others' numbers.
                 Err(error) => {
@@ -179,34 +211,34 @@ fn one_workload(context: &Context, name: &str, modes: &[Mode]) -> anyhow::Result
 }
 
 /// The target alone, for a third of a recording's time.
-fn quiet_window(context: &Context, workload: &mut Workload) -> anyhow::Result<Rate> {
-    let from = workload.mark()?;
+fn quiet_window(context: &Context, subject: &mut Subject) -> anyhow::Result<Rate> {
+    let from = subject.mark()?;
     context.sleep(context.duration / 3)?;
-    let to = workload.mark()?;
-    workload.rate(context, from, to)
+    let to = subject.mark()?;
+    subject.rate(context, from, to)
 }
 
 fn record(
     context: &Context,
-    workload: &mut Workload,
+    subject: &mut Subject,
     mode: &Mode,
 ) -> anyhow::Result<(Recorded, Rate)> {
-    let recording = Recording::start(context, mode, workload.pid(), context.duration)?;
-    let from = workload.mark()?;
+    let recording = Recording::start(context, mode, subject.pid(), context.duration)?;
+    let from = subject.mark()?;
     let recorded = recording.finish(context)?;
-    let to = workload.mark()?;
-    let rate = workload.rate(context, from, to)?;
+    let to = subject.mark()?;
+    let rate = subject.rate(context, from, to)?;
     Ok((recorded, rate))
 }
 
 fn judged(
     context: &Context,
-    workload: &Workload,
+    subject: &Subject,
     recorded: &Recorded,
     (slowdown_wall_percent, slowdown_cpu_percent): (f64, f64),
 ) -> anyhow::Result<Run> {
-    let episodes = workload.episodes()?;
-    let settle = if context.quick { SETTLE_QUICK } else { SETTLE };
+    let episodes = subject.episodes()?;
+    let settle = settle(context);
     let percent = |share: f64| share * 100.0;
     Ok(Run {
         whole: judge(&recorded.snapshots, &episodes, Settle::default()),
@@ -230,11 +262,11 @@ impl Series {
     }
 }
 
-fn accuracy_table(series: &[Series]) -> Table {
+fn accuracy_table(series: &[Series], settle: Settle) -> Table {
     let title = format!(
         "Accuracy by bytes after settling ({} s of the record, {} s of a phase); top-k also from the start. P precision, R recall.",
-        SETTLE.record.as_secs_f64(),
-        SETTLE.phase.as_secs_f64()
+        settle.record.as_secs_f64(),
+        settle.phase.as_secs_f64()
     );
     let head = [
         "workload",

@@ -50,7 +50,7 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCod
 /// Runs `command` (program and arguments) in a measuring process.
 pub(super) fn measure(
     context: &Context,
-    command: &[&str],
+    command: &[String],
     limit: Duration,
 ) -> anyhow::Result<Measured> {
     let mut measuring = Command::new(std::env::current_exe()?);

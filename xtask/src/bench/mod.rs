@@ -14,6 +14,7 @@ mod recording;
 mod redis;
 mod report_vs_damo;
 mod stats;
+mod subject;
 mod table;
 mod workload;
 
@@ -35,7 +36,7 @@ use table::Table;
     name = "xtask bench",
     after_help = "\
 Benches:
-  accuracy         each monitoring mode against workloads of known truth
+  accuracy         each monitoring mode against workloads of known truth, and redis
   overhead         redis' throughput with and without recording
   report_vs_damo   time and memory of reports, ours and damo's, on the same record
   engine           the engine's own criterion benches

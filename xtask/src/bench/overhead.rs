@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 
-use super::recording::Recording;
-use super::redis::{Redis, Window};
+use super::recording::{Recorded, Recording};
+use super::redis::{self, Client, Server, Window};
 use super::stats::cell;
 use super::table::Table;
-use super::{Context, Outcome, accuracy};
+use super::{Context, Mode, Outcome, accuracy};
 
 const MODES: [&str; 3] = ["default=", "faithful=--faithful", "pages=--pages"];
 /// About 1.2 GB in redis, with its own bookkeeping.
@@ -32,13 +32,14 @@ struct Series {
 }
 
 pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
-    if !Redis::installed() {
+    if !redis::installed() {
         return Ok(Outcome::Skip(
             "redis-server is not installed (apt-get install redis-server)".into(),
         ));
     }
     let modes = accuracy::modes(context, &MODES)?;
-    let mut redis = Redis::start(context, if context.quick { KEYS_QUICK } else { KEYS })?;
+    let (server, mut client) =
+        redis::start(context, if context.quick { KEYS_QUICK } else { KEYS })?;
     let window = context.duration / 3;
     let mut without = Vec::new();
     let mut series: Vec<Series> = modes
@@ -48,18 +49,11 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             ..Series::default()
         })
         .collect();
-    let mut before = redis.read_for(context, window)?;
+    let mut before = server.window(context, &mut client, window)?;
     for _ in 0..context.repeats {
         for (mode, series) in std::iter::zip(&modes, &mut series) {
-            let recorded = (|| {
-                let mut recording =
-                    Recording::start(context, mode, redis.pid(), window + 2 * ATTACH)?;
-                redis.read_for(context, ATTACH)?;
-                let during = redis.read_for(context, window)?;
-                recording.check_running()?;
-                Ok::<_, anyhow::Error>((during, recording.finish(context)?))
-            })();
-            let after = redis.read_for(context, window)?;
+            let recorded = recorded_window(context, &server, &mut client, mode);
+            let after = server.window(context, &mut client, window)?;
             match recorded {
                 Ok((during, recorded)) => {
                     let mean = |of: fn(&Window) -> f64| f64::midpoint(of(&before), of(&after));
@@ -82,6 +76,13 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             before = after;
         }
     }
+    Ok(Outcome::Done {
+        tables: vec![table(&without, &series)],
+        data: json!({ "without_requests_per_second": without, "modes": series }),
+    })
+}
+
+fn table(without: &[f64], series: &[Series]) -> Table {
     let mut table = Table::new(
         "redis: a client reads a hot tenth of the keys, 16 requests under way",
         &[
@@ -95,13 +96,13 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     );
     table.row(vec![
         "without".into(),
-        cell(&without, 0),
+        cell(without, 0),
         "-".into(),
         "-".into(),
         "-".into(),
         String::new(),
     ]);
-    for s in &series {
+    for s in series {
         table.row(vec![
             s.mode.clone(),
             cell(&s.requests_per_second, 0),
@@ -111,8 +112,20 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             s.failures.first().cloned().unwrap_or_default(),
         ]);
     }
-    Ok(Outcome::Done {
-        tables: vec![table],
-        data: json!({ "without_requests_per_second": without, "modes": series }),
-    })
+    table
+}
+
+/// A window under a recorder that is attached before it begins and detaches after it has ended.
+fn recorded_window(
+    context: &Context,
+    server: &Server,
+    client: &mut Client,
+    mode: &Mode,
+) -> anyhow::Result<(Window, Recorded)> {
+    let window = context.duration / 3;
+    let mut recording = Recording::start(context, mode, server.pid(), window + 2 * ATTACH)?;
+    server.window(context, client, ATTACH)?;
+    let during = server.window(context, client, window)?;
+    recording.check_running()?;
+    Ok((during, recording.finish(context)?))
 }

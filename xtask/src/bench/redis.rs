@@ -7,6 +7,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -18,11 +19,16 @@ const VALUE_BYTES: usize = 1000;
 const BATCH: usize = 16;
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-pub(super) struct Redis {
+/// The server, filled.
+pub(super) struct Server {
     server: Guarded,
-    client: UnixStream,
+}
+
+/// A client of it.
+pub(super) struct Client {
+    stream: UnixStream,
     keys: u64,
-    /// State of the client's choice of keys (an additive sequence; nothing here needs good randomness).
+    /// State of the choice of keys (an additive sequence; nothing here needs good randomness).
     next: u64,
 }
 
@@ -34,65 +40,84 @@ pub(super) struct Window {
     pub(super) server_microseconds_per_request: f64,
 }
 
-impl Redis {
-    /// Whether there is a redis to start.
-    pub(super) fn installed() -> bool {
-        Command::new("redis-server")
-            .arg("--version")
-            .stdout(Stdio::null())
-            .status()
-            .is_ok()
-    }
+/// Whether there is a redis to start.
+pub(super) fn installed() -> bool {
+    let mut version = Command::new("redis-server");
+    version.arg("--version").stdout(Stdio::null());
+    version.status().is_ok()
+}
 
-    /// Starts a server and fills it with `keys` values.
-    pub(super) fn start(context: &Context, keys: u64) -> anyhow::Result<Self> {
-        let socket = context.scratch("redis.sock");
-        let _ = std::fs::remove_file(&socket);
-        let mut command = Command::new("redis-server");
-        // No port, no snapshot, no log: nothing but memory, for nobody but us.
-        command
-            .args([
-                "--port",
-                "0",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--unixsocket",
-            ])
-            .arg(&socket)
-            .arg("--dir")
-            .arg(context.scratch.path())
-            .stdout(Stdio::null());
-        let mut server = Guarded::spawn(context, &mut command)?;
-        let end = Instant::now() + START_LIMIT;
-        let client = loop {
-            match UnixStream::connect(&socket) {
-                Ok(client) => break client,
-                Err(error) if Instant::now() > end => {
-                    return Err(error).context("redis-server does not answer");
-                }
-                Err(_) => {
-                    server.check_running()?;
-                    context.sleep(Duration::from_millis(50))?;
-                }
+/// Starts a server and fills it with `keys` values.
+pub(super) fn start(context: &Context, keys: u64) -> anyhow::Result<(Server, Client)> {
+    let socket = context.scratch("redis.sock");
+    let _ = std::fs::remove_file(&socket);
+    let mut command = Command::new("redis-server");
+    // No port, no snapshot, no log: nothing but memory, for nobody but us.
+    command
+        .args(["--port", "0", "--save", "", "--appendonly", "no"])
+        .arg("--unixsocket")
+        .arg(&socket)
+        .arg("--dir")
+        .arg(context.scratch.path())
+        .stdout(Stdio::null());
+    let mut server = Guarded::spawn(context, &mut command)?;
+    let end = Instant::now() + START_LIMIT;
+    let stream = loop {
+        match UnixStream::connect(&socket) {
+            Ok(stream) => break stream,
+            Err(error) if Instant::now() > end => {
+                return Err(error).context("redis-server does not answer");
             }
-        };
-        client.set_read_timeout(Some(Duration::from_secs(30)))?;
-        let mut redis = Self {
-            server,
-            client,
-            keys,
-            next: 0,
-        };
-        redis.fill(context)?;
-        Ok(redis)
-    }
+            Err(_) => {
+                server.check_running()?;
+                context.sleep(Duration::from_millis(50))?;
+            }
+        }
+    };
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let mut client = Client {
+        stream,
+        keys,
+        next: 0,
+    };
+    client.fill(context)?;
+    Ok((Server { server }, client))
+}
 
+impl Server {
     pub(super) fn pid(&self) -> u32 {
         self.server.id()
     }
 
+    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+        self.server.check_running()
+    }
+
+    /// Has `client` read for `time`, and measures both.
+    pub(super) fn window(
+        &self,
+        context: &Context,
+        client: &mut Client,
+        time: Duration,
+    ) -> anyhow::Result<Window> {
+        let cpu = thread_cpu(self.pid())?;
+        let start = Instant::now();
+        let requests = AtomicU64::new(0);
+        client.read(&requests, || {
+            context.sleep(Duration::ZERO)?;
+            Ok(start.elapsed() < time)
+        })?;
+        let seconds = start.elapsed().as_secs_f64();
+        let cpu = thread_cpu(self.pid())?.saturating_sub(cpu);
+        let requests = requests.into_inner() as f64;
+        Ok(Window {
+            requests_per_second: requests / seconds,
+            server_microseconds_per_request: cpu.as_secs_f64() * 1e6 / requests.max(1.0),
+        })
+    }
+}
+
+impl Client {
     fn fill(&mut self, context: &Context) -> anyhow::Result<()> {
         let mut request = Vec::new();
         let keys: Vec<u64> = (0..self.keys).collect();
@@ -109,9 +134,9 @@ impl Redis {
                 );
                 request.extend(b"\r\n");
             }
-            self.client.write_all(&request)?;
+            self.stream.write_all(&request)?;
             let mut answer = vec![0; batch.len() * b"+OK\r\n".len()];
-            self.client.read_exact(&mut answer)?;
+            self.stream.read_exact(&mut answer)?;
             ensure!(
                 answer.chunks(5).all(|one| one == b"+OK\r\n"),
                 "redis does not take the keys: {}",
@@ -122,42 +147,34 @@ impl Redis {
         Ok(())
     }
 
-    /// Reads keys of the hot tenth for `time`.
-    pub(super) fn read_for(&mut self, context: &Context, time: Duration) -> anyhow::Result<Window> {
+    /// Reads keys of the hot tenth for as long as `go_on` says, and counts answers.
+    pub(super) fn read(
+        &mut self,
+        requests: &AtomicU64,
+        mut go_on: impl FnMut() -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
         let head = format!("${VALUE_BYTES}\r\n");
         let one = head.len() + VALUE_BYTES + 2;
         let mut answer = vec![0; one * BATCH];
         let mut request = Vec::new();
         let hot = (self.keys / 10).max(1);
-        let cpu = thread_cpu(self.pid())?;
-        let start = Instant::now();
-        let mut requests = 0;
-        while start.elapsed() < time {
-            // A batch takes some tens of microseconds: look at the stop flag now and then only.
-            if requests % (BATCH as u64 * 1024) == 0 {
-                context.sleep(Duration::ZERO)?;
-            }
+        while go_on()? {
             request.clear();
             for _ in 0..BATCH {
                 self.next = self.next.wrapping_add(0x9E37_79B9_7F4A_7C15);
                 let key = (u128::from(self.next) * u128::from(hot)) >> 64;
                 write!(request, "*2\r\n$3\r\nGET\r\n$14\r\nk{key:013}\r\n")?;
             }
-            self.client.write_all(&request)?;
-            self.client.read_exact(&mut answer)?;
+            self.stream.write_all(&request)?;
+            self.stream.read_exact(&mut answer)?;
             if !answer
                 .chunks(one)
                 .all(|one| one.starts_with(head.as_bytes()))
             {
                 bail!("redis lost keys; did it run out of memory?");
             }
-            requests += BATCH as u64;
+            requests.fetch_add(BATCH as u64, Ordering::Relaxed);
         }
-        let seconds = start.elapsed().as_secs_f64();
-        let cpu = thread_cpu(self.pid())?.saturating_sub(cpu);
-        Ok(Window {
-            requests_per_second: requests as f64 / seconds,
-            server_microseconds_per_request: cpu.as_secs_f64() * 1e6 / requests.max(1) as f64,
-        })
+        Ok(())
     }
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::{Header, Item, TargetStart, Writer};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::child::Guarded;
 use super::measure::{Measured, measure};
@@ -31,75 +32,86 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     let theirs = context.scratch("synthetic.damo");
     let (isotherm, ours, theirs) = (text(&context.isotherm)?, text(&ours)?, text(&theirs)?);
     let damo = damo(context, isotherm, ours, theirs);
+    let job = |report, tool, command: &[&str]| Job {
+        report,
+        tool,
+        command: command.iter().map(ToString::to_string).collect(),
+        runs: Vec::new(),
+        failure: None,
+    };
     let mut jobs = vec![
-        (
+        job(
             "heatmap",
             "isotherm",
-            vec![isotherm, "report", "heatmap", ours, "--format", "csv"],
+            &[isotherm, "report", "heatmap", ours, "--format", "csv"],
         ),
-        (
+        job(
             "wss",
             "isotherm",
-            vec![isotherm, "report", "wss", ours, "--format", "json"],
+            &[isotherm, "report", "wss", ours, "--format", "json"],
         ),
     ];
     let mut version = "absent".to_owned();
-    let program;
     match damo {
         Ok(path) => {
             version = machine::output(Command::new(&path).arg("version"));
-            program = path;
-            let damo = text(&program)?;
-            jobs.push((
+            let damo = text(&path)?;
+            let raw = ["--output", "raw"];
+            let input = ["--input", theirs];
+            jobs.push(job(
                 "heatmap",
                 "damo",
-                vec![
-                    damo, "report", "heatmap", "--input", theirs, "--output", "raw",
-                ],
+                &[&[damo, "report", "heatmap"], &input[..], &raw].concat(),
             ));
-            jobs.push((
+            jobs.push(job(
                 "wss",
                 "damo",
-                vec![damo, "report", "wss", "--input", theirs],
+                &[&[damo, "report", "wss"], &input[..]].concat(),
             ));
         }
         Err(error) => println!("SKIP damo: {error:#}"),
     }
-    let mut results: Vec<Vec<Measured>> = vec![Vec::new(); jobs.len()];
-    let mut failures = vec![String::new(); jobs.len()];
     for _ in 0..context.repeats {
-        for (index, (report, tool, command)) in jobs.iter().enumerate() {
-            println!("{report}, {tool}");
-            match measure(context, command, LIMIT) {
-                Ok(measured) => results[index].push(measured),
-                Err(error) => failures[index] = format!("{error:#}"),
+        for job in &mut jobs {
+            println!("{}, {}", job.report, job.tool);
+            match measure(context, &job.command, LIMIT) {
+                Ok(measured) => job.runs.push(measured),
+                Err(error) => job.failure = Some(format!("{error:#}")),
             }
         }
     }
-    let mut table = Table::new(
-        format!(
-            "{} rows of {REGIONS} regions a snapshot; damo {version}",
-            context.rows
-        ),
-        &["report", "tool", "s", "CPU s", "largest RSS MiB", "failed"],
-    );
-    let mut data = Vec::new();
-    for (index, (report, tool, _)) in jobs.iter().enumerate() {
-        let of = |value: fn(&Measured) -> f64| results[index].iter().map(value).collect::<Vec<_>>();
+    Ok(Outcome::Done {
+        tables: vec![table(context.rows, &version, &jobs)],
+        data: json!({ "rows": context.rows, "damo": version, "jobs": jobs }),
+    })
+}
+
+/// A report by a tool, and what it took.
+#[derive(Serialize)]
+struct Job {
+    report: &'static str,
+    tool: &'static str,
+    command: Vec<String>,
+    runs: Vec<Measured>,
+    failure: Option<String>,
+}
+
+fn table(rows: u64, version: &str, jobs: &[Job]) -> Table {
+    let title = format!("{rows} rows, {REGIONS} regions a snapshot; damo {version}");
+    let head = ["report", "tool", "s", "CPU s", "largest RSS MiB", "failed"];
+    let mut table = Table::new(title, &head);
+    for job in jobs {
+        let of = |value: fn(&Measured) -> f64| job.runs.iter().map(value).collect::<Vec<_>>();
         table.row(vec![
-            (*report).to_owned(),
-            (*tool).to_owned(),
+            job.report.to_owned(),
+            job.tool.to_owned(),
             cell(&of(|m| m.seconds), 2),
             cell(&of(|m| m.cpu_seconds), 2),
             cell(&of(|m| m.max_rss_bytes as f64 / f64::from(1 << 20)), 1),
-            failures[index].clone(),
+            job.failure.clone().unwrap_or_default(),
         ]);
-        data.push(json!({ "report": report, "tool": tool, "runs": results[index], "failed": failures[index] }));
     }
-    Ok(Outcome::Done {
-        tables: vec![table],
-        data: json!({ "rows": context.rows, "damo": version, "jobs": Value::from(data) }),
-    })
+    table
 }
 
 fn text(path: &Path) -> anyhow::Result<&str> {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use isotherm_engine::Nanos;
@@ -12,7 +12,7 @@ use isotherm_exercise::truth::{self, Episode};
 use serde_json::Value;
 
 use super::Context;
-use super::child::{Guarded, thread_cpu};
+use super::child::Guarded;
 
 /// Populating 16 GiB takes half a minute where the hypervisor has to find the memory first.
 const READY_LIMIT: Duration = Duration::from_mins(5);
@@ -23,22 +23,6 @@ pub(super) struct Workload {
     truth: PathBuf,
     /// Accesses made in all, and when: about ten times a second.
     progress: Arc<Mutex<Vec<(Nanos, u64)>>>,
-}
-
-/// A moment of a running workload.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    time: Nanos,
-    cpu: Duration,
-}
-
-/// Accesses per second between two marks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    /// By the clock.
-    pub(super) wall: f64,
-    /// By the workload's own CPU time: what other programs do to the machine does not change it.
-    pub(super) cpu: f64,
 }
 
 impl Workload {
@@ -90,27 +74,24 @@ impl Workload {
         self.child.id()
     }
 
-    pub(super) fn mark(&mut self) -> anyhow::Result<Mark> {
-        self.child.check_running()?;
-        Ok(Mark {
-            time: SystemTime::now().duration_since(UNIX_EPOCH)?.into(),
-            cpu: thread_cpu(self.pid())?,
-        })
+    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+        self.child.check_running()
     }
 
-    /// How fast the workload was between two marks, the later of which is now.
-    pub(super) fn rate(&self, context: &Context, from: Mark, to: Mark) -> anyhow::Result<Rate> {
+    /// Accesses made between two moments, the later of which is now.
+    pub(super) fn operations(
+        &self,
+        context: &Context,
+        from: Nanos,
+        to: Nanos,
+    ) -> anyhow::Result<f64> {
         // The point after `to` is at most two intervals away.
         context.sleep(Duration::from_millis(250))?;
         let points = self.points();
-        let (Some(before), Some(after)) = (at(&points, from.time), at(&points, to.time)) else {
+        let (Some(before), Some(after)) = (at(&points, from), at(&points, to)) else {
             bail!("the workload did not tell its progress over the window");
         };
-        let operations = after - before;
-        Ok(Rate {
-            wall: operations / (to.time - from.time).as_secs_f64(),
-            cpu: operations / (to.cpu.saturating_sub(from.cpu)).as_secs_f64().max(1e-9),
-        })
+        Ok(after - before)
     }
 
     /// What is known so far.

@@ -34,7 +34,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::address::{AddressRange, Nanos};
 use crate::port::{Cost, Sample, Touch};
@@ -105,7 +105,8 @@ pub struct TableMonitor {
     /// In order of target and address.
     segments: Vec<Segment>,
     fresh: VecDeque<Key>,
-    sampled: VecDeque<Key>,
+    /// Segments that are sampled, by when that is due.
+    sampled: BTreeSet<(Nanos, Key)>,
     to_arm: VecDeque<Key>,
     in_flight: Vec<Key>,
     purse: Purse,
@@ -123,7 +124,7 @@ impl TableMonitor {
             attributes,
             segments: Vec::new(),
             fresh: VecDeque::new(),
-            sampled: VecDeque::new(),
+            sampled: BTreeSet::new(),
             to_arm: VecDeque::new(),
             in_flight: Vec::new(),
             purse: Purse::new(attributes.cpu_share, now),
@@ -215,7 +216,8 @@ impl TableMonitor {
             let segment = &mut self.segments[i];
             if segment.arm_queued && !segment.arm(facts, now) {
                 segment.arm_not_before = now + Nanos(30 * 1_000_000_000);
-                self.sampled.push_back((target, segment.range.start));
+                self.sampled
+                    .insert((segment.sample_not_before, (target, segment.range.start)));
             }
             i += 1;
         }
@@ -245,8 +247,10 @@ impl TableMonitor {
         if busy {
             return next_window;
         }
-        let next_sample = self.sampled.front().and_then(|key| self.find(*key));
-        let due = next_sample.map_or(self.next_reading, |i| self.segments[i].sample_not_before);
+        let due = self
+            .sampled
+            .first()
+            .map_or(self.next_reading, |(due, _)| *due);
         due.min(self.next_reading).max(next_window)
     }
 
@@ -277,7 +281,8 @@ impl TableMonitor {
             segment.mixed = false;
             self.to_arm.push_back(key);
         } else {
-            self.sampled.push_back(key);
+            let due = segment.sample_not_before;
+            enqueue(&mut self.sampled, segment, due);
         }
     }
 
@@ -301,7 +306,7 @@ impl TableMonitor {
             // Too few pages kept watch to say which parts are in use: sample, then arm them all.
             restart_sampling(segment);
             segment.mixed = true;
-            self.sampled.push_front((target, segment.range.start));
+            enqueue(&mut self.sampled, segment, now);
             return 1;
         }
         if let Some(parts) = segment.parts() {
@@ -312,7 +317,7 @@ impl TableMonitor {
                     let mut part = whole.part(range);
                     if busy {
                         restart_sampling(&mut part);
-                        self.sampled.push_front((target, range.start));
+                        enqueue(&mut self.sampled, &mut part, now);
                     } else {
                         part.rate = 0.0;
                         part.age_rate = 0.0;
@@ -335,7 +340,8 @@ impl TableMonitor {
             restart_sampling(segment);
             // It was told apart just now that it has no parts: do not try again at once.
             segment.arm_not_before = now + Nanos(5 * 1_000_000_000);
-            self.sampled.push_back((target, segment.range.start));
+            self.sampled
+                .insert((segment.sample_not_before, (target, segment.range.start)));
         }
         1
     }
@@ -396,13 +402,11 @@ impl TableMonitor {
         if prefer_fresh && let Some(key) = self.fresh.pop_front() {
             return Some(key);
         }
-        while let Some(&key) = self.sampled.front() {
-            match self.find(key) {
-                None => drop(self.sampled.pop_front()),
-                Some(i) if self.segments[i].sample_not_before <= now => {
-                    return self.sampled.pop_front();
-                }
-                Some(_) => break,
+        while self.sampled.first().is_some_and(|(due, _)| *due <= now) {
+            let (due, key) = self.sampled.pop_first()?;
+            let current = |i: usize| self.segments[i].queued_for == due;
+            if self.find(key).is_some_and(current) {
+                return Some(key);
             }
         }
         self.fresh.pop_front()
@@ -437,6 +441,12 @@ impl TableMonitor {
         let segment = &self.segments[i];
         segment.target == target && block_of(segment.range.start) == block
     }
+}
+
+/// Puts a segment into the queue of those to sample, in place of where it stood before.
+fn enqueue(sampled: &mut BTreeSet<(Nanos, Key)>, segment: &mut Segment, due: Nanos) {
+    segment.queued_for = due;
+    sampled.insert((due, (segment.target, segment.range.start)));
 }
 
 fn restart_sampling(segment: &mut Segment) {

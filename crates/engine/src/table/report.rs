@@ -32,6 +32,10 @@ impl TableMonitor {
         let nr_samples = (self.aggregation.0 / self.attributes.window.0).max(1) as u32;
         let mut snapshots = Vec::new();
         for (&target, from) in &mut self.snapshot_from {
+            if *from == now {
+                // The target was added just now: there was no interval yet.
+                continue;
+            }
             let regions = drafts
                 .iter()
                 .filter(|(of, _)| *of == target)

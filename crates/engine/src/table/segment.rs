@@ -45,6 +45,10 @@ pub(super) enum Verdict {
 }
 
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each with its own name"
+)]
 pub(super) struct Segment {
     pub(super) target: TargetId,
     pub(super) range: AddressRange,
@@ -60,6 +64,8 @@ pub(super) struct Segment {
     pub(super) nr_unknown: u32,
     /// When it is worth sampling again.
     pub(super) sample_not_before: Nanos,
+    /// Under which time it stands in the queue of segments to sample; other entries are outdated.
+    pub(super) queued_for: Nanos,
     /// Samples found both idle and busy pages: the segment has parts.
     pub(super) mixed: bool,
     pub(super) huge: bool,
@@ -67,8 +73,7 @@ pub(super) struct Segment {
     pub(super) accessed: Bitmap,
     /// Pages whose bit was clear at the last look, while `Armed`.
     pub(super) armed: Bitmap,
-    /// Pages armed in the beginning; a page of these that is armed no more was touched.
-    pub(super) watched: Bitmap,
+    /// How many pages were armed in the beginning.
     pub(super) nr_armed: u32,
     /// All present pages were armed, not only those that a sample had cleared.
     pub(super) whole: bool,
@@ -99,12 +104,12 @@ impl Segment {
             nr_idle: 0,
             nr_unknown: 0,
             sample_not_before: Nanos(0),
+            queued_for: Nanos(0),
             mixed: false,
             huge: false,
             present: [0; 8],
             accessed: [0; 8],
             armed: [0; 8],
-            watched: [0; 8],
             nr_armed: 0,
             whole: false,
             armed_at: now,
@@ -224,7 +229,6 @@ impl Segment {
     fn arm_clear_pages(&mut self, now: Nanos, whole: bool) {
         self.watch = Watch::Armed;
         self.armed = and_not(&self.present, &self.accessed);
-        self.watched = self.armed;
         self.nr_armed = count(&self.armed);
         self.whole = whole;
         self.armed_at = now;
@@ -275,7 +279,9 @@ impl Segment {
         for start in (pages.start / granule * granule..pages.end).step_by(granule) {
             let piece = start.max(pages.start)..(start + granule).min(pages.end);
             let mask = mask_of(piece.clone());
-            let there = count(&and(&self.watched, &mask));
+            // A page that could not even be armed was touched again at once, or cannot be cleared:
+            // sampling will tell.
+            let there = count(&and(&self.present, &mask));
             let idle = count(&and(&self.armed, &mask));
             let busy = idle * 2 < there;
             match parts.last_mut() {
@@ -328,12 +334,7 @@ impl Segment {
         part.range = range;
         let mask = part.mask();
         part.nr_armed = count(&and(&part.armed, &mask));
-        for bits in [
-            &mut part.present,
-            &mut part.accessed,
-            &mut part.armed,
-            &mut part.watched,
-        ] {
+        for bits in [&mut part.present, &mut part.accessed, &mut part.armed] {
             *bits = and(bits, &mask);
         }
         part
@@ -374,7 +375,6 @@ impl Segment {
         self.present = or(&self.present, &next.present);
         self.accessed = or(&self.accessed, &next.accessed);
         self.armed = or(&self.armed, &next.armed);
-        self.watched = or(&self.watched, &next.watched);
     }
 
     /// Keeps the time since when the rate has been about the same. `threshold` is the difference
@@ -474,6 +474,20 @@ mod tests {
             (AddressRange::new(0, page(100)), false),
             (AddressRange::new(page(100), page(333)), true),
             (AddressRange::new(page(333), page(512)), false),
+        ];
+        assert_eq!(s.parts(), Some(expected));
+    }
+
+    #[test]
+    fn pages_that_were_touched_before_they_could_be_armed_are_busy() {
+        let mut s = Segment::new(TargetId(0), AddressRange::new(0, BLOCK_SIZE), 0, Nanos(0));
+        assert!(s.arm(&touched(0..64), Nanos(0)));
+        let now = Nanos::from_millis(400);
+        s.look(&touched(0..200), now, Nanos::from_millis(20));
+        let page = |n: u64| n * PAGE_SIZE;
+        let expected = vec![
+            (AddressRange::new(0, page(200)), true),
+            (AddressRange::new(page(200), page(512)), false),
         ];
         assert_eq!(s.parts(), Some(expected));
     }

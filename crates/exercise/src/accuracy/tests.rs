@@ -196,3 +196,33 @@ fn unknown_memory_is_counted_as_such() {
     assert!((accuracy.unknown_share - 0.5).abs() < 1e-9);
     assert_eq!(accuracy.any.recall(), Some(0.5));
 }
+
+#[test]
+fn what_scans_saw_is_truth_for_what_they_knew() {
+    let scans = [
+        snapshot(0, 100, "44400? "),
+        snapshot(100, 200, "40040? "),
+        snapshot(200, 300, "44000? "),
+    ];
+    let seen = observed(&scans);
+    let picture: String = (1..8)
+        .map(|page| {
+            let at = |heats: &[Heat]| heats.iter().any(|h| h.range.contains(page * PAGE_SIZE));
+            let cold = seen
+                .temperature
+                .cold
+                .iter()
+                .any(|r| r.contains(page * PAGE_SIZE));
+            match (at(&seen.temperature.hot), at(&seen.temperature.warm), cold) {
+                (true, false, false) => '#',
+                (false, true, false) => '+',
+                (false, false, true) => '.',
+                _ => ' ',
+            }
+        })
+        .collect();
+    assert_eq!(picture, "##++.  ");
+    let again = judge(&scans[..1], &[seen], Settle::default());
+    assert_eq!(again.any.recall(), Some(1.0));
+    assert_eq!(again.quarter.precision(), Some(2.0 / 3.0));
+}

@@ -15,7 +15,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = host::examine();
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);

@@ -50,14 +50,14 @@ pub(crate) struct Args {
     how: MonitorArgs,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let path = match &args.output {
         Some(path) => path.clone(),
         None => default_name()?,
     };
     // The file first: a command must not run for nothing.
     let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-    let outcome = record(&args, file, &path);
+    let outcome = record(args, file, &path);
     if outcome.is_err() && std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() == 0) {
         // Nothing was recorded: leave nothing behind.
         std::fs::remove_file(&path).ok();

@@ -33,7 +33,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Report {
-    Access(AccessArgs),
+    Access(Box<AccessArgs>),
     Heatmap(HeatmapArgs),
     Wss(WssArgs),
     Idle(IdleArgs),
@@ -202,7 +202,7 @@ struct FootprintArgs {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.report {
-        Report::Access(args) => access(args)?,
+        Report::Access(args) => access(&args)?,
         Report::Heatmap(args) => heatmap(&args)?,
         Report::Wss(args) => wss(args)?,
         Report::Idle(args) => idle(args)?,
@@ -211,7 +211,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn access(args: AccessArgs) -> anyhow::Result<()> {
+fn access(args: &AccessArgs) -> anyhow::Result<()> {
     let common = &args.common;
     let format = common.output.format()?;
     anyhow::ensure!(
@@ -283,7 +283,7 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<()> {
     let (columns, rows) = match common.output.format()? {
         // Room for addresses on the left and names on the right; two rows of cells to a coloured line.
         Format::Text => {
-            let lines = common.output.height().saturating_sub(10).clamp(8, 48);
+            let lines = common.output.height().saturating_sub(14).clamp(8, 48);
             let coloured = style.palette != isotherm_record::report::render::Palette::Plain;
             let rows = if coloured { 2 * lines } else { lines };
             (style.width.saturating_sub(16 + 24).max(20), rows)

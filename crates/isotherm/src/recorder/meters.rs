@@ -29,10 +29,11 @@ impl Meters {
             return;
         }
         self.next = now + PERIOD;
-        let mut usage = UsageSample {
+        let made_up = monitor.made_up_usage(now);
+        let mut usage = made_up.unwrap_or_else(|| UsageSample {
             time: now,
             ..UsageSample::default()
-        };
+        });
         for (id, process) in monitor.live() {
             if let Ok(used) = process.usage() {
                 usage.rss.insert(id.0, used.rss);

@@ -7,6 +7,7 @@ mod pages;
 mod physical;
 mod regions;
 mod session;
+mod simulated;
 mod tables;
 mod targets;
 
@@ -40,6 +41,11 @@ pub(crate) trait Monitor {
 
     /// Process ids of the live targets, with their numbers, for metering.
     fn live(&self) -> Vec<(isotherm_engine::TargetId, &isotherm_linux::process::Process)>;
+
+    /// Memory use of targets that are not real processes.
+    fn made_up_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {
+        None
+    }
 
     /// What the user should know about the method itself, said once at the end.
     fn summary(&self) -> Option<String> {

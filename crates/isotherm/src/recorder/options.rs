@@ -27,6 +27,10 @@ pub(crate) struct TargetArgs {
     #[arg(long, conflicts_with_all = ["pid", "command"])]
     pub(crate) physical: bool,
 
+    /// A simulated process of 1 GiB, where real ones cannot be watched
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "physical", "command"])]
+    pub(crate) simulated: bool,
+
     /// With --physical: only the memory of this NUMA node
     #[arg(long, value_name = "N", requires = "physical")]
     pub(crate) node: Option<u32>,
@@ -50,6 +54,7 @@ impl TargetArgs {
         let named = !self.pid.is_empty()
             || self.cgroup.is_some()
             || self.physical
+            || self.simulated
             || !self.command.is_empty();
         ensure!(
             named,

@@ -16,6 +16,7 @@ use super::options::{Method, MonitorArgs, TargetArgs};
 use super::pages::Pages;
 use super::physical::Physical;
 use super::regions::Regions;
+use super::simulated::Simulated;
 use super::tables::Tables;
 use super::targets::{TargetSet, Wanted};
 use super::{Ended, Monitor};
@@ -58,7 +59,10 @@ impl Session {
                 .context("cannot watch for signals")?;
         }
         // Everything that can be refused is refused before the command starts.
-        let (mut monitor, child) = if targets.physical {
+        let (mut monitor, child) = if targets.simulated {
+            let simulated: Box<dyn Monitor> = Box::new(Simulated::new(how.attributes()?)?);
+            (simulated, None)
+        } else if targets.physical {
             (physical(targets, how)?, None)
         } else {
             virtual_memory(targets, how, clock.now())?
@@ -190,20 +194,19 @@ fn virtual_memory(
     let cgroup = targets.cgroup.as_deref().map(cgroup::find).transpose()?;
     let probe = PageTableProbe::new()?;
     let mut child = None;
-    let wanted = match cgroup {
-        Some(directory) => Wanted::Cgroup(directory),
-        None => {
-            if let Some((program, arguments)) = targets.command.split_first() {
-                let started = Command::new(program).args(arguments).spawn();
-                let started = started
-                    .with_context(|| format!("cannot start {}", program.to_string_lossy()))?;
-                child = Some(started);
-            }
-            Wanted::Processes {
-                pids: targets.pid.clone(),
-                command: child.as_ref().map(Child::id),
-                children: targets.children,
-            }
+    let wanted = if let Some(directory) = cgroup {
+        Wanted::Cgroup(directory)
+    } else {
+        if let Some((program, arguments)) = targets.command.split_first() {
+            let started = Command::new(program).args(arguments).spawn();
+            let started =
+                started.with_context(|| format!("cannot start {}", program.to_string_lossy()))?;
+            child = Some(started);
+        }
+        Wanted::Processes {
+            pids: targets.pid.clone(),
+            command: child.as_ref().map(Child::id),
+            children: targets.children,
         }
     };
     let set = TargetSet::new(wanted, targets.range.clone());
@@ -222,7 +225,9 @@ fn header(
     now: Nanos,
 ) -> Header {
     let intervals = monitor.intervals();
-    let method = if targets.physical {
+    let method = if targets.simulated {
+        "simulated"
+    } else if targets.physical {
         "regions"
     } else {
         match how.method() {

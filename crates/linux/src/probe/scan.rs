@@ -189,7 +189,7 @@ impl Scanner {
         if !self.clear(probe, target, &seen)? {
             return Ok(None);
         }
-        let cleared = self.verify(probe, target, &seen)?;
+        let cleared = Self::verify(probe, target, &seen)?;
         let first = self.cleared.insert(target, cleared).is_none();
         self.cost.scans += 1;
         self.cost.cpu = self.cost.cpu + process_cpu().since(started);
@@ -300,7 +300,6 @@ impl Scanner {
     /// Reads again what was cleared. Pages count as clear if they are, or if they could have been
     /// and were touched at once: the next scan finds these accessed, which they were.
     fn verify(
-        &self,
         probe: &mut PageTableProbe,
         target: TargetId,
         seen: &[BlockFacts],
@@ -411,9 +410,9 @@ mod tests {
 
     fn block(pages: &[usize]) -> BlockFacts {
         let mut accessed = [0; 8];
-        pages
-            .iter()
-            .for_each(|page| accessed[page / 64] |= 1 << (page % 64));
+        for page in pages {
+            accessed[page / 64] |= 1 << (page % 64);
+        }
         BlockFacts {
             address: 0,
             huge: false,

@@ -30,7 +30,7 @@ impl PageTableProbe {
             let tops = aligned_parts(ranges, TOP_SHIFT + 9);
             let mut gigabytes = Vec::new();
             walker.occupied(&space, TOP_SHIFT, &tops, |gigabyte| {
-                gigabytes.push(gigabyte)
+                gigabytes.push(gigabyte);
             })?;
             retain_overlapping(&mut gigabytes, TOP_SHIFT, ranges);
             walker.occupied(&space, BLOCK_SHIFT, &gigabytes, |block| found.push(block))

@@ -160,7 +160,7 @@ impl Leaf {
         }
         // The kernel inverts the frame bits of PROT_NONE entries (L1TF).
         let frame = if entry & 1 != 0 { entry } else { !entry } & frame_mask;
-        Self(frame | Self::PRESENT | (entry >> 5 & 1) * Self::ACCESSED)
+        Self(frame | Self::PRESENT | ((entry >> 5 & 1) * Self::ACCESSED))
     }
 
     /// Whether the page lies in `frame`; for a huge leaf, whether the frame is one of its frames.

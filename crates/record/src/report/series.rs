@@ -50,7 +50,8 @@ impl Bin {
 #[derive(Clone, Debug)]
 pub struct Series {
     width: Nanos,
-    bins: Vec<Bin>,
+    /// By number; what is empty is absent, as a short-lived target's mostly are.
+    bins: BTreeMap<u64, Bin>,
     total: Bin,
 }
 
@@ -58,7 +59,7 @@ impl Default for Series {
     fn default() -> Self {
         Self {
             width: FIRST_WIDTH,
-            bins: Vec::new(),
+            bins: BTreeMap::new(),
             total: Bin::default(),
         }
     }
@@ -70,10 +71,6 @@ impl Series {
         while time.0 / self.width.0 >= MAX_BINS as u64 {
             self.double();
         }
-        let index = (time.0 / self.width.0) as usize;
-        if self.bins.len() <= index {
-            self.bins.resize(index + 1, Bin::default());
-        }
         let weight = weight.0.max(1) as f64;
         let bin = Bin {
             weight,
@@ -81,7 +78,8 @@ impl Series {
             min: value,
             max: value,
         };
-        self.bins[index].merge(bin);
+        let index = time.0 / self.width.0;
+        self.bins.entry(index).or_default().merge(bin);
         self.total.merge(bin);
     }
 
@@ -97,27 +95,23 @@ impl Series {
 
     /// The steps that hold something, in order.
     pub fn points(&self) -> Vec<Point> {
-        let filled = self.bins.iter().enumerate().filter(|(_, b)| b.weight > 0.0);
-        filled
-            .map(|(index, bin)| Point {
-                time_ns: Nanos(index as u64 * self.width.0),
-                min: bin.min,
-                mean: mean(bin),
-                max: bin.max,
-            })
-            .collect()
+        let bins = self.bins.iter();
+        bins.map(|(index, bin)| Point {
+            time_ns: Nanos(index * self.width.0),
+            min: bin.min,
+            mean: mean(bin),
+            max: bin.max,
+        })
+        .collect()
     }
 
     fn double(&mut self) {
         self.width = Nanos(self.width.0 * 2);
-        let halves = self.bins.chunks(2).map(|pair| {
-            let mut bin = pair[0];
-            if let Some(&second) = pair.get(1) {
-                bin.merge(second);
-            }
-            bin
-        });
-        self.bins = halves.collect();
+        let mut halves: BTreeMap<u64, Bin> = BTreeMap::new();
+        for (index, bin) in &self.bins {
+            halves.entry(index / 2).or_default().merge(*bin);
+        }
+        self.bins = halves;
     }
 }
 

@@ -5,11 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use isotherm_engine::{Nanos, TargetId};
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use proptest::prelude::*;
 
 use super::access::{Bounds, SortBy, Which};
 use super::render::{AccessWriter, write};
-use super::samples::{at, header, small_record, snapshot_at};
+use super::samples::{header, small_record, snapshot_at};
 use super::{
     Access, AccessOptions, Footprint, Format, Heatmap, HeatmapOptions, HeatmapReport, Idle,
     IdleOptions, Render, Scope, Style, Wss, WssOptions,
@@ -323,6 +324,37 @@ fn byte_seconds(item: &Item) -> f64 {
         .sum()
 }
 
+/// A build forks thousands of compilers; memory stays bounded, and what is left out is said.
+#[test]
+fn heatmap_of_very_many_targets_keeps_the_largest() {
+    let mut report = Heatmap::new(&header(), Scope::default(), HeatmapOptions::default());
+    let many: Vec<String> = (0..64)
+        .map(|i| format!("[{},{})=1", 3 * i, 3 * i + 1))
+        .collect();
+    let many = many.join(" ");
+    for target in 0..40_000_u32 {
+        let picture = if target == 7 { "[0,9999)=3" } else { &many };
+        let from = u64::from(target);
+        report.push(&Item::Snapshot(snapshot_at(
+            target,
+            from,
+            from + 1,
+            picture,
+        )));
+    }
+    let report = report.finish();
+    assert_eq!(
+        (report.targets.len(), report.targets_left_out),
+        (16, 39_984)
+    );
+    assert!(
+        report
+            .targets
+            .iter()
+            .any(|t| t.target.target == Some(TargetId(7)))
+    );
+}
+
 #[test]
 fn nothing_recorded_is_said() {
     let scope = Scope {
@@ -344,5 +376,77 @@ fn nothing_recorded_is_said() {
         String::from_utf8_lossy(&out),
         "no snapshot in this part of the record\n"
     );
-    assert!(at(1) > at(0));
+}
+
+/// Whatever a foreign record holds: times that run backwards, regions that overlap, the last address.
+fn wild_snapshots() -> impl Strategy<Value = Vec<Snapshot>> {
+    let region = (
+        any::<u64>(),
+        1_u64..=u64::MAX,
+        any::<Option<u8>>(),
+        any::<u64>(),
+    );
+    let region = region.prop_map(|(start, size, accesses, age)| RegionSnapshot {
+        range: AddressRange::new(start.min(u64::MAX - 1), start.saturating_add(size)),
+        nr_accesses: accesses.map(f32::from),
+        age: age as u32,
+        age_ns: Nanos(age),
+    });
+    let regions = proptest::collection::vec(region, 0..20);
+    let snapshot = (0_u32..3, any::<u64>(), any::<u64>(), any::<u32>(), regions);
+    let snapshot = snapshot.prop_map(|(target, start, end, nr_samples, regions)| Snapshot {
+        target: TargetId(target),
+        start: Nanos(start),
+        end: Nanos(end),
+        nr_samples,
+        regions,
+    });
+    proptest::collection::vec(snapshot, 0..20)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn no_record_makes_a_report_panic(snapshots in wild_snapshots(), started in any::<u64>()) {
+        let header = crate::item::Header { started: Nanos(started), ..header() };
+        let options = HeatmapOptions { columns: 30, rows: 20, targets: 2 };
+        let mut heatmap = Heatmap::new(&header, Scope::default(), options);
+        let mut wss = Wss::new(&header, Scope::default(), WssOptions::default());
+        let mut idle = Idle::new(&header, Scope::default(), IdleOptions::default());
+        let mut footprint = Footprint::new(&header, Scope::default(), Some(0.1));
+        let mut access = Access::new(&header, Scope::default(), AccessOptions::default());
+        for snapshot in snapshots {
+            let item = Item::Snapshot(snapshot);
+            heatmap.push(&item);
+            wss.push(&item);
+            idle.push(&item);
+            footprint.push(&item);
+            access.push(&item);
+        }
+        let heatmap = heatmap.finish();
+        for cell in heatmap.targets.iter().flat_map(|target| &target.cells.cells) {
+            prop_assert!(cell.access_rate.is_none_or(|rate| (0.0..=1.0).contains(&rate)));
+        }
+        let (wss, idle, footprint) = (wss.finish(), idle.finish(), footprint.finish());
+        for (format, _) in ALL {
+            let mut out = Vec::new();
+            let style = Style::default();
+            write(&heatmap, format, &style, &mut out)?;
+            write(&wss, format, &style, &mut out)?;
+            write(&idle, format, &style, &mut out)?;
+            write(&footprint, format, &style, &mut out)?;
+            let record = access.record_info();
+            let mut writer = AccessWriter::new(format, style, &mut out);
+            for table in &access_tables(&mut access) {
+                writer.table(&record, table)?;
+            }
+            writer.finish(&record)?;
+        }
+    }
+}
+
+/// Finishes `report` once, and leaves an empty one.
+fn access_tables(report: &mut Access) -> Vec<super::AccessTable> {
+    let empty = Access::new(&header(), Scope::default(), AccessOptions::default());
+    std::mem::replace(report, empty).finish().0
 }

@@ -25,8 +25,13 @@ impl Source {
             Some(path) => path.to_path_buf(),
             None => newest_here()?,
         };
-        let name = path.display().to_string();
-        let watched = if path.as_os_str() == "-" {
+        let piped = path.as_os_str() == "-";
+        let name = if piped {
+            "standard input".to_string()
+        } else {
+            path.display().to_string()
+        };
+        let watched = if piped {
             Watched::new(Box::new(io::stdin()), None)
         } else {
             let file =
@@ -55,8 +60,7 @@ impl Source {
         mut self,
         mut take: impl FnMut(&Item) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut read = 0_u64;
-        for item in &mut self.reader {
+        for (read, item) in (&mut self.reader).enumerate() {
             match item {
                 Ok(item) => take(&item)?,
                 Err(error) if read > 0 => {
@@ -70,7 +74,6 @@ impl Source {
                     return Err(error).with_context(|| format!("cannot read {}", self.name));
                 }
             }
-            read += 1;
         }
         if let Some(truncation) = self.reader.truncated() {
             eprintln!("isotherm: {}: {truncation}", self.name);

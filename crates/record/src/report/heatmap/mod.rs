@@ -149,6 +149,7 @@ pub struct Heatmap {
     targets: BTreeMap<TargetId, Vec<Column>>,
     cap: usize,
     pieces: usize,
+    targets_left_out: usize,
     scratch: Vec<Piece>,
 }
 
@@ -165,6 +166,7 @@ impl Heatmap {
             targets: BTreeMap::new(),
             cap: PIECE_CAPS.0,
             pieces: 0,
+            targets_left_out: 0,
             scratch: Vec::new(),
         }
     }
@@ -202,7 +204,7 @@ impl Heatmap {
         }
         for column in from / self.width.0..=(to - 1) / self.width.0 {
             let begin = column * self.width.0;
-            let part = to.min(begin + self.width.0) - from.max(begin);
+            let part = to.min(begin.saturating_add(self.width.0)) - from.max(begin);
             // Clocks jitter: a sliver of a snapshot in the next column would be all there is in it.
             if part.saturating_mul(20) >= length {
                 self.lay_into(snapshot, column as usize, seconds(part));
@@ -227,12 +229,15 @@ impl Heatmap {
         }
     }
 
-    /// Halves every column's cap, or if that is least already, the number of columns.
+    /// Halves every column's cap; if that is least already, the number of columns; if there is only one,
+    /// the number of targets.
     fn coarsen(&mut self) {
         if self.cap > PIECE_CAPS.1 {
             self.cap /= 2;
-        } else {
+        } else if self.end > self.width {
             self.double_width();
+        } else {
+            self.targets_left_out += self.keep_largest(self.targets.len() / 2);
         }
         for column in self.targets.values_mut().flatten() {
             column.coarsen(self.cap);
@@ -267,7 +272,7 @@ impl Heatmap {
         let columns = read.min(self.options.columns.max(1));
         let start = self.start.unwrap_or_default();
         let start_ns = self.context.offset(start);
-        let targets_left_out = self.keep_largest();
+        let targets_left_out = self.targets_left_out + self.keep_largest(self.options.targets);
         let many = self.targets.len().saturating_sub(3).max(1);
         let rows = (self.options.rows / many).max(self.options.rows.min(100));
         let targets = std::mem::take(&mut self.targets).into_iter();
@@ -286,8 +291,8 @@ impl Heatmap {
         }
     }
 
-    /// Drops all but the largest targets, by bytes times time; says how many.
-    fn keep_largest(&mut self) -> usize {
+    /// Drops all but the `most` largest targets, by bytes times time; says how many.
+    fn keep_largest(&mut self, most: usize) -> usize {
         let size = |columns: &Vec<Column>| -> f64 {
             let pieces = columns.iter().flat_map(|column| &column.pieces);
             pieces
@@ -297,7 +302,7 @@ impl Heatmap {
         let mut by_size: Vec<(f64, TargetId)> =
             self.targets.iter().map(|(id, c)| (size(c), *id)).collect();
         by_size.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let left_out = by_size.get(self.options.targets..).unwrap_or_default();
+        let left_out = by_size.get(most..).unwrap_or_default();
         for (_, target) in left_out {
             self.targets.remove(target);
         }

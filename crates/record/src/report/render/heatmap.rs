@@ -132,13 +132,14 @@ impl Text<'_> {
                 [one] if step == 1 => self.plain(*one),
                 _ => self.coloured(pair),
             };
-            let name = mapping.map(ToString::to_string);
-            let label = if name == named { None } else { name.clone() };
+            let name = mapping.map(|mapping| &mapping.name);
+            let label = if name == named {
+                String::new()
+            } else {
+                mapping.map(ToString::to_string).unwrap_or_default()
+            };
             named = name;
-            let line = format!(
-                "{address:#014x} |{cells}| {}",
-                short(&label.unwrap_or_default())
-            );
+            let line = format!("{address:#014x} |{cells}| {}", short(&label));
             writeln!(out, "{}", line.trim_end())?;
         }
         Ok(())
@@ -176,6 +177,7 @@ impl Text<'_> {
                     colour::escape(palette, 38, a) + &colour::escape(palette, 48, b),
                     '▀',
                 ),
+                (Some(a), None) if a == colour::UNKNOWN => (colour::escape(palette, 38, a), '▒'),
                 (Some(a), None) => (colour::escape(palette, 38, a), '▀'),
                 (None, Some(b)) => (colour::escape(palette, 38, b), '▄'),
             };

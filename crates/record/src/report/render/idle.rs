@@ -138,7 +138,8 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
             ]);
             continue;
         };
-        let share = n as f32 / known.max(1) as f32;
+        // At most all: the sums saturate where a foreign record claims more memory than there is.
+        let share = (n as f32 / known.max(1) as f32).min(1.0);
         let bar = "#".repeat((share * 40.0).round() as usize);
         table.row(vec![least, bytes(n), units::percent(share), bar]);
     }

@@ -113,8 +113,10 @@ pub(super) fn lines(text: &PlotText, lines: &[Line]) -> String {
         .iter()
         .filter(|line| !line.points.is_empty())
         .collect();
-    let mean =
-        |line: &&Line| line.points.iter().map(|p| p.mean).sum::<u64>() / line.points.len() as u64;
+    let mean = |line: &&Line| {
+        let sum: u128 = line.points.iter().map(|p| u128::from(p.mean)).sum();
+        sum / line.points.len() as u128
+    };
     shown.sort_by_key(|line| std::cmp::Reverse(mean(line)));
     let left_out = shown.len().saturating_sub(LINES.len());
     shown.truncate(LINES.len());
@@ -207,7 +209,7 @@ impl Frame {
             height: 280.0,
             from,
             to: last.max(from + Nanos(1)),
-            max: highest.div_ceil(step) * step,
+            max: highest.div_ceil(step).saturating_mul(step),
             step,
         }
     }
