@@ -201,7 +201,7 @@ fn completions_are_scripts_that_their_shells_accept() {
     let directory = scratch();
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&mut isotherm(["completions", shell])).success().stdout;
-        assert!(script.contains("--cpu-budget"), "{shell}");
+        assert!(script.contains("cpu-budget"), "{shell}");
         if Command::new(shell).arg("--version").output().is_err() {
             skip(
                 "completions_are_scripts_that_their_shells_accept",
@@ -276,10 +276,7 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
     let target = Running::start(Command::new("sleep").arg("60"));
     let refused = unprivileged(&["record", "-o", "mine", "--pid", &target.pid().to_string()]);
     assert_eq!(refused.code(), 2, "{refused:?}");
-    assert!(
-        refused.stderr.contains("CAP_") || refused.stderr.contains("root"),
-        "{refused:?}"
-    );
+    assert!(refused.stderr.contains("isotherm doctor"), "{refused:?}");
     assert!(!directory.path().join("mine").exists());
 
     let path = record.to_str().expect("plain");

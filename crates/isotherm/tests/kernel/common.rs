@@ -322,19 +322,19 @@ impl Record {
     }
 
     pub(crate) fn starts(&self) -> Vec<&TargetStart> {
-        let start = |item| match item {
+        let starts = self.items.iter().filter_map(|item| match item {
             Item::TargetStart(start) => Some(start),
             _ => None,
-        };
-        self.items.iter().filter_map(start).collect()
+        });
+        starts.collect()
     }
 
     pub(crate) fn exits(&self) -> Vec<&TargetExit> {
-        let exit = |item| match item {
+        let exits = self.items.iter().filter_map(|item| match item {
             Item::TargetExit(exit) => Some(exit),
             _ => None,
-        };
-        self.items.iter().filter_map(exit).collect()
+        });
+        exits.collect()
     }
 
     /// All notes, a line each.

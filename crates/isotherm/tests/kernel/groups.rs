@@ -15,8 +15,8 @@ struct Group {
 }
 
 impl Group {
-    fn create(hierarchy: &Path) -> Option<Self> {
-        let directory = hierarchy.join(format!("isotherm-test-{}", std::process::id()));
+    fn create(hierarchy: &Path, name: &str) -> Option<Self> {
+        let directory = hierarchy.join(format!("isotherm-{name}-{}", std::process::id()));
         fs::create_dir(&directory).ok()?;
         Some(Self { directory })
     }
@@ -101,7 +101,8 @@ fn processes_of_a_group_are_followed_as_they_come_and_go() {
     let Some(_turn) = shared(test) else { return };
     let groups: Vec<Group> = hierarchies()
         .iter()
-        .filter_map(|h| Group::create(h))
+        .enumerate()
+        .filter_map(|(i, hierarchy)| Group::create(hierarchy, &format!("test-{i}")))
         .collect();
     if groups.is_empty() {
         return skip(test, "no control group can be made here");
@@ -121,11 +122,10 @@ fn processes_of_a_group_are_followed_as_they_come_and_go() {
 fn a_group_may_be_empty_at_first() {
     let test = "a_group_may_be_empty_at_first";
     let Some(_turn) = shared(test) else { return };
-    let Some(group) = hierarchies().iter().find_map(|hierarchy| {
-        let directory = hierarchy.join(format!("isotherm-empty-{}", std::process::id()));
-        fs::create_dir(&directory).ok()?;
-        Some(Group { directory })
-    }) else {
+    let group = hierarchies()
+        .iter()
+        .find_map(|hierarchy| Group::create(hierarchy, "empty"));
+    let Some(group) = group else {
         return skip(test, "no control group can be made here");
     };
     let directory = scratch();
