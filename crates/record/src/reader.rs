@@ -69,6 +69,8 @@ pub struct Reader<R> {
     truncation: Option<Truncation>,
     done: bool,
     page_ages: Option<PageAges>,
+    /// Whether messages have checksums: all of them, or none where another program wrote them.
+    checked: Option<bool>,
 }
 
 impl<R: Read> Reader<R> {
@@ -111,6 +113,7 @@ impl<R: Read> Reader<R> {
             truncation: None,
             done: false,
             page_ages: None,
+            checked: None,
         })
     }
 
@@ -181,7 +184,15 @@ impl<R: Read> Reader<R> {
         let batch = message
             .header_as_record_batch()
             .ok_or_else(|| RecordError::corrupt(offset, "holds no rows"))?;
-        if let Some(json) = frame.item(&message)? {
+        let checked = frame.check(&message)?;
+        if *self.checked.get_or_insert(checked) != checked {
+            // Damage to a checksum's name would else pass for a record that has none.
+            return Err(RecordError::corrupt(
+                offset,
+                "has or lacks a checksum, unlike the message before it",
+            ));
+        }
+        if let Some(json) = Frame::item(&message) {
             self.items.extend(parse_items(offset, json)?);
         }
         if batch.length() == 0 {
