@@ -10,7 +10,7 @@ with pa.OSFile(path) as file:
     stream = pa.ipc.open_stream(file).read_all()
 frame = stream.to_pandas()
 read = pl.read_ipc_stream(path)
-rows = duckdb.sql("select count(*), sum(\"end\" - start), sum(age) from stream").fetchone()
+rows = duckdb.sql("select count(*), sum(\"end\" - start), sum(age) from stream").fetchall()[0]
 seen = {
     "pandas": (len(frame), int((frame["end"] - frame["start"]).sum()), int(frame["age"].sum())),
     "polars": (read.height, int((read["end"] - read["start"]).sum()), int(read["age"].cast(pl.UInt64).sum())),
