@@ -65,7 +65,7 @@ struct Summary {
     warnings: Vec<String>,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let to = args
         .to
         .map_or_else(|| kind_of_name(&args.output), anyhow::Ok)?;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         to != Kind::PerfScript,
         "perf_script can only be read, not written; choose isotherm, json or json_compressed with --to"
     );
-    let (source, from) = open(&args)?;
+    let (source, from) = open(args)?;
     let mut summary = Summary {
         from,
         to,
@@ -84,7 +84,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         warnings: Vec::new(),
     };
     let temporary = temporary_name(&args.output)?;
-    let converted = convert(source, &temporary, &args, &mut summary).and_then(|()| {
+    let converted = convert(source, &temporary, args, &mut summary).and_then(|()| {
         fs::rename(&temporary, &args.output)
             .with_context(|| format!("cannot create {}", args.output.display()))
     });

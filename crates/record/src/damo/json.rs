@@ -40,6 +40,7 @@ struct RecordIn {
 }
 
 #[derive(Deserialize)]
+#[expect(clippy::struct_field_names, reason = "the names are damo's")]
 struct IntervalsIn {
     sample_us: Value,
     aggr_us: Value,
