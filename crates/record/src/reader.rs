@@ -18,7 +18,6 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{BufReader, Read};
 
-use arrow_buffer::Buffer;
 use arrow_ipc::MessageHeader;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
@@ -69,6 +68,8 @@ pub struct Reader<R> {
     truncation: Option<Truncation>,
     done: bool,
     page_ages: Option<PageAges>,
+    /// Whether messages have checksums: all of them, or none where another program wrote them.
+    checked: Option<bool>,
 }
 
 impl<R: Read> Reader<R> {
@@ -111,6 +112,7 @@ impl<R: Read> Reader<R> {
             truncation: None,
             done: false,
             page_ages: None,
+            checked: None,
         })
     }
 
@@ -159,7 +161,7 @@ impl<R: Read> Reader<R> {
                 return Ok(Some(item));
             }
             match self.frames.next()? {
-                Next::Frame(frame) => self.take_in(frame)?,
+                Next::Frame(frame) => self.take_in(&frame)?,
                 Next::End => return Ok(None),
                 Next::Cut { offset, lost } => {
                     self.truncation = Some(Truncation {
@@ -172,7 +174,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn take_in(&mut self, frame: Frame) -> Result<(), RecordError> {
+    fn take_in(&mut self, frame: &Frame) -> Result<(), RecordError> {
         let offset = frame.offset;
         let message = frame.message()?;
         if message.header_type() != MessageHeader::RecordBatch {
@@ -181,7 +183,15 @@ impl<R: Read> Reader<R> {
         let batch = message
             .header_as_record_batch()
             .ok_or_else(|| RecordError::corrupt(offset, "holds no rows"))?;
-        if let Some(json) = frame.item(&message)? {
+        let checked = frame.check(&message)?;
+        if *self.checked.get_or_insert(checked) != checked {
+            // Damage to a checksum's name would else pass for a record that has none.
+            return Err(RecordError::corrupt(
+                offset,
+                "has or lacks a checksum, unlike the message before it",
+            ));
+        }
+        if let Some(json) = Frame::item(&message) {
             self.items.extend(parse_items(offset, json)?);
         }
         if batch.length() == 0 {
@@ -189,9 +199,8 @@ impl<R: Read> Reader<R> {
         }
         check_layout(offset, &batch, &frame.body, self.kind)?;
         let version = message.version();
-        let body = Buffer::from_vec(frame.body.clone());
         let decoded = read_record_batch(
-            &body,
+            &frame.body,
             batch,
             self.schema.clone(),
             &HashMap::new(),
