@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use isotherm_engine::{AddressRange, Cost, Nanos, Snapshot, TargetId};
 use serde::{Deserialize, Serialize};
 
+use crate::pages::PageSnapshot;
+
 /// What is said once, at the start of a record (the Arrow schema's metadata).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Header {
@@ -115,10 +117,13 @@ pub struct CostSample {
 }
 
 /// Anything that stands in a record after its header.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Item {
     /// The regions of one target over one aggregation interval.
     Snapshot(Snapshot),
+    /// The pages of one target, in a record of page scans (`settings["granularity"] = "page"`).
+    Pages(PageSnapshot),
     /// Mappings that came and went.
     Mappings(MappingChange),
     /// A new target.

@@ -1,9 +1,23 @@
 //! The record: its format, its reader and writer, and what can be read out of it.
+//!
+//! A record is one Arrow IPC stream. Start at [`item`] for what it holds, at [`writer`] for how that
+//! is laid out, at [`reader`] for what is trusted on the way back (nothing).
 
 #![forbid(unsafe_code)]
 
+pub mod error;
+mod frame;
 pub mod item;
+pub mod pages;
+pub mod reader;
+mod rows;
+mod schema;
+pub mod writer;
 
+pub use error::RecordError;
 pub use item::{
     CostSample, Header, Item, Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
 };
+pub use pages::{PageAges, PageBlock, PageSnapshot};
+pub use reader::{Reader, Truncation};
+pub use writer::Writer;

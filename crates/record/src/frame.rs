@@ -1,0 +1,300 @@
+//! Arrow IPC messages, one at a time, written and read without trust.
+//!
+//! Problem: arrow-rs writes streams, but cannot put custom metadata on a message, and its stream
+//! reader neither says where in the file it is nor tells a torn end from damage in the middle.
+//!
+//! Approach: this module does the framing (Arrow columnar format, "Encapsulated message format":
+//! `FF FF FF FF`, the metadata's length, a flatbuffer padded to 8 bytes, the body) and leaves
+//! schemas and columns to arrow-ipc. A message of ours carries a checksum of its body and item in
+//! its custom metadata, since neither Arrow nor zstd's plain frames have one.
+//!
+//! Limits: no length is believed before the bytes are there: buffers grow with what is read, up to
+//! [`MAX_METADATA`] and [`MAX_BODY`].
+
+use std::io::{self, Read};
+
+use arrow_ipc::writer::EncodedData;
+use arrow_ipc::{
+    BodyCompression, BodyCompressionArgs, Buffer as BufferSpan, FieldNode, KeyValue, KeyValueArgs,
+    Message, MessageArgs, MessageHeader, MetadataVersion, RecordBatch, RecordBatchArgs,
+    root_as_message,
+};
+use flatbuffers::FlatBufferBuilder;
+
+use crate::error::RecordError;
+use crate::schema::{CHECKSUM_KEY, ITEM_KEY};
+
+/// Longest metadata of a message: an item of some 400,000 mappings fits.
+pub(crate) const MAX_METADATA: u64 = 64 << 20;
+/// Longest body of a message, and the most that one may decompress to.
+pub(crate) const MAX_BODY: u64 = 256 << 20;
+/// What stands before each message, and with a length of 0 at the end of the stream.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+/// The end of the stream.
+pub(crate) const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+/// Read at once while a body grows: its claimed length is not allocated ahead.
+const READ_STEP: u64 = 4 << 20;
+
+/// One message as it stands in the file.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// Where it starts.
+    pub(crate) offset: u64,
+    /// The flatbuffer.
+    pub(crate) metadata: Vec<u8>,
+    /// What follows it.
+    pub(crate) body: Vec<u8>,
+}
+
+/// What comes next in a stream.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Frame(Frame),
+    /// The end mark.
+    End,
+    /// The file stops without one; `lost` bytes of an unfinished message stand behind `offset`.
+    Cut {
+        offset: u64,
+        lost: u64,
+    },
+}
+
+/// Cuts a stream into messages.
+#[derive(Debug)]
+pub(crate) struct FrameReader<R> {
+    input: R,
+    /// Bytes consumed so far.
+    offset: u64,
+}
+
+impl<R: Read> FrameReader<R> {
+    pub(crate) fn new(input: R) -> Self {
+        Self { input, offset: 0 }
+    }
+
+    /// The next message.
+    pub(crate) fn next(&mut self) -> Result<Next, RecordError> {
+        let offset = self.offset;
+        let cut = |reader: &Self| Next::Cut {
+            offset,
+            lost: reader.offset - offset,
+        };
+        let prefix = self.read_up_to(8)?;
+        if prefix.len() < 8 {
+            return Ok(cut(self));
+        }
+        if prefix == END_OF_STREAM {
+            return Ok(Next::End);
+        }
+        if prefix == [0; 8] {
+            // A power failure leaves zeros where a file had grown before its data was written.
+            return if self.only_zeros_follow()? {
+                Ok(cut(self))
+            } else {
+                Err(RecordError::corrupt(offset, "is a hole of zeros"))
+            };
+        }
+        if prefix[..4] != CONTINUATION {
+            return Err(RecordError::corrupt(offset, "does not begin as one"));
+        }
+        let length = u32::from_le_bytes([prefix[4], prefix[5], prefix[6], prefix[7]]);
+        let length = checked(offset, "metadata", u64::from(length), MAX_METADATA)?;
+        let metadata = self.read_up_to(length)?;
+        if (metadata.len() as u64) < length {
+            return Ok(cut(self));
+        }
+        let message = root_as_message(&metadata).map_err(|error| {
+            RecordError::corrupt(offset, format!("has metadata that does not parse: {error}"))
+        })?;
+        let length = u64::try_from(message.bodyLength())
+            .map_err(|_| RecordError::corrupt(offset, "has a body of negative length"))?;
+        let length = checked(offset, "body", length, MAX_BODY)?;
+        let body = self.read_up_to(length)?;
+        if (body.len() as u64) < length {
+            return Ok(cut(self));
+        }
+        Ok(Next::Frame(Frame {
+            offset,
+            metadata,
+            body,
+        }))
+    }
+
+    fn read_up_to(&mut self, length: u64) -> Result<Vec<u8>, RecordError> {
+        let mut bytes = Vec::with_capacity(length.min(READ_STEP) as usize);
+        let read = (&mut self.input).take(length).read_to_end(&mut bytes);
+        self.offset += bytes.len() as u64;
+        match read {
+            Ok(_) => Ok(bytes),
+            Err(source) => Err(self.unreadable(source)),
+        }
+    }
+
+    fn only_zeros_follow(&mut self) -> Result<bool, RecordError> {
+        loop {
+            let chunk = self.read_up_to(1 << 16)?;
+            if chunk.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            if chunk.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn unreadable(&self, source: io::Error) -> RecordError {
+        RecordError::Read {
+            offset: self.offset,
+            source,
+        }
+    }
+}
+
+fn checked(offset: u64, what: &'static str, claimed: u64, limit: u64) -> Result<u64, RecordError> {
+    if claimed > limit {
+        return Err(RecordError::TooLarge {
+            offset,
+            what,
+            claimed,
+            limit,
+        });
+    }
+    Ok(claimed)
+}
+
+impl Frame {
+    /// The flatbuffer, which [`FrameReader::next`] has verified already.
+    pub(crate) fn message(&self) -> Result<Message<'_>, RecordError> {
+        root_as_message(&self.metadata).map_err(|error| {
+            RecordError::corrupt(
+                self.offset,
+                format!("has metadata that does not parse: {error}"),
+            )
+        })
+    }
+
+    /// The items' JSON, if the message carries any, its checksum compared.
+    pub(crate) fn item<'a>(&self, message: &Message<'a>) -> Result<Option<&'a str>, RecordError> {
+        let item = custom_metadata(message, ITEM_KEY);
+        if let Some(written) = custom_metadata(message, CHECKSUM_KEY) {
+            let found = checksum(&self.body, item.unwrap_or_default());
+            if written != found {
+                return Err(RecordError::corrupt(
+                    self.offset,
+                    format!("has the checksum {found}, not {written} as it says"),
+                ));
+            }
+        }
+        Ok(item)
+    }
+}
+
+fn custom_metadata<'a>(message: &Message<'a>, key: &str) -> Option<&'a str> {
+    message
+        .custom_metadata()?
+        .iter()
+        .find(|pair| pair.key() == Some(key))?
+        .value()
+}
+
+fn checksum(body: &[u8], item: &str) -> String {
+    let mut crc = flate2::Crc::new();
+    crc.update(body);
+    crc.update(item.as_bytes());
+    format!("{:08x}", crc.sum())
+}
+
+/// Appends a message of rows, as arrow-ipc encoded it, with a checksum.
+pub(crate) fn append_rows(out: &mut Vec<u8>, encoded: &EncodedData) {
+    let message = root_as_message(&encoded.ipc_message).expect("arrow-ipc encodes valid messages");
+    let batch = message
+        .header_as_record_batch()
+        .expect("rows encode as a record batch");
+    let nodes: Vec<FieldNode> = batch.nodes().into_iter().flatten().copied().collect();
+    let buffers: Vec<BufferSpan> = batch.buffers().into_iter().flatten().copied().collect();
+    let compression = batch.compression().map(|c| (c.codec(), c.method()));
+    let checksum = checksum(&encoded.arrow_data, "");
+    let metadata = batch_message(
+        batch.length(),
+        &nodes,
+        &buffers,
+        compression,
+        encoded.arrow_data.len(),
+        &[(CHECKSUM_KEY, &checksum)],
+    );
+    append_framed(out, &metadata, &encoded.arrow_data);
+}
+
+/// Appends a message of no rows that carries `json`: to other readers an empty batch.
+pub(crate) fn append_item(out: &mut Vec<u8>, nr_columns: usize, json: &str) {
+    let nodes = vec![FieldNode::new(0, 0); nr_columns];
+    // Each of our columns has a validity bitmap and values.
+    let buffers = vec![BufferSpan::new(0, 0); 2 * nr_columns];
+    let metadata = batch_message(
+        0,
+        &nodes,
+        &buffers,
+        None,
+        0,
+        &[(ITEM_KEY, json), (CHECKSUM_KEY, &checksum(&[], json))],
+    );
+    append_framed(out, &metadata, &[]);
+}
+
+/// Appends metadata and body with their frame.
+pub(crate) fn append_framed(out: &mut Vec<u8>, metadata: &[u8], body: &[u8]) {
+    let padded = metadata.len().next_multiple_of(8);
+    out.extend_from_slice(&CONTINUATION);
+    out.extend_from_slice(&(padded as u32).to_le_bytes());
+    out.extend_from_slice(metadata);
+    out.resize(out.len() + padded - metadata.len(), 0);
+    out.extend_from_slice(body);
+}
+
+fn batch_message(
+    nr_rows: i64,
+    nodes: &[FieldNode],
+    buffers: &[BufferSpan],
+    compression: Option<(arrow_ipc::CompressionType, arrow_ipc::BodyCompressionMethod)>,
+    body_length: usize,
+    custom: &[(&str, &str)],
+) -> Vec<u8> {
+    let text = custom.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+    let mut builder = FlatBufferBuilder::with_capacity(1024 + text);
+    let nodes = builder.create_vector(nodes);
+    let buffers = builder.create_vector(buffers);
+    let compression = compression.map(|(codec, method)| {
+        BodyCompression::create(&mut builder, &BodyCompressionArgs { codec, method })
+    });
+    let batch = RecordBatch::create(
+        &mut builder,
+        &RecordBatchArgs {
+            length: nr_rows,
+            nodes: Some(nodes),
+            buffers: Some(buffers),
+            compression,
+            variadicBufferCounts: None,
+        },
+    );
+    let pairs: Vec<_> = custom
+        .iter()
+        .map(|(key, value)| {
+            let key = Some(builder.create_string(key));
+            let value = Some(builder.create_string(value));
+            KeyValue::create(&mut builder, &KeyValueArgs { key, value })
+        })
+        .collect();
+    let custom_metadata = Some(builder.create_vector(&pairs));
+    let message = Message::create(
+        &mut builder,
+        &MessageArgs {
+            version: MetadataVersion::V5,
+            header_type: MessageHeader::RecordBatch,
+            header: Some(batch.as_union_value()),
+            bodyLength: body_length as i64,
+            custom_metadata,
+        },
+    );
+    builder.finish(message, None);
+    builder.finished_data().to_vec()
+}

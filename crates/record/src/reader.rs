@@ -1,0 +1,345 @@
+//! Reads a record, trusting nothing in it.
+//!
+//! Problem: a record may be cut at any byte (its recorder was killed, the disk was full), damaged,
+//! or made to harm; and reports read millions of rows and must not need memory for all of them.
+//!
+//! Approach: one message is decoded at a time and handed out snapshot by snapshot. A message is
+//! checked before arrow-ipc sees it: every claimed length against the bytes that are there and
+//! against fixed limits, the sizes that columns decompress to before they are decompressed, and the
+//! checksum. A file that stops within a message ends quietly where its last whole message did, and
+//! [`Reader::truncated`] says so; anything else that no writer writes is an error that names the
+//! byte. Whatever the input, reading neither panics nor holds more than a few times
+//! 256 MiB (one message, and what it decompresses to).
+//!
+//! Limits: damage to a record that another program has rewritten (which drops the checksums) is
+//! found only where it breaks the format. Snapshots must lie within one message, as we write them.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io::{BufReader, Read};
+
+use arrow_buffer::Buffer;
+use arrow_ipc::MessageHeader;
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::read_record_batch;
+use arrow_schema::SchemaRef;
+use isotherm_engine::{AddressRange, Snapshot, SnapshotSource};
+
+use crate::error::RecordError;
+use crate::frame::{Frame, FrameReader, MAX_BODY, Next};
+use crate::item::{Header, Item};
+use crate::pages::{PageAges, check_blocks};
+use crate::rows::Rows;
+use crate::schema::{Kind, decoding_schema, header_of};
+
+/// How a record that was not finished ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// Where the last whole message ends: everything before was read.
+    pub offset: u64,
+    /// Bytes of an unfinished message behind it. 0: the file stops between two messages, and only
+    /// the end mark is missing.
+    pub bytes_lost: u64,
+}
+
+impl fmt::Display for Truncation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the record was not finished (its recorder was killed, or still runs): {} bytes were read",
+            self.offset
+        )?;
+        if self.bytes_lost > 0 {
+            write!(f, ", {} behind them are torn", self.bytes_lost)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a record from `R`, which need not be buffered. Iterating yields its items in their order;
+/// after an error it ends.
+#[derive(Debug)]
+pub struct Reader<R> {
+    frames: FrameReader<BufReader<R>>,
+    header: Header,
+    kind: Kind,
+    schema: SchemaRef,
+    rows: Option<Rows>,
+    items: VecDeque<Item>,
+    truncation: Option<Truncation>,
+    done: bool,
+    page_ages: Option<PageAges>,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header.
+    pub fn open(input: R) -> Result<Self, RecordError> {
+        let mut frames = FrameReader::new(BufReader::new(input));
+        let frame = match frames.next() {
+            Ok(Next::Frame(frame)) => frame,
+            Ok(Next::Cut { lost: 0, .. }) => {
+                return Err(RecordError::NotARecord("the file is empty".to_string()));
+            }
+            Ok(Next::Cut { lost, .. }) => return Err(RecordError::NoHeader { length: lost }),
+            Ok(Next::End) => {
+                return Err(RecordError::NotARecord(
+                    "an Arrow stream without a schema".to_string(),
+                ));
+            }
+            Err(RecordError::Corrupt { reason, .. }) => {
+                return Err(RecordError::NotARecord(format!(
+                    "its first message {reason}"
+                )));
+            }
+            Err(error) => return Err(error),
+        };
+        let message = frame.message()?;
+        let schema = message.header_as_schema().ok_or_else(|| {
+            RecordError::NotARecord("an Arrow stream that does not begin with a schema".to_string())
+        })?;
+        let schema = try_fb_to_schema(schema)
+            .map_err(|error| RecordError::NotARecord(format!("its schema is broken: {error}")))?;
+        let header = header_of(&schema)?;
+        let kind = Kind::of(&header);
+        Ok(Self {
+            frames,
+            header,
+            kind,
+            schema: decoding_schema(kind),
+            rows: None,
+            items: VecDeque::new(),
+            truncation: None,
+            done: false,
+            page_ages: None,
+        })
+    }
+
+    /// What the record says of itself.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Whether the rows are single pages, so that items are [`Item::Pages`] until
+    /// [`Reader::replay_pages`] is called.
+    pub fn is_page_record(&self) -> bool {
+        self.kind == Kind::Pages
+    }
+
+    /// Once reading has ended: how the record stops short, if it does.
+    pub fn truncated(&self) -> Option<Truncation> {
+        self.truncation
+    }
+
+    /// From here on, yields [`Item::Snapshot`]s in place of [`Item::Pages`] (see [`PageAges`]).
+    #[must_use]
+    pub fn replay_pages(mut self) -> Self {
+        self.page_ages.get_or_insert_default();
+        self
+    }
+
+    /// The remaining snapshots without what stands between them; page snapshots as regions.
+    pub fn snapshots(&mut self) -> impl Iterator<Item = Result<Snapshot, RecordError>> + '_ {
+        self.page_ages.get_or_insert_default();
+        self.filter_map(|item| match item {
+            Ok(Item::Snapshot(snapshot)) => Some(Ok(snapshot)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    fn next_item(&mut self) -> Result<Option<Item>, RecordError> {
+        loop {
+            if let Some(rows) = &mut self.rows {
+                if let Some(item) = rows.next_item()? {
+                    return Ok(Some(item));
+                }
+                self.rows = None;
+            }
+            if let Some(item) = self.items.pop_front() {
+                return Ok(Some(item));
+            }
+            match self.frames.next()? {
+                Next::Frame(frame) => self.take_in(frame)?,
+                Next::End => return Ok(None),
+                Next::Cut { offset, lost } => {
+                    self.truncation = Some(Truncation {
+                        offset,
+                        bytes_lost: lost,
+                    });
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn take_in(&mut self, frame: Frame) -> Result<(), RecordError> {
+        let message = frame.message()?;
+        let json = frame.item(&message)?;
+        let Frame {
+            offset, ref body, ..
+        } = frame;
+        if message.header_type() != MessageHeader::RecordBatch {
+            return Err(RecordError::corrupt(offset, "is not a batch of rows"));
+        }
+        let batch = message
+            .header_as_record_batch()
+            .ok_or_else(|| RecordError::corrupt(offset, "holds no rows"))?;
+        if let Some(json) = json {
+            self.items.extend(parse_items(offset, json)?);
+        }
+        if batch.length() == 0 {
+            return Ok(());
+        }
+        check_layout(offset, &batch, body, self.kind)?;
+        let version = message.version();
+        let body = Buffer::from(body.as_slice());
+        let decoded = read_record_batch(
+            &body,
+            batch,
+            self.schema.clone(),
+            &HashMap::new(),
+            None,
+            &version,
+        )
+        .map_err(|error| RecordError::corrupt(offset, format!("does not decode: {error}")))?;
+        self.rows = Some(Rows::new(offset, self.kind, &decoded)?);
+        Ok(())
+    }
+}
+
+impl<R: Read> Iterator for Reader<R> {
+    type Item = Result<Item, RecordError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let item = self.next_item().and_then(|item| match item {
+            Some(Item::Pages(pages)) => match &mut self.page_ages {
+                Some(ages) => Ok(Some(Item::Snapshot(ages.snapshot(&pages)?))),
+                None => Ok(Some(Item::Pages(pages))),
+            },
+            other => Ok(other),
+        });
+        let item = item.transpose();
+        self.done = !matches!(item, Some(Ok(_)));
+        item
+    }
+}
+
+impl<R: Read> SnapshotSource for Reader<R> {
+    type Error = RecordError;
+
+    fn next_snapshot(&mut self) -> Result<Option<Snapshot>, RecordError> {
+        self.snapshots().next().transpose()
+    }
+}
+
+fn parse_items(offset: u64, json: &str) -> Result<Vec<Item>, RecordError> {
+    let items = if json.trim_start().starts_with('[') {
+        serde_json::from_str(json)
+    } else {
+        serde_json::from_str(json).map(|item| vec![item])
+    };
+    let items: Vec<Item> = items.map_err(|error| {
+        RecordError::corrupt(offset, format!("has an item that does not parse: {error}"))
+    })?;
+    for item in &items {
+        check_item(item).map_err(|reason| RecordError::corrupt(offset, reason))?;
+    }
+    Ok(items)
+}
+
+/// Says what is wrong with an item from JSON, where types alone do not forbid it.
+pub(crate) fn check_item(item: &Item) -> Result<(), String> {
+    let check_range = |range: &AddressRange| {
+        if range.start < range.end {
+            Ok(())
+        } else {
+            Err(format!("has the backward range {range:?}"))
+        }
+    };
+    match item {
+        Item::Snapshot(snapshot) => snapshot.regions.iter().try_for_each(|region| {
+            check_range(&region.range)?;
+            match region.nr_accesses {
+                Some(n) if !n.is_finite() || n < 0.0 => Err(format!("has {n} accesses")),
+                _ => Ok(()),
+            }
+        }),
+        Item::Pages(pages) => check_blocks(&pages.blocks),
+        Item::Mappings(change) => {
+            change.removed.iter().try_for_each(check_range)?;
+            change
+                .added
+                .iter()
+                .map(|m| &m.range)
+                .try_for_each(check_range)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks every length that a batch claims, so that decoding it cannot go astray.
+fn check_layout(
+    offset: u64,
+    batch: &arrow_ipc::RecordBatch<'_>,
+    body: &[u8],
+    kind: Kind,
+) -> Result<(), RecordError> {
+    let corrupt = |reason: &str| Err(RecordError::corrupt(offset, reason));
+    let too_large = |what, claimed, limit| {
+        Err(RecordError::TooLarge {
+            offset,
+            what,
+            claimed,
+            limit,
+        })
+    };
+    let Ok(rows) = u64::try_from(batch.length()) else {
+        return corrupt("has a negative number of rows");
+    };
+    let limit = MAX_BODY / kind.row_bytes() as u64;
+    if rows > limit {
+        return too_large("rows", rows, limit);
+    }
+    let columns = kind.fields().len();
+    let (Some(nodes), Some(buffers)) = (batch.nodes(), batch.buffers()) else {
+        return corrupt("lacks its columns");
+    };
+    if nodes.len() != columns || buffers.len() != 2 * columns {
+        return corrupt("has another number of columns than the schema");
+    }
+    for node in nodes {
+        if node.length() != batch.length() || !(0..=node.length()).contains(&node.null_count()) {
+            return corrupt("has columns of different lengths");
+        }
+    }
+    let compressed = batch.compression().is_some();
+    let mut decoded = 0u64;
+    for span in buffers {
+        let part = usize::try_from(span.offset()).ok().and_then(|start| {
+            let end = start.checked_add(usize::try_from(span.length()).ok()?)?;
+            body.get(start..end)
+        });
+        let Some(part) = part else {
+            return corrupt("points outside of its body");
+        };
+        decoded += match part.first_chunk::<8>() {
+            Some(prefix) if compressed => match i64::from_le_bytes(*prefix) {
+                -1 => part.len() as u64,
+                claimed => u64::try_from(claimed)
+                    .unwrap_or(u64::MAX)
+                    .min(u64::MAX >> 8),
+            },
+            None if compressed && !part.is_empty() => {
+                return corrupt("has a compressed column without a length");
+            }
+            _ => part.len() as u64,
+        };
+    }
+    if decoded > MAX_BODY {
+        return too_large("decompressed rows", decoded, MAX_BODY);
+    }
+    Ok(())
+}

@@ -1,0 +1,375 @@
+//! Writes a record.
+//!
+//! Problem: a record must open as a plain table in any Arrow reader, keep tables of other shapes
+//! (mappings, memory use, cost) in the order in which things happened, and survive a SIGKILL.
+//!
+//! Approach: one Arrow IPC stream. Rows of regions are collected and written as zstd-compressed
+//! record batches. Everything else is written as a batch of *no* rows whose message carries the item
+//! as JSON in its custom metadata (key `isotherm.item`), which other readers pass over. Each message,
+//! or several that belong together, leaves in one `write`, so that a killed recorder tears the last
+//! one at most, and a snapshot is never spread over two.
+//!
+//! Limits: rows are held back until [`MAX_ROWS_HELD`] of them or about a second has gathered, or
+//! until an item must follow them; a killed recorder loses that much. A snapshot of more than
+//! [`MAX_REGIONS`] regions is refused. A failed write closes the writer, since what would follow a
+//! torn message could not be found again.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, BooleanArray, FixedSizeBinaryArray, Float32Array, RecordBatch,
+    TimestampNanosecondArray, UInt32Array, UInt64Array,
+};
+use arrow_buffer::Buffer;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use arrow_schema::{Schema, SchemaRef};
+use isotherm_engine::{Nanos, Snapshot, TargetId};
+
+use crate::error::RecordError;
+use crate::frame::{
+    END_OF_STREAM, MAX_BODY, MAX_METADATA, append_framed, append_item, append_rows,
+};
+use crate::item::{Header, Item};
+use crate::pages::{PageBits, PageSnapshot, check_blocks};
+use crate::schema::{Kind, schema_of};
+
+/// Rows gathered before they are written.
+pub const MAX_ROWS_HELD: usize = 16_384;
+/// Most regions of one snapshot.
+pub const MAX_REGIONS: usize = 4 << 20;
+/// Most blocks of one page snapshot: 2 TiB of memory.
+pub const MAX_PAGE_BLOCKS: usize = 1 << 20;
+/// Longest time that rows of earlier snapshots are held back.
+const MAX_TIME_HELD: Nanos = Nanos::from_millis(1000);
+/// Fast, and about as small as higher levels on these columns.
+const ZSTD_LEVEL: i32 = 1;
+
+/// Writes a record to `W`, which need not be buffered.
+pub struct Writer<W: Write> {
+    output: W,
+    schema: SchemaRef,
+    kind: Kind,
+    options: IpcWriteOptions,
+    context: IpcWriteContext,
+    rows: Rows,
+    /// When the oldest row held back was new.
+    held_since: Option<Nanos>,
+    next_snapshot: u32,
+    /// Encoded messages on their way out; kept for its capacity.
+    out: Vec<u8>,
+    written: u64,
+    closed: bool,
+}
+
+impl<W: Write> Writer<W> {
+    /// Starts a record: the header is written at once.
+    pub fn create(output: W, header: &Header) -> Result<Self, RecordError> {
+        let schema = schema_of(header)?;
+        let options = IpcWriteOptions::default()
+            .try_with_compression(Some(CompressionType::ZSTD))
+            .and_then(|options| options.try_with_compression_level(Some(ZSTD_LEVEL)))
+            .map_err(|error| RecordError::Unwritable(format!("zstd: {error}")))?;
+        let mut writer = Self {
+            output,
+            schema: Arc::new(Schema::new(schema.fields().clone())),
+            kind: Kind::of(header),
+            options,
+            context: IpcWriteContext::default(),
+            rows: Rows::default(),
+            held_since: None,
+            next_snapshot: 0,
+            out: Vec::new(),
+            written: 0,
+            closed: false,
+        };
+        let encoded = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
+            &schema,
+            &mut DictionaryTracker::new(true),
+            &writer.options,
+        );
+        if encoded.ipc_message.len() as u64 > MAX_METADATA {
+            return Err(RecordError::Unwritable(
+                "the header is longer than a message can be".to_string(),
+            ));
+        }
+        append_framed(&mut writer.out, &encoded.ipc_message, &[]);
+        writer.send()?;
+        Ok(writer)
+    }
+
+    /// Adds an item. Region rows are held back for a while; see the module's text.
+    pub fn write(&mut self, item: &Item) -> Result<(), RecordError> {
+        match item {
+            Item::Snapshot(snapshot) if !snapshot.regions.is_empty() => {
+                self.write_snapshot(snapshot)
+            }
+            Item::Pages(pages) if !pages.blocks.is_empty() => self.write_pages(pages),
+            Item::Snapshot(_) | Item::Pages(_) => {
+                self.next_snapshot += 1;
+                self.write_item(item)
+            }
+            _ => self.write_item(item),
+        }
+    }
+
+    /// Hands everything held back to the operating system.
+    pub fn flush(&mut self) -> Result<(), RecordError> {
+        self.encode_rows()?;
+        self.send()
+    }
+
+    /// Writes what is held back and the end mark.
+    pub fn finish(mut self) -> Result<W, RecordError> {
+        self.encode_rows()?;
+        self.out.extend_from_slice(&END_OF_STREAM);
+        self.send()?;
+        Ok(self.output)
+    }
+
+    /// Bytes handed to the output so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.written
+    }
+
+    /// The output.
+    pub fn get_ref(&self) -> &W {
+        &self.output
+    }
+
+    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), RecordError> {
+        self.expect(Kind::Regions, snapshot.regions.len(), MAX_REGIONS)?;
+        let finite = |n: Option<f32>| n.is_none_or(|n| n.is_finite() && n >= 0.0);
+        if let Some(region) = snapshot.regions.iter().find(|r| !finite(r.nr_accesses)) {
+            return Err(RecordError::Unwritable(format!(
+                "the region {:?} has {:?} accesses",
+                region.range, region.nr_accesses
+            )));
+        }
+        self.make_room(snapshot.regions.len(), snapshot.end)?;
+        self.rows.push_common(
+            self.next_snapshot,
+            snapshot.target,
+            snapshot.start,
+            snapshot.end,
+            snapshot.regions.len(),
+        );
+        let rows = &mut self.rows;
+        rows.nr_samples
+            .resize(rows.snapshot.len(), snapshot.nr_samples);
+        for region in &snapshot.regions {
+            rows.start.push(region.range.start);
+            rows.end.push(region.range.end);
+            rows.nr_accesses.push(region.nr_accesses);
+            rows.age.push(region.age);
+            rows.age_ns.push(region.age_ns.0);
+        }
+        self.end_snapshot(snapshot.end)
+    }
+
+    fn write_pages(&mut self, pages: &PageSnapshot) -> Result<(), RecordError> {
+        self.expect(Kind::Pages, pages.blocks.len(), MAX_PAGE_BLOCKS)?;
+        check_blocks(&pages.blocks).map_err(RecordError::Unwritable)?;
+        self.make_room(pages.blocks.len(), pages.end)?;
+        self.rows.push_common(
+            self.next_snapshot,
+            pages.target,
+            pages.start,
+            pages.end,
+            pages.blocks.len(),
+        );
+        let rows = &mut self.rows;
+        for block in &pages.blocks {
+            rows.start.push(block.block);
+            rows.huge.push(block.huge);
+            push_bits(&mut rows.present, &block.present);
+            push_bits(&mut rows.accessed, &block.accessed);
+            push_bits(&mut rows.unknown, &block.unknown);
+        }
+        self.end_snapshot(pages.end)
+    }
+
+    fn write_item(&mut self, item: &Item) -> Result<(), RecordError> {
+        let json = serde_json::to_string(item)
+            .map_err(|error| RecordError::Unwritable(error.to_string()))?;
+        if json.len() as u64 > MAX_METADATA - 4096 {
+            return Err(RecordError::Unwritable(format!(
+                "an item of {} bytes is longer than a message can be",
+                json.len()
+            )));
+        }
+        self.encode_rows()?;
+        append_item(&mut self.out, self.schema.fields().len(), &json);
+        self.send()
+    }
+
+    fn expect(&self, kind: Kind, rows: usize, limit: usize) -> Result<(), RecordError> {
+        if self.closed {
+            return Err(RecordError::Closed);
+        }
+        if kind != self.kind {
+            return Err(RecordError::Unwritable(format!(
+                "a snapshot of {kind:?} in a record of {:?}; the header's `granularity` setting \
+                 decides which a record holds",
+                self.kind
+            )));
+        }
+        if rows > limit {
+            return Err(RecordError::Unwritable(format!(
+                "a snapshot of {rows} rows, more than the {limit} that a record holds in one"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Writes earlier rows where these would be too many or too late with them.
+    fn make_room(&mut self, nr_rows: usize, now: Nanos) -> Result<(), RecordError> {
+        let held = self.rows.snapshot.len();
+        let too_many = held + nr_rows > MAX_ROWS_HELD;
+        let too_late = self
+            .held_since
+            .is_some_and(|since| now.since(since) >= MAX_TIME_HELD);
+        if held > 0 && (too_many || too_late) {
+            self.flush()?;
+        }
+        self.held_since.get_or_insert(now);
+        Ok(())
+    }
+
+    fn end_snapshot(&mut self, now: Nanos) -> Result<(), RecordError> {
+        self.next_snapshot += 1;
+        let late = self
+            .held_since
+            .is_some_and(|since| now.since(since) >= MAX_TIME_HELD);
+        if late || self.rows.snapshot.len() >= MAX_ROWS_HELD {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Turns the rows held back into a message in `out`.
+    fn encode_rows(&mut self) -> Result<(), RecordError> {
+        self.held_since = None;
+        if self.rows.snapshot.is_empty() {
+            return Ok(());
+        }
+        let columns = std::mem::take(&mut self.rows).into_columns(self.kind);
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)
+            .expect("every row was pushed to every column");
+        let (dictionaries, encoded) = IpcDataGenerator::default()
+            .encode(
+                &batch,
+                &mut DictionaryTracker::new(true),
+                &self.options,
+                &mut self.context,
+            )
+            .map_err(|error| RecordError::Unwritable(error.to_string()))?;
+        assert!(dictionaries.is_empty(), "no column is a dictionary");
+        assert!(
+            encoded.arrow_data.len() as u64 <= MAX_BODY,
+            "rows are bounded"
+        );
+        append_rows(&mut self.out, &encoded);
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<(), RecordError> {
+        if self.closed {
+            return Err(RecordError::Closed);
+        }
+        let sent = self
+            .output
+            .write_all(&self.out)
+            .and_then(|()| self.output.flush());
+        if let Err(source) = sent {
+            self.closed = true;
+            return Err(RecordError::Write {
+                offset: self.written,
+                source,
+            });
+        }
+        self.written += self.out.len() as u64;
+        self.out.clear();
+        Ok(())
+    }
+}
+
+/// Rows held back, by column. Those of the other kind of record stay empty.
+#[derive(Default)]
+struct Rows {
+    snapshot: Vec<u32>,
+    start_time: Vec<i64>,
+    end_time: Vec<i64>,
+    target: Vec<u32>,
+    /// Also a block's address.
+    start: Vec<u64>,
+    end: Vec<u64>,
+    nr_accesses: Vec<Option<f32>>,
+    nr_samples: Vec<u32>,
+    age: Vec<u32>,
+    age_ns: Vec<u64>,
+    huge: Vec<bool>,
+    present: Vec<u8>,
+    accessed: Vec<u8>,
+    unknown: Vec<u8>,
+}
+
+impl Rows {
+    fn push_common(
+        &mut self,
+        number: u32,
+        target: TargetId,
+        start: Nanos,
+        end: Nanos,
+        count: usize,
+    ) {
+        let rows = self.snapshot.len() + count;
+        let time = |t: Nanos| i64::try_from(t.0).unwrap_or(i64::MAX);
+        self.snapshot.resize(rows, number);
+        self.start_time.resize(rows, time(start));
+        self.end_time.resize(rows, time(end));
+        self.target.resize(rows, target.0);
+    }
+
+    fn into_columns(self, kind: Kind) -> Vec<ArrayRef> {
+        let time = |times: Vec<i64>| {
+            Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC")) as ArrayRef
+        };
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt32Array::from(self.snapshot)),
+            time(self.start_time),
+            time(self.end_time),
+            Arc::new(UInt32Array::from(self.target)),
+            Arc::new(UInt64Array::from(self.start)),
+        ];
+        let bitmaps = |bytes: Vec<u8>| {
+            Arc::new(
+                FixedSizeBinaryArray::try_new(64, Buffer::from_vec(bytes), None)
+                    .expect("64 bytes were pushed for each row"),
+            ) as ArrayRef
+        };
+        match kind {
+            Kind::Regions => {
+                columns.push(Arc::new(UInt64Array::from(self.end)));
+                columns.push(Arc::new(Float32Array::from(self.nr_accesses)));
+                columns.push(Arc::new(UInt32Array::from(self.nr_samples)));
+                columns.push(Arc::new(UInt32Array::from(self.age)));
+                columns.push(Arc::new(UInt64Array::from(self.age_ns)));
+            }
+            Kind::Pages => {
+                columns.push(Arc::new(BooleanArray::from(self.huge)));
+                columns.push(bitmaps(self.present));
+                columns.push(bitmaps(self.accessed));
+                columns.push(bitmaps(self.unknown));
+            }
+        }
+        columns
+    }
+}
+
+fn push_bits(bytes: &mut Vec<u8>, bits: &PageBits) {
+    for word in bits {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+}
