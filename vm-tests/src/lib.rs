@@ -1,1 +1,37 @@
-//! Boots Debian kernels.
+//! Boots Debian's own kernels in QEMU and runs the product inside.
+//!
+//! Problem: Isotherm reads page tables through BPF, so each kernel it claims to work on must be
+//! tried, with page-table depths and memory nodes that the machine at hand does not have, and
+//! without touching that machine.
+//!
+//! Approach: a [`Vm`] is Debian's unchanged kernel package ([`Kernel`]), an initramfs made on the
+//! spot (busybox, the programs under test with the shared libraries they need, a script), and two
+//! serial ports: one is the console, the other carries the exit code and the script's files back as
+//! a gzip stream, whose checksum tells a cut answer from a whole one. No disk, no network, no
+//! privilege, no KVM. A [`scenario`] is a function from a kernel to a [`scenario::Report`]; the
+//! tests under `tests/` and the `vm-tests` command both run those.
+//!
+//! Limits: emulation is some ten times slower than hardware and interrupts between processors are
+//! slower still, so scenarios check function and accuracy, sample every 100 ms or more slowly, and
+//! never speak of CPU shares. The emulated TLB is not flushed where hardware's would be evicted
+//! ([`scenario::side_by_side`] has to help kernel DAMON because of it).
+//!
+//! What the host lacks (QEMU, a kernel package) is [`VmError::Unavailable`]: tests then print
+//! `SKIP name: reason`, which the harness counts.
+
+#![forbid(unsafe_code)]
+
+pub mod accuracy;
+mod error;
+mod image;
+mod kernel;
+mod module;
+mod product;
+pub mod scenario;
+mod slot;
+mod vm;
+
+pub use error::VmError;
+pub use kernel::{Kernel, KernelImage};
+pub use product::{guest_tool, isotherm};
+pub use vm::{Vm, VmOutput};

@@ -5,9 +5,26 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod attributes;
+pub mod budget;
+pub mod engine;
+pub mod intervals;
+pub mod layout;
 pub mod port;
 pub mod snapshot;
+pub mod table;
+
+mod region;
+mod sampler;
+
+#[cfg(test)]
+mod picture;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
+pub use attributes::{Attributes, AttributesError, CpuBudget, IntervalsGoal, Strategy};
+pub use budget::BudgetController;
+pub use engine::{Engine, Facts, Plan};
+pub use intervals::Intervals;
+pub use layout::Layout;
 pub use port::{AccessProbe, Cost, Gap, Sample, SnapshotSource, Touch};
 pub use snapshot::{RegionSnapshot, Snapshot, TargetId};

@@ -1,6 +1,9 @@
 //! The `isotherm` command: one file per subcommand under [`cmd`].
 
 mod cmd;
+mod recorder;
+mod units;
+mod view;
 
 use std::process::ExitCode;
 
@@ -34,10 +37,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Doctor(args) => cmd::doctor::run(args),
-        Command::Record(args) => cmd::record::run(args),
+        Command::Doctor(args) => cmd::doctor::run(&args),
+        Command::Record(args) => cmd::record::run(&args),
         Command::Report(args) => cmd::report::run(args),
-        Command::Top(args) => cmd::top::run(args),
+        Command::Top(args) => cmd::top::run(&args),
         Command::Convert(args) => cmd::convert::run(args),
         Command::Exercise(args) => cmd::exercise::run(args),
         Command::Completions { shell } => {

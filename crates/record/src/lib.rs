@@ -10,6 +10,7 @@ mod frame;
 pub mod item;
 pub mod pages;
 pub mod reader;
+pub mod report;
 mod rows;
 mod schema;
 pub mod writer;

@@ -1,11 +1,67 @@
-//! `isotherm doctor`: Say what this machine can do, and what would enable the rest.
+//! `isotherm doctor`: says what this machine can do.
 
 use std::process::ExitCode;
 
-/// Say what this machine can do, and what would enable the rest.
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+use isotherm_linux::host::{self, HostReport, Outcome};
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+/// Say what this machine can do, what is missing, and what would enable it.
+///
+/// Changes nothing. Exits with 0 if processes can be recorded, else with 1.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm doctor --json | jq .abilities")]
+pub(crate) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = host::examine();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", text(&report));
+    }
+    let works = report
+        .abilities
+        .first()
+        .is_some_and(|ability| ability.works);
+    Ok(if works {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn text(report: &HostReport) -> String {
+    use std::fmt::Write as _;
+    let mut text = format!("{}, Linux {}\n\n", report.host, report.kernel);
+    let width = report
+        .checks
+        .iter()
+        .map(|check| check.name.len())
+        .max()
+        .unwrap_or(0);
+    for check in &report.checks {
+        let mark = match check.outcome {
+            Outcome::Ok => "ok     ",
+            Outcome::Missing => "MISSING",
+            Outcome::Note => "note   ",
+        };
+        writeln!(text, "  {mark}  {:width$}  {}", check.name, check.found).expect("a string");
+        if let Some(remedy) = &check.remedy {
+            writeln!(text, "           {:width$}  needs: {remedy}", "").expect("a string");
+        }
+    }
+    text.push_str("\nWhat works here:\n");
+    for ability in &report.abilities {
+        let mark = if ability.works { "yes" } else { "NO " };
+        write!(text, "  {mark}  {}", ability.name).expect("a string");
+        match &ability.why_not {
+            Some(why) => writeln!(text, ": {why}"),
+            None => writeln!(text),
+        }
+        .expect("a string");
+    }
+    text
 }

@@ -1,11 +1,390 @@
-//! `isotherm record`: Record which memory is accessed, and how often.
+//! `isotherm record`: watches targets and writes what it sees to a file.
 
-use std::process::ExitCode;
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
+use std::time::Duration;
 
-/// Record which memory is accessed, and how often.
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_engine::{Cost, Nanos, Snapshot};
+use isotherm_record::{Item, Writer};
+
+use crate::recorder::{MonitorArgs, Session, Step, TargetArgs};
+use crate::units::{format_bytes, parse_duration};
+
+/// Record which memory of running programs, or of the machine, is accessed, and how often.
+///
+/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE); `isotherm doctor` says what
+/// works here. Ctrl-C ends the recording. A command's exit code is passed on.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = "Examples:
+  isotherm record --duration 30s --pid 1234     a running process, at most 1 % of a CPU
+  isotherm record -- redis-server --port 7000   a command, until it ends
+  isotherm record --cgroup system.slice/redis.service --cpu-budget 0.5%
+  isotherm record --pages --pid 1234            every page's idleness, exactly
+  isotherm record --physical --node 1           the memory of NUMA node 1
+Then: isotherm report heatmap")]
+pub(crate) struct Args {
+    /// File to write [default: isotherm-DATE-TIME.isotherm here]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+    /// How long to record [default: until the targets end, or Ctrl-C]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Nanos>,
+
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Print the summary at the end as JSON on standard output
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    how: MonitorArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let path = match &args.output {
+        Some(path) => path.clone(),
+        None => default_name()?,
+    };
+    // The file first: a command must not run for nothing.
+    let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    let outcome = record(args, file, &path);
+    if outcome.is_err() && std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() == 0) {
+        // Nothing was recorded: leave nothing behind.
+        std::fs::remove_file(&path).ok();
+    }
+    outcome
+}
+
+fn record(args: &Args, file: File, path: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let mut session = Session::start(&args.targets, &args.how)?;
+    let mut recording = Recording::new(&session, file, path)?;
+    let started = session.now();
+    let ends_at = args
+        .duration
+        .map_or(Nanos(u64::MAX), |duration| started + duration);
+    let bar = progress_bar(args);
+    let result = recording.run(&mut session, ends_at, &bar);
+    let elapsed = session.now().since(started);
+    bar.finish_and_clear();
+    let child = session.take_child();
+    let written = recording.end(&mut session, &result);
+    // The command is told and waited for whatever became of the record.
+    let code = wait_for(child, session.is_stopped());
+    result?;
+    written?;
+    let summary = recording.summary(&session, elapsed, path);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&summary)?);
+    } else if !args.quiet {
+        eprintln!("{}", summary.text());
+    }
+    Ok(code)
+}
+
+/// What is seen on the way to the file.
+struct Recording {
+    writer: Option<Writer<BufWriter<File>>>,
+    path: PathBuf,
+    items: Vec<Item>,
+    nr_snapshots: u64,
+    last: std::collections::BTreeMap<u32, View>,
+}
+
+/// A target's last snapshot, in bytes.
+#[derive(Clone, Copy, Default)]
+struct View {
+    nr_regions: usize,
+    bytes: u64,
+    hot: u64,
+    unknown: u64,
+}
+
+impl Recording {
+    fn new(session: &Session, file: File, path: &std::path::Path) -> anyhow::Result<Self> {
+        let writer = Writer::create(BufWriter::new(file), session.header())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self {
+            writer: Some(writer),
+            path: path.to_owned(),
+            items: Vec::new(),
+            nr_snapshots: 0,
+            last: std::collections::BTreeMap::new(),
+        })
+    }
+
+    fn run(
+        &mut self,
+        session: &mut Session,
+        ends_at: Nanos,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<()> {
+        let started = session.now();
+        let mut next_look = started;
+        loop {
+            let step = session.step(ends_at, &mut self.items)?;
+            self.write_items()?;
+            let now = session.now();
+            if now >= next_look {
+                next_look = now + Nanos::from_millis(250);
+                self.show(session, started, bar);
+            }
+            if step != Step::Going || now >= ends_at {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write_items(&mut self) -> anyhow::Result<()> {
+        for item in self.items.drain(..) {
+            match &item {
+                Item::Snapshot(snapshot) => {
+                    self.nr_snapshots += 1;
+                    self.last.insert(snapshot.target.0, View::of(snapshot));
+                }
+                Item::Pages(pages) => {
+                    self.nr_snapshots += 1;
+                    let view = View::of_pages(pages);
+                    self.last.insert(pages.target.0, view);
+                }
+                Item::TargetExit(exit) => drop(self.last.remove(&exit.target.0)),
+                _ => {}
+            }
+            if let Some(writer) = &mut self.writer {
+                writer.write(&item).with_context(|| {
+                    format!(
+                        "cannot write {}; what was written until now is readable",
+                        self.path.display()
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&self, session: &Session, started: Nanos, bar: &ProgressBar) {
+        if bar.is_hidden() {
+            return;
+        }
+        let total = self.total();
+        let share = cpu_share(session.cost().0, session.now().since(started));
+        bar.set_message(format!(
+            "{} regions, {} watched, {:.1} % hot, monitor {share:.2} % of a CPU",
+            total.nr_regions,
+            format_bytes(total.bytes),
+            100.0 * total.hot as f64 / total.bytes.max(1) as f64,
+        ));
+        bar.set_position(session.now().since(started).0 / 1_000_000);
+    }
+
+    fn total(&self) -> View {
+        self.last.values().fold(View::default(), |sum, view| View {
+            nr_regions: sum.nr_regions + view.nr_regions,
+            bytes: sum.bytes + view.bytes,
+            hot: sum.hot + view.hot,
+            unknown: sum.unknown + view.unknown,
+        })
+    }
+
+    /// Writes the last words, and whatever is still in memory.
+    fn end(&mut self, session: &mut Session, result: &anyhow::Result<()>) -> anyhow::Result<()> {
+        session.finish(&mut self.items);
+        if let Err(error) = result {
+            self.items.push(Item::Note {
+                time: session.now(),
+                text: format!("recording failed: {error:#}"),
+            });
+        }
+        let written = self.write_items();
+        let Some(writer) = self.writer.take() else {
+            return written;
+        };
+        let finished = writer
+            .finish()
+            .map_err(anyhow::Error::from)
+            .and_then(|mut file| Ok(file.flush()?));
+        written.and(finished.with_context(|| {
+            format!(
+                "cannot finish {}; what was written until now is readable",
+                self.path.display()
+            )
+        }))
+    }
+
+    fn summary(&self, session: &Session, elapsed: Nanos, path: &std::path::Path) -> Summary {
+        let (cost, peak_rss) = session.cost();
+        let total = self.total();
+        Summary {
+            file: path.display().to_string(),
+            seconds: elapsed.as_secs_f64(),
+            snapshots: self.nr_snapshots,
+            regions: total.nr_regions,
+            monitored_bytes: total.bytes,
+            hot_bytes: total.hot,
+            unknown_bytes: total.unknown,
+            monitor_cpu_percent: cpu_share(
+                Cost {
+                    induced_cpu: Nanos(0),
+                    ..cost
+                },
+                elapsed,
+            ),
+            induced_cpu_percent_estimated: cpu_share(
+                Cost {
+                    monitor_cpu: Nanos(0),
+                    ..cost
+                },
+                elapsed,
+            ),
+            clears: cost.clears,
+            checks: cost.checks,
+            refused: cost.refused,
+            monitor_peak_rss_bytes: peak_rss,
+            method: session.summary(),
+        }
+    }
+}
+
+impl View {
+    fn of(snapshot: &Snapshot) -> Self {
+        let mut view = Self {
+            nr_regions: snapshot.regions.len(),
+            ..Self::default()
+        };
+        for region in &snapshot.regions {
+            view.bytes += region.range.len();
+            match region.nr_accesses {
+                None => view.unknown += region.range.len(),
+                Some(n) if n > 0.0 => view.hot += region.range.len(),
+                Some(_) => {}
+            }
+        }
+        view
+    }
+
+    fn of_pages(pages: &isotherm_record::PageSnapshot) -> Self {
+        let count =
+            |bits: &[u64; 8]| bits.iter().map(|w| u64::from(w.count_ones())).sum::<u64>() * 4096;
+        pages
+            .blocks
+            .iter()
+            .fold(Self::default(), |sum, block| Self {
+                nr_regions: sum.nr_regions + 1,
+                bytes: sum.bytes + count(&block.present),
+                hot: sum.hot + count(&block.accessed),
+                unknown: sum.unknown + count(&block.unknown),
+            })
+    }
+}
+
+/// What a recording came to. Percentages are of one CPU.
+#[derive(serde::Serialize)]
+struct Summary {
+    file: String,
+    seconds: f64,
+    snapshots: u64,
+    regions: usize,
+    monitored_bytes: u64,
+    hot_bytes: u64,
+    unknown_bytes: u64,
+    monitor_cpu_percent: f64,
+    induced_cpu_percent_estimated: f64,
+    clears: u64,
+    checks: u64,
+    refused: u64,
+    monitor_peak_rss_bytes: u64,
+    method: Option<String>,
+}
+
+impl Summary {
+    fn text(&self) -> String {
+        let unknown = if self.unknown_bytes > 0 {
+            format!(", {} unknown", format_bytes(self.unknown_bytes))
+        } else {
+            String::new()
+        };
+        let method = self
+            .method
+            .as_ref()
+            .map_or_else(String::new, |text| format!("\n{text}"));
+        format!(
+            "recorded {:.1} s in {} snapshots: {} watched, {} accessed in the last{unknown}\n\
+             watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}\n\
+             wrote {}",
+            self.seconds,
+            self.snapshots,
+            format_bytes(self.monitored_bytes),
+            format_bytes(self.hot_bytes),
+            self.monitor_cpu_percent,
+            self.induced_cpu_percent_estimated,
+            self.clears,
+            self.refused,
+            format_bytes(self.monitor_peak_rss_bytes),
+            self.file,
+        )
+    }
+}
+
+fn cpu_share(cost: Cost, elapsed: Nanos) -> f64 {
+    100.0 * (cost.monitor_cpu + cost.induced_cpu).as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
+}
+
+fn progress_bar(args: &Args) -> ProgressBar {
+    if args.quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let (bar, template) = match args.duration {
+        Some(duration) => (
+            ProgressBar::new(duration.0 / 1_000_000),
+            "[{elapsed_precise}] {bar:24.cyan/blue} {msg}",
+        ),
+        None => (
+            ProgressBar::new_spinner(),
+            "[{elapsed_precise}] {spinner} {msg}",
+        ),
+    };
+    bar.set_style(ProgressStyle::with_template(template).expect("a template of ours"));
+    bar
+}
+
+/// Waits for the command, passing a request to stop on, and turns how it ended into our exit code.
+fn wait_for(child: Option<Child>, stopped: bool) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(mut child) = child else {
+        return ExitCode::SUCCESS;
+    };
+    if stopped {
+        // From a terminal the command got the signal itself; from elsewhere only we did.
+        std::thread::sleep(Duration::from_millis(50));
+        isotherm_linux::process::terminate(&mut child);
+    }
+    match child.wait() {
+        Ok(status) => {
+            let code = status
+                .code()
+                .or_else(|| status.signal().map(|signal| 128 + signal));
+            ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
+        }
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// A name in the working directory that is not taken.
+fn default_name() -> anyhow::Result<PathBuf> {
+    let stamp = isotherm_linux::clock::local_stamp();
+    let names = std::iter::once(format!("isotherm-{stamp}.isotherm"))
+        .chain((2..1000).map(|n| format!("isotherm-{stamp}-{n}.isotherm")));
+    names
+        .map(PathBuf::from)
+        .find(|path| !path.exists())
+        .context("a thousand records of this second are here already; name a file with -o")
 }

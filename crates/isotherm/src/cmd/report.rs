@@ -1,11 +1,363 @@
 //! `isotherm report`: Show what a record holds.
+//!
+//! A report is an accumulator of `isotherm_record::report`; this file gives it the record's items and
+//! the user's wishes, and passes the result to a renderer.
 
+mod output;
+mod parse;
+mod source;
+
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show what a record holds.
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+use clap::{Subcommand, ValueEnum};
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::report::access::{Bounds, HotRate, SortBy, Which};
+use isotherm_record::report::render::AccessWriter;
+use isotherm_record::report::{
+    Access, AccessOptions, Footprint, Format, Heatmap, HeatmapOptions, Idle, IdleOptions, Scope,
+    Wss, WssOptions,
+};
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+use output::{OutputArgs, pipe_may_close};
+use source::Source;
+
+/// Show what a record holds: which memory is hot, which is idle, how much is in use.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm report heatmap redis.isotherm -o heatmap.html")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    report: Report,
+}
+
+#[derive(Subcommand)]
+enum Report {
+    Access(Box<AccessArgs>),
+    Heatmap(HeatmapArgs),
+    Wss(WssArgs),
+    Idle(IdleArgs),
+    Footprint(FootprintArgs),
+}
+
+/// Which record, which part of it, and where to with the report.
+#[derive(clap::Args)]
+struct CommonArgs {
+    /// The record; `-` reads standard input [default: the newest *.isotherm file here].
+    file: Option<PathBuf>,
+    /// Only the target with this number.
+    #[arg(long, value_name = "N")]
+    target: Option<u32>,
+    /// Leave out what ended before this time since the beginning, e.g. 5s.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    from: Option<Nanos>,
+    /// Leave out what began at this time since the beginning or later.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    to: Option<Nanos>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl CommonArgs {
+    /// Refuses what cannot be written before anything is read.
+    fn open(&self) -> anyhow::Result<Source> {
+        self.output.format()?;
+        Source::open(self.file.as_deref())
+    }
+
+    fn scope(&self) -> Scope {
+        Scope {
+            target: self.target.map(TargetId),
+            from: self.from,
+            to: self.to,
+        }
+    }
+}
+
+/// The regions of a snapshot: address, size, access rate, age, mapping.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: the ten largest areas that were idle for 30 s or more\n  \
+    isotherm report access --max-rate 0% --min-age 30s --sort size --limit 10"
+)]
+struct AccessArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Which snapshot: `last` of each target, `all`, or a number counting from 0.
+    #[arg(long, default_value = "last", value_parser = which, conflicts_with = "at", value_name = "N|last|all")]
+    snapshot: Which,
+    /// The snapshot at this time since the beginning, e.g. 12s.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    at: Option<Nanos>,
+    /// By what to sort: lowest address, largest size, highest rate or age, or mapping name first.
+    #[arg(long, value_enum, default_value_t = SortArg::Address)]
+    sort: SortArg,
+    /// Turn the order around.
+    #[arg(long)]
+    reverse: bool,
+    /// Only regions of at least this size.
+    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    min_size: Option<u64>,
+    /// Only regions of at most this size.
+    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    max_size: Option<u64>,
+    /// Only regions known to be accessed at this rate or more often.
+    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    min_rate: Option<f32>,
+    /// Only regions known to be accessed at this rate or less often.
+    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    max_rate: Option<f32>,
+    /// Only regions unchanged for at least so long.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    min_age: Option<Nanos>,
+    /// Only regions unchanged for at most so long.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    max_age: Option<Nanos>,
+    /// Only regions whose mapping's name contains this.
+    #[arg(long, value_name = "TEXT")]
+    mapping: Option<String>,
+    /// At most so many regions.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// From which access rate on bytes count as hot; less often accessed, they are cold.
+    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    hot: Option<f32>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SortArg {
+    Address,
+    Size,
+    Rate,
+    Age,
+    Mapping,
+}
+
+/// Access rate over time and address, as text, a picture, or an interactive page.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: a page to zoom in and to point at\n  isotherm report heatmap -o heatmap.html"
+)]
+struct HeatmapArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Steps of time [default: what fits; 512 at most].
+    #[arg(long, value_name = "N")]
+    columns: Option<usize>,
+    /// Steps of address of each target, about [default: what fits].
+    #[arg(long, value_name = "N")]
+    rows: Option<usize>,
+}
+
+/// The working set: how many bytes are in use, as percentiles over time.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: with its course over time, counting what is accessed at 5 % of checks or more\n  \
+    isotherm report wss --min-rate 5% --over-time"
+)]
+struct WssArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// The access rate from which on a region is in use [default: any access].
+    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    min_rate: Option<f32>,
+    /// Which percentiles.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::percentile, default_value = "0,25,50,75,100")]
+    percentiles: Vec<f64>,
+    /// The working set over time as well.
+    #[arg(long)]
+    over_time: bool,
+}
+
+/// How much memory has been idle, and for how long.
+#[derive(clap::Args)]
+#[command(after_help = "Example: at 20 s into the record\n  isotherm report idle --at 20s")]
+struct IdleArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// When, since the beginning [default: the end].
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    at: Option<Nanos>,
+    /// Least idle times to count bytes for.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::duration, default_value = "1s,5s,30s,2m,10m")]
+    at_least: Vec<Nanos>,
+    /// Which percentiles of bytes.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::percentile, default_value = "0,10,25,50,75,90,99,100")]
+    percentiles: Vec<f64>,
+}
+
+/// Resident size, swap, working set and the machine's memory over time.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm report footprint -o footprint.svg")]
+struct FootprintArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// The access rate from which on a region is in the working set [default: any access].
+    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    min_rate: Option<f32>,
+    /// Every step of time as well.
+    #[arg(long)]
+    over_time: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.report {
+        Report::Access(args) => access(&args)?,
+        Report::Heatmap(args) => heatmap(&args)?,
+        Report::Wss(args) => wss(args)?,
+        Report::Idle(args) => idle(args)?,
+        Report::Footprint(args) => footprint(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn access(args: &AccessArgs) -> anyhow::Result<()> {
+    let common = &args.common;
+    let format = common.output.format()?;
+    anyhow::ensure!(
+        args.snapshot != Which::All || format != Format::Svg,
+        "one picture cannot show all snapshots: choose one with --snapshot or --at, or see `report heatmap`"
+    );
+    let source = common.open()?;
+    let mut report = Access::new(source.header(), common.scope(), args.options());
+    let mut out = common.output.open()?;
+    let mut writer = AccessWriter::new(format, common.output.style(false), &mut *out);
+    let mut written = Ok(());
+    source.each(|item| {
+        if let Some(table) = report.push(item)
+            && written.is_ok()
+        {
+            written = writer.table(&report.record_info(), &table);
+        }
+        Ok(())
+    })?;
+    let record = report.record_info();
+    let (tables, ended) = report.finish();
+    for table in &tables {
+        written = written.and_then(|()| writer.table(&record, table));
+    }
+    let finished = written.and_then(|()| writer.finish(&record));
+    if let Ok(0) = finished {
+        eprintln!("isotherm: no such snapshot in this part of the record");
+    }
+    if ended > 0 {
+        eprintln!("isotherm: {ended} targets had ended before; --target or --at show them");
+    }
+    pipe_may_close(finished.and_then(|_| out.flush()))
+}
+
+impl AccessArgs {
+    fn options(&self) -> AccessOptions {
+        AccessOptions {
+            which: self.at.map_or(self.snapshot, Which::At),
+            sort: match self.sort {
+                SortArg::Address => SortBy::Address,
+                SortArg::Size => SortBy::Size,
+                SortArg::Rate => SortBy::Rate,
+                SortArg::Age => SortBy::Age,
+                SortArg::Mapping => SortBy::Mapping,
+            },
+            reverse: self.reverse,
+            size: Bounds {
+                min: self.min_size,
+                max: self.max_size,
+            },
+            rate: Bounds {
+                min: self.min_rate,
+                max: self.max_rate,
+            },
+            age: Bounds {
+                min: self.min_age,
+                max: self.max_age,
+            },
+            mapping: self.mapping.clone(),
+            limit: self.limit,
+            hot_rate: self.hot.map_or_else(HotRate::default, HotRate),
+        }
+    }
+}
+
+fn heatmap(args: &HeatmapArgs) -> anyhow::Result<()> {
+    let common = &args.common;
+    let style = common.output.style(false);
+    let (columns, rows) = match common.output.format()? {
+        // Room for addresses on the left and names on the right; two rows of cells to a coloured line.
+        Format::Text => {
+            let lines = common.output.height().saturating_sub(14).clamp(8, 48);
+            let coloured = style.palette != isotherm_record::report::render::Palette::Plain;
+            let rows = if coloured { 2 * lines } else { lines };
+            (style.width.saturating_sub(16 + 24).max(20), rows)
+        }
+        Format::Svg => (320, 160),
+        Format::Html | Format::Json | Format::Csv => (512, 600),
+    };
+    let options = HeatmapOptions {
+        columns: args.columns.unwrap_or(columns),
+        rows: args.rows.unwrap_or(rows),
+        ..HeatmapOptions::default()
+    };
+    let source = common.open()?;
+    let mut report = Heatmap::new(source.header(), common.scope(), options);
+    source.each(|item| {
+        report.push(item);
+        Ok(())
+    })?;
+    common.output.write(&report.finish(), &style)
+}
+
+fn wss(args: WssArgs) -> anyhow::Result<()> {
+    let common = &args.common;
+    let options = WssOptions {
+        min_rate: args.min_rate,
+        percentiles: args.percentiles,
+    };
+    let source = common.open()?;
+    let mut report = Wss::new(source.header(), common.scope(), options);
+    source.each(|item| {
+        report.push(item);
+        Ok(())
+    })?;
+    let style = common.output.style(args.over_time);
+    common.output.write(&report.finish(), &style)
+}
+
+fn idle(args: IdleArgs) -> anyhow::Result<()> {
+    let common = &args.common;
+    let options = IdleOptions {
+        at: args.at,
+        at_least: args.at_least,
+        percentiles: args.percentiles,
+    };
+    let source = common.open()?;
+    let mut report = Idle::new(source.header(), common.scope(), options);
+    source.each(|item| {
+        report.push(item);
+        Ok(())
+    })?;
+    common
+        .output
+        .write(&report.finish(), &common.output.style(false))
+}
+
+fn footprint(args: &FootprintArgs) -> anyhow::Result<()> {
+    let common = &args.common;
+    let source = common.open()?;
+    let mut report = Footprint::new(source.header(), common.scope(), args.min_rate);
+    source.each(|item| {
+        report.push(item);
+        Ok(())
+    })?;
+    let style = common.output.style(args.over_time);
+    common.output.write(&report.finish(), &style)
+}
+
+fn which(text: &str) -> Result<Which, String> {
+    match text {
+        "last" => Ok(Which::Last),
+        "all" => Ok(Which::All),
+        number => number
+            .parse()
+            .map(Which::Number)
+            .map_err(|_| format!("{number:?} is not a number, last or all")),
+    }
 }

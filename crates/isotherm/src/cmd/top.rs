@@ -1,11 +1,61 @@
-//! `isotherm top`: Watch memory accesses live.
+//! `isotherm top`: the live view.
 
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Watch memory accesses live.
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+use anyhow::ensure;
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+use crate::recorder::{MonitorArgs, Session, TargetArgs};
+use crate::view::{self, LiveSource, ReplaySource};
+
+/// Watch live which memory is hot and which is cold, and what watching costs.
+///
+/// Keys: q quit, p pause, s sort, t next target, arrows scroll, ? help.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm top --pid 1234
+  isotherm top --cgroup system.slice/redis.service --cpu-budget 0.5%
+  isotherm top --replay rec.isotherm --speed 4")]
+pub(crate) struct Args {
+    /// Play a record back instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "cgroup", "physical", "simulated", "command"])]
+    replay: Option<PathBuf>,
+
+    /// How many times faster than it happened, with --replay
+    #[arg(long, value_name = "N", default_value_t = 1.0, requires = "replay", value_parser = parse_speed)]
+    speed: f64,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    how: MonitorArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
+        "top draws on a terminal, and this is none; use `isotherm record` and `isotherm report` instead"
+    );
+    if let Some(path) = &args.replay {
+        let title = path.display().to_string();
+        view::run(&mut ReplaySource::open(path, args.speed)?, &title)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut source = LiveSource::new(Session::start(&args.targets, &args.how)?);
+    let shown = view::run(&mut source, "");
+    let mut session = source.into_session();
+    if let Some(mut child) = session.take_child() {
+        isotherm_linux::process::terminate(&mut child);
+        child.wait().ok();
+    }
+    shown.map(|()| ExitCode::SUCCESS)
+}
+
+fn parse_speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(speed) if speed > 0.0 && speed.is_finite() => Ok(speed),
+        _ => Err(format!("'{text}' is not a positive number, e.g. 4")),
+    }
 }

@@ -1,0 +1,113 @@
+//! How long the tick takes that aggregates 100,000 regions: merge, snapshot, split, deal out and
+//! choose the next samples. The goal is 10 ms.
+//!
+//! Every other region is hot, so that tens of thousands remain apart when merged, and splitting them
+//! makes 100,000 again. The engine runs on, as it would in a monitor; only its aggregating ticks are timed.
+
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a bench must read the clock"
+)]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use isotherm_engine::{
+    AddressRange, Attributes, Engine, Facts, Layout, Nanos, PAGE_SIZE, Sample, Strategy, TargetId,
+    Touch,
+};
+
+const REGION: u64 = 1024 * PAGE_SIZE;
+
+/// An engine, and the answers to its last samples.
+struct Run {
+    engine: Engine,
+    touches: Vec<Touch>,
+    now: Nanos,
+}
+
+impl Run {
+    fn new(strategy: Strategy, nr_unlike: u64) -> Self {
+        let attributes = Attributes {
+            min_nr_regions: nr_unlike as u32,
+            max_nr_regions: 2 * nr_unlike as u32,
+            strategy,
+            ..Attributes::faithful()
+        };
+        let engine = Engine::new(attributes).expect("valid attributes");
+        let mut run = Self {
+            engine,
+            touches: Vec::new(),
+            now: Nanos(0),
+        };
+        let ranges = vec![AddressRange::new(0, nr_unlike * REGION)];
+        run.tick(vec![(TargetId(0), Layout::Fixed(ranges))]);
+        for _ in 0..3 {
+            run.aggregate();
+        }
+        run
+    }
+
+    fn tick(&mut self, layouts: Vec<(TargetId, Layout)>) -> (Duration, usize) {
+        let facts = Facts {
+            touches: &self.touches,
+            layouts,
+            ..Facts::default()
+        };
+        let start = Instant::now();
+        let plan = black_box(self.engine.tick(self.now, facts));
+        let elapsed = start.elapsed();
+        self.touches.clear();
+        self.touches.extend(plan.samples.iter().map(touch));
+        self.now = plan.next_tick;
+        (
+            elapsed,
+            plan.snapshots.iter().map(|s| s.regions.len()).sum(),
+        )
+    }
+
+    /// Goes on to the next aggregation; says how long that tick took, and how many regions it gave.
+    fn aggregate(&mut self) -> (Duration, usize) {
+        loop {
+            let (elapsed, nr_shown) = self.tick(Vec::new());
+            if nr_shown > 0 {
+                return (elapsed, nr_shown);
+            }
+        }
+    }
+}
+
+fn touch(sample: &Sample) -> Touch {
+    let hot = (sample.address / REGION).is_multiple_of(2);
+    let accessed = if hot { sample.nr_pages } else { 0 };
+    Touch::Seen {
+        observed: sample.nr_pages,
+        accessed,
+    }
+}
+
+fn aggregate(criterion: &mut Criterion) {
+    // The default strategy does not split all of them.
+    let cases = [
+        ("faithful", Strategy::faithful(), 50_000),
+        ("default", Strategy::default(), 66_000),
+    ];
+    for (name, strategy, nr_unlike) in cases {
+        let mut run = Run::new(strategy, nr_unlike);
+        let before = run.engine.nr_regions();
+        let (_, shown) = run.aggregate();
+        let name = format!("{name}: {before} regions, merged to {shown}");
+        criterion.bench_function(&name, |bencher| {
+            bencher.iter_custom(|times| (0..times).map(|_| run.aggregate().0).sum());
+        });
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(20);
+    targets = aggregate
+}
+criterion_main!(benches);

@@ -1,0 +1,345 @@
+//! What a monitoring context is told: DAMON's monitoring attributes, and what is Isotherm's own.
+//!
+//! The names and the defaults of [`Attributes::faithful`] are DAMON's (`struct damon_attrs`,
+//! `Documentation/admin-guide/mm/damon/usage.rst`). The default attributes are Isotherm's: a budget
+//! instead of intervals, 20 ms / 400 ms to start from since a hot page is then almost surely touched
+//! between two checks, and every [`Strategy`] on.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::address::{Nanos, PAGES_PER_BLOCK};
+
+/// The most checks per aggregation interval; keeps every count well inside 32 bits.
+const NR_SAMPLES_MAX: u64 = 1 << 16;
+/// The most regions: at about 64 bytes each, 1 GiB.
+const NR_REGIONS_MAX: u32 = 1 << 24;
+
+/// How to monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Time between two checks.
+    pub sample_interval: Nanos,
+    /// Time over which checks are counted; then regions are merged, shown and split.
+    pub aggregation_interval: Nanos,
+    /// Time between two looks at the targets' mappings.
+    pub update_interval: Nanos,
+    /// No region grows beyond the monitored bytes divided by this.
+    pub min_nr_regions: u32,
+    /// Regions are split only as far as this allows, all targets together.
+    pub max_nr_regions: u32,
+    /// Tunes the intervals towards a ratio of observed accesses.
+    pub intervals_goal: Option<IntervalsGoal>,
+    /// What is done better than, or just like, DAMON does it.
+    pub strategy: Strategy,
+    /// Lets measured cost rule the intervals and the number of samples.
+    pub budget: Option<CpuBudget>,
+    /// Seed of every random choice.
+    pub seed: u64,
+}
+
+impl Attributes {
+    /// DAMON's own: 5 ms / 100 ms / 1 s, 10 to 1000 regions, one page of each region per check.
+    pub const fn faithful() -> Self {
+        Self {
+            sample_interval: Nanos::from_millis(5),
+            aggregation_interval: Nanos::from_millis(100),
+            update_interval: Nanos::from_millis(1000),
+            min_nr_regions: 10,
+            max_nr_regions: 1000,
+            intervals_goal: None,
+            strategy: Strategy::faithful(),
+            budget: None,
+            seed: 1,
+        }
+    }
+
+    /// How many checks make an aggregation interval.
+    pub fn nr_samples(&self) -> u32 {
+        (self.aggregation_interval.0 / self.sample_interval.0.max(1)).max(1) as u32
+    }
+
+    /// Whether an engine can work with these.
+    pub fn validate(&self) -> Result<(), AttributesError> {
+        let intervals = [
+            ("sampling", self.sample_interval),
+            ("aggregation", self.aggregation_interval),
+            ("update", self.update_interval),
+        ];
+        if let Some((which, _)) = intervals.iter().find(|(_, interval)| interval.0 == 0) {
+            return Err(AttributesError::ZeroInterval { which });
+        }
+        if self.sample_interval > self.aggregation_interval {
+            return Err(AttributesError::Backwards {
+                sample_ns: self.sample_interval.0,
+                aggregation_ns: self.aggregation_interval.0,
+            });
+        }
+        if self.aggregation_interval.0 / self.sample_interval.0 > NR_SAMPLES_MAX {
+            return Err(AttributesError::TooManySamples);
+        }
+        if self.min_nr_regions < 3
+            || self.min_nr_regions > self.max_nr_regions
+            || self.max_nr_regions > NR_REGIONS_MAX
+        {
+            return Err(AttributesError::RegionCounts {
+                min: self.min_nr_regions,
+                max: self.max_nr_regions,
+            });
+        }
+        self.strategy.validate()?;
+        match (&self.intervals_goal, &self.budget) {
+            (Some(_), Some(_)) => Err(AttributesError::TwoMasters),
+            (Some(goal), None) => goal.validate(self.sample_interval),
+            (None, Some(budget)) => budget.validate(self.sample_interval),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl Default for Attributes {
+    fn default() -> Self {
+        Self {
+            sample_interval: Nanos::from_millis(20),
+            aggregation_interval: Nanos::from_millis(400),
+            strategy: Strategy::default(),
+            budget: Some(CpuBudget::default()),
+            ..Self::faithful()
+        }
+    }
+}
+
+/// How samples and regions are chosen. Each part can be switched on alone, so that each can be
+/// measured against the faithful algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strategy {
+    /// Neighbouring pages watched together in one sample: a power of two up to 512. DAMON watches 1.
+    pub cluster_pages: u32,
+    /// Watch only what is populated, instead of the three ranges around the two largest gaps.
+    pub populated_only: bool,
+    /// Take more samples where they tell most, instead of one per region and check.
+    pub weighted_samples: bool,
+    /// Split where page tables and mappings end, and around samples that were unlike their region,
+    /// instead of anywhere.
+    pub aligned_splits: bool,
+}
+
+impl Strategy {
+    /// DAMON's: one page per region and check, three ranges, splits anywhere.
+    pub const fn faithful() -> Self {
+        Self {
+            cluster_pages: 1,
+            populated_only: false,
+            weighted_samples: false,
+            aligned_splits: false,
+        }
+    }
+
+    /// Whether counts are whole numbers, as DAMON's are: a check then answers just yes or no.
+    pub const fn counts_whole(self) -> bool {
+        self.cluster_pages == 1 && !self.weighted_samples
+    }
+
+    fn validate(self) -> Result<(), AttributesError> {
+        if self.cluster_pages.is_power_of_two() && self.cluster_pages <= PAGES_PER_BLOCK as u32 {
+            Ok(())
+        } else {
+            Err(AttributesError::ClusterPages {
+                got: self.cluster_pages,
+            })
+        }
+    }
+}
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Self {
+            cluster_pages: 16,
+            populated_only: true,
+            weighted_samples: true,
+            aligned_splits: true,
+        }
+    }
+}
+
+/// The ratio of observed accesses towards which the intervals are tuned (DAMON's `intervals_goal`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntervalsGoal {
+    /// Accesses to observe, per 10,000 of the most that could be.
+    pub access_bp: u32,
+    /// Aggregation intervals between two tunings.
+    pub aggregations: u32,
+    /// Least sampling interval.
+    pub min_sample_interval: Nanos,
+    /// Largest sampling interval.
+    pub max_sample_interval: Nanos,
+}
+
+impl IntervalsGoal {
+    fn validate(&self, sample_interval: Nanos) -> Result<(), AttributesError> {
+        let bounds = self.min_sample_interval..=self.max_sample_interval;
+        if self.access_bp == 0 || self.access_bp > 10_000 || self.aggregations == 0 {
+            Err(AttributesError::Goal)
+        } else if self.min_sample_interval.0 == 0 || !bounds.contains(&sample_interval) {
+            Err(AttributesError::OutsideGoal {
+                sample_ns: sample_interval.0,
+                min_ns: self.min_sample_interval.0,
+                max_ns: self.max_sample_interval.0,
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Default for IntervalsGoal {
+    /// damo's: 4 % every 3 aggregations, between 5 ms and 10 s.
+    fn default() -> Self {
+        Self {
+            access_bp: 400,
+            aggregations: 3,
+            min_sample_interval: Nanos::from_millis(5),
+            max_sample_interval: Nanos::from_millis(10_000),
+        }
+    }
+}
+
+/// How much CPU time monitoring may take, and how far it may stretch the sampling interval for that.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuBudget {
+    /// Share of one CPU, what is taken from the targets included: 0.01 is 1 %.
+    pub share: f64,
+    /// Largest sampling interval. The least is the one that the attributes begin with.
+    pub max_sample_interval: Nanos,
+}
+
+impl CpuBudget {
+    /// `share` of one CPU, sampling every 10 s at least.
+    pub const fn new(share: f64) -> Self {
+        Self {
+            share,
+            max_sample_interval: Nanos::from_millis(10_000),
+        }
+    }
+
+    fn validate(&self, sample_interval: Nanos) -> Result<(), AttributesError> {
+        // Not a range check alone: NaN must fail as well.
+        if !(self.share > 0.0 && self.share <= 1.0) {
+            Err(AttributesError::BudgetShare { got: self.share })
+        } else if sample_interval > self.max_sample_interval {
+            Err(AttributesError::BudgetBounds {
+                sample_ns: sample_interval.0,
+                max_ns: self.max_sample_interval.0,
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Default for CpuBudget {
+    fn default() -> Self {
+        Self::new(0.01)
+    }
+}
+
+/// Why attributes were refused.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum AttributesError {
+    #[error("the {which} interval is zero; give it at least a millisecond or so")]
+    #[expect(missing_docs, reason = "the message says it")]
+    ZeroInterval { which: &'static str },
+    #[error(
+        "the sampling interval ({sample_ns} ns) is longer than the aggregation interval \
+         ({aggregation_ns} ns); lengthen the latter"
+    )]
+    #[expect(missing_docs, reason = "the message says it")]
+    Backwards { sample_ns: u64, aggregation_ns: u64 },
+    #[error("over 65,536 samples in an aggregation interval; lengthen the sampling interval")]
+    #[expect(missing_docs, reason = "the message says it")]
+    TooManySamples,
+    #[error(
+        "cannot keep between {min} and {max} regions; the least must be 3 or more, and no more \
+         than the most, which ends at 16,777,216"
+    )]
+    #[expect(missing_docs, reason = "the message says it")]
+    RegionCounts { min: u32, max: u32 },
+    #[error("cannot watch {got} pages at once; choose a power of two from 1 to 512")]
+    #[expect(missing_docs, reason = "the message says it")]
+    ClusterPages { got: u32 },
+    #[error("an intervals goal and a CPU budget would both rule the intervals; give only one")]
+    #[expect(missing_docs, reason = "the message says it")]
+    TwoMasters,
+    #[error(
+        "an intervals goal needs an access ratio of 1 to 10,000 (per 10,000) and at least one \
+         aggregation"
+    )]
+    #[expect(missing_docs, reason = "the message says it")]
+    Goal,
+    #[error(
+        "the sampling interval ({sample_ns} ns) lies outside the intervals goal's bounds \
+         ({min_ns} to {max_ns} ns); move one of them"
+    )]
+    #[expect(missing_docs, reason = "the message says it")]
+    OutsideGoal {
+        sample_ns: u64,
+        min_ns: u64,
+        max_ns: u64,
+    },
+    #[error("a CPU budget of {got} of a CPU makes no sense; give more than 0, at most 1 (100 %)")]
+    #[expect(missing_docs, reason = "the message says it")]
+    BudgetShare { got: f64 },
+    #[error(
+        "the sampling interval ({sample_ns} ns) exceeds the budget's largest ({max_ns} ns); \
+         shorten it"
+    )]
+    #[expect(missing_docs, reason = "the message says it")]
+    BudgetBounds { sample_ns: u64, max_ns: u64 },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut Attributes), wanted: &str) {
+        let mut attributes = Attributes::faithful();
+        change(&mut attributes);
+        let got = attributes.validate().map_err(|error| error.to_string());
+        match got {
+            Ok(()) => assert_eq!(wanted, "fine"),
+            Err(message) => assert!(message.contains(wanted), "{message:?} lacks {wanted:?}"),
+        }
+    }
+
+    #[test]
+    fn attributes_are_refused_with_the_reason() {
+        check(|_| (), "fine");
+        check(|a| *a = Attributes::default(), "fine");
+        check(
+            |a| a.sample_interval = Nanos(0),
+            "sampling interval is zero",
+        );
+        check(|a| a.sample_interval = Nanos::from_millis(200), "lengthen");
+        check(|a| a.sample_interval = Nanos(1), "65,536");
+        check(|a| a.min_nr_regions = 2, "between 2 and 1000");
+        check(|a| a.max_nr_regions = 9, "between 10 and 9");
+        check(|a| a.strategy.cluster_pages = 24, "24 pages");
+        check(|a| a.strategy.cluster_pages = 1024, "1024 pages");
+        check(|a| a.budget = Some(CpuBudget::new(f64::NAN)), "NaN");
+        check(|a| a.budget = Some(CpuBudget::new(0.0)), "more than 0");
+        check(
+            |a| {
+                a.budget = Some(CpuBudget::default());
+                a.intervals_goal = Some(IntervalsGoal::default());
+            },
+            "only one",
+        );
+        check(
+            |a| {
+                a.sample_interval = Nanos::from_millis(1);
+                a.intervals_goal = Some(IntervalsGoal::default());
+            },
+            "outside",
+        );
+    }
+}

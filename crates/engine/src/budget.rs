@@ -1,0 +1,215 @@
+//! Keeping a cost within a budget.
+//!
+//! Problem: what a look at memory costs cannot be known beforehand: it depends on the kernel, on the
+//! virtualisation, on how many threads of the target run, and on how much of what is looked at was
+//! accessed. A user can say, however, what watching may cost: 1 % of a CPU.
+//!
+//! Approach: measure, and adapt the *pace* of the work, in proportion to which the cost is expected
+//! to grow: 1 is the pace one starts with, 0.5 means half as much work per second. Decrease at once
+//! and in proportion when the cost since the last change exceeds the budget; increase gently, by a
+//! tenth twice a second, while there is room (the additive-increase, multiplicative-decrease idea of
+//! TCP's congestion control, Jacobson 1988). What was spent too much within the last seconds is
+//! paid back, so that the average over these seconds, not just the next second, meets the budget.
+//!
+//! Limits: it reacts to what has been spent. Work that suddenly gets dearer overspends until the
+//! next update; a fixed cost that alone exceeds the budget cannot be lowered below the least pace.
+
+use std::collections::VecDeque;
+
+use crate::address::Nanos;
+use crate::port::Cost;
+
+/// The seconds over which the budget is to be met.
+const WINDOW: Nanos = Nanos::from_millis(4_000);
+/// Least time between two points of the window, which bounds their number.
+const STEP: Nanos = Nanos::from_millis(100);
+/// Least time over which a cost is trusted, and between two increases.
+const TRUSTED: Nanos = Nanos::from_millis(500);
+/// Aims a little below the budget, as costs vary.
+const HEADROOM: f64 = 0.9;
+/// Below this share of the budget there is room for more.
+const ROOM: f64 = 0.8;
+const INCREASE: f64 = 1.1;
+/// No decrease goes further at once: a single measure may be an outlier.
+const DECREASE_MAX: f64 = 0.1;
+
+/// Adapts the pace of some work so that its measured cost stays within a share of one CPU.
+///
+/// Pure: the time and the cost are told to it. Call [`BudgetController::update`] after each piece
+/// of work, and do the next one at the pace it returns:
+///
+/// ```
+/// use isotherm_engine::{BudgetController, Cost, Nanos};
+///
+/// let mut controller = BudgetController::new(0.01, 0.01..=4.0);
+/// let mut cost = Cost::default();
+/// let mut pace = 1.0;
+/// for tick in 0..3000 {
+///     // Each 20 ms some work that takes 1 ms at pace 1: 5 % of a CPU.
+///     cost.monitor_cpu = cost.monitor_cpu + Nanos((1e6 * pace) as u64);
+///     pace = controller.update(Nanos::from_millis(20 * tick), cost);
+/// }
+/// assert!((0.15..=0.2).contains(&pace), "1 % is a fifth of that");
+/// ```
+#[derive(Clone, Debug)]
+pub struct BudgetController {
+    share: f64,
+    least: f64,
+    most: f64,
+    pace: f64,
+    /// Points in time and CPU time spent up to them, over the last [`WINDOW`].
+    window: VecDeque<(Nanos, Nanos)>,
+    /// The point at which the pace was last changed.
+    changed: Option<(Nanos, Nanos)>,
+    latest: Option<(Nanos, Nanos)>,
+}
+
+impl BudgetController {
+    /// A controller that allows `share` of a CPU (0.01 is 1 %) and moves the pace within `bounds`,
+    /// from 1 or the bound next to it.
+    ///
+    /// # Panics
+    /// If the bounds are not positive, or backwards.
+    pub fn new(share: f64, bounds: std::ops::RangeInclusive<f64>) -> Self {
+        let (least, most) = (*bounds.start(), *bounds.end());
+        assert!(0.0 < least && least <= most, "a pace is positive");
+        Self {
+            share,
+            least,
+            most,
+            pace: 1.0_f64.clamp(least, most),
+            window: VecDeque::new(),
+            changed: None,
+            latest: None,
+        }
+    }
+
+    /// The pace in force.
+    pub fn pace(&self) -> f64 {
+        self.pace
+    }
+
+    /// The share of a CPU that was spent over the last seconds; `None` before there is enough to
+    /// tell.
+    pub fn measured_share(&self) -> Option<f64> {
+        let (first, last) = (*self.window.front()?, self.latest?);
+        (last.0.since(first.0) >= TRUSTED).then(|| share_between(first, last))
+    }
+
+    /// Learns what has been spent up to `now` (monitor and induced CPU time; `cost` is a total since
+    /// the start) and says the pace from now on.
+    pub fn update(&mut self, now: Nanos, cost: Cost) -> f64 {
+        let point = (now, cost.monitor_cpu + cost.induced_cpu);
+        self.latest = Some(point);
+        self.remember(point);
+        let changed = *self.changed.get_or_insert(point);
+        let elapsed = now.since(changed.0);
+        if elapsed < TRUSTED {
+            return self.pace;
+        }
+        let measured = share_between(changed, point);
+        let allowed = self.allowed(point);
+        if measured > allowed {
+            let factor = (HEADROOM * allowed / measured).max(DECREASE_MAX);
+            self.change(factor, point);
+        } else if measured < ROOM * allowed {
+            self.change(INCREASE, point);
+        } else if elapsed >= WINDOW {
+            // A measure over a long calm would not notice a change for as long again.
+            self.changed = Some(point);
+        }
+        self.pace
+    }
+
+    /// The share that may be spent next, so that with what was spent the window meets the budget.
+    fn allowed(&self, now: (Nanos, Nanos)) -> f64 {
+        let first = self.window.front().copied().unwrap_or(now);
+        let earned = self.share * now.0.since(first.0).as_secs_f64();
+        let debt = (now.1.since(first.1).as_secs_f64() - earned).max(0.0);
+        // Never to nothing: who does not look at all does not learn what looking costs now.
+        (self.share - debt / WINDOW.as_secs_f64()).max(self.share / 4.0)
+    }
+
+    fn change(&mut self, factor: f64, point: (Nanos, Nanos)) {
+        self.pace = (self.pace * factor).clamp(self.least, self.most);
+        self.changed = Some(point);
+    }
+
+    fn remember(&mut self, point: (Nanos, Nanos)) {
+        if self
+            .window
+            .back()
+            .is_none_or(|last| point.0.since(last.0) >= STEP)
+        {
+            self.window.push_back(point);
+        }
+        // The first point kept is the youngest that is a whole window old.
+        while self
+            .window
+            .get(1)
+            .is_some_and(|second| point.0.since(second.0) >= WINDOW)
+        {
+            self.window.pop_front();
+        }
+    }
+}
+
+fn share_between(from: (Nanos, Nanos), to: (Nanos, Nanos)) -> f64 {
+    let elapsed = to.0.since(from.0).as_secs_f64();
+    if elapsed > 0.0 {
+        to.1.since(from.1).as_secs_f64() / elapsed
+    } else {
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Works for `seconds` every 20 ms, where `price(second)` is the share of a CPU that pace 1
+    /// costs; returns the largest share of any 4 s after the first 2 s, and the last pace.
+    fn work(share: f64, seconds: u64, price: impl Fn(u64) -> f64) -> (f64, f64) {
+        let mut controller = BudgetController::new(share, 0.001..=4.0);
+        let mut spent = Vec::new();
+        let mut cost = Cost::default();
+        for tick in 0..seconds * 50 {
+            let now = Nanos::from_millis(tick * 20);
+            let cpu = 0.02 * price(tick / 50) * controller.pace();
+            cost.induced_cpu = cost.induced_cpu + Nanos((cpu * 1e9) as u64);
+            controller.update(now, cost);
+            spent.push(cost.induced_cpu.as_secs_f64());
+        }
+        let worst = spent[100..]
+            .windows(200)
+            .map(|w| (w[199] - w[0]) / (199.0 * 0.02));
+        (worst.fold(0.0, f64::max), controller.pace())
+    }
+
+    fn check(price: f64, wanted_pace: std::ops::RangeInclusive<f64>) {
+        let (worst, pace) = work(0.01, 60, |_| price);
+        assert!(
+            worst <= 0.0101,
+            "4 s took {worst} of a CPU at price {price}"
+        );
+        assert!(wanted_pace.contains(&pace), "pace {pace} at price {price}");
+    }
+
+    #[test]
+    fn the_pace_follows_the_price() {
+        check(0.0, 4.0..=4.0);
+        check(0.001, 4.0..=4.0);
+        check(0.01, 0.75..=1.0);
+        check(0.10, 0.075..=0.1);
+        check(0.50, 0.015..=0.02);
+    }
+
+    #[test]
+    fn an_overrun_is_paid_back() {
+        // The price rises tenfold after 30 s; after a few seconds more the average is right again.
+        let (_, pace) = work(0.01, 60, |second| if second < 30 { 0.005 } else { 0.05 });
+        assert!((0.13..=0.2).contains(&pace), "pace {pace}");
+        let (worst, _) = work(0.01, 60, |second| if second < 30 { 0.05 } else { 0.005 });
+        assert!(worst <= 0.0101, "{worst}");
+    }
+}

@@ -1,0 +1,385 @@
+//! Regions: neighbouring pages of about the same access frequency, kept in flat vectors.
+//!
+//! Problem: to know the temperature of terabytes one cannot look at every page. DAMON assumes that
+//! the pages of a region behave alike, checks a few of them, and then corrects the assumption: it
+//! merges neighbours that turned out alike and splits every region at random, so that unlike parts
+//! separate themselves in the next interval.
+//!
+//! Approach: `mm/damon/core.c` of Linux 6.x (`damon_merge_regions_of`, `damon_split_regions_of`,
+//! `damon_set_regions`), on vectors that are swept once, instead of lists of boxes. Counts carry a
+//! fixed-point fraction, since several pages may be checked at once; integers keep results the same
+//! everywhere. Unlike the kernel, a region about which nothing could be observed stays apart from
+//! known ones: unknown is not cold.
+//!
+//! Random splits alone need very many tries to single out a hot 2 MiB among cold gigabytes. A cluster
+//! of which nearly every page was accessed, in a region that is cold otherwise (or the reverse),
+//! tells where to look, so it may be cut out with its page table ([`Cuts::Telling`]). In the
+//! synthetic world of `benches/strategies.rs` with 205 such pieces this raises recall from 0.2 to 1.
+//!
+//! Limits: a region never spans two ranges, so there are at least as many regions as ranges.
+
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use crate::sampler::Dice;
+
+/// The grain of aligned splits in small regions: sixteen pages, the largest common cluster.
+const SMALL_GRAIN: u64 = 16 * PAGE_SIZE;
+
+/// A region, and what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    pub(crate) range: AddressRange,
+    /// Pages found accessed in this interval, of `observed` ones.
+    pub(crate) accessed: u32,
+    pub(crate) observed: u32,
+    /// Estimate for the interval that just ended, in fractions (see [`Region::settle`]). Where
+    /// nothing was observed it is the one before, and `known` is false.
+    pub(crate) nr_accesses: u32,
+    pub(crate) last_nr_accesses: u32,
+    pub(crate) known: bool,
+    pub(crate) age: u32,
+    pub(crate) age_ns: Nanos,
+    /// Where the last sample of which nearly every page, or hardly any, was accessed lay.
+    pub(crate) hit: Option<u64>,
+    pub(crate) miss: Option<u64>,
+    /// Samples per check, in 1/256; and what is left over from the checks before.
+    pub(crate) quota: u16,
+    pub(crate) credit: u16,
+}
+
+impl Region {
+    pub(crate) fn new(range: AddressRange) -> Self {
+        Self {
+            range,
+            accessed: 0,
+            observed: 0,
+            nr_accesses: 0,
+            last_nr_accesses: 0,
+            known: false,
+            age: 0,
+            age_ns: Nanos(0),
+            hit: None,
+            miss: None,
+            quota: 256,
+            credit: 0,
+        }
+    }
+
+    /// Counts the answer to a sample at `address`.
+    pub(crate) fn count(&mut self, address: u64, observed: u32, accessed: u32) {
+        if accessed >= observed - observed / 4 {
+            self.hit = Some(address);
+        } else if accessed <= observed / 4 {
+            self.miss = Some(address);
+        }
+        self.observed = self.observed.saturating_add(observed);
+        // A probe that claims more accesses than pages is wrong; the count stays a share.
+        self.accessed = self.accessed.saturating_add(accessed.min(observed));
+    }
+
+    /// Turns the counts of the interval into `nr_accesses`: the share of observed pages that were
+    /// accessed, in units of 1/`fraction` of one of `nr_samples` checks. With one page per check
+    /// and a fraction of 1 that is the number of checks which found an access, as in DAMON; where
+    /// some checks told nothing, or more were made, it is scaled to the same measure.
+    pub(crate) fn settle(&mut self, nr_samples: u32, fraction: u32) {
+        self.known = self.observed > 0;
+        if self.known {
+            let full = u64::from(nr_samples) * u64::from(fraction);
+            self.nr_accesses = (u64::from(self.accessed) * full / u64::from(self.observed)) as u32;
+        } else {
+            self.nr_accesses = self.last_nr_accesses;
+        }
+    }
+
+    /// One interval older, or young again where the access frequency changed: by more than
+    /// `threshold`, or between none (less than half an access) and some. Nothing known, no change.
+    pub(crate) fn grow_old(&mut self, threshold: u32, fraction: u32, elapsed: Nanos) {
+        if !self.known {
+            return;
+        }
+        let none = |nr: u32| nr < fraction.div_ceil(2);
+        if self.nr_accesses.abs_diff(self.last_nr_accesses) > threshold
+            || none(self.nr_accesses) != none(self.last_nr_accesses)
+        {
+            self.age = 0;
+            self.age_ns = Nanos(0);
+        } else {
+            self.age = self.age.saturating_add(1);
+            self.age_ns = self.age_ns + elapsed;
+        }
+    }
+
+    /// Begins a new interval.
+    pub(crate) fn reset(&mut self) {
+        self.last_nr_accesses = self.nr_accesses;
+        self.hit = None;
+        self.miss = None;
+        self.accessed = 0;
+        self.observed = 0;
+    }
+
+    fn pages(&self) -> u64 {
+        self.range.len() / PAGE_SIZE
+    }
+
+    /// Takes in the right neighbour; what both have is weighted by size.
+    fn absorb(&mut self, right: &Self) {
+        let (l, r) = (self.pages(), right.pages());
+        let blend = |a: u64, b: u64| {
+            let sum = u128::from(a) * u128::from(l) + u128::from(b) * u128::from(r);
+            (sum / u128::from(l + r)) as u64
+        };
+        self.nr_accesses = match (self.known, right.known) {
+            (true, false) => self.nr_accesses,
+            (false, true) => right.nr_accesses,
+            _ => blend(self.nr_accesses.into(), right.nr_accesses.into()) as u32,
+        };
+        self.last_nr_accesses =
+            blend(self.last_nr_accesses.into(), right.last_nr_accesses.into()) as u32;
+        self.age = blend(self.age.into(), right.age.into()) as u32;
+        self.age_ns = Nanos(blend(self.age_ns.0, right.age_ns.0));
+        self.hit = self.hit.or(right.hit);
+        self.miss = self.miss.or(right.miss);
+        self.known |= right.known;
+        self.accessed = self.accessed.saturating_add(right.accessed);
+        self.observed = self.observed.saturating_add(right.observed);
+        self.range.end = right.range.end;
+    }
+}
+
+/// Which neighbours may become one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Likeness {
+    /// The most that their `nr_accesses` differ.
+    pub(crate) threshold: u32,
+    /// The most bytes that they have together.
+    pub(crate) size_limit: u64,
+    /// Also those of which one is unknown: only where there are too many regions otherwise.
+    pub(crate) forced: bool,
+}
+
+/// Merges neighbours that are alike.
+pub(crate) fn merge(regions: &mut Vec<Region>, like: Likeness) {
+    let mut kept = 0;
+    for i in 0..regions.len() {
+        let right = regions[i];
+        if kept > 0 {
+            let left = &mut regions[kept - 1];
+            if left.range.end == right.range.start
+                && (like.forced || left.known == right.known)
+                && left.nr_accesses.abs_diff(right.nr_accesses) <= like.threshold
+                && left.range.len() + right.range.len() <= like.size_limit
+            {
+                left.absorb(&right);
+                continue;
+            }
+        }
+        regions[kept] = right;
+        kept += 1;
+    }
+    regions.truncate(kept);
+}
+
+/// How regions are split.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cuts<'a> {
+    /// At any page: DAMON's way.
+    Anywhere,
+    /// Where heat is likelier to change: around a sample that was unlike its region; at a mapping's
+    /// end if one is near; where a page table ends (2 MiB), in regions of at least two of them; at
+    /// multiples of 16 pages in smaller ones.
+    Telling {
+        /// Where mappings start or end, ascending.
+        boundaries: &'a [u64],
+        /// The `nr_accesses` of a region that is always accessed.
+        full: u32,
+        /// There are many regions already: leave alone those of a block or less that seem uniform.
+        crowded: bool,
+    },
+}
+
+impl Cuts<'_> {
+    /// A point 10 to 90 % into `range`, or about there; `None` where it cannot be cut so.
+    fn choose(self, range: AddressRange, dice: &mut Dice) -> Option<u64> {
+        let size = range.len();
+        if size <= 2 * PAGE_SIZE {
+            return None;
+        }
+        let tenths = 1 + dice.below(9);
+        let offset = (u128::from(size) * u128::from(tenths) / 10) as u64;
+        let cut = match self {
+            Self::Anywhere => range.start + offset / PAGE_SIZE * PAGE_SIZE,
+            Self::Telling { boundaries, .. } => {
+                let point = range.start + offset;
+                nearest(boundaries, point)
+                    .filter(|b| range.start < *b && *b < range.end)
+                    .filter(|b| b.abs_diff(point) <= size / 8)
+                    .unwrap_or_else(|| {
+                        let grain = grain(size);
+                        (point + grain / 2) / grain * grain
+                    })
+            }
+        };
+        (range.start < cut && cut < range.end).then_some(cut)
+    }
+
+    fn spares(self, region: &Region) -> bool {
+        matches!(self, Self::Telling { crowded: true, .. }) && region.range.len() <= BLOCK_SIZE
+    }
+
+    /// The block around the region's odd sample, to be cut out of it.
+    fn odd_block(self, region: &Region) -> Option<AddressRange> {
+        let Self::Telling { full, .. } = self else {
+            return None;
+        };
+        let odd = if region.nr_accesses < full / 2 {
+            region.hit
+        } else {
+            region.miss
+        }?;
+        let grain = grain(region.range.len());
+        let start = odd / grain * grain;
+        AddressRange::new(start, start.saturating_add(grain)).intersection(region.range)
+    }
+}
+
+fn grain(size: u64) -> u64 {
+    if size >= 2 * BLOCK_SIZE {
+        BLOCK_SIZE
+    } else {
+        SMALL_GRAIN
+    }
+}
+
+/// The element of ascending `points` that is nearest to `to`.
+fn nearest(points: &[u64], to: u64) -> Option<u64> {
+    let at = points.partition_point(|point| *point < to);
+    let below = at.checked_sub(1).map(|i| points[i]);
+    [below, points.get(at).copied()]
+        .into_iter()
+        .flatten()
+        .min_by_key(|point| point.abs_diff(to))
+}
+
+/// Splits every region into up to `nr_parts` (2 or 3), each like the whole. Cutting out an odd block
+/// may take a part more, as long as `extra` parts are left. `spare` is working room.
+pub(crate) fn split(
+    regions: &mut Vec<Region>,
+    spare: &mut Vec<Region>,
+    nr_parts: u32,
+    extra: &mut usize,
+    cuts: Cuts<'_>,
+    dice: &mut Dice,
+) {
+    spare.clear();
+    for region in regions.iter() {
+        let mut left = *region;
+        let first = spare.len();
+        // As in the kernel the left part is split again, so parts are found from right to left.
+        let mut cut_at = |left: &mut Region, cut: u64| {
+            if left.range.start < cut && cut < left.range.end {
+                let range = AddressRange::new(cut, left.range.end);
+                left.range.end = cut;
+                spare.push(Region { range, ..*left });
+            }
+        };
+        match cuts.odd_block(region) {
+            // Not always: the odd part may be far larger than a block, which halving finds sooner.
+            Some(block) if (nr_parts > 2 || *extra > 0) && dice.below(2) == 0 => {
+                cut_at(&mut left, block.end);
+                cut_at(&mut left, block.start);
+            }
+            None if cuts.spares(region) => {}
+            _ => {
+                for _ in 1..nr_parts {
+                    if let Some(cut) = cuts.choose(left.range, dice) {
+                        cut_at(&mut left, cut);
+                    }
+                }
+            }
+        }
+        spare.push(left);
+        *extra = extra.saturating_sub((spare.len() - first).saturating_sub(nr_parts as usize));
+        spare[first..].reverse();
+    }
+    std::mem::swap(regions, spare);
+}
+
+/// Divides regions of more than `size_limit` bytes evenly. `spare` is working room.
+pub(crate) fn divide(regions: &mut Vec<Region>, spare: &mut Vec<Region>, size_limit: u64) {
+    if regions
+        .iter()
+        .all(|region| region.range.len() <= size_limit)
+    {
+        return;
+    }
+    spare.clear();
+    for region in regions.iter() {
+        let pages = region.pages();
+        let nr_parts = region
+            .range
+            .len()
+            .div_ceil(size_limit)
+            .clamp(1, pages.max(1));
+        let mut rest = *region;
+        for i in 1..nr_parts {
+            let pages_before = (u128::from(pages) * u128::from(i) / u128::from(nr_parts)) as u64;
+            let cut = region.range.start + pages_before * PAGE_SIZE;
+            let mut part = rest;
+            part.range.end = cut;
+            rest.range.start = cut;
+            spare.push(part);
+        }
+        spare.push(rest);
+    }
+    std::mem::swap(regions, spare);
+}
+
+/// Fits `regions` to new `ranges` (ascending, apart): what lies outside goes, the first and last
+/// region of each range are stretched to its ends, and holes get regions of their own. `spare` is
+/// working room.
+pub(crate) fn set_ranges(
+    regions: &mut Vec<Region>,
+    spare: &mut Vec<Region>,
+    ranges: &[AddressRange],
+) {
+    spare.clear();
+    let mut from = 0;
+    for range in ranges {
+        let first = spare.len();
+        while regions
+            .get(from)
+            .is_some_and(|r| r.range.end <= range.start)
+        {
+            from += 1;
+        }
+        for region in regions[from..]
+            .iter()
+            .take_while(|r| r.range.start < range.end)
+        {
+            let Some(clipped) = region.range.intersection(*range) else {
+                continue;
+            };
+            if let Some(hole) = spare[first..]
+                .last()
+                .and_then(|last| AddressRange::checked(last.range.end, clipped.start))
+            {
+                spare.push(Region::new(hole));
+            }
+            spare.push(Region {
+                range: clipped,
+                ..*region
+            });
+        }
+        match &mut spare[first..] {
+            [] => spare.push(Region::new(*range)),
+            [.., last] => {
+                last.range.end = range.end;
+                spare[first].range.start = range.start;
+            }
+        }
+    }
+    std::mem::swap(regions, spare);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Choosing what to look at: random pages, and how many of them in each region.
+//!
+//! Problem: each look at a page costs, most of all where the page was accessed since its accessed
+//! bit must then be cleared (about 7 us against 0.5 us, see DESIGN.md). DAMON looks at one page of
+//! every region at every check, the empty gigabyte and the well-known hot megabyte alike.
+//!
+//! Approach: *clusters*: some neighbouring pages cost hardly more than one, and together give a
+//! fraction instead of a yes or no. *Weights*: stratified sampling with optimal allocation (Neyman
+//! 1934; Cochran, *Sampling Techniques*, 5.5): the error of a sum over strata is least for a given
+//! cost when each stratum gets samples in proportion to size x deviation / sqrt(cost). A share of
+//! the samples is dealt out evenly, since a region that seems all cold may hide a hot corner.
+//!
+//! Limits: the pages of a cluster are alike more often than not, so a cluster of 16 tells less than
+//! 16 pages would that lie apart.
+
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use crate::address::{AddressRange, PAGE_SIZE};
+use crate::port::Sample;
+use crate::region::Region;
+use crate::snapshot::TargetId;
+
+/// The unit of [`Region::quota`].
+const WHOLE: u32 = 256;
+/// The most samples of one region in one check.
+const SAMPLES_MAX: u32 = 8;
+/// The share of samples that is dealt out evenly.
+const EVEN_SHARE: f64 = 0.3;
+/// What a look at an accessed page costs more than one at an idle page, as a multiple of the latter.
+const ACCESSED_EXTRA_COST: f64 = 9.0;
+
+/// The engine's one source of randomness.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(Pcg64Mcg);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Pcg64Mcg::seed_from_u64(seed))
+    }
+
+    /// A number from 0 to `bound - 1`. Multiply and shift: for the bounds used here (pages of an
+    /// address space) the bias is under one in ten million.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// A random page of `range` with its neighbours: `cluster_pages` of them, aligned to their number
+/// (so they never cross a page table), less what lies outside of `range`.
+pub(crate) fn cluster(
+    target: TargetId,
+    range: AddressRange,
+    cluster_pages: u32,
+    dice: &mut Dice,
+) -> Sample {
+    let page = range.start + dice.below(range.len() / PAGE_SIZE) * PAGE_SIZE;
+    let size = u64::from(cluster_pages) * PAGE_SIZE;
+    let aligned = page / size * size;
+    let start = aligned.max(range.start);
+    let end = (aligned.saturating_add(size)).min(range.end);
+    Sample {
+        target,
+        address: start,
+        nr_pages: ((end - start) / PAGE_SIZE) as u32,
+    }
+}
+
+impl Region {
+    /// How many samples to take now. What is less than a whole one is saved for the next check.
+    pub(crate) fn draw(&mut self) -> u32 {
+        let credit = u32::from(self.credit) + u32::from(self.quota);
+        self.credit = (credit % WHOLE) as u16;
+        credit / WHOLE
+    }
+}
+
+/// Deals out samples among regions for the next interval: on average `per_region` per region and
+/// check, more where they tell most. Every region gets at least one in the whole interval.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deal {
+    even: f64,
+    per_weight: f64,
+    floor: u32,
+    full: f64,
+}
+
+impl Deal {
+    pub(crate) fn new<'a>(
+        regions: impl Iterator<Item = &'a Region>,
+        per_region: f64,
+        nr_samples: u32,
+        fraction: u32,
+    ) -> Self {
+        let full = f64::from(nr_samples) * f64::from(fraction);
+        let (mut nr_regions, mut weights) = (0_u32, 0.0);
+        for region in regions {
+            nr_regions += 1;
+            weights += weight(region, full);
+        }
+        let total = per_region * f64::from(nr_regions);
+        Self {
+            even: per_region * EVEN_SHARE,
+            per_weight: total * (1.0 - EVEN_SHARE) / f64::max(weights, f64::MIN_POSITIVE),
+            // Two in the interval: whatever credit is left over, one of them is drawn.
+            floor: (2 * WHOLE).div_ceil(nr_samples).clamp(WHOLE / 8, WHOLE),
+            full,
+        }
+    }
+
+    /// Sets the region's quota, and a random credit so that slow regions don't all come at once.
+    pub(crate) fn hand_out(&self, region: &mut Region, dice: &mut Dice) {
+        let share = self.even + self.per_weight * weight(region, self.full);
+        let quota = (share * f64::from(WHOLE)) as u32;
+        region.quota = quota.clamp(self.floor, SAMPLES_MAX * WHOLE) as u16;
+        region.credit = dice.below(u64::from(WHOLE)) as u16;
+    }
+}
+
+/// Size x deviation / sqrt(cost). The rate is drawn a little to the middle: that none of a few
+/// pages was accessed does not make a region surely cold.
+fn weight(region: &Region, full: f64) -> f64 {
+    let rate = if region.known {
+        f64::from(region.last_nr_accesses) / full
+    } else {
+        0.5
+    };
+    let rate = 0.02 + 0.96 * rate.min(1.0);
+    let deviation = (rate * (1.0 - rate)).sqrt();
+    region.range.len() as f64 * deviation / (1.0 + ACCESSED_EXTRA_COST * rate).sqrt()
+}

@@ -1,0 +1,84 @@
+//! What may be spent: a token bucket that fills with a share of one CPU and pays measured cost.
+
+use crate::address::Nanos;
+use crate::port::Cost;
+
+/// Clearing a whole block costs about as much as this many clusters: one flush each, but 512
+/// entries at 0.09 us instead of 16 (a cluster costs 7 to 19 us while the target runs).
+pub(super) const UNITS_PER_ARM: f64 = 4.0;
+
+/// How much time's share may be saved up, in seconds: a quiet spell pays for a burst.
+const SAVED_SECONDS: f64 = 3.0;
+/// At most this share of one CPU is spent within a tick's time, whatever was saved: a burst must
+/// not be felt either.
+const BURST_SHARE: f64 = 0.05;
+const FIRST_GUESS_NS: f64 = 10_000.0;
+
+#[derive(Debug)]
+pub(super) struct Purse {
+    share: f64,
+    balance_ns: f64,
+    ns_per_unit: f64,
+    spent_units: f64,
+    last: Nanos,
+    last_cost: Option<f64>,
+}
+
+impl Purse {
+    pub(super) fn new(share: f64, now: Nanos) -> Self {
+        Self {
+            share,
+            balance_ns: share * SAVED_SECONDS * 1e9,
+            ns_per_unit: FIRST_GUESS_NS,
+            spent_units: 0.0,
+            last: now,
+            last_cost: None,
+        }
+    }
+
+    /// How many units (cleared clusters) may be spent in this tick.
+    pub(super) fn allow(&mut self, now: Nanos, cost: &Cost) -> f64 {
+        let elapsed = now.since(self.last).0 as f64;
+        self.last = now;
+        let total = (cost.monitor_cpu.0 + cost.induced_cpu.0) as f64;
+        // What was used up before the first tick (loading the program) is the price of starting.
+        let paid = total - self.last_cost.replace(total).unwrap_or(total);
+        let most = self.share * SAVED_SECONDS * 1e9;
+        self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
+        if self.spent_units >= 8.0 {
+            let seen = (paid / self.spent_units).clamp(500.0, 200_000.0);
+            self.ns_per_unit += (seen - self.ns_per_unit) * 0.1;
+        }
+        self.spent_units = 0.0;
+        let burst = elapsed.max(1e6) * BURST_SHARE.max(self.share);
+        (self.balance_ns.min(burst) / self.ns_per_unit).max(0.0)
+    }
+
+    /// Says how many units the plan uses.
+    pub(super) fn spend(&mut self, units: f64) {
+        self.spent_units = units;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn over_time_no_more_than_the_share_is_spent() {
+        let mut purse = Purse::new(0.01, Nanos(0));
+        let (mut cpu, mut now) = (0.0, Nanos(0));
+        for _ in 0..5000 {
+            now = now + Nanos::from_millis(20);
+            let cost = Cost {
+                monitor_cpu: Nanos(cpu as u64),
+                ..Cost::default()
+            };
+            let units = purse.allow(now, &cost).floor();
+            purse.spend(units);
+            cpu += units * 17_000.0 + 5_000.0;
+        }
+        let share = cpu / now.0 as f64;
+        assert!(share > 0.008 && share < 0.0105, "{share}");
+    }
+}

@@ -1,0 +1,528 @@
+//! A segment: neighbouring pages of one block and one mapping, and what is known of their accesses.
+
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use crate::port::Touch;
+use crate::snapshot::TargetId;
+
+/// One bit for each page of a block.
+pub(super) type Bitmap = [u64; 8];
+
+/// Pages that one sample watches: they share one range to clear, and so one TLB flush.
+pub(super) const CLUSTER_PAGES: u32 = 16;
+
+/// What the tables of one 2 MiB block say at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockFacts {
+    /// Where the block starts; a multiple of 2 MiB.
+    pub address: u64,
+    /// One 2 MiB leaf maps it: all its pages share one accessed bit.
+    pub huge: bool,
+    /// Bit `i`: page `i` is there.
+    pub present: [u64; 8],
+    /// Bit `i`: page `i`'s accessed bit is set.
+    pub accessed: [u64; 8],
+}
+
+/// How a segment is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// Nothing is known yet.
+    Fresh,
+    /// Clusters of pages are sampled now and then: the segment is in use, or about to be armed.
+    Sampled,
+    /// Every page's bit was cleared, so that reading the tables tells exactly which were touched
+    /// since. Costs nothing while the segment stays idle.
+    Armed,
+}
+
+/// What one look at an armed segment calls for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Keep it as it is.
+    Keep,
+    /// So many pages were touched that it should be looked at in parts or sampled.
+    Spent,
+}
+
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each with its own name"
+)]
+pub(super) struct Segment {
+    pub(super) target: TargetId,
+    pub(super) range: AddressRange,
+    /// Which mapping it belongs to: segments of two mappings are not reported as one region.
+    pub(super) mapping: u64,
+    pub(super) watch: Watch,
+    /// Share of sampling windows in which a page is touched; meaningful unless `Fresh`.
+    pub(super) rate: f32,
+    pub(super) nr_samples: u32,
+    /// Idle samples in a row.
+    pub(super) nr_idle: u32,
+    /// Samples in a row about which nothing could be known.
+    pub(super) nr_unknown: u32,
+    /// When it is worth sampling again.
+    pub(super) sample_not_before: Nanos,
+    /// Under which time it stands in the queue of segments to sample; other entries are outdated.
+    pub(super) queued_for: Nanos,
+    /// Samples found both idle and busy pages: the segment has parts.
+    pub(super) mixed: bool,
+    pub(super) huge: bool,
+    pub(super) present: Bitmap,
+    pub(super) accessed: Bitmap,
+    /// Pages whose bit was clear at the last look, while `Armed`.
+    pub(super) armed: Bitmap,
+    /// How many pages were armed in the beginning.
+    pub(super) nr_armed: u32,
+    /// All present pages were armed, not only those that a sample had cleared.
+    pub(super) whole: bool,
+    pub(super) armed_at: Nanos,
+    pub(super) looked_at: Nanos,
+    /// Arming is asked for, or not to be tried before this time.
+    pub(super) arm_queued: bool,
+    pub(super) arm_not_before: Nanos,
+    /// Since when, and around which value, the rate has been about the same.
+    pub(super) age_from: Nanos,
+    pub(super) age_rate: f32,
+}
+
+impl Segment {
+    pub(super) fn new(target: TargetId, range: AddressRange, mapping: u64, now: Nanos) -> Self {
+        assert_eq!(
+            block_of(range.start),
+            block_of(range.end - 1),
+            "a segment lies in one block"
+        );
+        Self {
+            target,
+            range,
+            mapping,
+            watch: Watch::Fresh,
+            rate: 0.0,
+            nr_samples: 0,
+            nr_idle: 0,
+            nr_unknown: 0,
+            sample_not_before: Nanos(0),
+            queued_for: Nanos(0),
+            mixed: false,
+            huge: false,
+            present: [0; 8],
+            accessed: [0; 8],
+            armed: [0; 8],
+            nr_armed: 0,
+            whole: false,
+            armed_at: now,
+            looked_at: now,
+            arm_queued: false,
+            arm_not_before: Nanos(0),
+            age_from: now,
+            age_rate: 0.0,
+        }
+    }
+
+    /// Pages, as indexes in the block.
+    fn pages(&self) -> std::ops::Range<usize> {
+        let first = (self.range.start % BLOCK_SIZE / PAGE_SIZE) as usize;
+        first..first + (self.range.len() / PAGE_SIZE) as usize
+    }
+
+    /// The bits that are the segment's own.
+    pub(super) fn mask(&self) -> Bitmap {
+        mask_of(self.pages())
+    }
+
+    pub(super) fn block(&self) -> u64 {
+        block_of(self.range.start)
+    }
+
+    /// A sample's outcome: `busy` of the observed pages were touched in one window.
+    pub(super) fn sampled(&mut self, touch: Touch, now: Nanos, aggregation: Nanos) {
+        let Touch::Seen { observed, accessed } = touch else {
+            // What cannot be known now will hardly be known in a moment: ask ever less often.
+            self.nr_unknown += 1;
+            let wait = 1_000_000_000 << self.nr_unknown.min(6);
+            self.sample_not_before = now + Nanos(wait);
+            return;
+        };
+        self.nr_unknown = 0;
+        // Four samples of 16 pages in an interval tell a rate well enough; one, while it is steady.
+        let steady = self.nr_samples > 8 && now.since(self.age_from) > Nanos(5_000_000_000);
+        self.sample_not_before = now + Nanos(aggregation.0 / if steady { 1 } else { 4 });
+        let busy = accessed as f32 / observed as f32;
+        if self.watch == Watch::Fresh {
+            self.watch = Watch::Sampled;
+        }
+        if self.nr_samples > 0 && (accessed == 0) != (self.nr_idle > 0) && self.nr_samples < 1 << 20
+        {
+            self.mixed = true;
+        }
+        self.nr_idle = if accessed == 0 { self.nr_idle + 1 } else { 0 };
+        self.nr_samples += 1;
+        // A mean over the first samples, then over about the last four.
+        let weight = 1.0 / self.nr_samples.min(4) as f32;
+        self.rate += (busy - self.rate) * weight;
+        if self.nr_idle >= 3 {
+            self.rate = 0.0;
+        }
+    }
+
+    /// Takes in what the tables say. For an armed segment, that is exact knowledge: returns whether
+    /// it is used up.
+    pub(super) fn look(&mut self, facts: &BlockFacts, now: Nanos, window: Nanos) -> Verdict {
+        let mask = self.mask();
+        let before = self.present;
+        self.huge = facts.huge;
+        self.present = and(&facts.present, &mask);
+        self.accessed = and(&facts.accessed, &mask);
+        let elapsed = now.since(self.looked_at);
+        self.looked_at = now;
+        if self.watch == Watch::Sampled && self.nr_idle > 0 && self.accessed_share() < 1.0 {
+            // What the idle sample cleared keeps watch from now on, until the whole is armed.
+            self.arm_clear_pages(now, false);
+            return Verdict::Keep;
+        }
+        if self.watch != Watch::Armed || elapsed.0 == 0 {
+            return Verdict::Keep;
+        }
+        let watched = or(&self.armed, &and_not(&self.present, &before));
+        // A page that appears between two looks was accessed.
+        let touched = or(
+            &and(&self.armed, &self.accessed),
+            &and_not(&self.present, &before),
+        );
+        let (nr_watched, nr_touched) = (count(&watched), count(&touched));
+        if nr_watched > 0 {
+            // Accesses to a page come at some mean rate r; of the pages watched for a time t, the
+            // share 1 - exp(-r t) is touched. From that, the share touched in one window.
+            let share = (nr_touched as f32 / nr_watched as f32).min(0.999);
+            let windows = (elapsed.0 as f64 / window.0 as f64).max(1.0) as f32;
+            self.rate = 1.0 - (1.0 - share).powf(1.0 / windows);
+        }
+        self.armed = and_not(&self.armed, &self.accessed);
+        self.armed = and(&self.armed, &self.present);
+        let spent = self.nr_armed.saturating_sub(count(&self.armed));
+        if spent * 8 > self.nr_armed || self.nr_armed == 0 {
+            Verdict::Spent
+        } else {
+            Verdict::Keep
+        }
+    }
+
+    /// After its pages were cleared and read again: from now on touches are seen exactly. `false`
+    /// if too few pages came clear: they are in constant use, or cannot be cleared.
+    pub(super) fn arm(&mut self, facts: &BlockFacts, now: Nanos) -> bool {
+        let mask = self.mask();
+        self.huge = facts.huge;
+        self.present = and(&facts.present, &mask);
+        self.accessed = and(&facts.accessed, &mask);
+        let armed = and_not(&self.present, &self.accessed);
+        self.arm_queued = false;
+        if count(&armed) * 2 < count(&self.present) {
+            return false;
+        }
+        self.arm_clear_pages(now, true);
+        true
+    }
+
+    /// From now on, whatever of its pages is clear keeps watch.
+    fn arm_clear_pages(&mut self, now: Nanos, whole: bool) {
+        self.watch = Watch::Armed;
+        self.armed = and_not(&self.present, &self.accessed);
+        self.nr_armed = count(&self.armed);
+        self.whole = whole;
+        self.armed_at = now;
+        self.looked_at = now;
+        self.mixed = false;
+    }
+
+    fn accessed_share(&self) -> f32 {
+        count(&and(&self.present, &self.accessed)) as f32 / count(&self.present).max(1) as f32
+    }
+
+    /// Whether reading its tables can tell anything: it keeps watch, or may from now on.
+    pub(super) fn is_worth_a_look(&self) -> bool {
+        self.watch == Watch::Armed || self.nr_idle > 0 || self.arm_queued
+    }
+
+    /// Whether anything is known about it at present.
+    pub(super) fn is_known(&self) -> bool {
+        self.watch == Watch::Armed || (self.nr_samples > 0 && self.nr_unknown < 3)
+    }
+
+    /// The pages to clear for arming: from the first to the last whose bit is set.
+    pub(super) fn range_to_clear(&self) -> Option<AddressRange> {
+        if self.present == [0; 8] {
+            // Its tables were not read yet.
+            return Some(self.range);
+        }
+        if self.huge {
+            let any = count(&self.accessed) > 0;
+            return any.then(|| AddressRange::new(self.block(), self.block() + BLOCK_SIZE));
+        }
+        let bits = (0..512).filter(|&i| has(&self.accessed, i));
+        let (first, last) = bits.fold((None, 0), |(first, _), i| (first.or(Some(i)), i));
+        let first = first?;
+        let at = |page: usize| self.block() + page as u64 * PAGE_SIZE;
+        Some(AddressRange::new(at(first), at(last + 1)))
+    }
+
+    /// Cuts an armed segment where touched and untouched stretches meet; `None` if there are no
+    /// clear stretches (touches are scattered, or everywhere).
+    pub(super) fn parts(&self) -> Option<Vec<(AddressRange, bool)>> {
+        if self.huge {
+            return None;
+        }
+        let granule = CLUSTER_PAGES as usize;
+        let mut parts: Vec<(std::ops::Range<usize>, bool)> = Vec::new();
+        let pages = self.pages();
+        for start in (pages.start / granule * granule..pages.end).step_by(granule) {
+            let piece = start.max(pages.start)..(start + granule).min(pages.end);
+            let mask = mask_of(piece.clone());
+            // A page that could not even be armed was touched again at once, or cannot be cleared:
+            // sampling will tell.
+            let there = count(&and(&self.present, &mask));
+            let idle = count(&and(&self.armed, &mask));
+            let busy = idle * 2 < there;
+            match parts.last_mut() {
+                Some((last, same)) if *same == busy => last.end = piece.end,
+                _ => parts.push((piece, busy)),
+            }
+        }
+        self.sharpen(&mut parts);
+        if parts.len() < 2 || parts.len() > 6 {
+            return None;
+        }
+        let at = |page: usize| self.block() + page as u64 * PAGE_SIZE;
+        Some(
+            parts
+                .into_iter()
+                .map(|(p, busy)| (AddressRange::new(at(p.start), at(p.end)), busy))
+                .collect(),
+        )
+    }
+
+    /// Moves each boundary between parts to the exact page, which the bitmap shows.
+    fn sharpen(&self, parts: &mut [(std::ops::Range<usize>, bool)]) {
+        for i in 1..parts.len() {
+            let busy_after = parts[i].1;
+            let idle = |page: usize| has(&self.armed, page);
+            let mut edge = parts[i].0.start;
+            if busy_after {
+                while edge > parts[i - 1].0.start + 1 && !idle(edge - 1) {
+                    edge -= 1;
+                }
+                while edge + 1 < parts[i].0.end && idle(edge) {
+                    edge += 1;
+                }
+            } else {
+                while edge > parts[i - 1].0.start + 1 && idle(edge - 1) {
+                    edge -= 1;
+                }
+                while edge + 1 < parts[i].0.end && !idle(edge) {
+                    edge += 1;
+                }
+            }
+            parts[i - 1].0.end = edge;
+            parts[i].0.start = edge;
+        }
+    }
+
+    /// The segment limited to `range`, a part of its own.
+    pub(super) fn part(&self, range: AddressRange) -> Self {
+        let mut part = self.clone();
+        part.range = range;
+        let mask = part.mask();
+        part.nr_armed = count(&and(&part.armed, &mask));
+        for bits in [&mut part.present, &mut part.accessed, &mut part.armed] {
+            *bits = and(bits, &mask);
+        }
+        part
+    }
+
+    /// Whether `next`, which follows, has been like this one for so long that the boundary between
+    /// them has lost its meaning.
+    pub(super) fn can_join(&self, next: &Self, now: Nanos) -> bool {
+        const SETTLED: Nanos = Nanos(4 * 1_000_000_000);
+        let settled = |s: &Self| now.since(s.age_from) > SETTLED && !s.arm_queued;
+        let alike = match (self.watch, next.watch) {
+            (Watch::Armed, Watch::Armed) => {
+                self.rate <= 0.0 && next.rate <= 0.0 && self.whole && next.whole
+            }
+            (Watch::Sampled, Watch::Sampled) => {
+                self.nr_samples >= 4 && next.nr_samples >= 4 && (self.rate - next.rate).abs() < 0.1
+            }
+            _ => false,
+        };
+        alike
+            && self.range.end == next.range.start
+            && self.block() == next.block()
+            && self.mapping == next.mapping
+            && settled(self)
+            && settled(next)
+    }
+
+    /// Takes `next`, which follows, in.
+    pub(super) fn join(&mut self, next: &Self) {
+        let (mine, other) = (self.range.len() as f32, next.range.len() as f32);
+        self.rate = (self.rate * mine + next.rate * other) / (mine + other);
+        self.range = AddressRange::new(self.range.start, next.range.end);
+        self.nr_armed += next.nr_armed;
+        self.nr_samples = self.nr_samples.max(next.nr_samples);
+        self.nr_idle = self.nr_idle.min(next.nr_idle);
+        self.age_from = self.age_from.max(next.age_from);
+        self.armed_at = self.armed_at.min(next.armed_at);
+        self.present = or(&self.present, &next.present);
+        self.accessed = or(&self.accessed, &next.accessed);
+        self.armed = or(&self.armed, &next.armed);
+    }
+
+    /// Keeps the time since when the rate has been about the same. `threshold` is the difference
+    /// that counts, as in DAMON: a tenth of the highest rate.
+    pub(super) fn keep_age(&mut self, now: Nanos, threshold: f32) {
+        let crossed_zero = (self.rate > 0.0) != (self.age_rate > 0.0);
+        if crossed_zero || (self.rate - self.age_rate).abs() > threshold {
+            self.age_from = now;
+            self.age_rate = self.rate;
+        }
+    }
+}
+
+pub(super) const fn block_of(address: u64) -> u64 {
+    address & !(BLOCK_SIZE - 1)
+}
+
+fn mask_of(pages: std::ops::Range<usize>) -> Bitmap {
+    std::array::from_fn(|word| {
+        let low = pages.start.clamp(word * 64, word * 64 + 64) - word * 64;
+        let high = pages.end.clamp(word * 64, word * 64 + 64) - word * 64;
+        let below = |n: usize| if n == 64 { u64::MAX } else { (1 << n) - 1 };
+        below(high) & !below(low)
+    })
+}
+
+pub(super) fn and(a: &Bitmap, b: &Bitmap) -> Bitmap {
+    std::array::from_fn(|i| a[i] & b[i])
+}
+
+fn and_not(a: &Bitmap, b: &Bitmap) -> Bitmap {
+    std::array::from_fn(|i| a[i] & !b[i])
+}
+
+pub(super) fn or(a: &Bitmap, b: &Bitmap) -> Bitmap {
+    std::array::from_fn(|i| a[i] | b[i])
+}
+
+pub(super) fn count(bits: &Bitmap) -> u32 {
+    bits.iter().map(|word| word.count_ones()).sum()
+}
+
+fn has(bits: &Bitmap, page: usize) -> bool {
+    bits[page / 64] >> (page % 64) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bits(pages: std::ops::Range<usize>) -> Bitmap {
+        mask_of(pages)
+    }
+
+    fn armed_segment() -> Segment {
+        let mut s = Segment::new(TargetId(0), AddressRange::new(0, BLOCK_SIZE), 0, Nanos(0));
+        let idle = BlockFacts {
+            address: 0,
+            huge: false,
+            present: [u64::MAX; 8],
+            accessed: [0; 8],
+        };
+        assert!(s.arm(&idle, Nanos(0)));
+        s
+    }
+
+    fn touched(pages: std::ops::Range<usize>) -> BlockFacts {
+        BlockFacts {
+            address: 0,
+            huge: false,
+            present: [u64::MAX; 8],
+            accessed: bits(pages),
+        }
+    }
+
+    #[test]
+    fn masks_hold_just_their_pages() {
+        for pages in [0..0, 0..1, 3..64, 60..130, 0..512, 511..512] {
+            let mask = mask_of(pages.clone());
+            assert!(
+                (0..512).all(|i| has(&mask, i) == pages.contains(&i)),
+                "{pages:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_armed_segment_is_cut_at_the_exact_page() {
+        let mut s = armed_segment();
+        let now = Nanos::from_millis(400);
+        assert_eq!(
+            s.look(&touched(100..333), now, Nanos::from_millis(20)),
+            Verdict::Spent
+        );
+        let page = |n: u64| n * PAGE_SIZE;
+        let expected = vec![
+            (AddressRange::new(0, page(100)), false),
+            (AddressRange::new(page(100), page(333)), true),
+            (AddressRange::new(page(333), page(512)), false),
+        ];
+        assert_eq!(s.parts(), Some(expected));
+    }
+
+    #[test]
+    fn pages_that_were_touched_before_they_could_be_armed_are_busy() {
+        let mut s = Segment::new(TargetId(0), AddressRange::new(0, BLOCK_SIZE), 0, Nanos(0));
+        assert!(s.arm(&touched(0..64), Nanos(0)));
+        let now = Nanos::from_millis(400);
+        s.look(&touched(0..200), now, Nanos::from_millis(20));
+        let page = |n: u64| n * PAGE_SIZE;
+        let expected = vec![
+            (AddressRange::new(0, page(200)), true),
+            (AddressRange::new(page(200), page(512)), false),
+        ];
+        assert_eq!(s.parts(), Some(expected));
+    }
+
+    #[test]
+    fn few_touches_leave_a_segment_armed_with_a_small_rate() {
+        let mut s = armed_segment();
+        assert_eq!(
+            s.look(
+                &touched(7..9),
+                Nanos::from_millis(400),
+                Nanos::from_millis(20)
+            ),
+            Verdict::Keep
+        );
+        assert!(s.rate > 0.0 && s.rate < 0.001, "{}", s.rate);
+        assert_eq!(
+            s.look(
+                &touched(7..9),
+                Nanos::from_millis(800),
+                Nanos::from_millis(20)
+            ),
+            Verdict::Keep
+        );
+        assert!(
+            s.rate.abs() < f32::EPSILON,
+            "nothing new was touched: {}",
+            s.rate
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_cleared_is_not_armed() {
+        let mut s = Segment::new(TargetId(0), AddressRange::new(0, BLOCK_SIZE), 0, Nanos(0));
+        assert!(!s.arm(&touched(0..512), Nanos(0)));
+        assert_eq!(s.watch, Watch::Fresh);
+    }
+}

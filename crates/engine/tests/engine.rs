@@ -1,0 +1,261 @@
+//! The loop, seen from outside: what a driver tells it, and what comes back.
+
+use isotherm_engine::{
+    AddressRange, Attributes, Cost, CpuBudget, Engine, Facts, Gap, IntervalsGoal, Layout, Nanos,
+    PAGE_SIZE, Plan, Sample, Snapshot, TargetId, Touch,
+};
+
+/// Drives an engine in a world where `answer` says what became of each sample.
+struct Driver<A> {
+    engine: Engine,
+    answer: A,
+    plan: Plan,
+    touches: Vec<Touch>,
+    now: Nanos,
+    cost: Cost,
+}
+
+impl<A: FnMut(&Sample) -> Touch> Driver<A> {
+    fn new(attributes: Attributes, answer: A) -> Self {
+        let engine = Engine::new(attributes).expect("valid attributes");
+        let (plan, touches, now, cost) = Default::default();
+        Self {
+            engine,
+            answer,
+            plan,
+            touches,
+            now,
+            cost,
+        }
+    }
+
+    fn tick(&mut self, layouts: Vec<(TargetId, Layout)>, ended: &[TargetId]) {
+        let facts = Facts {
+            touches: &self.touches,
+            layouts,
+            ended,
+            cost: self.cost,
+        };
+        self.plan = self.engine.tick(self.now, facts).clone();
+        self.touches = self.plan.samples.iter().map(&mut self.answer).collect();
+        self.now = self.plan.next_tick;
+    }
+
+    fn watch(&mut self, target: u32, pages: std::ops::Range<u64>) {
+        let range = AddressRange::new(pages.start * PAGE_SIZE, pages.end * PAGE_SIZE);
+        self.tick(vec![(TargetId(target), Layout::Fixed(vec![range]))], &[]);
+    }
+
+    /// Goes on to the next snapshots.
+    fn snapshots(&mut self) -> Vec<Snapshot> {
+        loop {
+            self.tick(Vec::new(), &[]);
+            if !self.plan.snapshots.is_empty() {
+                return self.plan.snapshots.clone();
+            }
+        }
+    }
+
+    /// Those of the one target there is, after `nr` intervals.
+    fn snapshot_after(&mut self, nr: usize) -> Snapshot {
+        (0..nr)
+            .map(|_| self.snapshots())
+            .last()
+            .expect("nr > 0")
+            .remove(0)
+    }
+}
+
+/// `[0,20)=20@3 ...`, in pages; regions that differ in nothing but their borders are joined.
+fn picture(snapshot: &Snapshot) -> String {
+    let mut joined: Vec<(u64, u64, String)> = Vec::new();
+    for region in &snapshot.regions {
+        let nr = region
+            .nr_accesses
+            .map_or("?".to_owned(), |nr| nr.to_string());
+        let text = format!("{nr}@{}", region.age);
+        let (start, end) = (region.range.start / PAGE_SIZE, region.range.end / PAGE_SIZE);
+        match joined.last_mut() {
+            Some(last) if last.1 == start && last.2 == text => last.1 = end,
+            _ => joined.push((start, end, text)),
+        }
+    }
+    let one = |(start, end, text): &(u64, u64, String)| format!("[{start},{end})={text}");
+    joined.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn check(attributes: Attributes, nr: usize, answer: impl FnMut(&Sample) -> Touch, wanted: &str) {
+    let mut driver = Driver::new(attributes, answer);
+    driver.watch(0, 0..1000);
+    assert_eq!(picture(&driver.snapshot_after(nr)), wanted);
+}
+
+fn always(touch: Touch) -> impl FnMut(&Sample) -> Touch {
+    move |_| touch
+}
+
+#[test]
+fn snapshots_tell_how_often_and_since_when() {
+    check(
+        Attributes::faithful(),
+        1,
+        always(Touch::IDLE),
+        "[0,1000)=0@1",
+    );
+    check(
+        Attributes::faithful(),
+        5,
+        always(Touch::IDLE),
+        "[0,1000)=0@5",
+    );
+    // From none to all is a change, which the first interval shows.
+    check(
+        Attributes::faithful(),
+        5,
+        always(Touch::ACCESSED),
+        "[0,1000)=20@4",
+    );
+    let half = Touch::Seen {
+        observed: 16,
+        accessed: 8,
+    };
+    check(Attributes::default(), 3, always(half), "[0,1000)=10@2");
+}
+
+#[test]
+fn unknown_is_not_cold() {
+    let unknown = Touch::Unknown(Gap::Unclearable);
+    check(Attributes::faithful(), 3, always(unknown), "[0,1000)=?@0");
+    // Every other check told nothing: the rest is scaled up.
+    let mut odd = false;
+    let flicker = move |_: &Sample| {
+        odd = !odd;
+        if odd { unknown } else { Touch::ACCESSED }
+    };
+    let mut driver = Driver::new(Attributes::faithful(), flicker);
+    driver.watch(0, 0..1);
+    assert_eq!(picture(&driver.snapshot_after(1)), "[0,1)=20@0");
+    // A probe that failed altogether.
+    let mut driver = Driver::new(Attributes::faithful(), always(Touch::ACCESSED));
+    driver.watch(0, 0..1000);
+    driver.snapshot_after(2);
+    for _ in 0..20 {
+        driver.touches.clear();
+        driver.tick(Vec::new(), &[]);
+    }
+    assert_eq!(picture(&driver.plan.snapshots[0]), "[0,1000)=?@1");
+    assert_eq!(
+        picture(&driver.snapshot_after(1)),
+        "[0,1000)=20@2",
+        "and the age is kept"
+    );
+}
+
+#[test]
+fn snapshots_cover_time_without_gaps() {
+    let mut driver = Driver::new(Attributes::faithful(), always(Touch::IDLE));
+    driver.watch(0, 0..100);
+    let mut end = Nanos(0);
+    for _ in 0..5 {
+        let snapshot = driver.snapshot_after(1);
+        assert_eq!((snapshot.start, snapshot.nr_samples), (end, 20));
+        end = snapshot.end;
+    }
+    assert_eq!(end, Nanos::from_millis(500));
+}
+
+#[test]
+fn targets_share_the_regions_and_leave_alone() {
+    let attributes = Attributes {
+        max_nr_regions: 40,
+        ..Attributes::faithful()
+    };
+    let mut driver = Driver::new(attributes, always(Touch::IDLE));
+    for target in [5, 3, 9] {
+        driver.watch(target, 0..4000);
+    }
+    let targets: Vec<u32> = driver.snapshots().iter().map(|s| s.target.0).collect();
+    assert_eq!(targets, [3, 5, 9]);
+    assert!(driver.engine.nr_regions() <= 40);
+    driver.tick(Vec::new(), &[TargetId(5)]);
+    let targets: Vec<u32> = driver.snapshots().iter().map(|s| s.target.0).collect();
+    assert_eq!(targets, [3, 9]);
+    driver.tick(Vec::new(), &[TargetId(3), TargetId(9)]);
+    assert!(driver.plan.samples.is_empty());
+}
+
+#[test]
+fn mappings_are_asked_for_every_update_interval() {
+    let mut driver = Driver::new(Attributes::faithful(), always(Touch::IDLE));
+    let mut asked = Vec::new();
+    for _ in 0..=400 {
+        let now = driver.now;
+        driver.tick(Vec::new(), &[]);
+        if driver.plan.layouts_wanted {
+            asked.push(now.0 / 1_000_000);
+        }
+    }
+    assert_eq!(asked, [0, 1000, 2000]);
+}
+
+#[test]
+fn an_intervals_goal_stretches_the_intervals_where_all_is_idle() {
+    let goal = Some(IntervalsGoal::default());
+    let attributes = Attributes {
+        intervals_goal: goal,
+        ..Attributes::faithful()
+    };
+    let mut driver = Driver::new(attributes, always(Touch::IDLE));
+    driver.watch(0, 0..1000);
+    let age = driver.snapshot_after(3).regions[0].age_ns;
+    assert_eq!(driver.engine.intervals().sample, Nanos::from_millis(10));
+    assert_eq!(
+        driver.engine.intervals().aggregation,
+        Nanos::from_millis(200)
+    );
+    let region = driver.snapshot_after(1).regions[0];
+    assert_eq!(
+        region.age,
+        1 + 3 / 2,
+        "ages count in the intervals in force"
+    );
+    assert_eq!(region.age_ns, age + Nanos::from_millis(200));
+}
+
+#[test]
+fn a_budget_stretches_the_interval_when_watching_is_dear() {
+    let budget = Some(CpuBudget::new(0.01));
+    let mut driver = Driver::new(
+        Attributes {
+            budget,
+            ..Attributes::default()
+        },
+        |_| Touch::IDLE,
+    );
+    driver.watch(0, 0..100_000);
+    let mut spent = Vec::new();
+    while driver.now < Nanos::from_millis(60_000) {
+        // Each tick 2 ms, and 100 us a sample.
+        let work = 2_000_000 + 100_000 * driver.plan.samples.len() as u64;
+        driver.cost.monitor_cpu = driver.cost.monitor_cpu + Nanos(work);
+        spent.push((driver.now, driver.cost.monitor_cpu));
+        driver.tick(Vec::new(), &[]);
+    }
+    let later: Vec<_> = spent
+        .iter()
+        .filter(|(now, _)| *now > Nanos::from_millis(20_000))
+        .collect();
+    let (first, last) = (later[0], later[later.len() - 1]);
+    let share = last.1.since(first.1).as_secs_f64() / last.0.since(first.0).as_secs_f64();
+    assert!((0.006..=0.0101).contains(&share), "{share}");
+    assert!(driver.engine.intervals().sample > Nanos::from_millis(100));
+}
+
+#[test]
+#[should_panic(expected = "answers to")]
+fn answers_that_do_not_fit_are_the_drivers_bug() {
+    let mut driver = Driver::new(Attributes::faithful(), always(Touch::IDLE));
+    driver.watch(0, 0..100);
+    driver.touches.pop();
+    driver.tick(Vec::new(), &[]);
+}

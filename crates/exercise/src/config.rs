@@ -1,0 +1,401 @@
+//! The workload's description: masim's configuration format, and scattered hot sets.
+//!
+//! Problem: published experiments come as masim configurations
+//! (<https://github.com/sjp38/masim>), so these must work as they are; but a hot set that lies
+//! scattered in a large process, the usual case in production, would take a line for each piece.
+//!
+//! Approach: paragraphs separated by empty lines; lines that start with `#` are comments.
+//! ```text
+//! # name, size in bytes[, file with initial data | none]
+//! heap, 4G
+//!
+//! # then each phase: its name, its duration in milliseconds, its patterns:
+//! # region, random (1) or sequential (0), stride, relative probability[, ro | wo | rw[, scatter]]
+//! serve
+//! 30000
+//! heap, 1, 64, 100, rw, hot=10% piece=2MiB seed=1
+//! ```
+//! The sixth field is ours (masim refuses a line that has one): the pattern touches only
+//! `hot=` (a share or a size) of the region, in pieces of `piece=` bytes (2 MiB unless told), which
+//! `seed=` (1 unless told) places. Patterns with equal scatter have equal pieces. Sizes and strides
+//! may carry a unit. Without a mode a pattern writes, and a random pattern's stride has no effect:
+//! both as in masim.
+//!
+//! Limits: what masim takes silently is refused here (a second region of the same name, `2` for
+//! random, zero strides and durations), since a typing error would change the truth unnoticed.
+
+use std::path::PathBuf;
+
+use isotherm_engine::PAGE_SIZE;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::size;
+
+/// No workload needs more; a hostile file is refused before it takes memory.
+const MAX_LINES: usize = 100_000;
+/// One zettabyte and the like are typing errors: x86-64 has 47 bits of user addresses.
+const MAX_REGION_BYTES: u64 = 1 << 46;
+/// A day: longer phases are typing errors (milliseconds are meant).
+const MAX_DURATION_MS: u64 = 24 * 3_600_000;
+/// More pieces than this are not a hot set but noise, and the truth file would be as large.
+const MAX_PIECES: u64 = 1 << 20;
+
+/// A whole workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Config {
+    /// What is allocated, in the order of the file.
+    pub regions: Vec<Region>,
+    /// What is done, one after the other.
+    pub phases: Vec<Phase>,
+}
+
+/// Some memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Region {
+    /// What patterns call it.
+    pub name: String,
+    /// Size in bytes as written; whole pages are allocated.
+    pub size: u64,
+    /// File whose content, repeated, fills it at the start; zeroes without.
+    pub content: Option<PathBuf>,
+}
+
+/// A time during which the same patterns run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Phase {
+    /// What it is called in the output.
+    pub name: String,
+    /// How long it lasts.
+    pub duration_ms: u64,
+    /// What is accessed.
+    pub patterns: Vec<Pattern>,
+}
+
+/// Accesses to one region.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pattern {
+    /// Index into [`Config::regions`].
+    pub region: usize,
+    /// In which order.
+    pub order: Order,
+    /// Bytes from one sequential access to the next.
+    pub stride: u64,
+    /// Share of the phase's accesses, relative to the other patterns'.
+    pub weight: u32,
+    /// Reading or writing.
+    pub mode: Mode,
+    /// If given, only pieces of the region are accessed.
+    pub scatter: Option<Scatter>,
+}
+
+/// The order of a pattern's accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// By stride, from the start again after the end.
+    Sequential,
+    /// Anywhere, each place as likely as any other.
+    Random,
+}
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// `ro`
+    Read,
+    /// `wo`
+    Write,
+    /// `rw`: read, then write to the same place.
+    ReadWrite,
+}
+
+/// A hot set in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Scatter {
+    /// Number of pieces.
+    pub pieces: u64,
+    /// Bytes in each; a multiple of the page size.
+    pub piece: u64,
+    /// Places them.
+    pub seed: u64,
+}
+
+/// Where a configuration is wrong, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}: found {found}, expected {expected}")]
+pub struct ParseError {
+    /// Counted from 1.
+    pub line: usize,
+    /// What stands there.
+    pub found: String,
+    /// What should.
+    pub expected: String,
+}
+
+impl Config {
+    /// Parses the text of a configuration file.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut paragraphs = paragraphs(text)?.into_iter();
+        let end = text.lines().count().max(1);
+        let regions = regions(
+            &paragraphs
+                .next()
+                .ok_or_else(|| error(end, "the end of the file", REGION))?,
+        )?;
+        let phases: Vec<Phase> = paragraphs
+            .map(|lines| phase(&lines, &regions))
+            .collect::<Result<_, _>>()?;
+        if phases.is_empty() {
+            return Err(error(
+                end,
+                "the end of the file",
+                "an empty line and then a phase: its name, its duration in ms, its patterns",
+            ));
+        }
+        Ok(Self { regions, phases })
+    }
+
+    /// Bytes that all regions take, in whole pages.
+    pub fn total_bytes(&self) -> u64 {
+        self.regions.iter().map(Region::bytes).sum()
+    }
+}
+
+impl Region {
+    /// Bytes that are allocated: whole pages.
+    pub fn bytes(&self) -> u64 {
+        self.size.next_multiple_of(PAGE_SIZE)
+    }
+}
+
+const REGION: &str = "a region: `name, size[, initial data file | none]`";
+const PATTERN: &str = "a pattern: `region, random (1) or sequential (0), stride, \
+                       probability[, ro|wo|rw[, hot=SHARE piece=SIZE seed=N]]`";
+
+/// A line that is not a comment, and its number.
+type Line<'a> = (usize, &'a str);
+
+fn error(line: usize, found: impl Into<String>, expected: impl Into<String>) -> ParseError {
+    ParseError {
+        line,
+        found: found.into(),
+        expected: expected.into(),
+    }
+}
+
+/// Quotes what stands in the file, shortened: a line of a binary file may be megabytes long.
+fn quoted(text: &str) -> String {
+    let shown: String = text.trim().chars().take(60).collect();
+    let more = if shown.len() < text.trim().len() {
+        "..."
+    } else {
+        ""
+    };
+    format!("`{}{more}`", shown.escape_debug())
+}
+
+fn paragraphs(text: &str) -> Result<Vec<Vec<Line<'_>>>, ParseError> {
+    let mut all = vec![Vec::new()];
+    for (index, line) in text.lines().enumerate() {
+        if index == MAX_LINES {
+            return Err(error(
+                index + 1,
+                "more lines",
+                format!("at most {MAX_LINES} lines"),
+            ));
+        }
+        let line = line.trim();
+        if line.is_empty() {
+            all.push(Vec::new());
+        } else if !line.starts_with('#') {
+            let last = all.len() - 1;
+            all[last].push((index + 1, line));
+        }
+    }
+    // An empty line after a comment, or two in a row, begin nothing.
+    all.retain(|paragraph| !paragraph.is_empty());
+    Ok(all)
+}
+
+fn regions(lines: &[Line<'_>]) -> Result<Vec<Region>, ParseError> {
+    let mut regions: Vec<Region> = Vec::new();
+    for &(number, line) in lines {
+        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+        if !(2..=3).contains(&fields.len()) || fields[0].is_empty() {
+            return Err(error(number, quoted(line), REGION));
+        }
+        let size = size::parse(fields[1])
+            .filter(|&bytes| (8..=MAX_REGION_BYTES).contains(&bytes))
+            .ok_or_else(|| {
+                let expected = "a size from 8 bytes to 64T, such as `100000000`, `4G` or `2MiB`";
+                error(number, quoted(fields[1]), expected)
+            })?;
+        if regions.iter().any(|region| region.name == fields[0]) {
+            return Err(error(
+                number,
+                format!("a second region {}", quoted(fields[0])),
+                "another name",
+            ));
+        }
+        regions.push(Region {
+            name: fields[0].to_owned(),
+            size,
+            content: fields
+                .get(2)
+                .filter(|file| **file != "none" && !file.is_empty())
+                .map(PathBuf::from),
+        });
+    }
+    Ok(regions)
+}
+
+fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, ParseError> {
+    let (first, name) = lines[0];
+    let Some(&(number, duration)) = lines.get(1) else {
+        return Err(error(
+            first,
+            format!("nothing after the phase's name {}", quoted(name)),
+            "its duration in milliseconds on the next line",
+        ));
+    };
+    let duration_ms = duration
+        .parse()
+        .ok()
+        .filter(|ms| (1..=MAX_DURATION_MS).contains(ms))
+        .ok_or_else(|| {
+            error(
+                number,
+                quoted(duration),
+                format!(
+                    "the duration of phase {} in milliseconds, from 1 to {MAX_DURATION_MS} (a day)",
+                    quoted(name)
+                ),
+            )
+        })?;
+    let patterns: Vec<Pattern> = lines[2..]
+        .iter()
+        .map(|&line| pattern(line, regions))
+        .collect::<Result<_, _>>()?;
+    if patterns.iter().all(|pattern| pattern.weight == 0) {
+        return Err(error(
+            lines.last().map_or(number, |line| line.0),
+            format!("no access in phase {}", quoted(name)),
+            format!("{PATTERN}, with a probability above 0"),
+        ));
+    }
+    Ok(Phase {
+        name: name.to_owned(),
+        duration_ms,
+        patterns,
+    })
+}
+
+fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, ParseError> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    if !(4..=6).contains(&fields.len()) {
+        return Err(error(number, quoted(line), PATTERN));
+    }
+    let wrong = |field: usize, expected: &str| error(number, quoted(fields[field]), expected);
+    let region = regions
+        .iter()
+        .position(|region| region.name == fields[0])
+        .ok_or_else(|| {
+            let names: Vec<&str> = regions.iter().take(12).map(|r| r.name.as_str()).collect();
+            wrong(0, &format!("a region's name ({})", names.join(", ")))
+        })?;
+    let order = match fields[1] {
+        "0" => Order::Sequential,
+        "1" => Order::Random,
+        _ => return Err(wrong(1, "`0` (sequential) or `1` (random)")),
+    };
+    let stride = size::parse(fields[2])
+        .filter(|&stride| (1..=MAX_REGION_BYTES).contains(&stride))
+        .ok_or_else(|| wrong(2, "a stride in bytes, at least 1"))?;
+    let weight = fields[3]
+        .parse()
+        .map_err(|_| wrong(3, "a relative probability: a whole number, 0 to 4294967295"))?;
+    let mode = match fields.get(4).copied() {
+        None | Some("wo") => Mode::Write,
+        Some("ro") => Mode::Read,
+        Some("rw") => Mode::ReadWrite,
+        Some(_) => return Err(wrong(4, "`ro`, `wo` or `rw`")),
+    };
+    let scatter = fields
+        .get(5)
+        .map(|words| scatter(number, words, &regions[region]))
+        .transpose()?;
+    Ok(Pattern {
+        region,
+        order,
+        stride,
+        weight,
+        mode,
+        scatter,
+    })
+}
+
+fn scatter(number: usize, words: &str, region: &Region) -> Result<Scatter, ParseError> {
+    let (mut hot, mut piece, mut seed) = (None, 2 << 20, 1);
+    for word in words.split_whitespace() {
+        let wrong = |expected: &str| error(number, quoted(word), expected);
+        match word.split_once('=') {
+            Some(("hot", value)) => {
+                hot = Some(amount(value, region.size).ok_or_else(|| {
+                    wrong("`hot=` with a share (`10%`) or a size (`200M`) above 0 and no larger than the region")
+                })?);
+            }
+            Some(("piece", value)) => {
+                piece = size::parse(value)
+                    .filter(|bytes| *bytes > 0 && bytes % PAGE_SIZE == 0 && *bytes <= region.size)
+                    .ok_or_else(|| {
+                        wrong("`piece=` with whole pages of 4096 bytes, no larger than the region")
+                    })?;
+            }
+            Some(("seed", value)) => {
+                seed = value
+                    .parse()
+                    .map_err(|_| wrong("`seed=` with a whole number"))?;
+            }
+            _ => return Err(wrong("`hot=`, `piece=` or `seed=`")),
+        }
+    }
+    let hot = hot.ok_or_else(|| {
+        error(
+            number,
+            quoted(words),
+            "`hot=` with a share (`10%`) or a size (`200M`)",
+        )
+    })?;
+    let pieces = hot.div_ceil(piece);
+    let slots = region.size / piece;
+    if pieces > slots || pieces > MAX_PIECES {
+        return Err(error(
+            number,
+            format!("{pieces} hot pieces of {piece} bytes"),
+            format!(
+                "at most {} (region `{}` holds {slots}); a larger `piece=` or less `hot=`",
+                slots.min(MAX_PIECES),
+                region.name
+            ),
+        ));
+    }
+    Ok(Scatter {
+        pieces,
+        piece,
+        seed,
+    })
+}
+
+/// A share (`10%`) of `whole`, or a size; above 0 and at most `whole`.
+fn amount(text: &str, whole: u64) -> Option<u64> {
+    let bytes = match text.strip_suffix('%') {
+        Some(percent) => {
+            let share = percent.parse::<f64>().ok()? / 100.0;
+            (share > 0.0 && share <= 1.0).then_some((whole as f64 * share) as u64)?
+        }
+        None => size::parse(text)?,
+    };
+    (1..=whole).contains(&bytes).then_some(bytes)
+}

@@ -1,0 +1,133 @@
+//! Where a report goes, as what, and how it looks there.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use isotherm_record::report::render::Palette;
+use isotherm_record::report::{Format, Render, Style, render};
+
+/// Options that every report takes.
+#[derive(clap::Args)]
+pub(super) struct OutputArgs {
+    /// How to write it [default: text, or what the output file's name ends in].
+    #[arg(long, value_enum)]
+    format: Option<FormatArg>,
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Sizes in bytes and durations in nanoseconds, without units.
+    #[arg(long, visible_alias = "bytes")]
+    raw: bool,
+    /// Colours in text.
+    #[arg(long, value_enum, default_value_t = ColourArg::Auto)]
+    color: ColourArg,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum FormatArg {
+    Text,
+    Json,
+    Csv,
+    Svg,
+    Html,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ColourArg {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+impl OutputArgs {
+    /// The format asked for, or the file name's.
+    pub(super) fn format(&self) -> anyhow::Result<Format> {
+        let named = |format| match format {
+            FormatArg::Text => Format::Text,
+            FormatArg::Json => Format::Json,
+            FormatArg::Csv => Format::Csv,
+            FormatArg::Svg => Format::Svg,
+            FormatArg::Html => Format::Html,
+        };
+        let extension = self.output.as_deref().and_then(Path::extension);
+        match (self.format, extension.and_then(|e| e.to_str())) {
+            (Some(format), _) => Ok(named(format)),
+            (None, None | Some("txt" | "text" | "log")) => Ok(Format::Text),
+            (None, Some("json")) => Ok(Format::Json),
+            (None, Some("csv")) => Ok(Format::Csv),
+            (None, Some("svg")) => Ok(Format::Svg),
+            (None, Some("html" | "htm")) => Ok(Format::Html),
+            (None, Some(other)) => anyhow::bail!(
+                "cannot tell a format from the extension .{other}; say --format text, json, csv, svg or html"
+            ),
+        }
+    }
+
+    /// How text shall look where it goes.
+    pub(super) fn style(&self, over_time: bool) -> Style {
+        let to_terminal = self.output.is_none() && io::stdout().is_terminal();
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+        let coloured = match self.color {
+            ColourArg::Always => true,
+            ColourArg::Never => false,
+            ColourArg::Auto => to_terminal && !no_colour,
+        };
+        let depth = std::env::var("COLORTERM").unwrap_or_default();
+        let palette = match (coloured, depth.as_str()) {
+            (false, _) => Palette::Plain,
+            (true, "truecolor" | "24bit") => Palette::TrueColour,
+            (true, _) => Palette::Colours256,
+        };
+        Style {
+            raw: self.raw,
+            palette,
+            width: terminal_size(to_terminal).0,
+            over_time,
+        }
+    }
+
+    /// Lines of the terminal that a report may fill.
+    pub(super) fn height(&self) -> usize {
+        terminal_size(self.output.is_none() && io::stdout().is_terminal()).1
+    }
+
+    /// The file, or standard output.
+    pub(super) fn open(&self) -> anyhow::Result<Box<dyn Write>> {
+        match &self.output {
+            None => Ok(Box::new(BufWriter::new(io::stdout().lock()))),
+            Some(path) => {
+                let file = File::create(path)
+                    .with_context(|| format!("cannot create the report {}", path.display()))?;
+                Ok(Box::new(BufWriter::new(file)))
+            }
+        }
+    }
+
+    /// Writes a finished report.
+    pub(super) fn write(&self, report: &impl Render, style: &Style) -> anyhow::Result<()> {
+        let format = self.format()?;
+        let mut out = self.open()?;
+        let written = render::write(report, format, style, &mut out).and_then(|()| out.flush());
+        pipe_may_close(written)
+    }
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+pub(super) fn pipe_may_close(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot write the report"),
+    }
+}
+
+/// Characters and lines; what a log or a narrow terminal shows well, where it isn't one.
+fn terminal_size(to_terminal: bool) -> (usize, usize) {
+    let size = to_terminal.then(crossterm::terminal::size);
+    match size {
+        Some(Ok((width, height))) if width >= 40 && height >= 12 => (width.into(), height.into()),
+        _ => (100, 40),
+    }
+}

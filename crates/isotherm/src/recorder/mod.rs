@@ -1,0 +1,54 @@
+//! Recording: targets are found and followed, a monitor watches them, and what happens comes out
+//! as record items. `isotherm record` writes these to a file, `isotherm top` draws them.
+
+mod meters;
+mod options;
+mod pages;
+mod physical;
+mod regions;
+mod session;
+mod simulated;
+mod tables;
+mod targets;
+
+pub(crate) use options::{MonitorArgs, TargetArgs};
+pub(crate) use session::{Session, Step};
+
+use isotherm_engine::{Cost, Intervals, Nanos};
+use isotherm_record::Item;
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Every target is gone.
+    TargetsGone,
+}
+
+/// One way of watching targets.
+pub(crate) trait Monitor {
+    /// Does what is due at `now`, appends what there is to tell to `items`, and says when to come
+    /// back, or why there is nothing left to do.
+    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>>;
+
+    /// What watching has cost so far.
+    fn cost(&self) -> Cost;
+
+    /// Samples so far about which nothing could be known.
+    fn nr_unknown(&self) -> u64;
+
+    /// The intervals in force.
+    fn intervals(&self) -> Intervals;
+
+    /// Process ids of the live targets, with their numbers, for metering.
+    fn live(&self) -> Vec<(isotherm_engine::TargetId, &isotherm_linux::process::Process)>;
+
+    /// Memory use of targets that are not real processes.
+    fn made_up_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {
+        None
+    }
+
+    /// What the user should know about the method itself, said once at the end.
+    fn summary(&self) -> Option<String> {
+        None
+    }
+}

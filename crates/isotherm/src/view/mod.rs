@@ -1,0 +1,78 @@
+//! The live view of `isotherm top`: state that items change, a picture of it, and the loop around.
+
+mod draw;
+mod source;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+pub(crate) use source::{ItemSource, LiveSource, ReplaySource};
+use state::State;
+
+/// How often the picture is drawn anew.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// Shows what `source` yields until it ends or the user quits. The terminal is restored on the way
+/// out, also when something panics (ratatui's hook).
+pub(crate) fn run(source: &mut dyn ItemSource, title: &str) -> anyhow::Result<()> {
+    let mut terminal = ratatui::try_init().context("cannot take the terminal over")?;
+    let outcome = watch(&mut terminal, source, title);
+    ratatui::restore();
+    outcome
+}
+
+fn watch(
+    terminal: &mut ratatui::DefaultTerminal,
+    source: &mut dyn ItemSource,
+    title: &str,
+) -> anyhow::Result<()> {
+    let mut state = State::new(title);
+    let mut items = Vec::new();
+    loop {
+        if !state.ended {
+            state.ended = !source.next(FRAME, &mut items)?;
+        }
+        for item in items.drain(..) {
+            state.update(&item);
+        }
+        terminal
+            .draw(|frame| draw::draw(frame, &state))
+            .context("cannot draw on the terminal")?;
+        let wait = if state.ended { FRAME } else { Duration::ZERO };
+        while event::poll(wait).context("cannot read the keyboard")? {
+            if let Event::Key(key) = event::read().context("cannot read the keyboard")?
+                && key.kind == KeyEventKind::Press
+                && !press(&mut state, key)
+            {
+                return Ok(());
+            }
+            if event::poll(Duration::ZERO).is_ok_and(|more| !more) {
+                break;
+            }
+        }
+        if source.stopped() {
+            return Ok(());
+        }
+    }
+}
+
+/// Acts on a key; `false` to quit.
+fn press(state: &mut State, key: KeyEvent) -> bool {
+    match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char('p' | ' ') => state.paused = !state.paused,
+        KeyCode::Char('s') => state.sort = state.sort.next(),
+        KeyCode::Char('t') | KeyCode::Tab => state.next_target(),
+        KeyCode::Char('?' | 'h') => state.help = !state.help,
+        KeyCode::Down => state.scroll = state.scroll.saturating_add(1),
+        KeyCode::Up => state.scroll = state.scroll.saturating_sub(1),
+        _ => {}
+    }
+    true
+}

@@ -1,0 +1,120 @@
+//! Where the view's items come from: a session that runs now, or a record that is played back.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use isotherm_engine::Nanos;
+use isotherm_record::{Item, Reader};
+
+use crate::recorder::{Session, Step};
+
+/// Yields items as time goes by.
+pub(crate) trait ItemSource {
+    /// Waits for at most `timeout`, and appends what has happened. `false` when there is no more.
+    fn next(&mut self, timeout: Duration, items: &mut Vec<Item>) -> anyhow::Result<bool>;
+
+    /// Whether a signal asked for the end.
+    fn stopped(&self) -> bool;
+}
+
+/// A session that watches targets now.
+pub(crate) struct LiveSource {
+    session: Session,
+}
+
+impl LiveSource {
+    pub(crate) fn new(session: Session) -> Self {
+        Self { session }
+    }
+
+    /// The session back, to end it.
+    pub(crate) fn into_session(self) -> Session {
+        self.session
+    }
+}
+
+impl ItemSource for LiveSource {
+    fn next(&mut self, timeout: Duration, items: &mut Vec<Item>) -> anyhow::Result<bool> {
+        let until = self.session.now() + Nanos::from(timeout);
+        while self.session.now() < until {
+            if self.session.step(until, items)? != Step::Going {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn stopped(&self) -> bool {
+        self.session.is_stopped()
+    }
+}
+
+/// A record, played back at its own pace or faster.
+pub(crate) struct ReplaySource {
+    reader: Reader<BufReader<File>>,
+    speed: f64,
+    began: Option<(Instant, Nanos)>,
+    waiting: Option<Item>,
+}
+
+impl ReplaySource {
+    pub(crate) fn open(path: &Path, speed: f64) -> anyhow::Result<Self> {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let reader = Reader::open(BufReader::new(file))
+            .with_context(|| format!("cannot read {}", path.display()))?
+            .replay_pages();
+        Ok(Self {
+            reader,
+            speed,
+            began: None,
+            waiting: None,
+        })
+    }
+
+    /// How long from now until what happened at `time` is due.
+    fn wait_for(&mut self, time: Nanos) -> Duration {
+        let (began, first) = *self.began.get_or_insert((Instant::now(), time));
+        let due = Duration::from_secs_f64(time.since(first).as_secs_f64() / self.speed);
+        due.saturating_sub(began.elapsed())
+    }
+}
+
+impl ItemSource for ReplaySource {
+    fn next(&mut self, timeout: Duration, items: &mut Vec<Item>) -> anyhow::Result<bool> {
+        let until = Instant::now() + timeout;
+        loop {
+            let item = match self.waiting.take() {
+                Some(item) => item,
+                None => match self.reader.next() {
+                    Some(item) => item.context("cannot read on in the record")?,
+                    None => return Ok(false),
+                },
+            };
+            let wait = time_of(&item).map_or(Duration::ZERO, |time| self.wait_for(time));
+            if Instant::now() + wait > until {
+                self.waiting = Some(item);
+                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                return Ok(true);
+            }
+            std::thread::sleep(wait);
+            items.push(item);
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+fn time_of(item: &Item) -> Option<Nanos> {
+    match item {
+        Item::Snapshot(snapshot) => Some(snapshot.end),
+        Item::Pages(pages) => Some(pages.end),
+        Item::Usage(usage) => Some(usage.time),
+        Item::Cost(cost) => Some(cost.time),
+        _ => None,
+    }
+}

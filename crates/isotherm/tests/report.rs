@@ -1,0 +1,209 @@
+//! `isotherm report` as a user meets it: files, pipes, formats, and what it says when things go wrong.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_record::{Header, Item, TargetStart, UsageSample, Writer};
+use tempfile::TempDir;
+
+const STARTED: u64 = 1_700_000_000_000_000_000;
+
+/// A record of five seconds: one hot, one idle and one unknown region.
+fn record() -> Vec<u8> {
+    let header = Header {
+        started: Nanos(STARTED),
+        command: vec!["demo".into()],
+        operations: "vaddr".into(),
+        ..Header::default()
+    };
+    let mut writer = Writer::create(Vec::new(), &header).expect("a writer");
+    let at = |second: u64| Nanos(STARTED + second * 1_000_000_000);
+    let start = TargetStart {
+        time: at(0),
+        target: TargetId(0),
+        pid: 7,
+        name: "demo".into(),
+    };
+    writer.write(&Item::TargetStart(start)).expect("written");
+    for second in 0..5 {
+        let region = |start: u64, nr_accesses| RegionSnapshot {
+            range: AddressRange::new(start << 20, (start + 1) << 20),
+            nr_accesses,
+            age: second as u32,
+            age_ns: Nanos(second * 1_000_000_000),
+        };
+        let snapshot = Snapshot {
+            target: TargetId(0),
+            start: at(second),
+            end: at(second + 1),
+            nr_samples: 10,
+            regions: vec![
+                region(1, Some(10.0)),
+                region(2, Some(0.0)),
+                region(900, None),
+            ],
+        };
+        writer.write(&Item::Snapshot(snapshot)).expect("written");
+        let usage = UsageSample {
+            time: at(second),
+            rss: [(0, 3 << 20)].into(),
+            ..UsageSample::default()
+        };
+        writer.write(&Item::Usage(usage)).expect("written");
+    }
+    writer.finish().expect("finished")
+}
+
+fn run(directory: &Path, arguments: &[&str], stdin: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_isotherm"))
+        .arg("report")
+        .args(arguments)
+        .current_dir(directory)
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("isotherm starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    // A report that refuses its arguments does not read.
+    let _ = input.write_all(stdin);
+    drop(input);
+    child.wait_with_output().expect("isotherm ends")
+}
+
+/// What is written, what is said beside it, and the exit code.
+fn check(arguments: &[&str], stdin: &[u8], out: &str, said: &str, code: i32) {
+    let directory = TempDir::new().expect("a directory");
+    fs::write(directory.path().join("a.isotherm"), record()).expect("written");
+    let output = run(directory.path(), arguments, stdin);
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(stdout.contains(out), "{out:?} is not in {stdout}");
+    assert!(stderr.contains(said), "{said:?} is not in {stderr}");
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+}
+
+#[test]
+fn every_report_reads_the_newest_record_by_default() {
+    let newest = "reading a.isotherm";
+    check(
+        &["access"],
+        b"",
+        "hot 1 MiB, cold 0 B, idle 1 MiB, unknown 1 MiB",
+        newest,
+        0,
+    );
+    check(&["heatmap"], b"", "|@@@@@|", newest, 0);
+    check(&["wss"], b"", "mean 1 MiB of 3 MiB resident", newest, 0);
+    check(&["idle"], b"", ">= 5 s  1 MiB", newest, 0);
+    check(&["footprint"], b"", "resident", newest, 0);
+}
+
+#[test]
+fn every_report_is_json() {
+    for report in ["access", "heatmap", "wss", "idle", "footprint"] {
+        let directory = TempDir::new().expect("a directory");
+        let output = run(
+            directory.path(),
+            &[report, "-", "--format", "json"],
+            &record(),
+        );
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(value["report"], report);
+        assert_eq!(value["version"], 1);
+        assert_eq!(value["record"]["started_ns"], STARTED);
+    }
+}
+
+#[test]
+fn the_output_files_name_says_the_format() {
+    for (name, begins) in [
+        ("x.html", "<!doctype html>"),
+        ("x.svg", "<svg"),
+        ("x.csv", "target,"),
+        ("x.json", "{"),
+        ("x", "target 0"),
+    ] {
+        let directory = TempDir::new().expect("a directory");
+        let output = run(directory.path(), &["heatmap", "-", "-o", name], &record());
+        assert!(output.status.success() && output.stdout.is_empty());
+        let written = fs::read_to_string(directory.path().join(name)).expect("a report");
+        assert!(written.starts_with(begins), "{name}: {written}");
+    }
+    check(&["wss", "-o", "x.pdf"], b"", "", "say --format", 2);
+}
+
+#[test]
+fn a_torn_record_is_reported_on_as_far_as_it_goes() {
+    let record = record();
+    let torn = &record[..record.len() - 20];
+    check(
+        &["wss", "-"],
+        torn,
+        "Working set",
+        "standard input: the record was not finished",
+        0,
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    check(
+        &["wss", "absent"],
+        b"",
+        "",
+        "cannot open the record absent",
+        2,
+    );
+    check(
+        &["wss", "-"],
+        b"not a record",
+        "",
+        "cannot read standard input as a record",
+        2,
+    );
+    let empty = TempDir::new().expect("a directory");
+    let output = run(empty.path(), &["wss"], b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no *.isotherm file"), "{said}");
+}
+
+#[test]
+fn wishes_that_make_no_sense_are_refused() {
+    check(&["access", "--min-size", "2 apples"], b"", "", "2M", 2);
+    check(&["access", "--min-rate", "150%"], b"", "", "0% to 100%", 2);
+    let all = ["access", "--snapshot", "all", "--format", "svg"];
+    check(&all, b"", "", "one picture cannot show all snapshots", 2);
+    check(
+        &["access", "--snapshot", "99"],
+        b"",
+        "",
+        "no such snapshot",
+        0,
+    );
+}
+
+#[test]
+fn colours_only_where_wanted() {
+    let directory = TempDir::new().expect("a directory");
+    let coloured = |arguments: &[&str]| {
+        let output = run(directory.path(), arguments, &record());
+        output.stdout.contains(&0x1b)
+    };
+    assert!(!coloured(&["heatmap", "-"]));
+    assert!(coloured(&["heatmap", "-", "--color", "always"]));
+    assert!(!coloured(&["heatmap", "-", "--color", "never"]));
+}
+
+#[test]
+fn help_has_examples() {
+    for report in ["access", "heatmap", "wss", "idle", "footprint"] {
+        check(&[report, "--help"], b"", "Example", "", 0);
+    }
+}

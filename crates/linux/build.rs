@@ -1,0 +1,40 @@
+//! Compiles the BPF program with clang into one object for all kernels (CO-RE), and embeds it.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+const SOURCE: &str = "src/probe/bpf/page_table.bpf.c";
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/probe/bpf");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let out =
+        PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("page_table.bpf.o");
+    let include = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let status = Command::new(&clang)
+        .args([
+            "-O2",
+            "-g",
+            "-Wall",
+            "-Werror",
+            "-target",
+            "bpf",
+            "-D__TARGET_ARCH_x86",
+        ])
+        .arg(format!("-I{include}"))
+        .args(["-c", SOURCE, "-o"])
+        .arg(&out)
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => {
+            panic!("{clang} could not compile {SOURCE} ({status}); clang 11 or later is needed")
+        }
+        Err(error) => panic!(
+            "cannot run {clang} to compile {SOURCE}: {error}; install it (Debian: apt-get install clang) \
+             or name it in the environment variable CLANG"
+        ),
+    }
+}

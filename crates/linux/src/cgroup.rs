@@ -1,0 +1,129 @@
+//! Processes of a control group, version 1 or 2.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Most groups below the named one that are looked into.
+const MAX_GROUPS: usize = 100_000;
+
+/// Why a control group cannot be followed.
+#[derive(Debug, Error)]
+pub enum CgroupError {
+    /// It was not found at any of these places.
+    #[error(
+        "no control group {wanted}: looked for {tried}; see /proc/PID/cgroup for the names of a process's groups"
+    )]
+    NotFound {
+        /// As the user named it.
+        wanted: String,
+        /// Where it was looked for.
+        tried: String,
+    },
+    /// The mounts cannot be read.
+    #[error("cannot read /proc/self/mounts to find the control groups: {0}")]
+    Mounts(#[source] io::Error),
+}
+
+/// Finds the directory of a group that is named by its directory, or by its name within a
+/// hierarchy (`/system.slice/redis.service`).
+pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
+    let mut tried = vec![name.to_path_buf()];
+    let relative = name.strip_prefix("/").unwrap_or(name);
+    let mounts = fs::read_to_string("/proc/self/mounts").map_err(CgroupError::Mounts)?;
+    tried.extend(cgroup_mounts(&mounts).map(|mount| Path::new(mount).join(relative)));
+    if let Some(found) = tried
+        .iter()
+        .find(|path| path.join("cgroup.procs").is_file())
+    {
+        return Ok(found.clone());
+    }
+    let tried: Vec<String> = tried
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    Err(CgroupError::NotFound {
+        wanted: name.display().to_string(),
+        tried: tried.join(", "),
+    })
+}
+
+/// Mount points of all hierarchies: version 2 first, then the memory controller's.
+fn cgroup_mounts(mounts: &str) -> impl Iterator<Item = &str> {
+    let of = |wanted: &'static str| {
+        mounts.lines().filter_map(move |line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (point, kind, options) = (words.next()?, words.next()?, words.next()?);
+            let rank = match kind {
+                "cgroup2" => "v2",
+                "cgroup" if options.split(',').any(|o| o == "memory") => "memory",
+                "cgroup" => "v1",
+                _ => return None,
+            };
+            (rank == wanted).then_some(point)
+        })
+    };
+    of("v2").chain(of("memory")).chain(of("v1"))
+}
+
+/// Process ids in the group at `directory` and in those below it, ascending. A group that vanishes
+/// meanwhile has none.
+pub fn processes(directory: &Path) -> Vec<u32> {
+    let mut found = BTreeSet::new();
+    let mut to_visit = vec![directory.to_path_buf()];
+    let mut visited = 0;
+    while let Some(group) = to_visit.pop() {
+        visited += 1;
+        let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        // 0 stands for processes of another pid namespace.
+        found.extend(
+            procs
+                .lines()
+                .filter_map(|line| line.parse::<u32>().ok())
+                .filter(|&pid| pid != 0),
+        );
+        let Ok(entries) = fs::read_dir(&group) else {
+            continue;
+        };
+        let below = entries
+            .filter_map(Result::ok)
+            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+        to_visit.extend(
+            below
+                .map(|entry| entry.path())
+                .take(MAX_GROUPS.saturating_sub(visited)),
+        );
+    }
+    found.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_2_is_looked_into_first() {
+        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let found: Vec<_> = cgroup_mounts(mounts).collect();
+        assert_eq!(
+            found,
+            [
+                "/sys/fs/cgroup/unified",
+                "/sys/fs/cgroup/memory",
+                "/sys/fs/cgroup/cpu"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_is_an_error_that_says_where_it_was_sought() {
+        let error = find(Path::new("/no/such/group")).expect_err("there is none");
+        assert!(error.to_string().contains("/no/such/group"), "{error}");
+        assert_eq!(processes(Path::new("/no/such/group")), []);
+    }
+}

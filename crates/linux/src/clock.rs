@@ -1,0 +1,76 @@
+//! Clocks: the only place where time is read.
+
+use isotherm_engine::Nanos;
+
+/// CPU time that this process has used, kernel work on its behalf included.
+pub fn process_cpu() -> Nanos {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// The time of day at the start, then monotonic: timestamps that never step back.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    offset: u64,
+}
+
+impl Clock {
+    /// A clock that shows the time of day now.
+    pub fn start() -> Self {
+        Self {
+            offset: read(libc::CLOCK_REALTIME)
+                .0
+                .saturating_sub(read(libc::CLOCK_MONOTONIC).0),
+        }
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub fn now(self) -> Nanos {
+        Nanos(self.offset + read(libc::CLOCK_MONOTONIC).0)
+    }
+
+    /// Sleeps until then, or until a signal arrives.
+    pub fn sleep_until(self, time: Nanos) {
+        let monotonic = time.0.saturating_sub(self.offset);
+        let until = libc::timespec {
+            tv_sec: (monotonic / 1_000_000_000) as libc::time_t,
+            tv_nsec: (monotonic % 1_000_000_000) as libc::c_long,
+        };
+        // SAFETY: a valid time; the remaining time is not asked for.
+        unsafe {
+            libc::clock_nanosleep(
+                libc::CLOCK_MONOTONIC,
+                libc::TIMER_ABSTIME,
+                &raw const until,
+                std::ptr::null_mut(),
+            )
+        };
+    }
+}
+
+/// Local date and time for file names: `20261121-150405`.
+pub fn local_stamp() -> String {
+    let seconds = (read(libc::CLOCK_REALTIME).0 / 1_000_000_000) as libc::time_t;
+    // SAFETY: all-zero is a valid `tm`.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: valid pointers; localtime_r fills `tm`.
+    unsafe { libc::localtime_r(&raw const seconds, &raw mut tm) };
+    format!(
+        "{:04}{:02}{:02}-{:02}{:02}{:02}",
+        tm.tm_year + 1900,
+        tm.tm_mon + 1,
+        tm.tm_mday,
+        tm.tm_hour,
+        tm.tm_min,
+        tm.tm_sec
+    )
+}
+
+fn read(clock: libc::clockid_t) -> Nanos {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid timespec to fill.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

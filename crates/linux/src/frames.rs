@@ -1,0 +1,82 @@
+//! What the kernel tells of physical frames: `/proc/kpageflags` and `/proc/kpagecount`
+//! (Documentation/admin-guide/mm/pagemap.rst).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bits of a `/proc/kpageflags` word (include/uapi/linux/kernel-page-flags.h).
+mod bit {
+    pub(super) const LRU: u64 = 1 << 5;
+    pub(super) const COMPOUND_HEAD: u64 = 1 << 15;
+    pub(super) const COMPOUND_TAIL: u64 = 1 << 16;
+    pub(super) const HUGETLB: u64 = 1 << 17;
+    pub(super) const UNEVICTABLE: u64 = 1 << 18;
+    pub(super) const NO_PAGE: u64 = 1 << 20;
+    pub(super) const ZERO_PAGE: u64 = 1 << 24;
+}
+
+/// Largest folio in base pages that is looked for around a page.
+const MAX_FOLIO_PAGES: u64 = 512;
+
+/// The two files, kept open.
+#[derive(Debug)]
+pub struct Frames {
+    flags: File,
+    counts: File,
+}
+
+impl Frames {
+    /// Opens them; needs CONFIG_PROC_PAGE_MONITOR and root.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self {
+            flags: File::open("/proc/kpageflags")?,
+            counts: File::open("/proc/kpagecount")?,
+        })
+    }
+
+    /// Whether MADV_COLD can clear the accessed bit of this frame's mapping: the frame is mapped
+    /// once, on an LRU list, neither locked nor special (mm/madvise.c, madvise_cold_or_pageout).
+    pub fn is_clearable(&self, frame: u64) -> io::Result<bool> {
+        let flags = read_word(&self.flags, frame)?;
+        let special = bit::HUGETLB | bit::UNEVICTABLE | bit::NO_PAGE | bit::ZERO_PAGE;
+        if flags & special != 0 || flags & bit::LRU == 0 {
+            return Ok(false);
+        }
+        Ok(read_word(&self.counts, frame)? <= 1)
+    }
+
+    /// Frames `[first, end)` of the large folio that holds `frame`; `None` for a single page.
+    pub fn folio(&self, frame: u64) -> io::Result<Option<(u64, u64)>> {
+        let flags = read_word(&self.flags, frame)?;
+        if flags & (bit::COMPOUND_HEAD | bit::COMPOUND_TAIL) == 0 {
+            return Ok(None);
+        }
+        let lowest = frame.saturating_sub(MAX_FOLIO_PAGES - 1);
+        let mut words = vec![0u8; (frame + MAX_FOLIO_PAGES - lowest) as usize * 8];
+        let read = self.flags.read_at(&mut words, lowest * 8)?;
+        let word = |at: u64| -> u64 {
+            let i = (at - lowest) as usize * 8;
+            if i + 8 > read {
+                0
+            } else {
+                u64::from_ne_bytes(words[i..i + 8].try_into().expect("8 bytes"))
+            }
+        };
+        let mut first = frame;
+        while first > lowest && word(first) & bit::COMPOUND_TAIL != 0 {
+            first -= 1;
+        }
+        let mut end = frame + 1;
+        while end < frame + MAX_FOLIO_PAGES && word(end) & bit::COMPOUND_TAIL != 0 {
+            end += 1;
+        }
+        Ok(Some((first, end)))
+    }
+}
+
+fn read_word(file: &File, frame: u64) -> io::Result<u64> {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, frame * 8)?;
+    Ok(u64::from_ne_bytes(word))
+}

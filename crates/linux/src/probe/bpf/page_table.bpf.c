@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Reads page tables: a list of addresses (walk) or whole tables (copy_tables).
+ *
+ * The tables are read through the kernel's direct map with bpf_probe_read_kernel, which cannot
+ * fault. Nothing here writes to the kernel or to the target. The layouts below are mirrored, and
+ * their sizes asserted, in ../walker.rs.
+ *
+ * x86-64 page-table bits: Intel SDM vol. 3A, 4.5; arch/x86/include/asm/pgtable_types.h.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define MAX_SLOTS 8192
+#define MAX_TABLES 512
+#define MAX_RUNS 8192
+#define PAGES_PER_RUN 16 /* a power of two */
+
+/* Hardware and kernel bits of an entry. */
+#define ENTRY_PRESENT 0x001ULL
+#define ENTRY_ACCESSED 0x020ULL
+#define ENTRY_DIRTY 0x040ULL
+#define ENTRY_LEAF 0x080ULL     /* PSE: a huge page, above the lowest level */
+#define ENTRY_PROTNONE 0x100ULL /* with PRESENT clear: PROT_NONE, as NUMA balancing makes it */
+
+/* What a slot says; the low bits of a page-aligned value. */
+#define SLOT_PRESENT 0x001ULL
+#define SLOT_ACCESSED 0x002ULL
+#define SLOT_HUGE_2M 0x004ULL
+#define SLOT_DIRTY 0x008ULL
+#define SLOT_UNREADABLE 0x010ULL
+#define SLOT_PROTNONE 0x020ULL
+#define SLOT_SWAPPED 0x040ULL /* not present, but not empty: swapped out or migrating */
+#define SLOT_HUGE_1G 0x080ULL
+#define SLOT_CHANGED 0x100ULL /* the table was replaced while it was copied */
+#define SLOT_TABLE 0x200ULL   /* a table was copied */
+
+struct control {
+	__u64 task;        /* task_struct of a thread of the target, found by locate */
+	__u64 mm;          /* its mm_struct */
+	__u64 pgd;         /* its top-level table (direct-map address) */
+	__u64 page_offset; /* where the direct map starts */
+	__u64 frame_mask;  /* address bits of an entry */
+	__u32 tgid;        /* whom locate looks for (0: whom the iterator was limited to) */
+	__u32 nr_slots;    /* slots in use */
+	__u32 top_shift;   /* 39 with 4 levels, 48 with 5 */
+	__u32 table_shift; /* copy_tables: 12, 21 or 30: which level's tables */
+	__u32 found;       /* locate: found the target with an address space */
+	__u32 gone;        /* walk, copy_tables: the target has exited or called exec */
+	__u32 seen;        /* locate: how many tasks were looked at */
+	__u32 reserved;
+};
+
+struct table {
+	__u64 entries[512];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct control);
+} control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_SLOTS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} slots SEC(".maps");
+
+/* Entries of neighbouring pages. */
+struct run {
+	__u64 entries[PAGES_PER_RUN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_RUNS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct run);
+} runs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_TABLES);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct table);
+} tables SEC(".maps");
+
+static __always_inline struct control *get_control(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&control, &zero);
+}
+
+/* A leaf entry in a slot's words: its frame address and flags. */
+static __always_inline __u64 describe(const struct control *c, __u64 entry, __u64 size_flag)
+{
+	__u64 flags = SLOT_PRESENT | size_flag;
+	__u64 frame = entry & c->frame_mask;
+
+	if (!(entry & ENTRY_PRESENT)) {
+		/* The kernel inverts the frame bits of PROT_NONE entries (L1TF). */
+		flags |= SLOT_PROTNONE;
+		frame = ~entry & c->frame_mask;
+	}
+	if (entry & ENTRY_ACCESSED)
+		flags |= SLOT_ACCESSED;
+	if (entry & ENTRY_DIRTY)
+		flags |= SLOT_DIRTY;
+	return frame | flags;
+}
+
+/*
+ * Goes down from the top level to the table whose entries map 1 << stop bytes each. Yields that
+ * table's address in *table, or a leaf or an absence met on the way as the slot's words.
+ * *entry is the last entry read and *at where it was, so that the caller can look again.
+ */
+static __always_inline __u64 descend(const struct control *c, __u64 address, __u32 stop, __u64 *table,
+				     __u64 *entry, __u64 *at)
+{
+	__u32 shift = c->top_shift;
+	__u64 here = c->pgd;
+	__u64 e = 0;
+
+	*at = 0;
+	for (int level = 0; level < 5; level++) {
+		if (shift <= stop)
+			break;
+		*at = here + ((address >> shift) & 511) * 8;
+		if (bpf_probe_read_kernel(&e, sizeof(e), (void *)*at))
+			return SLOT_UNREADABLE;
+		if (!(e & ENTRY_PRESENT)) {
+			if (shift == 21 && (e & ENTRY_PROTNONE) && (e & ENTRY_LEAF))
+				return describe(c, e, SLOT_HUGE_2M);
+			return e ? SLOT_SWAPPED : 0;
+		}
+		if ((e & ENTRY_LEAF) && shift <= 30)
+			return describe(c, e, shift == 30 ? SLOT_HUGE_1G : SLOT_HUGE_2M);
+		here = c->page_offset + (e & c->frame_mask);
+		shift -= 9;
+	}
+	*table = here;
+	*entry = e;
+	return SLOT_TABLE;
+}
+
+/*
+ * A slot of walk holds an address of a page with the number of pages wanted, less one, in the low
+ * bits; they lie in one table. Their entries are read at once: a batch of neighbours costs little
+ * more than a single page. The verifier wants a loop's context on the stack, so the callbacks look
+ * the control up anew.
+ */
+static long walk_one(__u32 i, void *unused)
+{
+	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
+	struct run *run = bpf_map_lookup_elem(&runs, &i);
+	struct control *c = get_control();
+	__u64 table = 0, entry = 0, at, address, said;
+	__u32 bytes;
+
+	if (!slot || !run || !c)
+		return 1;
+	address = *slot & ~0xfffULL;
+	bytes = ((*slot & (PAGES_PER_RUN - 1)) + 1) * 8;
+	said = descend(c, address, 12, &table, &entry, &at);
+	if (said == SLOT_TABLE &&
+	    bpf_probe_read_kernel(run, bytes, (void *)(table + ((address >> 12) & 511) * 8)))
+		said = SLOT_UNREADABLE;
+	*slot = said;
+	return 0;
+}
+
+static long copy_one(__u32 i, void *unused)
+{
+	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
+	struct table *copy = bpf_map_lookup_elem(&tables, &i);
+	struct control *c = get_control();
+	__u64 table = 0, entry = 0, again = 0, at, said;
+
+	if (!slot || !copy || !c)
+		return 1;
+	said = descend(c, *slot, c->table_shift, &table, &entry, &at);
+	if (said == SLOT_TABLE) {
+		if (bpf_probe_read_kernel(copy, sizeof(*copy), (void *)table))
+			said = SLOT_UNREADABLE;
+		else if (at && (bpf_probe_read_kernel(&again, sizeof(again), (void *)at) ||
+				((again ^ entry) & c->frame_mask)))
+			said = SLOT_CHANGED;
+	}
+	*slot = said;
+	return 0;
+}
+
+/* Whether the task still has the address space that locate found. */
+static __always_inline bool still_there(const struct control *c)
+{
+	struct task_struct *task = (struct task_struct *)c->task;
+	struct mm_struct *mm = (struct mm_struct *)c->mm;
+
+	return c->task && BPF_CORE_READ(task, tgid) == (__s32)c->tgid &&
+	       (__u64)BPF_CORE_READ(task, mm) == c->mm && (__u64)BPF_CORE_READ(mm, pgd) == c->pgd;
+}
+
+/* Finds the target's address space. The first thread that has one will do. */
+SEC("iter/task")
+int locate(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct control *c = get_control();
+	struct mm_struct *mm;
+
+	if (!task || !c)
+		return 0;
+	c->seen++;
+	if (c->found || (c->tgid && task->tgid != (__s32)c->tgid))
+		return 0;
+	mm = task->mm;
+	if (!mm)
+		return 0;
+	c->task = (__u64)task;
+	c->mm = (__u64)mm;
+	c->pgd = (__u64)mm->pgd;
+	c->tgid = task->tgid;
+	c->found = 1;
+	return 0;
+}
+
+/* Replaces the addresses in the slots by what is there. */
+SEC("syscall")
+int walk(void *ctx)
+{
+	struct control *c = get_control();
+	__u32 unused = 0;
+
+	if (!c)
+		return 1;
+	if (!still_there(c)) {
+		c->gone = 1;
+		return 0;
+	}
+	bpf_loop(c->nr_slots, walk_one, &unused, 0);
+	if (!still_there(c))
+		c->gone = 1;
+	return 0;
+}
+
+/* Copies, for the address in each slot, the table of the level asked for. */
+SEC("syscall")
+int copy_tables(void *ctx)
+{
+	struct control *c = get_control();
+	__u32 unused = 0;
+
+	if (!c)
+		return 1;
+	if (!still_there(c)) {
+		c->gone = 1;
+		return 0;
+	}
+	bpf_loop(c->nr_slots, copy_one, &unused, 0);
+	if (!still_there(c))
+		c->gone = 1;
+	return 0;
+}

@@ -1,0 +1,442 @@
+//! The page-granular scan: every page's accessed bit of a process, exactly, at every look.
+//!
+//! The approach: read all page tables in bulk, then clear the bits that are set, then read again what
+//! was cleared, so that the next scan knows for each page whether it was touched in between. Bits are
+//! cleared with `process_madvise(MADV_COLD)` in chunks that are sized, by measuring, to hold the
+//! target's memory lock for no longer than the caller allows; or, where much of the memory is shared
+//! and MADV_COLD can't clear it, by `/proc/PID/clear_refs`. That holds the lock for writing over the
+//! whole process, and does not flush the TLB, so a page that stays in it may look idle: it is
+//! never the first choice, and refused where it would take longer than allowed. How long it would
+//! take is measured on memory of our own beforehand.
+//!
+//! Source: the seeds' page-granularity idleness (mm/damon/pgidle.c of the RFC v10), and
+//! Documentation/filesystems/proc.rst for clear_refs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hint::black_box;
+use std::time::Instant;
+
+use isotherm_engine::table::BlockFacts;
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
+use thiserror::Error;
+
+use super::page_table::{PageTableProbe, ProbeError};
+use crate::clock::process_cpu;
+
+type Bitmap = [u64; 8];
+
+/// Memory of our own on which clear_refs is measured.
+const CALIBRATION_BYTES: usize = 32 << 20;
+/// Gaps of so few pages between set bits are cleared along: a call's fixed cost is higher.
+const BRIDGED_PAGES: u64 = 16;
+
+/// How bits are cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClearMethod {
+    /// `process_madvise(MADV_COLD)`.
+    Madvise,
+    /// `/proc/PID/clear_refs`.
+    ClearRefs,
+}
+
+/// Why a scan is refused or failed.
+#[derive(Debug, Error)]
+pub enum ScanError {
+    /// It would hold the target up for longer than allowed.
+    #[error(
+        "a scan would hold process {pid} up for about {stall_ms:.1} ms (clearing by {method:?}), longer than the {limit_ms:.1} ms allowed; raise --max-stall, or record without --pages"
+    )]
+    TooLong {
+        /// Which process.
+        pid: u32,
+        /// Measured or estimated.
+        stall_ms: f64,
+        /// What was allowed.
+        limit_ms: f64,
+        /// How bits would be cleared.
+        method: ClearMethod,
+    },
+    /// The probe failed.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// `/proc/PID/clear_refs` could not be written.
+    #[error("cannot write /proc/{pid}/clear_refs: {source}; use --clear-by madvise")]
+    ClearRefs {
+        /// Which process.
+        pid: u32,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+}
+
+/// What one scan says about one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedBlock {
+    /// The block as its tables were.
+    pub facts: BlockFacts,
+    /// Pages about which nothing is known: their bits could not be cleared at the last scan.
+    pub unknown: Bitmap,
+}
+
+/// What scanning has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ScanCost {
+    /// Scans made.
+    pub scans: u64,
+    /// Present bytes looked at, in all scans together.
+    pub bytes: u64,
+    /// CPU time of all scans together.
+    pub cpu: Nanos,
+    /// Longest single hold of the target's memory lock.
+    pub longest_hold: Nanos,
+}
+
+impl ScanCost {
+    /// CPU milliseconds for each GiB of present memory and scan.
+    pub fn cpu_ms_per_gib(&self) -> f64 {
+        self.cpu.0 as f64 / 1e6 / (self.bytes.max(1) as f64 / f64::from(1 << 30))
+    }
+}
+
+/// Scans targets, and remembers of each which bits it cleared.
+#[derive(Debug)]
+pub struct Scanner {
+    /// By target and block: the pages whose bits were clear after the last scan.
+    cleared: BTreeMap<TargetId, BTreeMap<u64, Bitmap>>,
+    max_hold: Nanos,
+    method: ClearMethod,
+    /// Unknown until the first batch, which is the smallest.
+    ns_per_page: Option<f64>,
+    clear_refs_ns_per_byte: Option<f64>,
+    cost: ScanCost,
+}
+
+impl Scanner {
+    /// A scanner that holds a target's memory lock for at most `max_hold` at a time.
+    pub fn new(method: ClearMethod, max_hold: Nanos) -> Self {
+        Self {
+            cleared: BTreeMap::new(),
+            max_hold,
+            method,
+            ns_per_page: None,
+            clear_refs_ns_per_byte: None,
+            cost: ScanCost::default(),
+        }
+    }
+
+    /// What scanning has cost so far.
+    pub fn cost(&self) -> ScanCost {
+        self.cost
+    }
+
+    /// How bits are cleared now.
+    pub fn method(&self) -> ClearMethod {
+        self.method
+    }
+
+    /// Changes how bits are cleared from the next scan on.
+    pub fn set_method(&mut self, method: ClearMethod) {
+        self.method = method;
+    }
+
+    /// Forgets a target that ended.
+    pub fn forget(&mut self, target: TargetId) {
+        self.cleared.remove(&target);
+    }
+
+    /// Milliseconds that clear_refs would hold a process of `rss` bytes up, as measured on our own
+    /// memory.
+    pub fn clear_refs_hold_ms(&mut self, rss: u64) -> f64 {
+        let ns_per_byte = *self
+            .clear_refs_ns_per_byte
+            .get_or_insert_with(measure_clear_refs);
+        ns_per_byte * rss as f64 / 1e6
+    }
+
+    /// Scans the parts of `target` that lie in `ranges`. The first scan of a target only clears,
+    /// and yields nothing. `None` if the target is gone.
+    pub fn scan(
+        &mut self,
+        probe: &mut PageTableProbe,
+        target: TargetId,
+        ranges: &[AddressRange],
+    ) -> Result<Option<Vec<ScannedBlock>>, ScanError> {
+        let started = process_cpu();
+        let Some(blocks) = probe.occupied_blocks(target, ranges)? else {
+            return Ok(None);
+        };
+        let mut seen: Vec<BlockFacts> = Vec::with_capacity(blocks.len());
+        if !probe.read_blocks(target, &blocks, |facts| seen.push(facts))? {
+            return Ok(None);
+        }
+        seen.retain(|facts| facts.present != [0; 8]);
+        limit_to(&mut seen, ranges);
+        let last = self.cleared.get(&target);
+        let result: Vec<ScannedBlock> = last.map_or_else(Vec::new, |last| {
+            let unknown = |facts: &BlockFacts| {
+                // A block that was not there before: all its pages have appeared, so were accessed.
+                let clear = last.get(&facts.address).copied().unwrap_or([u64::MAX; 8]);
+                std::array::from_fn(|i| facts.present[i] & facts.accessed[i] & !clear[i])
+            };
+            seen.iter()
+                .map(|facts| ScannedBlock {
+                    facts: *facts,
+                    unknown: unknown(facts),
+                })
+                .collect()
+        });
+        if !self.clear(probe, target, &seen)? {
+            return Ok(None);
+        }
+        let cleared = Self::verify(probe, target, &seen)?;
+        let first = self.cleared.insert(target, cleared).is_none();
+        self.cost.scans += 1;
+        self.cost.cpu = self.cost.cpu + process_cpu().since(started);
+        let pages: u64 = seen
+            .iter()
+            .flat_map(|f| f.present)
+            .map(|w| u64::from(w.count_ones()))
+            .sum();
+        self.cost.bytes += pages * PAGE_SIZE;
+        Ok(Some(if first { Vec::new() } else { result }))
+    }
+
+    fn clear(
+        &mut self,
+        probe: &mut PageTableProbe,
+        target: TargetId,
+        seen: &[BlockFacts],
+    ) -> Result<bool, ScanError> {
+        let Some(process) = probe.process(target) else {
+            return Ok(false);
+        };
+        let pid = process.pid();
+        if self.method == ClearMethod::ClearRefs {
+            let rss = process.usage().map(|usage| usage.rss).unwrap_or_default();
+            let stall_ms = self.clear_refs_hold_ms(rss);
+            self.refuse_if_longer(stall_ms, pid)?;
+            let started = Instant::now();
+            // "1" clears the accessed bits of all pages of the process.
+            match fs::write(format!("/proc/{pid}/clear_refs"), "1") {
+                Ok(()) => {}
+                Err(_)
+                    if !probe
+                        .process(target)
+                        .is_some_and(crate::process::Process::is_alive) =>
+                {
+                    return Ok(false);
+                }
+                Err(source) => return Err(ScanError::ClearRefs { pid, source }),
+            }
+            self.held(started);
+            return Ok(true);
+        }
+        let mut batch = Vec::new();
+        let mut pages = 0;
+        for range in ranges_to_clear(seen) {
+            pages += range.len() / PAGE_SIZE;
+            batch.push(range);
+            let expected_ns = self
+                .ns_per_page
+                .map_or(f64::INFINITY, |ns| ns * pages as f64);
+            if expected_ns >= self.max_hold.0 as f64 / 3.0 {
+                self.clear_batch(probe, target, pid, &batch, pages)?;
+                batch.clear();
+                pages = 0;
+            }
+        }
+        self.clear_batch(probe, target, pid, &batch, pages)?;
+        Ok(true)
+    }
+
+    fn clear_batch(
+        &mut self,
+        probe: &mut PageTableProbe,
+        target: TargetId,
+        pid: u32,
+        batch: &[AddressRange],
+        pages: u64,
+    ) -> Result<(), ScanError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        // Even the smallest batch, one block, may be too long on this machine.
+        let smallest_ms = self.ns_per_page.unwrap_or(0.0) * 512.0 / 1e6;
+        self.refuse_if_longer(smallest_ms, pid)?;
+        let started = Instant::now();
+        probe.clear(target, batch)?;
+        let elapsed = self.held(started);
+        let each = elapsed.0 as f64 / pages as f64;
+        // Slower at once, faster by and by.
+        let last = self.ns_per_page.unwrap_or(each);
+        self.ns_per_page = Some(if each > last {
+            each
+        } else {
+            0.7 * last + 0.3 * each
+        });
+        Ok(())
+    }
+
+    fn held(&mut self, started: Instant) -> Nanos {
+        let elapsed = Nanos::from(started.elapsed());
+        self.cost.longest_hold = self.cost.longest_hold.max(elapsed);
+        elapsed
+    }
+
+    fn refuse_if_longer(&self, stall_ms: f64, pid: u32) -> Result<(), ScanError> {
+        let limit_ms = self.max_hold.0 as f64 / 1e6;
+        if stall_ms > limit_ms {
+            return Err(ScanError::TooLong {
+                pid,
+                stall_ms,
+                limit_ms,
+                method: self.method,
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads again what was cleared. Pages count as clear if they are, or if they could have been
+    /// and were touched at once: the next scan finds these accessed, which they were.
+    fn verify(
+        probe: &mut PageTableProbe,
+        target: TargetId,
+        seen: &[BlockFacts],
+    ) -> Result<BTreeMap<u64, Bitmap>, ScanError> {
+        let blocks: Vec<u64> = seen.iter().map(|facts| facts.address).collect();
+        let mut after = Vec::with_capacity(blocks.len());
+        probe.read_blocks(target, &blocks, |facts| after.push(facts))?;
+        let mut cleared = BTreeMap::new();
+        for facts in after {
+            let mut clear: Bitmap =
+                std::array::from_fn(|i| !(facts.present[i] & facts.accessed[i]));
+            let still_set = (0..512).find(|&page| clear[page / 64] >> (page % 64) & 1 == 0);
+            // One page speaks for its block: neighbours are shared, locked or touched alike.
+            if let Some(page) = still_set
+                && probe.is_clearable(target, facts.address + page as u64 * PAGE_SIZE)?
+            {
+                clear = [u64::MAX; 8];
+            }
+            cleared.insert(facts.address, clear);
+        }
+        Ok(cleared)
+    }
+}
+
+/// Blanks the pages of `seen` that lie outside `ranges` (both in address order).
+fn limit_to(seen: &mut [BlockFacts], ranges: &[AddressRange]) {
+    for facts in seen {
+        let block = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
+        let first = ranges.partition_point(|range| range.end <= block.start);
+        let mut inside: Bitmap = [0; 8];
+        for part in ranges[first..]
+            .iter()
+            .map_while(|range| range.intersection(block))
+        {
+            for page in (part.start - block.start) / PAGE_SIZE..(part.end - block.start) / PAGE_SIZE
+            {
+                inside[page as usize / 64] |= 1 << (page % 64);
+            }
+        }
+        if !facts.huge {
+            facts.present = std::array::from_fn(|i| facts.present[i] & inside[i]);
+            facts.accessed = std::array::from_fn(|i| facts.accessed[i] & inside[i]);
+        }
+    }
+}
+
+/// Ranges that hold every set bit, short gaps included.
+fn ranges_to_clear(seen: &[BlockFacts]) -> Vec<AddressRange> {
+    let mut ranges: Vec<AddressRange> = Vec::new();
+    let mut add = |start: u64, end: u64| match ranges.last_mut() {
+        Some(last)
+            if start - last.end <= BRIDGED_PAGES * PAGE_SIZE
+                && last.start / BLOCK_SIZE == start / BLOCK_SIZE =>
+        {
+            last.end = end;
+        }
+        _ => ranges.push(AddressRange::new(start, end)),
+    };
+    for facts in seen {
+        if facts.huge {
+            if facts.accessed[0] != 0 {
+                add(facts.address, facts.address + BLOCK_SIZE);
+            }
+            continue;
+        }
+        for page in 0..512 {
+            if facts.present[page / 64] & facts.accessed[page / 64] & (1 << (page % 64)) != 0 {
+                let start = facts.address + page as u64 * PAGE_SIZE;
+                add(start, start + PAGE_SIZE);
+            }
+        }
+    }
+    ranges
+}
+
+/// Nanoseconds a byte that clear_refs takes, measured on this process.
+fn measure_clear_refs() -> f64 {
+    let rss = |()| {
+        let status = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let pages: u64 = status
+            .split_whitespace()
+            .nth(1)
+            .and_then(|p| p.parse().ok())
+            .unwrap_or(0);
+        (pages * PAGE_SIZE).max(CALIBRATION_BYTES as u64)
+    };
+    let memory = vec![1u8; CALIBRATION_BYTES];
+    black_box(
+        memory
+            .iter()
+            .step_by(PAGE_SIZE as usize)
+            .map(|b| u64::from(*b))
+            .sum::<u64>(),
+    );
+    let started = Instant::now();
+    if fs::write("/proc/self/clear_refs", "1").is_err() {
+        return f64::INFINITY;
+    }
+    let elapsed = started.elapsed().as_nanos() as f64;
+    let bytes = rss(());
+    drop(memory);
+    elapsed / bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(pages: &[usize]) -> BlockFacts {
+        let mut accessed = [0; 8];
+        for page in pages {
+            accessed[page / 64] |= 1 << (page % 64);
+        }
+        BlockFacts {
+            address: 0,
+            huge: false,
+            present: [u64::MAX; 8],
+            accessed,
+        }
+    }
+
+    #[test]
+    fn short_gaps_are_bridged_and_long_ones_are_not() {
+        let page = |n: u64| n * PAGE_SIZE;
+        let ranges = ranges_to_clear(&[block(&[0, 1, 10, 100, 511])]);
+        let expected = [
+            AddressRange::new(0, page(11)),
+            AddressRange::new(page(100), page(101)),
+            AddressRange::new(page(511), page(512)),
+        ];
+        assert_eq!(ranges, expected);
+    }
+
+    #[test]
+    fn pages_outside_the_ranges_are_blanked() {
+        let mut seen = [block(&[0, 1, 2, 3])];
+        limit_to(&mut seen, &[AddressRange::new(PAGE_SIZE, 3 * PAGE_SIZE)]);
+        assert_eq!((seen[0].present[0], seen[0].accessed[0]), (0b110, 0b110));
+    }
+}

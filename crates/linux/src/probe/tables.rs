@@ -1,0 +1,140 @@
+//! Reads a target's whole page tables, block by block.
+//!
+//! Bulk reading costs half a nanosecond a page, a hundredth of what a list of addresses costs, and
+//! disturbs nobody: so *reading* everything is cheap, and only *clearing* needs economy. The tables
+//! are followed from the top, so unmapped terabytes cost nothing.
+
+use isotherm_engine::table::BlockFacts;
+use isotherm_engine::{AddressRange, TargetId};
+
+use super::page_table::{PageTableProbe, ProbeError};
+use super::walker::{Table, WalkerError};
+
+const TOP_SHIFT: u32 = 30;
+const BLOCK_SHIFT: u32 = 21;
+
+impl PageTableProbe {
+    /// Addresses of the 2 MiB blocks within `ranges` that have a lowest-level table or a huge leaf.
+    /// `None` if the target is gone.
+    pub fn occupied_blocks(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+    ) -> Result<Option<Vec<u64>>, ProbeError> {
+        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(None);
+        };
+        let mut found = Vec::new();
+        let walker = &mut self.walker;
+        let mut collect = || -> Result<(), WalkerError> {
+            let tops = aligned_parts(ranges, TOP_SHIFT + 9);
+            let mut gigabytes = Vec::new();
+            walker.occupied(&space, TOP_SHIFT, &tops, |gigabyte| {
+                gigabytes.push(gigabyte);
+            })?;
+            retain_overlapping(&mut gigabytes, TOP_SHIFT, ranges);
+            walker.occupied(&space, BLOCK_SHIFT, &gigabytes, |block| found.push(block))
+        };
+        match collect() {
+            Ok(()) => {
+                retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
+                Ok(Some(found))
+            }
+            Err(WalkerError::Gone) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads the tables of `blocks` and hands what they say to `see`. `false` if the target is gone.
+    pub fn read_blocks(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        mut see: impl FnMut(BlockFacts),
+    ) -> Result<bool, ProbeError> {
+        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(false);
+        };
+        let read = self.walker.tables(&space, blocks, |i, table| {
+            let facts = match table {
+                Table::Copy(copy) => {
+                    let (present, accessed) = copy.bitmaps();
+                    BlockFacts {
+                        address: blocks[i],
+                        huge: false,
+                        present,
+                        accessed,
+                    }
+                }
+                Table::Leaf(leaf) => BlockFacts {
+                    address: blocks[i],
+                    huge: true,
+                    present: [u64::MAX; 8],
+                    accessed: if leaf.is_accessed() {
+                        [u64::MAX; 8]
+                    } else {
+                        [0; 8]
+                    },
+                },
+                Table::Absent => BlockFacts {
+                    address: blocks[i],
+                    huge: false,
+                    present: [0; 8],
+                    accessed: [0; 8],
+                },
+                // Nothing is known of it this time; the next read will tell.
+                Table::Changed => return,
+            };
+            see(facts);
+        });
+        self.cost.checks += blocks.len() as u64 * 512;
+        match read {
+            Ok(()) => Ok(true),
+            Err(WalkerError::Gone) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Starts of the aligned parts of 1 << `shift` bytes that `ranges` (in address order) touch.
+fn aligned_parts(ranges: &[AddressRange], shift: u32) -> Vec<u64> {
+    let mut parts = Vec::new();
+    for range in ranges {
+        let first = range.start >> shift;
+        let last = (range.end - 1) >> shift;
+        let next = parts
+            .last()
+            .map_or(first, |last: &u64| (last >> shift) + 1)
+            .max(first);
+        parts.extend((next..=last).map(|part| part << shift));
+    }
+    parts
+}
+
+/// Keeps of `parts` those that overlap one of `ranges`; both in address order.
+fn retain_overlapping(parts: &mut Vec<u64>, shift: u32, ranges: &[AddressRange]) {
+    let mut ranges = ranges.iter().peekable();
+    parts.retain(|&part| {
+        while ranges.next_if(|range| range.end <= part).is_some() {}
+        ranges
+            .peek()
+            .is_some_and(|range| range.start < part + (1 << shift))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_ranges_once() {
+        let ranges = [
+            AddressRange::new(0x1000, 0x2000),
+            AddressRange::new(0x3000, 0x40_1000),
+        ];
+        assert_eq!(aligned_parts(&ranges, 21), [0, 0x20_0000, 0x40_0000]);
+        let mut parts = vec![0, 0x20_0000, 0x60_0000];
+        retain_overlapping(&mut parts, 21, &ranges);
+        assert_eq!(parts, [0, 0x20_0000]);
+    }
+}

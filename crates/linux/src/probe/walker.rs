@@ -1,0 +1,678 @@
+//! Reads page tables of other processes through an eBPF program.
+//!
+//! The problem: which pages of a process were accessed is written, by the processor, into the
+//! page tables' accessed bits, and the kernel gives these to user space nowhere (without
+//! CONFIG_IDLE_PAGE_TRACKING or DAMON). The approach: a small BPF program (`bpf/page_table.bpf.c`)
+//! finds the target's top-level table with a task iterator and reads its tables through the direct
+//! map. Where the direct map starts is found without any symbol: candidates 1 GiB apart below the
+//! address of our own top-level table are tried until a walk to a page of ours yields the frame
+//! number that `/proc/self/pagemap` gives for it.
+//!
+//! Limits: x86-64. Needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and,
+//! for pagemap, CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as
+//! [`Table::Changed`]; a target that exits or calls exec meanwhile fails the whole batch.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::{MapCore, Object, ObjectBuilder};
+use thiserror::Error;
+
+use crate::cpu::CpuFacts;
+use crate::mapped::MappedArray;
+use crate::process::in_initial_pid_namespace;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page_table.bpf.o"));
+
+/// Slots and tables of one BPF run: `MAX_SLOTS` and `MAX_TABLES` in `page_table.bpf.c`.
+const MAX_SLOTS: usize = 8192;
+const MAX_TABLES: usize = 512;
+/// Neighbouring pages of one slot of a walk: `PAGES_PER_RUN`.
+const PAGES_PER_RUN: usize = 16;
+/// Entries in a page table.
+pub const ENTRIES_PER_TABLE: usize = 512;
+/// The direct map starts at a multiple of this (arch/x86/mm/kaslr.c aligns it to PUD_SIZE).
+const DIRECT_MAP_ALIGNMENT: u64 = 1 << 30;
+
+/// `struct control` of `page_table.bpf.c`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Control {
+    task: u64,
+    mm: u64,
+    pgd: u64,
+    page_offset: u64,
+    frame_mask: u64,
+    tgid: u32,
+    nr_slots: u32,
+    top_shift: u32,
+    table_shift: u32,
+    found: u32,
+    gone: u32,
+    seen: u32,
+    reserved: u32,
+}
+const _: () = assert!(size_of::<Control>() == 72, "the layout in page_table.bpf.c");
+
+type RawRun = [u64; PAGES_PER_RUN];
+type RawTable = [u64; ENTRIES_PER_TABLE];
+
+/// Why page tables cannot be read.
+#[derive(Debug, Error)]
+pub enum WalkerError {
+    /// The program did not get into the kernel.
+    #[error(
+        "cannot load the BPF program that reads page tables: {cause}; `isotherm doctor` says what is missing"
+    )]
+    Load {
+        /// libbpf's or the verifier's words.
+        cause: String,
+    },
+    /// A BPF system call failed later on.
+    #[error("cannot {what}: {source}")]
+    Bpf {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// No candidate for the start of the direct map led to our own page.
+    #[error(
+        "cannot find where the kernel maps physical memory ({tried} candidates tried); please report this machine's kernel and CPU"
+    )]
+    NoDirectMap {
+        /// How many candidates were tried.
+        tried: u64,
+    },
+    /// Our own pagemap hides frame numbers.
+    #[error(
+        "cannot read frame numbers from /proc/self/pagemap: {cause}; run as root or with CAP_SYS_ADMIN"
+    )]
+    NoFrameNumbers {
+        /// What was seen.
+        cause: String,
+    },
+    /// There is no such process, or it has no memory (a kernel thread, a zombie).
+    #[error("process {pid} has no address space; is it still running?")]
+    NoAddressSpace {
+        /// Which process.
+        pid: u32,
+    },
+    /// The process exited or called exec since [`Walker::locate`].
+    #[error("the process exited or became another program")]
+    Gone,
+}
+
+/// One leaf of a page table, or what stands in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf(u64);
+
+impl Leaf {
+    const PRESENT: u64 = 0x1;
+    const ACCESSED: u64 = 0x2;
+    const HUGE_2M: u64 = 0x4;
+    const UNREADABLE: u64 = 0x10;
+    const SWAPPED: u64 = 0x40;
+    const HUGE_1G: u64 = 0x80;
+    const CHANGED: u64 = 0x100;
+    const TABLE: u64 = 0x200;
+
+    /// A page is there (also one that NUMA balancing made PROT_NONE).
+    pub fn is_present(self) -> bool {
+        self.0 & Self::PRESENT != 0
+    }
+    /// The page's accessed bit.
+    pub fn is_accessed(self) -> bool {
+        self.0 & (Self::PRESENT | Self::ACCESSED) == Self::PRESENT | Self::ACCESSED
+    }
+    /// The page is part of a 2 MiB leaf.
+    pub fn is_huge_2m(self) -> bool {
+        self.0 & Self::HUGE_2M != 0
+    }
+    /// The page is part of a 1 GiB leaf.
+    pub fn is_huge_1g(self) -> bool {
+        self.0 & Self::HUGE_1G != 0
+    }
+    /// The table could not be read.
+    pub fn is_unreadable(self) -> bool {
+        self.0 & (Self::UNREADABLE | Self::CHANGED) != 0
+    }
+    /// No page, but a swap entry.
+    pub fn is_swapped(self) -> bool {
+        self.0 & Self::SWAPPED != 0
+    }
+    /// Number of the (first) frame; meaningful only where a page is present.
+    pub fn frame(self) -> u64 {
+        self.0 >> 12
+    }
+}
+
+impl Leaf {
+    /// A lowest-level entry in a slot's words, as `describe` of `page_table.bpf.c` puts it.
+    fn of_entry(entry: u64, frame_mask: u64) -> Self {
+        const PROTNONE: u64 = 0x100;
+        if entry & (1 | PROTNONE) == 0 {
+            return Self(if entry == 0 { 0 } else { Self::SWAPPED });
+        }
+        // The kernel inverts the frame bits of PROT_NONE entries (L1TF).
+        let frame = if entry & 1 != 0 { entry } else { !entry } & frame_mask;
+        Self(frame | Self::PRESENT | ((entry >> 5 & 1) * Self::ACCESSED))
+    }
+
+    /// Whether the page lies in `frame`; for a huge leaf, whether the frame is one of its frames.
+    pub(super) fn holds(self, frame: u64) -> bool {
+        let frames = if self.is_huge_2m() { 512 } else { 1 };
+        self.is_present() && self.frame() & !(frames - 1) == frame & !(frames - 1)
+    }
+}
+
+/// A copied lowest-level table: 512 entries of 4 KiB.
+#[derive(Clone, Copy)]
+pub struct TableCopy<'a> {
+    entries: &'a RawTable,
+    frame_mask: u64,
+}
+
+impl TableCopy<'_> {
+    /// Bitmaps of the present and of the accessed pages.
+    pub fn bitmaps(&self) -> ([u64; 8], [u64; 8]) {
+        let mut present = [0; 8];
+        let mut accessed = [0; 8];
+        for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {
+            // First flags in bytes, eight entries at a time and without dependencies, which the
+            // compiler turns into vector code; then eight bytes into eight bits by multiplying.
+            let mut there = [0u8; 64];
+            let mut used = [0u8; 64];
+            for (i, entry) in entries.iter().enumerate() {
+                // Present, or PROT_NONE (bit 8), which is present to everybody but the processor.
+                let is_there = (entry | entry >> 8) & 1;
+                there[i] = is_there as u8;
+                used[i] = (is_there & (entry >> 5)) as u8;
+            }
+            present[word] = pack(&there);
+            accessed[word] = pack(&used);
+        }
+        (present, accessed)
+    }
+
+    /// Frame number of page `index`, if it is present.
+    pub fn frame(&self, index: usize) -> Option<u64> {
+        let entry = self.entries[index];
+        if entry & 1 != 0 {
+            Some((entry & self.frame_mask) >> 12)
+        } else if entry & 0x100 != 0 {
+            // The kernel inverts the frame bits of PROT_NONE entries (L1TF).
+            Some((!entry & self.frame_mask) >> 12)
+        } else {
+            None
+        }
+    }
+}
+
+/// What [`Walker::tables`] found for an address.
+pub enum Table<'a> {
+    /// Nothing is mapped by this table.
+    Absent,
+    /// A larger leaf (2 MiB or 1 GiB) stands where the table would be.
+    Leaf(Leaf),
+    /// The table.
+    Copy(TableCopy<'a>),
+    /// It was replaced while it was read, or could not be read: ask again.
+    Changed,
+}
+
+/// Where a process's page tables are. Valid until the process exits or calls exec, which every
+/// use checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressSpace {
+    task: u64,
+    mm: u64,
+    pgd: u64,
+    tgid: u32,
+}
+
+/// The loaded BPF program and the memory it shares with us.
+pub struct Walker {
+    locate: OwnedFd,
+    walk: OwnedFd,
+    copy_tables: OwnedFd,
+    control: MappedArray<Control>,
+    slots: MappedArray<u64>,
+    runs: MappedArray<RawRun>,
+    tables: MappedArray<RawTable>,
+    cpu: CpuFacts,
+}
+
+impl Walker {
+    /// Loads the program and finds the direct map.
+    pub fn new() -> Result<Self, WalkerError> {
+        let object = load()?;
+        let program = |name: &str| -> Result<OwnedFd, WalkerError> {
+            let program = object
+                .progs()
+                .find(|p| p.name() == name)
+                .expect("a program of our object");
+            program
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(|source| bpf("keep a BPF program", source))
+        };
+        let cpu = CpuFacts::read();
+        let mut walker = Self {
+            locate: program("locate")?,
+            walk: program("walk")?,
+            copy_tables: program("copy_tables")?,
+            control: map_array(&object, "control", 1)?,
+            slots: map_array(&object, "slots", MAX_SLOTS)?,
+            runs: map_array(&object, "runs", MAX_SLOTS)?,
+            tables: map_array(&object, "tables", MAX_TABLES)?,
+            cpu,
+        };
+        // The object's own memory (its copy of the BTF) is given back here: the kernel keeps what
+        // the file descriptors name.
+        drop(object);
+        walker.control().top_shift = cpu.top_shift();
+        walker.control().frame_mask = cpu.frame_mask();
+        walker.calibrate()?;
+        Ok(walker)
+    }
+
+    fn control(&mut self) -> &mut Control {
+        &mut self.control.get_mut()[0]
+    }
+
+    /// Levels of this machine's page tables.
+    pub fn levels(&self) -> u32 {
+        self.cpu.levels
+    }
+
+    /// Finds the page tables of process `pid` (in our pid namespace).
+    pub fn locate(&mut self, pid: u32) -> Result<AddressSpace, WalkerError> {
+        let limits = [TaskLimit::Thread(pid), TaskLimit::Process(pid)];
+        // The first thread usually has the address space; where it has exited before the others,
+        // any other thread does.
+        for limit in limits {
+            let expected = if in_initial_pid_namespace() { pid } else { 0 };
+            let control = self.control();
+            control.tgid = expected;
+            control.found = 0;
+            control.seen = 0;
+            match run_iterator(self.locate.as_fd(), limit) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(source) => return Err(bpf("look for the process with a BPF iterator", source)),
+                Ok(()) => {}
+            }
+            let control = self.control();
+            if control.found != 0 {
+                let Control {
+                    task,
+                    mm,
+                    pgd,
+                    tgid,
+                    ..
+                } = *control;
+                return Ok(AddressSpace {
+                    task,
+                    mm,
+                    pgd,
+                    tgid,
+                });
+            }
+        }
+        Err(WalkerError::NoAddressSpace { pid })
+    }
+
+    /// Looks pages up: for each of `spans` (first page, number of pages), in order, one leaf for each
+    /// page.
+    pub fn walk(
+        &mut self,
+        space: &AddressSpace,
+        spans: &[(u64, u32)],
+        leaves: &mut Vec<Leaf>,
+    ) -> Result<(), WalkerError> {
+        leaves.clear();
+        let mut runs = spans
+            .iter()
+            .flat_map(|&(address, pages)| runs_of(address, pages))
+            .peekable();
+        let mut lengths = [0u8; MAX_SLOTS];
+        while runs.peek().is_some() {
+            let mut nr = 0;
+            let slots = self.slots.get_mut();
+            while nr < MAX_SLOTS
+                && let Some((address, pages)) = runs.next()
+            {
+                slots[nr] = address | u64::from(pages - 1);
+                lengths[nr] = pages;
+                nr += 1;
+            }
+            self.select(space, nr);
+            self.run(self.walk.as_raw_fd())?;
+            let mask = self.cpu.frame_mask();
+            let found = self.slots.get()[..nr]
+                .iter()
+                .zip(self.runs.get())
+                .zip(&lengths);
+            for ((&slot, entries), &pages) in found {
+                if slot & Leaf::TABLE != 0 {
+                    leaves.extend(
+                        entries[..usize::from(pages)]
+                            .iter()
+                            .map(|&e| Leaf::of_entry(e, mask)),
+                    );
+                } else {
+                    leaves.extend(std::iter::repeat_n(Leaf(slot), usize::from(pages)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies, for each of `addresses`, the lowest-level table that maps it, and hands it to `see`
+    /// with the address's index.
+    pub fn tables(
+        &mut self,
+        space: &AddressSpace,
+        addresses: &[u64],
+        mut see: impl FnMut(usize, Table<'_>),
+    ) -> Result<(), WalkerError> {
+        let frame_mask = self.cpu.frame_mask();
+        for (round, chunk) in addresses.chunks(MAX_TABLES).enumerate() {
+            self.copy_chunk(space, chunk, 12)?;
+            for (i, &slot) in self.slots.get()[..chunk.len()].iter().enumerate() {
+                let leaf = Leaf(slot);
+                let table = if slot & Leaf::TABLE != 0 {
+                    Table::Copy(TableCopy {
+                        entries: &self.tables.get()[i],
+                        frame_mask,
+                    })
+                } else if leaf.is_unreadable() {
+                    Table::Changed
+                } else if leaf.is_present() {
+                    Table::Leaf(leaf)
+                } else {
+                    Table::Absent
+                };
+                see(round * MAX_TABLES + i, table);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands to `see` the start of every part of 1 << `shift` bytes (21: blocks, 30: gigabytes) that
+    /// has a table or a leaf, within the tables of that level that map the addresses `starts`.
+    pub fn occupied(
+        &mut self,
+        space: &AddressSpace,
+        shift: u32,
+        starts: &[u64],
+        mut see: impl FnMut(u64),
+    ) -> Result<(), WalkerError> {
+        for chunk in starts.chunks(MAX_TABLES) {
+            self.copy_chunk(space, chunk, shift)?;
+            for (i, &start) in chunk.iter().enumerate() {
+                let slot = self.slots.get()[i];
+                let first = start & !((1 << (shift + 9)) - 1);
+                if slot & Leaf::TABLE == 0 {
+                    if Leaf(slot).is_present() {
+                        (0..ENTRIES_PER_TABLE as u64).for_each(|part| see(first + (part << shift)));
+                    }
+                    continue;
+                }
+                for (part, &entry) in self.tables.get()[i].iter().enumerate() {
+                    if entry & 0x101 != 0 {
+                        see(first + ((part as u64) << shift));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_chunk(
+        &mut self,
+        space: &AddressSpace,
+        addresses: &[u64],
+        table_shift: u32,
+    ) -> Result<(), WalkerError> {
+        self.slots.get_mut()[..addresses.len()].copy_from_slice(addresses);
+        self.select(space, addresses.len());
+        self.control().table_shift = table_shift;
+        self.run(self.copy_tables.as_raw_fd())
+    }
+
+    fn select(&mut self, space: &AddressSpace, nr_slots: usize) {
+        let control = self.control();
+        control.task = space.task;
+        control.mm = space.mm;
+        control.pgd = space.pgd;
+        control.tgid = space.tgid;
+        control.gone = 0;
+        control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");
+    }
+
+    fn run(&mut self, program: i32) -> Result<(), WalkerError> {
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            ..Default::default()
+        };
+        // SAFETY: a valid program descriptor and an options struct of the size it says.
+        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
+        if result < 0 {
+            return Err(bpf(
+                "run the BPF program",
+                io::Error::from_raw_os_error(-result),
+            ));
+        }
+        if self.control().gone != 0 {
+            return Err(WalkerError::Gone);
+        }
+        Ok(())
+    }
+
+    /// Finds `page_offset`: see the module's text.
+    fn calibrate(&mut self) -> Result<(), WalkerError> {
+        let page = CalibrationPage::new()?;
+        let space = self.locate(std::process::id())?;
+        let highest = space.pgd & !(DIRECT_MAP_ALIGNMENT - 1);
+        let candidates = (1u64 << self.cpu.physical_bits) / DIRECT_MAP_ALIGNMENT;
+        let mut leaves = Vec::with_capacity(1);
+        for candidate in 0..candidates.min(1 << 16) {
+            self.control().page_offset = highest.wrapping_sub(candidate * DIRECT_MAP_ALIGNMENT);
+            self.walk(&space, &[(page.address(), 1)], &mut leaves)?;
+            if leaves[0].is_present() && page.holds_frame(leaves[0]) {
+                return Ok(());
+            }
+        }
+        Err(WalkerError::NoDirectMap {
+            tried: candidates.min(1 << 16),
+        })
+    }
+}
+
+/// A locked page of ours whose frame number is known.
+struct CalibrationPage {
+    memory: MappedArray<u64>,
+    frame: u64,
+}
+
+impl CalibrationPage {
+    fn new() -> Result<Self, WalkerError> {
+        let memory = MappedArray::anonymous_locked(512)
+            .map_err(|source| bpf("lock a page of memory for calibration", source))?;
+        let address = memory.get().as_ptr() as u64;
+        let hidden = |cause: String| WalkerError::NoFrameNumbers { cause };
+        let pagemap = File::open("/proc/self/pagemap").map_err(|e| hidden(e.to_string()))?;
+        let mut entry = [0; 8];
+        pagemap
+            .read_exact_at(&mut entry, address / PAGE_SIZE * 8)
+            .map_err(|e| hidden(e.to_string()))?;
+        let frame = u64::from_ne_bytes(entry) & ((1 << 55) - 1);
+        if frame == 0 {
+            return Err(hidden("the kernel shows frame number 0".into()));
+        }
+        Ok(Self { memory, frame })
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.get().as_ptr() as u64
+    }
+
+    fn holds_frame(&self, leaf: Leaf) -> bool {
+        leaf.frame() == self.frame
+    }
+}
+
+/// Bit `i` of the result is byte `i`, which is 0 or 1.
+fn pack(bytes: &[u8; 64]) -> u64 {
+    let mut bits = 0;
+    for (i, eight) in bytes.as_chunks::<8>().0.iter().enumerate() {
+        // Each byte's bit is shifted into the top byte, byte 0 lowest.
+        let gathered = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        bits |= gathered << (i * 8);
+    }
+    bits
+}
+
+/// Cuts a span into runs of at most [`PAGES_PER_RUN`] pages, each within one table.
+fn runs_of(address: u64, pages: u32) -> impl Iterator<Item = (u64, u8)> {
+    let mut at = address & !(PAGE_SIZE - 1);
+    let end = at + u64::from(pages) * PAGE_SIZE;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let table_end = (at & !(BLOCK_SIZE - 1)) + BLOCK_SIZE;
+        let run_end = end
+            .min(table_end)
+            .min(at + PAGES_PER_RUN as u64 * PAGE_SIZE);
+        let run = (at, ((run_end - at) / PAGE_SIZE) as u8);
+        at = run_end;
+        Some(run)
+    })
+}
+
+fn bpf(what: &'static str, source: io::Error) -> WalkerError {
+    WalkerError::Bpf { what, source }
+}
+
+/// Opens and loads the object, with libbpf's words in the error.
+fn load() -> Result<Object, WalkerError> {
+    use std::sync::Mutex;
+    static SAID: Mutex<String> = Mutex::new(String::new());
+    #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs's signature")]
+    fn keep(_: libbpf_rs::PrintLevel, text: String) {
+        if let Ok(mut said) = SAID.lock()
+            && said.len() < 1 << 20
+        {
+            said.push_str(&text);
+        }
+    }
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep)));
+    let result = ObjectBuilder::default()
+        .open_memory(OBJECT)
+        .and_then(libbpf_rs::OpenObject::load);
+    result.map_err(|error| {
+        let said = SAID
+            .lock()
+            .map(|mut said| std::mem::take(&mut *said))
+            .unwrap_or_default();
+        WalkerError::Load {
+            cause: essence(&said).unwrap_or_else(|| error.to_string()),
+        }
+    })
+}
+
+/// Of libbpf's words the first line; of a verifier log, besides, the line that says what is wrong.
+fn essence(said: &str) -> Option<String> {
+    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next()?.to_owned();
+    let last =
+        lines.rfind(|line| !line.starts_with("processed") && !line.contains("PROG LOAD LOG"));
+    Some(last.map_or_else(|| first.clone(), |last| format!("{first} ({last})")))
+}
+
+fn map_array<T: Copy>(
+    object: &Object,
+    name: &str,
+    len: usize,
+) -> Result<MappedArray<T>, WalkerError> {
+    let map = object
+        .maps()
+        .find(|m| m.name() == name)
+        .expect("a map of our object");
+    MappedArray::new(map.as_fd(), len).map_err(|source| bpf("map a BPF array", source))
+}
+
+/// Which tasks an iterator visits.
+#[derive(Clone, Copy)]
+enum TaskLimit {
+    Thread(u32),
+    Process(u32),
+}
+
+/// Runs a task iterator program to its end.
+fn run_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<()> {
+    let mut info = libbpf_sys::bpf_iter_link_info::default();
+    match limit {
+        TaskLimit::Thread(tid) => info.task.tid = tid,
+        TaskLimit::Process(pid) => info.task.pid = pid,
+    }
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        iter_info: &raw mut info,
+        iter_info_len: size_of_val(&info) as u32,
+        ..Default::default()
+    };
+    // SAFETY: valid descriptors and structs that outlive the calls; a non-negative result is a new
+    // descriptor that nobody else owns.
+    let owned = |result: i32| match result {
+        fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    };
+    // SAFETY: as above.
+    let link = owned(unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            0,
+            libbpf_sys::BPF_TRACE_ITER,
+            &raw const options,
+        )
+    })?;
+    // SAFETY: as above.
+    let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
+    io::copy(&mut File::from(iterator), &mut io::sink()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitmaps_tell_present_and_accessed_pages() {
+        let mut entries = [0u64; ENTRIES_PER_TABLE];
+        entries[0] = 0x21;
+        entries[63] = 0x1;
+        entries[64] = 0x120; // PROT_NONE and accessed
+        entries[511] = 0x20; // not present: the bit means nothing
+        let (present, accessed) = TableCopy {
+            entries: &entries,
+            frame_mask: !0xfff,
+        }
+        .bitmaps();
+        assert_eq!((present[0], present[1], present[7]), (1 | 1 << 63, 1, 0));
+        assert_eq!((accessed[0], accessed[1], accessed[7]), (1, 1, 0));
+    }
+
+    #[test]
+    fn spans_are_cut_at_tables_and_at_sixteen_pages() {
+        let cut = |address, pages| runs_of(address, pages).collect::<Vec<_>>();
+        assert_eq!(cut(0x1000, 1), [(0x1000, 1)]);
+        assert_eq!(cut(0x1f_e000, 4), [(0x1f_e000, 2), (0x20_0000, 2)]);
+        assert_eq!(cut(0, 20), [(0, 16), (0x1_0000, 4)]);
+    }
+}

@@ -1,0 +1,320 @@
+//! A process that is watched: held by a pidfd, so that a reused process id is never mistaken for it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use isotherm_engine::AddressRange;
+use thiserror::Error;
+
+/// Most ranges that one `process_madvise` takes (UIO_MAXIOV).
+const MAX_VECTORS: usize = 1024;
+
+/// Why a process cannot be watched.
+#[derive(Debug, Error)]
+pub enum ProcessError {
+    /// No such process.
+    #[error("process {pid} does not exist; did it end already?")]
+    NoSuchProcess {
+        /// Which.
+        pid: u32,
+    },
+    /// The kernel refused.
+    #[error("cannot {what} of process {pid}: {source}")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// Which process.
+        pid: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// A line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedArea {
+    /// Where.
+    pub range: AddressRange,
+    /// `rwxp` flags as the kernel prints them.
+    pub permissions: String,
+    /// File path, `[heap]`, ...; empty for anonymous memory.
+    pub name: String,
+}
+
+/// Memory use of a process, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// Resident bytes (VmRSS).
+    pub rss: u64,
+    /// Swapped-out bytes (VmSwap).
+    pub swap: u64,
+}
+
+/// What `process_madvise` did with one range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advised {
+    /// The kernel took the whole range.
+    Taken,
+    /// It refused the range, or a part of it, with this errno.
+    Refused(i32),
+}
+
+/// A process, held by its pidfd.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Takes hold of process `pid`.
+    pub fn open(pid: u32) -> Result<Self, ProcessError> {
+        // SAFETY: pidfd_open(2) takes plain numbers; a non-negative result is a new descriptor.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                Some(libc::ESRCH | libc::EINVAL) => ProcessError::NoSuchProcess { pid },
+                _ => ProcessError::Refused {
+                    what: "take hold",
+                    pid,
+                    source,
+                },
+            });
+        }
+        // SAFETY: as above.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        Ok(Self { pid, pidfd })
+    }
+
+    /// Its process id, in our pid namespace.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it still runs (a zombie does not).
+    pub fn is_alive(&self) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.pidfd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid pollfd.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        ready == 0
+    }
+
+    /// Its mappings, in address order, without the kernel's own (`[vsyscall]`).
+    pub fn mappings(&self) -> Result<Vec<MappedArea>, ProcessError> {
+        let maps = self.read("maps", "read the mappings")?;
+        Ok(maps.lines().filter_map(parse_mapping).collect())
+    }
+
+    /// Its memory use.
+    pub fn usage(&self) -> Result<ProcessUsage, ProcessError> {
+        let status = self.read("status", "read the memory use")?;
+        let kib = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .and_then(|rest| rest.split_whitespace().next())
+                .and_then(|number| number.parse::<u64>().ok())
+                .unwrap_or(0)
+        };
+        Ok(ProcessUsage {
+            rss: kib("VmRSS:") << 10,
+            swap: kib("VmSwap:") << 10,
+        })
+    }
+
+    /// Its command name (`comm`), or nothing if it has ended.
+    pub fn name(&self) -> String {
+        self.read("comm", "read the name")
+            .map(|name| name.trim_end().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// Process ids of its children.
+    pub fn children(&self) -> Vec<u32> {
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
+            return Vec::new();
+        };
+        let mut children: Vec<u32> = threads
+            .filter_map(Result::ok)
+            .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+            .flat_map(|list| {
+                list.split_whitespace()
+                    .filter_map(|pid| pid.parse().ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        if self.is_alive() {
+            children.sort_unstable();
+        } else {
+            children.clear();
+        }
+        children
+    }
+
+    fn read(&self, file: &str, what: &'static str) -> Result<String, ProcessError> {
+        let bytes = fs::read(format!("/proc/{}/{file}", self.pid));
+        // Alive after the read: then what was read was this process's, not that of another which
+        // was given its number.
+        match bytes {
+            Ok(bytes) if self.is_alive() => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(source) if self.is_alive() => Err(ProcessError::Refused {
+                what,
+                pid: self.pid,
+                source,
+            }),
+            _ => Err(ProcessError::NoSuchProcess { pid: self.pid }),
+        }
+    }
+
+    /// Advises the kernel about `ranges`, past those that it refuses. `outcomes` gets one answer for
+    /// each range. Fails only if the process is gone or may not be advised at all.
+    pub fn advise(
+        &self,
+        ranges: &[AddressRange],
+        advice: i32,
+        outcomes: &mut Vec<Advised>,
+    ) -> Result<(), ProcessError> {
+        outcomes.clear();
+        while outcomes.len() < ranges.len() {
+            let batch = &ranges[outcomes.len()..];
+            let batch = &batch[..batch.len().min(MAX_VECTORS)];
+            let mut taken = match self.advise_batch(batch, advice) {
+                Ok(bytes) => bytes,
+                Err(source) if matches!(source.raw_os_error(), Some(libc::ESRCH)) => {
+                    return Err(ProcessError::NoSuchProcess { pid: self.pid });
+                }
+                Err(source)
+                    if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) =>
+                {
+                    return Err(ProcessError::Refused {
+                        what: "advise about memory",
+                        pid: self.pid,
+                        source,
+                    });
+                }
+                // The first range of the batch was refused.
+                Err(source) => {
+                    outcomes.push(Advised::Refused(source.raw_os_error().unwrap_or(0)));
+                    continue;
+                }
+            };
+            // The kernel stops at the first refused range and says how many bytes went before it.
+            for range in batch {
+                if taken < range.len() {
+                    break;
+                }
+                taken -= range.len();
+                outcomes.push(Advised::Taken);
+            }
+        }
+        Ok(())
+    }
+
+    fn advise_batch(&self, batch: &[AddressRange], advice: i32) -> io::Result<u64> {
+        let vectors: Vec<libc::iovec> = batch
+            .iter()
+            .map(|r| libc::iovec {
+                iov_base: r.start as *mut libc::c_void,
+                iov_len: r.len() as usize,
+            })
+            .collect();
+        // SAFETY: process_madvise(2) reads the vectors; the addresses in them are another
+        // process's and are not dereferenced here.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                self.pidfd.as_raw_fd(),
+                vectors.as_ptr(),
+                vectors.len(),
+                advice,
+                0,
+            )
+        };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(result as u64)
+        }
+    }
+}
+
+/// Parses a line of `/proc/PID/maps`; `None` for what is not the process's own memory.
+fn parse_mapping(line: &str) -> Option<MappedArea> {
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let permissions = words.next()?.to_owned();
+    let name = words.nth(3).unwrap_or("").trim_start().to_owned();
+    let range = AddressRange::checked(
+        u64::from_str_radix(start, 16).ok()?,
+        u64::from_str_radix(end, 16).ok()?,
+    )?;
+    // The vsyscall page lies in the kernel's half.
+    (range.end <= 1 << 56).then_some(MappedArea {
+        range,
+        permissions,
+        name,
+    })
+}
+
+/// Asks a child of ours to end (SIGTERM). Nothing happens if it has ended already.
+pub fn terminate(child: &mut std::process::Child) {
+    if let Ok(None) = child.try_wait() {
+        // SAFETY: our own child, not yet waited for, so the number is still its own.
+        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    }
+}
+
+/// Whether we see process ids as the kernel itself numbers them.
+pub(crate) fn in_initial_pid_namespace() -> bool {
+    // PROC_PID_INIT_INO, include/linux/proc_ns.h.
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_parsed_with_names_that_hold_spaces() {
+        let line = "7f00a000-7f00b000 r-xp 00001000 08:01 1234      /tmp/a b (deleted)";
+        let area = parse_mapping(line).expect("a mapping");
+        assert_eq!(area.range, AddressRange::new(0x7f00_a000, 0x7f00_b000));
+        assert_eq!(
+            (area.permissions.as_str(), area.name.as_str()),
+            ("r-xp", "/tmp/a b (deleted)")
+        );
+        let anonymous = parse_mapping("1000-2000 rw-p 00000000 00:00 0 ").expect("a mapping");
+        assert_eq!(anonymous.name, "");
+        assert_eq!(
+            parse_mapping("ffffffffff600000-ffffffffff601000 --xp 0 00:00 0 [vsyscall]"),
+            None
+        );
+        assert_eq!(parse_mapping("nonsense"), None);
+    }
+
+    #[test]
+    fn our_own_process_is_alive_and_a_dead_one_is_said_to_be() {
+        let me = Process::open(std::process::id()).expect("we exist");
+        assert!(me.is_alive());
+        assert!(me.usage().expect("our own status").rss > 0);
+        assert!(!me.mappings().expect("our own maps").is_empty());
+        let mut child = std::process::Command::new("true").spawn().expect("true(1)");
+        let held = Process::open(child.id()).expect("not yet reaped");
+        child.wait().expect("our child");
+        assert!(!held.is_alive());
+        assert!(matches!(
+            held.mappings(),
+            Err(ProcessError::NoSuchProcess { .. })
+        ));
+        assert!(matches!(
+            Process::open(child.id()),
+            Err(ProcessError::NoSuchProcess { .. })
+        ));
+    }
+}

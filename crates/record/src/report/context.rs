@@ -1,0 +1,153 @@
+//! What every report shares: which part of the record it is about, when that began, whose memory it is.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{Nanos, Snapshot, TargetId};
+use serde::Serialize;
+
+use crate::item::{Header, Item, TargetStart};
+
+/// The part of a record that a report is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scope {
+    /// Only this target.
+    pub target: Option<TargetId>,
+    /// Leave out what ended before this time after the beginning.
+    pub from: Option<Nanos>,
+    /// Leave out what began at or after this time after the beginning.
+    pub to: Option<Nanos>,
+}
+
+/// Where a report's facts come from; repeated in each result.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RecordInfo {
+    /// The machine.
+    pub host: String,
+    /// Its kernel release.
+    pub kernel: String,
+    /// What was recorded.
+    pub command: Vec<String>,
+    /// `vaddr` or `paddr`.
+    pub operations: String,
+    /// When the record began, since the Unix epoch. All other times count from here.
+    pub started_ns: Nanos,
+}
+
+/// Whose memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TargetInfo {
+    /// Its number in the record; `null` for the sum of all targets.
+    pub target: Option<TargetId>,
+    /// Its process id; 0 for physical memory, `null` where the record does not say.
+    pub pid: Option<u32>,
+    /// Its command name, where the record says.
+    pub name: Option<String>,
+}
+
+impl TargetInfo {
+    /// The sum of all targets.
+    pub(super) fn all() -> Self {
+        Self {
+            name: Some("all targets".into()),
+            ..Self::default()
+        }
+    }
+
+    /// For a person: `target 0: redis-server (pid 1234)`.
+    pub fn label(&self) -> String {
+        let Some(target) = self.target else {
+            return self.name.clone().unwrap_or_default();
+        };
+        let mut label = format!("target {}", target.0);
+        if let Some(name) = &self.name {
+            label = format!("{label}: {name}");
+        }
+        match self.pid {
+            Some(pid) if pid > 0 => format!("{label} (pid {pid})"),
+            _ => label,
+        }
+    }
+}
+
+/// Follows scope, beginning and target names through the record.
+#[derive(Debug)]
+pub struct Context {
+    scope: Scope,
+    record: RecordInfo,
+    origin: Option<Nanos>,
+    targets: BTreeMap<TargetId, TargetStart>,
+}
+
+impl Context {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope) -> Self {
+        Self {
+            scope,
+            record: RecordInfo {
+                host: header.host.clone(),
+                kernel: header.kernel.clone(),
+                command: header.command.clone(),
+                operations: header.operations.clone(),
+                started_ns: header.started,
+            },
+            origin: None,
+            targets: BTreeMap::new(),
+        }
+    }
+
+    /// Takes note of target names.
+    pub fn observe(&mut self, item: &Item) {
+        if let Item::TargetStart(start) = item {
+            self.targets.insert(start.target, start.clone());
+        }
+    }
+
+    /// Time since the beginning of the record.
+    ///
+    /// The beginning is the header's, unless it has none or the first item is older: converted
+    /// records may lack a start time.
+    pub fn offset(&mut self, time: Nanos) -> Nanos {
+        let started = self.record.started_ns;
+        let origin = *self.origin.get_or_insert(match started {
+            Nanos(0) => time,
+            started => started.min(time),
+        });
+        self.record.started_ns = origin;
+        time.since(origin)
+    }
+
+    /// Whether the report is about this target.
+    pub fn admits_target(&self, target: TargetId) -> bool {
+        self.scope.target.is_none_or(|only| only == target)
+    }
+
+    /// Whether the report is about this moment.
+    pub fn admits_time(&mut self, time: Nanos) -> bool {
+        let offset = self.offset(time);
+        self.scope.from.is_none_or(|from| from <= offset)
+            && self.scope.to.is_none_or(|to| offset < to)
+    }
+
+    /// Whether the report is about this snapshot: its target, and any moment of its interval.
+    pub fn admits(&mut self, snapshot: &Snapshot) -> bool {
+        let (start, end) = (self.offset(snapshot.start), self.offset(snapshot.end));
+        self.admits_target(snapshot.target)
+            && self.scope.from.is_none_or(|from| from < end)
+            && self.scope.to.is_none_or(|to| start < to)
+    }
+
+    /// Who `target` is.
+    pub fn target_info(&self, target: TargetId) -> TargetInfo {
+        let start = self.targets.get(&target);
+        TargetInfo {
+            target: Some(target),
+            pid: start.map(|s| s.pid),
+            name: start.map(|s| s.name.clone()).filter(|n| !n.is_empty()),
+        }
+    }
+
+    /// Where the facts come from.
+    pub fn record_info(&self) -> RecordInfo {
+        self.record.clone()
+    }
+}

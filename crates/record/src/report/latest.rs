@@ -1,0 +1,86 @@
+//! The last snapshot of each target, at the record's end or at a given moment.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{Nanos, Snapshot, TargetId};
+
+use super::context::Context;
+
+/// When more targets than this are held, those that ended long ago are let go.
+const MAX_TARGETS: usize = 1024;
+
+/// The last snapshot of a target.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) snapshot: Snapshot,
+    /// The number that it was pushed with.
+    pub(super) number: u64,
+    /// Since when the target has been watched.
+    pub(super) watched_since: Nanos,
+}
+
+/// Keeps the last snapshot of each target up to a moment.
+#[derive(Debug, Default)]
+pub(super) struct Latest {
+    at: Option<Nanos>,
+    kept: BTreeMap<TargetId, Kept>,
+    newest_end: Nanos,
+    let_go: usize,
+}
+
+impl Latest {
+    /// Up to `at`, since the beginning; up to the record's end if `None`.
+    pub(super) fn until(at: Option<Nanos>) -> Self {
+        Self {
+            at,
+            ..Self::default()
+        }
+    }
+
+    /// Whether this moment (since the beginning) is before the end.
+    pub(super) fn reaches(&self, offset: Nanos) -> bool {
+        self.at.is_none_or(|at| offset <= at)
+    }
+
+    pub(super) fn push(&mut self, context: &mut Context, snapshot: &Snapshot, number: u64) {
+        let offset = context.offset(snapshot.start);
+        if !context.admits(snapshot) || !self.reaches(offset) {
+            return;
+        }
+        self.newest_end = self.newest_end.max(snapshot.end);
+        if let Some(kept) = self.kept.get_mut(&snapshot.target) {
+            // In place: a copy of regions, but no allocation for each snapshot of a long record.
+            kept.snapshot.clone_from(snapshot);
+            kept.number = number;
+            return;
+        }
+        let first = Kept {
+            snapshot: snapshot.clone(),
+            number,
+            watched_since: snapshot.start,
+        };
+        self.kept.insert(snapshot.target, first);
+        if self.kept.len() > MAX_TARGETS {
+            self.let_ended_go();
+        }
+    }
+
+    /// The last snapshots of the targets that were there at the moment, and how many others had ended
+    /// before.
+    pub(super) fn finish(mut self) -> (Vec<Kept>, usize) {
+        self.let_ended_go();
+        (self.kept.into_values().collect(), self.let_go)
+    }
+
+    /// A target whose last snapshot is older than two of its intervals has ended.
+    fn let_ended_go(&mut self) {
+        let newest_end = self.newest_end;
+        let before = self.kept.len();
+        self.kept.retain(|_, kept| {
+            let snapshot = &kept.snapshot;
+            let interval = snapshot.end.since(snapshot.start);
+            newest_end.since(snapshot.end) <= interval + interval
+        });
+        self.let_go += before - self.kept.len();
+    }
+}

@@ -1,0 +1,242 @@
+//! The access report as text, CSV, JSON, SVG and HTML.
+//!
+//! Snapshots are written as they come: all snapshots of a long record are more than memory holds.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::plot::{Bar, bars};
+use super::table::{Align, Table};
+use super::{Format, Style, csv_line, or_empty, page, units};
+use crate::report::access::{AccessTable, Row, Totals};
+use crate::report::context::RecordInfo;
+
+/// Most regions in a picture; their rows would be thinner than their text otherwise.
+const MAX_BARS: usize = 200;
+
+/// Writes access tables one after the other.
+pub struct AccessWriter<'a> {
+    out: &'a mut dyn Write,
+    format: Format,
+    style: Style,
+    written: usize,
+}
+
+impl<'a> AccessWriter<'a> {
+    /// Into `out`.
+    pub fn new(format: Format, style: Style, out: &'a mut dyn Write) -> Self {
+        Self {
+            out,
+            format,
+            style,
+            written: 0,
+        }
+    }
+
+    /// Writes one table. `record` is written with the first one where the format has a place for it.
+    pub fn table(&mut self, record: &RecordInfo, table: &AccessTable) -> io::Result<()> {
+        self.begin(record)?;
+        let first = self.written == 0;
+        self.written += 1;
+        match self.format {
+            Format::Text => {
+                if !first {
+                    writeln!(self.out)?;
+                }
+                text(table, &self.style, self.out)
+            }
+            Format::Csv => csv(table, self.out),
+            Format::Json => {
+                if !first {
+                    self.out.write_all(b",\n")?;
+                }
+                serde_json::to_writer(&mut *self.out, table)?;
+                Ok(())
+            }
+            Format::Svg => self.out.write_all(picture(table).as_bytes()),
+            Format::Html => {
+                let section = page::figure(
+                    &title(table),
+                    &totals(&table.totals, &self.style),
+                    &picture(table),
+                );
+                self.out.write_all(section.as_bytes())
+            }
+        }
+    }
+
+    /// Ends the document; says how many tables it has.
+    pub fn finish(mut self, record: &RecordInfo) -> io::Result<usize> {
+        self.begin(record)?;
+        match self.format {
+            Format::Json => writeln!(self.out, "\n]}}")?,
+            Format::Html => self.out.write_all(page::END.as_bytes())?,
+            Format::Text | Format::Csv | Format::Svg => {}
+        }
+        Ok(self.written)
+    }
+
+    fn begin(&mut self, record: &RecordInfo) -> io::Result<()> {
+        if self.written > 0 {
+            return Ok(());
+        }
+        match self.format {
+            Format::Csv => csv_line(self.out, &CSV_HEAD.map(String::from)),
+            Format::Html => {
+                let start = page::start("Access by region", record);
+                self.out.write_all(start.as_bytes())
+            }
+            Format::Json => {
+                #[derive(Serialize)]
+                struct Head<'a> {
+                    report: &'static str,
+                    version: u32,
+                    record: &'a RecordInfo,
+                }
+                let head = serde_json::to_string(&Head {
+                    report: "access",
+                    version: 1,
+                    record,
+                })?;
+                let open = head.strip_suffix('}').unwrap_or(&head);
+                writeln!(self.out, "{open},\"snapshots\":[")
+            }
+            Format::Text | Format::Svg => Ok(()),
+        }
+    }
+}
+
+const CSV_HEAD: [&str; 13] = [
+    "target",
+    "snapshot",
+    "start_ns",
+    "end_ns",
+    "address_start",
+    "address_end",
+    "size_bytes",
+    "access_rate",
+    "age_ns",
+    "age_intervals",
+    "nr_samples",
+    "mapping",
+    "mapping_others",
+];
+
+fn title(table: &AccessTable) -> String {
+    let (start, end) = (
+        units::duration(table.start_ns),
+        units::duration(table.end_ns),
+    );
+    let target = table.target.label();
+    let regions = if table.regions.len() == table.regions_total {
+        format!("{} regions", table.regions_total)
+    } else {
+        format!("{} of {} regions", table.regions.len(), table.regions_total)
+    };
+    format!(
+        "{target}, snapshot {} ({start} to {end}), {regions}",
+        table.snapshot
+    )
+}
+
+fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}\n", title(table))?;
+    let mut rows = Table::new(&[
+        ("ADDRESS", Align::Right),
+        ("SIZE", Align::Right),
+        ("ACCESS", Align::Right),
+        ("AGE", Align::Right),
+        ("MAPPING", Align::Left),
+    ]);
+    for row in &table.regions {
+        let (size, age) = if style.raw {
+            (row.size_bytes.to_string(), row.age_ns.0.to_string())
+        } else {
+            (units::bytes(row.size_bytes), units::duration(row.age_ns))
+        };
+        rows.row(vec![
+            format!("{:#014x}", row.start),
+            size,
+            units::rate(row.access_rate),
+            age,
+            mapping(row),
+        ]);
+    }
+    rows.write(out)?;
+    writeln!(out, "\n{}", totals(&table.totals, style))
+}
+
+fn totals(totals: &Totals, style: &Style) -> String {
+    let bytes = |n: u64| {
+        if style.raw {
+            n.to_string()
+        } else {
+            units::bytes(n)
+        }
+    };
+    format!(
+        "total {}: hot {}, cold {}, idle {}, unknown {}",
+        bytes(totals.monitored_bytes),
+        bytes(totals.hot_bytes),
+        bytes(totals.cold_bytes),
+        bytes(totals.idle_bytes),
+        bytes(totals.unknown_bytes),
+    )
+}
+
+fn mapping(row: &Row) -> String {
+    row.mapping
+        .as_ref()
+        .map_or_else(|| "-".into(), ToString::to_string)
+}
+
+fn csv(table: &AccessTable, out: &mut dyn Write) -> io::Result<()> {
+    for row in &table.regions {
+        let fields = [
+            or_empty(table.target.target.map(|t| t.0)),
+            table.snapshot.to_string(),
+            table.start_ns.0.to_string(),
+            table.end_ns.0.to_string(),
+            format!("{:#x}", row.start),
+            format!("{:#x}", row.end),
+            row.size_bytes.to_string(),
+            or_empty(row.access_rate),
+            row.age_ns.0.to_string(),
+            row.age_intervals.to_string(),
+            table.nr_samples.to_string(),
+            or_empty(row.mapping.as_ref().map(|m| &m.name)),
+            or_empty(row.mapping.as_ref().map(|m| m.others)),
+        ];
+        csv_line(out, &fields)?;
+    }
+    Ok(())
+}
+
+fn picture(table: &AccessTable) -> String {
+    let largest = table.regions.iter().map(|row| row.size_bytes).max();
+    let largest = largest.unwrap_or(1) as f64;
+    let shown = table.regions.iter().take(MAX_BARS);
+    let rows: Vec<Bar> = shown
+        .map(|row| Bar {
+            label: format!("{:#x}", row.start),
+            value: format!(
+                "{} · {} · {} · {}",
+                units::bytes(row.size_bytes),
+                units::rate(row.access_rate),
+                units::duration(row.age_ns),
+                mapping(row)
+            ),
+            share: row.size_bytes as f64 / largest,
+            colour: Some(super::colour::of(row.access_rate)),
+        })
+        .collect();
+    let left_out = table.regions.len().saturating_sub(MAX_BARS);
+    let note = match left_out {
+        0 => "Length: size. Colour: access rate.".to_string(),
+        n => format!(
+            "Length: size. Colour: access rate. {n} more regions: --limit, --sort and the filters choose."
+        ),
+    };
+    bars(&title(table), &note, &rows)
+}

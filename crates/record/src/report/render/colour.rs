@@ -1,0 +1,113 @@
+//! The heat ramp: from dark violet (idle) to pale yellow (always accessed).
+//!
+//! Lightness grows evenly with the rate, so that the ramp reads in greyscale and with any kind of
+//! colour blindness, like matplotlib's perceptually uniform maps. Rates are spread by their square
+//! root: whether memory is accessed at 0 or at 3 % matters more than 60 or 63 %. Unknown is grey, a
+//! colour the ramp never has.
+
+/// What a terminal can show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Palette {
+    /// Characters only.
+    #[default]
+    Plain,
+    /// The 256 colours of xterm.
+    Colours256,
+    /// 24-bit colours.
+    TrueColour,
+}
+
+/// Red, green, blue.
+pub type Rgb = (u8, u8, u8);
+
+/// The ramp at evenly spaced positions.
+pub const RAMP: [Rgb; 7] = [
+    (38, 18, 88),
+    (91, 22, 126),
+    (148, 38, 129),
+    (208, 62, 108),
+    (246, 112, 91),
+    (254, 181, 122),
+    (252, 250, 190),
+];
+
+/// What unknown memory is coloured.
+pub const UNKNOWN: Rgb = (128, 134, 144);
+
+/// Where on the ramp a rate lies, 0 to 1.
+pub fn position(rate: f32) -> f32 {
+    rate.clamp(0.0, 1.0).sqrt()
+}
+
+/// The colour of a rate.
+pub fn of_rate(rate: f32) -> Rgb {
+    let at = position(rate) * (RAMP.len() - 1) as f32;
+    let below = (at as usize).min(RAMP.len() - 2);
+    let part = at - below as f32;
+    let mix = |a: u8, b: u8| (f32::from(a) + (f32::from(b) - f32::from(a)) * part).round() as u8;
+    let (a, b) = (RAMP[below], RAMP[below + 1]);
+    (mix(a.0, b.0), mix(a.1, b.1), mix(a.2, b.2))
+}
+
+/// The colour of a rate, or of its absence.
+pub fn of(rate: Option<f32>) -> Rgb {
+    rate.map_or(UNKNOWN, of_rate)
+}
+
+/// The escape sequence that selects a colour for text (`38`) or what is behind it (`48`).
+pub(super) fn escape(palette: Palette, layer: u8, (r, g, b): Rgb) -> String {
+    match palette {
+        Palette::Plain => String::new(),
+        Palette::TrueColour => format!("\x1b[{layer};2;{r};{g};{b}m"),
+        Palette::Colours256 => {
+            // The 6 x 6 x 6 cube's levels are 0, 95, 135, ... 255.
+            let level = |c: u8| u16::from(c.saturating_sub(35) / 40);
+            let cube = |(r, g, b)| 16 + 36 * level(r) + 6 * level(g) + level(b);
+            let index = if (r, g, b) == UNKNOWN {
+                245
+            } else {
+                cube((r, g, b))
+            };
+            format!("\x1b[{layer};5;{index}m")
+        }
+    }
+}
+
+/// `#rrggbb`.
+pub fn hex((r, g, b): Rgb) -> String {
+    format!("#{r:02x}{g:02x}{b:02x}")
+}
+
+/// The character of a rate, where there are no colours. Idle is a dot, not a blank: blank is unmapped.
+pub(super) fn character(rate: Option<f32>) -> char {
+    const CHARACTERS: [char; 9] = ['.', ':', '-', '=', '+', '*', '#', '%', '@'];
+    match rate {
+        None => '?',
+        Some(rate) if rate <= 0.0 => '.',
+        Some(rate) => CHARACTERS[((position(rate) * 8.0).ceil() as usize).clamp(1, 8)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lightness_grows_with_the_rate_on_every_palette() {
+        let light =
+            |(r, g, b): Rgb| 0.2126 * f64::from(r) + 0.7152 * f64::from(g) + 0.0722 * f64::from(b);
+        let steps: Vec<f64> = (0..=100)
+            .map(|i| light(of_rate(i as f32 / 100.0)))
+            .collect();
+        assert!(steps.windows(2).all(|w| w[0] < w[1]), "{steps:?}");
+    }
+
+    #[test]
+    fn any_access_differs_from_none() {
+        let shown: String = [Some(0.0), Some(0.001), Some(0.25), Some(1.0), None]
+            .map(character)
+            .iter()
+            .collect();
+        assert_eq!(shown, ".:+@?");
+    }
+}

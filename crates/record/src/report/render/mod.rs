@@ -1,0 +1,113 @@
+//! How reports look: text for a terminal or a log, CSV, JSON, SVG, and self-contained HTML pages.
+//!
+//! A report implements [`Render`] once for each format; [`write()`] picks one. Nothing here computes
+//! anything but positions on a page.
+
+mod access;
+pub mod colour;
+mod footprint;
+mod heatmap;
+mod heatmap_html;
+mod heatmap_svg;
+mod idle;
+mod page;
+mod plot;
+mod table;
+pub mod units;
+mod wss;
+
+use std::io::{self, Write};
+
+pub use access::AccessWriter;
+pub use colour::Palette;
+
+/// What a report can be written as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Aligned text for people.
+    #[default]
+    Text,
+    /// The report's documented value.
+    Json,
+    /// A header row, then plain numbers.
+    Csv,
+    /// A picture.
+    Svg,
+    /// A page that needs nothing but itself.
+    Html,
+}
+
+/// How text looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Bytes and nanoseconds as plain numbers.
+    pub raw: bool,
+    /// Colours that the terminal shows.
+    pub palette: Palette,
+    /// Characters to a line.
+    pub width: usize,
+    /// Series, besides their summary.
+    pub over_time: bool,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self {
+            raw: false,
+            palette: Palette::Plain,
+            width: 100,
+            over_time: false,
+        }
+    }
+}
+
+/// A finished report that can be shown.
+pub trait Render: serde::Serialize {
+    /// As text.
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()>;
+    /// As CSV.
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()>;
+    /// As SVG.
+    fn svg(&self, out: &mut dyn Write) -> io::Result<()>;
+    /// As an HTML page.
+    fn html(&self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+/// Writes a report.
+pub fn write(
+    report: &impl Render,
+    format: Format,
+    style: &Style,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    match format {
+        Format::Text => report.text(style, out),
+        Format::Csv => report.csv(out),
+        Format::Svg => report.svg(out),
+        Format::Html => report.html(out),
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut *out, report)?;
+            writeln!(out)
+        }
+    }
+}
+
+/// A line of CSV; fields with a comma, a quote or a line break are quoted (RFC 4180).
+fn csv_line(out: &mut dyn Write, fields: &[String]) -> io::Result<()> {
+    for (index, field) in fields.iter().enumerate() {
+        if index > 0 {
+            out.write_all(b",")?;
+        }
+        if field.contains([',', '"', '\n', '\r']) {
+            write!(out, "\"{}\"", field.replace('"', "\"\""))?;
+        } else {
+            out.write_all(field.as_bytes())?;
+        }
+    }
+    writeln!(out)
+}
+
+/// A value, or nothing.
+fn or_empty(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}

@@ -1,0 +1,51 @@
+//! `vm-guest`: what the guest needs and busybox lacks. One file per job.
+
+mod hot;
+mod kdamond;
+mod memory;
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+
+/// Helpers for scenarios, run inside the virtual machine.
+#[derive(Parser)]
+enum Job {
+    /// Map a page with a hint above 47 bits; print its address, or `refused`.
+    MapHigh,
+    /// Wake up again and again: each time the processor changes address spaces, which is what
+    /// flushes an emulated TLB.
+    Wake {
+        /// How often, in microseconds.
+        #[arg(long, default_value_t = 1000)]
+        every_us: u64,
+    },
+    Hot(hot::Args),
+    Kdamond(kdamond::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Job::parse() {
+        Job::MapHigh => {
+            match memory::map(4096, true) {
+                Ok(page) => println!("{:#x}", page.as_ptr().addr()),
+                Err(_) => println!("refused"),
+            }
+            Ok(())
+        }
+        Job::Wake { every_us } => loop {
+            thread::sleep(Duration::from_micros(every_us));
+        },
+        Job::Hot(args) => hot::run(&args),
+        Job::Kdamond(args) => kdamond::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("vm-guest: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Anonymous memory, where asked for: the one system call that safe Rust cannot place.
+
+use std::io;
+use std::sync::atomic::AtomicU8;
+
+/// Where high mappings are asked for: above the 47 bits that four levels of tables give to users.
+const HIGH: usize = 1 << 50;
+
+/// `len` bytes of zeroes, never unmapped; with `high`, above 47 bits, which fails where the
+/// processor's page tables have four levels.
+#[expect(
+    unsafe_code,
+    reason = "the standard library maps no memory at a chosen address"
+)]
+pub(crate) fn map(len: usize, high: bool) -> io::Result<&'static [AtomicU8]> {
+    let hint = std::ptr::without_provenance_mut(if high { HIGH } else { 0 });
+    // SAFETY: a new private anonymous mapping without MAP_FIXED replaces nothing; mmap(2) returns
+    // `len` readable and writable zero bytes, or MAP_FAILED. It is never unmapped, so `'static`
+    // holds, and atomics may be shared.
+    let bytes = unsafe {
+        let address = libc::mmap(
+            hint,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        std::slice::from_raw_parts(address.cast::<AtomicU8>(), len)
+    };
+    // The kernel takes a hint as a wish: with four levels it maps lower instead of failing.
+    if high && bytes.as_ptr().addr() >> 47 == 0 {
+        return Err(io::Error::other("no addresses above 47 bits"));
+    }
+    Ok(bytes)
+}

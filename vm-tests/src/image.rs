@@ -1,0 +1,149 @@
+//! The initramfs: busybox, the programs under test with their shared libraries, an `/init`.
+//!
+//! Not compressed: QEMU hands memory over in one copy, while the emulated kernel would need seconds
+//! to decompress it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cpio::NewcBuilder;
+
+use crate::error::VmError;
+
+const DIRECTORY: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+
+/// Files of the guest's root, by path without the leading `/`.
+#[derive(Default)]
+pub(crate) struct Image {
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Image {
+    /// An image that holds only busybox and `/init`.
+    pub(crate) fn new() -> Result<Self, VmError> {
+        let busybox = Path::new("/bin/busybox");
+        if !busybox.exists() {
+            return Err(VmError::Unavailable {
+                what: "busybox".to_owned(),
+                why: format!("no {}", busybox.display()),
+                fix: "install Debian's busybox-static".to_owned(),
+            });
+        }
+        let mut image = Self::default();
+        image.program(busybox, "bin/busybox")?;
+        image.content("init", include_bytes!("init.sh").to_vec());
+        for dir in ["proc", "sys", "dev", "tmp", "run", "out", "etc"] {
+            image.files.insert(format!("{dir}/"), Vec::new());
+        }
+        Ok(image)
+    }
+
+    /// Adds `content` as `path`, executable.
+    pub(crate) fn content(&mut self, path: &str, content: Vec<u8>) {
+        self.files
+            .insert(path.trim_start_matches('/').to_owned(), content);
+    }
+
+    /// Adds a file of the host as it is.
+    pub(crate) fn file(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
+        let content = fs::read(host).map_err(VmError::io("read", host))?;
+        self.content(path, content);
+        Ok(())
+    }
+
+    /// Adds a program of the host, without debug information, and the shared libraries it needs.
+    pub(crate) fn program(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
+        for library in shared_libraries(host)? {
+            let name = library.to_string_lossy().into_owned();
+            if !self.files.contains_key(name.trim_start_matches('/')) {
+                self.file(&library, &name)?;
+            }
+        }
+        self.content(path, stripped(host)?);
+        Ok(())
+    }
+
+    /// The archive, in the kernel's "newc" format.
+    pub(crate) fn archive(&self) -> io::Result<Vec<u8>> {
+        let mut entries: BTreeMap<String, Option<&[u8]>> = BTreeMap::new();
+        for (path, content) in &self.files {
+            // The kernel makes no parents by itself.
+            for (end, _) in path.match_indices('/') {
+                entries.insert(path[..end].to_owned(), None);
+            }
+            if !path.ends_with('/') {
+                entries.insert(path.clone(), Some(content));
+            }
+        }
+        let mut out = Vec::new();
+        for (inode, (path, content)) in (1..).zip(&entries) {
+            let mode = if content.is_some() {
+                PROGRAM
+            } else {
+                DIRECTORY
+            };
+            let content = content.unwrap_or_default();
+            let size = u32::try_from(content.len()).map_err(|_| {
+                io::Error::new(io::ErrorKind::FileTooLarge, format!("{path} is over 4 GiB"))
+            })?;
+            let header = NewcBuilder::new(path).ino(inode).mode(mode).nlink(1);
+            let mut entry = header.write(&mut out, size);
+            io::Write::write_all(&mut entry, content)?;
+            entry.finish()?;
+        }
+        cpio::newc::trailer(&mut out)?;
+        Ok(out)
+    }
+}
+
+/// The shared libraries and the loader of a program, as `ldd` lists them.
+fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>, VmError> {
+    let output = Command::new("ldd")
+        .arg(program)
+        .output()
+        .map_err(VmError::io("run ldd on", program))?;
+    // A static program: ldd says so and fails.
+    if !output.status.success() {
+        return Ok(Vec::new());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    if text.contains("not found") {
+        return Err(VmError::Command {
+            command: format!("ldd {}", program.display()),
+            why: text.trim().to_owned(),
+        });
+    }
+    Ok(text
+        .lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+        .map(PathBuf::from)
+        .collect())
+}
+
+/// The program without debug information: a tenth of the size to copy and to keep in guest memory.
+fn stripped(program: &Path) -> Result<Vec<u8>, VmError> {
+    let out = tempfile::NamedTempFile::new().map_err(VmError::io("make a file in", "/tmp"))?;
+    let mut command = Command::new("strip");
+    command
+        .args(["--strip-debug", "-o"])
+        .arg(out.path())
+        .arg(program);
+    match command.status() {
+        Ok(status) if status.success() => {
+            fs::read(out.path()).map_err(VmError::io("read", out.path()))
+        }
+        Ok(status) => Err(VmError::Command {
+            command: format!("{command:?}"),
+            why: status.to_string(),
+        }),
+        Err(e) => Err(VmError::Unavailable {
+            what: "strip".to_owned(),
+            why: e.to_string(),
+            fix: "install Debian's binutils".to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,109 @@
+//! `vm-tests`: runs scenarios from the command line, with their reports.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use isotherm_vm_tests::{Kernel, VmError, scenario};
+
+/// Boot Debian kernels in QEMU and run the product inside.
+#[derive(Parser)]
+#[command(
+    name = "vm-tests",
+    after_help = "Examples:\n  cargo run -p isotherm-vm-tests -- --list\n  \
+                  cargo run -p isotherm-vm-tests -- boot --kernel 6.1"
+)]
+struct Args {
+    /// Which scenarios; all but the long ones if none is named.
+    names: Vec<String>,
+    /// List the scenarios and end.
+    #[arg(long)]
+    list: bool,
+    /// Only on this kernel: 6.1 or 6.12.
+    #[arg(long, value_parser = kernel)]
+    kernel: Option<Kernel>,
+    /// Run the long ones too.
+    #[arg(long)]
+    long: bool,
+    /// Fetch the newest packages of the kernels first.
+    #[arg(long)]
+    update_kernels: bool,
+}
+
+fn kernel(series: &str) -> Result<Kernel, String> {
+    Kernel::ALL
+        .into_iter()
+        .find(|k| k.series() == series)
+        .ok_or_else(|| "6.1 and 6.12 are known".to_owned())
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let scenarios = scenario::all();
+    if args.list {
+        for s in &scenarios {
+            let kernels: Vec<_> = s.kernels.iter().map(|k| k.series()).collect();
+            let long = if s.long { " (long)" } else { "" };
+            println!("{:<18} {:<9} {}{long}", s.name, kernels.join(","), s.about);
+        }
+        return ExitCode::SUCCESS;
+    }
+    if let Some(unknown) = args
+        .names
+        .iter()
+        .find(|n| scenarios.iter().all(|s| s.name != **n))
+    {
+        eprintln!("vm-tests: no scenario is called `{unknown}`; --list lists them");
+        return ExitCode::from(2);
+    }
+    if args.update_kernels {
+        for kernel in Kernel::ALL {
+            match kernel.fetch_newest() {
+                Ok(image) => println!("{}: {}", kernel.series(), image.release),
+                Err(e) => eprintln!("vm-tests: {e}"),
+            }
+        }
+    }
+
+    let (mut passed, mut skipped, mut failed) = (0, 0, 0);
+    for s in &scenarios {
+        let wanted = if args.names.is_empty() {
+            args.long || !s.long
+        } else {
+            args.names.iter().any(|n| n == s.name)
+        };
+        for kernel in s
+            .kernels
+            .iter()
+            .filter(|k| args.kernel.is_none_or(|only| only == **k))
+        {
+            if !wanted {
+                continue;
+            }
+            let title = format!("{} on {}", s.name, kernel.series());
+            let started = Instant::now();
+            let result = (s.run)(*kernel);
+            let seconds = started.elapsed().as_secs_f64();
+            match result {
+                Ok(report) => {
+                    passed += 1;
+                    print!("ok   {title} ({seconds:.1} s)\n{report}");
+                }
+                Err(e @ VmError::Unavailable { .. }) => {
+                    skipped += 1;
+                    println!("SKIP {title}: {e}");
+                }
+                Err(e) => {
+                    failed += 1;
+                    println!("FAIL {title} ({seconds:.1} s): {e}");
+                }
+            }
+        }
+    }
+    println!("{passed} passed, {skipped} skipped, {failed} failed");
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,155 @@
+//! The kernels boot, and are what the other scenarios take them for.
+
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::{Vm, VmOutput};
+
+/// `boot`: release, BTF, BPF, kernel DAMON, and that files come back whole.
+pub(super) fn kernel() -> Scenario {
+    Scenario {
+        name: "boot",
+        about: "the kernel boots, has BTF and BPF, and DAMON exactly on 6.12",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: boot,
+    }
+}
+
+/// `five-levels`: page tables of five levels, with memory above the old limit in use.
+pub(super) fn five_levels() -> Scenario {
+    Scenario {
+        name: "five-levels",
+        about: "-cpu max,la57 gives five levels of page tables and addresses above 47 bits",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: levels,
+    }
+}
+
+/// `two-nodes`: two memory nodes, NUMA balancing on.
+pub(super) fn two_nodes() -> Scenario {
+    Scenario {
+        name: "two-nodes",
+        about: "two memory nodes are seen, and NUMA balancing is on as it is by default",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: nodes,
+    }
+}
+
+/// The value of the line `KEY=VALUE` that a script printed.
+fn fact<'a>(output: &'a VmOutput, key: &str) -> Result<&'a str, VmError> {
+    output
+        .stdout
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+        .ok_or_else(|| VmError::Wrong(format!("no line {key}=... in:\n{}", output.stdout)))
+}
+
+fn expect(output: &VmOutput, key: &str, want: &str) -> Result<(), VmError> {
+    let got = fact(output, key)?;
+    ensure(got == want, || format!("{key} is `{got}`, not `{want}`"))
+}
+
+fn boot(kernel: Kernel) -> Result<Report, VmError> {
+    let output = Vm::new(kernel)
+        .module("zram")
+        .script(
+            "echo release=$(uname -r)\n\
+             echo btf=$([ -s /sys/kernel/btf/vmlinux ] && echo yes)\n\
+             echo bpf=$(cat /proc/sys/kernel/unprivileged_bpf_disabled)\n\
+             echo damon=$([ -d /sys/kernel/mm/damon/admin ] && echo yes)\n\
+             echo zram=$([ -b /dev/zram0 ] && echo yes)\n\
+             cp /sys/kernel/btf/vmlinux /out/btf\n\
+             echo sum=$(sha256sum </out/btf)\n\
+             mkdir /out/below && echo text >/out/below/file\n\
+             exit 7",
+        )
+        .run()?;
+    let release = kernel.image()?.release;
+    expect(&output, "release", &release)?;
+    expect(&output, "btf", "yes")?;
+    expect(
+        &output,
+        "damon",
+        if kernel == Kernel::Debian612 {
+            "yes"
+        } else {
+            ""
+        },
+    )?;
+    expect(&output, "zram", "yes")?;
+    // The file exists only where the bpf system call does; 2 is Debian's setting.
+    expect(&output, "bpf", "2")?;
+    ensure(output.exit_code == 7, || {
+        format!("the exit code came back as {}", output.exit_code)
+    })?;
+    ensure(output.text("below/file")? == "text\n", || {
+        "a file came back changed".to_owned()
+    })?;
+    let btf = output.bytes("btf")?;
+    ensure(btf.starts_with(&0xeb9f_u16.to_le_bytes()), || {
+        "the BTF that came back has no BTF magic".to_owned()
+    })?;
+    let mut report = Report::default();
+    report.say(format!(
+        "{release}: {:.1} s in all, {} bytes of BTF, kernel DAMON: {}",
+        output.elapsed.as_secs_f64(),
+        btf.len(),
+        if kernel == Kernel::Debian612 {
+            "yes"
+        } else {
+            "no"
+        }
+    ));
+    Ok(report)
+}
+
+fn levels(kernel: Kernel) -> Result<Report, VmError> {
+    let vm = Vm::new(kernel)
+        .program(product::guest_tool()?, "vm-guest")
+        .script(
+            "echo la57=$(grep -m1 -ow la57 /proc/cpuinfo)\n\
+             echo high=$(vm-guest map-high)",
+        );
+    let four = vm.run_ok()?;
+    expect(&four, "la57", "")?;
+    expect(&four, "high", "refused")?;
+    let five = vm.clone().cpu("max,la57=on").run_ok()?;
+    expect(&five, "la57", "la57")?;
+    let address = fact(&five, "high")?;
+    ensure(address.starts_with("0x") && address.len() > 14, || {
+        format!("memory asked for above 47 bits was placed at {address}")
+    })?;
+    let booted_with_no5lvl = vm.cpu("max,la57=on").cmdline_extra("no5lvl").run_ok()?;
+    expect(&booted_with_no5lvl, "high", "refused")?;
+    let mut report = Report::default();
+    report.say(format!(
+        "max,la57=off: four levels; la57=on: five, memory at {address}; and no5lvl: four, la57 in cpuinfo: `{}`",
+        fact(&booted_with_no5lvl, "la57")?
+    ));
+    Ok(report)
+}
+
+fn nodes(kernel: Kernel) -> Result<Report, VmError> {
+    let output = Vm::new(kernel)
+        .numa_nodes(2)
+        .script(
+            "echo online=$(cat /sys/devices/system/node/online)\n\
+             echo balancing=$(cat /proc/sys/kernel/numa_balancing)\n\
+             echo memory=$(grep -h MemTotal /sys/devices/system/node/node*/meminfo | tr -s ' ' | cut -d' ' -f4)\n\
+             echo cpus=$(cat /sys/devices/system/node/node*/cpulist)",
+        )
+        .run_ok()?;
+    expect(&output, "online", "0-1")?;
+    expect(&output, "balancing", "1")?;
+    expect(&output, "cpus", "0 1")?;
+    let mut report = Report::default();
+    report.say(format!(
+        "nodes 0-1 with {} KiB, a processor each, NUMA balancing on",
+        fact(&output, "memory")?
+    ));
+    Ok(report)
+}

@@ -1,0 +1,78 @@
+//! What is checked on which kernel. Each scenario is a file here; [`all`] is the list.
+
+mod boot;
+mod kernel_damon;
+
+use std::fmt;
+
+use crate::error::VmError;
+use crate::kernel::Kernel;
+
+/// A named check that boots one kernel (or the same one several times).
+pub struct Scenario {
+    /// What to call it on the command line.
+    pub name: &'static str,
+    /// What it shows, in a line.
+    pub about: &'static str,
+    /// The kernels it makes sense on.
+    pub kernels: &'static [Kernel],
+    /// Whether it is too long for every test run.
+    pub long: bool,
+    /// Runs it; wrong answers are [`VmError::Wrong`].
+    pub run: fn(Kernel) -> Result<Report, VmError>,
+}
+
+/// What a scenario measured, for people to read.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    lines: Vec<String>,
+}
+
+impl Report {
+    /// Adds a line.
+    pub fn say(&mut self, line: impl Into<String>) {
+        self.lines.push(line.into());
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lines
+            .iter()
+            .try_for_each(|line| writeln!(f, "    {line}"))
+    }
+}
+
+/// Every scenario, quick ones first.
+pub fn all() -> Vec<Scenario> {
+    vec![
+        boot::kernel(),
+        boot::five_levels(),
+        boot::two_nodes(),
+        kernel_damon::scenario(),
+    ]
+}
+
+/// What a test function does: runs the scenario called `name` on `kernel`, prints its report (or
+/// `SKIP` with the reason), and panics if it fails.
+pub fn test(name: &str, kernel: Kernel) {
+    let scenario = all()
+        .into_iter()
+        .find(|s| s.name == name)
+        .unwrap_or_else(|| panic!("no scenario is called `{name}`"));
+    let title = format!("{name} on {}", kernel.series());
+    match (scenario.run)(kernel) {
+        Ok(report) => eprintln!("{title}\n{report}"),
+        Err(e @ VmError::Unavailable { .. }) => eprintln!("SKIP {title}: {e}"),
+        Err(e) => panic!("{title}: {e}"),
+    }
+}
+
+/// `Ok` if `holds`, else what was wrong.
+pub(crate) fn ensure(holds: bool, wrong: impl FnOnce() -> String) -> Result<(), VmError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(VmError::Wrong(wrong()))
+    }
+}

@@ -1,0 +1,49 @@
+//! At most two virtual machines at once on this checkout, whoever starts them.
+//!
+//! `cargo test` runs tests on all processors, and each test file is a process of its own, so the
+//! limit is a pair of locked files, released by the kernel however their holder ends.
+
+use std::fs::{File, TryLockError};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::VmError;
+use crate::kernel::{cache_dir, lock, open_lock};
+
+/// How many machines may run at once.
+const SLOTS: usize = 2;
+
+/// The right to run a machine, until dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    _files: Vec<File>,
+}
+
+impl Slot {
+    /// Waits for any slot.
+    pub(crate) fn any() -> Result<Self, VmError> {
+        let cache = cache_dir()?;
+        loop {
+            for index in 0..SLOTS {
+                let path = cache.join(format!("slot-{index}.lock"));
+                let file = open_lock(&path)?;
+                match file.try_lock() {
+                    Ok(()) => return Ok(Self { _files: vec![file] }),
+                    Err(TryLockError::WouldBlock) => {}
+                    Err(TryLockError::Error(e)) => return Err(VmError::io("lock", path)(e)),
+                }
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Waits for all of them: for runs whose result depends on time.
+    pub(crate) fn alone() -> Result<Self, VmError> {
+        let cache = cache_dir()?;
+        // Always in the same order, so that two who want all cannot wait for each other.
+        let files = (0..SLOTS)
+            .map(|index| lock(&cache.join(format!("slot-{index}.lock"))))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { _files: files })
+    }
+}

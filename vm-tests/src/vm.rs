@@ -1,0 +1,399 @@
+//! A virtual machine that runs one script and ends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{VmError, tail};
+use crate::image::Image;
+use crate::kernel::{Kernel, KernelImage};
+use crate::module;
+use crate::slot::Slot;
+
+/// How many lines of the console an error shows.
+const TAIL_LINES: usize = 25;
+
+/// What to boot and what to run in it.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    kernel: Kernel,
+    cpu: String,
+    cpus: u32,
+    memory_mib: u32,
+    numa_nodes: u32,
+    cmdline_extra: String,
+    programs: Vec<(PathBuf, String)>,
+    files: Vec<(PathBuf, String)>,
+    texts: Vec<(String, String)>,
+    modules: Vec<String>,
+    script: String,
+    timeout: Duration,
+    alone: bool,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct VmOutput {
+    /// Everything that the kernel and the script printed on the console.
+    pub console: String,
+    /// What the script alone printed.
+    pub stdout: String,
+    /// The script's exit code.
+    pub exit_code: i32,
+    /// The files that the script left under `/out`, by path below it.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// From QEMU's start to its end.
+    pub elapsed: Duration,
+}
+
+impl Vm {
+    /// A machine with two processors, 1 GiB, one node, everything that QEMU can emulate, and a
+    /// script that does nothing; killed after two minutes.
+    pub fn new(kernel: Kernel) -> Self {
+        Self {
+            kernel,
+            // Four levels unless asked for: that is what most machines run.
+            cpu: "max,la57=off".to_owned(),
+            cpus: 2,
+            memory_mib: 1024,
+            numa_nodes: 1,
+            cmdline_extra: String::new(),
+            programs: Vec::new(),
+            files: Vec::new(),
+            texts: Vec::new(),
+            modules: Vec::new(),
+            script: String::new(),
+            timeout: Duration::from_mins(2),
+            alone: false,
+        }
+    }
+
+    /// QEMU's `-cpu`, e.g. `max,la57=on` for five levels of page tables.
+    #[must_use]
+    pub fn cpu(mut self, model: &str) -> Self {
+        model.clone_into(&mut self.cpu);
+        self
+    }
+
+    /// Memory, shared out equally among the nodes.
+    #[must_use]
+    pub fn memory_mib(mut self, mib: u32) -> Self {
+        self.memory_mib = mib;
+        self
+    }
+
+    /// Memory nodes; each has a processor of its own.
+    #[must_use]
+    pub fn numa_nodes(mut self, nodes: u32) -> Self {
+        assert!((1..=8).contains(&nodes), "one to eight nodes");
+        self.numa_nodes = nodes;
+        self.cpus = self.cpus.max(nodes);
+        self
+    }
+
+    /// More words for the kernel's command line.
+    #[must_use]
+    pub fn cmdline_extra(mut self, words: &str) -> Self {
+        self.cmdline_extra.push(' ');
+        self.cmdline_extra.push_str(words);
+        self
+    }
+
+    /// Brings a program along as `/bin/NAME`, with the shared libraries that it needs.
+    #[must_use]
+    pub fn program(mut self, host: impl Into<PathBuf>, name: &str) -> Self {
+        self.programs.push((host.into(), format!("bin/{name}")));
+        self
+    }
+
+    /// Brings a file along as it is.
+    #[must_use]
+    pub fn file(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.files.push((host.into(), guest.to_owned()));
+        self
+    }
+
+    /// Writes a file in the guest.
+    #[must_use]
+    pub fn text(mut self, guest: &str, content: &str) -> Self {
+        self.texts.push((guest.to_owned(), content.to_owned()));
+        self
+    }
+
+    /// Loads a module, and the ones it needs, before the script.
+    #[must_use]
+    pub fn module(mut self, name: &str) -> Self {
+        self.modules.push(name.to_owned());
+        self
+    }
+
+    /// What to run: busybox `sh`. Files that it leaves under `/out` come back.
+    #[must_use]
+    pub fn script(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.script);
+        self
+    }
+
+    /// When to give up, from QEMU's start.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// Let no other test's machine run meanwhile: for results that depend on time.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// Boots, runs the script, and fails unless its exit code is 0.
+    pub fn run_ok(&self) -> Result<VmOutput, VmError> {
+        let output = self.run()?;
+        if output.exit_code == 0 {
+            return Ok(output);
+        }
+        Err(VmError::Script {
+            code: output.exit_code,
+            tail: tail(&output.stdout, TAIL_LINES),
+        })
+    }
+
+    /// Boots, runs the script, and returns what came back, whatever its exit code.
+    pub fn run(&self) -> Result<VmOutput, VmError> {
+        let kernel = self.kernel.image()?;
+        let work = tempfile::tempdir().map_err(VmError::io("make a directory in", "/tmp"))?;
+        let initrd = work.path().join("initramfs");
+        let archive = self
+            .image(&kernel)?
+            .archive()
+            .map_err(VmError::io("write", &initrd))?;
+        fs::write(&initrd, archive).map_err(VmError::io("write", &initrd))?;
+
+        let slot = if self.alone {
+            Slot::alone()
+        } else {
+            Slot::any()
+        }?;
+        let started = Instant::now();
+        let mut command = self.qemu(&kernel, work.path());
+        let mut qemu = Qemu::start(&mut command)?;
+        let ended = qemu.wait(self.timeout);
+        drop(slot);
+
+        let console = read_lossy(&work.path().join("console"));
+        let ended = ended.map_err(VmError::io("wait for", "qemu"))?;
+        let Some(status) = ended else {
+            return Err(VmError::TimedOut {
+                limit: self.timeout,
+                tail: tail(&console, TAIL_LINES),
+            });
+        };
+        let answer = unpack(&work.path().join("results"))
+            .and_then(|files| VmOutput::new(files, console.clone(), started.elapsed()));
+        answer.map_err(|why| VmError::NoAnswer {
+            how: format!(
+                "{status}; {why} {}",
+                read_lossy(&work.path().join("stderr")).trim()
+            ),
+            tail: tail(&console, TAIL_LINES),
+        })
+    }
+
+    fn image(&self, kernel: &KernelImage) -> Result<Image, VmError> {
+        let mut image = Image::new()?;
+        for (host, guest) in &self.programs {
+            image.program(host, guest)?;
+        }
+        for (host, guest) in &self.files {
+            image.file(host, guest)?;
+        }
+        for (guest, text) in &self.texts {
+            image.content(guest, text.clone().into_bytes());
+        }
+        let mut modules = Vec::new();
+        for name in &self.modules {
+            module::resolve(kernel, name, &mut modules)?;
+        }
+        for (index, (name, content)) in modules.into_iter().enumerate() {
+            // insmod takes them in the order of their names.
+            image.content(&format!("modules/{index:02}-{name}.ko"), content);
+        }
+        image.content("script", self.script.clone().into_bytes());
+        Ok(image)
+    }
+
+    fn qemu(&self, kernel: &KernelImage, work: &Path) -> Command {
+        // Through setpriv, so that QEMU dies with the thread that waits for it.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+            .args(["-no-user-config", "-nodefaults", "-no-reboot"])
+            .args(["-display", "none", "-machine", "q35"])
+            .args(["-accel", "tcg,thread=multi", "-cpu", &self.cpu])
+            .args(["-smp", &self.cpus.to_string()])
+            .args(["-m", &format!("{}M", self.memory_mib)])
+            .arg("-kernel")
+            .arg(&kernel.vmlinuz)
+            .arg("-initrd")
+            .arg(work.join("initramfs"));
+        // panic=-1 restarts at once, which ends QEMU without results.
+        let cmdline = format!(
+            "console=ttyS0 loglevel=4 panic=-1{extra}",
+            extra = self.cmdline_extra
+        );
+        command.args(["-append", &cmdline]);
+        for port in ["console", "results"] {
+            command.args(["-serial", &format!("file:{}", work.join(port).display())]);
+        }
+        if self.numa_nodes > 1 {
+            let size = self.memory_mib / self.numa_nodes;
+            for node in 0..self.numa_nodes {
+                command.args([
+                    "-object",
+                    &format!("memory-backend-ram,id=m{node},size={size}M"),
+                    "-numa",
+                    &format!("node,nodeid={node},memdev=m{node},cpus={node}"),
+                ]);
+            }
+        }
+        let stderr =
+            fs::File::create(work.join("stderr")).map_or_else(|_| Stdio::null(), Stdio::from);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr);
+        command
+    }
+}
+
+impl VmOutput {
+    fn new(
+        mut received: BTreeMap<String, Vec<u8>>,
+        console: String,
+        elapsed: Duration,
+    ) -> Result<Self, String> {
+        let mut take = |name: &str| -> Result<String, String> {
+            let bytes = received
+                .remove(name)
+                .ok_or(format!("no {name} came back;"))?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let code = take("run/code")?;
+        let stdout = take("run/stdout")?;
+        Ok(Self {
+            console,
+            stdout,
+            exit_code: code
+                .trim()
+                .parse()
+                .map_err(|_| format!("the exit code is `{}`;", code.trim()))?,
+            files: received
+                .into_iter()
+                .filter_map(|(path, content)| {
+                    Some((path.strip_prefix("out/")?.to_owned(), content))
+                })
+                .collect(),
+            elapsed,
+        })
+    }
+
+    /// A file from `/out`, as text.
+    pub fn text(&self, name: &str) -> Result<String, VmError> {
+        self.bytes(name)
+            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// A file from `/out`.
+    pub fn bytes(&self, name: &str) -> Result<&[u8], VmError> {
+        self.files.get(name).map(Vec::as_slice).ok_or_else(|| {
+            VmError::Wrong(format!(
+                "the script left no /out/{name}; it left {:?} and said:\n{}",
+                self.files.keys().collect::<Vec<_>>(),
+                tail(&self.stdout, TAIL_LINES)
+            ))
+        })
+    }
+}
+
+/// A running QEMU, killed when dropped.
+struct Qemu(Child);
+
+impl Qemu {
+    fn start(command: &mut Command) -> Result<Self, VmError> {
+        // setpriv would report a missing QEMU only by its own exit code.
+        match Command::new("qemu-system-x86_64").arg("--version").output() {
+            Ok(output) if output.status.success() => {}
+            other => {
+                return Err(VmError::Unavailable {
+                    what: "QEMU".to_owned(),
+                    why: format!("qemu-system-x86_64 --version: {other:?}"),
+                    fix: "install Debian's qemu-system-x86".to_owned(),
+                });
+            }
+        }
+        command.spawn().map(Self).map_err(|e| VmError::Command {
+            command: format!("{command:?}"),
+            why: e.to_string(),
+        })
+    }
+
+    /// Its exit status, or `None` if it was still running at the limit (and is killed).
+    fn wait(&mut self, limit: Duration) -> io::Result<Option<std::process::ExitStatus>> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(None)
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // Already ended in all but a panic; there is nobody left to tell of an error.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The regular files of the gzipped tar stream that the guest sent, by path.
+fn unpack(stream: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    let wrong = |e: io::Error| format!("the results cannot be unpacked: {e};");
+    let bytes = fs::read(stream).map_err(wrong)?;
+    let mut plain = Vec::new();
+    // To the end first: only there the checksum is compared.
+    flate2::read::GzDecoder::new(bytes.as_slice())
+        .read_to_end(&mut plain)
+        .map_err(wrong)?;
+    let mut files = BTreeMap::new();
+    for entry in tar::Archive::new(plain.as_slice())
+        .entries()
+        .map_err(wrong)?
+    {
+        let mut entry = entry.map_err(wrong)?;
+        if entry.header().entry_type().is_file() {
+            let path = entry.path().map_err(wrong)?.to_string_lossy().into_owned();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).map_err(wrong)?;
+            files.insert(path, content);
+        }
+    }
+    Ok(files)
+}
+
+fn read_lossy(path: &Path) -> String {
+    fs::read(path).map_or_else(
+        |_| String::new(),
+        |bytes| String::from_utf8_lossy(&bytes).replace('\r', ""),
+    )
+}

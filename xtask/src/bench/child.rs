@@ -1,0 +1,148 @@
+//! Child processes that never outlive the bench.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::time::TimeValLike;
+use nix::unistd::Pid;
+
+use super::Context;
+
+/// How long a child may take to follow SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A running child; ended when dropped.
+pub(super) struct Guarded {
+    child: Child,
+    name: String,
+    /// Where its standard error goes.
+    errors: PathBuf,
+}
+
+impl Guarded {
+    /// Starts `command`; what it says on standard error is kept for messages.
+    pub(super) fn spawn(context: &Context, command: &mut Command) -> anyhow::Result<Self> {
+        let name = Path::new(command.get_program())
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let errors = context.scratch(&format!("{name}.stderr"));
+        let file = File::create(&errors).context("cannot write to the temporary folder")?;
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start {name}; is it installed?"))?;
+        Ok(Self {
+            child,
+            name,
+            errors,
+        })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn stdout(&mut self) -> Option<std::process::ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// Fails, with what the child said, if it has ended.
+    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended early, with {status}: {}", self.name, self.said());
+        }
+        Ok(())
+    }
+
+    /// Waits for the child to end by itself, successfully, within `limit`.
+    pub(super) fn finish(&mut self, context: &Context, limit: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if Instant::now() > end {
+                self.stop()?;
+                bail!(
+                    "{} did not end within {} s: {}",
+                    self.name,
+                    limit.as_secs(),
+                    self.said()
+                );
+            }
+            context.sleep(Duration::from_millis(10))?;
+        };
+        if !status.success() {
+            bail!("{} failed, with {status}: {}", self.name, self.said());
+        }
+        Ok(())
+    }
+
+    /// Ends the child, kindly first.
+    pub(super) fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+        if let Some(status) = self.child.try_wait()? {
+            return Ok(status);
+        }
+        // It has not been waited for, so the number is still its own.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        let end = Instant::now() + GRACE;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.child.kill()?;
+        Ok(self.child.wait()?)
+    }
+
+    /// The last lines that the child wrote to standard error.
+    fn said(&self) -> String {
+        let text = std::fs::read(&self.errors).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        lines[lines.len().saturating_sub(4)..].join(" / ")
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!(
+                "xtask: cannot end {} (pid {}): {error}",
+                self.name,
+                self.id()
+            );
+        }
+    }
+}
+
+/// CPU time of all children that have been waited for; the difference around waiting for one child is
+/// that child's.
+pub(super) fn children_cpu() -> anyhow::Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok(Duration::from_micros(micros as u64))
+}
+
+/// CPU time of a running process' first thread, to the nanosecond.
+pub(super) fn thread_cpu(pid: u32) -> anyhow::Result<Duration> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let nanos = text
+        .split_whitespace()
+        .next()
+        .and_then(|field| field.parse().ok());
+    Ok(Duration::from_nanos(nanos.with_context(|| {
+        format!("{path} reads `{}`", text.trim())
+    })?))
+}

@@ -1,0 +1,107 @@
+//! The engine's own criterion benches, run and read back.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::child::Guarded;
+use super::table::Table;
+use super::{Context, Outcome};
+
+const LIMIT: Duration = Duration::from_mins(30);
+
+pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+    let benches = benches(&context.root.join("crates/engine/benches"));
+    if benches.is_empty() {
+        return Ok(Outcome::Skip("crates/engine has no benches".into()));
+    }
+    // File times may be rounded down to a tick.
+    let started = SystemTime::now() - Duration::from_millis(20);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["bench", "-p", "isotherm-engine"])
+        .current_dir(&context.root);
+    // By name: `--benches` would run the library's unit tests as well, which take no `--quick`.
+    for bench in benches {
+        cargo.args(["--bench", &bench]);
+    }
+    if context.quick {
+        cargo.args(["--", "--quick"]);
+    }
+    Guarded::spawn(context, &mut cargo)?.finish(context, LIMIT)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| context.root.join("target"), PathBuf::from);
+    let mut found = Vec::new();
+    collect(&target.join("criterion"), started, &mut found)?;
+    found.sort();
+    let mut table = Table::new("criterion", &["bench", "median ms", "95 % interval ms"]);
+    let mut data = serde_json::Map::new();
+    for path in found {
+        let estimates: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+        let median = &estimates["median"];
+        let ms = |value: &Value| value.as_f64().map(|nanos| nanos / 1e6);
+        let interval = &median["confidence_interval"];
+        let (Some(middle), Some(low), Some(high)) = (
+            ms(&median["point_estimate"]),
+            ms(&interval["lower_bound"]),
+            ms(&interval["upper_bound"]),
+        ) else {
+            continue;
+        };
+        let name = name(&target.join("criterion"), &path);
+        table.row(vec![
+            name.clone(),
+            format!("{middle:.3}"),
+            format!("{low:.3}..{high:.3}"),
+        ]);
+        data.insert(
+            name,
+            json!({ "median_ms": middle, "low_ms": low, "high_ms": high }),
+        );
+    }
+    Ok(Outcome::Done {
+        tables: vec![table],
+        data: data.into(),
+    })
+}
+
+/// The names of a folder's benches.
+fn benches(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let path = entry.path();
+            let name = path.file_stem()?.to_str()?.to_owned();
+            path.extension().is_some_and(|e| e == "rs").then_some(name)
+        })
+        .collect()
+}
+
+/// Criterion keeps `GROUP/NAME/new/estimates.json`.
+fn name(root: &Path, path: &Path) -> String {
+    let folder = path.parent().and_then(Path::parent).unwrap_or(path);
+    folder
+        .strip_prefix(root)
+        .unwrap_or(folder)
+        .display()
+        .to_string()
+}
+
+/// Estimates that were written by this run, not by one before.
+fn collect(folder: &Path, since: SystemTime, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("criterion left nothing in {}", folder.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            collect(&path, since, found)?;
+        } else if path.ends_with("new/estimates.json") && entry.metadata()?.modified()? >= since {
+            found.push(path);
+        }
+    }
+    Ok(())
+}

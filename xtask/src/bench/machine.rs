@@ -1,0 +1,69 @@
+//! What was measured on: numbers without that mean nothing.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::Context;
+
+pub(super) fn describe(context: &Context) -> Value {
+    let read = |path: &str| {
+        std::fs::read_to_string(path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("unknown", |(_, model)| model.trim());
+    json!({
+        "time": output(Command::new("date").args(["-u", "+%FT%TZ"])),
+        "kernel": read("/proc/sys/kernel/osrelease"),
+        "cpu": model,
+        "cpus": std::thread::available_parallelism().map_or(0, usize::from),
+        "memory_bytes": meminfo("MemTotal:").unwrap_or(0),
+        "hypervisor": cpuinfo.contains(" hypervisor"),
+        "transparent_hugepage": read("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "load_average": read("/proc/loadavg"),
+        "isotherm": output(Command::new(&context.isotherm).arg("--version")),
+        "commit": output(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(&context.root)),
+    })
+}
+
+/// The same, short.
+pub(super) fn line(machine: &Value) -> String {
+    let text = |name: &str| machine[name].as_str().unwrap_or("?").to_owned();
+    format!(
+        "{} {} ({}), kernel {}, {} CPUs ({}), {:.1} GiB, huge pages {}, load {}",
+        text("time"),
+        text("isotherm"),
+        text("commit"),
+        text("kernel"),
+        machine["cpus"],
+        text("cpu"),
+        machine["memory_bytes"].as_f64().unwrap_or(0.0) / (1u64 << 30) as f64,
+        text("transparent_hugepage"),
+        text("load_average"),
+    )
+}
+
+/// A field of /proc/meminfo in bytes.
+pub(super) fn meminfo(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// What a command prints, or why it does not.
+pub(super) fn output(command: &mut Command) -> String {
+    match command.output() {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        Ok(output) => format!("unknown ({})", output.status),
+        Err(error) => format!("unknown ({error})"),
+    }
+}

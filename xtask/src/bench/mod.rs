@@ -1,0 +1,252 @@
+//! Benchmarks: is it right, what does it cost, is it fast?
+//!
+//! Each bench is a file here, compares A with B in one run, interleaved (this machine's speed changes
+//! from minute to minute), and gives medians with their spread. What a bench lacks makes it SKIP with
+//! the reason. Whatever a bench starts ends with it, also on failure and on Ctrl-C.
+
+mod accuracy;
+mod child;
+mod engine;
+mod machine;
+pub(crate) mod measure;
+mod overhead;
+mod recording;
+mod redis;
+mod report_vs_damo;
+mod stats;
+mod subject;
+mod table;
+mod workload;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use serde_json::{Value, json};
+
+use table::Table;
+
+/// Measure accuracy, overhead and speed.
+#[derive(Parser)]
+#[command(
+    name = "xtask bench",
+    after_help = "\
+Benches:
+  accuracy         each monitoring mode against workloads of known truth, and redis
+  overhead         redis' throughput with and without recording
+  report_vs_damo   time and memory of reports, ours and damo's, on the same record
+  engine           the engine's own criterion benches
+
+Examples:
+  cargo run --release -p xtask -- bench --quick
+  cargo run --release -p xtask -- bench accuracy --only static_1g --mode '5ms=--sample-interval 5ms'"
+)]
+struct Args {
+    /// Benches to run; all if none is named
+    names: Vec<String>,
+    /// How often everything is repeated (default 3; 1 with --quick)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: Option<u32>,
+    /// Write all numbers to FILE
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Small workloads and short windows: does it work, not how well
+    #[arg(long)]
+    quick: bool,
+    /// accuracy: only these workloads
+    #[arg(long, value_name = "WORKLOAD")]
+    only: Vec<String>,
+    /// accuracy, overhead: these modes of `isotherm record` instead of the usual ones
+    #[arg(long, value_name = "NAME=FLAGS")]
+    mode: Vec<String>,
+    /// Seconds that each recording takes
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    duration: Option<u64>,
+    /// report_vs_damo: rows of the record
+    #[arg(long, value_name = "N")]
+    rows: Option<u64>,
+    /// Use this binary instead of building one
+    #[arg(long, value_name = "PATH")]
+    isotherm: Option<PathBuf>,
+}
+
+/// What every bench is given.
+struct Context {
+    root: PathBuf,
+    isotherm: PathBuf,
+    repeats: u32,
+    quick: bool,
+    only: Vec<String>,
+    modes: Vec<Mode>,
+    duration: Duration,
+    rows: u64,
+    stop: Arc<AtomicBool>,
+    /// Records, truths and sockets.
+    scratch: tempfile::TempDir,
+}
+
+/// A way to record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mode {
+    name: String,
+    flags: Vec<String>,
+}
+
+impl Mode {
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let (name, flags) = text.split_once('=').with_context(|| {
+            format!("--mode takes NAME=FLAGS, such as '5ms=--sample-interval 5ms', not `{text}`")
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            flags: flags.split_whitespace().map(str::to_owned).collect(),
+        })
+    }
+}
+
+/// What a bench gives back.
+enum Outcome {
+    /// Tables for people, numbers for programs.
+    Done { tables: Vec<Table>, data: Value },
+    /// It could not be run here.
+    Skip(String),
+}
+
+impl Context {
+    /// Sleeps, or fails as soon as a signal asks to end.
+    fn sleep(&self, time: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + time;
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                bail!("stopped by a signal");
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(20)));
+        }
+    }
+
+    fn scratch(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+}
+
+type Bench = fn(&Context) -> anyhow::Result<Outcome>;
+const BENCHES: [(&str, Bench); 4] = [
+    ("accuracy", accuracy::run),
+    ("overhead", overhead::run),
+    ("report_vs_damo", report_vs_damo::run),
+    ("engine", engine::run),
+];
+
+pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
+    let args = Args::parse_from(args);
+    for name in &args.names {
+        if !BENCHES.iter().any(|bench| bench.0 == name) {
+            let known: Vec<&str> = BENCHES.iter().map(|bench| bench.0).collect();
+            bail!("there is no bench `{name}`; there are {}", known.join(", "));
+        }
+    }
+    let json_path = args.json.clone();
+    let names = args.names.clone();
+    let context = context(args)?;
+    let machine = machine::describe(&context);
+    println!("{}", machine::line(&machine));
+    let (mut results, mut failed, mut skipped) = (serde_json::Map::new(), 0, 0);
+    for (name, bench) in BENCHES {
+        if !names.is_empty() && !names.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        println!("\n== {name} ==");
+        let result = match bench(&context) {
+            Ok(Outcome::Done { tables, data }) => {
+                for table in tables {
+                    println!("{table}");
+                }
+                data
+            }
+            Ok(Outcome::Skip(reason)) => {
+                skipped += 1;
+                println!("SKIP: {reason}");
+                json!({ "skipped": reason })
+            }
+            Err(error) => {
+                failed += 1;
+                println!("FAILED: {error:#}");
+                json!({ "failed": format!("{error:#}") })
+            }
+        };
+        results.insert(name.to_owned(), result);
+        if context.stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    if let Some(path) = json_path {
+        let all = json!({ "machine": machine, "quick": context.quick, "repeats": context.repeats, "benches": results });
+        std::fs::write(&path, serde_json::to_string_pretty(&all)? + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        println!("\nnumbers: {}", path.display());
+    }
+    if skipped > 0 {
+        println!("\n{skipped} skipped");
+    }
+    Ok(ExitCode::from(u8::from(failed > 0)))
+}
+
+fn context(args: Args) -> anyhow::Result<Context> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("xtask lies in the workspace")?
+        .to_owned();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
+    }
+    let isotherm = match args.isotherm {
+        Some(path) => path
+            .canonicalize()
+            .with_context(|| format!("there is no {}", path.display()))?,
+        None => build(&root)?,
+    };
+    Ok(Context {
+        root,
+        isotherm,
+        repeats: args.repeats.unwrap_or(if args.quick { 1 } else { 3 }),
+        quick: args.quick,
+        only: args.only,
+        modes: args
+            .mode
+            .iter()
+            .map(|mode| Mode::parse(mode))
+            .collect::<Result<_, _>>()?,
+        duration: Duration::from_secs(args.duration.unwrap_or(if args.quick { 5 } else { 30 })),
+        rows: args
+            .rows
+            .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
+        stop,
+        scratch: tempfile::tempdir().context("cannot create a temporary folder")?,
+    })
+}
+
+/// The release binary, built if need be.
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    let status = std::process::Command::new(env!("CARGO"))
+        .args(["build", "--release", "-p", "isotherm"])
+        .current_dir(root)
+        .status()
+        .context("cannot run cargo")?;
+    if !status.success() {
+        bail!(
+            "cargo could not build isotherm; `--isotherm PATH` takes a binary that is there already"
+        );
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("release/isotherm"))
+}

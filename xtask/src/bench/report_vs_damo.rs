@@ -1,0 +1,212 @@
+//! The same record, reported by us and by damo: time and memory.
+//!
+//! The record is synthetic (snapshots of 1,000 regions whose counts wander), converted to damo's own
+//! format with `isotherm convert`. damo comes from PyPI, into `.venv`. Output goes nowhere on both
+//! sides: damo's `raw` heat map and our CSV, damo's working-set percentiles and ours.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_record::{Header, Item, TargetStart, Writer};
+use serde::Serialize;
+use serde_json::json;
+
+use super::child::Guarded;
+use super::measure::{Measured, measure};
+use super::stats::cell;
+use super::table::Table;
+use super::{Context, Outcome, machine};
+
+const REGIONS: u64 = 1000;
+/// What damo takes for each row of a record, with room; measured: 1.9 kB.
+const DAMO_BYTES_PER_ROW: u64 = 2300;
+const LIMIT: Duration = Duration::from_mins(20);
+
+pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+    let ours = context.scratch("synthetic.isotherm");
+    synthesize(&ours, context.rows.div_ceil(REGIONS))?;
+    let theirs = context.scratch("synthetic.damo");
+    let (isotherm, ours, theirs) = (text(&context.isotherm)?, text(&ours)?, text(&theirs)?);
+    let damo = damo(context, isotherm, ours, theirs);
+    let job = |report, tool, command: &[&str]| Job {
+        report,
+        tool,
+        command: command.iter().map(ToString::to_string).collect(),
+        runs: Vec::new(),
+        failure: None,
+    };
+    let mut jobs = vec![
+        job(
+            "heatmap",
+            "isotherm",
+            &[isotherm, "report", "heatmap", ours, "--format", "csv"],
+        ),
+        job(
+            "wss",
+            "isotherm",
+            &[isotherm, "report", "wss", ours, "--format", "json"],
+        ),
+    ];
+    let mut version = "absent".to_owned();
+    match damo {
+        Ok(path) => {
+            version = machine::output(Command::new(&path).arg("version"));
+            let damo = text(&path)?;
+            let raw = ["--output", "raw"];
+            let input = ["--input", theirs];
+            jobs.push(job(
+                "heatmap",
+                "damo",
+                &[&[damo, "report", "heatmap"], &input[..], &raw].concat(),
+            ));
+            jobs.push(job(
+                "wss",
+                "damo",
+                &[&[damo, "report", "wss"], &input[..]].concat(),
+            ));
+        }
+        Err(error) => println!("SKIP damo: {error:#}"),
+    }
+    for _ in 0..context.repeats {
+        for job in &mut jobs {
+            println!("{}, {}", job.report, job.tool);
+            match measure(context, &job.command, LIMIT) {
+                Ok(measured) => job.runs.push(measured),
+                Err(error) => job.failure = Some(format!("{error:#}")),
+            }
+        }
+    }
+    Ok(Outcome::Done {
+        tables: vec![table(context.rows, &version, &jobs)],
+        data: json!({ "rows": context.rows, "damo": version, "jobs": jobs }),
+    })
+}
+
+/// A report by a tool, and what it took.
+#[derive(Serialize)]
+struct Job {
+    report: &'static str,
+    tool: &'static str,
+    command: Vec<String>,
+    runs: Vec<Measured>,
+    failure: Option<String>,
+}
+
+fn table(rows: u64, version: &str, jobs: &[Job]) -> Table {
+    let title = format!("{rows} rows, {REGIONS} regions a snapshot; damo {version}");
+    let head = ["report", "tool", "s", "CPU s", "largest RSS MiB", "failed"];
+    let mut table = Table::new(title, &head);
+    for job in jobs {
+        let of = |value: fn(&Measured) -> f64| job.runs.iter().map(value).collect::<Vec<_>>();
+        table.row(vec![
+            job.report.to_owned(),
+            job.tool.to_owned(),
+            cell(&of(|m| m.seconds), 2),
+            cell(&of(|m| m.cpu_seconds), 2),
+            cell(&of(|m| m.max_rss_bytes as f64 / f64::from(1 << 20)), 1),
+            job.failure.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+fn text(path: &Path) -> anyhow::Result<&str> {
+    path.to_str().context("the path is no text")
+}
+
+/// damo, installed if need be, with the record in its format; or why not.
+fn damo(context: &Context, isotherm: &str, ours: &str, theirs: &str) -> anyhow::Result<PathBuf> {
+    let needed = context.rows * DAMO_BYTES_PER_ROW;
+    let available = machine::meminfo("MemAvailable:").unwrap_or(0);
+    anyhow::ensure!(
+        needed <= available,
+        "would take about {}, {} are available",
+        isotherm_exercise::size::format(needed),
+        isotherm_exercise::size::format(available)
+    );
+    let mut convert = Command::new(isotherm);
+    convert
+        .args(["convert", ours, theirs])
+        .stdout(Stdio::null());
+    Guarded::spawn(context, &mut convert)?
+        .finish(context, LIMIT)
+        .context("cannot convert the record to damo's format")?;
+    let venv = context.root.join(".venv");
+    let damo = venv.join("bin/damo");
+    if !damo.exists() {
+        let mut python = Command::new("python3");
+        python.args(["-m", "venv"]).arg(&venv).stdout(Stdio::null());
+        Guarded::spawn(context, &mut python)?.finish(context, LIMIT)?;
+        let mut pip = Command::new(venv.join("bin/pip"));
+        pip.args(["install", "--quiet", "damo"])
+            .stdout(Stdio::null());
+        Guarded::spawn(context, &mut pip)?
+            .finish(context, LIMIT)
+            .context("cannot install damo from PyPI")?;
+    }
+    Ok(damo)
+}
+
+/// Writes a record of `snapshots` snapshots, 100 ms apart.
+fn synthesize(path: &Path, snapshots: u64) -> anyhow::Result<()> {
+    let file = File::create(path).context("cannot write to the temporary folder")?;
+    let start = Nanos(1_800_000_000_000_000_000);
+    let header = Header {
+        writer: "xtask bench".into(),
+        operations: "vaddr".into(),
+        started: start,
+        sample_interval: Nanos::from_millis(5),
+        aggregation_interval: Nanos::from_millis(100),
+        update_interval: Nanos::from_millis(1000),
+        ..Header::default()
+    };
+    let mut writer = Writer::create(file, &header)?;
+    writer.write(&Item::TargetStart(TargetStart {
+        time: start,
+        target: TargetId(0),
+        pid: 1,
+        name: "synthetic".into(),
+    }))?;
+    for number in 0..snapshots {
+        writer.write(&Item::Snapshot(snapshot(start, number)))?;
+    }
+    writer.finish()?;
+    Ok(())
+}
+
+/// A tenth of the regions is hot at a time; which tenth moves on every second. Borders shift with
+/// every snapshot, as a monitor's do.
+fn snapshot(start: Nanos, number: u64) -> Snapshot {
+    const REGION: u64 = 4 << 20;
+    let base = 0x7f00_0000_0000;
+    let shift = |region: u64| region * 37 % 64 * 4096 * u64::from(region > 0) + number % 16 * 4096;
+    let border =
+        |region: u64| base + region * REGION + if region < REGIONS { shift(region) } else { 0 };
+    let regions = (0..REGIONS)
+        .map(|region| {
+            let hot = (region + number / 10 * 7).is_multiple_of(10);
+            let count = if hot {
+                12 + (region + number) % 9
+            } else {
+                (region * number) % 23 / 22
+            };
+            RegionSnapshot {
+                range: AddressRange::new(border(region), border(region + 1)),
+                nr_accesses: Some(count as f32),
+                age: (number % 10) as u32,
+                age_ns: Nanos::from_millis(number % 10 * 100),
+            }
+        })
+        .collect();
+    Snapshot {
+        target: TargetId(0),
+        start: start + Nanos::from_millis(number * 100),
+        end: start + Nanos::from_millis((number + 1) * 100),
+        nr_samples: 20,
+        regions,
+    }
+}

@@ -1,0 +1,155 @@
+//! A running `isotherm exercise`, and how fast it is.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use isotherm_engine::Nanos;
+use isotherm_exercise::truth::{self, Episode};
+use serde_json::Value;
+
+use super::Context;
+use super::child::Guarded;
+
+/// Populating 16 GiB takes half a minute where the hypervisor has to find the memory first.
+const READY_LIMIT: Duration = Duration::from_mins(5);
+
+/// The workload's process.
+pub(super) struct Workload {
+    child: Guarded,
+    truth: PathBuf,
+    /// Accesses made in all, and when: about ten times a second.
+    progress: Arc<Mutex<Vec<(Nanos, u64)>>>,
+}
+
+impl Workload {
+    /// Starts `config`, to run until stopped, and waits until its memory is populated.
+    pub(super) fn start(context: &Context, config: &Path) -> anyhow::Result<Self> {
+        let truth = context.scratch("truth.jsonl");
+        // A reader must not take the last run's file for this one's.
+        let _ = std::fs::remove_file(&truth);
+        let mut command = Command::new(&context.isotherm);
+        command
+            .args(["exercise", "--json", "--repeat", "0", "--truth"])
+            .args([&truth, config])
+            .stdout(Stdio::piped());
+        let mut child = Guarded::spawn(context, &mut command)?;
+        let stdout = child.stdout().context("standard output is a pipe")?;
+        let progress = Arc::new(Mutex::new(Vec::new()));
+        let notes = Arc::clone(&progress);
+        // Ends with the child, whose end closes the pipe.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(point) = point(&line) {
+                    notes
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(point);
+                }
+            }
+        });
+        let mut workload = Self {
+            child,
+            truth,
+            progress,
+        };
+        let end = Instant::now() + READY_LIMIT;
+        while workload.points().is_empty() {
+            if Instant::now() > end {
+                bail!(
+                    "the workload was not ready after {} s",
+                    READY_LIMIT.as_secs()
+                );
+            }
+            workload.child.check_running()?;
+            context.sleep(Duration::from_millis(50))?;
+        }
+        Ok(workload)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+        self.child.check_running()
+    }
+
+    /// Accesses made between two moments, the later of which is now.
+    pub(super) fn operations(
+        &self,
+        context: &Context,
+        from: Nanos,
+        to: Nanos,
+    ) -> anyhow::Result<f64> {
+        // The point after `to` is at most two intervals away.
+        context.sleep(Duration::from_millis(250))?;
+        let points = self.points();
+        let (Some(before), Some(after)) = (at(&points, from), at(&points, to)) else {
+            bail!("the workload did not tell its progress over the window");
+        };
+        Ok(after - before)
+    }
+
+    /// What is known so far.
+    pub(super) fn episodes(&self) -> anyhow::Result<Vec<Episode>> {
+        let file = std::fs::File::open(&self.truth).context("the workload wrote no truth")?;
+        Ok(truth::read(BufReader::new(file))?)
+    }
+
+    fn points(&self) -> Vec<(Nanos, u64)> {
+        let points = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        points.clone()
+    }
+}
+
+/// What a line of the workload's output says about its progress.
+fn point(line: &str) -> Option<(Nanos, u64)> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let operations = match line["event"].as_str()? {
+        "progress" => &line["operations"],
+        "phase" => &line["operations_total"],
+        _ => return None,
+    };
+    Some((Nanos(line["time_ns"].as_u64()?), operations.as_u64()?))
+}
+
+/// Accesses made by `time`, between two points on a straight line.
+fn at(points: &[(Nanos, u64)], time: Nanos) -> Option<f64> {
+    let after = points.partition_point(|point| point.0 < time);
+    let (t1, n1) = *points.get(after)?;
+    let (t0, n0) = *points.get(after.checked_sub(1)?)?;
+    let share = (time - t0).as_secs_f64() / (t1 - t0).as_secs_f64();
+    Some(n0 as f64 + (n1 as f64 - n0 as f64) * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_read_between_its_points() {
+        let points = [(Nanos(100), 10), (Nanos(200), 30)];
+        assert_eq!(at(&points, Nanos(150)), Some(20.0));
+        assert_eq!(at(&points, Nanos(200)), Some(30.0));
+        assert_eq!(at(&points, Nanos(50)), None);
+        assert_eq!(at(&points, Nanos(201)), None);
+    }
+
+    #[test]
+    fn lines_without_progress_are_passed_over() {
+        assert_eq!(
+            point(r#"{"event":"progress","time_ns":7,"operations":5}"#),
+            Some((Nanos(7), 5))
+        );
+        assert_eq!(
+            point(r#"{"event":"phase","time_ns":8,"operations_total":9}"#),
+            Some((Nanos(8), 9))
+        );
+        assert_eq!(point(r#"{"event":"ready","time_ns":8}"#), None);
+        assert_eq!(point("{"), None);
+    }
+}
