@@ -21,7 +21,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod accuracy;
 mod error;
 mod image;
 mod kernel;

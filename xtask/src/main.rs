@@ -1,16 +1,26 @@
 //! The project's own chores: `cargo run --release -p xtask -- CHORE`.
 
 mod bench;
+mod suites;
+mod tally;
+mod tidy;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use clap::Parser;
 
 const CHORES: &str = "\
 Chores:
+  tidy    check the rules of the house: who imports whom, file sizes, where unsafe may be
+  test    run every suite of tests and end with one line of totals (see `test --help`)
   bench   measure accuracy, overhead and speed (see `bench --help`)";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     let result = match args.peek().map(String::as_str) {
+        Some("tidy") => tidy::run(&root()),
+        Some("test") => suites::run(&root(), &suites::Args::parse_from(args)),
         Some("bench") => bench::main(args),
         // How bench runs a command whose memory is to be measured alone.
         Some("measure") => bench::measure::main(args.skip(1)),
@@ -23,4 +33,12 @@ fn main() -> ExitCode {
         eprintln!("xtask: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// The top of the checkout that this program was built from.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace")
+        .to_owned()
 }

@@ -46,6 +46,13 @@ impl Frames {
         Ok(read_word(&self.counts, frame)? <= 1)
     }
 
+    /// Whether `clear_refs` can clear the accessed bit of this frame's mapping, shared and locked
+    /// pages included: all but special and hugetlb pages (fs/proc/task_mmu.c, clear_refs_pte_range).
+    pub fn is_clearable_by_clear_refs(&self, frame: u64) -> io::Result<bool> {
+        let flags = read_word(&self.flags, frame)?;
+        Ok(flags & (bit::HUGETLB | bit::NO_PAGE | bit::ZERO_PAGE) == 0)
+    }
+
     /// Frames `[first, end)` of the large folio that holds `frame`; `None` for a single page.
     pub fn folio(&self, frame: u64) -> io::Result<Option<(u64, u64)>> {
         let flags = read_word(&self.flags, frame)?;

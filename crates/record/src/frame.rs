@@ -5,8 +5,8 @@
 //!
 //! Approach: this module does the framing (Arrow columnar format, "Encapsulated message format":
 //! `FF FF FF FF`, the metadata's length, a flatbuffer padded to 8 bytes, the body) and leaves
-//! schemas and columns to arrow-ipc. A message of ours carries a checksum of its body and item in
-//! its custom metadata, since neither Arrow nor zstd's plain frames have one.
+//! schemas and columns to arrow-ipc. A message of ours carries a checksum of itself in its custom
+//! metadata, since neither Arrow nor zstd's plain frames have one. The schema's message has none.
 //!
 //! Limits: no length is believed before the bytes are there: buffers grow with what is read, up to
 //! [`MAX_METADATA`] and [`MAX_BODY`].
@@ -84,7 +84,15 @@ impl<R: Read> FrameReader<R> {
             return Ok(cut(self));
         }
         if prefix == END_OF_STREAM {
-            return Ok(Next::End);
+            // Else damage to a length could pass for the end.
+            return if self.read_up_to(1)?.is_empty() {
+                Ok(Next::End)
+            } else {
+                Err(RecordError::corrupt(
+                    offset,
+                    "is the end mark, but bytes follow it",
+                ))
+            };
         }
         if prefix == [0; 8] {
             // A power failure leaves zeros where a file had grown before its data was written.
@@ -173,19 +181,24 @@ impl Frame {
         })
     }
 
-    /// The items' JSON, if the message carries any, its checksum compared.
-    pub(crate) fn item<'a>(&self, message: &Message<'a>) -> Result<Option<&'a str>, RecordError> {
-        let item = custom_metadata(message, ITEM_KEY);
-        if let Some(written) = custom_metadata(message, CHECKSUM_KEY) {
-            let found = checksum(&self.body, item.unwrap_or_default());
-            if written != found {
-                return Err(RecordError::corrupt(
-                    self.offset,
-                    format!("has the checksum {found}, not {written} as it says"),
-                ));
-            }
+    /// The items' JSON, if the message carries any.
+    pub(crate) fn item<'a>(message: &Message<'a>) -> Option<&'a str> {
+        custom_metadata(message, ITEM_KEY)
+    }
+
+    /// Compares the message's checksum; says whether it has one.
+    pub(crate) fn check(&self, message: &Message<'_>) -> Result<bool, RecordError> {
+        let Some(written) = custom_metadata(message, CHECKSUM_KEY) else {
+            return Ok(false);
+        };
+        let found = checksum(&self.metadata, written, &self.body);
+        if written != found {
+            return Err(RecordError::corrupt(
+                self.offset,
+                format!("has the checksum {found}, not {written} as it says"),
+            ));
         }
-        Ok(item)
+        Ok(true)
     }
 }
 
@@ -197,10 +210,13 @@ fn custom_metadata<'a>(message: &Message<'a>, key: &str) -> Option<&'a str> {
         .value()
 }
 
-fn checksum(body: &[u8], item: &str) -> String {
+/// CRC-32 of a message without the checksum, which is a part of its metadata.
+fn checksum(metadata: &[u8], own: &str, body: &[u8]) -> String {
+    let start = own.as_ptr().addr() - metadata.as_ptr().addr();
     let mut crc = flate2::Crc::new();
+    crc.update(&metadata[..start]);
+    crc.update(&metadata[start + own.len()..]);
     crc.update(body);
-    crc.update(item.as_bytes());
     format!("{:08x}", crc.sum())
 }
 
@@ -213,16 +229,15 @@ pub(crate) fn append_rows(out: &mut Vec<u8>, encoded: &EncodedData) {
     let nodes: Vec<FieldNode> = batch.nodes().into_iter().flatten().copied().collect();
     let buffers: Vec<BufferSpan> = batch.buffers().into_iter().flatten().copied().collect();
     let compression = batch.compression().map(|c| (c.codec(), c.method()));
-    let checksum = checksum(&encoded.arrow_data, "");
     let metadata = batch_message(
         batch.length(),
         &nodes,
         &buffers,
         compression,
         encoded.arrow_data.len(),
-        &[(CHECKSUM_KEY, &checksum)],
+        None,
     );
-    append_framed(out, &metadata, &encoded.arrow_data);
+    append_checked(out, metadata, &encoded.arrow_data);
 }
 
 /// Appends a message of no rows that carries `json`: to other readers an empty batch.
@@ -230,15 +245,19 @@ pub(crate) fn append_item(out: &mut Vec<u8>, nr_columns: usize, json: &str) {
     let nodes = vec![FieldNode::new(0, 0); nr_columns];
     // Each of our columns has a validity bitmap and values.
     let buffers = vec![BufferSpan::new(0, 0); 2 * nr_columns];
-    let metadata = batch_message(
-        0,
-        &nodes,
-        &buffers,
-        None,
-        0,
-        &[(ITEM_KEY, json), (CHECKSUM_KEY, &checksum(&[], json))],
-    );
-    append_framed(out, &metadata, &[]);
+    let metadata = batch_message(0, &nodes, &buffers, None, 0, Some(json));
+    append_checked(out, metadata, &[]);
+}
+
+/// Fills in the checksum and appends the message.
+fn append_checked(out: &mut Vec<u8>, mut metadata: Vec<u8>, body: &[u8]) {
+    metadata.resize(metadata.len().next_multiple_of(8), 0);
+    let message = root_as_message(&metadata).expect("just built");
+    let own = custom_metadata(&message, CHECKSUM_KEY).expect("every message of ours has one");
+    let start = own.as_ptr().addr() - metadata.as_ptr().addr();
+    let checksum = checksum(&metadata, own, body);
+    metadata[start..start + checksum.len()].copy_from_slice(checksum.as_bytes());
+    append_framed(out, &metadata, body);
 }
 
 /// Appends metadata and body with their frame.
@@ -257,10 +276,9 @@ fn batch_message(
     buffers: &[BufferSpan],
     compression: Option<(arrow_ipc::CompressionType, arrow_ipc::BodyCompressionMethod)>,
     body_length: usize,
-    custom: &[(&str, &str)],
+    item: Option<&str>,
 ) -> Vec<u8> {
-    let text = custom.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
-    let mut builder = FlatBufferBuilder::with_capacity(1024 + text);
+    let mut builder = FlatBufferBuilder::with_capacity(2048 + item.map_or(0, str::len));
     let nodes = builder.create_vector(nodes);
     let buffers = builder.create_vector(buffers);
     let compression = compression.map(|(codec, method)| {
@@ -276,8 +294,10 @@ fn batch_message(
             variadicBufferCounts: None,
         },
     );
-    let pairs: Vec<_> = custom
-        .iter()
+    let item = item.map(|json| (ITEM_KEY, json));
+    let pairs: Vec<_> = item
+        .into_iter()
+        .chain([(CHECKSUM_KEY, "00000000")])
         .map(|(key, value)| {
             let key = Some(builder.create_string(key));
             let value = Some(builder.create_string(value));

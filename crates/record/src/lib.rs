@@ -13,6 +13,8 @@ pub mod reader;
 pub mod report;
 mod rows;
 mod schema;
+#[cfg(test)]
+mod tests;
 pub mod writer;
 
 pub use error::RecordError;

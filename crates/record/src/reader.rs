@@ -69,6 +69,8 @@ pub struct Reader<R> {
     truncation: Option<Truncation>,
     done: bool,
     page_ages: Option<PageAges>,
+    /// Whether messages have checksums: all of them, or none where another program wrote them.
+    checked: Option<bool>,
 }
 
 impl<R: Read> Reader<R> {
@@ -111,6 +113,7 @@ impl<R: Read> Reader<R> {
             truncation: None,
             done: false,
             page_ages: None,
+            checked: None,
         })
     }
 
@@ -173,26 +176,31 @@ impl<R: Read> Reader<R> {
     }
 
     fn take_in(&mut self, frame: Frame) -> Result<(), RecordError> {
+        let offset = frame.offset;
         let message = frame.message()?;
-        let json = frame.item(&message)?;
-        let Frame {
-            offset, ref body, ..
-        } = frame;
         if message.header_type() != MessageHeader::RecordBatch {
             return Err(RecordError::corrupt(offset, "is not a batch of rows"));
         }
         let batch = message
             .header_as_record_batch()
             .ok_or_else(|| RecordError::corrupt(offset, "holds no rows"))?;
-        if let Some(json) = json {
+        let checked = frame.check(&message)?;
+        if *self.checked.get_or_insert(checked) != checked {
+            // Damage to a checksum's name would else pass for a record that has none.
+            return Err(RecordError::corrupt(
+                offset,
+                "has or lacks a checksum, unlike the message before it",
+            ));
+        }
+        if let Some(json) = Frame::item(&message) {
             self.items.extend(parse_items(offset, json)?);
         }
         if batch.length() == 0 {
             return Ok(());
         }
-        check_layout(offset, &batch, body, self.kind)?;
+        check_layout(offset, &batch, &frame.body, self.kind)?;
         let version = message.version();
-        let body = Buffer::from(body.as_slice());
+        let body = Buffer::from_vec(frame.body.clone());
         let decoded = read_record_batch(
             &body,
             batch,

@@ -20,7 +20,7 @@ pub(crate) const VERSION_KEY: &str = "isotherm.version";
 pub(crate) const VERSION: u32 = 1;
 /// Metadata key, on a message without rows, of an item as JSON.
 pub(crate) const ITEM_KEY: &str = "isotherm.item";
-/// Metadata key, on a message, of the CRC-32 of its body and item.
+/// Metadata key, on a message, of the CRC-32 of all of it but this value.
 pub(crate) const CHECKSUM_KEY: &str = "isotherm.crc32";
 
 /// What the rows of a record are.

@@ -191,6 +191,9 @@ impl<W: Write> Writer<W> {
     }
 
     fn write_item(&mut self, item: &Item) -> Result<(), RecordError> {
+        if self.closed {
+            return Err(RecordError::Closed);
+        }
         let json = serde_json::to_string(item)
             .map_err(|error| RecordError::Unwritable(error.to_string()))?;
         if json.len() as u64 > MAX_METADATA - 4096 {

@@ -1,7 +1,10 @@
 //! What is checked on which kernel. Each scenario is a file here; [`all`] is the list.
 
 mod boot;
-mod kernel_damon;
+mod doctor;
+mod record;
+mod side_by_side;
+mod workload;
 
 use std::fmt;
 
@@ -49,7 +52,12 @@ pub fn all() -> Vec<Scenario> {
         boot::kernel(),
         boot::five_levels(),
         boot::two_nodes(),
-        kernel_damon::scenario(),
+        doctor::scenario(),
+        record::scattered(),
+        record::five_levels(),
+        record::node(),
+        side_by_side::scenario(),
+        record::stairs(),
     ]
 }
 

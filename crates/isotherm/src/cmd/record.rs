@@ -1,6 +1,6 @@
 //! `isotherm record`: watches targets and writes what it sees to a file.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
@@ -55,10 +55,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => path.clone(),
         None => default_name()?,
     };
-    // The file first: a command must not run for nothing.
-    let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    let is_new = !path.exists();
+    // The file first: a command must not run for nothing. What it holds goes later, when there is
+    // something to record.
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("cannot create {}", path.display()))?;
     let outcome = record(args, file, &path);
-    if outcome.is_err() && std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() == 0) {
+    let is_empty = || std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() == 0);
+    if outcome.is_err() && is_new && is_empty() {
         // Nothing was recorded: leave nothing behind.
         std::fs::remove_file(&path).ok();
     }
@@ -67,8 +75,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn record(args: &Args, file: File, path: &std::path::Path) -> anyhow::Result<ExitCode> {
     let mut session = Session::start(&args.targets, &args.how)?;
-    let mut recording = Recording::new(&session, file, path)?;
     let started = session.now();
+    let mut recording = match begin(&mut session, file, path) {
+        Ok(recording) => recording,
+        Err(error) => {
+            wait_unrecorded(&mut session, &error);
+            return Err(error);
+        }
+    };
     let ends_at = args
         .duration
         .map_or(Nanos(u64::MAX), |duration| started + duration);
@@ -76,12 +90,12 @@ fn record(args: &Args, file: File, path: &std::path::Path) -> anyhow::Result<Exi
     let result = recording.run(&mut session, ends_at, &bar);
     let elapsed = session.now().since(started);
     bar.finish_and_clear();
-    let child = session.take_child();
     let written = recording.end(&mut session, &result);
-    // The command is told and waited for whatever became of the record.
-    let code = wait_for(child, session.is_stopped());
-    result?;
-    written?;
+    if let Err(error) = result.and(written) {
+        wait_unrecorded(&mut session, &error);
+        return Err(error);
+    }
+    let code = wait_for(session.take_child(), session.is_stopped());
     let summary = recording.summary(&session, elapsed, path);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&summary)?);
@@ -89,6 +103,32 @@ fn record(args: &Args, file: File, path: &std::path::Path) -> anyhow::Result<Exi
         eprintln!("{}", summary.text());
     }
     Ok(code)
+}
+
+/// Takes the first look, which fails if a target can't be watched, and only then starts the file anew.
+fn begin(session: &mut Session, file: File, path: &std::path::Path) -> anyhow::Result<Recording> {
+    let mut items = Vec::new();
+    session.step(Nanos(u64::MAX), &mut items)?;
+    if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        file.set_len(0)
+            .with_context(|| format!("cannot empty {}", path.display()))?;
+    }
+    Ok(Recording {
+        items,
+        ..Recording::new(session, file, path)?
+    })
+}
+
+/// Waits for the command, which is not to suffer from the end of its recording.
+fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
+    let Some(mut child) = session.take_child() else {
+        return;
+    };
+    if matches!(child.try_wait(), Ok(None)) {
+        // It may take long until the error itself is printed.
+        eprintln!("isotherm: recording has ended, the command goes on: {error:#}");
+    }
+    wait_for(Some(child), session.is_stopped());
 }
 
 /// What is seen on the way to the file.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
-use isotherm_engine::{Cost, Nanos};
+use isotherm_engine::{Cost, Nanos, TargetId};
 use isotherm_linux::clock::Clock;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::{cgroup, host, node};
@@ -32,12 +32,17 @@ pub(crate) enum Step {
     Stopped,
 }
 
+/// The command is the first target of its session.
+const COMMAND: TargetId = TargetId(0);
+
 /// A running session.
 pub(crate) struct Session {
     clock: Clock,
     monitor: Box<dyn Monitor>,
     meters: Meters,
     child: Option<Child>,
+    /// The record says how the command ended.
+    child_end_told: bool,
     stop: Arc<AtomicBool>,
     wake_at: Nanos,
     header: Header,
@@ -74,6 +79,7 @@ impl Session {
             monitor,
             meters: Meters::default(),
             child,
+            child_end_told: false,
             stop,
             wake_at: now,
             header,
@@ -105,7 +111,10 @@ impl Session {
         }
         let now = self.clock.now();
         if now >= self.wake_at {
-            match self.monitor.step(now, items)? {
+            let first_new = items.len();
+            let next = self.monitor.step(now, items)?;
+            self.tell_child_end(&mut items[first_new..]);
+            match next {
                 Ok(wake_at) => self.wake_at = wake_at,
                 Err(Ended::TargetsGone) => return Ok(Step::Ended),
             }
@@ -119,24 +128,39 @@ impl Session {
     pub(crate) fn finish(&mut self, items: &mut Vec<Item>) {
         let now = self.clock.now();
         self.meters.read(self.monitor.as_ref(), now, true, items);
-        if let Some(status) = self
-            .child
-            .as_mut()
-            .and_then(|child| child.try_wait().ok().flatten())
-        {
-            use std::os::unix::process::ExitStatusExt;
-            items.push(Item::TargetExit(TargetExit {
+        if !self.child_end_told {
+            // It ended just now, and nobody has noticed yet.
+            let mut exit = [Item::TargetExit(TargetExit {
                 time: now,
-                target: isotherm_engine::TargetId(0),
-                exit_code: status.code(),
-                signal: status.signal(),
-            }));
+                target: COMMAND,
+                ..TargetExit::default()
+            })];
+            self.tell_child_end(&mut exit);
+            if self.child_end_told {
+                items.extend(exit);
+            }
         }
         items.extend(
             self.monitor
                 .summary()
                 .map(|text| Item::Note { time: now, text }),
         );
+    }
+
+    /// Adds to the command's exit among `items` what only its parent knows.
+    fn tell_child_end(&mut self, items: &mut [Item]) {
+        use std::os::unix::process::ExitStatusExt;
+        let Some(child) = &mut self.child else { return };
+        for item in items {
+            if let Item::TargetExit(exit) = item
+                && exit.target == COMMAND
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                exit.exit_code = status.code();
+                exit.signal = status.signal();
+                self.child_end_told = true;
+            }
+        }
     }
 
     /// The command that was started, to wait for.

@@ -126,7 +126,11 @@ fn heat_bar(frame: &mut Frame<'_>, area: Rect, target: &Target) {
             spans.push(heat_cell(target, *stretch, cell, width));
         }
         let label = format!("{:#x}", stretch.start);
-        let label = if width > label.len() { label } else { String::new() };
+        let label = if width > label.len() {
+            label
+        } else {
+            String::new()
+        };
         labels += &format!("{label:width$}");
     }
     let lines = vec![Line::from(spans), Line::styled(labels, dim())];
@@ -241,7 +245,8 @@ fn footprint(frame: &mut Frame<'_>, area: Rect, state: &State, target: &Target) 
     let block = Block::bordered().title(" memory and cost ");
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let [text, spark] = Layout::horizontal([Constraint::Fill(2), Constraint::Fill(1)]).areas(inner);
+    let [text, spark] =
+        Layout::horizontal([Constraint::Fill(1), Constraint::Length(inner.width / 5)]).areas(inner);
     let sums = sums(&target.snapshot);
     let of_rss = target
         .rss

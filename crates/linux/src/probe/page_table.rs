@@ -19,7 +19,9 @@ use isotherm_engine::{
 };
 use thiserror::Error;
 
-use super::walker::{AddressSpace, Leaf, Walker, WalkerError};
+use super::entry::Leaf;
+use super::scan::ClearMethod;
+use super::walker::{AddressSpace, Walker, WalkerError};
 use crate::clock::process_cpu;
 use crate::frames::Frames;
 use crate::process::{Advised, Process, ProcessError};
@@ -178,11 +180,12 @@ impl PageTableProbe {
         Ok(())
     }
 
-    /// Whether MADV_COLD can clear the accessed bit of the page at `address`.
+    /// Whether `method` can clear the accessed bit of the page at `address`.
     pub(super) fn is_clearable(
         &mut self,
         target: TargetId,
         address: u64,
+        method: ClearMethod,
     ) -> Result<bool, ProbeError> {
         let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
             return Ok(false);
@@ -191,7 +194,12 @@ impl PageTableProbe {
             Err(WalkerError::Gone) => return Ok(false),
             result => result?,
         }
-        Ok(still_set(self.frames.as_ref(), self.leaves[0]) == PageState::Touched)
+        let frame = self.leaves[0].frame();
+        let clearable = self.frames.as_ref().map(|frames| match method {
+            ClearMethod::Madvise => frames.is_clearable(frame),
+            ClearMethod::ClearRefs => frames.is_clearable_by_clear_refs(frame),
+        });
+        Ok(matches!(clearable, Some(Ok(true))))
     }
 
     /// Like `arm`, for single pages each of which is believed only while it lies in its frame.

@@ -189,7 +189,7 @@ impl Scanner {
         if !self.clear(probe, target, &seen)? {
             return Ok(None);
         }
-        let cleared = Self::verify(probe, target, &seen)?;
+        let cleared = self.verify(probe, target, &seen)?;
         let first = self.cleared.insert(target, cleared).is_none();
         self.cost.scans += 1;
         self.cost.cpu = self.cost.cpu + process_cpu().since(started);
@@ -300,6 +300,7 @@ impl Scanner {
     /// Reads again what was cleared. Pages count as clear if they are, or if they could have been
     /// and were touched at once: the next scan finds these accessed, which they were.
     fn verify(
+        &self,
         probe: &mut PageTableProbe,
         target: TargetId,
         seen: &[BlockFacts],
@@ -314,7 +315,11 @@ impl Scanner {
             let still_set = (0..512).find(|&page| clear[page / 64] >> (page % 64) & 1 == 0);
             // One page speaks for its block: neighbours are shared, locked or touched alike.
             if let Some(page) = still_set
-                && probe.is_clearable(target, facts.address + page as u64 * PAGE_SIZE)?
+                && probe.is_clearable(
+                    target,
+                    facts.address + page as u64 * PAGE_SIZE,
+                    self.method,
+                )?
             {
                 clear = [u64::MAX; 8];
             }

@@ -1,77 +1,67 @@
-//! A workload whose truth is known: all of its memory is touched once, then only a hot part, again
-//! and again, every page several times within the shortest sampling interval used in emulation.
+//! A workload above 47 bits: a quarter of its memory is hot, the rest is touched once.
+//!
+//! `isotherm exercise` is what other scenarios use; it maps its memory where the kernel likes, and
+//! the kernel goes above 47 bits only where a program asks for it.
 
-use std::fs;
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
-use isotherm_vm_tests::accuracy::{Phase, Truth};
+use isotherm_exercise::layout::{Heat, Temperature};
+use isotherm_exercise::truth::{self, Line, Place};
 
-/// Keep a known part of memory hot, and write down which and when.
+/// Keep a known part of memory hot until killed, and write down which.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// All of the memory, in MiB.
-    #[arg(long, default_value_t = 128)]
-    total_mib: usize,
-    /// The hot part, in MiB.
-    #[arg(long, default_value_t = 16)]
-    hot_mib: usize,
-    /// Where the hot part begins, in MiB.
-    #[arg(long, default_value_t = 40)]
-    at_mib: usize,
-    /// How many phases; the hot part moves on by its own size from one to the next ("stairs").
-    #[arg(long, default_value_t = 1)]
-    steps: usize,
-    /// How long a phase lasts, in seconds.
-    #[arg(long, default_value_t = 20)]
-    seconds: u64,
-    /// How long to rest between two rounds over the hot part, in milliseconds; 0 never rests, so
-    /// that nothing but the workload runs on its processor.
-    #[arg(long, default_value_t = 20)]
-    rest_ms: u64,
+    /// All of the memory, in MiB; the second quarter of it is hot.
+    #[arg(long, default_value_t = 64)]
+    mib: usize,
     /// Map the memory above 47 bits.
     #[arg(long)]
     high: bool,
-    /// Where to write the truth, as JSON: rewritten after each phase.
+    /// Where to write the truth, in the format of `isotherm exercise --truth`.
     #[arg(long)]
     truth: PathBuf,
-    /// A file to make once all the memory has been touched.
-    #[arg(long)]
-    ready: PathBuf,
 }
 
 pub(crate) fn run(args: &Args) -> io::Result<()> {
-    let memory = super::memory::map(args.total_mib << 20, args.high)?;
+    let memory = super::memory::map(args.mib << 20, args.high)?;
     touch(memory);
-    let mut truth = Truth {
-        area: vec![range_of(memory)],
-        phases: Vec::new(),
+    let quarter = memory.len() / 4;
+    let (before, rest) = memory.split_at(quarter);
+    let (hot, after) = rest.split_at(quarter);
+
+    let mut out = File::create(&args.truth)?;
+    let ready = Line::Ready {
+        time_ns: now(),
+        pid: std::process::id(),
+        seed: 0,
+        regions: vec![Place {
+            name: "high".to_owned(),
+            range: range_of(memory),
+        }],
     };
-    fs::write(&args.ready, "")?;
-    for step in 0..args.steps {
-        let from = ((args.at_mib + step * args.hot_mib) << 20) % memory.len();
-        let to = (from + (args.hot_mib << 20)).min(memory.len());
-        let hot = &memory[from..to];
-        let start = now();
-        let end = Instant::now() + Duration::from_secs(args.seconds);
-        while Instant::now() < end {
-            touch(hot);
-            if args.rest_ms > 0 {
-                thread::sleep(Duration::from_millis(args.rest_ms));
-            }
-        }
-        truth.phases.push(Phase {
-            start,
-            end: now(),
-            hot: vec![range_of(hot)],
-        });
-        fs::write(&args.truth, serde_json::to_string_pretty(&truth)?)?;
+    truth::write(&mut out, &ready)?;
+    let start = Line::Start {
+        time_ns: now(),
+        phase: "hot".to_owned(),
+        round: 0,
+        temperature: Temperature {
+            hot: vec![Heat {
+                range: range_of(hot),
+                probability: 1.0,
+            }],
+            warm: Vec::new(),
+            cold: vec![range_of(before), range_of(after)],
+        },
+    };
+    truth::write(&mut out, &start)?;
+    loop {
+        touch(hot);
     }
-    Ok(())
 }
 
 fn touch(memory: &[AtomicU8]) {

@@ -1,5 +1,6 @@
 //! `vm-guest`: what the guest needs and busybox lacks. One file per job.
 
+mod frames;
 mod hot;
 mod kdamond;
 mod memory;
@@ -23,6 +24,7 @@ enum Job {
         every_us: u64,
     },
     Hot(hot::Args),
+    Frames(frames::Args),
     Kdamond(kdamond::Args),
 }
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             thread::sleep(Duration::from_micros(every_us));
         },
         Job::Hot(args) => hot::run(&args),
+        Job::Frames(args) => frames::run(&args),
         Job::Kdamond(args) => kdamond::run(&args),
     };
     match result {

@@ -1,0 +1,48 @@
+# `make` lists the targets. Rust comes by rustup (the version is pinned in rust-toolchain.toml),
+# everything else by scripts/install-deps.
+
+export PATH := $(PATH):$(HOME)/.cargo/bin
+PREFIX ?= /usr/local
+CARGO ?= cargo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test test-long bench lint install clean build-deps
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
+
+demo: build ## Record a busy redis for half a minute and show which of its memory is hot.
+	@scripts/install-deps demo
+	@scripts/demo
+
+build: build-deps ## Build the isotherm command: target/release/isotherm.
+	$(CARGO) build --release -p isotherm
+
+test: build-deps ## Lint, and run every test: unit, command line, this kernel, virtual machines.
+	@scripts/install-deps test || echo "What needs these will be skipped."
+	@scripts/run-tests
+
+test-long: build-deps ## The same with the tests that take longer, and a short run of the fuzzer.
+	@scripts/install-deps test || echo "What needs these will be skipped."
+	@scripts/run-tests --long
+
+bench: build-deps ## Measure accuracy and cost, and compare with other tools.
+	@scripts/install-deps demo test || echo "What needs these will be skipped."
+	$(CARGO) run --release -p xtask -- bench
+
+lint: build-deps ## Formatting, clippy, and the rules of the house (xtask tidy).
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) run -q -p xtask -- tidy
+
+install: build ## Install the command and its completions under PREFIX (/usr/local).
+	install -Dm755 target/release/isotherm $(DESTDIR)$(PREFIX)/bin/isotherm
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	target/release/isotherm completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/isotherm
+	target/release/isotherm completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_isotherm
+
+clean: ## Remove what was built.
+	$(CARGO) clean
+
+build-deps:
+	@scripts/install-deps build

@@ -1,0 +1,291 @@
+//! What the command says and returns, with privilege and without.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Record, Running, isotherm, run, scratch, shared, skip};
+
+#[test]
+fn a_commands_exit_code_is_passed_on() {
+    let Some(_turn) = shared("a_commands_exit_code_is_passed_on") else {
+        return;
+    };
+    let directory = scratch();
+    let cases = [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("kill -KILL $$", 137),
+        ("kill -TERM $$", 143),
+    ];
+    for (script, code) in cases {
+        let path = directory.path().join(code.to_string());
+        let mut command = isotherm(["record", "-o"]);
+        let done = run(command.arg(&path).args(["--", "sh", "-c", script]));
+        assert_eq!(done.code(), code, "{script}: {done:?}");
+        assert!(done.stderr.contains("recorded"), "{done:?}");
+        let record = Record::read(&path);
+        assert_eq!(record.truncated, None);
+        let exit = record
+            .exits()
+            .last()
+            .map(|exit| (exit.exit_code, exit.signal));
+        let expected = if code < 128 {
+            (Some(code), None)
+        } else {
+            (None, Some(code - 128))
+        };
+        assert_eq!(exit, Some(expected), "{script}");
+    }
+}
+
+#[test]
+fn a_command_that_ends_at_once_is_recorded() {
+    let Some(_turn) = shared("a_command_that_ends_at_once_is_recorded") else {
+        return;
+    };
+    let directory = scratch();
+    for flags in [&[][..], &["--pages"], &["--faithful"], &["--children"]] {
+        let path = directory.path().join("record");
+        let mut command = isotherm(["record", "--quiet", "-o"]);
+        let done = run(command.arg(&path).args(flags).args(["--", "true"]));
+        assert_eq!((done.code(), done.stderr.as_str()), (0, ""), "{flags:?}");
+        assert_eq!(Record::read(&path).truncated, None, "{flags:?}");
+    }
+}
+
+/// Runs `record ARGS -o FILE`, which must be refused in words that hold `words`, and leave nothing.
+fn check_refused(args: &[&str], words: &[&str]) {
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let (flags, command) =
+        args.split_at(args.iter().position(|a| *a == "--").unwrap_or(args.len()));
+    let mut recorder = isotherm(["record"]);
+    let done = run(recorder.args(flags).arg("-o").arg(&path).args(command));
+    assert_eq!(done.code(), 2, "{args:?}: {done:?}");
+    for word in words {
+        assert!(
+            done.stderr.contains(word),
+            "{args:?} does not say {word:?}: {}",
+            done.stderr
+        );
+    }
+    assert!(!path.exists(), "{args:?} left a file");
+}
+
+/// A process id that nobody has: one above the largest there can be.
+fn nobody() -> String {
+    let max = fs::read_to_string("/proc/sys/kernel/pid_max").expect("proc");
+    (max.trim().parse::<u32>().expect("a number") + 1).to_string()
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_with_the_reason() {
+    let test = "what_cannot_be_recorded_is_refused_with_the_reason";
+    check_refused(&[], &["nothing to watch", "--pid", "-- COMMAND"]);
+    check_refused(&["--bogus"], &["--bogus", "--help"]);
+    check_refused(&["--pid", "one"], &["'one'", "--pid"]);
+    check_refused(
+        &["--pid", "1", "--cpu-budget", "0%"],
+        &["--cpu-budget", "0.5%"],
+    );
+    check_refused(
+        &["--pid", "1", "--pages", "--cpu-budget", "1%"],
+        &["--pages", "--cpu-budget"],
+    );
+    check_refused(&["--pid", "1", "--", "true"], &["--pid"]);
+    check_refused(
+        &["--pid", "1", "--duration", "soon"],
+        &["'soon'", "--duration"],
+    );
+    check_refused(
+        &["--pid", "1", "--range", "0x2000-0x1000"],
+        &["before it starts"],
+    );
+    let Some(_turn) = shared(test) else { return };
+    let nobody = nobody();
+    check_refused(
+        &["--pid", &nobody],
+        &[&nobody, "does not exist", "did it end"],
+    );
+    check_refused(
+        &["--faithful", "--pid", &nobody],
+        &[&nobody, "does not exist"],
+    );
+    check_refused(&["--pages", "--pid", &nobody], &[&nobody, "does not exist"]);
+    check_refused(
+        &["--", "/no/such/program"],
+        &["cannot start /no/such/program", "No such file"],
+    );
+    // A kernel thread: it is there, but has no memory of its own.
+    check_refused(&["--pid", "2"], &["process 2"]);
+    check_refused(
+        &["--cgroup", "/no/such/group"],
+        &["/no/such/group", "looked for"],
+    );
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_refused_before_the_command_runs() {
+    let test = "an_output_that_cannot_be_written_is_refused_before_the_command_runs";
+    let Some(_turn) = shared(test) else { return };
+    let directory = scratch();
+    let trace = directory.path().join("ran");
+    let script = format!("touch {}", trace.display());
+    for output in ["/no/such/directory/record", "/proc/record", "/"] {
+        let done = run(&mut isotherm([
+            "record", "-o", output, "--", "sh", "-c", &script,
+        ]));
+        assert_eq!(done.code(), 2, "{done:?}");
+        assert!(
+            done.stderr.contains(&format!("cannot create {output}")),
+            "{done:?}"
+        );
+    }
+    assert!(!trace.exists(), "the command ran, unrecorded");
+}
+
+#[test]
+fn a_refused_recording_leaves_an_older_record_as_it_was() {
+    let Some(_turn) = shared("a_refused_recording_leaves_an_older_record_as_it_was") else {
+        return;
+    };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    fs::write(&path, "an older record").expect("a file");
+    let targets: [&[&str]; 3] = [
+        &["--pid", &nobody()],
+        &["--", "/no/such/program"],
+        &["--cgroup", "/no/such/group"],
+    ];
+    for target in targets {
+        let mut command = isotherm(["record", "-o"]);
+        let done = run(command.arg(&path).args(target));
+        assert_eq!(done.code(), 2, "{done:?}");
+        assert_eq!(
+            fs::read_to_string(&path).ok().as_deref(),
+            Some("an older record")
+        );
+    }
+}
+
+#[test]
+fn every_subcommand_has_help_with_an_example() {
+    let help = run(&mut isotherm(["--help"])).success().stdout;
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands: Vec<&str> = commands
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !name.is_empty() && *name != "help")
+        .collect();
+    assert!(
+        commands.contains(&"record") && commands.contains(&"doctor"),
+        "{help}"
+    );
+    let without: Vec<&str> = commands
+        .into_iter()
+        .filter(|name| {
+            let help = run(&mut isotherm([name, "--help"])).success().stdout;
+            let example = format!("isotherm {name} ");
+            !help
+                .split_once("Example")
+                .is_some_and(|(_, examples)| examples.contains(&example))
+        })
+        .collect();
+    assert!(without.is_empty(), "without an example: {without:?}");
+}
+
+#[test]
+fn completions_are_scripts_that_their_shells_accept() {
+    let directory = scratch();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&mut isotherm(["completions", shell])).success().stdout;
+        assert!(script.contains("cpu-budget"), "{shell}");
+        if Command::new(shell).arg("--version").output().is_err() {
+            skip(
+                "completions_are_scripts_that_their_shells_accept",
+                &format!("no {shell} here"),
+            );
+            continue;
+        }
+        let path = directory.path().join(shell);
+        fs::write(&path, script).expect("a file");
+        run(Command::new(shell).arg("-n").arg(&path)).success();
+    }
+    let done = run(&mut isotherm(["completions", "cmd.exe"]));
+    assert_eq!(done.code(), 2);
+}
+
+#[test]
+fn doctor_prints_json() {
+    let done = run(&mut isotherm(["doctor", "--json"]));
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    for key in ["host", "kernel", "checks", "abilities"] {
+        assert!(!report[key].is_null(), "no {key} in {report}");
+    }
+    let works = report["abilities"][0]["works"]
+        .as_bool()
+        .expect("yes or no");
+    assert_eq!(done.code(), i32::from(!works));
+}
+
+#[test]
+fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
+    let test = "without_privilege_it_says_what_is_missing_and_does_the_rest";
+    let Some(_turn) = shared(test) else { return };
+    // Where nobody else can look: the binary and a record, in a directory for everybody.
+    let directory = scratch();
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));
+    open(directory.path()).expect("ours");
+    let program = directory.path().join("isotherm");
+    fs::copy(env!("CARGO_BIN_EXE_isotherm"), &program).expect("a copy of the binary");
+    open(&program).expect("ours");
+    let record = directory.path().join("record");
+    let mut command = isotherm(["record", "--quiet", "-o"]);
+    run(command.arg(&record).args(["--", "sleep", "1"])).success();
+    open(&record).expect("ours");
+    let config = directory.path().join("config");
+    fs::write(&config, "heap, 1MiB\n\nserve\n100\nheap, 1, 64, 1\n").expect("a file");
+    let unprivileged = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        run(command
+            .arg(&program)
+            .args(args)
+            .current_dir(directory.path()))
+    };
+
+    let doctor = unprivileged(&["doctor", "--json"]);
+    assert_eq!(doctor.code(), 1, "{doctor:?}");
+    let report: serde_json::Value = serde_json::from_str(&doctor.stdout).expect("JSON");
+    let missing = report["checks"]
+        .as_array()
+        .expect("checks")
+        .iter()
+        .find(|check| check["name"] == "capabilities" && check["outcome"] == "missing");
+    let missing = missing.expect("capabilities are missing");
+    assert!(
+        missing["remedy"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty()),
+        "{missing}"
+    );
+    assert!(report["abilities"][0]["why_not"].is_string());
+
+    let target = Running::start(Command::new("sleep").arg("60"));
+    let refused = unprivileged(&["record", "-o", "mine", "--pid", &target.pid().to_string()]);
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(refused.stderr.contains("isotherm doctor"), "{refused:?}");
+    assert!(!directory.path().join("mine").exists());
+
+    let path = record.to_str().expect("plain");
+    for args in [
+        &["report", "wss", path][..],
+        &["report", "access", path, "--format", "json"],
+        &["convert", "--help"],
+        &["exercise", "config"],
+    ] {
+        unprivileged(args).success();
+    }
+}

@@ -1,0 +1,420 @@
+//! What all tests need: processes that never outlive their test, workloads of known truth, records
+//! read back, and the reason where something can't be tested here.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use isotherm_engine::{AddressRange, Nanos, Snapshot};
+use isotherm_exercise::truth::{self, Episode};
+use isotherm_record::{Header, Item, Reader, TargetExit, TargetStart, Truncation};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// Nothing here takes this long, unless it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The command under test.
+pub(crate) fn isotherm<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
+    command.args(args);
+    command
+}
+
+/// A Python program, with its output unbuffered.
+pub(crate) fn python(program: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-u", "-c", program]);
+    command
+}
+
+/// A directory of the test's own that goes with it.
+pub(crate) fn scratch() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+static TURN: RwLock<()> = RwLock::new(());
+
+/// Held by a test that may run beside others.
+pub(crate) type Shared = RwLockReadGuard<'static, ()>;
+/// Held by a test whose numbers others would spoil.
+pub(crate) type Alone = RwLockWriteGuard<'static, ()>;
+
+/// Lets a test begin that may run beside others; `None`, having said so, if it can't run here.
+pub(crate) fn shared(test: &str) -> Option<Shared> {
+    // A test that failed meanwhile poisons the lock, and nothing else.
+    can_record(test).then(|| TURN.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The same for a test that must not run beside others.
+pub(crate) fn alone(test: &str) -> Option<Alone> {
+    can_record(test).then(|| TURN.write().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Says that `test` is skipped.
+pub(crate) fn skip(test: &str, reason: &str) {
+    eprintln!("SKIP {test}: {reason}");
+}
+
+fn can_record(test: &str) -> bool {
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    let reason = REASON.get_or_init(why_not);
+    if let Some(reason) = reason {
+        skip(test, reason);
+    }
+    reason.is_none()
+}
+
+fn why_not() -> Option<String> {
+    let done = run(&mut isotherm(["doctor", "--json"]));
+    let report: serde_json::Value =
+        serde_json::from_str(&done.stdout).expect("doctor --json prints JSON");
+    let ability = &report["abilities"][0];
+    if ability["works"] != true {
+        return Some(format!(
+            "recording is not possible here: {}",
+            ability["why_not"]
+        ));
+    }
+    let python = Command::new("python3").arg("-V").output();
+    python.is_err().then(|| "there is no python3".to_owned())
+}
+
+/// A process that is killed and reaped when it goes out of scope, with its output.
+pub(crate) struct Running {
+    child: Child,
+    output: TempDir,
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    /// The exit code, as a shell says it.
+    pub(crate) fn code(&self) -> i32 {
+        let status = self.status;
+        status
+            .code()
+            .or_else(|| status.signal().map(|n| 128 + n))
+            .expect("it ended")
+    }
+
+    /// Itself, if it went well.
+    pub(crate) fn success(self) -> Self {
+        assert!(self.status.success(), "{self:?}");
+        self
+    }
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let output = scratch();
+        let file = |name| File::create(output.path().join(name)).expect("a file for output");
+        command
+            .stdin(Stdio::null())
+            .stdout(file("stdout"))
+            .stderr(file("stderr"));
+        let child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+        Self { child, output }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        fs::read_to_string(self.output.path().join("stdout")).expect("output")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("it runs, and is ours");
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("our child").is_none()
+    }
+
+    /// Waits until it has printed a line that begins with `start`, and yields the rest of it.
+    pub(crate) fn line(&mut self, start: &str) -> String {
+        until(&format!("the line {start:?}"), || {
+            let output = self.stdout();
+            let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let line = whole.lines().find_map(|line| line.strip_prefix(start));
+            assert!(
+                line.is_some() || self.is_running(),
+                "it ended, and printed only {output}"
+            );
+            line.map(|rest| rest.trim().to_owned())
+        })
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Finished {
+        let status = until("a process to end", || {
+            self.child.try_wait().expect("our child")
+        });
+        let read = |name| fs::read_to_string(self.output.path().join(name)).expect("output");
+        Finished {
+            status,
+            stdout: read("stdout"),
+            stderr: read("stderr"),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails only if it has ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> Finished {
+    Running::start(command).finish()
+}
+
+/// Asks until there is an answer.
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(
+            started.elapsed() < PATIENCE,
+            "waited {PATIENCE:?} for {what}, in vain"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Starts a recorder of process `pid` that writes to `path`.
+pub(crate) fn record_pid(pid: u32, path: &Path, flags: &[&str]) -> Running {
+    let mut command = isotherm(["record", "--json", "--pid", &pid.to_string(), "-o"]);
+    Running::start(command.arg(path).args(flags))
+}
+
+/// Waits until a recorder has written `bytes` bytes, i.e. is at work.
+pub(crate) fn until_written(path: &Path, bytes: u64) {
+    until(&format!("{bytes} bytes in {}", path.display()), || {
+        fs::metadata(path)
+            .is_ok_and(|m| m.len() >= bytes)
+            .then_some(())
+    });
+}
+
+/// Nothing of recorders that ended before is waited for: this is time for the monitor to work in.
+pub(crate) fn pause(seconds: f64) {
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+}
+
+/// `isotherm exercise` at work.
+pub(crate) struct Workload {
+    pub(crate) process: Running,
+    truth: PathBuf,
+    _directory: TempDir,
+}
+
+impl Workload {
+    /// Starts a workload, and returns when all its memory is there and its first phase has begun.
+    pub(crate) fn start(config: &str, flags: &[&str]) -> Self {
+        let directory = scratch();
+        let (path, truth) = (
+            directory.path().join("config"),
+            directory.path().join("truth"),
+        );
+        fs::write(&path, config).expect("the configuration");
+        let mut command = isotherm(["exercise", "--quiet", "--repeat", "0", "--truth"]);
+        let mut process = Running::start(command.arg(&truth).args(flags).arg(&path));
+        until("the workload's first phase", || {
+            assert!(process.is_running(), "the workload ended");
+            let text = fs::read_to_string(&truth).unwrap_or_default();
+            text.contains("\"start\"").then_some(())
+        });
+        Self {
+            process,
+            truth,
+            _directory: directory,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it has done until now.
+    pub(crate) fn truth(&self) -> Vec<Episode> {
+        let file = File::open(&self.truth).expect("the truth");
+        truth::read(BufReader::new(file)).expect("the truth")
+    }
+
+    /// What its first phase accesses.
+    pub(crate) fn hot(&self) -> Vec<AddressRange> {
+        let episodes = self.truth();
+        episodes[0]
+            .temperature
+            .hot
+            .iter()
+            .map(|heat| heat.range)
+            .collect()
+    }
+}
+
+/// A workload's text: `total_mib`, of which two pieces of `piece_mib` are hot.
+pub(crate) fn static_workload(total_mib: u64, piece_mib: u64) -> String {
+    let hot_mib = 2 * piece_mib;
+    format!(
+        "heap, {total_mib}MiB\n\nserve\n600000\n\
+         heap, 1, 64, 1, rw, hot={hot_mib}MiB piece={piece_mib}MiB seed=5\n"
+    )
+}
+
+/// A record, read as far as it goes.
+pub(crate) struct Record {
+    pub(crate) header: Header,
+    pub(crate) items: Vec<Item>,
+    pub(crate) truncated: Option<Truncation>,
+}
+
+impl Record {
+    /// Reads the record at `path`; page snapshots as regions.
+    pub(crate) fn read(path: &Path) -> Self {
+        let file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut reader = Reader::open(file).expect("a record").replay_pages();
+        let items = reader
+            .by_ref()
+            .collect::<Result<_, _>>()
+            .expect("a whole record");
+        Self {
+            header: reader.header().clone(),
+            items,
+            truncated: reader.truncated(),
+        }
+    }
+
+    /// Reads a record that was finished and holds snapshots.
+    pub(crate) fn whole(path: &Path) -> Self {
+        let record = Self::read(path);
+        assert_eq!(record.truncated, None);
+        assert!(record.snapshots().next().is_some(), "no snapshots");
+        record
+    }
+
+    pub(crate) fn snapshots(&self) -> impl DoubleEndedIterator<Item = &Snapshot> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Snapshot(snapshot) => Some(snapshot),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn starts(&self) -> Vec<&TargetStart> {
+        let starts = self.items.iter().filter_map(|item| match item {
+            Item::TargetStart(start) => Some(start),
+            _ => None,
+        });
+        starts.collect()
+    }
+
+    pub(crate) fn exits(&self) -> Vec<&TargetExit> {
+        let exits = self.items.iter().filter_map(|item| match item {
+            Item::TargetExit(exit) => Some(exit),
+            _ => None,
+        });
+        exits.collect()
+    }
+
+    /// All notes, a line each.
+    pub(crate) fn notes(&self) -> String {
+        let text = |item: &Item| match item {
+            Item::Note { text, .. } => Some(text.clone() + "\n"),
+            _ => None,
+        };
+        self.items.iter().filter_map(text).collect()
+    }
+
+    /// The most memory that the monitor says it had, and its unknown samples.
+    pub(crate) fn peak_rss_and_unknown(&self) -> (u64, u64) {
+        self.items
+            .iter()
+            .fold((0, 0), |(rss, unknown), item| match item {
+                Item::Cost(cost) => (rss.max(cost.monitor_rss), unknown.max(cost.unknown)),
+                _ => (rss, unknown),
+            })
+    }
+}
+
+/// What a snapshot says of some ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) accessed: u64,
+    pub(crate) idle: u64,
+    pub(crate) unknown: u64,
+}
+
+/// Adds up what `snapshot` says of `ranges`, in bytes.
+pub(crate) fn seen(snapshot: &Snapshot, ranges: &[AddressRange]) -> Seen {
+    let mut seen = Seen::default();
+    for region in &snapshot.regions {
+        let parts = ranges
+            .iter()
+            .filter_map(|range| range.intersection(region.range));
+        let bytes: u64 = parts.map(AddressRange::len).sum();
+        match region.nr_accesses {
+            None => seen.unknown += bytes,
+            Some(n) if n > 0.0 => seen.accessed += bytes,
+            Some(_) => seen.idle += bytes,
+        }
+    }
+    seen
+}
+
+/// Now, by the record's clock.
+pub(crate) fn now() -> Nanos {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Nanos(since.expect("after 1970").as_nanos() as u64)
+}
+
+/// The range that `START-END`, in hexadecimal, stands for.
+pub(crate) fn range(text: &str) -> AddressRange {
+    let (start, end) = text.split_once('-').expect("START-END");
+    let number = |text| u64::from_str_radix(text, 16).expect("hexadecimal");
+    AddressRange::new(number(start), number(end))
+}
+
+/// A field of `/proc/PID/FILE` that is in KiB, in bytes.
+pub(crate) fn proc_bytes(pid: u32, file: &str, field: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field))
+        .expect("the field");
+    let kib: u64 = line
+        .split_whitespace()
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a number");
+    kib << 10
+}
+
+/// Whether a process is there, and not merely waiting to be reaped.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .map(|(_, rest)| rest.starts_with('Z'));
+    state == Some(false)
+}

@@ -1,0 +1,333 @@
+//! Recordings that end early: by a signal, by a full disk, with their target.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::common::{
+    Record, Running, Workload, is_alive, isotherm, pause, python, record_pid, run, scratch, shared,
+    skip, static_workload, until, until_written,
+};
+
+/// Holds 64 MiB of known content, touches it all the time, and says at the end whether it is whole.
+pub(crate) const KEEPER: &str = r#"
+import signal, sys, zlib, random
+memory = bytearray(random.Random(7).randbytes(64 << 20))
+before = zlib.crc32(memory)
+stop = False
+def end(*_):
+    global stop
+    stop = True
+signal.signal(signal.SIGTERM, end)
+print("ready")
+while not stop:
+    assert zlib.crc32(memory) == before, "memory changed"
+print("whole" if zlib.crc32(memory) == before else "changed")
+"#;
+
+/// Starts a keeper, and returns when it has its memory.
+pub(crate) fn keeper() -> Running {
+    let mut keeper = Running::start(&mut python(KEEPER));
+    keeper.line("ready");
+    keeper
+}
+
+/// Ends a keeper, which must have run until now with its memory as it was.
+pub(crate) fn check_unharmed(mut keeper: Running) {
+    assert!(keeper.is_running(), "the target ended");
+    keeper.signal(Signal::SIGTERM);
+    assert!(keeper.finish().success().stdout.ends_with("whole\n"));
+}
+
+#[test]
+fn ctrl_c_ends_cleanly() {
+    let Some(_turn) = shared("ctrl_c_ends_cleanly") else {
+        return;
+    };
+    let (directory, keeper) = (scratch(), keeper());
+    for flags in [&[][..], &["--pages"], &["--faithful"]] {
+        let path = directory.path().join("record");
+        let mut command = isotherm(["record", "--pid", &keeper.pid().to_string(), "-o"]);
+        let recorder = Running::start(command.arg(&path).args(flags));
+        pause(3.0);
+        recorder.signal(Signal::SIGINT);
+        let done = recorder.finish().success();
+        assert!(
+            done.stderr.contains("recorded") && done.stderr.contains("wrote"),
+            "{done:?}"
+        );
+        Record::whole(&path);
+    }
+    check_unharmed(keeper);
+}
+
+/// A signal to the recorder alone ends the command that it started, too.
+#[test]
+fn a_signal_to_the_recorder_ends_its_command() {
+    let Some(_turn) = shared("a_signal_to_the_recorder_ends_its_command") else {
+        return;
+    };
+    let directory = scratch();
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let path = directory.path().join(signal.as_str());
+        let mut command = isotherm(["record", "-o"]);
+        let recorder = Running::start(command.arg(&path).args(["--", "sleep", "600"]));
+        pause(2.5);
+        recorder.signal(signal);
+        let done = recorder.finish();
+        assert_eq!(done.code(), 143, "{done:?}");
+        assert!(done.stderr.contains("recorded"), "{done:?}");
+        let record = Record::read(&path);
+        assert_eq!(record.truncated, None);
+        let pid = record.starts()[0].pid;
+        assert!(!is_alive(pid), "the command {pid} still runs");
+    }
+}
+
+#[test]
+fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
+    let test = "a_killed_recorder_harms_no_target_and_leaves_a_readable_record";
+    let Some(_turn) = shared(test) else { return };
+    let (directory, keeper) = (scratch(), keeper());
+    for flags in [
+        &[][..],
+        &["--pages"],
+        &["--faithful"],
+        &["--pages", "--clear-by", "clear-refs"],
+    ] {
+        let path = directory.path().join("record");
+        let flags: Vec<&str> = flags.iter().copied().chain(["--max-stall", "1s"]).collect();
+        let recorder = record_pid(keeper.pid(), &path, &flags);
+        pause(3.5);
+        recorder.signal(Signal::SIGKILL);
+        assert_eq!(recorder.finish().code(), 137);
+        let record = Record::read(&path);
+        assert!(record.truncated.is_some(), "nobody finished it");
+        assert!(
+            record.snapshots().count() > 0,
+            "{flags:?}: what was seen is lost"
+        );
+        for report in ["wss", "access", "heatmap", "idle", "footprint"] {
+            let done = run(isotherm(["report", report]).arg(&path)).success();
+            assert!(!done.stdout.is_empty());
+        }
+    }
+    check_unharmed(keeper);
+}
+
+#[test]
+fn a_target_that_ends_ends_the_recording() {
+    let Some(_turn) = shared("a_target_that_ends_ends_the_recording") else {
+        return;
+    };
+    let directory = scratch();
+    for flags in [&[][..], &["--pages"], &["--strategy", "all"]] {
+        let path = directory.path().join("record");
+        let keeper = keeper();
+        let recorder = record_pid(keeper.pid(), &path, flags);
+        pause(2.5);
+        keeper.signal(Signal::SIGKILL);
+        keeper.finish();
+        recorder.finish().success();
+        let record = Record::whole(&path);
+        let exits = record.exits();
+        assert_eq!(exits.len(), 1, "{exits:?}");
+        let late = record
+            .snapshots()
+            .filter(|s| s.start > exits[0].time)
+            .count();
+        assert_eq!(late, 0, "snapshots of a process that is no more");
+    }
+}
+
+/// One of several targets ends: the others are recorded on.
+#[test]
+fn the_other_targets_are_recorded_on() {
+    let Some(_turn) = shared("the_other_targets_are_recorded_on") else {
+        return;
+    };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let (first, second) = (keeper(), keeper());
+    let pids = format!("{},{}", first.pid(), second.pid());
+    let mut command = isotherm(["record", "--duration", "8s", "--pid", &pids, "-o"]);
+    let recorder = Running::start(command.arg(&path));
+    pause(3.0);
+    first.signal(Signal::SIGKILL);
+    first.finish();
+    recorder.finish().success();
+    let record = Record::whole(&path);
+    let [exit] = record.exits()[..] else {
+        panic!("{:?}", record.exits())
+    };
+    let after: Vec<_> = record.snapshots().filter(|s| s.start > exit.time).collect();
+    assert!(!after.is_empty() && after.iter().all(|s| s.target != exit.target));
+    check_unharmed(second);
+}
+
+/// A file system of so many KiB that is unmounted when it goes out of scope.
+struct SmallDisk {
+    directory: TempDir,
+}
+
+impl SmallDisk {
+    fn mount(kib: u32) -> Result<Self, String> {
+        let directory = scratch();
+        let options = format!("size={kib}k");
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+            .arg(directory.path());
+        let done = run(&mut mount);
+        if done.status.success() {
+            Ok(Self { directory })
+        } else {
+            Err(done.stderr)
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("record")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a recorder of a failed test may still have its file open.
+        Command::new("umount")
+            .arg("-l")
+            .arg(self.directory.path())
+            .status()
+            .ok();
+    }
+}
+
+fn check_readable(path: &Path) {
+    let record = Record::read(path);
+    assert!(
+        record.snapshots().count() > 0,
+        "nothing of what was seen can be read"
+    );
+    run(isotherm(["report", "wss"]).arg(path)).success();
+}
+
+#[test]
+fn a_full_disk_is_named_and_what_was_written_is_readable() {
+    let test = "a_full_disk_is_named_and_what_was_written_is_readable";
+    let Some(_turn) = shared(test) else { return };
+    let disk = match SmallDisk::mount(64) {
+        Ok(disk) => disk,
+        Err(reason) => return skip(test, &reason),
+    };
+    // Sampling by hand, so that the disk is full within seconds.
+    let fast = [
+        "--sample-interval",
+        "5ms",
+        "--aggregation-interval",
+        "20ms",
+        "--regions",
+        "500-1000",
+    ];
+    let keeper = keeper();
+    let done = record_pid(keeper.pid(), &disk.path(), &fast).finish();
+    assert_eq!(done.code(), 2, "{done:?}");
+    let words = [
+        disk.path().display().to_string(),
+        "No space left".into(),
+        "readable".into(),
+    ];
+    for word in words {
+        assert!(
+            done.stderr.contains(&word),
+            "{word} is missing from {}",
+            done.stderr
+        );
+    }
+    check_readable(&disk.path());
+    check_unharmed(keeper);
+}
+
+/// The command goes on to its own end, unrecorded, which is said at once.
+#[test]
+fn a_full_disk_does_not_end_the_command() {
+    let test = "a_full_disk_does_not_end_the_command";
+    let Some(_turn) = shared(test) else { return };
+    let disk = match SmallDisk::mount(64) {
+        Ok(disk) => disk,
+        Err(reason) => return skip(test, &reason),
+    };
+    let directory = scratch();
+    let trace = directory.path().join("done");
+    let script = format!("sleep 12; touch {}", trace.display());
+    let mut command = isotherm([
+        "record",
+        "--sample-interval",
+        "2ms",
+        "--regions",
+        "500-1000",
+    ]);
+    command
+        .args(["--aggregation-interval", "4ms", "-o"])
+        .arg(disk.path());
+    let done = run(command.args(["--", "sh", "-c", &script]));
+    assert_eq!(done.code(), 2, "{done:?}");
+    assert!(done.stderr.contains("goes on"), "{done:?}");
+    assert!(trace.exists(), "the command was ended");
+    check_readable(&disk.path());
+}
+
+/// Each clears bits that the other waits for, which is documented; neither may break.
+#[test]
+fn two_recorders_of_one_target_both_work() {
+    let Some(_turn) = shared("two_recorders_of_one_target_both_work") else {
+        return;
+    };
+    let directory = scratch();
+    let workload = Workload::start(&static_workload(128, 8), &[]);
+    let paths = [directory.path().join("a"), directory.path().join("b")];
+    let recorders = [
+        record_pid(workload.pid(), &paths[0], &["--duration", "6s"]),
+        record_pid(
+            workload.pid(),
+            &paths[1],
+            &["--duration", "6s", "--faithful"],
+        ),
+    ];
+    for recorder in recorders {
+        recorder.finish().success();
+    }
+    let hot = workload.hot();
+    for path in paths {
+        // Each clears bits that the other looks for: seen less often, but seen.
+        let record = Record::whole(&path);
+        let found = record
+            .snapshots()
+            .map(|s| crate::common::seen(s, &hot).accessed)
+            .max();
+        assert!(
+            found > Some(8 << 20),
+            "found only {found:?} bytes of 16 MiB"
+        );
+    }
+}
+
+#[test]
+fn a_record_in_progress_is_readable() {
+    let Some(_turn) = shared("a_record_in_progress_is_readable") else {
+        return;
+    };
+    let (directory, keeper) = (scratch(), keeper());
+    let path = directory.path().join("record");
+    let _recorder = record_pid(keeper.pid(), &path, &[]);
+    until_written(&path, 1);
+    until("the first snapshot in the file", || {
+        let record = fs::metadata(&path)
+            .is_ok_and(|m| m.len() > 4096)
+            .then(|| Record::read(&path))?;
+        (record.snapshots().count() > 0).then_some(())
+    });
+    check_unharmed(keeper);
+}

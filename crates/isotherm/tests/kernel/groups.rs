@@ -1,0 +1,147 @@
+//! Control groups, version 1 and 2.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::common::{Record, Running, isotherm, pause, scratch, shared, skip};
+
+/// A group of the test's own; whoever is in it goes with it.
+struct Group {
+    directory: PathBuf,
+}
+
+impl Group {
+    fn create(hierarchy: &Path, name: &str) -> Option<Self> {
+        let directory = hierarchy.join(format!("isotherm-{name}-{}", std::process::id()));
+        fs::create_dir(&directory).ok()?;
+        Some(Self { directory })
+    }
+
+    fn procs(&self) -> PathBuf {
+        self.directory.join("cgroup.procs")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            // Only our own children are in a group that we made.
+            for line in fs::read_to_string(self.procs()).unwrap_or_default().lines() {
+                if let Ok(pid) = line.parse() {
+                    kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+                }
+            }
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+            pause(0.05);
+        }
+        eprintln!("cannot remove {}", self.directory.display());
+    }
+}
+
+/// Mount points of the hierarchies to test: version 2, and version 1's memory controller.
+fn hierarchies() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mount = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, point, kind, options, ..] = words[..] else {
+            return None;
+        };
+        let wanted =
+            kind == "cgroup2" || kind == "cgroup" && options.split(',').any(|o| o == "memory");
+        wanted.then(|| PathBuf::from(point))
+    };
+    mounts.lines().filter_map(mount).collect()
+}
+
+fn check_followed(group: &Group, name: &Path) {
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let script = "echo $$ > \"$PROCS\"; while :; do sleep 1.7; done";
+    let mut command = Command::new("sh");
+    let shell = Running::start(command.args(["-c", script]).env("PROCS", group.procs()));
+    pause(0.5);
+    let mut command = isotherm(["record", "--duration", "8s", "--cgroup"]);
+    Running::start(command.arg(name).arg("-o").arg(&path))
+        .finish()
+        .success();
+    let record = Record::whole(&path);
+    let starts = record.starts();
+    assert!(
+        starts.iter().any(|start| start.pid == shell.pid()),
+        "{starts:?}"
+    );
+    let children = starts
+        .iter()
+        .filter(|start| start.pid != shell.pid())
+        .count();
+    assert!(children >= 3, "{starts:?}");
+    assert!(record.exits().len() >= 2, "{:?}", record.exits());
+    let of_shell = starts
+        .iter()
+        .find(|start| start.pid == shell.pid())
+        .map(|start| start.target);
+    assert!(
+        record
+            .exits()
+            .iter()
+            .all(|exit| Some(exit.target) != of_shell),
+        "the shell runs"
+    );
+}
+
+#[test]
+fn processes_of_a_group_are_followed_as_they_come_and_go() {
+    let test = "processes_of_a_group_are_followed_as_they_come_and_go";
+    let Some(_turn) = shared(test) else { return };
+    let groups: Vec<Group> = hierarchies()
+        .iter()
+        .enumerate()
+        .filter_map(|(i, hierarchy)| Group::create(hierarchy, &format!("test-{i}")))
+        .collect();
+    if groups.is_empty() {
+        return skip(test, "no control group can be made here");
+    }
+    for group in &groups {
+        check_followed(group, &group.directory);
+    }
+    // By its name within the hierarchy, as /proc/PID/cgroup has it.
+    check_followed(
+        &groups[0],
+        Path::new(groups[0].directory.file_name().expect("a name")),
+    );
+}
+
+/// An empty group is waited for, not refused.
+#[test]
+fn a_group_may_be_empty_at_first() {
+    let test = "a_group_may_be_empty_at_first";
+    let Some(_turn) = shared(test) else { return };
+    let group = hierarchies()
+        .iter()
+        .find_map(|hierarchy| Group::create(hierarchy, "empty"));
+    let Some(group) = group else {
+        return skip(test, "no control group can be made here");
+    };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["record", "--duration", "6s", "--cgroup"]);
+    let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));
+    pause(2.0);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "echo $$ > \"$PROCS\"; exec sleep 60"])
+        .env("PROCS", group.procs());
+    let late = Running::start(&mut command);
+    recorder.finish().success();
+    let record = Record::read(&path);
+    assert_eq!(
+        record.starts().iter().map(|s| s.pid).collect::<Vec<_>>(),
+        [late.pid()]
+    );
+}

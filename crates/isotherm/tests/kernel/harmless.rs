@@ -1,0 +1,100 @@
+//! What recording must not touch: the kernel's own DAMON, and a target's huge pages.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::{
+    Record, Workload, alone, pause, proc_bytes, record_pid, scratch, seen, shared, skip,
+    static_workload,
+};
+
+const DAMON: &str = "/sys/kernel/mm/damon/admin";
+
+/// Every readable file below a directory, with what it holds. Reads only.
+fn contents(directory: &Path, into: &mut BTreeMap<PathBuf, String>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => contents(&path, into),
+            Ok(kind) if kind.is_file() => {
+                // Files that only the kernel's owner may write read as an error, which stays the same.
+                let text = fs::read_to_string(&path).unwrap_or_else(|e| format!("error: {e}"));
+                into.insert(path, text);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn damon() -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    contents(Path::new(DAMON), &mut found);
+    found
+}
+
+#[test]
+fn kernel_damon_is_left_as_it_is() {
+    let test = "kernel_damon_is_left_as_it_is";
+    let Some(_turn) = shared(test) else { return };
+    if !Path::new(DAMON).is_dir() {
+        return skip(test, "this kernel has no DAMON in sysfs");
+    }
+    // Somebody else's kdamond may count in its files: what changes by itself says nothing.
+    let earlier = damon();
+    pause(1.5);
+    let before = damon();
+    let directory = scratch();
+    let workload = Workload::start(&static_workload(64, 8), &[]);
+    for flags in [
+        &["--duration", "3s"][..],
+        &["--duration", "3s", "--faithful"],
+    ] {
+        let path = directory.path().join("record");
+        record_pid(workload.pid(), &path, flags).finish().success();
+    }
+    let after = damon();
+    assert!(before.keys().eq(after.keys()), "files came or went");
+    let changed = |a: &BTreeMap<PathBuf, String>, b: &BTreeMap<PathBuf, String>| {
+        a.iter()
+            .filter(|(path, text)| b.get(*path) != Some(text))
+            .map(|(p, _)| p.clone())
+            .collect::<Vec<_>>()
+    };
+    let own = changed(&earlier, &before);
+    let ours: Vec<_> = changed(&before, &after)
+        .into_iter()
+        .filter(|p| !own.contains(p))
+        .collect();
+    assert!(ours.is_empty(), "changed: {ours:?}");
+}
+
+#[test]
+fn huge_pages_stay_huge() {
+    let test = "huge_pages_stay_huge";
+    let Some(_turn) = alone(test) else { return };
+    let workload = Workload::start(&static_workload(256, 16), &["--hugepages", "always"]);
+    let huge = || proc_bytes(workload.pid(), "smaps_rollup", "AnonHugePages:");
+    let before = huge();
+    if before < 128 << 20 {
+        return skip(
+            test,
+            &format!("the kernel gave only {} MiB of huge pages", before >> 20),
+        );
+    }
+    let directory = scratch();
+    let path = directory.path().join("record");
+    for flags in [&[][..], &["--pages"], &["--faithful"]] {
+        let flags: Vec<&str> = flags.iter().copied().chain(["--duration", "8s"]).collect();
+        let recorder = record_pid(workload.pid(), &path, &flags);
+        recorder.finish().success();
+        let after = huge();
+        assert!(
+            after >= before / 10 * 9,
+            "{flags:?}: {before} bytes in huge pages, then {after}"
+        );
+        let record = Record::whole(&path);
+        let found = seen(record.snapshots().last().expect("some"), &workload.hot());
+        assert!(found.accessed > 16 << 20, "{flags:?}: {found:?}");
+    }
+}

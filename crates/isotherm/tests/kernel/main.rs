@@ -1,0 +1,18 @@
+//! The real binary on real processes and the real kernel: does it see what is true, and does it do
+//! no harm, whatever happens to it or to what it watches?
+//!
+//! Each test starts its own targets and records them with the `isotherm` that was just built. Where
+//! BPF or root is missing, a test prints `SKIP <test>: <reason>` to stderr and returns; what needs
+//! no privilege is tested everywhere. Tests of accuracy and cost take turns ([`common::alone`]), since
+//! they share few CPUs; limits are as wide as a busy machine needs.
+
+mod accuracy;
+mod command_line;
+mod common;
+mod endings;
+mod groups;
+mod harmless;
+mod pages;
+mod physical;
+mod scale;
+mod targets;

@@ -1,0 +1,112 @@
+//! Page scans: their limit on stalls; memory whose bits can't be cleared.
+
+use isotherm_engine::AddressRange;
+
+use crate::common::{
+    Record, Running, Seen, Workload, isotherm, python, range, record_pid, run, scratch, seen,
+    shared, static_workload,
+};
+
+#[test]
+fn a_scan_that_would_stall_the_target_is_refused() {
+    let test = "a_scan_that_would_stall_the_target_is_refused";
+    let Some(_turn) = shared(test) else { return };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut workload = Workload::start(&static_workload(128, 32), &[]);
+    for clear_by in ["auto", "madvise", "clear-refs"] {
+        let flags = [
+            "--pages",
+            "--max-stall",
+            "1ns",
+            "--clear-by",
+            clear_by,
+            "--duration",
+            "5s",
+        ];
+        let done = record_pid(workload.pid(), &path, &flags).finish();
+        assert_eq!(done.code(), 2, "{clear_by}: {done:?}");
+        let words = ["would hold process", "--max-stall", "without --pages"];
+        assert!(
+            words.iter().all(|word| done.stderr.contains(word)),
+            "{clear_by}: {done:?}"
+        );
+        assert!(!path.exists(), "{clear_by}: a file is left");
+    }
+    assert!(workload.process.is_running());
+}
+
+/// 64 MiB that two processes map and both touch all the time.
+const SHARERS: &str = r#"
+import ctypes, mmap, os
+memory = mmap.mmap(-1, 64 << 20)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+for i in range(0, len(memory), 4096):
+    memory[i] = 1
+parent = os.getpid()
+child = os.fork()
+if child:
+    print(f"range {start:x}-{start + len(memory):x}", flush=True)
+while os.getppid() == parent or child:
+    for i in range(0, len(memory), 4096):
+        memory[i] = 2
+"#;
+
+/// What the last snapshot of the shared memory says, and the record.
+fn record_shared(flags: &[&str]) -> (Seen, Record, AddressRange) {
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut sharers = Running::start(&mut python(SHARERS));
+    let memory = range(&sharers.line("range "));
+    let mut command = isotherm([
+        "record",
+        "--duration",
+        "8s",
+        "--pid",
+        &sharers.pid().to_string(),
+    ]);
+    run(command.arg("-o").arg(&path).args(flags)).success();
+    let record = Record::whole(&path);
+    let last = seen(record.snapshots().last().expect("some"), &[memory]);
+    (last, record, memory)
+}
+
+#[test]
+fn shared_memory_is_unknown_not_cold() {
+    let Some(_turn) = shared("shared_memory_is_unknown_not_cold") else {
+        return;
+    };
+    let (last, record, memory) = record_shared(&[]);
+    let bytes = memory.len();
+    assert!(
+        last.idle < bytes / 100 && last.accessed < bytes / 100,
+        "{last:?} of {bytes}"
+    );
+    assert!(last.unknown > bytes / 10 * 9, "{last:?} of {bytes}");
+    // Neither was it ever said to be cold.
+    let idle = record.snapshots().map(|s| seen(s, &[memory]).idle).max();
+    assert!(idle < Some(bytes / 100), "{idle:?} of {bytes}");
+}
+
+#[test]
+fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
+    let test = "page_scans_of_shared_memory_say_so_or_clear_by_other_means";
+    let Some(_turn) = shared(test) else { return };
+    // 64 MiB take far less than a second to clear: it may switch.
+    let (last, record, memory) = record_shared(&["--pages", "--max-stall", "1s"]);
+    assert!(
+        record.notes().contains("clear_refs from now on"),
+        "{}",
+        record.notes()
+    );
+    assert!(
+        last.accessed > memory.len() / 10 * 8,
+        "{last:?} with clear_refs"
+    );
+    let (last, ..) = record_shared(&["--pages", "--clear-by", "madvise"]);
+    assert!(last.idle < memory.len() / 100, "{last:?} with madvise");
+    assert!(
+        last.unknown > memory.len() / 10 * 9,
+        "{last:?} with madvise"
+    );
+}

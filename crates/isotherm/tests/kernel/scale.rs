@@ -1,0 +1,83 @@
+//! Large targets: the monitor stays within its CPU and its memory.
+
+use std::fs;
+
+use crate::common::{
+    Finished, Record, Running, Workload, alone, python, record_pid, scratch, skip, static_workload,
+};
+
+const MONITOR_RSS_MAX: u64 = 32 << 20;
+
+/// 10,000 mappings of 528 KiB, every other one writable with one page of it in use.
+const MANY_MAPPINGS: &str = r#"
+import mmap, time
+size, maps = 132 * 4096, []
+for i in range(10000):
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if i % 2 else 0)
+    maps.append(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection))
+def touch():
+    for i in range(1, 10000, 2):
+        maps[i][4096 * (i % 132)] = 1
+touch()
+print("ready", flush=True)
+while True:
+    touch()
+    time.sleep(0.01)
+"#;
+
+fn summary(done: &Finished) -> serde_json::Value {
+    serde_json::from_str(&done.stdout).expect("--json prints JSON")
+}
+
+#[test]
+fn five_gib_in_ten_thousand_mappings() {
+    let test = "five_gib_in_ten_thousand_mappings";
+    let Some(_turn) = alone(test) else { return };
+    let limit = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    if limit
+        .trim()
+        .parse::<u64>()
+        .is_ok_and(|limit| limit < 12_000)
+    {
+        return skip(test, "vm.max_map_count is below 12,000");
+    }
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut target = Running::start(&mut python(MANY_MAPPINGS));
+    target.line("ready");
+    let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("it runs");
+    assert!(maps.lines().count() >= 10_000, "the mappings were merged");
+    let done = record_pid(target.pid(), &path, &["--duration", "12s"])
+        .finish()
+        .success();
+    let summary = summary(&done);
+    let record = Record::whole(&path);
+    let (rss, _) = record.peak_rss_and_unknown();
+    eprintln!("{test}: {summary}");
+    let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
+    assert!(cpu < 5.0, "{cpu} % of a CPU");
+    assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
+    let accessed = record
+        .snapshots()
+        .flat_map(|s| &s.regions)
+        .any(|r| r.nr_accesses > Some(0.0));
+    assert!(accessed, "nothing was seen to be accessed");
+    assert!(target.is_running());
+}
+
+#[test]
+fn a_thousand_regions_fit_in_32_mib() {
+    let test = "a_thousand_regions_fit_in_32_mib";
+    let Some(_turn) = alone(test) else { return };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let workload = Workload::start(&static_workload(512, 16), &[]);
+    let flags = ["--faithful", "--regions", "1000-2000", "--duration", "6s"];
+    let done = record_pid(workload.pid(), &path, &flags).finish().success();
+    let record = Record::whole(&path);
+    let most = record.snapshots().map(|s| s.regions.len()).max();
+    assert!(most >= Some(1000), "only {most:?} regions");
+    let (rss, _) = record.peak_rss_and_unknown();
+    eprintln!("{test}: {most:?} regions, {rss} bytes, {}", summary(&done));
+    assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
+}

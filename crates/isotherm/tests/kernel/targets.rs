@@ -1,0 +1,228 @@
+//! Targets that change under the recorder's hands.
+
+use isotherm_engine::{AddressRange, Nanos};
+use isotherm_record::Item;
+use nix::sys::signal::Signal;
+
+use crate::common::{
+    Record, Running, Workload, isotherm, now, pause, python, range, record_pid, run, scratch, seen,
+    shared, static_workload,
+};
+
+/// Touches 32 MiB at one address for three seconds, then becomes a program that touches 32 MiB at
+/// another (both are printed), for four.
+const BECOMES_ANOTHER: &str = r#"
+import ctypes, mmap, os, sys, time
+def hold(seconds):
+    memory = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    print(f"range {start:x}-{start + len(memory):x}", flush=True)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for i in range(0, len(memory), 4096):
+            memory[i] = 1
+if sys.argv[-1] == "second":
+    hold(4)
+else:
+    hold(3)
+    os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "second"])
+"#;
+
+#[test]
+fn a_target_that_becomes_another_program_is_followed() {
+    let test = "a_target_that_becomes_another_program_is_followed";
+    let Some(_turn) = shared(test) else { return };
+    let directory = scratch();
+    for flags in [&[][..], &["--faithful"], &["--pages"]] {
+        let path = directory.path().join("record");
+        let mut target = Running::start(python(BECOMES_ANOTHER).env("PROGRAM", BECOMES_ANOTHER));
+        let before = range(&target.line("range "));
+        let recorder = record_pid(target.pid(), &path, flags);
+        let done = target.finish().success();
+        let after = range(
+            done.stdout
+                .lines()
+                .last()
+                .and_then(|l| l.strip_prefix("range "))
+                .expect("a line"),
+        );
+        recorder.finish().success();
+        let record = Record::whole(&path);
+        let accessed = |what: AddressRange| {
+            record
+                .snapshots()
+                .filter(|s| seen(s, &[what]).accessed > 16 << 20)
+                .map(|s| s.end)
+                .collect::<Vec<_>>()
+        };
+        let (first, second) = (accessed(before), accessed(after));
+        assert!(
+            !first.is_empty(),
+            "{flags:?}: the first program's memory was not seen"
+        );
+        assert!(
+            !second.is_empty(),
+            "{flags:?}: the second program's memory was not seen"
+        );
+        // The same addresses may be mapped again; if not, nothing may be seen there any more.
+        if before.intersection(after).is_none() {
+            let began = second[0] + Nanos::from_millis(2000);
+            let late = first.iter().filter(|end| **end > began).count();
+            assert_eq!(
+                late, 0,
+                "{flags:?}: memory of the first program in the second"
+            );
+        }
+    }
+}
+
+/// Has 100 children of two seconds each, that all live at the same time.
+const PARENT: &str = r#"
+import os, time
+print("ready", flush=True)
+time.sleep(1)
+for _ in range(100):
+    if os.fork() == 0:
+        time.sleep(2.5)
+        os._exit(0)
+for _ in range(100):
+    os.wait()
+time.sleep(1.5)
+"#;
+
+fn record_children(flags: &[&str]) -> Record {
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["record", "--quiet", "-o"]);
+    let done = run(command
+        .arg(&path)
+        .args(flags)
+        .args(["--", "python3", "-c", PARENT]));
+    assert_eq!((done.code(), done.stderr.as_str()), (0, ""), "{done:?}");
+    Record::whole(&path)
+}
+
+#[test]
+fn a_hundred_children_come_and_go() {
+    let Some(_turn) = shared("a_hundred_children_come_and_go") else {
+        return;
+    };
+    for flags in [&["--children"][..], &["--children", "--pages"]] {
+        let record = record_children(flags);
+        let mut pids: Vec<u32> = record.starts().iter().map(|start| start.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        assert_eq!(
+            pids.len(),
+            101,
+            "{flags:?}: one parent, 100 children, each once"
+        );
+        let mut ended: Vec<_> = record.exits().iter().map(|exit| exit.target).collect();
+        ended.sort_unstable();
+        ended.dedup();
+        assert_eq!(ended.len(), 101, "{flags:?}: all of them ended");
+        assert_eq!(record.starts().len(), 101, "{flags:?}: each began once");
+    }
+}
+
+#[test]
+fn without_being_asked_children_are_left_alone() {
+    let Some(_turn) = shared("without_being_asked_children_are_left_alone") else {
+        return;
+    };
+    let record = record_children(&[]);
+    assert_eq!(record.starts().len(), 1);
+    assert!(
+        record
+            .snapshots()
+            .all(|s| s.target == record.starts()[0].target)
+    );
+}
+
+/// Maps, touches and unmaps memory of changing size for five seconds.
+const UNMAPPER: &str = r#"
+import mmap, time
+print("ready", flush=True)
+end = time.monotonic() + 6
+rounds = 0
+while time.monotonic() < end:
+    size = (1 + rounds % 16) << 20
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for i in range(0, size, 4096):
+        memory[i] = 1
+    if rounds % 3 == 0:
+        time.sleep(0.03)
+    memory.close()
+    rounds += 1
+print("rounds", rounds)
+"#;
+
+#[test]
+fn memory_may_vanish_while_it_is_sampled() {
+    let Some(_turn) = shared("memory_may_vanish_while_it_is_sampled") else {
+        return;
+    };
+    let directory = scratch();
+    for flags in [
+        &[][..],
+        &["--faithful"],
+        &["--strategy", "all"],
+        &["--pages", "--aggregation-interval", "50ms"],
+    ] {
+        let path = directory.path().join("record");
+        let mut target = Running::start(&mut python(UNMAPPER));
+        target.line("ready");
+        let recorder = record_pid(target.pid(), &path, flags);
+        target.finish().success();
+        recorder.finish().success();
+        let record = Record::whole(&path);
+        let changes = record
+            .items
+            .iter()
+            .filter(|i| matches!(i, Item::Mappings(_)))
+            .count();
+        assert!(changes >= 2, "{flags:?}: the mappings changed all the time");
+        for snapshot in record.snapshots() {
+            let ordered = snapshot
+                .regions
+                .windows(2)
+                .all(|w| w[0].range.end <= w[1].range.start);
+            assert!(ordered, "{flags:?}: regions overlap");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_targets_memory_is_idle_until_it_goes_on() {
+    let test = "a_stopped_targets_memory_is_idle_until_it_goes_on";
+    let Some(_turn) = shared(test) else { return };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let workload = Workload::start(&static_workload(128, 8), &[]);
+    let recorder = record_pid(workload.pid(), &path, &["--duration", "20s"]);
+    pause(5.0);
+    workload.process.signal(Signal::SIGSTOP);
+    let stopped = now();
+    pause(8.0);
+    let continued = now();
+    workload.process.signal(Signal::SIGCONT);
+    recorder.finish().success();
+    let record = Record::whole(&path);
+    let hot = workload.hot();
+    let bytes: u64 = hot.iter().map(|range| range.len()).sum();
+    let last = |from: Nanos, to: Nanos| {
+        let snapshot = record.snapshots().rfind(|s| s.start >= from && s.end <= to);
+        seen(snapshot.expect("a snapshot in that time"), &hot)
+    };
+    let (before, during, after) = (
+        last(Nanos(0), stopped),
+        last(stopped, continued),
+        last(continued, Nanos(u64::MAX)),
+    );
+    assert!(before.accessed > bytes * 8 / 10, "running: {before:?}");
+    assert!(
+        during.accessed < bytes / 10 && during.idle > bytes * 8 / 10,
+        "stopped: {during:?}"
+    );
+    assert!(after.accessed > bytes * 8 / 10, "running again: {after:?}");
+}

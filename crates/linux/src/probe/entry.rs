@@ -1,0 +1,147 @@
+//! What stands in a page table: entries, and bitmaps of a whole table of them.
+//!
+//! The bits are the processor's and the kernel's (Intel SDM vol. 3A, 4.5;
+//! arch/x86/include/asm/pgtable_types.h); a slot's words are those of `bpf/page_table.bpf.c`.
+
+/// Entries in a page table.
+pub const ENTRIES_PER_TABLE: usize = 512;
+
+pub(super) type RawTable = [u64; ENTRIES_PER_TABLE];
+
+/// One leaf of a page table, or what stands in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf(pub(super) u64);
+
+impl Leaf {
+    pub(super) const PRESENT: u64 = 0x1;
+    const ACCESSED: u64 = 0x2;
+    const HUGE_2M: u64 = 0x4;
+    const UNREADABLE: u64 = 0x10;
+    const SWAPPED: u64 = 0x40;
+    const HUGE_1G: u64 = 0x80;
+    const CHANGED: u64 = 0x100;
+    pub(super) const TABLE: u64 = 0x200;
+
+    /// A page is there (also one that NUMA balancing made PROT_NONE).
+    pub fn is_present(self) -> bool {
+        self.0 & Self::PRESENT != 0
+    }
+    /// The page's accessed bit.
+    pub fn is_accessed(self) -> bool {
+        self.0 & (Self::PRESENT | Self::ACCESSED) == Self::PRESENT | Self::ACCESSED
+    }
+    /// The page is part of a 2 MiB leaf.
+    pub fn is_huge_2m(self) -> bool {
+        self.0 & Self::HUGE_2M != 0
+    }
+    /// The page is part of a 1 GiB leaf.
+    pub fn is_huge_1g(self) -> bool {
+        self.0 & Self::HUGE_1G != 0
+    }
+    /// The table could not be read.
+    pub fn is_unreadable(self) -> bool {
+        self.0 & (Self::UNREADABLE | Self::CHANGED) != 0
+    }
+    /// No page, but a swap entry.
+    pub fn is_swapped(self) -> bool {
+        self.0 & Self::SWAPPED != 0
+    }
+    /// Number of the (first) frame; meaningful only where a page is present.
+    pub fn frame(self) -> u64 {
+        self.0 >> 12
+    }
+}
+
+impl Leaf {
+    /// A lowest-level entry in a slot's words, as `describe` of `page_table.bpf.c` puts it.
+    pub(super) fn of_entry(entry: u64, frame_mask: u64) -> Self {
+        const PROTNONE: u64 = 0x100;
+        if entry & (1 | PROTNONE) == 0 {
+            return Self(if entry == 0 { 0 } else { Self::SWAPPED });
+        }
+        // The kernel inverts the frame bits of PROT_NONE entries (L1TF).
+        let frame = if entry & 1 != 0 { entry } else { !entry } & frame_mask;
+        Self(frame | Self::PRESENT | ((entry >> 5 & 1) * Self::ACCESSED))
+    }
+
+    /// Whether the page lies in `frame`; for a huge leaf, whether the frame is one of its frames.
+    pub(super) fn holds(self, frame: u64) -> bool {
+        let frames = if self.is_huge_2m() { 512 } else { 1 };
+        self.is_present() && self.frame() & !(frames - 1) == frame & !(frames - 1)
+    }
+}
+
+/// A copied lowest-level table: 512 entries of 4 KiB.
+#[derive(Clone, Copy)]
+pub struct TableCopy<'a> {
+    pub(super) entries: &'a RawTable,
+    pub(super) frame_mask: u64,
+}
+
+impl TableCopy<'_> {
+    /// Bitmaps of the present and of the accessed pages.
+    pub fn bitmaps(&self) -> ([u64; 8], [u64; 8]) {
+        let mut present = [0; 8];
+        let mut accessed = [0; 8];
+        for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {
+            // First flags in bytes, eight entries at a time and without dependencies, which the
+            // compiler turns into vector code; then eight bytes into eight bits by multiplying.
+            let mut there = [0u8; 64];
+            let mut used = [0u8; 64];
+            for (i, entry) in entries.iter().enumerate() {
+                // Present, or PROT_NONE (bit 8), which is present to everybody but the processor.
+                let is_there = (entry | entry >> 8) & 1;
+                there[i] = is_there as u8;
+                used[i] = (is_there & (entry >> 5)) as u8;
+            }
+            present[word] = pack(&there);
+            accessed[word] = pack(&used);
+        }
+        (present, accessed)
+    }
+
+    /// Frame number of page `index`, if it is present.
+    pub fn frame(&self, index: usize) -> Option<u64> {
+        let entry = self.entries[index];
+        if entry & 1 != 0 {
+            Some((entry & self.frame_mask) >> 12)
+        } else if entry & 0x100 != 0 {
+            // The kernel inverts the frame bits of PROT_NONE entries (L1TF).
+            Some((!entry & self.frame_mask) >> 12)
+        } else {
+            None
+        }
+    }
+}
+
+/// Bit `i` of the result is byte `i`, which is 0 or 1.
+fn pack(bytes: &[u8; 64]) -> u64 {
+    let mut bits = 0;
+    for (i, eight) in bytes.as_chunks::<8>().0.iter().enumerate() {
+        // Each byte's bit is shifted into the top byte, byte 0 lowest.
+        let gathered = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        bits |= gathered << (i * 8);
+    }
+    bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitmaps_tell_present_and_accessed_pages() {
+        let mut entries = [0u64; ENTRIES_PER_TABLE];
+        entries[0] = 0x21;
+        entries[63] = 0x1;
+        entries[64] = 0x120; // PROT_NONE and accessed
+        entries[511] = 0x20; // not present: the bit means nothing
+        let (present, accessed) = TableCopy {
+            entries: &entries,
+            frame_mask: !0xfff,
+        }
+        .bitmaps();
+        assert_eq!((present[0], present[1], present[7]), (1 | 1 << 63, 1, 0));
+        assert_eq!((accessed[0], accessed[1], accessed[7]), (1, 1, 0));
+    }
+}

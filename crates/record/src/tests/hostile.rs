@@ -1,0 +1,236 @@
+//! Records that are damaged, or meant ill: never a panic, never much memory, an error that says where.
+
+use proptest::prelude::*;
+
+use super::pages::{page_header, scan};
+use super::{every_item, header, snapshot, write};
+use crate::frame::{END_OF_STREAM, MAX_BODY, MAX_METADATA};
+use crate::schema::{CHECKSUM_KEY, HEADER_KEY, VERSION_KEY};
+use crate::{Header, Item, Reader, RecordError};
+
+/// Reads all there is: (items, error).
+fn exhaust(bytes: &[u8]) -> (Vec<Item>, Option<RecordError>) {
+    let mut reader = match Reader::open(bytes) {
+        Ok(reader) => reader.replay_pages(),
+        Err(error) => return (Vec::new(), Some(error)),
+    };
+    let mut items = Vec::new();
+    for item in reader.by_ref() {
+        match item {
+            Ok(item) => items.push(item),
+            Err(error) => {
+                assert!(reader.next().is_none(), "after an error it ends");
+                return (items, Some(error));
+            }
+        }
+    }
+    (items, None)
+}
+
+fn error_of(bytes: &[u8]) -> String {
+    exhaust(bytes).1.expect("an error").to_string()
+}
+
+/// Where the messages of a record start, the schema first.
+fn message_starts(bytes: &[u8]) -> Vec<usize> {
+    (0..bytes.len() - 4)
+        .step_by(8)
+        .filter(|at| bytes[*at..at + 4] == [0xff; 4])
+        .collect()
+}
+
+/// `bytes` with every `from` replaced by the equally long `to`.
+fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = bytes.to_vec();
+    for at in 0..=bytes.len() - from.len() {
+        if bytes[at..].starts_with(from.as_bytes()) {
+            bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        }
+    }
+    bytes
+}
+
+/// A record whose messages have no checksum, as another Arrow writer leaves them: what checks there
+/// are besides it must hold.
+fn unchecked(bytes: &[u8]) -> Vec<u8> {
+    replaced(bytes, CHECKSUM_KEY, "isotherm.-----")
+}
+
+#[test]
+fn what_is_no_record_is_named() {
+    let said = error_of(b"");
+    assert!(said.contains("empty"), "{said}");
+    let said = error_of(b"[{\"kdamond_idx\": 0, \"context_idx\": 0}]");
+    assert!(said.contains("isotherm convert"), "{said}");
+    let said = error_of(&END_OF_STREAM);
+    assert!(said.contains("without a schema"), "{said}");
+    let record = write(&header(), &every_item());
+    let said = error_of(&replaced(&record, HEADER_KEY, "isotherm.hhhhhh"));
+    assert!(said.contains("isotherm.header"), "{said}");
+    let said = error_of(&replaced(&record, "nr_accesses", "nr_excesses"));
+    assert!(said.contains("nr_excesses"), "{said}");
+    let rest = message_starts(&record)[1];
+    let said = error_of(&record[rest..]);
+    assert!(said.contains("does not begin with a schema"), "{said}");
+}
+
+#[test]
+fn a_later_version_is_refused_as_such() {
+    let record = write(&header(), &[]);
+    // The value stands beside its key; any other "1" of its own length-prefixed kind may change too.
+    let mut changed = false;
+    for at in 0..record.len() - 5 {
+        if record[at..at + 6] == [1, 0, 0, 0, b'1', 0] {
+            let mut later = record.clone();
+            later[at + 4] = b'9';
+            changed |= matches!(exhaust(&later).1, Some(RecordError::Version { .. }));
+        }
+    }
+    assert!(changed, "the {VERSION_KEY} was found");
+}
+
+#[test]
+fn claims_beyond_the_limits_are_refused_before_memory_is_taken() {
+    let record = write(&header(), &every_item());
+    for (at, _) in message_starts(&record).iter().zip(0..3) {
+        let mut long = record.clone();
+        long[at + 4..at + 8].copy_from_slice(&u32::MAX.to_le_bytes());
+        match exhaust(&long).1 {
+            Some(RecordError::TooLarge { claimed, limit, .. }) => {
+                assert!(claimed > limit && limit == MAX_METADATA);
+            }
+            // The first message decides whether this is a record at all.
+            other => panic!("{other:?}"),
+        }
+        // Within the limit, but more than there is: torn, not an error.
+        let mut torn = record.clone();
+        torn[at + 4..at + 8].copy_from_slice(&(MAX_METADATA as u32).to_le_bytes());
+        let error = exhaust(&torn).1;
+        assert!(
+            matches!(error, None | Some(RecordError::NoHeader { .. })),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
+fn a_decompression_bomb_is_refused() {
+    // A column's claimed length stands before its compressed bytes.
+    let items: Vec<Item> = (0..10)
+        .map(|tenth| Item::Snapshot(snapshot(0, tenth, &"[0,4)=9 [4,8)=? ".repeat(50))))
+        .collect();
+    let record = unchecked(&write(&header(), &items));
+    let magic = 0xfd2f_b528_u32.to_le_bytes();
+    let frames: Vec<usize> = (8..record.len() - 4)
+        .filter(|at| record[*at..at + 4] == magic)
+        .collect();
+    for claimed in [MAX_BODY + 1, i64::MAX as u64, u64::MAX - 1, 1 << 63] {
+        for frame in &frames {
+            let mut bomb = record.clone();
+            bomb[frame - 8..*frame].copy_from_slice(&claimed.to_le_bytes());
+            let error = exhaust(&bomb).1;
+            assert!(
+                matches!(error, Some(RecordError::TooLarge { .. })),
+                "{error:?}"
+            );
+        }
+    }
+    assert!(frames.len() >= 5, "columns of equal values are compressed");
+}
+
+#[test]
+fn damage_is_found_by_the_checksum_and_what_comes_before_is_read() {
+    let items = every_item();
+    let record = write(&header(), &items);
+    let starts = message_starts(&record);
+    let first_item = starts[1];
+    for at in first_item..record.len() {
+        for bit in [0x01, 0x10] {
+            let mut damaged = record.clone();
+            damaged[at] ^= bit;
+            let (got, _) = exhaust(&damaged);
+            assert!(
+                items.starts_with(&got),
+                "damage at {at} (messages at {starts:?})"
+            );
+        }
+    }
+}
+
+#[test]
+fn hostile_headers_are_errors() {
+    let mut hostile: Vec<Header> = Vec::new();
+    let mut long = header();
+    long.command = vec!["x".repeat(1 << 16); 4];
+    hostile.push(long);
+    let mut odd = header();
+    odd.settings.insert("granularity".into(), "page".into());
+    odd.settings.insert(String::new(), "\0\u{10ffff}".into());
+    hostile.push(odd);
+    for header in hostile {
+        let record = write(&header, &[]);
+        assert_eq!(
+            Reader::open(&record[..]).expect("odd, not wrong").header(),
+            &header
+        );
+        for at in (0..record.len()).step_by(record.len() / 300) {
+            let mut damaged = record.clone();
+            damaged[at] = !damaged[at];
+            exhaust(&damaged);
+        }
+    }
+}
+
+#[test]
+fn items_that_types_allow_and_sense_does_not_are_errors() {
+    let record = write(&header(), &every_item());
+    let bad = unchecked(&replaced(&record, "\"end\":32768", "\"end\":4096 "));
+    let said = error_of(&bad);
+    assert!(said.contains("backward"), "{said}");
+    let bad = unchecked(&replaced(&record, "\"pid\":12", "\"pid\":-1"));
+    let said = error_of(&bad);
+    assert!(said.contains("does not parse"), "{said}");
+}
+
+fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
+    proptest::collection::vec((any::<usize>(), any::<u8>()), 1..8)
+}
+
+fn damaged(mut bytes: Vec<u8>, damage: &[(usize, u8)]) -> Vec<u8> {
+    for (at, byte) in damage {
+        let length = bytes.len();
+        bytes[at % length] = *byte;
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn damaged_records_never_panic(damage in damage()) {
+        exhaust(&damaged(write(&header(), &every_item()), &damage));
+    }
+
+    #[test]
+    fn damage_that_no_checksum_sees_never_panics(damage in damage()) {
+        exhaust(&damaged(unchecked(&write(&header(), &every_item())), &damage));
+    }
+
+    #[test]
+    fn damaged_page_records_never_panic(damage in damage()) {
+        let items = [scan(0, "AAi Ai"), scan(1, "i ?."), scan(2, "AiA?")];
+        exhaust(&damaged(unchecked(&write(&page_header(), &items)), &damage));
+    }
+
+    #[test]
+    fn any_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600), tail: bool) {
+        let mut record = if tail { write(&header(), &[]) } else { Vec::new() };
+        if tail {
+            record.truncate(record.len() - 8);
+        }
+        record.extend(bytes);
+        exhaust(&record);
+    }
+}

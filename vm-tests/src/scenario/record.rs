@@ -1,0 +1,205 @@
+//! Isotherm's answer against the truth, on each kernel, page-table depth and node.
+
+use std::time::Duration;
+
+use super::workload::{self, SCATTERED, SLOW, STAIRS, Workload};
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::VmOutput;
+
+/// How long each recording takes.
+const SECONDS: u32 = 26;
+/// What the region sampler is to reach here; measured values stand in docs/vm-tests.md.
+const LEAST: f64 = 0.9;
+
+/// `record`: every way of recording, on a scattered hot set.
+pub(super) fn scattered() -> Scenario {
+    Scenario {
+        name: "record",
+        about: "records a scattered hot set in each mode; precision and recall are checked",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: |kernel| {
+            let modes = [
+                (
+                    "pages",
+                    "--pages --max-stall 1s --aggregation-interval 2s".to_owned(),
+                ),
+                ("regions", SLOW.to_owned()),
+                ("faithful", format!("--faithful {SLOW}")),
+                ("tables", "--cpu-budget 20%".to_owned()),
+            ];
+            compare(kernel, &SCATTERED, "scattered, 16 of 128 MiB", &modes)
+        },
+    }
+}
+
+/// `record-stairs`: what is hot changes while it is recorded.
+pub(super) fn stairs() -> Scenario {
+    Scenario {
+        name: "record-stairs",
+        about: "records stairs: four regions hot one after the other",
+        kernels: &Kernel::ALL,
+        long: true,
+        run: |kernel| {
+            let modes = [
+                ("regions", SLOW.to_owned()),
+                ("tables", "--cpu-budget 20%".to_owned()),
+            ];
+            compare(kernel, &STAIRS, "stairs, 4 x 16 MiB", &modes)
+        },
+    }
+}
+
+/// `record-five-levels`: the target's memory lies above 47 bits.
+pub(super) fn five_levels() -> Scenario {
+    Scenario {
+        name: "record-five-levels",
+        about: "records memory above 47 bits under five levels of page tables",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: five,
+    }
+}
+
+/// `record-node`: physical memory of one node.
+pub(super) fn node() -> Scenario {
+    Scenario {
+        name: "record-node",
+        about: "records the physical memory of node 1 of two (record --physical --node 1)",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: physical,
+    }
+}
+
+fn compare(
+    kernel: Kernel,
+    workload: &Workload,
+    title: &str,
+    modes: &[(&str, String)],
+) -> Result<Report, VmError> {
+    // Every phase of the stairs is to be seen to its end, and then some.
+    let seconds = if matches!(workload, Workload::Exercise(c) if c.contains("three")) {
+        80
+    } else {
+        SECONDS
+    };
+    let mut script = workload.start_anywhere();
+    for (name, options) in modes {
+        script += &workload::record(name, &format!("{options} --pid $target"), seconds);
+    }
+    let limit = Duration::from_secs(60 + modes.len() as u64 * (u64::from(seconds) + 20));
+    let output = workload.vm(kernel, &script, limit)?.run_ok()?;
+    report(&output, title, modes)
+}
+
+/// One line for each mode, each judged.
+fn report(output: &VmOutput, title: &str, modes: &[(&str, String)]) -> Result<Report, VmError> {
+    let truth = workload::truth(output)?;
+    let mut report = Report::default();
+    workload::heading(&mut report, title);
+    let mut scores = Vec::new();
+    for (name, _) in modes {
+        let snapshots = workload::snapshots(output, name)?;
+        let accuracy = workload::accuracy(name, &snapshots, &truth)?;
+        workload::row(&mut report, name, &accuracy);
+        scores.push((*name, accuracy));
+    }
+    for (name, accuracy) in scores {
+        // A page that was looked at in one interval and touched in it is exact, not a rate.
+        let score = if name == "pages" {
+            accuracy.any
+        } else {
+            accuracy.quarter
+        };
+        workload::require(&report, name, score, LEAST)?;
+    }
+    Ok(report)
+}
+
+fn five(kernel: Kernel) -> Result<Report, VmError> {
+    let modes = [
+        (
+            "pages",
+            "--pages --max-stall 1s --aggregation-interval 2s".to_owned(),
+        ),
+        ("regions", SLOW.to_owned()),
+    ];
+    let workload = Workload::High;
+    let mut script = workload.start_anywhere();
+    for (name, options) in &modes {
+        script += &workload::record(name, &format!("{options} --pid $target"), SECONDS);
+    }
+    let output = workload
+        .vm(kernel, &script, Duration::from_mins(3))?
+        .cpu("max,la57=on")
+        .run_ok()?;
+    let high = workload::truth(&output)?
+        .iter()
+        .flat_map(|episode| &episode.temperature.hot)
+        .all(|heat| heat.range.start >> 47 > 0);
+    ensure(high, || {
+        "the workload's memory lies below 47 bits".to_owned()
+    })?;
+    report(&output, "five levels, 16 of 64 MiB", &modes)
+}
+
+fn physical(kernel: Kernel) -> Result<Report, VmError> {
+    product::isotherm_with("record", &["--physical", "--node"])?;
+    let workload = SCATTERED;
+    // Memory comes from the node of the processor that touches it first: the second one's here.
+    // The workload's frames stay where they are, as it runs where they are.
+    let script = format!(
+        "{}{}{}vm-guest frames --pid $target --truth /out/truth.jsonl --out /out/frames.jsonl || exit 1\n\
+         cat /proc/zoneinfo >/out/zoneinfo\n",
+        workload.start(2),
+        workload::record("node1", &format!("--physical --node 1 {SLOW}"), SECONDS),
+        workload::record("node0", &format!("--physical --node 0 {SLOW}"), 10),
+    );
+    let output = workload
+        .vm(kernel, &script, Duration::from_mins(4))?
+        .numa_nodes(2)
+        .run_ok()?;
+    let truth = workload::truth_in(&output, "frames.jsonl")?;
+    let on_node_1 = workload::snapshots(&output, "node1")?;
+    let on_node_0 = workload::snapshots(&output, "node0")?;
+
+    let mut report = Report::default();
+    let accuracy = workload::accuracy("node1", &on_node_1, &truth)?;
+    workload::heading(&mut report, "physical, node 1 of 2");
+    workload::row(&mut report, "regions", &accuracy);
+    let last = |snapshots: &[isotherm_engine::Snapshot]| {
+        let regions = snapshots
+            .last()
+            .map(|s| s.regions.as_slice())
+            .unwrap_or_default();
+        regions
+            .first()
+            .zip(regions.last())
+            .map(|(a, z)| (a.range.start, z.range.end))
+    };
+    let (Some(zero), Some(one)) = (last(&on_node_0), last(&on_node_1)) else {
+        return Err(VmError::Wrong(
+            "a record of a node holds no regions".to_owned(),
+        ));
+    };
+    report.say(format!(
+        "node 0 is {:#x}-{:#x}, node 1 is {:#x}-{:#x}",
+        zero.0, zero.1, one.0, one.1
+    ));
+    ensure(zero.1 <= one.0, || {
+        format!("the nodes' regions overlap\n{report}")
+    })?;
+    let inside = truth
+        .iter()
+        .flat_map(|episode| &episode.temperature.hot)
+        .all(|heat| heat.range.start >= one.0 && heat.range.end <= one.1);
+    ensure(inside, || {
+        format!("the workload's frames are not all on node 1\n{report}")
+    })?;
+    workload::require(&report, "node 1", accuracy.quarter, LEAST)?;
+    Ok(report)
+}

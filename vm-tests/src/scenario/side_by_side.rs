@@ -1,0 +1,96 @@
+//! Kernel DAMON and Isotherm on the same workload, one after the other, judged by the same metric.
+//!
+//! Kernel DAMON clears accessed bits without flushing the TLB. Hardware evicts its few entries
+//! within milliseconds; an emulator keeps an entry until the address space is switched, and sets no
+//! accessed bit as long as it has one. So DAMON is shown twice: with the TLB left alone, and with
+//! something waking on the workload's processor every millisecond, which switches address spaces.
+//! Isotherm clears through MADV_COLD, which flushes, and needs no such help.
+
+use std::time::Duration;
+
+use isotherm_engine::Snapshot;
+
+use super::workload::{self, SCATTERED, SLOW};
+use super::{Report, Scenario};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::vm::VmOutput;
+
+/// `side-by-side`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "side-by-side",
+        about: "kernel DAMON (vaddr, sysfs; TLB flushed or not) and Isotherm on the same workload",
+        kernels: &[Kernel::Debian612],
+        long: false,
+        run,
+    }
+}
+
+/// How long each watches.
+const SECONDS: u32 = 30;
+
+/// Shell that records `$target` with kernel DAMON into /out/NAME.jsonl.
+fn damon(name: &str, flush: bool) -> String {
+    let record = format!(
+        "taskset 2 vm-guest kdamond --pid $target --seconds {SECONDS} --out /out/{name}.jsonl || exit 1\n"
+    );
+    if flush {
+        format!("taskset 1 vm-guest wake &\nwaker=$!\n{record}kill $waker\n")
+    } else {
+        record
+    }
+}
+
+fn damon_snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
+    let wrong = |e| VmError::Wrong(format!("{name}.jsonl: {e}"));
+    let text = output.text(&format!("{name}.jsonl"))?;
+    text.lines()
+        .map(|line| serde_json::from_str(line).map_err(wrong))
+        .collect()
+}
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let isotherm = [
+        (
+            "faithful",
+            "Isotherm, faithful",
+            format!("--faithful {SLOW}"),
+        ),
+        ("regions", "Isotherm, clusters and more", SLOW.to_owned()),
+    ];
+    let mut script = SCATTERED.start_anywhere();
+    script += &damon("alone", false);
+    script += &damon("flushed", true);
+    for (name, _, options) in &isotherm {
+        script += &workload::record(name, &format!("{options} --pid $target"), SECONDS);
+    }
+    let output = SCATTERED
+        .vm(kernel, &script, Duration::from_mins(5))?
+        .run_ok()?;
+
+    let truth = workload::truth(&output)?;
+    let mut report = Report::default();
+    workload::heading(&mut report, "scattered, 16 of 128 MiB");
+    let mut flushed = None;
+    for (name, label) in [
+        ("alone", "kernel DAMON, TLB left alone"),
+        ("flushed", "kernel DAMON, TLB flushed"),
+    ] {
+        let accuracy = workload::accuracy(label, &damon_snapshots(&output, name)?, &truth)?;
+        workload::row(&mut report, label, &accuracy);
+        flushed = Some(accuracy);
+    }
+    let mut scores = vec![("kernel DAMON, TLB flushed", flushed, 0.6)];
+    for (name, label, _) in &isotherm {
+        let accuracy = workload::accuracy(label, &workload::snapshots(&output, name)?, &truth)?;
+        workload::row(&mut report, label, &accuracy);
+        scores.push((label, Some(accuracy), 0.9));
+    }
+    for (label, accuracy, least) in scores {
+        if let Some(accuracy) = accuracy {
+            workload::require(&report, label, accuracy.quarter, least)?;
+        }
+    }
+    Ok(report)
+}

@@ -1,0 +1,177 @@
+//! What the recording scenarios share: workloads of known truth, ways to record them, one metric.
+//!
+//! Everything stands as shell lines, since it runs in the guest. The workload is pinned to one
+//! processor and the recorder to the other. Intervals are 100 ms and 2 s: what takes microseconds
+//! on hardware takes up to milliseconds here.
+
+use std::time::Duration;
+
+use isotherm_engine::{Nanos, Snapshot};
+use isotherm_exercise::accuracy::{Accuracy, Score, Settle, judge};
+use isotherm_exercise::truth::{self, Episode};
+use isotherm_record::Reader;
+
+use super::{Report, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::{Vm, VmOutput};
+
+/// A workload in the guest: writes its truth to /out/truth.jsonl, and runs until it is killed.
+pub(super) enum Workload {
+    /// `isotherm exercise` with this configuration.
+    Exercise(&'static str),
+    /// A hot quarter of memory that lies above 47 bits (`vm-guest hot`).
+    High,
+}
+
+/// A hot eighth of 128 MiB, in pieces of 4 MiB here and there.
+pub(super) const SCATTERED: Workload = Workload::Exercise(
+    "heap, 128MiB\n\nserve\n600000\nheap, 1, 64, 1, rw, hot=16MiB piece=4MiB seed=1\n",
+);
+
+/// Four regions of 16 MiB, one hot after the other for 20 s each.
+pub(super) const STAIRS: Workload = Workload::Exercise(
+    "a, 16MiB\nb, 16MiB\nc, 16MiB\nd, 16MiB\n\none\n20000\na, 0, 1024, 1\n\ntwo\n20000\nb, 0, 1024, 1\n\n\
+     three\n20000\nc, 0, 1024, 1\n\nfour\n20000\nd, 0, 1024, 1\n",
+);
+
+/// Regions take a few aggregations to find their shape, and so does each new phase.
+const SETTLE: Settle = Settle {
+    record: Nanos::from_millis(8_000),
+    phase: Nanos::from_millis(8_000),
+};
+
+impl Workload {
+    /// Starts it on the processor of `mask` with huge pages off, waits until its memory is there,
+    /// and names its process `$target`.
+    pub(super) fn start(&self, mask: u32) -> String {
+        let command = match self {
+            Self::Exercise(_) => {
+                "isotherm exercise --quiet --repeat 0 --hugepages never --truth /out/truth.jsonl /workload.cfg"
+            }
+            Self::High => "vm-guest hot --high --truth /out/truth.jsonl",
+        };
+        format!(
+            "taskset {mask:x} {command} &\n\
+             target=$!\n\
+             waited=0\n\
+             until grep -q start /out/truth.jsonl 2>/dev/null; do\n\
+             sleep 0.1; waited=$((waited + 1))\n\
+             [ $waited -lt 600 ] || {{ echo the workload does not start; exit 1; }}\n\
+             done\n"
+        )
+    }
+
+    /// Starts it where nothing else matters.
+    pub(super) fn start_anywhere(&self) -> String {
+        self.start(1)
+    }
+
+    /// A machine that has what it needs, to run `script` in with nothing beside it.
+    pub(super) fn vm(&self, kernel: Kernel, script: &str, limit: Duration) -> Result<Vm, VmError> {
+        let isotherm = product::isotherm_with("record", &["--duration", "--pid", "--faithful"])?;
+        product::isotherm_with("exercise", &["--truth"])?;
+        let config = match self {
+            Self::Exercise(config) => config,
+            Self::High => "",
+        };
+        Ok(Vm::new(kernel)
+            .program(isotherm, "isotherm")
+            .program(product::guest_tool()?, "vm-guest")
+            .text("/workload.cfg", config)
+            .script(script)
+            .timeout(limit)
+            .alone())
+    }
+}
+
+/// Shell that records with `options` for so many seconds into /out/NAME.isotherm.
+pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
+    format!(
+        "taskset 2 isotherm record --json -o /out/{name}.isotherm --duration {seconds}s {options} >/out/{name}.json || \
+         {{ echo recording {name} failed; exit 1; }}\n\
+         kill -0 $target || {{ echo the workload died under {name}; exit 1; }}\n"
+    )
+}
+
+/// The intervals for emulation.
+pub(super) const SLOW: &str =
+    "--sample-interval 100ms --aggregation-interval 2s --update-interval 10s";
+
+/// What the workload wrote about itself.
+pub(super) fn truth(output: &VmOutput) -> Result<Vec<Episode>, VmError> {
+    truth_in(output, "truth.jsonl")
+}
+
+/// The same from another file.
+pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>, VmError> {
+    truth::read(output.bytes(file)?).map_err(|e| VmError::Wrong(format!("{file}: {e}")))
+}
+
+/// The snapshots of a record that came back.
+pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
+    let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{name}.isotherm: {e}"));
+    let bytes = output.bytes(&format!("{name}.isotherm"))?;
+    let mut reader = Reader::open(bytes).map_err(|e| wrong(&e))?;
+    let snapshots = reader
+        .snapshots()
+        .collect::<Result<_, _>>()
+        .map_err(|e| wrong(&e))?;
+    match reader.truncated() {
+        None => Ok(snapshots),
+        Some(cut) => Err(wrong(&cut)),
+    }
+}
+
+/// Judges snapshots; too few of them are an error.
+pub(super) fn accuracy(
+    name: &str,
+    snapshots: &[Snapshot],
+    truth: &[Episode],
+) -> Result<Accuracy, VmError> {
+    let accuracy = judge(snapshots, truth, SETTLE);
+    ensure(accuracy.snapshots >= 3, || {
+        format!(
+            "{name}: only {} of {} snapshots can be judged",
+            accuracy.snapshots,
+            snapshots.len()
+        )
+    })?;
+    Ok(accuracy)
+}
+
+/// The table's heading.
+pub(super) fn heading(report: &mut Report, title: &str) {
+    report.say(format!(
+        "{title:<34} precision  recall  (any access: prec.  recall)  regions  snapshots  unknown"
+    ));
+}
+
+/// One line of the table. "Hot" is an access rate of at least a quarter.
+pub(super) fn row(report: &mut Report, name: &str, a: &Accuracy) {
+    let share = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
+    report.say(format!(
+        "{name:<34} {:>9} {:>7} {:>19} {:>7}  {:>7.0} {:>10} {:>7.1}%",
+        share(a.quarter.precision()),
+        share(a.quarter.recall()),
+        share(a.any.precision()),
+        share(a.any.recall()),
+        a.regions_mean,
+        a.snapshots,
+        100.0 * a.unknown_share,
+    ));
+}
+
+/// Fails unless both precision and recall reach `least`.
+pub(super) fn require(
+    report: &Report,
+    name: &str,
+    score: Score,
+    least: f64,
+) -> Result<(), VmError> {
+    let good = |value: Option<f64>| value.is_some_and(|v| v >= least);
+    ensure(good(score.precision()) && good(score.recall()), || {
+        format!("{name}: precision and recall are to be at least {least}\n{report}")
+    })
+}

@@ -1,0 +1,60 @@
+//! The product inside the kernels.
+
+use isotherm_vm_tests::{Kernel, scenario::test};
+
+#[test]
+fn doctor_on_6_1() {
+    test("doctor", Kernel::Debian61);
+}
+
+#[test]
+fn doctor_on_6_12() {
+    test("doctor", Kernel::Debian612);
+}
+
+#[test]
+fn record_on_6_1() {
+    test("record", Kernel::Debian61);
+}
+
+#[test]
+fn record_on_6_12() {
+    test("record", Kernel::Debian612);
+}
+
+#[test]
+fn record_five_levels_on_6_1() {
+    test("record-five-levels", Kernel::Debian61);
+}
+
+#[test]
+fn record_five_levels_on_6_12() {
+    test("record-five-levels", Kernel::Debian612);
+}
+
+#[test]
+fn record_node_on_6_1() {
+    test("record-node", Kernel::Debian61);
+}
+
+#[test]
+fn record_node_on_6_12() {
+    test("record-node", Kernel::Debian612);
+}
+
+#[test]
+fn side_by_side_on_6_12() {
+    test("side-by-side", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn record_stairs_on_6_1() {
+    test("record-stairs", Kernel::Debian61);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn record_stairs_on_6_12() {
+    test("record-stairs", Kernel::Debian612);
+}

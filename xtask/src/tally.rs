@@ -1,0 +1,251 @@
+//! Counts tests in what test programs print.
+//!
+//! Problem: a test that lacks what it needs must be seen as skipped, but Rust's test harness knows
+//! only passed, failed and ignored. Such a test prints `SKIP <test>: <reason>` and returns, and the
+//! harness calls it passed.
+//!
+//! Approach: the harness runs with `--show-output`, which prints what a test said under
+//! `---- <test> stdout ----`. A test with a SKIP line there moves from passed to skipped, however
+//! many such lines it printed. Output that says `N passed, N failed, N skipped` (a script's, or
+//! pytest's, whose words come in another order) is believed as it is.
+//!
+//! Limits: a SKIP line printed outside of a test's own thread is taken for a test of that name.
+
+use std::collections::BTreeMap;
+
+/// How a suite's tests went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Tests that ran and passed.
+    pub(crate) passed: u64,
+    /// Tests that failed.
+    pub(crate) failed: u64,
+    /// Tests that did not run, each with its reason.
+    pub(crate) skipped: Vec<String>,
+    /// The names of those that failed, as far as they are known.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Tally {
+    /// Counts what a test program printed.
+    pub(crate) fn read(output: &str) -> Self {
+        let mut reader = Reader::default();
+        for line in output.lines() {
+            reader.line(line);
+        }
+        reader.finish()
+    }
+
+    /// A single check, which the program's exit code alone decides.
+    pub(crate) fn single(name: &str, success: bool) -> Self {
+        let mut tally = Self::default();
+        if success {
+            tally.passed = 1;
+        } else {
+            tally.fail(name);
+        }
+        tally
+    }
+
+    /// Notes one more failure.
+    pub(crate) fn fail(&mut self, name: &str) {
+        self.failed += 1;
+        self.failures.push(name.to_owned());
+    }
+
+    /// Whether nothing at all was counted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passed == 0 && self.failed == 0 && self.skipped.is_empty()
+    }
+
+    /// Adds another suite's counts.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped.extend(other.skipped);
+        self.failures.extend(other.failures);
+    }
+}
+
+/// What has been read so far.
+#[derive(Default)]
+struct Reader {
+    tally: Tally,
+    /// The test whose output is being shown.
+    section: Option<String>,
+    /// Whether these are the sections of tests that failed: their SKIP lines count for nothing.
+    in_failures: bool,
+    /// SKIP lines of the test binary being read: by test, or by the name in the line.
+    skips: BTreeMap<String, String>,
+    /// The last line of totals that was not cargo's.
+    script: Option<(u64, u64, u64)>,
+    /// Whether cargo printed any result.
+    is_cargo: bool,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str) {
+        if let Some(name) = section(line) {
+            self.section = Some(name.to_owned());
+        } else if matches!(line.trim(), "successes:" | "failures:") {
+            self.section = None;
+            self.in_failures = line.trim() == "failures:";
+        } else if let Some(skip) = line.trim_start().strip_prefix("SKIP ") {
+            if self.in_failures {
+                return;
+            }
+            let name = skip.split_once(':').map_or(skip, |(name, _)| name);
+            let test = self.section.clone().unwrap_or_else(|| name.to_owned());
+            self.skips.entry(test).or_insert_with(|| skip.to_owned());
+        } else if let Some(ignored) = ignored(line) {
+            self.tally.skipped.push(ignored);
+        } else if let Some(name) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.tally.failures.push(name.to_owned());
+        } else if let Some(totals) = line.strip_prefix("test result: ") {
+            self.end_of_binary(totals);
+        } else if let Some(passed) = number_before(line, "passed") {
+            let count = |word| number_before(line, word).unwrap_or(0);
+            self.script = Some((passed, count("failed") + count("error"), count("skipped")));
+        }
+    }
+
+    /// A binary's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+    fn end_of_binary(&mut self, totals: &str) {
+        self.is_cargo = true;
+        self.section = None;
+        self.in_failures = false;
+        let skips = std::mem::take(&mut self.skips);
+        let passed = number_before(totals, "passed").unwrap_or(0);
+        self.tally.passed += passed.saturating_sub(skips.len() as u64);
+        self.tally.failed += number_before(totals, "failed").unwrap_or(0);
+        self.tally.skipped.extend(skips.into_values());
+    }
+
+    fn finish(mut self) -> Tally {
+        if let (Some((passed, failed, skipped)), false) = (self.script, self.is_cargo) {
+            self.tally.passed = passed;
+            self.tally.failed = failed;
+            self.tally.skipped = self.skips.into_values().collect();
+            // A script may count a skip without a SKIP line; the count must not shrink for it.
+            while (self.tally.skipped.len() as u64) < skipped {
+                self.tally.skipped.push("no reason given".to_owned());
+            }
+        }
+        self.tally
+    }
+}
+
+/// `---- name stdout ----`
+fn section(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?
+        .strip_suffix(" ----")?
+        .strip_suffix(" stdout")
+}
+
+/// `test name ... ignored, reason`
+fn ignored(line: &str) -> Option<String> {
+    let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
+    let reason = reason.trim_start_matches(", ");
+    Some(if reason.is_empty() {
+        format!("{name}: ignored")
+    } else {
+        format!("{name}: {reason}")
+    })
+}
+
+/// The number in `12 passed` or `12 passed;`.
+fn number_before(line: &str, word: &str) -> Option<u64> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    words.windows(2).find_map(|pair| {
+        let name = pair[1].trim_end_matches([',', ';', '.']);
+        // pytest says `1 error` and `2 errors`.
+        (name.trim_end_matches('s') == word)
+            .then(|| pair[0].parse().ok())
+            .flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(output: &str, passed: u64, failed: u64, skipped: &[&str]) {
+        let tally = Tally::read(output);
+        assert_eq!(
+            (tally.passed, tally.failed, tally.skipped),
+            (
+                passed,
+                failed,
+                skipped.iter().map(|&s| s.to_owned()).collect()
+            )
+        );
+    }
+
+    const OK: &str = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+
+    #[test]
+    fn results_of_all_binaries_add_up() {
+        check(&format!("{OK}\nwarning: 4 passed by\n{OK}\n"), 6, 0, &[]);
+    }
+
+    #[test]
+    fn a_test_that_says_skip_is_not_passed_however_often_it_says_so() {
+        let output = format!(
+            "running 3 tests\n\nsuccesses:\n\n---- a::b stdout ----\nSKIP b: no BPF\nSKIP b: no swap\n\
+             \n\nsuccesses:\n    a::b\n    c\n\n{OK}\n"
+        );
+        check(&output, 2, 0, &["b: no BPF"]);
+    }
+
+    #[test]
+    fn a_skip_from_another_thread_counts_once() {
+        check(
+            &format!("SKIP vm on 6.1: no QEMU\n{OK}\n"),
+            2,
+            0,
+            &["vm on 6.1: no QEMU"],
+        );
+    }
+
+    #[test]
+    fn ignored_tests_are_skipped_with_their_reason() {
+        let output = "test slow ... ignored, takes an hour\ntest other ... ignored\n\
+                      test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured";
+        check(output, 1, 0, &["slow: takes an hour", "other: ignored"]);
+    }
+
+    #[test]
+    fn failures_are_counted_and_named() {
+        let output = "test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nSKIP b: half\n\n\
+                      test result: FAILED. 1 passed; 1 failed; 0 ignored";
+        let tally = Tally::read(output);
+        assert_eq!(
+            (tally.passed, tally.failed, tally.failures),
+            (1, 1, vec!["b".to_owned()])
+        );
+    }
+
+    #[test]
+    fn scripts_and_pytest_are_believed() {
+        check(
+            "SKIP damo: no PyPI\n4 passed, 1 failed, 1 skipped\n",
+            4,
+            1,
+            &["damo: no PyPI"],
+        );
+        check(
+            "=== 1 failed, 4 passed, 1 skipped, 2 errors in 0.1s ===\n",
+            4,
+            3,
+            &["no reason given"],
+        );
+    }
+
+    #[test]
+    fn silence_counts_nothing() {
+        assert!(Tally::read("error: could not compile\n").is_empty());
+    }
+}

@@ -1,0 +1,345 @@
+//! The rules of the house that neither rustc nor clippy checks.
+//!
+//! - the picture of the crates in ARCHITECTURE.md holds: [`ROOMS`] says who may import whom, and
+//!   `cargo metadata` says who does;
+//! - only `linux` contains `unsafe` (and the file of the test guest that [`ROOMS`] names);
+//! - a file has at most [`LINES_MAX`] lines and opens by saying what it is for;
+//! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
+//!
+//! Function lengths are clippy's `too_many_lines`, set in the `clippy.toml` files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+/// A crate of the workspace and the rules for it.
+struct Room {
+    name: &'static str,
+    /// The workspace crates that it may import.
+    may_import: &'static [&'static str],
+    /// Where in it `unsafe` may stand: under this path, if anywhere.
+    unsafe_under: Option<&'static str>,
+}
+
+/// The picture: the single source of who may import whom. A crate that is not here fails.
+const ROOMS: &[Room] = &[
+    room("isotherm-engine", &[]),
+    Room {
+        name: "isotherm-linux",
+        may_import: &["isotherm-engine"],
+        unsafe_under: Some(""),
+    },
+    room("isotherm-record", &["isotherm-engine"]),
+    room("isotherm-exercise", &["isotherm-engine"]),
+    room(
+        "isotherm",
+        &[
+            "isotherm-engine",
+            "isotherm-linux",
+            "isotherm-record",
+            "isotherm-exercise",
+        ],
+    ),
+    // It judges the product from outside, so of its insides it sees the formats only.
+    Room {
+        name: "isotherm-vm-tests",
+        may_import: &["isotherm-engine", "isotherm-record"],
+        // The guest's own tool maps memory at chosen addresses.
+        unsafe_under: Some("src/bin/vm-guest/memory.rs"),
+    },
+    // Its benches measure the engine and the probes by themselves.
+    room(
+        "xtask",
+        &[
+            "isotherm-engine",
+            "isotherm-linux",
+            "isotherm-record",
+            "isotherm-exercise",
+        ],
+    ),
+];
+
+const fn room(name: &'static str, may_import: &'static [&'static str]) -> Room {
+    Room {
+        name,
+        may_import,
+        unsafe_under: None,
+    }
+}
+
+/// More than this and a file has two subjects.
+const LINES_MAX: usize = 600;
+
+/// What must not be committed. In two halves, so that this file does not find itself.
+const UNFINISHED: &[&str] = &[
+    concat!("todo", "!("),
+    concat!("unimplemented", "!("),
+    concat!("dbg", "!("),
+];
+
+/// The part of `cargo metadata` that is looked at.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// Set for crates of the workspace.
+    path: Option<PathBuf>,
+}
+
+pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
+    let metadata = metadata(root)?;
+    let mut faults = picture_faults(&metadata);
+    let mut nr_files = 0;
+    for package in &metadata.packages {
+        let directory = package
+            .manifest_path
+            .parent()
+            .context("a manifest lies in a directory")?;
+        let unsafe_under = find_room(&package.name).and_then(|room| room.unsafe_under);
+        for path in rust_files(directory)? {
+            let source = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let shown = path.strip_prefix(root).unwrap_or(&path);
+            let shown = shown.display().to_string();
+            let may_be_unsafe = unsafe_under.is_some_and(|p| path.starts_with(directory.join(p)));
+            faults.extend(file_faults(&shown, &source, may_be_unsafe));
+            nr_files += 1;
+        }
+    }
+    for fault in &faults {
+        println!("{fault}");
+    }
+    if faults.is_empty() {
+        println!("tidy: {nr_files} files are in order");
+        Ok(ExitCode::SUCCESS)
+    } else {
+        println!("tidy: {} faults in {nr_files} files", faults.len());
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+fn metadata(root: &Path) -> anyhow::Result<Metadata> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["metadata", "--format-version=1", "--no-deps"])
+        .current_dir(root)
+        .output()
+        .context("cannot run cargo metadata")?;
+    if !output.status.success() {
+        bail!(
+            "cargo metadata failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata printed")
+}
+
+fn find_room(name: &str) -> Option<&'static Room> {
+    ROOMS.iter().find(|room| room.name == name)
+}
+
+/// Imports that the picture does not allow.
+fn picture_faults(metadata: &Metadata) -> Vec<String> {
+    let mut faults = Vec::new();
+    for package in &metadata.packages {
+        let Some(room) = find_room(&package.name) else {
+            faults.push(format!(
+                "{}: this crate is not in the picture; add it to ROOMS in xtask/src/tidy.rs and to \
+                 ARCHITECTURE.md",
+                package.name
+            ));
+            continue;
+        };
+        for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
+            if !room.may_import.contains(&dependency.name.as_str()) {
+                faults.push(format!(
+                    "{}: imports {}, which the picture in ARCHITECTURE.md does not allow",
+                    package.name, dependency.name
+                ));
+            }
+        }
+    }
+    faults
+}
+
+/// What is wrong with one file.
+fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
+    let mut faults = Vec::new();
+    let nr_lines = source.lines().count();
+    if nr_lines > LINES_MAX {
+        faults.push(format!(
+            "{path}: {nr_lines} lines; at most {LINES_MAX}, split it by subject"
+        ));
+    }
+    if !source.starts_with("//!") {
+        faults.push(format!(
+            "{path}:1: does not open with `//!`: say what the file is for"
+        ));
+    }
+    for (number, line) in source.lines().enumerate() {
+        let code = code_of(line);
+        let at = format!("{path}:{}", number + 1);
+        if !may_be_unsafe && has_word(code, "unsafe") {
+            faults.push(format!("{at}: unsafe code belongs to crates/linux"));
+        }
+        for word in UNFINISHED {
+            if code.contains(word) {
+                faults.push(format!(
+                    "{at}: `{}` is not to be committed",
+                    &word[..word.len() - 1]
+                ));
+            }
+        }
+    }
+    faults
+}
+
+/// The line without its comment. A `//` inside a string ends it too early, which can only hide what
+/// stands behind it on that line.
+fn code_of(line: &str) -> &str {
+    line.split("//").next().unwrap_or(line)
+}
+
+/// Whether `word` stands in `code` as the keyword: before a block, a function, an impl or a trait.
+fn has_word(code: &str, word: &str) -> bool {
+    let words: Vec<&str> = code
+        .split(|c: char| c.is_whitespace() || c == '(')
+        .filter(|w| !w.is_empty())
+        .collect();
+    words
+        .windows(2)
+        .any(|pair| pair[0] == word && ["{", "fn", "impl", "trait", "extern"].contains(&pair[1]))
+        || words.last() == Some(&word)
+}
+
+/// Every `.rs` file under a crate, but for what was generated.
+fn rust_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
+        let entries = fs::read_dir(&directory)
+            .with_context(|| format!("cannot list {}", directory.display()))?;
+        for entry in entries {
+            let path = entry
+                .with_context(|| format!("cannot list {}", directory.display()))?
+                .path();
+            if path.is_dir() {
+                let name = path.file_name().unwrap_or_default();
+                if name != "target" && name != "cache" {
+                    pending.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_file(source: &str, faults: &[&str]) {
+        assert_eq!(file_faults("f.rs", source, false), faults, "{source}");
+    }
+
+    fn package(name: &str, imports: &[&str]) -> Metadata {
+        let dependencies = imports
+            .iter()
+            .map(|name| Dependency {
+                name: (*name).to_owned(),
+                path: name.starts_with("isotherm").then(PathBuf::new),
+            })
+            .collect();
+        Metadata {
+            packages: vec![Package {
+                name: name.to_owned(),
+                manifest_path: PathBuf::new(),
+                dependencies,
+            }],
+        }
+    }
+
+    #[test]
+    fn imports_against_the_picture_are_faults() {
+        let faults = |name, imports: &[&str]| picture_faults(&package(name, imports));
+        assert_eq!(
+            faults("isotherm-record", &["isotherm-engine", "serde"]).len(),
+            0
+        );
+        assert_eq!(
+            faults("isotherm-record", &["isotherm-linux"]),
+            [
+                "isotherm-record: imports isotherm-linux, which the picture in ARCHITECTURE.md does not allow"
+            ]
+        );
+        assert_eq!(faults("isotherm-engine", &["isotherm-record"]).len(), 1);
+        assert_eq!(faults("isotherm-unheard-of", &[]).len(), 1);
+    }
+
+    #[test]
+    fn the_picture_has_no_circle() {
+        // Each room imports only rooms that stand above it in the table.
+        for (index, room) in ROOMS.iter().enumerate() {
+            for import in room.may_import {
+                assert!(
+                    ROOMS[..index].iter().any(|above| above.name == *import),
+                    "{} imports {import}",
+                    room.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_says_what_it_is_for() {
+        check_file("//! For.\nfn a() {}\n", &[]);
+        check_file(
+            "fn a() {}\n",
+            &["f.rs:1: does not open with `//!`: say what the file is for"],
+        );
+    }
+
+    #[test]
+    fn unsafe_is_found_as_code_only() {
+        let fault = &["f.rs:2: unsafe code belongs to crates/linux"];
+        check_file("//! For.\nlet x = unsafe { *p };\n", fault);
+        check_file("//! For.\nlet x = f(unsafe { *p });\n", fault);
+        check_file("//! For.\nunsafe fn a() {}\n", fault);
+        check_file("//! For.\nlet x = unsafe\n", fault);
+        check_file("//! For.\n#![forbid(unsafe_code)]\n// unsafe {\n", &[]);
+        check_file("//! For.\nlet s = \"an unsafe speed\";\n", &[]);
+        assert!(file_faults("f.rs", "//! For.\nunsafe { a() }\n", true).is_empty());
+    }
+
+    #[test]
+    fn unfinished_work_is_found() {
+        let line = format!("//! For.\nfn a() {{ {}) }}\n", UNFINISHED[0]);
+        check_file(&line, &["f.rs:2: `todo!` is not to be committed"]);
+    }
+
+    #[test]
+    fn a_file_ends_at_six_hundred_lines() {
+        let just = format!("//! For.\n{}", "a\n".repeat(LINES_MAX - 1));
+        check_file(&just, &[]);
+        check_file(
+            &format!("{just}a\n"),
+            &["f.rs: 601 lines; at most 600, split it by subject"],
+        );
+    }
+}
