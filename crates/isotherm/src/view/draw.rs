@@ -131,7 +131,8 @@ fn heat_bar(frame: &mut Frame<'_>, area: Rect, target: &Target) {
         } else {
             String::new()
         };
-        labels += &format!("{label:width$}");
+        labels.push_str(&label);
+        labels.push_str(&" ".repeat(width - label.chars().count()));
     }
     let lines = vec![Line::from(spans), Line::styled(labels, dim())];
     frame.render_widget(Paragraph::new(lines), inner);
