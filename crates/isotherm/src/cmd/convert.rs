@@ -1,11 +1,435 @@
-//! `isotherm convert`: Convert records from and to other formats.
+//! `isotherm convert`: records from and to the formats of other tools.
+//!
+//! Every conversion goes by way of a record of ours, on disk where neither end is one. The output is
+//! written under another name and takes its own when it is complete, so that neither a failure nor
+//! Ctrl-C leaves half a file, or loses the one that was there before.
 
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufReader, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail, ensure};
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use isotherm_record::convert::{Conversion, ConvertError, DETECT_LENGTH, Format};
+use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
+use serde::Serialize;
+
+use crate::progress::Watched;
 
 /// Convert records from and to other formats.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = "\
+Formats:
+  isotherm         a record of isotherm's own (an Arrow IPC stream)
+  json             damo's records as JSON
+  json_compressed  the same through zlib: what `damo record` writes
+  perf_script      what DAMON's trace points print, by `perf script` or `trace-cmd report` (only read)
+  parquet          a table of all regions, for other tools; converts back without loss
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+The input's format is told by its content, the output's by its name: .json, .parquet, .isotherm,
+.arrow, and .damo or .data for json_compressed.
+
+Examples:
+  isotherm convert rec.isotherm rec.json && damo report heatmap --input rec.json
+  isotherm convert damon.data rec.isotherm && isotherm report wss rec.isotherm
+  perf script -i perf.data > trace.txt && isotherm convert trace.txt rec.isotherm
+  isotherm convert --to parquet rec.isotherm - > rec.parquet
+
+Exit status: 0 converted (what the other format cannot hold is counted and said), 2 not converted,
+130 stopped by a signal.")]
+pub(crate) struct Args {
+    /// The file to convert.
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+    /// The file to write, replaced if it is there; `-` is standard output.
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// The input's format, where its content does not tell.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    from: Option<Name>,
+    /// The output's format, where its name does not tell.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    to: Option<Name>,
+    /// Say what was converted as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A format's name on the command line; damo's own names for damo's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Name {
+    Isotherm,
+    Json,
+    JsonCompressed,
+    PerfScript,
+    Parquet,
+}
+
+impl From<Name> for Format {
+    fn from(name: Name) -> Self {
+        match name {
+            Name::Isotherm => Self::Isotherm,
+            Name::Json => Self::Json,
+            Name::JsonCompressed => Self::JsonCompressed,
+            Name::PerfScript => Self::PerfScript,
+            Name::Parquet => Self::Parquet,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    input: &'a Path,
+    from: Format,
+    output: &'a Path,
+    to: Format,
+    #[serde(flatten)]
+    conversion: &'a Conversion,
+    truncated: Option<Cut>,
+}
+
+#[derive(Serialize)]
+struct Cut {
+    bytes_read: u64,
+    bytes_lost: u64,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let stop = Stop::on_signals()?;
+    match convert(&args, &stop) {
+        Err(_) if stop.is_set() => {
+            eprintln!("isotherm: stopped; nothing was written");
+            Ok(ExitCode::from(130))
+        }
+        result => result.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
+    let name = args.input.display();
+    let mut input = File::open(&args.input).with_context(|| format!("cannot open {name}"))?;
+    let from = match args.from {
+        Some(from) => from.into(),
+        None => detect(&mut input).with_context(|| format!("cannot convert {name}"))?,
+    };
+    let to = match args.to {
+        Some(to) => to.into(),
+        None => by_name(&args.output)?,
+    };
+    ensure!(
+        to != Format::PerfScript,
+        "perf_script can only be read, not written; `json` is what damo reads as well"
+    );
+    let output = Output::create(&args.input, &args.output)?;
+    let job = Job {
+        folder: output.folder.clone(),
+        stop,
+    };
+    let (conversion, truncation) = job
+        .convert(input, from, to, output.file()?)
+        .with_context(|| format!("cannot convert {name}"))?;
+    output.keep()?;
+    report(args, from, to, &conversion, truncation)
+}
+
+/// The format by the file's beginning; leaves the file where it was.
+fn detect(input: &mut File) -> anyhow::Result<Format> {
+    let mut head = Vec::new();
+    input.take(DETECT_LENGTH as u64).read_to_end(&mut head)?;
+    // A pipe cannot go back.
+    input
+        .rewind()
+        .context("its format can only be told of a file; name it with --from")?;
+    Format::detect(&head).map_err(|what| anyhow::anyhow!("it is {what}"))
+}
+
+fn by_name(path: &Path) -> anyhow::Result<Format> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+    Ok(match extension {
+        "isotherm" | "arrow" | "arrows" => Format::Isotherm,
+        "json" => Format::Json,
+        "damo" | "data" => Format::JsonCompressed,
+        "parquet" => Format::Parquet,
+        _ => bail!(
+            "the name {} does not say which format to write; add --to json, json_compressed, \
+             parquet or isotherm",
+            path.display()
+        ),
+    })
+}
+
+struct Job<'a> {
+    /// For intermediate data: where the output goes, as there must be room anyway.
+    folder: PathBuf,
+    stop: &'a Stop,
+}
+
+type Converted = (Conversion, Option<Truncation>);
+
+impl Job<'_> {
+    fn convert(
+        &self,
+        input: File,
+        from: Format,
+        to: Format,
+        output: File,
+    ) -> Result<Converted, ConvertError> {
+        let output = Stoppable(output, self.stop);
+        if to == Format::Isotherm && from != Format::Isotherm {
+            return Ok((self.import(input, from, output)?, None));
+        }
+        if from == Format::Isotherm {
+            return self.export(input, to, output);
+        }
+        let scratch = |source| ConvertError::Scratch {
+            folder: self.folder.display().to_string(),
+            source,
+        };
+        let mut between = tempfile::tempfile_in(&self.folder).map_err(scratch)?;
+        let mut conversion = self.import(input, from, Stoppable(&between, self.stop))?;
+        between.rewind().map_err(scratch)?;
+        let (second, _) = self.export(between, to, output)?;
+        conversion.then(second);
+        Ok((conversion, None))
+    }
+
+    fn watched(&self, input: File) -> Stoppable<'_, Watched> {
+        let length = input.metadata().ok().filter(fs::Metadata::is_file);
+        let watched = Watched::new(Box::new(input), length.map(|m| m.len()));
+        Stoppable(watched, self.stop)
+    }
+
+    fn import(
+        &self,
+        input: File,
+        from: Format,
+        output: impl Write,
+    ) -> Result<Conversion, ConvertError> {
+        let source = match from {
+            Format::Parquet => return parquet::import(input, output),
+            Format::PerfScript => damo::Source::PerfScript(self.watched(input)),
+            Format::JsonCompressed => damo::Source::JsonCompressed(self.watched(input)),
+            Format::Json | Format::Isotherm => damo::Source::Json(self.watched(input)),
+        };
+        damo::import(source, &self.folder, output)
+    }
+
+    fn export(
+        &self,
+        input: File,
+        to: Format,
+        output: impl Write + Send,
+    ) -> Result<Converted, ConvertError> {
+        let mut record = Reader::open(self.watched(input))?;
+        let conversion = match to {
+            Format::Isotherm => rewrite(&mut record, output)?,
+            Format::Parquet => parquet::export(&mut record, output)?,
+            Format::Json | Format::PerfScript => {
+                damo::export_json(&mut record, &self.folder, output)?
+            }
+            Format::JsonCompressed => {
+                let mut zlib = ZlibEncoder::new(output, Compression::fast());
+                let conversion = damo::export_json(&mut record, &self.folder, &mut zlib)?;
+                zlib.finish().map_err(ConvertError::Write)?;
+                conversion
+            }
+        };
+        Ok((conversion, record.truncated()))
+    }
+}
+
+/// A record as a record: whole again if it was cut.
+fn rewrite(record: &mut Reader<impl Read>, output: impl Write) -> Result<Conversion, ConvertError> {
+    let mut conversion = Conversion::default();
+    let mut writer = Writer::create(output, record.header())?;
+    for item in record {
+        let item = item?;
+        match &item {
+            Item::Snapshot(snapshot) => {
+                conversion.snapshots += 1;
+                conversion.regions += snapshot.regions.len() as u64;
+            }
+            Item::Pages(pages) => {
+                conversion.snapshots += 1;
+                conversion.regions += pages.blocks.len() as u64;
+            }
+            _ => conversion.items += 1,
+        }
+        writer.write(&item)?;
+    }
+    writer.finish()?;
+    Ok(conversion)
+}
+
+fn report(
+    args: &Args,
+    from: Format,
+    to: Format,
+    conversion: &Conversion,
+    truncation: Option<Truncation>,
+) -> anyhow::Result<()> {
+    if let Some(truncation) = truncation {
+        eprintln!("isotherm: {}: {truncation}", args.input.display());
+    }
+    let mut out: Box<dyn Write> = if is_stdout(&args.output) {
+        Box::new(io::stderr())
+    } else {
+        Box::new(io::stdout())
+    };
+    let summary = Summary {
+        input: &args.input,
+        from,
+        output: &args.output,
+        to,
+        conversion,
+        truncated: truncation.map(|cut| Cut {
+            bytes_read: cut.offset,
+            bytes_lost: cut.bytes_lost,
+        }),
+    };
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&summary)?)?;
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{}: {} snapshots, {} regions, {} other items",
+        args.output.display(),
+        conversion.snapshots,
+        conversion.regions,
+        conversion.items
+    )?;
+    let left_out = &conversion.left_out;
+    if left_out.unknown_regions > 0 {
+        writeln!(
+            out,
+            "left out: {} regions of which it is unknown whether they were accessed",
+            left_out.unknown_regions
+        )?;
+    }
+    for (kind, count) in &left_out.others {
+        writeln!(out, "left out: {count} {kind}")?;
+    }
+    for assumed in &conversion.assumed {
+        writeln!(out, "assumed: {assumed}")?;
+    }
+    Ok(())
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// The file being written, under another name until it is whole.
+struct Output {
+    path: PathBuf,
+    folder: PathBuf,
+    file: tempfile::NamedTempFile,
+}
+
+impl Output {
+    fn create(input: &Path, path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let folder = if is_stdout(path) {
+            std::env::temp_dir()
+        } else {
+            match path.parent() {
+                Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+                _ => PathBuf::from("."),
+            }
+        };
+        if let Ok(found) = fs::metadata(path)
+            && !is_stdout(path)
+        {
+            // Renaming onto a device would replace it.
+            ensure!(found.is_file(), "{name} is not a file that can be replaced");
+            let same = fs::metadata(input)
+                .is_ok_and(|input| (input.dev(), input.ino()) == (found.dev(), found.ino()));
+            ensure!(!same, "{name} is the input itself; name another output");
+        }
+        let file = tempfile::Builder::new()
+            .prefix(".isotherm-convert-")
+            // As any new file: the umask takes away what it takes away.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(&folder)
+            .with_context(|| format!("cannot write into {}", folder.display()))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            folder,
+            file,
+        })
+    }
+
+    fn file(&self) -> anyhow::Result<File> {
+        self.file
+            .as_file()
+            .try_clone()
+            .context("cannot use the output file")
+    }
+
+    fn keep(mut self) -> anyhow::Result<()> {
+        if is_stdout(&self.path) {
+            let file = self.file.as_file_mut();
+            file.rewind().context("cannot read the output back")?;
+            io::copy(&mut BufReader::new(file), &mut io::stdout().lock())
+                .context("cannot write to standard output")?;
+            return Ok(());
+        }
+        self.file
+            .persist(&self.path)
+            .with_context(|| format!("cannot write {}", self.path.display()))?;
+        Ok(())
+    }
+}
+
+/// Set once the user has asked to stop.
+struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    fn on_signals() -> anyhow::Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))
+                .context("cannot watch for signals")?;
+        }
+        Ok(Self(flag))
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.is_set() {
+            return Err(io::Error::other("stopped by a signal"));
+        }
+        Ok(())
+    }
+}
+
+/// A file that fails once the user has asked to stop, so that all ends in the usual way.
+struct Stoppable<'a, T>(T, &'a Stop);
+
+impl<T: Read> Read for Stoppable<'_, T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.1.check()?;
+        self.0.read(buffer)
+    }
+}
+
+impl<T: Write> Write for Stoppable<'_, T> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.1.check()?;
+        self.0.write(buffer)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }

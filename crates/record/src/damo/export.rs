@@ -1,0 +1,231 @@
+//! Writes damo's JSON from a record of ours.
+//!
+//! damo keeps each target's snapshots together, we keep the order of time. One pass writes each
+//! snapshot's JSON to a temporary file and notes where; then the pieces are copied out target by
+//! target. Memory: 24 bytes for each snapshot.
+//!
+//! Beside damo's own names, a snapshot gets `nr_samples` (how often each region was checked), which
+//! damo passes over and [`import`](super::import()) takes back: damo assumes that intervals never
+//! change. `percent` is written for the same reason, since damo would else compute it from them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::path::Path;
+
+use isotherm_engine::{Nanos, Snapshot};
+
+use super::import::RECORD_SETTING;
+use super::json::RecordFields;
+
+use crate::convert::{Conversion, ConvertError};
+use crate::item::{Header, Item};
+use crate::reader::Reader;
+
+/// Writes what is left of `record` as damo's `json`. Intermediate data goes to `folder`.
+///
+/// For `json_compressed`, let `output` be a zlib encoder.
+pub fn export_json<R: Read, W: Write>(
+    record: &mut Reader<R>,
+    folder: &Path,
+    output: W,
+) -> Result<Conversion, ConvertError> {
+    let scratch = |source| ConvertError::Scratch {
+        folder: folder.display().to_string(),
+        source,
+    };
+    let mut conversion = Conversion::default();
+    let mut pieces = BufWriter::new(tempfile::tempfile_in(folder).map_err(scratch)?);
+    let mut targets: BTreeMap<u32, Target> = BTreeMap::new();
+    let mut text = String::new();
+    let mut offset = 0;
+    record.turn_pages_into_regions();
+    for item in &mut *record {
+        let snapshot = match item? {
+            Item::Snapshot(snapshot) => snapshot,
+            other => {
+                conversion.left_out.add(kind(&other), 1);
+                continue;
+            }
+        };
+        text.clear();
+        push_snapshot(&mut text, &snapshot, &mut conversion);
+        pieces.write_all(text.as_bytes()).map_err(scratch)?;
+        let length = text.len() as u64;
+        targets
+            .entry(snapshot.target.0)
+            .or_insert_with(|| Target::new(&snapshot))
+            .pieces
+            .push((offset, length));
+        offset += length;
+        conversion.snapshots += 1;
+    }
+    let mut pieces = pieces
+        .into_inner()
+        .map_err(|error| scratch(error.into_error()))?;
+    write_targets(record.header(), &targets, &mut pieces, output)?;
+    Ok(conversion)
+}
+
+struct Target {
+    /// Of the first snapshot, where the header does not say.
+    aggregation: Nanos,
+    nr_samples: u32,
+    pieces: Vec<(u64, u64)>,
+}
+
+impl Target {
+    fn new(first: &Snapshot) -> Self {
+        Self {
+            aggregation: first.end.since(first.start),
+            nr_samples: first.nr_samples.max(1),
+            pieces: Vec::new(),
+        }
+    }
+}
+
+fn kind(item: &Item) -> &'static str {
+    match item {
+        Item::Snapshot(_) | Item::Pages(_) => "snapshots",
+        Item::Mappings(_) => "mapping changes",
+        Item::TargetStart(_) | Item::TargetExit(_) => "starts and ends of targets",
+        Item::Usage(_) => "samples of memory use",
+        Item::Cost(_) => "samples of monitoring cost",
+        Item::Note { .. } => "notes",
+    }
+}
+
+fn push_snapshot(out: &mut String, snapshot: &Snapshot, conversion: &mut Conversion) {
+    let mut total = 0u64;
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "{{\"start_time\": \"{}\", \"end_time\": \"{}\", \"nr_samples\": {}, \"regions\": [",
+        snapshot.start.0, snapshot.end.0, snapshot.nr_samples
+    );
+    let mut first = true;
+    for region in &snapshot.regions {
+        let Some(samples) = region.nr_accesses else {
+            conversion.left_out.unknown_regions += 1;
+            continue;
+        };
+        conversion.regions += 1;
+        total = total.saturating_add(region.range.len());
+        out.push_str(if first { "" } else { ", " });
+        first = false;
+        let percent = f64::from(samples) * 100.0 / f64::from(snapshot.nr_samples.max(1));
+        let _ = write!(
+            out,
+            "{{\"start\": \"{}\", \"end\": \"{}\", \
+             \"nr_accesses\": {{\"samples\": {samples}, \"percent\": {percent}}}, \
+             \"age\": {{\"usec\": \"",
+            region.range.start, region.range.end,
+        );
+        push_micros(out, region.age_ns);
+        let _ = write!(
+            out,
+            "\", \"aggr_intervals\": \"{}\"}}, \"probe_hits\": [], \"sz_filter_passed\": \"0\"}}",
+            region.age
+        );
+    }
+    let _ = write!(
+        out,
+        "], \"total_bytes\": \"{total}\", \"damos_stats\": null, \"sample_interval_us\": null}}"
+    );
+}
+
+/// Microseconds, with a fraction where there is one.
+fn push_micros(out: &mut String, time: Nanos) {
+    let (whole, rest) = (time.0 / 1000, time.0 % 1000);
+    let _ = write!(out, "{whole}");
+    if rest > 0 {
+        let _ = write!(out, ".{rest:03}");
+    }
+}
+
+fn write_targets(
+    header: &Header,
+    targets: &BTreeMap<u32, Target>,
+    pieces: &mut File,
+    output: impl Write,
+) -> Result<(), ConvertError> {
+    let mut output = BufWriter::with_capacity(1 << 16, output);
+    let mut pieces = BufReader::with_capacity(1 << 16, pieces);
+    pieces.rewind().map_err(ConvertError::Read)?;
+    output.write_all(b"[").map_err(ConvertError::Write)?;
+    let mut at = 0;
+    for (index, (id, target)) in targets.iter().enumerate() {
+        let head = head(header, *id, target);
+        let separator = if index > 0 { ", " } else { "" };
+        write!(output, "{separator}{head}").map_err(ConvertError::Write)?;
+        for (number, (offset, length)) in target.pieces.iter().enumerate() {
+            let separator: &[u8] = if number > 0 { b", " } else { b"" };
+            output.write_all(separator).map_err(ConvertError::Write)?;
+            // Relative, so that pieces that follow each other come from the buffer.
+            let step = *offset as i64 - at;
+            pieces.seek_relative(step).map_err(ConvertError::Read)?;
+            std::io::copy(&mut (&mut pieces).take(*length), &mut output)
+                .map_err(ConvertError::Write)?;
+            at = (*offset + *length) as i64;
+        }
+        output
+            .write_all(b"], \"data_source\": ")
+            .and_then(|()| write!(output, "{}}}", data_source(header, *id)))
+            .map_err(ConvertError::Write)?;
+    }
+    output
+        .write_all(b"]\n")
+        .and_then(|()| output.flush())
+        .map_err(ConvertError::Write)
+}
+
+/// What damo said of this target before, if the record came from it.
+fn fields(header: &Header, target: u32) -> RecordFields {
+    header
+        .settings
+        .get(&format!("{RECORD_SETTING}{target}"))
+        .and_then(|json| serde_json::from_str(json).ok())
+        .unwrap_or_else(|| RecordFields {
+            kdamond_idx: Some(0),
+            context_idx: Some(0),
+            scheme_idx: None,
+            target_id: Some(target.into()),
+            data_source: Some("unknown".to_string()),
+        })
+}
+
+fn data_source(header: &Header, target: u32) -> String {
+    serde_json::json!(fields(header, target).data_source).to_string()
+}
+
+/// The object of a target up to its snapshots, in damo's order of names.
+fn head(header: &Header, id: u32, target: &Target) -> String {
+    let or = |nanos: Nanos, other: Nanos| if nanos.0 > 0 { nanos } else { other };
+    let aggregation = or(header.aggregation_interval, target.aggregation);
+    let sample = or(
+        header.sample_interval,
+        Nanos(aggregation.0 / u64::from(target.nr_samples)),
+    );
+    let update = or(header.update_interval, aggregation);
+    let micros = |time: Nanos| {
+        let mut text = String::new();
+        // damo divides by these.
+        push_micros(&mut text, time.max(Nanos(1000)));
+        text
+    };
+    let fields = fields(header, id);
+    let value = |value: serde_json::Value| value.to_string();
+    format!(
+        "{{\"kdamond_idx\": {}, \"context_idx\": {}, \"intervals\": {{\"sample_us\": \"{}\", \
+         \"aggr_us\": \"{}\", \"ops_update_us\": \"{}\"}}, \"scheme_idx\": {}, \"target_id\": {}, \
+         \"scheme_filters\": [], \"snapshots\": [",
+        value(serde_json::json!(fields.kdamond_idx)),
+        value(serde_json::json!(fields.context_idx)),
+        micros(sample),
+        micros(aggregation),
+        micros(update),
+        value(serde_json::json!(fields.scheme_idx)),
+        value(serde_json::json!(fields.target_id)),
+    )
+}
