@@ -306,3 +306,84 @@ impl<W: Write> Merge<W> {
         Ok(self.conversion)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek, Write};
+
+    use super::{export, import};
+    use crate::convert::ConvertError;
+    use crate::item::{Header, Item};
+    use crate::pages::{PageBlock, PageSnapshot};
+    use crate::reader::Reader;
+    use crate::tests::{every_item, header, read, snapshot, write};
+
+    /// Through Parquet and back.
+    fn there_and_back(record: &[u8]) -> Vec<u8> {
+        let mut table = tempfile::tempfile().expect("a file");
+        let mut reader = Reader::open(record).expect("readable");
+        let exported = export(&mut reader, table.try_clone().expect("a file")).expect("exports");
+        table.rewind().expect("rewinds");
+        let mut back = Vec::new();
+        let imported = import(table, &mut back).expect("imports");
+        assert_eq!(exported, imported);
+        back
+    }
+
+    #[test]
+    fn nothing_is_lost_and_the_order_is_kept() {
+        let record = write(&header(), &every_item());
+        assert_eq!(read(&there_and_back(&record)).0, every_item());
+    }
+
+    #[test]
+    fn snapshots_that_lie_across_batches_are_whole_again() {
+        let items: Vec<Item> = (0..7)
+            .map(|tenth| {
+                let mut snapshot = snapshot(0, tenth, "[0,1)=1");
+                let region = snapshot.regions[0];
+                snapshot.regions = (0..5000)
+                    .map(|page| {
+                        let mut region = region;
+                        region.range.start = page * 4096;
+                        region.range.end = (page + 1) * 4096;
+                        region
+                    })
+                    .collect();
+                Item::Snapshot(snapshot)
+            })
+            .collect();
+        let record = write(&header(), &items);
+        assert_eq!(read(&there_and_back(&record)).0, items);
+    }
+
+    #[test]
+    fn pages_stay_pages() {
+        let header = Header {
+            settings: [("granularity".to_string(), "page".to_string())].into(),
+            ..header()
+        };
+        let block = PageBlock {
+            block: 2 << 20,
+            present: [7; 8],
+            accessed: [1; 8],
+            ..PageBlock::default()
+        };
+        let pages = PageSnapshot {
+            blocks: vec![block],
+            ..PageSnapshot::default()
+        };
+        let items = vec![Item::Pages(pages.clone()), Item::Pages(pages)];
+        let record = write(&header, &items);
+        assert_eq!(read(&there_and_back(&record)).0, items);
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(b"PAR1 and then nothing").expect("written");
+        file.rewind().expect("rewinds");
+        let error = import(file, Vec::new()).expect_err("is no Parquet");
+        assert!(matches!(error, ConvertError::Parquet(_)), "{error}");
+    }
+}

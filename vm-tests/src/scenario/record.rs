@@ -13,7 +13,7 @@ use crate::vm::VmOutput;
 const SECONDS: u32 = 22;
 /// Page scans clear by madvise, since clear_refs flushes no TLB, and the emulated one is large: see
 /// `side_by_side`. A look takes up to half a second.
-const PAGES: &str = "--pages --clear-by madvise --max-stall 1s --aggregation-interval 2s";
+const PAGES: &str = "--pages --clear-by madvise --max-stall 1s --aggregation-interval 1s";
 /// DAMON's rules look at one page of a region and split at random: in the few seconds there are,
 /// they do not settle in every run.
 pub(super) const LEAST_FAITHFUL: f64 = 0.6;

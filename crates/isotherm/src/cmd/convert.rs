@@ -32,7 +32,7 @@ Formats:
   parquet          a table of all regions, for other tools; converts back without loss
 
 The input's format is told by its content, the output's by its name: .json, .parquet, .isotherm,
-.arrow, and .damo or .data for json_compressed.
+.arrow, and .damo, .damon or .data for json_compressed.
 
 Examples:
   isotherm convert rec.isotherm rec.json && damo report heatmap --input rec.json
@@ -100,9 +100,9 @@ struct Cut {
     bytes_lost: u64,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    match convert(&args, &stop) {
+    match convert(args, &stop) {
         Err(_) if stop.is_set() => {
             eprintln!("isotherm: stopped; nothing was written");
             Ok(ExitCode::from(130))
@@ -154,7 +154,7 @@ fn by_name(path: &Path) -> anyhow::Result<Format> {
     Ok(match extension {
         "isotherm" | "arrow" | "arrows" => Format::Isotherm,
         "json" => Format::Json,
-        "damo" | "data" => Format::JsonCompressed,
+        "damo" | "damon" | "data" => Format::JsonCompressed,
         "parquet" => Format::Parquet,
         _ => bail!(
             "the name {} does not say which format to write; add --to json, json_compressed, \

@@ -1,12 +1,14 @@
 //! Writes damo's JSON from a record of ours.
 //!
-//! damo keeps each target's snapshots together, we keep the order of time. One pass writes each
+//! damo keeps each target's snapshots together, we keep the order of time; and it knows one pair of
+//! intervals for all of them, so where the number of checks changed (intervals were retuned) another
+//! record of the same target is begun. One pass writes each
 //! snapshot's JSON to a temporary file and notes where; then the pieces are copied out target by
 //! target. Memory: 24 bytes for each snapshot.
 //!
 //! Beside damo's own names, a snapshot gets `nr_samples` (how often each region was checked), which
-//! damo passes over and [`import`](super::import()) takes back: damo assumes that intervals never
-//! change. `percent` is written for the same reason, since damo would else compute it from them.
+//! damo passes over and [`import`](super::import()) takes back, since intervals in microseconds do
+//! not always give it exactly.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,10 +39,11 @@ pub fn export_json<R: Read, W: Write>(
     };
     let mut conversion = Conversion::default();
     let mut pieces = BufWriter::new(tempfile::tempfile_in(folder).map_err(scratch)?);
-    let mut targets: BTreeMap<u32, Target> = BTreeMap::new();
+    let mut lists: BTreeMap<Key, List> = BTreeMap::new();
     let mut text = String::new();
     let mut offset = 0;
     record.turn_pages_into_regions();
+    let record_aggregation = record.header().aggregation_interval;
     for item in &mut *record {
         let snapshot = match item? {
             Item::Snapshot(snapshot) => snapshot,
@@ -53,9 +56,9 @@ pub fn export_json<R: Read, W: Write>(
         push_snapshot(&mut text, &snapshot, &mut conversion);
         pieces.write_all(text.as_bytes()).map_err(scratch)?;
         let length = text.len() as u64;
-        targets
-            .entry(snapshot.target.0)
-            .or_insert_with(|| Target::new(&snapshot))
+        lists
+            .entry((snapshot.target.0, snapshot.nr_samples))
+            .or_insert_with(|| List::new(record_aggregation, &snapshot))
             .pieces
             .push((offset, length));
         offset += length;
@@ -64,22 +67,26 @@ pub fn export_json<R: Read, W: Write>(
     let mut pieces = pieces
         .into_inner()
         .map_err(|error| scratch(error.into_error()))?;
-    write_targets(record.header(), &targets, &mut pieces, output)?;
+    write_lists(record.header(), &lists, &mut pieces, output)?;
     Ok(conversion)
 }
 
-struct Target {
-    /// Of the first snapshot, where the header does not say.
+/// Target and `nr_samples`.
+type Key = (u32, u32);
+
+/// The snapshots that go into one of damo's records.
+struct List {
     aggregation: Nanos,
-    nr_samples: u32,
     pieces: Vec<(u64, u64)>,
 }
 
-impl Target {
-    fn new(first: &Snapshot) -> Self {
+impl List {
+    fn new(usual: Nanos, first: &Snapshot) -> Self {
+        let lasted = first.end.since(first.start);
+        // Snapshots last a little longer or shorter than asked for; much, where intervals changed.
+        let near = lasted.0.abs_diff(usual.0) <= usual.0 / 4;
         Self {
-            aggregation: first.end.since(first.start),
-            nr_samples: first.nr_samples.max(1),
+            aggregation: if near { usual } else { lasted },
             pieces: Vec::new(),
         }
     }
@@ -144,9 +151,9 @@ fn push_micros(out: &mut String, time: Nanos) {
     }
 }
 
-fn write_targets(
+fn write_lists(
     header: &Header,
-    targets: &BTreeMap<u32, Target>,
+    lists: &BTreeMap<Key, List>,
     pieces: &mut File,
     output: impl Write,
 ) -> Result<(), ConvertError> {
@@ -155,11 +162,11 @@ fn write_targets(
     pieces.rewind().map_err(ConvertError::Read)?;
     output.write_all(b"[").map_err(ConvertError::Write)?;
     let mut at = 0;
-    for (index, (id, target)) in targets.iter().enumerate() {
-        let head = head(header, *id, target);
+    for (index, ((target, nr_samples), list)) in lists.iter().enumerate() {
+        let head = head(header, *target, *nr_samples, list.aggregation);
         let separator = if index > 0 { ", " } else { "" };
         write!(output, "{separator}{head}").map_err(ConvertError::Write)?;
-        for (number, (offset, length)) in target.pieces.iter().enumerate() {
+        for (number, (offset, length)) in list.pieces.iter().enumerate() {
             let separator: &[u8] = if number > 0 { b", " } else { b"" };
             output.write_all(separator).map_err(ConvertError::Write)?;
             // Relative, so that pieces that follow each other come from the buffer.
@@ -170,8 +177,7 @@ fn write_targets(
             at = (*offset + *length) as i64;
         }
         output
-            .write_all(b"], \"data_source\": ")
-            .and_then(|()| write!(output, "{}}}", data_source(header, *id)))
+            .write_all(b"], \"data_source\": \"unknown\"}")
             .map_err(ConvertError::Write)?;
     }
     output
@@ -191,41 +197,30 @@ fn fields(header: &Header, target: u32) -> RecordFields {
             context_idx: Some(0),
             scheme_idx: None,
             target_id: Some(target.into()),
-            data_source: Some("unknown".to_string()),
         })
 }
 
-fn data_source(header: &Header, target: u32) -> String {
-    serde_json::json!(fields(header, target).data_source).to_string()
-}
-
-/// The object of a target up to its snapshots, in damo's order of names.
-fn head(header: &Header, id: u32, target: &Target) -> String {
-    let or = |nanos: Nanos, other: Nanos| if nanos.0 > 0 { nanos } else { other };
-    let aggregation = or(header.aggregation_interval, target.aggregation);
-    let sample = or(
-        header.sample_interval,
-        Nanos(aggregation.0 / u64::from(target.nr_samples)),
-    );
-    let update = or(header.update_interval, aggregation);
+/// The object up to its snapshots, in damo's order of names.
+fn head(header: &Header, target: u32, nr_samples: u32, aggregation: Nanos) -> String {
+    let sample = aggregation.0 / u64::from(nr_samples.max(1));
     let micros = |time: Nanos| {
         let mut text = String::new();
         // damo divides by these.
         push_micros(&mut text, time.max(Nanos(1000)));
         text
     };
-    let fields = fields(header, id);
-    let value = |value: serde_json::Value| value.to_string();
+    let fields = fields(header, target);
+    let json = |value: serde_json::Value| value.to_string();
     format!(
         "{{\"kdamond_idx\": {}, \"context_idx\": {}, \"intervals\": {{\"sample_us\": \"{}\", \
          \"aggr_us\": \"{}\", \"ops_update_us\": \"{}\"}}, \"scheme_idx\": {}, \"target_id\": {}, \
          \"scheme_filters\": [], \"snapshots\": [",
-        value(serde_json::json!(fields.kdamond_idx)),
-        value(serde_json::json!(fields.context_idx)),
-        micros(sample),
+        json(serde_json::json!(fields.kdamond_idx)),
+        json(serde_json::json!(fields.context_idx)),
+        micros(Nanos(sample)),
         micros(aggregation),
-        micros(update),
-        value(serde_json::json!(fields.scheme_idx)),
-        value(serde_json::json!(fields.target_id)),
+        micros(header.update_interval.max(aggregation)),
+        json(serde_json::json!(fields.scheme_idx)),
+        json(serde_json::json!(fields.target_id)),
     )
 }

@@ -60,6 +60,13 @@ pub(crate) struct Collected<'a> {
     conversion: Conversion,
 }
 
+/// A list of snapshots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    part: usize,
+    pub(crate) target: TargetId,
+}
+
 #[derive(Default)]
 struct Target {
     fields: RecordFields,
@@ -79,43 +86,58 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// Begins a target.
-    pub(crate) fn begin_target(&mut self) -> Result<TargetId, ConvertError> {
-        self.spool.begin_part()?;
-        self.targets.push(Target::default());
-        Ok(TargetId(self.targets.len() as u32 - 1))
+    /// Begins a list of snapshots of the target that `fields` tell of. Several lists may be of one
+    /// target: damo begins another where intervals change.
+    pub(crate) fn begin(&mut self, fields: RecordFields) -> Result<List, ConvertError> {
+        let part = self.spool.begin_part()?;
+        let known = self.targets.iter().position(|t| t.fields == fields);
+        let index = known.unwrap_or(self.targets.len());
+        if known.is_none() {
+            self.targets.push(Target {
+                fields,
+                ..Target::default()
+            });
+        }
+        Ok(List {
+            part,
+            target: TargetId(index as u32),
+        })
+    }
+
+    /// Says what the intervals are; those said first stand in the header.
+    pub(crate) fn set_intervals(&mut self, intervals: Intervals) {
+        self.intervals.get_or_insert(intervals);
     }
 
     /// Says how long the snapshots of a target last, where only their ends are known.
     pub(crate) fn set_interval(&mut self, target: TargetId, interval: Nanos) {
         self.targets[target.0 as usize].interval = Some(interval);
-        self.intervals.get_or_insert(Intervals {
+        self.set_intervals(Intervals {
             aggregation: interval,
             ..Intervals::default()
         });
     }
 
-    /// Says what was found out of a target.
-    pub(crate) fn describe(
-        &mut self,
-        target: TargetId,
-        fields: RecordFields,
-        intervals: Option<Intervals>,
-    ) {
-        self.intervals = self.intervals.or(intervals);
-        self.targets[target.0 as usize].fields = fields;
-    }
-
-    /// Adds a snapshot of a target that was begun. Where its `nr_samples` is 0, that is not known.
-    pub(crate) fn push(&mut self, snapshot: Snapshot) -> Result<(), ConvertError> {
+    /// Adds a snapshot to a list that was begun. Where its `nr_samples` is 0, that is not known.
+    pub(crate) fn push(&mut self, list: List, mut snapshot: Snapshot) -> Result<(), ConvertError> {
+        snapshot.regions.sort_by_key(|region| region.range.start);
+        let overlap = snapshot
+            .regions
+            .windows(2)
+            .find(|pair| pair[0].range.end > pair[1].range.start);
+        if let Some(pair) = overlap {
+            return Err(ConvertError::Impossible(format!(
+                "regions that overlap, {:?} and {:?}",
+                pair[0].range, pair[1].range
+            )));
+        }
         self.nr_samples_missing |= snapshot.nr_samples == 0;
         self.conversion.snapshots += 1;
         self.conversion.regions += snapshot.regions.len() as u64;
-        let index = snapshot.target.0 as usize;
-        self.targets[index]
-            .first_start
-            .get_or_insert(snapshot.start);
-        self.spool.push(index, snapshot)
+        let target = &mut self.targets[list.target.0 as usize];
+        let first = target.first_start.get_or_insert(snapshot.start);
+        *first = snapshot.start.min(*first);
+        self.spool.push(list.part, snapshot)
     }
 
     pub(crate) fn left_out(&mut self, kind: &'static str, count: u64) {
@@ -123,6 +145,9 @@ impl<'a> Collected<'a> {
     }
 
     fn write<W: Write>(mut self, output: W) -> Result<Conversion, ConvertError> {
+        if self.conversion.snapshots == 0 {
+            return Err(ConvertError::Impossible("no snapshot".to_string()));
+        }
         let nr_samples = self.spool.assumed_nr_samples();
         if self.nr_samples_missing {
             self.conversion.assumed.push(format!(

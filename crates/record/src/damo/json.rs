@@ -7,27 +7,26 @@
 use std::fmt;
 use std::io::Read;
 
-use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 use serde::{Deserialize, Serialize};
 
-use super::import::Collected;
+use super::import::{Collected, List};
 use super::text::{Bytes, Microseconds, Nanoseconds, Number};
 
 use crate::convert::{ConvertError, DEFAULT_NR_SAMPLES};
 use crate::writer::MAX_REGIONS;
 
 /// What is said of one list of snapshots; kept in our header, for the way back.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RecordFields {
     pub(crate) kdamond_idx: Option<i64>,
     pub(crate) context_idx: Option<i64>,
     pub(crate) scheme_idx: Option<i64>,
     pub(crate) target_id: Option<serde_json::Number>,
-    pub(crate) data_source: Option<String>,
 }
 
 /// damo's `intervals`, in nanoseconds.
@@ -157,20 +156,12 @@ impl<'de> Visitor<'de> for Record<'_, '_, '_> {
         let mut fields = RecordFields::default();
         let mut intervals = None;
         let mut has_snapshots = false;
-        let target = match walk.collected.begin_target() {
-            Ok(target) => target,
-            Err(failure) => {
-                walk.failure = Some(failure);
-                return Err(A::Error::custom("stopped"));
-            }
-        };
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "kdamond_idx" => fields.kdamond_idx = map.next_value()?,
-                "context_idx" => fields.context_idx = map.next_value()?,
-                "scheme_idx" => fields.scheme_idx = map.next_value()?,
-                "target_id" => fields.target_id = map.next_value()?,
-                "data_source" => fields.data_source = map.next_value()?,
+                "kdamond_idx" if !has_snapshots => fields.kdamond_idx = map.next_value()?,
+                "context_idx" if !has_snapshots => fields.context_idx = map.next_value()?,
+                "scheme_idx" if !has_snapshots => fields.scheme_idx = map.next_value()?,
+                "target_id" if !has_snapshots => fields.target_id = map.next_value()?,
                 "intervals" if !has_snapshots => {
                     intervals = map
                         .next_value::<Option<DamoIntervals>>()?
@@ -185,13 +176,27 @@ impl<'de> Visitor<'de> for Record<'_, '_, '_> {
                     let count = filters.map_or(0, |filters| filters.len());
                     walk.collected.left_out("scheme filters", count as u64);
                 }
-                "snapshots" => {
+                "snapshots" if !has_snapshots => {
                     has_snapshots = true;
+                    let list = match walk.collected.begin(fields.clone()) {
+                        Ok(list) => list,
+                        Err(failure) => {
+                            walk.failure = Some(failure);
+                            return Err(A::Error::custom("stopped"));
+                        }
+                    };
                     map.next_value_seed(Snapshots {
                         walk,
-                        target,
+                        list,
                         intervals,
                     })?;
+                }
+                // What says whose snapshots they are, and in which units, must come before them.
+                "snapshots" | "kdamond_idx" | "context_idx" | "scheme_idx" | "target_id"
+                | "intervals" => {
+                    return Err(A::Error::custom(format_args!(
+                        "`{key}` after `snapshots`; damo writes it before"
+                    )));
                 }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
@@ -201,14 +206,16 @@ impl<'de> Visitor<'de> for Record<'_, '_, '_> {
         if !has_snapshots {
             return Err(A::Error::missing_field("snapshots"));
         }
-        walk.collected.describe(target, fields, intervals);
+        if let Some(intervals) = intervals {
+            walk.collected.set_intervals(intervals);
+        }
         Ok(())
     }
 }
 
 struct Snapshots<'w, 'c, 'f> {
     walk: &'w mut Walk<'c, 'f>,
-    target: TargetId,
+    list: List,
     intervals: Option<Intervals>,
 }
 
@@ -233,7 +240,7 @@ impl<'de> Visitor<'de> for Snapshots<'_, '_, '_> {
             let end = Nanos(snapshot.end_time.0);
             let taken = take(
                 snapshot,
-                self.target,
+                self.list,
                 self.intervals,
                 last_end,
                 self.walk.collected,
@@ -250,7 +257,7 @@ impl<'de> Visitor<'de> for Snapshots<'_, '_, '_> {
 
 fn take(
     damo: DamoSnapshot,
-    target: TargetId,
+    list: List,
     intervals: Option<Intervals>,
     last_end: Option<Nanos>,
     collected: &mut Collected<'_>,
@@ -283,13 +290,14 @@ fn take(
         // damo's own mark: a last snapshot that only says how long the one before lasted.
         return Ok(());
     }
-    collected.push(Snapshot {
-        target,
+    let snapshot = Snapshot {
+        target: list.target,
         start,
         end,
         nr_samples: scale.nr_samples,
         regions,
-    })
+    };
+    collected.push(list, snapshot)
 }
 
 /// How counts and ages of one snapshot translate into each other.

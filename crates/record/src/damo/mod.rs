@@ -18,5 +18,8 @@ mod perf_script;
 mod spool;
 mod text;
 
+#[cfg(test)]
+mod tests;
+
 pub use export::export_json;
 pub use import::{Source, import};

@@ -15,9 +15,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{BufRead, Read};
 
-use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
 
-use super::import::Collected;
+use super::import::{Collected, List};
 use super::json::RecordFields;
 use super::text::decimal;
 use crate::convert::ConvertError;
@@ -202,7 +202,7 @@ struct Trace<'c, 'f> {
 }
 
 struct Assembly {
-    target: TargetId,
+    list: List,
     nr_regions: usize,
     regions: Vec<RegionSnapshot>,
     /// End of the snapshot being put together, and when its latest line was printed.
@@ -224,8 +224,11 @@ impl Trace<'_, '_> {
         let assembly = match self.targets.entry(event.target) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let target = collected.begin_target()?;
-                entry.insert(Assembly::new(target, event.time))
+                let list = collected.begin(RecordFields {
+                    target_id: Some(event.target.into()),
+                    ..RecordFields::default()
+                })?;
+                entry.insert(Assembly::new(list, event.time))
             }
         };
         if event.time < assembly.latest {
@@ -257,9 +260,9 @@ impl Trace<'_, '_> {
             return Err(ConvertError::NoTrace);
         }
         // In the order of the targets, so that the same trace always gives the same record.
-        let mut assemblies: Vec<(u64, Assembly)> = self.targets.drain().collect();
-        assemblies.sort_by_key(|(_, assembly)| assembly.target);
-        for (id, mut assembly) in assemblies {
+        let mut assemblies: Vec<Assembly> = self.targets.drain().map(|(_, a)| a).collect();
+        assemblies.sort_by_key(|assembly| assembly.list.target);
+        for mut assembly in assemblies {
             assembly.close(self.collected)?;
             let interval = assembly.first_end.and_then(|first| {
                 let span = assembly.last_end.since(first).0;
@@ -268,21 +271,16 @@ impl Trace<'_, '_> {
             let interval = interval
                 .filter(|interval| interval.0 > 0)
                 .unwrap_or(DEFAULT_INTERVAL);
-            let fields = RecordFields {
-                target_id: Some(id.into()),
-                ..RecordFields::default()
-            };
-            self.collected.describe(assembly.target, fields, None);
-            self.collected.set_interval(assembly.target, interval);
+            self.collected.set_interval(assembly.list.target, interval);
         }
         Ok(())
     }
 }
 
 impl Assembly {
-    fn new(target: TargetId, time: Nanos) -> Self {
+    fn new(list: List, time: Nanos) -> Self {
         Self {
-            target,
+            list,
             nr_regions: 0,
             regions: Vec::new(),
             end: time,
@@ -300,13 +298,14 @@ impl Assembly {
         let missing = self.nr_regions - self.regions.len();
         collected.left_out("regions that the trace lost", missing as u64);
         let start = self.first_end.map_or(self.end, |_| self.last_end);
-        collected.push(Snapshot {
-            target: self.target,
+        let snapshot = Snapshot {
+            target: self.list.target,
             start,
             end: self.end,
             nr_samples: 0,
             regions: std::mem::take(&mut self.regions),
-        })?;
+        };
+        collected.push(self.list, snapshot)?;
         self.count_end(self.end);
         Ok(())
     }

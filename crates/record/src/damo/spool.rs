@@ -40,10 +40,10 @@ impl<'a> Spool<'a> {
     }
 
     /// Begins another list, numbered from 0; its snapshots come in the order of time.
-    pub(crate) fn begin_part(&mut self) -> Result<(), ConvertError> {
+    pub(crate) fn begin_part(&mut self) -> Result<usize, ConvertError> {
         if self.parts.len() == MAX_PARTS {
             return Err(ConvertError::Impossible(format!(
-                "more than {MAX_PARTS} targets"
+                "more than {MAX_PARTS} lists of snapshots"
             )));
         }
         let file = tempfile::tempfile_in(self.folder).map_err(|source| ConvertError::Scratch {
@@ -51,7 +51,7 @@ impl<'a> Spool<'a> {
             source,
         })?;
         self.parts.push(Writer::create(file, &Header::default())?);
-        Ok(())
+        Ok(self.parts.len() - 1)
     }
 
     /// Adds a snapshot to a list. Where its `nr_samples` is 0, that is not known.

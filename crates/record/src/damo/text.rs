@@ -55,6 +55,9 @@ pub(crate) fn duration_ns(text: &str, unit_ns: u64) -> Option<u64> {
     }
     let mut total = 0u64;
     let mut rest = text.trim();
+    if rest.is_empty() {
+        return None;
+    }
     while !rest.is_empty() {
         let number = rest.find(|c: char| c.is_ascii_alphabetic())?;
         let (digits, tail) = rest.split_at(number);

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     sample_ms: u64,
     /// Aggregation interval.
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 1000)]
     aggregation_ms: u64,
     /// Where to write the snapshots.
     #[arg(long)]
