@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Opens a record of ours with programs that are not ours (pyarrow with pandas, polars, DuckDB), and
-# compares rows and sums between them and with `isotherm report`. Needs no privilege.
+# compares rows and sums between them and with `isotherm report`; lets damo read our exports, and
+# reads what damo writes. Needs no privilege.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=.venv/interop
@@ -21,9 +22,48 @@ record=$(mktemp --suffix=.isotherm)
 trap 'rm -f "$record"' EXIT
 "$isotherm" record --simulated --quiet --duration 3s -o "$record"
 rows=$("$isotherm" report access "$record" --snapshot all --format csv | tail -n +2 | wc -l)
-if "$venv/bin/python" tests/interop/readers.py "$record" "$rows"; then
-    echo "1 passed, 0 failed, 0 skipped"
+passed=0 failed=0 skipped=0
+check() {
+    local name=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED $name"; fi
+}
+
+check readers "$venv/bin/python" tests/interop/readers.py "$record" "$rows"
+
+# damo reads what we export and finds the same in it, and we read what damo writes.
+theirs=$(mktemp -d)
+trap 'rm -rf "$record" "$theirs"' EXIT
+damo_reads_ours() {
+    "$isotherm" convert "$record" "$theirs/ours.json" >/dev/null &&
+        "$isotherm" convert "$record" "$theirs/ours.damo" >/dev/null &&
+        "$venv/bin/python" tests/interop/totals.py "$record" >"$theirs/totals" &&
+        "$venv/bin/python" tests/interop/damo_reads.py compare "$theirs/totals" "$theirs"/ours.* ||
+        return 1
+    for report in access "heatmap --output stdout" wss; do
+        # shellcheck disable=SC2086
+        (cd "$theirs" && "$damo" report $report --input ./ours.damo >"$theirs/report" 2>&1 &&
+            [[ -s $theirs/report ]] && ! grep -qiE 'fail|error|traceback' "$theirs/report") ||
+            { echo "damo report $report:"; cat "$theirs/report"; return 1; }
+    done
+}
+we_read_damos() {
+    local format
+    "$venv/bin/python" tests/interop/damo_reads.py write "$theirs" || return 1
+    for format in json damo trace; do
+        "$isotherm" convert "$theirs/theirs.$format" "$theirs/$format.isotherm" >/dev/null &&
+            "$venv/bin/python" tests/interop/totals.py "$theirs/$format.isotherm" >"$theirs/totals" &&
+            "$venv/bin/python" tests/interop/damo_reads.py compare "$theirs/totals" "$theirs/theirs.damo" ||
+            return 1
+    done
+}
+damo=$PWD/$venv/bin/damo
+if ! command -v file >/dev/null; then
+    echo "SKIP damo: it needs the command file (Debian: apt-get install file)"
+    skipped=$((skipped + 2))
 else
-    echo "0 passed, 1 failed, 0 skipped"
-    exit 1
+    check "damo reads ours" damo_reads_ours
+    check "we read damo's" we_read_damos
 fi
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))

@@ -1,6 +1,7 @@
 //! The `isotherm` command: one file per subcommand under [`cmd`].
 
 mod cmd;
+mod progress;
 mod recorder;
 mod units;
 mod view;

@@ -5,11 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod columns;
+pub mod convert;
 pub mod damo;
 pub mod error;
 mod frame;
 pub mod item;
 pub mod pages;
+pub mod parquet;
 pub mod reader;
 pub mod report;
 mod rows;

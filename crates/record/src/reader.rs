@@ -135,13 +135,18 @@ impl<R: Read> Reader<R> {
     /// From here on, yields [`Item::Snapshot`]s in place of [`Item::Pages`] (see [`PageAges`]).
     #[must_use]
     pub fn replay_pages(mut self) -> Self {
-        self.page_ages.get_or_insert_default();
+        self.turn_pages_into_regions();
         self
+    }
+
+    /// The same for a reader that stays where it is.
+    pub fn turn_pages_into_regions(&mut self) {
+        self.page_ages.get_or_insert_default();
     }
 
     /// The remaining snapshots without what stands between them; page snapshots as regions.
     pub fn snapshots(&mut self) -> impl Iterator<Item = Result<Snapshot, RecordError>> + '_ {
-        self.page_ages.get_or_insert_default();
+        self.turn_pages_into_regions();
         self.filter_map(|item| match item {
             Ok(Item::Snapshot(snapshot)) => Some(Ok(snapshot)),
             Ok(_) => None,

@@ -17,22 +17,19 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use arrow_array::{
-    ArrayRef, BooleanArray, FixedSizeBinaryArray, Float32Array, RecordBatch,
-    TimestampNanosecondArray, UInt32Array, UInt64Array,
-};
-use arrow_buffer::Buffer;
+use arrow_array::RecordBatch;
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use arrow_schema::{Schema, SchemaRef};
-use isotherm_engine::{Nanos, Snapshot, TargetId};
+use isotherm_engine::{Nanos, Snapshot};
 
+use crate::columns::Columns;
 use crate::error::RecordError;
 use crate::frame::{
     END_OF_STREAM, MAX_BODY, MAX_METADATA, append_framed, append_item, append_rows,
 };
 use crate::item::{Header, Item};
-use crate::pages::{PageBits, PageSnapshot, check_blocks};
+use crate::pages::{PageSnapshot, check_blocks};
 use crate::schema::{Kind, schema_of};
 
 /// Rows gathered before they are written.
@@ -53,7 +50,7 @@ pub struct Writer<W: Write> {
     kind: Kind,
     options: IpcWriteOptions,
     context: IpcWriteContext,
-    rows: Rows,
+    rows: Columns,
     /// When the oldest row held back was new.
     held_since: Option<Nanos>,
     next_snapshot: u32,
@@ -77,7 +74,7 @@ impl<W: Write> Writer<W> {
             kind: Kind::of(header),
             options,
             context: IpcWriteContext::default(),
-            rows: Rows::default(),
+            rows: Columns::default(),
             held_since: None,
             next_snapshot: 0,
             out: Vec::new(),
@@ -148,23 +145,7 @@ impl<W: Write> Writer<W> {
             )));
         }
         self.make_room(snapshot.regions.len(), snapshot.end)?;
-        self.rows.push_common(
-            self.next_snapshot,
-            snapshot.target,
-            snapshot.start,
-            snapshot.end,
-            snapshot.regions.len(),
-        );
-        let rows = &mut self.rows;
-        rows.nr_samples
-            .resize(rows.snapshot.len(), snapshot.nr_samples);
-        for region in &snapshot.regions {
-            rows.start.push(region.range.start);
-            rows.end.push(region.range.end);
-            rows.nr_accesses.push(region.nr_accesses);
-            rows.age.push(region.age);
-            rows.age_ns.push(region.age_ns.0);
-        }
+        self.rows.push_snapshot(self.next_snapshot, snapshot);
         self.end_snapshot(snapshot.end)
     }
 
@@ -172,21 +153,7 @@ impl<W: Write> Writer<W> {
         self.expect(Kind::Pages, pages.blocks.len(), MAX_PAGE_BLOCKS)?;
         check_blocks(&pages.blocks).map_err(RecordError::Unwritable)?;
         self.make_room(pages.blocks.len(), pages.end)?;
-        self.rows.push_common(
-            self.next_snapshot,
-            pages.target,
-            pages.start,
-            pages.end,
-            pages.blocks.len(),
-        );
-        let rows = &mut self.rows;
-        for block in &pages.blocks {
-            rows.start.push(block.block);
-            rows.huge.push(block.huge);
-            push_bits(&mut rows.present, &block.present);
-            push_bits(&mut rows.accessed, &block.accessed);
-            push_bits(&mut rows.unknown, &block.unknown);
-        }
+        self.rows.push_pages(self.next_snapshot, pages);
         self.end_snapshot(pages.end)
     }
 
@@ -228,7 +195,7 @@ impl<W: Write> Writer<W> {
 
     /// Writes earlier rows where these would be too many or too late with them.
     fn make_room(&mut self, nr_rows: usize, now: Nanos) -> Result<(), RecordError> {
-        let held = self.rows.snapshot.len();
+        let held = self.rows.len();
         let too_many = held + nr_rows > MAX_ROWS_HELD;
         let too_late = self
             .held_since
@@ -245,7 +212,7 @@ impl<W: Write> Writer<W> {
         let late = self
             .held_since
             .is_some_and(|since| now.since(since) >= MAX_TIME_HELD);
-        if late || self.rows.snapshot.len() >= MAX_ROWS_HELD {
+        if late || self.rows.len() >= MAX_ROWS_HELD {
             self.flush()?;
         }
         Ok(())
@@ -254,10 +221,10 @@ impl<W: Write> Writer<W> {
     /// Turns the rows held back into a message in `out`.
     fn encode_rows(&mut self) -> Result<(), RecordError> {
         self.held_since = None;
-        if self.rows.snapshot.is_empty() {
+        if self.rows.len() == 0 {
             return Ok(());
         }
-        let columns = std::mem::take(&mut self.rows).into_columns(self.kind);
+        let columns = std::mem::take(&mut self.rows).into_arrays(self.kind);
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)
             .expect("every row was pushed to every column");
         let (dictionaries, encoded) = IpcDataGenerator::default()
@@ -295,84 +262,5 @@ impl<W: Write> Writer<W> {
         self.written += self.out.len() as u64;
         self.out.clear();
         Ok(())
-    }
-}
-
-/// Rows held back, by column. Those of the other kind of record stay empty.
-#[derive(Default)]
-struct Rows {
-    snapshot: Vec<u32>,
-    start_time: Vec<i64>,
-    end_time: Vec<i64>,
-    target: Vec<u32>,
-    /// Also a block's address.
-    start: Vec<u64>,
-    end: Vec<u64>,
-    nr_accesses: Vec<Option<f32>>,
-    nr_samples: Vec<u32>,
-    age: Vec<u32>,
-    age_ns: Vec<u64>,
-    huge: Vec<bool>,
-    present: Vec<u8>,
-    accessed: Vec<u8>,
-    unknown: Vec<u8>,
-}
-
-impl Rows {
-    fn push_common(
-        &mut self,
-        number: u32,
-        target: TargetId,
-        start: Nanos,
-        end: Nanos,
-        count: usize,
-    ) {
-        let rows = self.snapshot.len() + count;
-        let time = |t: Nanos| i64::try_from(t.0).unwrap_or(i64::MAX);
-        self.snapshot.resize(rows, number);
-        self.start_time.resize(rows, time(start));
-        self.end_time.resize(rows, time(end));
-        self.target.resize(rows, target.0);
-    }
-
-    fn into_columns(self, kind: Kind) -> Vec<ArrayRef> {
-        let time = |times: Vec<i64>| {
-            Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC")) as ArrayRef
-        };
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from(self.snapshot)),
-            time(self.start_time),
-            time(self.end_time),
-            Arc::new(UInt32Array::from(self.target)),
-            Arc::new(UInt64Array::from(self.start)),
-        ];
-        let bitmaps = |bytes: Vec<u8>| {
-            Arc::new(
-                FixedSizeBinaryArray::try_new(64, Buffer::from_vec(bytes), None)
-                    .expect("64 bytes were pushed for each row"),
-            ) as ArrayRef
-        };
-        match kind {
-            Kind::Regions => {
-                columns.push(Arc::new(UInt64Array::from(self.end)));
-                columns.push(Arc::new(Float32Array::from(self.nr_accesses)));
-                columns.push(Arc::new(UInt32Array::from(self.nr_samples)));
-                columns.push(Arc::new(UInt32Array::from(self.age)));
-                columns.push(Arc::new(UInt64Array::from(self.age_ns)));
-            }
-            Kind::Pages => {
-                columns.push(Arc::new(BooleanArray::from(self.huge)));
-                columns.push(bitmaps(self.present));
-                columns.push(bitmaps(self.accessed));
-                columns.push(bitmaps(self.unknown));
-            }
-        }
-        columns
-    }
-}
-
-fn push_bits(bytes: &mut Vec<u8>, bits: &PageBits) {
-    for word in bits {
-        bytes.extend_from_slice(&word.to_le_bytes());
     }
 }

@@ -1,293 +1,435 @@
-//! `isotherm convert`: Convert records from and to other formats.
+//! `isotherm convert`: records from and to the formats of other tools.
 //!
-//! What the input is, is seen from its first bytes; what the output shall be, from its name. The
-//! output is written beside its place and moved there once it is whole, so that a failed conversion
-//! leaves nothing behind and overwrites nothing.
+//! Every conversion goes by way of a record of ours, on disk where neither end is one. The output is
+//! written under another name and takes its own when it is complete, so that neither a failure nor
+//! Ctrl-C leaves half a file, or loses the one that was there before.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufReader, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
-use clap::ValueEnum;
-use isotherm_record::damo::export::{Exporter, LeftOut};
-use isotherm_record::damo::{Imported, json, perf};
-use isotherm_record::{Header, Item, Reader, Writer};
+use anyhow::{Context, bail, ensure};
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use isotherm_record::convert::{Conversion, ConvertError, DETECT_LENGTH, Format};
+use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
+use serde::Serialize;
 
-/// Convert records from and to other formats: those of damo, the user space tool of kernel DAMON.
-///
-/// Formats: isotherm (read, written), json and json_compressed (damo's; read, written), perf_script
-/// (damo's, what `perf script` prints; read). What damo's formats cannot hold (mappings, memory use,
-/// cost, regions whose accesses are unknown) is left out, and counted on standard error. A record of
-/// damo is held in memory while it is converted; one of more than 1 GiB decompressed is refused.
+use crate::progress::Watched;
+
+/// Convert records from and to other formats.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  isotherm convert redis.isotherm redis.damon && damo report access --input redis.damon\n  \
-    isotherm convert damon.data redis.isotherm\n  \
-    perf script -i perf.data | isotherm convert /dev/stdin redis.isotherm --from perf_script"
-)]
+#[command(after_help = "\
+Formats:
+  isotherm         a record of isotherm's own (an Arrow IPC stream)
+  json             damo's records as JSON
+  json_compressed  the same through zlib: what `damo record` writes
+  perf_script      what DAMON's trace points print, by `perf script` or `trace-cmd report` (only read)
+  parquet          a table of all regions, for other tools; converts back without loss
+
+The input's format is told by its content, the output's by its name: .json, .parquet, .isotherm,
+.arrow, and .damo, .damon or .data for json_compressed.
+
+Examples:
+  isotherm convert rec.isotherm rec.json && damo report heatmap --input rec.json
+  isotherm convert damon.data rec.isotherm && isotherm report wss rec.isotherm
+  perf script -i perf.data > trace.txt && isotherm convert trace.txt rec.isotherm
+  isotherm convert --to parquet rec.isotherm - > rec.parquet
+
+Exit status: 0 converted (what the other format cannot hold is counted and said), 2 not converted,
+130 stopped by a signal.")]
 pub(crate) struct Args {
-    /// The record to convert.
+    /// The file to convert.
+    #[arg(value_name = "IN")]
     input: PathBuf,
-    /// Where to; replaced if it exists.
+    /// The file to write, replaced if it is there; `-` is standard output.
+    #[arg(value_name = "OUT")]
     output: PathBuf,
-    /// The input's format [default: seen from its content].
+    /// The input's format, where its content does not tell.
     #[arg(long, value_enum, value_name = "FORMAT")]
-    from: Option<Kind>,
-    /// The output's format [default: by its name: .isotherm, .json; .damon or .data is json_compressed].
+    from: Option<Name>,
+    /// The output's format, where its name does not tell.
     #[arg(long, value_enum, value_name = "FORMAT")]
-    to: Option<Kind>,
-    /// Say as JSON on standard output what was converted and what was left out.
+    to: Option<Name>,
+    /// Say what was converted as JSON.
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+/// A format's name on the command line; damo's own names for damo's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
-enum Kind {
+enum Name {
     Isotherm,
     Json,
     JsonCompressed,
     PerfScript,
+    Parquet,
 }
 
-/// What was done.
-#[derive(serde::Serialize)]
-struct Summary {
-    from: Kind,
-    to: Kind,
-    snapshots: u64,
-    regions: u64,
-    unknown_regions_left_out: u64,
-    other_items_left_out: u64,
-    warnings: Vec<String>,
+impl From<Name> for Format {
+    fn from(name: Name) -> Self {
+        match name {
+            Name::Isotherm => Self::Isotherm,
+            Name::Json => Self::Json,
+            Name::JsonCompressed => Self::JsonCompressed,
+            Name::PerfScript => Self::PerfScript,
+            Name::Parquet => Self::Parquet,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    input: &'a Path,
+    from: Format,
+    output: &'a Path,
+    to: Format,
+    #[serde(flatten)]
+    conversion: &'a Conversion,
+    truncated: Option<Cut>,
+}
+
+#[derive(Serialize)]
+struct Cut {
+    bytes_read: u64,
+    bytes_lost: u64,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let to = args
-        .to
-        .map_or_else(|| kind_of_name(&args.output), anyhow::Ok)?;
-    anyhow::ensure!(
-        to != Kind::PerfScript,
-        "perf_script can only be read, not written; choose isotherm, json or json_compressed with --to"
-    );
-    let (source, from) = open(args)?;
-    let mut summary = Summary {
-        from,
-        to,
-        snapshots: 0,
-        regions: 0,
-        unknown_regions_left_out: 0,
-        other_items_left_out: 0,
-        warnings: Vec::new(),
-    };
-    let temporary = temporary_name(&args.output)?;
-    let converted = convert(source, &temporary, args, &mut summary).and_then(|()| {
-        fs::rename(&temporary, &args.output)
-            .with_context(|| format!("cannot create {}", args.output.display()))
-    });
-    if converted.is_err() {
-        // It may never have been made; what failed is told already.
-        let _ = fs::remove_file(&temporary);
+    let stop = Stop::on_signals()?;
+    match convert(args, &stop) {
+        Err(_) if stop.is_set() => {
+            eprintln!("isotherm: stopped; nothing was written");
+            Ok(ExitCode::from(130))
+        }
+        result => result.map(|()| ExitCode::SUCCESS),
     }
-    converted?;
-    tell(&summary, args.json)?;
-    Ok(ExitCode::SUCCESS)
 }
 
-fn tell(summary: &Summary, json: bool) -> anyhow::Result<()> {
-    for warning in &summary.warnings {
-        eprintln!("isotherm: {warning}");
+fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
+    let name = args.input.display();
+    let mut input = File::open(&args.input).with_context(|| format!("cannot open {name}"))?;
+    let from = match args.from {
+        Some(from) => from.into(),
+        None => detect(&mut input).with_context(|| format!("cannot convert {name}"))?,
+    };
+    let to = match args.to {
+        Some(to) => to.into(),
+        None => by_name(&args.output)?,
+    };
+    ensure!(
+        to != Format::PerfScript,
+        "perf_script can only be read, not written; `json` is what damo reads as well"
+    );
+    let output = Output::create(&args.input, &args.output)?;
+    let job = Job {
+        folder: output.folder.clone(),
+        stop,
+    };
+    let (conversion, truncation) = job
+        .convert(input, from, to, output.file()?)
+        .with_context(|| format!("cannot convert {name}"))?;
+    output.keep()?;
+    report(args, from, to, &conversion, truncation)
+}
+
+/// The format by the file's beginning; leaves the file where it was.
+fn detect(input: &mut File) -> anyhow::Result<Format> {
+    let mut head = Vec::new();
+    input.take(DETECT_LENGTH as u64).read_to_end(&mut head)?;
+    // A pipe cannot go back.
+    input
+        .rewind()
+        .context("its format can only be told of a file; name it with --from")?;
+    Format::detect(&head).map_err(|what| anyhow::anyhow!("it is {what}"))
+}
+
+fn by_name(path: &Path) -> anyhow::Result<Format> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+    Ok(match extension {
+        "isotherm" | "arrow" | "arrows" => Format::Isotherm,
+        "json" => Format::Json,
+        "damo" | "damon" | "data" => Format::JsonCompressed,
+        "parquet" => Format::Parquet,
+        _ => bail!(
+            "the name {} does not say which format to write; add --to json, json_compressed, \
+             parquet or isotherm",
+            path.display()
+        ),
+    })
+}
+
+struct Job<'a> {
+    /// For intermediate data: where the output goes, as there must be room anyway.
+    folder: PathBuf,
+    stop: &'a Stop,
+}
+
+type Converted = (Conversion, Option<Truncation>);
+
+impl Job<'_> {
+    fn convert(
+        &self,
+        input: File,
+        from: Format,
+        to: Format,
+        output: File,
+    ) -> Result<Converted, ConvertError> {
+        let output = Stoppable(output, self.stop);
+        if to == Format::Isotherm && from != Format::Isotherm {
+            return Ok((self.import(input, from, output)?, None));
+        }
+        if from == Format::Isotherm {
+            return self.export(input, to, output);
+        }
+        let scratch = |source| ConvertError::Scratch {
+            folder: self.folder.display().to_string(),
+            source,
+        };
+        let mut between = tempfile::tempfile_in(&self.folder).map_err(scratch)?;
+        let mut conversion = self.import(input, from, Stoppable(&between, self.stop))?;
+        between.rewind().map_err(scratch)?;
+        let (second, _) = self.export(between, to, output)?;
+        conversion.then(second);
+        Ok((conversion, None))
     }
-    let unknown = summary.unknown_regions_left_out;
-    if unknown > 0 {
-        eprintln!(
-            "isotherm: left out {unknown} regions whose accesses are unknown, which damo's formats \
-             cannot say"
-        );
+
+    fn watched(&self, input: File) -> Stoppable<'_, Watched> {
+        let length = input.metadata().ok().filter(fs::Metadata::is_file);
+        let watched = Watched::new(Box::new(input), length.map(|m| m.len()));
+        Stoppable(watched, self.stop)
     }
-    if summary.other_items_left_out > 0 {
-        eprintln!(
-            "isotherm: left out {} items that are not snapshots (mappings, memory use, cost, notes)",
-            summary.other_items_left_out
-        );
+
+    fn import(
+        &self,
+        input: File,
+        from: Format,
+        output: impl Write,
+    ) -> Result<Conversion, ConvertError> {
+        let source = match from {
+            Format::Parquet => return parquet::import(input, output),
+            Format::PerfScript => damo::Source::PerfScript(self.watched(input)),
+            Format::JsonCompressed => damo::Source::JsonCompressed(self.watched(input)),
+            Format::Json | Format::Isotherm => damo::Source::Json(self.watched(input)),
+        };
+        damo::import(source, &self.folder, output)
     }
-    if json {
-        println!("{}", serde_json::to_string_pretty(summary)?);
+
+    fn export(
+        &self,
+        input: File,
+        to: Format,
+        output: impl Write + Send,
+    ) -> Result<Converted, ConvertError> {
+        let mut record = Reader::open(self.watched(input))?;
+        let conversion = match to {
+            Format::Isotherm => rewrite(&mut record, output)?,
+            Format::Parquet => parquet::export(&mut record, output)?,
+            Format::Json | Format::PerfScript => {
+                damo::export_json(&mut record, &self.folder, output)?
+            }
+            Format::JsonCompressed => {
+                let mut zlib = ZlibEncoder::new(output, Compression::fast());
+                let conversion = damo::export_json(&mut record, &self.folder, &mut zlib)?;
+                zlib.finish().map_err(ConvertError::Write)?;
+                conversion
+            }
+        };
+        Ok((conversion, record.truncated()))
+    }
+}
+
+/// A record as a record: whole again if it was cut.
+fn rewrite(record: &mut Reader<impl Read>, output: impl Write) -> Result<Conversion, ConvertError> {
+    let mut conversion = Conversion::default();
+    let mut writer = Writer::create(output, record.header())?;
+    for item in record {
+        let item = item?;
+        match &item {
+            Item::Snapshot(snapshot) => {
+                conversion.snapshots += 1;
+                conversion.regions += snapshot.regions.len() as u64;
+            }
+            Item::Pages(pages) => {
+                conversion.snapshots += 1;
+                conversion.regions += pages.blocks.len() as u64;
+            }
+            _ => conversion.items += 1,
+        }
+        writer.write(&item)?;
+    }
+    writer.finish()?;
+    Ok(conversion)
+}
+
+fn report(
+    args: &Args,
+    from: Format,
+    to: Format,
+    conversion: &Conversion,
+    truncation: Option<Truncation>,
+) -> anyhow::Result<()> {
+    if let Some(truncation) = truncation {
+        eprintln!("isotherm: {}: {truncation}", args.input.display());
+    }
+    let mut out: Box<dyn Write> = if is_stdout(&args.output) {
+        Box::new(io::stderr())
+    } else {
+        Box::new(io::stdout())
+    };
+    let summary = Summary {
+        input: &args.input,
+        from,
+        output: &args.output,
+        to,
+        conversion,
+        truncated: truncation.map(|cut| Cut {
+            bytes_read: cut.offset,
+            bytes_lost: cut.bytes_lost,
+        }),
+    };
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&summary)?)?;
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{}: {} snapshots, {} regions, {} other items",
+        args.output.display(),
+        conversion.snapshots,
+        conversion.regions,
+        conversion.items
+    )?;
+    let left_out = &conversion.left_out;
+    if left_out.unknown_regions > 0 {
+        writeln!(
+            out,
+            "left out: {} regions of which it is unknown whether they were accessed",
+            left_out.unknown_regions
+        )?;
+    }
+    for (kind, count) in &left_out.others {
+        writeln!(out, "left out: {count} {kind}")?;
+    }
+    for assumed in &conversion.assumed {
+        writeln!(out, "assumed: {assumed}")?;
     }
     Ok(())
 }
 
-/// An input whose first bytes were looked at.
-type Input = std::io::Chain<std::io::Cursor<Vec<u8>>, File>;
-
-/// Opens the input and finds out what it is.
-fn open(args: &Args) -> anyhow::Result<(Input, Kind)> {
-    let name = args.input.display();
-    let mut file = File::open(&args.input).with_context(|| format!("cannot open {name}"))?;
-    let mut head = Vec::new();
-    (&mut file)
-        .take(4096)
-        .read_to_end(&mut head)
-        .with_context(|| format!("cannot read {name}"))?;
-    let from = args.from.or_else(|| kind_of_content(&head));
-    let from = from.with_context(|| {
-        format!(
-            "cannot tell what {name} is: it is no isotherm record, no JSON, no zlib data and no \
-             text of `perf script`; for a perf.data file, convert what `perf script -i` prints of it"
-        )
-    })?;
-    Ok((std::io::Cursor::new(head).chain(file), from))
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
-fn kind_of_content(head: &[u8]) -> Option<Kind> {
-    let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
-    match head {
-        // An Arrow IPC stream's first message.
-        [0xff, 0xff, 0xff, 0xff, ..] => Some(Kind::Isotherm),
-        // RFC 1950: deflate with a 32 KiB window, and a check on both bytes.
-        [0x78, flags, ..] if (0x7800 + u16::from(*flags)) % 31 == 0 => Some(Kind::JsonCompressed),
-        _ if matches!(first, Some(b'[' | b'{')) => Some(Kind::Json),
-        _ if String::from_utf8_lossy(head).contains("damon") => Some(Kind::PerfScript),
-        _ => None,
-    }
+/// The file being written, under another name until it is whole.
+struct Output {
+    path: PathBuf,
+    folder: PathBuf,
+    file: tempfile::NamedTempFile,
 }
 
-fn kind_of_name(path: &Path) -> anyhow::Result<Kind> {
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("isotherm") => Ok(Kind::Isotherm),
-        Some("json") => Ok(Kind::Json),
-        Some("damon" | "data") => Ok(Kind::JsonCompressed),
-        _ => anyhow::bail!(
-            "cannot tell a format from the name {}; end it in .isotherm, .json or .damon, or say \
-             --to isotherm, json or json_compressed",
-            path.display()
-        ),
-    }
-}
-
-/// In the same directory, since a file moves in one step only within a file system.
-fn temporary_name(output: &Path) -> anyhow::Result<PathBuf> {
-    let name = output
-        .file_name()
-        .with_context(|| format!("{} is not the name of a file", output.display()))?;
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(".{}.tmp", std::process::id()));
-    Ok(output.with_file_name(hidden))
-}
-
-fn convert(
-    input: Input,
-    temporary: &Path,
-    args: &Args,
-    summary: &mut Summary,
-) -> anyhow::Result<()> {
-    let name = args.input.display().to_string();
-    let cannot_read = || format!("cannot convert {name}");
-    let Imported {
-        header,
-        items,
-        warnings,
-    } = match summary.from {
-        Kind::Isotherm => return convert_record(input, &name, temporary, args, summary),
-        Kind::Json => json::read(input).with_context(cannot_read)?,
-        Kind::JsonCompressed => json::read_compressed(input).with_context(cannot_read)?,
-        Kind::PerfScript => perf::read(input).with_context(cannot_read)?,
-    };
-    summary.warnings = warnings;
-    let mut sink = Sink::create(temporary, &args.output, summary.to, &header)?;
-    for item in items {
-        sink.push(item, summary)?;
-    }
-    anyhow::ensure!(
-        summary.snapshots > 0,
-        "{name} holds no snapshot of DAMON, so there is nothing to convert"
-    );
-    sink.finish(summary)
-}
-
-/// Item by item: a record of ours need not fit into memory.
-fn convert_record(
-    input: Input,
-    name: &str,
-    temporary: &Path,
-    args: &Args,
-    summary: &mut Summary,
-) -> anyhow::Result<()> {
-    let mut reader =
-        Reader::open(input).with_context(|| format!("cannot read {name} as a record"))?;
-    if summary.to != Kind::Isotherm {
-        reader = reader.replay_pages();
-    }
-    let mut sink = Sink::create(temporary, &args.output, summary.to, reader.header())?;
-    for item in &mut reader {
-        let item = item.with_context(|| format!("cannot read all of {name}"))?;
-        sink.push(item, summary)?;
-    }
-    if let Some(truncation) = reader.truncated() {
-        summary.warnings.push(format!("{name}: {truncation}"));
-    }
-    sink.finish(summary)
-}
-
-/// Where items go.
-enum Sink {
-    Record(Box<Writer<File>>),
-    Damo(Exporter, File),
-}
-
-impl Sink {
-    fn create(temporary: &Path, output: &Path, to: Kind, header: &Header) -> anyhow::Result<Self> {
-        let file = File::create(temporary)
-            .with_context(|| format!("cannot create a file beside {}", output.display()))?;
-        Ok(match to {
-            Kind::Isotherm => Self::Record(Box::new(Writer::create(file, header)?)),
-            _ => Self::Damo(Exporter::new(header), file),
+impl Output {
+    fn create(input: &Path, path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let folder = if is_stdout(path) {
+            std::env::temp_dir()
+        } else {
+            match path.parent() {
+                Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+                _ => PathBuf::from("."),
+            }
+        };
+        if let Ok(found) = fs::metadata(path)
+            && !is_stdout(path)
+        {
+            // Renaming onto a device would replace it.
+            ensure!(found.is_file(), "{name} is not a file that can be replaced");
+            let same = fs::metadata(input)
+                .is_ok_and(|input| (input.dev(), input.ino()) == (found.dev(), found.ino()));
+            ensure!(!same, "{name} is the input itself; name another output");
+        }
+        let file = tempfile::Builder::new()
+            .prefix(".isotherm-convert-")
+            // As any new file: the umask takes away what it takes away.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(&folder)
+            .with_context(|| format!("cannot write into {}", folder.display()))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            folder,
+            file,
         })
     }
 
-    fn push(&mut self, item: Item, summary: &mut Summary) -> anyhow::Result<()> {
-        match &item {
-            Item::Snapshot(snapshot) => {
-                summary.snapshots += 1;
-                summary.regions += snapshot.regions.len() as u64;
-            }
-            Item::Pages(_) => summary.snapshots += 1,
-            _ => {}
-        }
-        match self {
-            Self::Record(writer) => writer.write(&item).map_err(Into::into),
-            Self::Damo(exporter, _) => {
-                exporter.push(item);
-                Ok(())
-            }
-        }
+    fn file(&self) -> anyhow::Result<File> {
+        self.file
+            .as_file()
+            .try_clone()
+            .context("cannot use the output file")
     }
 
-    fn finish(self, summary: &mut Summary) -> anyhow::Result<()> {
-        match self {
-            Self::Record(writer) => {
-                writer.finish()?;
-            }
-            Self::Damo(exporter, file) => {
-                let mut out = BufWriter::new(file);
-                match summary.to {
-                    Kind::Json => exporter.write(&mut out)?,
-                    _ => exporter.write_compressed(&mut out)?,
-                }
-                out.flush().context("cannot write the output")?;
-                let LeftOut {
-                    unknown_regions,
-                    other_items,
-                } = exporter.left_out();
-                summary.unknown_regions_left_out = unknown_regions;
-                summary.regions -= unknown_regions;
-                summary.other_items_left_out = other_items;
-            }
+    fn keep(mut self) -> anyhow::Result<()> {
+        if is_stdout(&self.path) {
+            let file = self.file.as_file_mut();
+            file.rewind().context("cannot read the output back")?;
+            io::copy(&mut BufReader::new(file), &mut io::stdout().lock())
+                .context("cannot write to standard output")?;
+            return Ok(());
+        }
+        self.file
+            .persist(&self.path)
+            .with_context(|| format!("cannot write {}", self.path.display()))?;
+        Ok(())
+    }
+}
+
+/// Set once the user has asked to stop.
+struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    fn on_signals() -> anyhow::Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))
+                .context("cannot watch for signals")?;
+        }
+        Ok(Self(flag))
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.is_set() {
+            return Err(io::Error::other("stopped by a signal"));
         }
         Ok(())
+    }
+}
+
+/// A file that fails once the user has asked to stop, so that all ends in the usual way.
+struct Stoppable<'a, T>(T, &'a Stop);
+
+impl<T: Read> Read for Stoppable<'_, T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.1.check()?;
+        self.0.read(buffer)
+    }
+}
+
+impl<T: Write> Write for Stoppable<'_, T> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.1.check()?;
+        self.0.write(buffer)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }

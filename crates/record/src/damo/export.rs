@@ -1,260 +1,226 @@
-//! Writes damo's `json` and `json_compressed`.
+//! Writes damo's JSON from a record of ours.
 //!
-//! In damo the most accesses that a region can have are its record's aggregation interval over its
-//! sampling interval. Ours are each snapshot's number of checks, which changes when intervals are
-//! retuned or samples are missed. So snapshots are grouped by target, aggregation interval and number
-//! of checks, each group is one record of damo's list, and its `sample_us` is the interval that gives
-//! just that number: access rates are the same on both sides.
+//! damo keeps each target's snapshots together, we keep the order of time; and it knows one pair of
+//! intervals for all of them, so where the number of checks changed (intervals were retuned) another
+//! record of the same target is begun. One pass writes each
+//! snapshot's JSON to a temporary file and notes where; then the pieces are copied out target by
+//! target. Memory: 24 bytes for each snapshot.
 //!
-//! Limit: snapshots are held in memory until all are there, since damo wants them by target.
+//! Beside damo's own names, a snapshot gets `nr_samples` (how often each region was checked), which
+//! damo passes over and [`import`](super::import()) takes back, since intervals in microseconds do
+//! not always give it exactly.
 
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::path::Path;
 
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
-use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use isotherm_engine::{Nanos, Snapshot};
 
-use super::{DEFAULT_AGGREGATION, DamoError, units};
+use super::import::RECORD_SETTING;
+use super::json::RecordFields;
+
+use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item};
+use crate::reader::Reader;
 
-/// Gathers items and writes them as damo's JSON.
-#[derive(Debug)]
-pub struct Exporter {
-    groups: Vec<Group>,
-    /// The interval in force, as far as the items so far say.
-    aggregation: Nanos,
-    update: Nanos,
-    left_out: LeftOut,
-}
-
-/// What a damo record cannot hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Regions about whose accesses nothing was known.
-    pub unknown_regions: u64,
-    /// Items other than snapshots: mappings, memory use, cost, notes, starts and ends of targets.
-    pub other_items: u64,
-}
-
-#[derive(Debug)]
-struct Group {
-    target: TargetId,
-    aggregation: Nanos,
-    update: Nanos,
-    nr_samples: u32,
-    snapshots: Vec<Snapshot>,
-}
-
-impl Exporter {
-    /// Starts with what the header says of intervals.
-    pub fn new(header: &Header) -> Self {
-        Self {
-            groups: Vec::new(),
-            aggregation: header.aggregation_interval,
-            update: header.update_interval,
-            left_out: LeftOut::default(),
-        }
-    }
-
-    /// Takes the next item. Page snapshots must have been replayed to regions before.
-    pub fn push(&mut self, item: Item) {
-        match item {
-            Item::Snapshot(snapshot) => self.push_snapshot(snapshot),
-            Item::Cost(cost) => {
-                self.aggregation = cost.aggregation_interval;
-                self.left_out.other_items += 1;
+/// Writes what is left of `record` as damo's `json`. Intermediate data goes to `folder`.
+///
+/// For `json_compressed`, let `output` be a zlib encoder.
+pub fn export_json<R: Read, W: Write>(
+    record: &mut Reader<R>,
+    folder: &Path,
+    output: W,
+) -> Result<Conversion, ConvertError> {
+    let scratch = |source| ConvertError::Scratch {
+        folder: folder.display().to_string(),
+        source,
+    };
+    let mut conversion = Conversion::default();
+    let mut pieces = BufWriter::new(tempfile::tempfile_in(folder).map_err(scratch)?);
+    let mut lists: BTreeMap<Key, List> = BTreeMap::new();
+    let mut text = String::new();
+    let mut offset = 0;
+    record.turn_pages_into_regions();
+    let record_aggregation = record.header().aggregation_interval;
+    for item in &mut *record {
+        let snapshot = match item? {
+            Item::Snapshot(snapshot) => snapshot,
+            other => {
+                conversion.left_out.add(kind(&other), 1);
+                continue;
             }
-            _ => self.left_out.other_items += 1,
-        }
-    }
-
-    /// What was left out so far.
-    pub fn left_out(&self) -> LeftOut {
-        self.left_out
-    }
-
-    /// Writes damo's JSON.
-    pub fn write(&self, output: impl Write) -> Result<(), DamoError> {
-        serde_json::to_writer(output, &self.groups).map_err(|error| DamoError::Write(error.into()))
-    }
-
-    /// Writes damo's zlib-compressed JSON.
-    pub fn write_compressed(&self, output: impl Write) -> Result<(), DamoError> {
-        let buffer = std::io::BufWriter::with_capacity(
-            1 << 16,
-            ZlibEncoder::new(output, Compression::default()),
-        );
-        let mut buffer = buffer;
-        self.write(&mut buffer)?;
-        let encoder = buffer
-            .into_inner()
-            .map_err(|error| DamoError::Write(error.into_error()))?;
-        encoder.finish().map_err(DamoError::Write)?;
-        Ok(())
-    }
-
-    fn push_snapshot(&mut self, mut snapshot: Snapshot) {
-        let before = snapshot.regions.len();
-        snapshot.regions.retain(|r| r.nr_accesses.is_some());
-        self.left_out.unknown_regions += (before - snapshot.regions.len()) as u64;
-        let aggregation = self.aggregation_of(&snapshot);
-        let nr_samples = snapshot.nr_samples.max(1);
-        let same = |group: &&mut Group| {
-            group.target == snapshot.target
-                && group.aggregation == aggregation
-                && group.nr_samples == nr_samples
         };
-        if let Some(group) = self.groups.iter_mut().rev().find(same) {
-            group.snapshots.push(snapshot);
-            return;
+        text.clear();
+        push_snapshot(&mut text, &snapshot, &mut conversion);
+        pieces.write_all(text.as_bytes()).map_err(scratch)?;
+        let length = text.len() as u64;
+        lists
+            .entry((snapshot.target.0, snapshot.nr_samples))
+            .or_insert_with(|| List::new(record_aggregation, &snapshot))
+            .pieces
+            .push((offset, length));
+        offset += length;
+        conversion.snapshots += 1;
+    }
+    let mut pieces = pieces
+        .into_inner()
+        .map_err(|error| scratch(error.into_error()))?;
+    write_lists(record.header(), &lists, &mut pieces, output)?;
+    Ok(conversion)
+}
+
+/// Target and `nr_samples`.
+type Key = (u32, u32);
+
+/// The snapshots that go into one of damo's records.
+struct List {
+    aggregation: Nanos,
+    pieces: Vec<(u64, u64)>,
+}
+
+impl List {
+    fn new(usual: Nanos, first: &Snapshot) -> Self {
+        let lasted = first.end.since(first.start);
+        // Snapshots last a little longer or shorter than asked for; much, where intervals changed.
+        let near = lasted.0.abs_diff(usual.0) <= usual.0 / 4;
+        Self {
+            aggregation: if near { usual } else { lasted },
+            pieces: Vec::new(),
         }
-        self.groups.push(Group {
-            target: snapshot.target,
-            aggregation,
-            update: self.update,
-            nr_samples,
-            snapshots: vec![snapshot],
-        });
     }
+}
 
-    /// The interval in force, unless the snapshot is so much shorter or longer that it cannot be.
-    fn aggregation_of(&self, snapshot: &Snapshot) -> Nanos {
-        const MILLISECOND: u64 = 1_000_000;
-        let lasted = snapshot.end.since(snapshot.start).0;
-        let nominal = self.aggregation.0;
-        if lasted == 0 && nominal == 0 {
-            return DEFAULT_AGGREGATION;
+fn kind(item: &Item) -> &'static str {
+    match item {
+        Item::Snapshot(_) | Item::Pages(_) => "snapshots",
+        Item::Mappings(_) => "mapping changes",
+        Item::TargetStart(_) | Item::TargetExit(_) => "starts and ends of targets",
+        Item::Usage(_) => "samples of memory use",
+        Item::Cost(_) => "samples of monitoring cost",
+        Item::Note { .. } => "notes",
+    }
+}
+
+fn push_snapshot(out: &mut String, snapshot: &Snapshot, conversion: &mut Conversion) {
+    let mut total = 0u64;
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "{{\"start_time\": \"{}\", \"end_time\": \"{}\", \"nr_samples\": {}, \"regions\": [",
+        snapshot.start.0, snapshot.end.0, snapshot.nr_samples
+    );
+    let mut first = true;
+    for region in &snapshot.regions {
+        let Some(samples) = region.nr_accesses else {
+            conversion.left_out.unknown_regions += 1;
+            continue;
+        };
+        conversion.regions += 1;
+        total = total.saturating_add(region.range.len());
+        out.push_str(if first { "" } else { ", " });
+        first = false;
+        let percent = f64::from(samples) * 100.0 / f64::from(snapshot.nr_samples.max(1));
+        let _ = write!(
+            out,
+            "{{\"start\": \"{}\", \"end\": \"{}\", \
+             \"nr_accesses\": {{\"samples\": {samples}, \"percent\": {percent}}}, \
+             \"age\": {{\"usec\": \"",
+            region.range.start, region.range.end,
+        );
+        push_micros(out, region.age_ns);
+        let _ = write!(
+            out,
+            "\", \"aggr_intervals\": \"{}\"}}, \"probe_hits\": [], \"sz_filter_passed\": \"0\"}}",
+            region.age
+        );
+    }
+    let _ = write!(
+        out,
+        "], \"total_bytes\": \"{total}\", \"damos_stats\": null, \"sample_interval_us\": null}}"
+    );
+}
+
+/// Microseconds, with a fraction where there is one.
+fn push_micros(out: &mut String, time: Nanos) {
+    let (whole, rest) = (time.0 / 1000, time.0 % 1000);
+    let _ = write!(out, "{whole}");
+    if rest > 0 {
+        let _ = write!(out, ".{rest:03}");
+    }
+}
+
+fn write_lists(
+    header: &Header,
+    lists: &BTreeMap<Key, List>,
+    pieces: &mut File,
+    output: impl Write,
+) -> Result<(), ConvertError> {
+    let mut output = BufWriter::with_capacity(1 << 16, output);
+    let mut pieces = BufReader::with_capacity(1 << 16, pieces);
+    pieces.rewind().map_err(ConvertError::Read)?;
+    output.write_all(b"[").map_err(ConvertError::Write)?;
+    let mut at = 0;
+    for (index, ((target, nr_samples), list)) in lists.iter().enumerate() {
+        let head = head(header, *target, *nr_samples, list.aggregation);
+        let separator = if index > 0 { ", " } else { "" };
+        write!(output, "{separator}{head}").map_err(ConvertError::Write)?;
+        for (number, (offset, length)) in list.pieces.iter().enumerate() {
+            let separator: &[u8] = if number > 0 { b", " } else { b"" };
+            output.write_all(separator).map_err(ConvertError::Write)?;
+            // Relative, so that pieces that follow each other come from the buffer.
+            let step = *offset as i64 - at;
+            pieces.seek_relative(step).map_err(ConvertError::Read)?;
+            std::io::copy(&mut (&mut pieces).take(*length), &mut output)
+                .map_err(ConvertError::Write)?;
+            at = (*offset + *length) as i64;
         }
-        if lasted == 0 || (nominal > 0 && lasted.abs_diff(nominal) <= nominal / 4) {
-            return self.aggregation;
-        }
-        Nanos(lasted.next_multiple_of(MILLISECOND))
+        output
+            .write_all(b"], \"data_source\": \"unknown\"}")
+            .map_err(ConvertError::Write)?;
     }
+    output
+        .write_all(b"]\n")
+        .and_then(|()| output.flush())
+        .map_err(ConvertError::Write)
 }
 
-impl Group {
-    /// A time in microseconds, with a fraction only where it has one.
-    fn sample_us(&self) -> String {
-        let nanos = self.aggregation.0 as f64 / f64::from(self.nr_samples);
-        format!("{}", nanos / 1000.0)
-    }
+/// What damo said of this target before, if the record came from it.
+fn fields(header: &Header, target: u32) -> RecordFields {
+    header
+        .settings
+        .get(&format!("{RECORD_SETTING}{target}"))
+        .and_then(|json| serde_json::from_str(json).ok())
+        .unwrap_or_else(|| RecordFields {
+            kdamond_idx: Some(0),
+            context_idx: Some(0),
+            scheme_idx: None,
+            target_id: Some(target.into()),
+        })
 }
 
-impl Serialize for Group {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("record", 8)?;
-        out.serialize_field("kdamond_idx", &0)?;
-        out.serialize_field("context_idx", &0)?;
-        out.serialize_field("intervals", &IntervalsOut(self))?;
-        out.serialize_field("scheme_idx", &None::<u32>)?;
-        out.serialize_field("target_id", &self.target)?;
-        out.serialize_field("scheme_filters", &[(); 0])?;
-        out.serialize_field("snapshots", &Snapshots(self))?;
-        out.serialize_field("data_source", "unknown")?;
-        out.end()
-    }
-}
-
-struct IntervalsOut<'a>(&'a Group);
-
-impl Serialize for IntervalsOut<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let micros = |time: Nanos| (time.0 / 1000).to_string();
-        let mut out = serializer.serialize_struct("intervals", 3)?;
-        out.serialize_field("sample_us", &self.0.sample_us())?;
-        out.serialize_field("aggr_us", &micros(self.0.aggregation))?;
-        out.serialize_field("ops_update_us", &micros(self.0.update))?;
-        out.end()
-    }
-}
-
-struct Snapshots<'a>(&'a Group);
-
-impl Serialize for Snapshots<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let snapshots = self.0.snapshots.iter();
-        serializer.collect_seq(snapshots.map(|snapshot| SnapshotOut {
-            snapshot,
-            nr_samples: self.0.nr_samples,
-        }))
-    }
-}
-
-struct SnapshotOut<'a> {
-    snapshot: &'a Snapshot,
-    nr_samples: u32,
-}
-
-impl Serialize for SnapshotOut<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let snapshot = self.snapshot;
-        let bytes = snapshot.regions.iter().map(|r| u128::from(r.range.len()));
-        let mut out = serializer.serialize_struct("snapshot", 6)?;
-        out.serialize_field("start_time", &snapshot.start.0.to_string())?;
-        out.serialize_field("end_time", &snapshot.end.0.to_string())?;
-        out.serialize_field("regions", &Regions(self))?;
-        out.serialize_field("total_bytes", &bytes.sum::<u128>().to_string())?;
-        out.serialize_field("damos_stats", &None::<u32>)?;
-        out.serialize_field("sample_interval_us", &None::<u32>)?;
-        out.end()
-    }
-}
-
-struct Regions<'a>(&'a SnapshotOut<'a>);
-
-impl Serialize for Regions<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let regions = self.0.snapshot.regions.iter();
-        serializer.collect_seq(regions.map(|region| RegionOut {
-            region,
-            nr_samples: self.0.nr_samples,
-        }))
-    }
-}
-
-struct RegionOut<'a> {
-    region: &'a RegionSnapshot,
-    nr_samples: u32,
-}
-
-impl Serialize for RegionOut<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let region = self.region;
-        let mut out = serializer.serialize_struct("region", 6)?;
-        out.serialize_field("start", &units::grouped(region.range.start))?;
-        out.serialize_field("end", &units::grouped(region.range.end))?;
-        out.serialize_field("nr_accesses", &AccessesOut(self))?;
-        out.serialize_field("age", &AgeOut(region))?;
-        out.serialize_field("probe_hits", &[(); 0])?;
-        out.serialize_field("sz_filter_passed", "0 B")?;
-        out.end()
-    }
-}
-
-struct AccessesOut<'a>(&'a RegionOut<'a>);
-
-impl Serialize for AccessesOut<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let samples = self.0.region.nr_accesses;
-        let percent = samples.map(|n| f64::from(n) * 100.0 / f64::from(self.0.nr_samples));
-        let mut out = serializer.serialize_struct("nr_accesses", 2)?;
-        match samples {
-            Some(n) if n.fract() == 0.0 => out.serialize_field("samples", &(n as u64))?,
-            other => out.serialize_field("samples", &other)?,
-        }
-        out.serialize_field("percent", &percent)?;
-        out.end()
-    }
-}
-
-struct AgeOut<'a>(&'a RegionSnapshot);
-
-impl Serialize for AgeOut<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("age", 2)?;
-        out.serialize_field("usec", &units::exact_time(self.0.age_ns.0))?;
-        out.serialize_field("aggr_intervals", &units::grouped(self.0.age.into()))?;
-        out.end()
-    }
+/// The object up to its snapshots, in damo's order of names.
+fn head(header: &Header, target: u32, nr_samples: u32, aggregation: Nanos) -> String {
+    let sample = aggregation.0 / u64::from(nr_samples.max(1));
+    let micros = |time: Nanos| {
+        let mut text = String::new();
+        // damo divides by these.
+        push_micros(&mut text, time.max(Nanos(1000)));
+        text
+    };
+    let fields = fields(header, target);
+    let json = |value: serde_json::Value| value.to_string();
+    format!(
+        "{{\"kdamond_idx\": {}, \"context_idx\": {}, \"intervals\": {{\"sample_us\": \"{}\", \
+         \"aggr_us\": \"{}\", \"ops_update_us\": \"{}\"}}, \"scheme_idx\": {}, \"target_id\": {}, \
+         \"scheme_filters\": [], \"snapshots\": [",
+        json(serde_json::json!(fields.kdamond_idx)),
+        json(serde_json::json!(fields.context_idx)),
+        micros(Nanos(sample)),
+        micros(aggregation),
+        micros(header.update_interval.max(aggregation)),
+        json(serde_json::json!(fields.scheme_idx)),
+        json(serde_json::json!(fields.target_id)),
+    )
 }

@@ -1,312 +1,383 @@
-//! Reads damo's `json` and `json_compressed`: a list of records, one for each target and scheme.
+//! Reads damo's JSON, a snapshot at a time.
 //!
-//! Each region is made small as it is parsed, so that memory does not grow with how wordy the JSON
-//! is. damo says how often a region was checked only through its intervals; where they are missing
-//! the defaults are assumed, and a warning says so.
+//! The file is one list of objects, each with a list of snapshots that can be gigabytes long, so the
+//! two outer levels are walked by hand and only single snapshots are ever held. Names and units are
+//! those of `DamonRecord`, `DamonSnapshot` and `DamonRegion.to_kvpairs` in damo.
 
-use std::io::{BufReader, Read};
+use std::fmt;
+use std::io::Read;
 
-use flate2::read::ZlibDecoder;
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
-use serde::Deserialize;
-use serde_json::Value;
-
-use super::{
-    Collector, DEFAULT_AGGREGATION, DEFAULT_SAMPLE, DamoError, Imported, Limited, checks, header,
-    in_order, units,
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
+use serde::{Deserialize, Serialize};
 
-/// Reads damo's JSON.
-pub fn read(input: impl Read) -> Result<Imported, DamoError> {
-    import(input, "json")
+use super::import::{Collected, List};
+use super::text::{Bytes, Microseconds, Nanoseconds, Number};
+
+use crate::convert::{ConvertError, DEFAULT_NR_SAMPLES};
+use crate::writer::MAX_REGIONS;
+
+/// What is said of one list of snapshots; kept in our header, for the way back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RecordFields {
+    pub(crate) kdamond_idx: Option<i64>,
+    pub(crate) context_idx: Option<i64>,
+    pub(crate) scheme_idx: Option<i64>,
+    pub(crate) target_id: Option<serde_json::Number>,
 }
 
-/// Reads damo's zlib-compressed JSON.
-pub fn read_compressed(input: impl Read) -> Result<Imported, DamoError> {
-    import(ZlibDecoder::new(input), "json_compressed")
-}
-
-#[derive(Deserialize)]
-struct RecordIn {
-    #[serde(default)]
-    kdamond_idx: Value,
-    #[serde(default)]
-    context_idx: Value,
-    #[serde(default)]
-    intervals: Option<IntervalsIn>,
-    #[serde(default)]
-    target_id: Value,
-    snapshots: Vec<SnapshotIn>,
-}
-
-#[derive(Deserialize)]
-#[expect(clippy::struct_field_names, reason = "the names are damo's")]
-struct IntervalsIn {
-    sample_us: Value,
-    aggr_us: Value,
-    #[serde(default)]
-    ops_update_us: Value,
-}
-
-#[derive(Deserialize)]
-struct SnapshotIn {
-    start_time: Value,
-    end_time: Value,
-    #[serde(default)]
-    sample_interval_us: Value,
-    regions: Vec<RegionIn>,
-}
-
-#[derive(Deserialize)]
-struct RawRegion {
-    start: Value,
-    end: Value,
-    #[serde(default)]
-    nr_accesses: Option<RawAccesses>,
-    #[serde(default)]
-    age: Option<RawAge>,
-}
-
-#[derive(Default, Deserialize)]
-struct RawAccesses {
-    #[serde(default)]
-    samples: Value,
-    #[serde(default)]
-    percent: Value,
-}
-
-#[derive(Default, Deserialize)]
-struct RawAge {
-    #[serde(default)]
-    usec: Value,
-    #[serde(default)]
-    aggr_intervals: Value,
-}
-
-/// A region without its words.
-#[derive(Deserialize)]
-#[serde(try_from = "RawRegion")]
-struct RegionIn {
-    start: u64,
-    end: u64,
-    samples: Option<f32>,
-    percent: Option<f32>,
-    age_ns: Option<u64>,
-    age: Option<u32>,
-}
-
-/// `parse` of a value that may be missing.
-fn optional<T>(
-    value: &Value,
-    what: &str,
-    parse: impl Fn(&Value) -> Option<T>,
-) -> Result<Option<T>, String> {
-    if value.is_null() {
-        return Ok(None);
-    }
-    match parse(value) {
-        Some(parsed) => Ok(Some(parsed)),
-        None => Err(format!("{what} {value} is not a number or amount")),
-    }
-}
-
-fn required<T>(
-    value: &Value,
-    what: &str,
-    parse: impl Fn(&Value) -> Option<T>,
-) -> Result<T, String> {
-    optional(value, what, parse)?.ok_or_else(|| format!("{what} is missing"))
-}
-
-impl TryFrom<RawRegion> for RegionIn {
-    type Error = String;
-
-    fn try_from(raw: RawRegion) -> Result<Self, String> {
-        let accesses = raw.nr_accesses.unwrap_or_default();
-        let age = raw.age.unwrap_or_default();
-        let small = |n: Option<f64>| n.map(|n| n as f32);
-        let intervals = optional(&age.aggr_intervals, "age.aggr_intervals", units::number)?;
-        Ok(Self {
-            start: required(&raw.start, "a region's start", units::bytes)?,
-            end: required(&raw.end, "a region's end", units::bytes)?,
-            samples: small(optional(&accesses.samples, "samples", units::number)?),
-            percent: small(optional(&accesses.percent, "percent", units::number)?),
-            age_ns: optional(&age.usec, "age.usec", |v| units::time(v, 1000))?,
-            // A cast from a float saturates; damo's fake region has -1.
-            age: intervals.map(|n| n as u32),
-        })
-    }
-}
-
-fn import(input: impl Read, format: &str) -> Result<Imported, DamoError> {
-    let mut reader = BufReader::with_capacity(1 << 16, Limited::new(input));
-    let parsed: Result<Vec<RecordIn>, _> = serde_json::from_reader(&mut reader);
-    let records = parsed.map_err(|error| {
-        if reader.get_ref().exceeded {
-            DamoError::TooLarge
-        } else if error.is_io() {
-            DamoError::Read(error.into())
-        } else {
-            DamoError::Json(error.to_string())
-        }
-    })?;
-    let mut collector = Collector::default();
-    let mut intervals = None;
-    let mut guessed = 0u64;
-    for (number, record) in records.into_iter().enumerate() {
-        let in_record = |reason| DamoError::Invalid(format!("record {number}: {reason}"));
-        let own = record.intervals.as_ref().map(Intervals::of).transpose();
-        let own = own.map_err(in_record)?;
-        if let (None, Some(own)) = (&intervals, own) {
-            intervals = Some(own);
-        }
-        let target_id = &record.target_id;
-        let key = [&record.kdamond_idx, &record.context_idx, target_id].map(Value::to_string);
-        let target = collector.target(key, || format!("damo target {}", bare(target_id)));
-        for snapshot in record.snapshots {
-            let (mut snapshot, guess) = snapshot.finish(own).map_err(in_record)?;
-            snapshot.target = target;
-            guessed += u64::from(guess);
-            collector.snapshots.push(snapshot);
-        }
-    }
-    let started = collector.snapshots.iter().map(|s| s.start).min();
-    let known = intervals.unwrap_or_default();
-    let mut header = header(
-        format,
-        started.unwrap_or_default(),
-        known.sample,
-        known.aggregation,
-    );
-    header.update_interval = known.update;
-    let mut warnings = Vec::new();
-    if guessed > 0 {
-        warnings.push(format!(
-            "{guessed} snapshots do not say at which intervals they were taken; damo's defaults \
-             (5 ms, 100 ms) are assumed, so their access rates may be wrong"
-        ));
-    }
-    Ok(Imported {
-        header,
-        items: collector.into_items(),
-        warnings,
-    })
-}
-
-/// A target's id as it was written, without quotes.
-fn bare(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_string)
-}
-
-#[derive(Clone, Copy)]
-struct Intervals {
-    sample: Nanos,
-    aggregation: Nanos,
-    update: Nanos,
-}
-
-impl Default for Intervals {
-    fn default() -> Self {
-        Self {
-            sample: DEFAULT_SAMPLE,
-            aggregation: DEFAULT_AGGREGATION,
-            update: Nanos::from_millis(1000),
-        }
-    }
+/// damo's `intervals`, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Intervals {
+    pub(crate) sample: Nanos,
+    pub(crate) aggregation: Nanos,
+    pub(crate) update: Nanos,
 }
 
 impl Intervals {
-    fn of(intervals: &IntervalsIn) -> Result<Self, String> {
-        let micros = |value: &Value| units::time(value, 1000).map(Nanos);
-        let read = Self {
-            sample: required(&intervals.sample_us, "sample_us", micros)?,
-            aggregation: required(&intervals.aggr_us, "aggr_us", micros)?,
-            update: optional(&intervals.ops_update_us, "ops_update_us", micros)?
-                .unwrap_or_default(),
-        };
-        if read.sample.0 == 0 || read.aggregation.0 == 0 {
-            return Err("its sampling or aggregation interval is 0".to_string());
-        }
-        Ok(read)
+    fn nr_samples(self) -> Option<u32> {
+        let n = self.aggregation.0.checked_div(self.sample.0)?;
+        u32::try_from(n).ok().filter(|n| *n > 0)
     }
 }
 
-impl SnapshotIn {
-    /// The snapshot, and whether its intervals were guessed.
-    fn finish(self, intervals: Option<Intervals>) -> Result<(Snapshot, bool), String> {
-        let nanos = |value: &Value| units::time(value, 1).map(Nanos);
-        let start = required(&self.start_time, "start_time", nanos)?;
-        let end = required(&self.end_time, "end_time", nanos)?;
-        if end < start {
-            return Err(format!(
-                "a snapshot ends at {} ns, before it starts at {} ns",
-                end.0, start.0
-            ));
-        }
-        let micros = |value: &Value| units::time(value, 1000).map(Nanos);
-        let sample = optional(&self.sample_interval_us, "sample_interval_us", micros)?;
-        let sample = sample.filter(|s| s.0 > 0);
-        let (known, guess) = match (intervals, sample) {
-            (Some(intervals), _) => (intervals, false),
-            (None, Some(sample)) if end > start => (
-                Intervals {
-                    sample,
-                    aggregation: end.since(start),
-                    ..Intervals::default()
-                },
-                false,
-            ),
-            (None, _) => (Intervals::default(), true),
-        };
-        let mut nr_samples = checks(known.sample, known.aggregation);
-        if guess {
-            let most = self.regions.iter().filter_map(|r| r.samples);
-            nr_samples = most.fold(nr_samples, |most, n| most.max(n.ceil() as u32));
-        }
-        let mut regions = Vec::with_capacity(self.regions.len());
-        for region in &self.regions {
-            regions.extend(region.finish(nr_samples, known.aggregation)?);
-        }
-        in_order(&mut regions)?;
-        let snapshot = Snapshot {
-            start,
-            end,
-            nr_samples,
-            regions,
-            ..Snapshot::default()
-        };
-        Ok((snapshot, guess))
+#[derive(Deserialize)]
+struct DamoIntervals {
+    #[serde(rename = "sample_us")]
+    sample: Microseconds,
+    #[serde(rename = "aggr_us")]
+    aggregation: Microseconds,
+    #[serde(rename = "ops_update_us")]
+    update: Microseconds,
+}
+
+#[derive(Deserialize)]
+struct DamoSnapshot {
+    start_time: Option<Nanoseconds>,
+    end_time: Nanoseconds,
+    #[serde(deserialize_with = "bounded_regions")]
+    regions: Vec<DamoRegion>,
+    #[serde(default)]
+    damos_stats: Option<IgnoredAny>,
+    /// Ours, beside damo's own: how often each region was checked.
+    #[serde(default)]
+    nr_samples: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct DamoRegion {
+    start: Bytes,
+    end: Bytes,
+    #[serde(default)]
+    nr_accesses: Option<DamoAccesses>,
+    #[serde(default)]
+    age: Option<DamoAge>,
+    #[serde(default)]
+    probe_hits: Option<Vec<IgnoredAny>>,
+    #[serde(default)]
+    sz_filter_passed: Option<Bytes>,
+}
+
+#[derive(Deserialize)]
+struct DamoAccesses {
+    #[serde(default)]
+    samples: Option<Number>,
+    #[serde(default)]
+    percent: Option<Number>,
+}
+
+#[derive(Deserialize)]
+struct DamoAge {
+    #[serde(default)]
+    usec: Option<Microseconds>,
+    #[serde(default)]
+    aggr_intervals: Option<Number>,
+}
+
+/// Reads all of `input` into `collected`.
+pub(crate) fn read(input: impl Read, collected: &mut Collected<'_>) -> Result<(), ConvertError> {
+    let mut deserializer = serde_json::Deserializer::from_reader(input);
+    let mut walk = Walk {
+        collected,
+        failure: None,
+    };
+    let walked = (&mut deserializer).deserialize_seq(Records(&mut walk));
+    if let Some(failure) = walk.failure {
+        return Err(failure);
+    }
+    walked
+        .and_then(|()| deserializer.end())
+        .map_err(ConvertError::Json)
+}
+
+/// What the visitors share. A failure that is not JSON's own waits here until they have unwound.
+struct Walk<'c, 'f> {
+    collected: &'c mut Collected<'f>,
+    failure: Option<ConvertError>,
+}
+
+struct Records<'w, 'c, 'f>(&'w mut Walk<'c, 'f>);
+
+impl<'de> Visitor<'de> for Records<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of records, as damo writes it")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut records: A) -> Result<(), A::Error> {
+        while records.next_element_seed(Record(self.0))?.is_some() {}
+        Ok(())
     }
 }
 
-impl RegionIn {
-    /// `None` for an empty region, as damo's fake one is.
-    fn finish(
-        &self,
-        nr_samples: u32,
-        aggregation: Nanos,
-    ) -> Result<Option<RegionSnapshot>, String> {
-        let (start, end) = (self.start, self.end);
-        if start == end {
+struct Record<'w, 'c, 'f>(&'w mut Walk<'c, 'f>);
+
+impl<'de> DeserializeSeed<'de> for Record<'_, '_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Record<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a record with `target_id` and `snapshots`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let walk = self.0;
+        let mut fields = RecordFields::default();
+        let mut intervals = None;
+        let mut has_snapshots = false;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "kdamond_idx" if !has_snapshots => fields.kdamond_idx = map.next_value()?,
+                "context_idx" if !has_snapshots => fields.context_idx = map.next_value()?,
+                "scheme_idx" if !has_snapshots => fields.scheme_idx = map.next_value()?,
+                "target_id" if !has_snapshots => fields.target_id = map.next_value()?,
+                "intervals" if !has_snapshots => {
+                    intervals = map
+                        .next_value::<Option<DamoIntervals>>()?
+                        .map(|i| Intervals {
+                            sample: Nanos(i.sample.0),
+                            aggregation: Nanos(i.aggregation.0),
+                            update: Nanos(i.update.0),
+                        });
+                }
+                "scheme_filters" => {
+                    let filters = map.next_value::<Option<Vec<IgnoredAny>>>()?;
+                    let count = filters.map_or(0, |filters| filters.len());
+                    walk.collected.left_out("scheme filters", count as u64);
+                }
+                "snapshots" if !has_snapshots => {
+                    has_snapshots = true;
+                    let list = match walk.collected.begin(fields.clone()) {
+                        Ok(list) => list,
+                        Err(failure) => {
+                            walk.failure = Some(failure);
+                            return Err(A::Error::custom("stopped"));
+                        }
+                    };
+                    map.next_value_seed(Snapshots {
+                        walk,
+                        list,
+                        intervals,
+                    })?;
+                }
+                // What says whose snapshots they are, and in which units, must come before them.
+                "snapshots" | "kdamond_idx" | "context_idx" | "scheme_idx" | "target_id"
+                | "intervals" => {
+                    return Err(A::Error::custom(format_args!(
+                        "`{key}` after `snapshots`; damo writes it before"
+                    )));
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        if !has_snapshots {
+            return Err(A::Error::missing_field("snapshots"));
+        }
+        if let Some(intervals) = intervals {
+            walk.collected.set_intervals(intervals);
+        }
+        Ok(())
+    }
+}
+
+struct Snapshots<'w, 'c, 'f> {
+    walk: &'w mut Walk<'c, 'f>,
+    list: List,
+    intervals: Option<Intervals>,
+}
+
+impl<'de> DeserializeSeed<'de> for Snapshots<'_, '_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Snapshots<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of snapshots")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut snapshots: A) -> Result<(), A::Error> {
+        let mut last_end = None;
+        while let Some(snapshot) = snapshots.next_element::<DamoSnapshot>()? {
+            let end = Nanos(snapshot.end_time.0);
+            let taken = take(
+                snapshot,
+                self.list,
+                self.intervals,
+                last_end,
+                self.walk.collected,
+            );
+            if let Err(failure) = taken {
+                self.walk.failure = Some(failure);
+                return Err(A::Error::custom("stopped"));
+            }
+            last_end = Some(end);
+        }
+        Ok(())
+    }
+}
+
+fn take(
+    damo: DamoSnapshot,
+    list: List,
+    intervals: Option<Intervals>,
+    last_end: Option<Nanos>,
+    collected: &mut Collected<'_>,
+) -> Result<(), ConvertError> {
+    let end = Nanos(damo.end_time.0);
+    let start = match damo.start_time {
+        Some(start) => Nanos(start.0),
+        None => last_end.unwrap_or(end),
+    };
+    collected.left_out("scheme statistics", u64::from(damo.damos_stats.is_some()));
+    let scale = Scale {
+        nr_samples: damo
+            .nr_samples
+            .or_else(|| intervals?.nr_samples())
+            .unwrap_or(0),
+        interval: intervals.map_or(end.since(start), |i| i.aggregation),
+    };
+    let nr_regions = damo.regions.len();
+    let mut regions = Vec::with_capacity(nr_regions);
+    for region in damo.regions {
+        collected.left_out(
+            "probe hits",
+            region.probe_hits.as_ref().map_or(0, Vec::len) as u64,
+        );
+        let passed = region.sz_filter_passed.is_some_and(|passed| passed.0 > 0);
+        collected.left_out("sizes that passed filters", u64::from(passed));
+        regions.extend(scale.region(&region)?);
+    }
+    if regions.is_empty() && nr_regions > 0 {
+        // damo's own mark: a last snapshot that only says how long the one before lasted.
+        return Ok(());
+    }
+    let snapshot = Snapshot {
+        target: list.target,
+        start,
+        end,
+        nr_samples: scale.nr_samples,
+        regions,
+    };
+    collected.push(list, snapshot)
+}
+
+/// How counts and ages of one snapshot translate into each other.
+struct Scale {
+    /// 0 where it is not known.
+    nr_samples: u32,
+    interval: Nanos,
+}
+
+impl Scale {
+    /// The region, unless it is damo's mark for a snapshot that is none.
+    fn region(&self, damo: &DamoRegion) -> Result<Option<RegionSnapshot>, ConvertError> {
+        let accesses = damo.nr_accesses.as_ref();
+        let samples = accesses.and_then(|a| a.samples).map(|n| n.0);
+        let (start, end) = (damo.start.0, damo.end.0);
+        if start == 0 && end == 0 && samples.is_some_and(|n| n < 0.0) {
             return Ok(None);
         }
-        let range = AddressRange::checked(start, end)
-            .ok_or_else(|| format!("a region ends at {end:#x}, before it starts at {start:#x}"))?;
-        let of_percent = self.percent.map(|p| p / 100.0 * nr_samples as f32);
-        let nr_accesses = self.samples.or(of_percent);
-        if nr_accesses.is_some_and(|n| !n.is_finite() || n < 0.0) {
-            return Err(format!("the region {range:?} has {nr_accesses:?} accesses"));
+        let Some(range) = AddressRange::checked(start, end) else {
+            return Err(ConvertError::Impossible(format!(
+                "a region that starts at {start} and ends at {end}"
+            )));
+        };
+        let nr_samples = if self.nr_samples > 0 {
+            self.nr_samples
+        } else {
+            DEFAULT_NR_SAMPLES
+        };
+        let percent = accesses.and_then(|a| a.percent).map(|n| n.0);
+        let nr_accesses = samples.or(percent.map(|p| p / 100.0 * f64::from(nr_samples)));
+        if nr_accesses.is_some_and(|n| !(0.0..=1e9).contains(&n)) {
+            return Err(ConvertError::Impossible(format!(
+                "a region with {} accesses at {start}",
+                nr_accesses.unwrap_or_default()
+            )));
         }
-        let of_age = |age: u32| aggregation.0.saturating_mul(age.into());
-        let age_ns = self.age_ns.or(self.age.map(of_age)).unwrap_or(0);
-        let of_time = || u32::try_from(age_ns / aggregation.0.max(1)).unwrap_or(u32::MAX);
+        let age = damo.age.as_ref();
+        let count = age.and_then(|age| age.aggr_intervals).map(|n| n.0);
+        let time = age.and_then(|age| age.usec).map(|us| us.0);
+        let interval = self.interval.0.max(1);
         Ok(Some(RegionSnapshot {
             range,
-            nr_accesses,
-            age: self.age.unwrap_or_else(of_time),
-            age_ns: Nanos(age_ns),
+            nr_accesses: nr_accesses.map(|n| n as f32),
+            age: match (count, time) {
+                (Some(count), _) => count as u32,
+                (None, Some(time)) => u32::try_from(time / interval).unwrap_or(u32::MAX),
+                (None, None) => 0,
+            },
+            age_ns: match (time, count) {
+                (Some(time), _) => Nanos(time),
+                (None, Some(count)) => Nanos((count as u64).saturating_mul(self.interval.0)),
+                (None, None) => Nanos(0),
+            },
         }))
     }
+}
+
+fn bounded_regions<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<DamoRegion>, D::Error> {
+    struct Regions;
+    impl<'de> Visitor<'de> for Regions {
+        type Value = Vec<DamoRegion>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of regions")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut regions = Vec::new();
+            while let Some(region) = seq.next_element()? {
+                if regions.len() == MAX_REGIONS {
+                    return Err(A::Error::custom(format_args!(
+                        "a snapshot of more than {MAX_REGIONS} regions"
+                    )));
+                }
+                regions.push(region);
+            }
+            Ok(regions)
+        }
+    }
+    deserializer.deserialize_seq(Regions)
 }

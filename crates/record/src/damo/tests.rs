@@ -1,201 +1,276 @@
 //! damo's formats: read as damo reads them, and back again.
 
+use flate2::write::ZlibEncoder;
+use isotherm_engine::{Nanos, Snapshot};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::export::Exporter;
-use super::{Imported, json as damo_json, perf, units};
-use crate::Item;
-use crate::tests::{every_item, header, snapshot};
-use isotherm_engine::{Nanos, Snapshot};
+use super::{Source, export_json, import};
+use crate::convert::{Conversion, ConvertError, Format};
+use crate::item::{Header, Item};
+use crate::reader::Reader;
+use crate::tests::{every_item, header, snapshot, write};
 
-fn snapshots(imported: &Imported) -> Vec<Snapshot> {
-    let snapshots = imported.items.iter().filter_map(|item| match item {
-        Item::Snapshot(snapshot) => Some(snapshot.clone()),
+struct Read {
+    header: Header,
+    snapshots: Vec<Snapshot>,
+    conversion: Conversion,
+}
+
+fn take(source: Source<&[u8]>) -> Result<Read, ConvertError> {
+    let mut record = Vec::new();
+    let conversion = import(source, &std::env::temp_dir(), &mut record)?;
+    let mut reader = Reader::open(&record[..])?;
+    let snapshots = reader.snapshots().collect::<Result<_, _>>()?;
+    Ok(Read {
+        header: reader.header().clone(),
+        snapshots,
+        conversion,
+    })
+}
+
+fn take_json(text: &str) -> Result<Read, ConvertError> {
+    take(Source::Json(text.as_bytes()))
+}
+
+fn take_trace(text: &str) -> Result<Read, ConvertError> {
+    take(Source::PerfScript(text.as_bytes()))
+}
+
+fn exported(items: &[Item]) -> (String, Conversion) {
+    let record = write(&header(), items);
+    let mut reader = Reader::open(&record[..]).expect("readable");
+    let mut json = Vec::new();
+    let conversion =
+        export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("memory takes all");
+    (String::from_utf8(json).expect("text"), conversion)
+}
+
+/// What of the items damo can hold.
+fn holdable(items: Vec<Item>) -> Vec<Snapshot> {
+    let snapshots = items.into_iter().filter_map(|item| match item {
+        Item::Snapshot(mut snapshot) => {
+            snapshot.regions.retain(|r| r.nr_accesses.is_some());
+            Some(snapshot)
+        }
         _ => None,
     });
     snapshots.collect()
 }
 
-fn exported(items: Vec<Item>) -> Exporter {
-    let mut exporter = Exporter::new(&header());
-    for item in items {
-        exporter.push(item);
-    }
-    exporter
-}
-
-#[test]
-fn units_are_read_as_damo_reads_them() {
-    let time = |text: &str| units::time(&json!(text), 1000);
-    assert_eq!(time("700 ms"), Some(700_000_000));
-    assert_eq!(time("3 h 25 m 45 s 700 ms"), Some(12_345_700_000_000));
-    assert_eq!(time("1,500"), Some(1_500_000));
-    assert_eq!(time("2.5s"), Some(2_500_000_000));
-    assert_eq!(time("max"), Some(u64::MAX));
-    assert_eq!(time("4 parsecs"), None);
-    assert_eq!(units::time(&json!(7.5), 1000), Some(7500));
-    let bytes = |text: &str| units::bytes(&json!(text));
-    assert_eq!(bytes("4,096"), Some(4096));
-    assert_eq!(bytes("1.5 KiB"), Some(1536));
-    assert_eq!(bytes("2M"), Some(2 << 20));
-    assert_eq!(bytes("0 B"), Some(0));
-    assert_eq!(bytes("18446744073709551615"), Some(u64::MAX));
-    assert_eq!(bytes("-1"), None);
-}
-
-#[test]
-fn units_are_written_as_damo_writes_them() {
-    assert_eq!(units::grouped(4096), "4,096");
-    assert_eq!(units::grouped(999), "999");
-    assert_eq!(units::grouped(1_234_567), "1,234,567");
-    assert_eq!(units::exact_time(0), "0 ns");
-    assert_eq!(
-        units::exact_time(12_345_700_000_000),
-        "3 h 25 m 45 s 700 ms"
-    );
-}
-
 #[test]
 fn json_comes_back_without_what_was_unknown() {
-    let exporter = exported(every_item());
-    assert_eq!(exporter.left_out().unknown_regions, 2);
-    let (mut plain, mut compressed) = (Vec::new(), Vec::new());
-    exporter.write(&mut plain).expect("writes");
-    exporter.write_compressed(&mut compressed).expect("writes");
-    assert_eq!(compressed[0], 0x78, "`file` knows zlib by it");
-    let mut wanted: Vec<Snapshot> = every_item()
-        .into_iter()
-        .filter_map(|item| match item {
-            Item::Snapshot(snapshot) => Some(snapshot),
-            _ => None,
-        })
-        .collect();
-    for snapshot in &mut wanted {
-        snapshot.regions.retain(|r| r.nr_accesses.is_some());
-    }
-    let read = damo_json::read(&*plain).expect("reads");
-    assert_eq!(snapshots(&read), wanted);
-    assert!(read.warnings.is_empty());
+    let (json, conversion) = exported(&every_item());
+    assert_eq!(conversion.left_out.unknown_regions, 2);
+    assert_eq!(conversion.left_out.others["mapping changes"], 1);
+    let read = take_json(&json).expect("reads");
+    assert_eq!(read.snapshots, holdable(every_item()));
     assert_eq!(read.header.sample_interval, Nanos::from_millis(5));
-    let read = damo_json::read_compressed(&*compressed).expect("reads");
-    assert_eq!(snapshots(&read), wanted);
+    assert!(read.conversion.left_out.is_empty());
+    let mut zlib = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut zlib, json.as_bytes()).expect("memory takes all");
+    let zlib = zlib.finish().expect("memory takes all");
+    assert_eq!(Format::detect(&zlib), Ok(Format::JsonCompressed));
+    let read = take(Source::JsonCompressed(&zlib)).expect("reads");
+    assert_eq!(read.snapshots, holdable(every_item()));
 }
 
 #[test]
-fn another_number_of_checks_is_another_record() {
+fn fractions_and_odd_nanoseconds_survive() {
+    let mut odd = snapshot(0, 0, "[0,4)=9@2 [4,9)=0@7");
+    odd.regions[0].nr_accesses = Some(0.0625);
+    odd.regions[1].age_ns = Nanos(700_000_001);
+    odd.end = Nanos(odd.end.0 + 1);
+    let (json, _) = exported(&[Item::Snapshot(odd.clone())]);
+    assert_eq!(take_json(&json).expect("reads").snapshots, [odd]);
+}
+
+#[test]
+fn another_number_of_checks_is_another_record_of_the_same_target() {
     let mut second = snapshot(0, 1, "[0,4)=9@2");
     second.nr_samples = 40;
-    let first = snapshot(0, 0, "[0,4)=9@2");
-    let exporter = exported(vec![Item::Snapshot(first), Item::Snapshot(second)]);
-    let mut plain = Vec::new();
-    exporter.write(&mut plain).expect("writes");
-    let value: Value = serde_json::from_slice(&plain).expect("is JSON");
+    let items = [
+        snapshot(0, 0, "[0,4)=9@2"),
+        second,
+        snapshot(0, 2, "[0,4)=9@3"),
+    ];
+    let (json, _) = exported(&items.clone().map(Item::Snapshot));
+    let value: Value = serde_json::from_str(&json).expect("is JSON");
     let samples = [0, 1].map(|i: usize| value[i]["intervals"]["sample_us"].clone());
     assert_eq!(samples, [json!("5000"), json!("2500")]);
-    assert_eq!(value[0]["scheme_filters"], json!([]));
-    assert_eq!(value[0]["snapshots"][0]["regions"][0]["start"], json!("0"));
-    assert_eq!(
-        value[0]["snapshots"][0]["regions"][0]["end"],
-        json!("16,384")
-    );
+    assert_eq!(value[1]["target_id"], value[0]["target_id"]);
+    assert_eq!(take_json(&json).expect("reads").snapshots, items);
+}
+
+#[test]
+fn what_damo_said_of_a_record_goes_back_to_it() {
+    let text = r#"[{"kdamond_idx": 1, "context_idx": 2, "scheme_idx": null, "target_id":
+        18446623435582458880, "intervals": {"sample_us": "5 ms", "aggr_us": "100,000", "ops_update_us": 1000000},
+        "scheme_filters": [{}], "snapshots": [{"start_time": "0", "end_time": "100000000", "regions": [
+        {"start": "4,096", "end": "8,192", "nr_accesses": {"samples": 3, "percent": null},
+         "age": {"usec": null, "aggr_intervals": "2"}, "probe_hits": [1, 2], "sz_filter_passed": "4 KiB"}],
+        "total_bytes": "4096", "damos_stats": {"nr_tried": 1}, "sample_interval_us": null}]}]"#;
+    let mut record = Vec::new();
+    let source = Source::Json(text.as_bytes());
+    let conversion = import(source, &std::env::temp_dir(), &mut record).expect("reads");
+    let left_out = &conversion.left_out.others;
+    assert_eq!(left_out["scheme filters"], 1);
+    assert_eq!(left_out["scheme statistics"], 1);
+    assert_eq!(left_out["probe hits"], 2);
+    let mut reader = Reader::open(&record[..]).expect("readable");
+    let mut json = Vec::new();
+    export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("writes");
+    let value: Value = serde_json::from_slice(&json).expect("is JSON");
+    assert_eq!(value[0]["kdamond_idx"], json!(1));
+    assert_eq!(value[0]["context_idx"], json!(2));
+    assert_eq!(value[0]["target_id"], json!(18_446_623_435_582_458_880_u64));
+    assert_eq!(value[0]["intervals"]["sample_us"], json!("5000"));
+    let region = &value[0]["snapshots"][0]["regions"][0];
+    assert_eq!(region["age"]["usec"], json!("200000"));
+    assert_eq!(region["nr_accesses"]["samples"], json!(3));
 }
 
 #[test]
 fn what_damo_may_leave_out_is_not_missed() {
-    let text = r#"[{"target_id": 18446623435582458880, "intervals": null, "snapshots": [
+    let text = r#"[{"target_id": 7, "intervals": null, "snapshots": [
         {"start_time": "1 s", "end_time": 1100000000, "regions": [
             {"start": "8K", "end": "12,288", "nr_accesses": {"percent": 50}, "age": {"usec": "1 s", "aggr_intervals": null}},
-            {"start": 0, "end": "4 KiB"}, {"start": 0, "end": 0}]}]}]"#;
-    let read = damo_json::read(text.as_bytes()).expect("reads");
-    let found = &snapshots(&read)[0];
+            {"start": 0, "end": "4 KiB"}, {"start": 0, "end": 0, "nr_accesses": {"samples": -1}}]}]}]"#;
+    let read = take_json(text).expect("reads");
+    let found = &read.snapshots[0];
     assert_eq!((found.target.0, found.nr_samples), (0, 20));
-    assert_eq!(found.regions.len(), 2);
-    assert_eq!(found.regions[0].nr_accesses, None);
-    assert_eq!(found.regions[1].nr_accesses, Some(10.0));
+    let accesses: Vec<_> = found.regions.iter().map(|r| r.nr_accesses).collect();
+    assert_eq!(accesses, [None, Some(10.0)]);
     assert_eq!(found.regions[1].age, 10);
-    assert_eq!(read.warnings.len(), 1);
+    assert_eq!(read.conversion.assumed.len(), 1);
 }
 
 #[test]
 fn what_cannot_be_right_is_refused() {
-    let error = |regions: &str| {
-        let text = format!(
-            r#"[{{"snapshots": [{{"start_time": 1, "end_time": 2, "regions": [{regions}]}}]}}]"#
-        );
-        damo_json::read(text.as_bytes())
-            .expect_err("is wrong")
-            .to_string()
+    let error = |text: &str| {
+        let error = take_json(text).err().expect("is wrong");
+        format!("{error}: {:?}", std::error::Error::source(&error))
     };
-    assert!(error(r#"{"start": 5, "end": 4}"#).contains("before it starts"));
-    assert!(error(r#"{"start": 1, "end": 5}, {"start": 4, "end": 9}"#).contains("overlap"));
-    assert!(error(r#"{"start": "x", "end": 5}"#).contains("start"));
-    assert!(
-        error(r#"{"start": 1, "end": 5, "nr_accesses": {"samples": -1}}"#).contains("accesses")
-    );
+    let region = |regions: &str| {
+        error(&format!(
+            r#"[{{"snapshots": [{{"start_time": 1, "end_time": 2, "regions": [{regions}]}}]}}]"#
+        ))
+    };
+    assert!(region(r#"{"start": 5, "end": 4}"#).contains("starts at 5 and ends at 4"));
+    assert!(region(r#"{"start": 1, "end": 5}, {"start": 4, "end": 9}"#).contains("overlap"));
+    assert!(region(r#"{"start": "x", "end": 5}"#).contains("number of bytes"));
+    let negative = r#"{"start": 1, "end": 5, "nr_accesses": {"samples": -1}}"#;
+    assert!(region(negative).contains("-1 accesses"));
+    assert!(error("[]").contains("no snapshot"));
+    assert!(error("{}").contains("a list of records"));
+    assert!(error(r#"[{"snapshots": [], "target_id": 1}]"#).contains("after `snapshots`"));
+    let endless = format!(r#"[{{"{}"#, "x".repeat(3 << 20));
+    assert!(error(&endless).contains("without a quote"));
 }
 
-const PERF: &str = "\
+const TRACE: &str = "\
 kdamond.0  4452 [000] 100.100000: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 4096-8192: 0 3
-kdamond.0  4452 [000] 100.100000: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 8192-12288: 7 4
+kdamond.0  4452 [000] 100.100007: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 8192-12288: 7 4
 kdamond.0  4452 [000] 100.150000: damon:damon_monitor_intervals_tune: sample_us=80000
 kdamond.0  4452 [000] 100.200000: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=1 4096-12288: 20
 ";
 
 #[test]
-fn perf_script_is_read() {
-    let read = perf::read(PERF.as_bytes()).expect("reads");
-    let found = snapshots(&read);
-    assert_eq!(found.len(), 2);
-    assert_eq!(found[0].start, Nanos(100_000_000_000));
-    assert_eq!(found[0].end, found[1].start);
-    assert_eq!(found[0].nr_samples, 20);
-    assert_eq!(found[0].regions[1].nr_accesses, Some(7.0));
-    assert_eq!(found[0].regions[1].age_ns, Nanos::from_millis(400));
-    assert_eq!(found[1].regions[0].age, 0);
-    assert_eq!(read.header.aggregation_interval, Nanos::from_millis(100));
+fn traces_are_read() {
+    let stream = TRACE.replace("kdamond.0  4452 [000]", "<...>-4452 [000] .....");
+    let report = stream.replace("damon:damon_agg", "damon_agg");
+    for text in [TRACE, &stream, &report] {
+        let read = take_trace(text).expect("reads");
+        let found = &read.snapshots;
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].start, Nanos(100_000_000_000));
+        assert_eq!(found[0].end, found[1].start);
+        assert_eq!(found[0].nr_samples, 20);
+        assert_eq!(found[0].regions[1].nr_accesses, Some(7.0));
+        assert_eq!(found[0].regions[1].age_ns, Nanos::from_millis(400));
+        assert_eq!(found[1].regions[0].age, 0);
+        let interval = read.header.aggregation_interval;
+        assert_eq!(interval, Nanos::from_millis(100));
+    }
 }
 
 #[test]
-fn damos_fake_snapshot_only_gives_the_length() {
+fn targets_one_after_the_other_come_out_in_the_order_of_time() {
+    let other = TRACE.replace("18446623435582458880", "1");
+    let read = take_trace(&format!("{TRACE}{other}")).expect("reads");
+    let ends: Vec<_> = read.snapshots.iter().map(|s| (s.end, s.target.0)).collect();
+    assert!(ends.is_sorted(), "{ends:?}");
+    assert_eq!(ends.len(), 4);
+}
+
+#[test]
+fn a_snapshot_of_which_lines_were_lost_is_not_mixed_with_the_next() {
+    let text = TRACE.replace("nr_regions=2", "nr_regions=3");
+    let read = take_trace(&text).expect("reads");
+    assert_eq!(read.snapshots[0].regions.len(), 2);
+    assert_eq!(read.snapshots[1].regions.len(), 1);
+    let lost = read.conversion.left_out.others["regions that the trace lost"];
+    assert_eq!(lost, 1);
+}
+
+#[test]
+fn damos_mark_only_gives_the_length() {
     let text = "kdamond.x xxxx xxxx 5.5: damon:damon_aggregated: target_id=0 nr_regions=1 0-4096: 1 2\n\
                 kdamond.x xxxx xxxx 7.5: damon:damon_aggregated: target_id=0 nr_regions=1 0-0: -1 -1\n";
-    let found = snapshots(&perf::read(text.as_bytes()).expect("reads"));
+    let found = take_trace(text).expect("reads").snapshots;
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].start, Nanos::from_millis(3500));
 }
 
 #[test]
-fn perf_script_says_which_line_is_wrong() {
-    let text = PERF.replace("8192-12288: 7", "8192-x: 7");
-    let error = perf::read(text.as_bytes())
-        .expect_err("is wrong")
-        .to_string();
-    assert!(error.contains("line 2"), "{error}");
+fn more_accesses_than_the_usual_checks_are_believed() {
+    let found = take_trace(&TRACE.replace(": 20", ": 57")).expect("reads");
+    assert_eq!(found.snapshots[0].nr_samples, 57);
+}
+
+#[test]
+fn traces_say_which_line_is_wrong() {
+    for (from, to, reason) in [
+        ("8192-12288: 7", "8192-x: 7", "broken address"),
+        ("100.100007", "99.1", "earlier"),
+        ("12288: 7 4", "12288: 7 x", "count"),
+        (
+            "nr_regions=2 8192",
+            "nr_regions=99999999 8192",
+            "number of regions",
+        ),
+    ] {
+        let error = take_trace(&TRACE.replace(from, to))
+            .err()
+            .expect("is wrong");
+        let error = error.to_string();
+        assert!(
+            error.contains("line 2") && error.contains(reason),
+            "{error}"
+        );
+    }
+    assert!(take_trace("hello\n").is_err());
 }
 
 proptest! {
     #[test]
     fn any_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let _ = damo_json::read(&*bytes);
-        let _ = damo_json::read_compressed(&*bytes);
-        let _ = perf::read(&*bytes);
+        let _ = Format::detect(&bytes);
+        let _ = take(Source::Json(&bytes));
+        let _ = take(Source::JsonCompressed(&bytes));
+        let _ = take(Source::PerfScript(&bytes));
     }
 
     #[test]
     fn damaged_files_never_panic(damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..6)) {
-        let mut json = Vec::new();
-        exported(every_item()).write(&mut json).expect("writes");
-        for (mut bytes, is_perf) in [(json, false), (PERF.as_bytes().to_vec(), true)] {
+        let (json, _) = exported(&every_item());
+        for (text, trace) in [(json.as_str(), false), (TRACE, true)] {
+            let mut bytes = text.as_bytes().to_vec();
             for (at, byte) in &damage {
                 let length = bytes.len();
                 bytes[at % length] = *byte;
             }
-            if is_perf {
-                let _ = perf::read(&*bytes);
-            } else {
-                let _ = damo_json::read(&*bytes);
-            }
+            let _ = take(if trace { Source::PerfScript(&bytes) } else { Source::Json(&bytes) });
         }
     }
 }

@@ -1,16 +1,14 @@
 //! Finding, opening and reading the record that a report is about.
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_record::{Header, Item, Reader};
 
-/// Reading that takes longer than this shows how far it is.
-const PATIENCE: Duration = Duration::from_millis(500);
+use crate::progress::Watched;
 
 /// A record that is being read.
 pub(super) struct Source {
@@ -109,52 +107,4 @@ fn newest_here() -> anyhow::Result<PathBuf> {
     let path = path.strip_prefix(".").unwrap_or(&path).to_path_buf();
     eprintln!("isotherm: reading {}", path.display());
     Ok(path)
-}
-
-/// Input that shows on the terminal how far it has been read, if that takes long.
-struct Watched {
-    input: Box<dyn Read>,
-    length: Option<u64>,
-    read: u64,
-    started: Instant,
-    bar: Option<ProgressBar>,
-}
-
-impl Watched {
-    fn new(input: Box<dyn Read>, length: Option<u64>) -> Self {
-        Self {
-            input,
-            length: length.filter(|_| io::stderr().is_terminal()),
-            read: 0,
-            started: Instant::now(),
-            bar: None,
-        }
-    }
-
-    fn show(&mut self, length: u64) {
-        if self.bar.is_none() && self.started.elapsed() >= PATIENCE {
-            let style = ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes}, {eta}");
-            let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-            self.bar = Some(ProgressBar::new(length).with_style(style));
-        }
-        if let Some(bar) = &self.bar {
-            bar.set_position(self.read);
-        }
-    }
-}
-
-impl Read for Watched {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.input.read(buffer)?;
-        self.read += n as u64;
-        if let Some(length) = self.length {
-            self.show(length);
-        }
-        if n == 0
-            && let Some(bar) = self.bar.take()
-        {
-            bar.finish_and_clear();
-        }
-        Ok(n)
-    }
 }

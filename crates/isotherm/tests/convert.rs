@@ -1,0 +1,242 @@
+//! `isotherm convert` as a user meets it: there and back, what it says, and what it leaves behind.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_record::{Header, Item, Reader, TargetStart, Writer};
+use tempfile::TempDir;
+
+const STARTED: u64 = 1_700_000_000_000_000_000;
+
+/// Five snapshots of a hot, an idle and an unknown region.
+fn record() -> Vec<u8> {
+    let header = Header {
+        started: Nanos(STARTED),
+        operations: "vaddr".into(),
+        sample_interval: Nanos::from_millis(100),
+        aggregation_interval: Nanos::from_millis(1000),
+        update_interval: Nanos::from_millis(1000),
+        ..Header::default()
+    };
+    let mut writer = Writer::create(Vec::new(), &header).expect("a writer");
+    let start = TargetStart {
+        time: Nanos(STARTED),
+        pid: 7,
+        name: "demo".into(),
+        ..TargetStart::default()
+    };
+    writer.write(&Item::TargetStart(start)).expect("written");
+    for second in 0..5 {
+        let region = |start: u64, nr_accesses| RegionSnapshot {
+            range: AddressRange::new(start << 20, (start + 1) << 20),
+            nr_accesses,
+            age: second as u32,
+            age_ns: Nanos(second * 1_000_000_000),
+        };
+        let snapshot = Snapshot {
+            target: TargetId(0),
+            start: Nanos(STARTED + second * 1_000_000_000),
+            end: Nanos(STARTED + (second + 1) * 1_000_000_000),
+            nr_samples: 10,
+            regions: vec![
+                region(1, Some(10.0)),
+                region(2, Some(0.0)),
+                region(900, None),
+            ],
+        };
+        writer.write(&Item::Snapshot(snapshot)).expect("written");
+    }
+    writer.finish().expect("finished")
+}
+
+fn folder() -> TempDir {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("rec.isotherm"), record()).expect("written");
+    folder
+}
+
+fn convert(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_isotherm"))
+        .arg("convert")
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("isotherm runs")
+}
+
+fn check(folder: &Path, arguments: &[&str], code: i32, stdout: &str, stderr: &str) {
+    let output = convert(folder, arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let found = (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    );
+    let wanted = (Some(code), stdout.to_string(), stderr.to_string());
+    assert_eq!(found, wanted, "isotherm convert {}", arguments.join(" "));
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| {
+            let name = entry.expect("an entry").file_name();
+            name.to_string_lossy().into_owned()
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+const LEFT_OUT: &str = "\
+5 snapshots, 10 regions, 0 other items
+left out: 5 regions of which it is unknown whether they were accessed
+left out: 1 starts and ends of targets
+";
+
+#[test]
+fn says_what_damo_cannot_hold() {
+    let folder = folder();
+    let folder = folder.path();
+    for out in ["a.json", "a.damo", "a.data"] {
+        let stdout = format!("{out}: {LEFT_OUT}");
+        check(folder, &["rec.isotherm", out], 0, &stdout, "");
+    }
+    let wanted = "a.isotherm: 5 snapshots, 10 regions, 1 other items\n";
+    check(folder, &["a.json", "a.isotherm"], 0, wanted, "");
+    let again = "b.isotherm: 5 snapshots, 10 regions, 1 other items\n";
+    check(folder, &["a.damo", "b.isotherm"], 0, again, "");
+    let read = |name: &str| fs::read(folder.join(name)).expect("there");
+    assert_eq!(read("a.isotherm"), read("b.isotherm"));
+    assert_eq!(read("a.damo"), read("a.data"));
+}
+
+#[test]
+fn parquet_gives_the_same_record_back() {
+    let folder = folder();
+    let folder = folder.path();
+    let said = "5 snapshots, 15 regions, 1 other items\n";
+    let wanted = format!("a.parquet: {said}");
+    check(folder, &["rec.isotherm", "a.parquet"], 0, &wanted, "");
+    let wanted = format!("b.isotherm: {said}");
+    check(folder, &["a.parquet", "b.isotherm"], 0, &wanted, "");
+    assert_eq!(
+        fs::read(folder.join("b.isotherm")).expect("there"),
+        record()
+    );
+    // From one foreign format to another.
+    let wanted = format!("c.json: {LEFT_OUT}");
+    check(folder, &["a.parquet", "c.json"], 0, &wanted, "");
+}
+
+#[test]
+fn writes_to_standard_output_and_says_the_rest_elsewhere() {
+    let folder = folder();
+    let output = convert(folder.path(), &["rec.isotherm", "-", "--to", "isotherm"]);
+    assert_eq!(output.stdout, record());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said, "-: 5 snapshots, 15 regions, 1 other items\n");
+}
+
+#[test]
+fn says_it_in_json() {
+    let folder = folder();
+    let wanted = r#"{"input":"rec.isotherm","from":"isotherm","output":"a.json","to":"json","snapshots":5,"regions":10,"items":0,"left_out":{"unknown_regions":5,"others":{"starts and ends of targets":1}},"assumed":[],"truncated":null}
+"#;
+    check(
+        folder.path(),
+        &["rec.isotherm", "a.json", "--json"],
+        0,
+        wanted,
+        "",
+    );
+}
+
+#[test]
+fn a_cut_record_is_made_whole() {
+    let folder = folder();
+    let folder = folder.path();
+    let record = record();
+    fs::write(folder.join("cut.isotherm"), &record[..record.len() - 12]).expect("written");
+    let output = convert(folder, &["cut.isotherm", "whole.isotherm"]);
+    assert!(output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("cut.isotherm: the record was not finished"),
+        "{said}"
+    );
+    let whole = fs::File::open(folder.join("whole.isotherm")).expect("there");
+    let mut reader = Reader::open(whole).expect("readable");
+    assert!((&mut reader).all(|item| item.is_ok()));
+    assert_eq!(reader.truncated(), None);
+}
+
+#[test]
+fn refuses_with_the_reason_and_leaves_nothing_behind() {
+    let folder = folder();
+    let folder = folder.path();
+    fs::write(folder.join("perf.data"), b"PERFILE2 and so on").expect("written");
+    fs::write(
+        folder.join("broken.json"),
+        b"[{\"snapshots\": [{\"end_time\": 5}]}]",
+    )
+    .expect("written");
+    fs::write(folder.join("words.txt"), b"some words\n").expect("written");
+    fs::write(folder.join("kept.json"), b"mine").expect("written");
+    let before = names(folder);
+    for (arguments, reason) in [
+        (
+            &["none", "a.json"][..],
+            "cannot open none: No such file or directory (os error 2)",
+        ),
+        (
+            &["rec.isotherm", "a.xyz"],
+            "the name a.xyz does not say which format to write; add --to json, json_compressed, parquet or isotherm",
+        ),
+        (
+            &["rec.isotherm", "a", "--to", "perf_script"],
+            "perf_script can only be read, not written; `json` is what damo reads as well",
+        ),
+        (
+            &["rec.isotherm", "rec.isotherm"],
+            "rec.isotherm is the input itself; name another output",
+        ),
+        (
+            &["rec.isotherm", "/dev/null", "--to", "json"],
+            "/dev/null is not a file that can be replaced",
+        ),
+        (
+            &["perf.data", "a.isotherm"],
+            "cannot convert perf.data: it is a perf.data file; run `perf script -i FILE > trace.txt` and convert that",
+        ),
+        (
+            &["broken.json", "kept.json"],
+            "cannot convert broken.json: cannot read this as a record of damo's (json): missing field `regions` at line 1 column 33",
+        ),
+        (
+            &["words.txt", "a.isotherm"],
+            "cannot convert words.txt: the trace has no line of `damon:damon_aggregated` or `damon:damos_before_apply`",
+        ),
+    ] {
+        check(folder, arguments, 2, "", &format!("isotherm: {reason}\n"));
+    }
+    assert_eq!(names(folder), before);
+    assert_eq!(fs::read(folder.join("kept.json")).expect("there"), b"mine");
+}
+
+#[test]
+fn help_names_formats_and_examples() {
+    let output = convert(Path::new("."), &["--help"]);
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    for needed in [
+        "Usage: isotherm convert [OPTIONS] <IN> <OUT>",
+        "json_compressed  the same through zlib",
+        "possible values: isotherm, json, json_compressed, perf_script, parquet",
+        "isotherm convert damon.data rec.isotherm && isotherm report wss rec.isotherm",
+        "Exit status: 0 converted",
+    ] {
+        assert!(help.contains(needed), "`{needed}` is missing in\n{help}");
+    }
+}

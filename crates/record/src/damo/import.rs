@@ -1,0 +1,217 @@
+//! Makes a record of ours from one of damo's.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+
+use flate2::read::ZlibDecoder;
+use isotherm_engine::{Nanos, Snapshot, TargetId};
+
+use super::guard::QuoteGuard;
+use super::json::{Intervals, RecordFields};
+use super::spool::Spool;
+
+use super::{json, perf_script};
+use crate::convert::{Conversion, ConvertError};
+use crate::item::{Header, Item, TargetStart};
+use crate::writer::Writer;
+
+/// Prefix of the settings, one for each target, that keep what damo said of it.
+pub(crate) const RECORD_SETTING: &str = "damo.record.";
+
+/// A file of damo's and its form.
+#[derive(Debug)]
+pub enum Source<R> {
+    /// `json`.
+    Json(R),
+    /// `json_compressed`: the same through zlib.
+    JsonCompressed(R),
+    /// `perf_script`: the output of `perf script` or `trace-cmd report`.
+    PerfScript(R),
+}
+
+/// Writes `source` as a record of ours to `output`. Intermediate data goes to `folder`.
+pub fn import<R: Read, W: Write>(
+    source: Source<R>,
+    folder: &Path,
+    output: W,
+) -> Result<Conversion, ConvertError> {
+    let mut collected = Collected::new(folder);
+    match source {
+        Source::Json(input) => json::read(guarded(input), &mut collected)?,
+        Source::JsonCompressed(input) => {
+            json::read(guarded(ZlibDecoder::new(input)), &mut collected)?;
+        }
+        Source::PerfScript(input) => perf_script::read(BufReader::new(input), &mut collected)?,
+    }
+    collected.write(output)
+}
+
+fn guarded(input: impl Read) -> impl BufRead {
+    BufReader::with_capacity(1 << 16, QuoteGuard::new(input))
+}
+
+/// What is known of a foreign record so far.
+pub(crate) struct Collected<'a> {
+    spool: Spool<'a>,
+    targets: Vec<Target>,
+    intervals: Option<Intervals>,
+    nr_samples_missing: bool,
+    conversion: Conversion,
+}
+
+/// A list of snapshots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    part: usize,
+    pub(crate) target: TargetId,
+}
+
+#[derive(Default)]
+struct Target {
+    fields: RecordFields,
+    first_start: Option<Nanos>,
+    /// Where only the ends of snapshots are known: how long one lasts.
+    interval: Option<Nanos>,
+}
+
+impl<'a> Collected<'a> {
+    fn new(folder: &'a Path) -> Self {
+        Self {
+            spool: Spool::new(folder),
+            targets: Vec::new(),
+            intervals: None,
+            nr_samples_missing: false,
+            conversion: Conversion::default(),
+        }
+    }
+
+    /// Begins a list of snapshots of the target that `fields` tell of. Several lists may be of one
+    /// target: damo begins another where intervals change.
+    pub(crate) fn begin(&mut self, fields: RecordFields) -> Result<List, ConvertError> {
+        let part = self.spool.begin_part()?;
+        let known = self.targets.iter().position(|t| t.fields == fields);
+        let index = known.unwrap_or(self.targets.len());
+        if known.is_none() {
+            self.targets.push(Target {
+                fields,
+                ..Target::default()
+            });
+        }
+        Ok(List {
+            part,
+            target: TargetId(index as u32),
+        })
+    }
+
+    /// Says what the intervals are; those said first stand in the header.
+    pub(crate) fn set_intervals(&mut self, intervals: Intervals) {
+        self.intervals.get_or_insert(intervals);
+    }
+
+    /// Says how long the snapshots of a target last, where only their ends are known.
+    pub(crate) fn set_interval(&mut self, target: TargetId, interval: Nanos) {
+        self.targets[target.0 as usize].interval = Some(interval);
+        self.set_intervals(Intervals {
+            aggregation: interval,
+            ..Intervals::default()
+        });
+    }
+
+    /// Adds a snapshot to a list that was begun. Where its `nr_samples` is 0, that is not known.
+    pub(crate) fn push(&mut self, list: List, mut snapshot: Snapshot) -> Result<(), ConvertError> {
+        snapshot.regions.sort_by_key(|region| region.range.start);
+        let overlap = snapshot
+            .regions
+            .windows(2)
+            .find(|pair| pair[0].range.end > pair[1].range.start);
+        if let Some(pair) = overlap {
+            return Err(ConvertError::Impossible(format!(
+                "regions that overlap, {:?} and {:?}",
+                pair[0].range, pair[1].range
+            )));
+        }
+        self.nr_samples_missing |= snapshot.nr_samples == 0;
+        self.conversion.snapshots += 1;
+        self.conversion.regions += snapshot.regions.len() as u64;
+        let target = &mut self.targets[list.target.0 as usize];
+        let first = target.first_start.get_or_insert(snapshot.start);
+        *first = snapshot.start.min(*first);
+        self.spool.push(list.part, snapshot)
+    }
+
+    pub(crate) fn left_out(&mut self, kind: &'static str, count: u64) {
+        self.conversion.left_out.add(kind, count);
+    }
+
+    fn write<W: Write>(mut self, output: W) -> Result<Conversion, ConvertError> {
+        if self.conversion.snapshots == 0 {
+            return Err(ConvertError::Impossible("no snapshot".to_string()));
+        }
+        let nr_samples = self.spool.assumed_nr_samples();
+        if self.nr_samples_missing {
+            self.conversion.assumed.push(format!(
+                "{nr_samples} access checks in each aggregation interval, as the file does not say"
+            ));
+        }
+        let mut writer = Writer::create(output, &self.header(nr_samples))?;
+        for (index, target) in self.targets.iter().enumerate() {
+            let start = target.first_start.unwrap_or_default();
+            let name = target.fields.target_id.as_ref();
+            writer.write(&Item::TargetStart(TargetStart {
+                time: start - target.interval.unwrap_or_default().min(start),
+                target: TargetId(index as u32),
+                pid: 0,
+                name: name.map_or("damo's".to_string(), |id| format!("damo's {id}")),
+            }))?;
+            self.conversion.items += 1;
+        }
+        let targets = &self.targets;
+        let mut begun = HashSet::new();
+        self.spool.merge_into(&mut writer, |snapshot| {
+            if snapshot.nr_samples == 0 {
+                snapshot.nr_samples = nr_samples;
+            }
+            let Some(interval) = targets[snapshot.target.0 as usize].interval else {
+                return;
+            };
+            if begun.insert(snapshot.target) {
+                snapshot.start = snapshot.end - interval.min(snapshot.end);
+            }
+            for region in &mut snapshot.regions {
+                region.age_ns = Nanos(u64::from(region.age).saturating_mul(interval.0));
+            }
+        })?;
+        writer.finish()?;
+        Ok(self.conversion)
+    }
+
+    fn header(&self, nr_samples: u32) -> Header {
+        let intervals = self.intervals.unwrap_or_default();
+        let mut header = Header {
+            writer: concat!("isotherm ", env!("CARGO_PKG_VERSION"), " convert").to_string(),
+            operations: "unknown".to_string(),
+            started: self
+                .targets
+                .iter()
+                .filter_map(|target| target.first_start)
+                .min()
+                .unwrap_or_default(),
+            sample_interval: intervals.sample,
+            aggregation_interval: intervals.aggregation,
+            update_interval: intervals.update,
+            ..Header::default()
+        };
+        if header.sample_interval == Nanos(0) {
+            header.sample_interval = Nanos(header.aggregation_interval.0 / u64::from(nr_samples));
+        }
+        for (index, target) in self.targets.iter().enumerate() {
+            if let Ok(json) = serde_json::to_string(&target.fields) {
+                header
+                    .settings
+                    .insert(format!("{RECORD_SETTING}{index}"), json);
+            }
+        }
+        header
+    }
+}

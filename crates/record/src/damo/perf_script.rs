@@ -1,0 +1,318 @@
+//! Reads what DAMON's trace points print: a line for each region of each snapshot.
+//!
+//! ```text
+//! kdamond.0  4452 [000] 82877.315633: damon:damon_aggregated: target_id=0 nr_regions=17 4096-8192: 0 3
+//! kdamond.0  4452 [000] 80801.060214: damon:damos_before_apply: ctx_idx=0 scheme_idx=0 target_idx=0 nr_regions=11 4096-8192: 0 136
+//! ```
+//!
+//! That is `perf script`; `trace-cmd report` prints the same with other words before the time. A
+//! snapshot is complete when `nr_regions` lines of its target have come; where the kernel dropped
+//! some, what there is of it stands until the next one begins with a later time. Only the end of a
+//! snapshot is printed, so the first one is taken to have lasted as long as the others on average, as
+//! damo does. Kernels before 5.16 print no age.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::{BufRead, Read};
+
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
+
+use super::import::{Collected, List};
+use super::json::RecordFields;
+use super::text::decimal;
+use crate::convert::ConvertError;
+use crate::writer::MAX_REGIONS;
+
+/// Longest line that is looked at.
+const MAX_LINE: u64 = 1 << 16;
+/// How long a snapshot lasts where there is only one: DAMON's default.
+const DEFAULT_INTERVAL: Nanos = Nanos::from_millis(100);
+/// Lines of one snapshot are printed in one go; a gap longer than this begins another.
+const SAME_SNAPSHOT: Nanos = Nanos::from_millis(20);
+
+/// Reads all of `input` into `collected`.
+pub(crate) fn read(input: impl BufRead, collected: &mut Collected<'_>) -> Result<(), ConvertError> {
+    let mut trace = Trace {
+        collected,
+        event: None,
+        targets: HashMap::new(),
+    };
+    let mut lines = Lines::new(input);
+    while let Some(line) = lines.next()? {
+        if let Some(event) = Event::parse(line) {
+            let event = event.map_err(|reason| lines.error(reason))?;
+            let number = lines.number;
+            trace.take(&event).map_err(|failure| failure.at(number))?;
+        }
+    }
+    trace.finish()
+}
+
+/// Lines of bounded length.
+struct Lines<R> {
+    input: R,
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl<R: BufRead> Lines<R> {
+    fn new(input: R) -> Self {
+        Self {
+            input,
+            line: Vec::new(),
+            number: 0,
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<&str>, ConvertError> {
+        self.line.clear();
+        self.number += 1;
+        let read = (&mut self.input)
+            .take(MAX_LINE)
+            .read_until(b'\n', &mut self.line)
+            .map_err(ConvertError::Read)?;
+        if read as u64 == MAX_LINE {
+            return Err(self.error(format!("is longer than {MAX_LINE} bytes")));
+        }
+        // A line that is no text is none of ours, like any other that does not parse.
+        Ok((read > 0).then(|| std::str::from_utf8(&self.line).unwrap_or_default()))
+    }
+
+    fn error(&self, reason: String) -> ConvertError {
+        ConvertError::Trace {
+            line: self.number,
+            reason,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Aggregated,
+    BeforeApply,
+}
+
+/// One line.
+#[derive(Debug)]
+struct Event {
+    kind: Kind,
+    time: Nanos,
+    target: u64,
+    nr_regions: usize,
+    /// None in the line that damo adds to say how long a single snapshot lasted.
+    region: Option<RegionSnapshot>,
+}
+
+impl Event {
+    /// The line's event; `None` if it is not one of DAMON's regions.
+    fn parse(line: &str) -> Option<Result<Self, String>> {
+        let mut time = "";
+        let mut words = line.split_ascii_whitespace();
+        let kind = loop {
+            let word = words.next()?;
+            match word.strip_prefix("damon:").unwrap_or(word) {
+                "damon_aggregated:" => break Kind::Aggregated,
+                "damos_before_apply:" => break Kind::BeforeApply,
+                _ => time = word,
+            }
+        };
+        Some(Self::fields(kind, time, words).map_err(|what| format!("has {what}: {}", line.trim())))
+    }
+
+    fn fields<'a>(
+        kind: Kind,
+        time: &str,
+        words: impl Iterator<Item = &'a str>,
+    ) -> Result<Self, &'static str> {
+        let time = time
+            .strip_suffix(':')
+            .and_then(|t| decimal(t, 1_000_000_000));
+        let (mut target, mut nr_regions, mut span) = (None, None, None);
+        let mut numbers = Vec::new();
+        for word in words.take(16) {
+            if let Some((name, value)) = word.split_once('=') {
+                match name {
+                    "target_id" | "target_idx" => target = value.parse().ok(),
+                    "nr_regions" => nr_regions = value.parse().ok(),
+                    _ => {}
+                }
+            } else if span.is_none() {
+                span = word.strip_suffix(':').and_then(|s| s.split_once('-'));
+            } else {
+                numbers.push(word.parse::<i64>().map_err(|_| "a count that is none")?);
+            }
+        }
+        let (start, end) = span.ok_or("no addresses")?;
+        let start: u64 = start.parse().map_err(|_| "a broken address")?;
+        let end: u64 = end.parse().map_err(|_| "a broken address")?;
+        let nr_accesses = *numbers.first().ok_or("no access count")?;
+        let fake = start == 0 && end == 0 && nr_accesses == -1;
+        let region = if fake {
+            None
+        } else {
+            let count = u32::try_from(nr_accesses).map_err(|_| "an impossible access count")?;
+            let age = numbers.get(1).copied().unwrap_or(0);
+            Some(RegionSnapshot {
+                range: AddressRange::checked(start, end)
+                    .ok_or("a region that ends before it starts")?,
+                nr_accesses: Some(count as f32),
+                age: u32::try_from(age).map_err(|_| "an impossible age")?,
+                age_ns: Nanos(0),
+            })
+        };
+        Ok(Self {
+            kind,
+            time: Nanos(time.ok_or("no time")?),
+            target: target.ok_or("no target")?,
+            nr_regions: nr_regions
+                .filter(|n| (1..=MAX_REGIONS).contains(n))
+                .ok_or("no number of regions, or an impossible one")?,
+            region,
+        })
+    }
+}
+
+/// Why a line cannot be taken: its own fault, or another's.
+enum Failure {
+    Line(String),
+    Other(ConvertError),
+}
+
+impl Failure {
+    fn at(self, line: u64) -> ConvertError {
+        match self {
+            Self::Line(reason) => ConvertError::Trace { line, reason },
+            Self::Other(error) => error,
+        }
+    }
+}
+
+impl From<ConvertError> for Failure {
+    fn from(error: ConvertError) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// The snapshots being put together.
+struct Trace<'c, 'f> {
+    collected: &'c mut Collected<'f>,
+    /// A trace may hold both kinds, which tell the same twice: the first one counts.
+    event: Option<Kind>,
+    targets: HashMap<u64, Assembly>,
+}
+
+struct Assembly {
+    list: List,
+    nr_regions: usize,
+    regions: Vec<RegionSnapshot>,
+    /// End of the snapshot being put together, and when its latest line was printed.
+    end: Nanos,
+    latest: Nanos,
+    /// Ends of the first and last snapshots, and how many ends there were.
+    first_end: Option<Nanos>,
+    last_end: Nanos,
+    nr_ends: u64,
+}
+
+impl Trace<'_, '_> {
+    fn take(&mut self, event: &Event) -> Result<(), Failure> {
+        if *self.event.get_or_insert(event.kind) != event.kind {
+            self.collected.left_out("lines of another event", 1);
+            return Ok(());
+        }
+        let collected = &mut *self.collected;
+        let assembly = match self.targets.entry(event.target) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let list = collected.begin(RecordFields {
+                    target_id: Some(event.target.into()),
+                    ..RecordFields::default()
+                })?;
+                entry.insert(Assembly::new(list, event.time))
+            }
+        };
+        if event.time < assembly.latest {
+            return Err(Failure::Line("is earlier than the one before".to_string()));
+        }
+        let Some(region) = event.region else {
+            assembly.close(collected)?;
+            assembly.count_end(event.time);
+            return Ok(());
+        };
+        let late = event.time.since(assembly.latest) > SAME_SNAPSHOT;
+        if late || event.nr_regions != assembly.nr_regions {
+            assembly.close(collected)?;
+        }
+        if assembly.regions.is_empty() {
+            assembly.end = event.time;
+            assembly.nr_regions = event.nr_regions;
+        }
+        assembly.latest = event.time;
+        assembly.regions.push(region);
+        if assembly.regions.len() == assembly.nr_regions {
+            assembly.close(collected)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), ConvertError> {
+        if self.event.is_none() {
+            return Err(ConvertError::NoTrace);
+        }
+        // In the order of the targets, so that the same trace always gives the same record.
+        let mut assemblies: Vec<Assembly> = self.targets.drain().map(|(_, a)| a).collect();
+        assemblies.sort_by_key(|assembly| assembly.list.target);
+        for mut assembly in assemblies {
+            assembly.close(self.collected)?;
+            let interval = assembly.first_end.and_then(|first| {
+                let span = assembly.last_end.since(first).0;
+                span.checked_div(assembly.nr_ends - 1).map(Nanos)
+            });
+            let interval = interval
+                .filter(|interval| interval.0 > 0)
+                .unwrap_or(DEFAULT_INTERVAL);
+            self.collected.set_interval(assembly.list.target, interval);
+        }
+        Ok(())
+    }
+}
+
+impl Assembly {
+    fn new(list: List, time: Nanos) -> Self {
+        Self {
+            list,
+            nr_regions: 0,
+            regions: Vec::new(),
+            end: time,
+            latest: time,
+            first_end: None,
+            last_end: Nanos(0),
+            nr_ends: 0,
+        }
+    }
+
+    fn close(&mut self, collected: &mut Collected<'_>) -> Result<(), ConvertError> {
+        if self.regions.is_empty() {
+            return Ok(());
+        }
+        let missing = self.nr_regions - self.regions.len();
+        collected.left_out("regions that the trace lost", missing as u64);
+        let start = self.first_end.map_or(self.end, |_| self.last_end);
+        let snapshot = Snapshot {
+            target: self.list.target,
+            start,
+            end: self.end,
+            nr_samples: 0,
+            regions: std::mem::take(&mut self.regions),
+        };
+        collected.push(self.list, snapshot)?;
+        self.count_end(self.end);
+        Ok(())
+    }
+
+    fn count_end(&mut self, end: Nanos) {
+        self.first_end.get_or_insert(end);
+        self.last_end = end;
+        self.nr_ends += 1;
+    }
+}
