@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "a, 32MiB\nb, 32MiB\n\nserve\n600000\na, 1, 64, 1, rw\n",
         )
         .script(&script)
-        .timeout(Duration::from_secs(120))
+        .timeout(Duration::from_mins(2))
         .run()?;
     println!("{}", output.console);
     Ok(())

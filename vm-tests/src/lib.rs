@@ -13,8 +13,8 @@
 //!
 //! Limits: emulation is some ten times slower than hardware and interrupts between processors are
 //! slower still, so scenarios check function and accuracy, sample every 100 ms or more slowly, and
-//! never speak of CPU shares. The emulated TLB is not flushed where hardware's would be evicted
-//! ([`scenario::side_by_side`] has to help kernel DAMON because of it).
+//! never speak of CPU shares. The emulated TLB keeps what hardware's would evict, so that whoever
+//! clears accessed bits without a flush sees less there (the scenario `side-by-side` shows it).
 //!
 //! What the host lacks (QEMU, a kernel package) is [`VmError::Unavailable`]: tests then print
 //! `SKIP name: reason`, which the harness counts.

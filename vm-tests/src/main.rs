@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use isotherm_vm_tests::{Kernel, VmError, scenario};
+use isotherm_vm_tests::scenario::{self, Scenario};
+use isotherm_vm_tests::{Kernel, VmError};
 
 /// Boot Debian kernels in QEMU and run the product inside.
 #[derive(Parser)]
@@ -65,21 +66,21 @@ fn main() -> ExitCode {
         }
     }
 
+    run(&args, &scenarios)
+}
+
+fn run(args: &Args, scenarios: &[Scenario]) -> ExitCode {
     let (mut passed, mut skipped, mut failed) = (0, 0, 0);
-    for s in &scenarios {
-        let wanted = if args.names.is_empty() {
+    let named = |s: &&Scenario| {
+        if args.names.is_empty() {
             args.long || !s.long
         } else {
-            args.names.iter().any(|n| n == s.name)
-        };
-        for kernel in s
-            .kernels
-            .iter()
-            .filter(|k| args.kernel.is_none_or(|only| only == **k))
-        {
-            if !wanted {
-                continue;
-            }
+            args.names.iter().any(|name| name == s.name)
+        }
+    };
+    for s in scenarios.iter().filter(named) {
+        let kernels = s.kernels.iter();
+        for kernel in kernels.filter(|k| args.kernel.is_none_or(|only| only == **k)) {
             let title = format!("{} on {}", s.name, kernel.series());
             let started = Instant::now();
             let result = (s.run)(*kernel);

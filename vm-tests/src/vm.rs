@@ -196,6 +196,9 @@ impl Vm {
         };
         let answer = unpack(&work.path().join("results"))
             .and_then(|files| VmOutput::new(files, console.clone(), started.elapsed()));
+        if let Some(dir) = std::env::var_os("ISOTHERM_VM_KEEP") {
+            keep(work.path(), Path::new(&dir))?;
+        }
         answer.map_err(|why| VmError::NoAnswer {
             how: format!(
                 "{status}; {why} {}",
@@ -389,6 +392,16 @@ fn unpack(stream: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
         }
     }
     Ok(files)
+}
+
+/// Copies what a machine said, for people: the console, and the results as a gzipped tar.
+fn keep(work: &Path, dir: &Path) -> Result<(), VmError> {
+    fs::create_dir_all(dir).map_err(VmError::io("make", dir))?;
+    for (from, to) in [("console", "console.txt"), ("results", "results.tar.gz")] {
+        let to = dir.join(to);
+        fs::copy(work.join(from), &to).map_err(VmError::io("write", to))?;
+    }
+    Ok(())
 }
 
 fn read_lossy(path: &Path) -> String {

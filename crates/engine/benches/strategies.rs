@@ -14,10 +14,10 @@ mod world;
 use isotherm_engine::{Attributes, Strategy};
 use world::{World, scattered};
 
-fn main() {
+fn worlds() -> [(&'static str, World); 8] {
     let mut reserved = World::with_hot(1 << 10, &[(301, 101)], 200.0);
     reserved.reserve(1 << 20);
-    let worlds = [
+    [
         (
             "1 GiB, a tenth hot",
             World::with_hot(1 << 10, &[(301, 101)], 200.0),
@@ -47,7 +47,10 @@ fn main() {
             "160 GiB, 200 MiB hot",
             World::with_hot(160 << 10, &[(7003, 200)], 100.0),
         ),
-    ];
+    ]
+}
+
+fn contenders() -> [(&'static str, Attributes); 8] {
     let ours = Attributes::default();
     let base = Strategy::faithful();
     let slow = |strategy| Attributes {
@@ -55,7 +58,7 @@ fn main() {
         budget: None,
         ..ours
     };
-    let rows = [
+    [
         ("faithful 5/100 ms", Attributes::faithful()),
         ("faithful 20/400 ms", slow(base)),
         (
@@ -88,10 +91,13 @@ fn main() {
         ),
         ("  + all", slow(Strategy::default())),
         ("default: all, 1 % of a CPU", ours),
-    ];
-    for (name, world) in &worlds {
+    ]
+}
+
+fn main() {
+    for (name, world) in &worlds() {
         println!("\n{name:<36}  precision  recall  rate error  regions     CPU  found after");
-        for (name, attributes) in &rows {
+        for (name, attributes) in &contenders() {
             let score = world.run(*attributes, 30.0, 10.0);
             let found = score
                 .found_after

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Command::Record(args) => cmd::record::run(&args),
         Command::Report(args) => cmd::report::run(args),
         Command::Top(args) => cmd::top::run(&args),
-        Command::Convert(args) => cmd::convert::run(args),
+        Command::Convert(args) => cmd::convert::run(&args),
         Command::Exercise(args) => cmd::exercise::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(

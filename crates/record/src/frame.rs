@@ -13,6 +13,7 @@
 
 use std::io::{self, Read};
 
+use arrow_buffer::Buffer;
 use arrow_ipc::writer::EncodedData;
 use arrow_ipc::{
     BodyCompression, BodyCompressionArgs, Buffer as BufferSpan, FieldNode, KeyValue, KeyValueArgs,
@@ -43,7 +44,7 @@ pub(crate) struct Frame {
     /// The flatbuffer.
     pub(crate) metadata: Vec<u8>,
     /// What follows it.
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Buffer,
 }
 
 /// What comes next in a stream.
@@ -124,7 +125,7 @@ impl<R: Read> FrameReader<R> {
         Ok(Next::Frame(Frame {
             offset,
             metadata,
-            body,
+            body: Buffer::from_vec(body),
         }))
     }
 

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod damo;
 pub mod error;
 mod frame;
 pub mod item;

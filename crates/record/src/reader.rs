@@ -18,7 +18,6 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{BufReader, Read};
 
-use arrow_buffer::Buffer;
 use arrow_ipc::MessageHeader;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
@@ -162,7 +161,7 @@ impl<R: Read> Reader<R> {
                 return Ok(Some(item));
             }
             match self.frames.next()? {
-                Next::Frame(frame) => self.take_in(frame)?,
+                Next::Frame(frame) => self.take_in(&frame)?,
                 Next::End => return Ok(None),
                 Next::Cut { offset, lost } => {
                     self.truncation = Some(Truncation {
@@ -175,7 +174,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn take_in(&mut self, frame: Frame) -> Result<(), RecordError> {
+    fn take_in(&mut self, frame: &Frame) -> Result<(), RecordError> {
         let offset = frame.offset;
         let message = frame.message()?;
         if message.header_type() != MessageHeader::RecordBatch {
@@ -200,9 +199,8 @@ impl<R: Read> Reader<R> {
         }
         check_layout(offset, &batch, &frame.body, self.kind)?;
         let version = message.version();
-        let body = Buffer::from_vec(frame.body.clone());
         let decoded = read_record_batch(
-            &body,
+            &frame.body,
             batch,
             self.schema.clone(),
             &HashMap::new(),

@@ -1,7 +1,7 @@
 //! What the recording scenarios share: workloads of known truth, ways to record them, one metric.
 //!
 //! Everything stands as shell lines, since it runs in the guest. The workload is pinned to one
-//! processor and the recorder to the other. Intervals are 100 ms and 2 s: what takes microseconds
+//! processor and the recorder to the other. Intervals are 100 ms and 1 s: what takes microseconds
 //! on hardware takes up to milliseconds here.
 
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
 
 /// The intervals for emulation.
 pub(super) const SLOW: &str =
-    "--sample-interval 100ms --aggregation-interval 2s --update-interval 10s";
+    "--sample-interval 100ms --aggregation-interval 1s --update-interval 10s";
 
 /// What the workload wrote about itself.
 pub(super) fn truth(output: &VmOutput) -> Result<Vec<Episode>, VmError> {

@@ -216,8 +216,8 @@ impl TableMonitor {
             let segment = &mut self.segments[i];
             if segment.arm_queued && !segment.arm(facts, now) {
                 segment.arm_not_before = now + Nanos(30 * 1_000_000_000);
-                self.sampled
-                    .insert((segment.sample_not_before, (target, segment.range.start)));
+                let due = segment.sample_not_before;
+                enqueue(&mut self.sampled, segment, due);
             }
             i += 1;
         }
@@ -340,8 +340,8 @@ impl TableMonitor {
             restart_sampling(segment);
             // It was told apart just now that it has no parts: do not try again at once.
             segment.arm_not_before = now + Nanos(5 * 1_000_000_000);
-            self.sampled
-                .insert((segment.sample_not_before, (target, segment.range.start)));
+            let due = segment.sample_not_before;
+            enqueue(&mut self.sampled, segment, due);
         }
         1
     }

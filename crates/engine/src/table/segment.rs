@@ -145,7 +145,10 @@ impl Segment {
             self.sample_not_before = now + Nanos(wait);
             return;
         };
-        self.nr_unknown = 0;
+        if std::mem::take(&mut self.nr_unknown) >= 3 {
+            // It was unknown: how long it has been like this is not known either.
+            self.age_from = now;
+        }
         // Four samples of 16 pages in an interval tell a rate well enough; one, while it is steady.
         let steady = self.nr_samples > 8 && now.since(self.age_from) > Nanos(5_000_000_000);
         self.sample_not_before = now + Nanos(aggregation.0 / if steady { 1 } else { 4 });

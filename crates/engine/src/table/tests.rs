@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::address::{BLOCK_SIZE, PAGE_SIZE};
+use crate::snapshot::RegionSnapshot;
 
 /// Memory of `probabilities.len()` blocks; each page of block `b` is touched in a window with
 /// probability `rate(page)`.
@@ -182,4 +183,19 @@ fn what_was_hot_and_went_cold_is_cold_with_its_age() {
         assert_eq!(region.nr_accesses, Some(0.0), "{region:?}");
         assert!(region.age_ns > Nanos(5_000_000_000), "{region:?}");
     }
+}
+
+/// Segments that cannot be armed go back to being sampled; they were lost from the queue once, and
+/// kept their rate for ever.
+#[test]
+fn warm_memory_that_turns_cold_is_seen_to() {
+    let (nr_blocks, warm_windows) = (8, 500);
+    let calls = std::cell::Cell::new(0);
+    let rate = |_| {
+        let window = calls.replace(calls.get() + 1) / (nr_blocks * 512);
+        if window < warm_windows { 0.05 } else { 0.0 }
+    };
+    let (snapshot, _) = run(nr_blocks, 2000, &rate);
+    let warm = |region: &&RegionSnapshot| region.nr_accesses != Some(0.0);
+    assert_eq!(snapshot.regions.iter().find(warm), None);
 }

