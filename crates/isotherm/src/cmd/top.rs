@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 
-use crate::recorder::{MonitorArgs, Session, TargetArgs};
+use crate::recorder::{CommandOutput, MonitorArgs, Session, TargetArgs};
 use crate::view::{self, LiveSource, ReplaySource};
 
 /// Watch live which memory is hot and which is cold, and what watching costs.
 ///
-/// Keys: q quit, p pause, s sort, t next target, arrows scroll, ? help.
+/// Keys: q quit, p pause, s sort, t next target, arrows scroll, ? help. A command that is run here
+/// prints nothing: its output would go over the picture.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm top --pid 1234
@@ -43,7 +44,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         view::run(&mut ReplaySource::open(path, args.speed)?, &title)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut source = LiveSource::new(Session::start(&args.targets, &args.how)?);
+    let targets = TargetArgs {
+        command_output: CommandOutput::Discarded,
+        ..args.targets.clone()
+    };
+    let mut source = LiveSource::new(Session::start(&targets, &args.how)?);
     let shown = view::run(&mut source, "");
     let mut session = source.into_session();
     if let Some(mut child) = session.take_child() {

@@ -11,7 +11,7 @@ mod simulated;
 mod tables;
 mod targets;
 
-pub(crate) use options::{MonitorArgs, TargetArgs};
+pub(crate) use options::{CommandOutput, MonitorArgs, TargetArgs};
 pub(crate) use session::{Session, Step};
 
 use isotherm_engine::{Cost, Intervals, Nanos};

@@ -11,6 +11,16 @@ use isotherm_engine::{
 
 use crate::units::{parse_bytes, parse_duration, parse_share};
 
+/// Where the output of a command goes that is run to be watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CommandOutput {
+    /// To where ours goes.
+    #[default]
+    Inherited,
+    /// Nowhere, and it has no input: for who draws on the terminal.
+    Discarded,
+}
+
 /// What to watch.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "What to watch")]
@@ -46,6 +56,10 @@ pub(crate) struct TargetArgs {
     /// A command to run and watch
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub(crate) command: Vec<OsString>,
+
+    /// Where the command's output goes.
+    #[arg(skip)]
+    pub(crate) command_output: CommandOutput,
 }
 
 impl TargetArgs {

@@ -1,6 +1,6 @@
 //! A recording session: starts what was asked for, and yields items until it is over.
 
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +12,7 @@ use isotherm_linux::{cgroup, host, node};
 use isotherm_record::{Header, Item, TargetExit};
 
 use super::meters::Meters;
-use super::options::{Method, MonitorArgs, TargetArgs};
+use super::options::{CommandOutput, Method, MonitorArgs, TargetArgs};
 use super::pages::Pages;
 use super::physical::Physical;
 use super::regions::Regions;
@@ -222,7 +222,15 @@ fn virtual_memory(
         Wanted::Cgroup(directory)
     } else {
         if let Some((program, arguments)) = targets.command.split_first() {
-            let started = Command::new(program).args(arguments).spawn();
+            let mut command = Command::new(program);
+            command.args(arguments);
+            if targets.command_output == CommandOutput::Discarded {
+                command
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null());
+            }
+            let started = command.spawn();
             let started =
                 started.with_context(|| format!("cannot start {}", program.to_string_lossy()))?;
             child = Some(started);

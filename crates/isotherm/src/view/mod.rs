@@ -1,6 +1,10 @@
 //! The live view of `isotherm top`: state that items change, a picture of it, and the loop around.
 
+mod bar;
 mod draw;
+mod gauges;
+mod ink;
+mod lists;
 mod source;
 mod state;
 #[cfg(test)]
@@ -31,7 +35,7 @@ fn watch(
     source: &mut dyn ItemSource,
     title: &str,
 ) -> anyhow::Result<()> {
-    let mut state = State::new(title);
+    let mut state = State::new(title, ink::palette_of_terminal());
     let mut items = Vec::new();
     loop {
         if !state.ended {
@@ -63,15 +67,21 @@ fn watch(
 
 /// Acts on a key; `false` to quit.
 fn press(state: &mut State, key: KeyEvent) -> bool {
+    let help = std::mem::take(&mut state.help);
     match key.code {
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        // Any key closes the help, and these do nothing else.
+        KeyCode::Char('q' | '?' | 'h') | KeyCode::Esc if help => {}
         KeyCode::Char('q') | KeyCode::Esc => return false,
         KeyCode::Char('p' | ' ') => state.paused = !state.paused,
         KeyCode::Char('s') => state.sort = state.sort.next(),
         KeyCode::Char('t') | KeyCode::Tab => state.next_target(),
-        KeyCode::Char('?' | 'h') => state.help = !state.help,
-        KeyCode::Down => state.scroll = state.scroll.saturating_add(1),
-        KeyCode::Up => state.scroll = state.scroll.saturating_sub(1),
+        KeyCode::Char('?' | 'h') => state.help = true,
+        KeyCode::Down | KeyCode::Char('j') => state.scroll_by(true, false),
+        KeyCode::Up | KeyCode::Char('k') => state.scroll_by(false, false),
+        KeyCode::PageDown => state.scroll_by(true, true),
+        KeyCode::PageUp => state.scroll_by(false, true),
+        KeyCode::Home => state.scroll = 0,
         _ => {}
     }
     true

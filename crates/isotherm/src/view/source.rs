@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -58,6 +60,7 @@ pub(crate) struct ReplaySource {
     speed: f64,
     began: Option<(Instant, Nanos)>,
     waiting: Option<Item>,
+    stop: Arc<AtomicBool>,
 }
 
 impl ReplaySource {
@@ -66,9 +69,20 @@ impl ReplaySource {
         let reader = Reader::open(BufReader::new(file))
             .with_context(|| format!("cannot read {}", path.display()))?
             .replay_pages();
+        // A signal ends the view in order, so that the terminal is given back.
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [
+            signal_hook::consts::SIGINT,
+            signal_hook::consts::SIGTERM,
+            signal_hook::consts::SIGHUP,
+        ] {
+            signal_hook::flag::register(signal, Arc::clone(&stop))
+                .context("cannot watch for signals")?;
+        }
         Ok(Self {
             reader,
             speed,
+            stop,
             began: None,
             waiting: None,
         })
@@ -105,7 +119,7 @@ impl ItemSource for ReplaySource {
     }
 
     fn stopped(&self) -> bool {
-        false
+        self.stop.load(Ordering::Relaxed)
     }
 }
 

@@ -4,10 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::report::MappingTable;
+use isotherm_record::report::render::colour::Palette;
 use isotherm_record::{CostSample, Item, PageAges};
 
 /// Snapshots whose working set is kept for the sparkline.
 const HISTORY: usize = 240;
+/// One snapshot of the past is kept for each second, and so many seconds.
+const PAST: usize = 16;
+const PAST_STEP: Nanos = Nanos(1_000_000_000);
+/// All of the past has at most so many regions, whatever a snapshot has.
+const PAST_REGIONS: usize = 400_000;
+/// How far a page key scrolls.
+const PAGE: usize = 10;
 /// Regions idle for this long count as idle.
 pub(super) const IDLE: Nanos = Nanos(5_000_000_000);
 
@@ -27,14 +35,6 @@ impl Sort {
             Self::Age => Self::Rate,
         }
     }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Rate => "rate",
-            Self::Size => "size",
-            Self::Age => "age",
-        }
-    }
 }
 
 /// One target.
@@ -44,8 +44,39 @@ pub(super) struct Target {
     pub(super) name: String,
     pub(super) ended: bool,
     pub(super) snapshot: Snapshot,
+    /// Snapshots a second or more apart, before the present one; the latest last.
+    pub(super) past: VecDeque<Snapshot>,
+    /// When its first snapshot began.
+    began: Option<Nanos>,
     pub(super) rss: Option<u64>,
+    pub(super) swap: Option<u64>,
     pub(super) working_sets: VecDeque<u64>,
+}
+
+impl Target {
+    pub(super) fn has_snapshot(&self) -> bool {
+        self.began.is_some()
+    }
+
+    /// For how long it has been watched.
+    pub(super) fn elapsed(&self) -> Nanos {
+        self.began
+            .map_or(Nanos(0), |began| self.snapshot.end.since(began))
+    }
+
+    /// Puts what was shown until now into the past, if it is far enough from the last there.
+    fn remember(&mut self) {
+        let snapshot = std::mem::take(&mut self.snapshot);
+        let last = self.past.back().map_or(Nanos(0), |last| last.end);
+        if !self.has_snapshot() || snapshot.end.since(last) < PAST_STEP {
+            return;
+        }
+        self.past.push_back(snapshot);
+        let mut nr_regions: usize = self.past.iter().map(|s| s.regions.len()).sum();
+        while self.past.len() > PAST || nr_regions > PAST_REGIONS {
+            nr_regions -= self.past.pop_front().map_or(0, |s| s.regions.len());
+        }
+    }
 }
 
 /// Bytes of a snapshot by what is known of them.
@@ -57,9 +88,17 @@ pub(super) struct Sums {
     pub(super) total: u64,
 }
 
+impl Sums {
+    /// Neither accessed in the last interval nor idle for long.
+    pub(super) fn cooling(self) -> u64 {
+        self.total - self.accessed - self.idle - self.unknown
+    }
+}
+
 /// Everything that is shown.
 pub(super) struct State {
     pub(super) title: String,
+    pub(super) palette: Palette,
     pub(super) targets: BTreeMap<TargetId, Target>,
     pub(super) selected: TargetId,
     pub(super) mappings: MappingTable,
@@ -67,9 +106,10 @@ pub(super) struct State {
     /// Monitor and estimated induced CPU over the last second, in percent of one CPU.
     pub(super) cpu_percent: Option<(f64, f64)>,
     pub(super) clears_per_second: f64,
+    pub(super) checks_per_second: f64,
     pub(super) note: Option<String>,
     pub(super) sort: Sort,
-    pub(super) scroll: u16,
+    pub(super) scroll: usize,
     pub(super) paused: bool,
     pub(super) help: bool,
     pub(super) ended: bool,
@@ -77,15 +117,17 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(title: &str) -> Self {
+    pub(super) fn new(title: &str, palette: Palette) -> Self {
         Self {
             title: title.to_owned(),
+            palette,
             targets: BTreeMap::new(),
             selected: TargetId(0),
             mappings: MappingTable::default(),
             cost: None,
             cpu_percent: None,
             clears_per_second: 0.0,
+            checks_per_second: 0.0,
             note: None,
             sort: Sort::Rate,
             scroll: 0,
@@ -121,6 +163,9 @@ impl State {
                 for (id, rss) in &usage.rss {
                     self.targets.entry(TargetId(*id)).or_default().rss = Some(*rss);
                 }
+                for (id, swap) in &usage.swap {
+                    self.targets.entry(TargetId(*id)).or_default().swap = Some(*swap);
+                }
             }
             Item::Cost(cost) if !self.paused => self.spend(*cost),
             _ => {}
@@ -129,6 +174,8 @@ impl State {
 
     fn show(&mut self, snapshot: Snapshot) {
         let target = self.targets.entry(snapshot.target).or_default();
+        target.remember();
+        target.began.get_or_insert(snapshot.start);
         target.snapshot = snapshot;
         if target.working_sets.len() == HISTORY {
             target.working_sets.pop_front();
@@ -148,8 +195,9 @@ impl State {
                     percent(cost.cost.monitor_cpu, last.cost.monitor_cpu),
                     percent(cost.cost.induced_cpu, last.cost.induced_cpu),
                 ));
-                self.clears_per_second =
-                    (cost.cost.clears - last.cost.clears.min(cost.cost.clears)) as f64 / seconds;
+                let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+                self.clears_per_second = rate(cost.cost.clears, last.cost.clears);
+                self.checks_per_second = rate(cost.cost.checks, last.cost.checks);
             }
         }
     }
@@ -161,6 +209,17 @@ impl State {
             .get(&self.selected)
             .map(|target| (self.selected, target));
         selected.or_else(|| self.targets.iter().next().map(|(id, target)| (*id, target)))
+    }
+
+    /// Scrolls the lists by a line or a page, up to the end of the longer one.
+    pub(super) fn scroll_by(&mut self, down: bool, page: bool) {
+        let step = if page { PAGE } else { 1 };
+        if down {
+            let longest = self.regions(true).len().max(self.regions(false).len());
+            self.scroll = (self.scroll + step).min(longest.saturating_sub(1));
+        } else {
+            self.scroll = self.scroll.saturating_sub(step);
+        }
     }
 
     pub(super) fn next_target(&mut self) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::{AddressRange, Cost, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_record::report::render::colour::Palette;
 use isotherm_record::{CostSample, Item, Mapping, MappingChange, TargetStart, UsageSample};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -22,7 +23,7 @@ fn region(start: u64, mib: u64, nr_accesses: Option<f32>, age_s: u64) -> RegionS
 }
 
 fn state() -> State {
-    let mut state = State::new("--pid 42");
+    let mut state = State::new("", Palette::Plain);
     let target = TargetId(0);
     let time = Nanos(0);
     state.update(&Item::TargetStart(TargetStart {
@@ -92,26 +93,94 @@ fn picture(state: &State, width: u16, height: u16) -> String {
     .collect()
 }
 
-#[test]
-fn regions_working_set_and_cost_are_shown() {
-    let shown = picture(&state(), 120, 24);
-    for expected in [
-        "redis (pid 42)",
-        "hottest of 1 regions",
-        "coldest of 1 regions",
-        "[heap]",
-        "working set 32 MiB of 80 MiB resident",
-        "unknown 16 MiB",
-        "cost 1.00 % of a CPU",
-        "50 clears/s",
-    ] {
-        assert!(shown.contains(expected), "{expected} is missing:\n{shown}");
+/// Compares with the picture in `golden/`; ISOTHERM_BLESS=1 writes it anew.
+fn check(state: &State, width: u16, height: u16, name: &str) {
+    let shown = picture(state, width, height);
+    let path = format!("{}/src/view/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("ISOTHERM_BLESS").is_some() {
+        std::fs::write(&path, &shown).expect("written");
     }
-    assert!(
-        shown.contains('█') && shown.contains('·') && shown.contains('?'),
-        "{shown}"
-    );
-    assert!(shown.contains('~'), "the gap is marked:\n{shown}");
+    let golden = std::fs::read_to_string(&path).expect("a golden picture");
+    assert_eq!(shown, golden, "see {path}; now:\n{shown}");
+}
+
+#[test]
+fn a_wide_terminal_shows_everything() {
+    check(&state(), 120, 34, "wide");
+}
+
+#[test]
+fn a_usual_terminal_shows_the_lists_one_above_the_other() {
+    check(&state(), 80, 24, "usual");
+}
+
+#[test]
+fn a_small_terminal_shows_what_matters_most() {
+    check(&state(), 60, 14, "small");
+}
+
+#[test]
+fn help_explains_the_signs() {
+    let mut state = state();
+    state.help = true;
+    check(&state, 80, 24, "help");
+}
+
+#[test]
+fn colours_show_heat_where_the_terminal_has_them() {
+    use ratatui::style::Color;
+    let mut state = state();
+    for (palette, hottest) in [
+        (Palette::TrueColour, Color::Rgb(252, 250, 190)),
+        (Palette::Colours256, Color::Indexed(229)),
+    ] {
+        state.palette = palette;
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a buffer");
+        terminal.draw(|frame| draw(frame, &state)).expect("drawn");
+        // The first cell of the bar, below the heading and the border.
+        assert_eq!(terminal.backend().buffer()[(1, 2)].bg, hottest);
+    }
+}
+
+#[test]
+fn the_past_stands_below_the_present() {
+    let mut state = state();
+    let target = TargetId(0);
+    for second in 1..4u64 {
+        let end = Nanos(second * 1_000_000_000);
+        let hot = if second % 2 == 0 { 20.0 } else { 0.0 };
+        state.update(&Item::Snapshot(Snapshot {
+            target,
+            start: end - Nanos(400_000_000),
+            end,
+            nr_samples: 20,
+            regions: vec![region(64 * MIB, 32, Some(hot), 1)],
+        }));
+    }
+    let shown = picture(&state, 80, 40);
+    let bars: Vec<char> = shown
+        .lines()
+        .filter_map(|line| line.strip_prefix('│')?.chars().next())
+        .collect();
+    // Now, the addresses, a second ago, two seconds ago.
+    assert_eq!(bars[..4], ['·', '0', '█', '·'], "{shown}");
+}
+
+#[test]
+fn keys_act_on_the_state() {
+    use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+    let mut state = state();
+    let mut press = |code, modifiers| super::press(&mut state, KeyEvent::new(code, modifiers));
+    let none = KeyModifiers::NONE;
+    assert!(press(KeyCode::Char('?'), none));
+    assert!(press(KeyCode::Char('q'), none), "closes the help only");
+    // One region in each list: there is nowhere to scroll to.
+    assert!(press(KeyCode::PageDown, none));
+    assert!(press(KeyCode::Char('t'), none));
+    assert!(press(KeyCode::Char('p'), none));
+    assert!(!press(KeyCode::Char('q'), none));
+    assert!(!press(KeyCode::Char('c'), KeyModifiers::CONTROL));
+    assert_eq!((state.scroll, state.help, state.paused), (0, false, true));
 }
 
 #[test]
@@ -121,7 +190,7 @@ fn any_size_is_drawn() {
         picture(&state, width, height);
     }
     assert!(picture(&state, 20, 5).contains("too small"));
-    picture(&State::new(""), 80, 24);
+    picture(&State::new("", Palette::Plain), 80, 24);
 }
 
 #[test]

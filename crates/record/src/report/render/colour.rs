@@ -60,17 +60,20 @@ pub(super) fn escape(palette: Palette, layer: u8, (r, g, b): Rgb) -> String {
         Palette::Plain => String::new(),
         Palette::TrueColour => format!("\x1b[{layer};2;{r};{g};{b}m"),
         Palette::Colours256 => {
-            // The 6 x 6 x 6 cube's levels are 0, 95, 135, ... 255.
-            let level = |c: u8| u16::from(c.saturating_sub(35) / 40);
-            let cube = |(r, g, b)| 16 + 36 * level(r) + 6 * level(g) + level(b);
-            let index = if (r, g, b) == UNKNOWN {
-                245
-            } else {
-                cube((r, g, b))
-            };
+            let index = index_256((r, g, b));
             format!("\x1b[{layer};5;{index}m")
         }
     }
+}
+
+/// The nearest of xterm's 256 colours.
+pub fn index_256((r, g, b): Rgb) -> u8 {
+    if (r, g, b) == UNKNOWN {
+        return 245;
+    }
+    // The 6 x 6 x 6 cube's levels are 0, 95, 135, ... 255.
+    let level = |c: u8| c.saturating_sub(35) / 40;
+    16 + 36 * level(r) + 6 * level(g) + level(b)
 }
 
 /// `#rrggbb`.
