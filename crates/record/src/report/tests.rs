@@ -328,9 +328,10 @@ fn byte_seconds(item: &Item) -> f64 {
 #[test]
 fn heatmap_of_very_many_targets_keeps_the_largest() {
     let mut report = Heatmap::new(&header(), Scope::default(), HeatmapOptions::default());
-    let many: String = (0..64)
-        .map(|i| format!("[{},{})=1 ", 3 * i, 3 * i + 1))
+    let many: Vec<String> = (0..64)
+        .map(|i| format!("[{},{})=1", 3 * i, 3 * i + 1))
         .collect();
+    let many = many.join(" ");
     for target in 0..40_000_u32 {
         let picture = if target == 7 { "[0,9999)=3" } else { &many };
         let from = u64::from(target);
