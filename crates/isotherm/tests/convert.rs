@@ -169,7 +169,7 @@ fn a_cut_record_is_made_whole() {
     );
     let whole = fs::File::open(folder.join("whole.isotherm")).expect("there");
     let mut reader = Reader::open(whole).expect("readable");
-    assert!((&mut reader).all(|item| item.is_ok()));
+    assert!(reader.all(|item| item.is_ok()));
     assert_eq!(reader.truncated(), None);
 }
 
