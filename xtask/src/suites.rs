@@ -86,8 +86,8 @@ fn suites(root: &Path, long: bool) -> Vec<Suite> {
     if root.join("tests/interop/run.sh").exists() {
         all.push(tests("interop", 10, &["tests/interop/run.sh"]));
     }
-    if long && root.join("scripts/fuzz").exists() {
-        all.push(check("fuzz", 30, &["scripts/fuzz"]));
+    if long {
+        all.push(tests("fuzz", 30, &["scripts/fuzz"]));
     }
     all
 }

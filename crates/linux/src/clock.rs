@@ -1,5 +1,7 @@
 //! Clocks: the only place where time is read.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use isotherm_engine::Nanos;
 
 /// CPU time that this process has used, kernel work on its behalf included.
@@ -28,22 +30,20 @@ impl Clock {
         Nanos(self.offset + read(libc::CLOCK_MONOTONIC).0)
     }
 
-    /// Sleeps until then, or until a signal arrives.
-    pub fn sleep_until(self, time: Nanos) {
-        let monotonic = time.0.saturating_sub(self.offset);
-        let until = libc::timespec {
-            tv_sec: (monotonic / 1_000_000_000) as libc::time_t,
-            tv_nsec: (monotonic % 1_000_000_000) as libc::c_long,
+    /// Sleeps until then, or until `wakes` is readable.
+    pub fn sleep_until(self, time: Nanos, wakes: BorrowedFd<'_>) {
+        let left = time.since(self.now()).0;
+        let timeout = libc::timespec {
+            tv_sec: (left / 1_000_000_000) as libc::time_t,
+            tv_nsec: (left % 1_000_000_000) as libc::c_long,
         };
-        // SAFETY: a valid time; the remaining time is not asked for.
-        unsafe {
-            libc::clock_nanosleep(
-                libc::CLOCK_MONOTONIC,
-                libc::TIMER_ABSTIME,
-                &raw const until,
-                std::ptr::null_mut(),
-            )
+        let mut poll = libc::pollfd {
+            fd: wakes.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
         };
+        // SAFETY: one valid pollfd, a valid time, and no signal mask.
+        unsafe { libc::ppoll(&raw mut poll, 1, &raw const timeout, std::ptr::null()) };
     }
 }
 

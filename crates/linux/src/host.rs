@@ -5,9 +5,10 @@ use std::io;
 use std::path::Path;
 
 use serde::Serialize;
+use thiserror::Error;
 
 use crate::node;
-use crate::probe::{PageTableProbe, Walker};
+use crate::probe::{PageTableProbe, ProbeError, Walker};
 use crate::process::Process;
 
 /// How a check turned out.
@@ -61,7 +62,7 @@ pub struct HostReport {
 
 /// Looks at everything. Changes nothing.
 pub fn examine() -> HostReport {
-    let mut checks = vec![architecture(), kernel(), btf(), capabilities(), lockdown()];
+    let mut checks = essentials();
     let walker = Walker::new();
     checks.push(bpf(&walker));
     checks.push(madvise());
@@ -82,6 +83,39 @@ pub fn examine() -> HostReport {
         checks,
         abilities,
     }
+}
+
+/// What everything else depends on.
+fn essentials() -> Vec<Check> {
+    vec![architecture(), kernel(), btf(), capabilities(), lockdown()]
+}
+
+/// What this machine or this user lacks for a probe that could not be made.
+pub fn explain(source: ProbeError) -> NoProbe {
+    let lacking: Vec<String> = essentials()
+        .into_iter()
+        .filter(|check| check.outcome == Outcome::Missing)
+        .map(|check| match check.remedy {
+            Some(remedy) => format!("{} ({remedy})", check.found),
+            None => check.found,
+        })
+        .collect();
+    if lacking.is_empty() {
+        NoProbe::Failed(source)
+    } else {
+        NoProbe::Lacking(lacking.join("; "))
+    }
+}
+
+/// Why page tables cannot be read here.
+#[derive(Debug, Error)]
+pub enum NoProbe {
+    /// Something that can be named is missing.
+    #[error("page tables cannot be read here: {0}; `isotherm doctor` tells more")]
+    Lacking(String),
+    /// All that it needs is there, as far as can be seen, and still.
+    #[error(transparent)]
+    Failed(#[from] ProbeError),
 }
 
 /// This machine's name.
@@ -381,5 +415,5 @@ fn abilities(checks: &[Check]) -> Vec<Ability> {
 pub fn can_record() -> Result<(), String> {
     PageTableProbe::new()
         .map(drop)
-        .map_err(|error| error.to_string())
+        .map_err(|error| explain(error).to_string())
 }

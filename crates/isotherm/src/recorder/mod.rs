@@ -7,6 +7,7 @@ mod pages;
 mod physical;
 mod regions;
 mod session;
+mod signals;
 mod simulated;
 mod tables;
 mod targets;
@@ -29,6 +30,9 @@ pub(crate) trait Monitor {
     /// Does what is due at `now`, appends what there is to tell to `items`, and says when to come
     /// back, or why there is nothing left to do.
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>>;
+
+    /// A process has ended at `now`, perhaps a target: the next step is to find out.
+    fn look_for_ends(&mut self, _now: Nanos) {}
 
     /// What watching has cost so far.
     fn cost(&self) -> Cost;

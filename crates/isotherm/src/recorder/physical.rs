@@ -6,6 +6,7 @@ use isotherm_engine::layout::Layout;
 use isotherm_engine::{
     AccessProbe, AddressRange, Attributes, Cost, Intervals, Nanos, TargetId, Touch,
 };
+use isotherm_linux::host;
 use isotherm_linux::probe::{MapFacts, PhysicalProbe};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, TargetStart};
@@ -31,7 +32,9 @@ pub(crate) struct Physical {
 
 impl Physical {
     pub(crate) fn new(ranges: Vec<AddressRange>, attributes: Attributes) -> anyhow::Result<Self> {
-        let probe = PhysicalProbe::new(ranges.clone()).context("cannot watch physical memory")?;
+        let probe = PhysicalProbe::new(ranges.clone())
+            .map_err(host::explain)
+            .context("cannot watch physical memory")?;
         Ok(Self {
             probe,
             ranges,

@@ -123,6 +123,10 @@ impl Monitor for Regions {
         Ok(Ok(plan.next_tick))
     }
 
+    fn look_for_ends(&mut self, _now: Nanos) {
+        self.layouts_wanted = true;
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

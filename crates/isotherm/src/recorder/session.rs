@@ -1,8 +1,6 @@
 //! A recording session: starts what was asked for, and yields items until it is over.
 
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use isotherm_engine::{Cost, Nanos, TargetId};
@@ -16,6 +14,7 @@ use super::options::{CommandOutput, Method, MonitorArgs, TargetArgs};
 use super::pages::Pages;
 use super::physical::Physical;
 use super::regions::Regions;
+use super::signals::Signals;
 use super::simulated::Simulated;
 use super::tables::Tables;
 use super::targets::{TargetSet, Wanted};
@@ -43,8 +42,10 @@ pub(crate) struct Session {
     child: Option<Child>,
     /// The record says how the command ended.
     child_end_told: bool,
-    stop: Arc<AtomicBool>,
+    signals: Signals,
     wake_at: Nanos,
+    /// All targets are gone.
+    is_over: bool,
     header: Header,
     first_cost: Option<Cost>,
 }
@@ -54,15 +55,7 @@ impl Session {
     pub(crate) fn start(targets: &TargetArgs, how: &MonitorArgs) -> anyhow::Result<Self> {
         targets.validate()?;
         let clock = Clock::start();
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [
-            signal_hook::consts::SIGINT,
-            signal_hook::consts::SIGTERM,
-            signal_hook::consts::SIGHUP,
-        ] {
-            signal_hook::flag::register(signal, Arc::clone(&stop))
-                .context("cannot watch for signals")?;
-        }
+        let signals = Signals::watch()?;
         // Everything that can be refused is refused before the command starts.
         let (mut monitor, child) = if targets.simulated {
             let simulated: Box<dyn Monitor> = Box::new(Simulated::new(how.attributes()?)?);
@@ -80,8 +73,9 @@ impl Session {
             meters: Meters::default(),
             child,
             child_end_told: false,
-            stop,
+            signals,
             wake_at: now,
+            is_over: false,
             header,
             first_cost: None,
         })
@@ -99,24 +93,35 @@ impl Session {
 
     /// Asks for the end, as a signal does.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.signals.is_stopped()
     }
 
     /// Sleeps until something is due, at most until `until`, does it, and appends what there is to
     /// tell.
     pub(crate) fn step(&mut self, until: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Step> {
-        self.clock.sleep_until(self.wake_at.min(until));
+        if self.is_over {
+            return Ok(Step::Ended);
+        }
+        self.clock
+            .sleep_until(self.wake_at.min(until), self.signals.wakes());
         if self.is_stopped() {
             return Ok(Step::Stopped);
         }
         let now = self.clock.now();
+        if self.signals.take_child_end() {
+            self.monitor.look_for_ends(now);
+            self.wake_at = now;
+        }
         if now >= self.wake_at {
             let first_new = items.len();
             let next = self.monitor.step(now, items)?;
             self.tell_child_end(&mut items[first_new..]);
             match next {
                 Ok(wake_at) => self.wake_at = wake_at,
-                Err(Ended::TargetsGone) => return Ok(Step::Ended),
+                Err(Ended::TargetsGone) => self.is_over = true,
+            }
+            if self.is_over {
+                return Ok(Step::Ended);
             }
             self.first_cost.get_or_insert_with(|| self.monitor.cost());
         }
@@ -216,7 +221,7 @@ fn virtual_memory(
 ) -> anyhow::Result<(Box<dyn Monitor>, Option<Child>)> {
     let method = how.method()?;
     let cgroup = targets.cgroup.as_deref().map(cgroup::find).transpose()?;
-    let probe = PageTableProbe::new()?;
+    let probe = PageTableProbe::new().map_err(host::explain)?;
     let mut child = None;
     let wanted = if let Some(directory) = cgroup {
         Wanted::Cgroup(directory)

@@ -133,6 +133,10 @@ impl Monitor for Tables {
             .min(self.next_update.max(now + self.attributes.window))))
     }
 
+    fn look_for_ends(&mut self, now: Nanos) {
+        self.next_update = now;
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

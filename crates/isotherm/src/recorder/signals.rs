@@ -1,0 +1,63 @@
+//! Signals as flags, and a pipe that ends a sleep: one that arrives just before the sleep begins must
+//! end it, too.
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+
+/// What signals have asked for.
+pub(super) struct Signals {
+    stop: Arc<AtomicBool>,
+    child_ended: Arc<AtomicBool>,
+    wakes: UnixStream,
+}
+
+impl Signals {
+    /// Watches from now on.
+    pub(super) fn watch() -> anyhow::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let child_ended = Arc::new(AtomicBool::new(false));
+        let (wakes, end) = UnixStream::pair().context("cannot make a pipe for signals")?;
+        wakes
+            .set_nonblocking(true)
+            .context("cannot make a pipe for signals")?;
+        for (signal, flag) in [
+            (SIGINT, &stop),
+            (SIGTERM, &stop),
+            (SIGHUP, &stop),
+            (SIGCHLD, &child_ended),
+        ] {
+            // In this order: whoever is woken finds the flag set.
+            signal_hook::flag::register(signal, Arc::clone(flag))
+                .and_then(|_| signal_hook::low_level::pipe::register(signal, end.try_clone()?))
+                .context("cannot watch for signals")?;
+        }
+        Ok(Self {
+            stop,
+            child_ended,
+            wakes,
+        })
+    }
+
+    /// Whether the end was asked for.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether a child of ours has ended since this was last asked.
+    pub(super) fn take_child_end(&mut self) -> bool {
+        // What is left in the pipe would end the next sleep as well.
+        while matches!(self.wakes.read(&mut [0; 64]), Ok(1..)) {}
+        self.child_ended.swap(false, Ordering::Relaxed)
+    }
+
+    /// Readable once a signal has come.
+    pub(super) fn wakes(&self) -> BorrowedFd<'_> {
+        self.wakes.as_fd()
+    }
+}

@@ -1,0 +1,17 @@
+//! Any text as a workload: what parses has a layout that stays within its regions.
+#![no_main]
+
+use isotherm_exercise::{Config, layout};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    if let Ok(config) = Config::parse(text) {
+        for phase in &config.phases {
+            for pattern in &phase.patterns {
+                let bytes = config.regions[pattern.region].bytes();
+                let spans = layout::spans(pattern, bytes);
+                assert!(spans.iter().all(|span| span.start < span.end && span.end <= bytes));
+            }
+        }
+    }
+});
