@@ -11,6 +11,7 @@ pub mod engine;
 pub mod intervals;
 pub mod layout;
 pub mod port;
+pub mod scheme;
 pub mod snapshot;
 pub mod table;
 
@@ -26,5 +27,8 @@ pub use budget::BudgetController;
 pub use engine::{Engine, Facts, Plan};
 pub use intervals::Intervals;
 pub use layout::Layout;
-pub use port::{AccessProbe, Cost, Gap, Sample, SnapshotSource, Touch};
+pub use port::{
+    AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, SnapshotSource, Touch,
+};
+pub use scheme::Scheme;
 pub use snapshot::{RegionSnapshot, Snapshot, TargetId};

@@ -3,9 +3,12 @@
 //! The engine never calls these itself; a driver passes answers in and carries plans out. They are
 //! defined here so that every world implements the same words.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::address::Nanos;
+use crate::address::{AddressRange, Nanos};
+use crate::scheme::{Action, Destination, OpsFilter};
 use crate::snapshot::{Snapshot, TargetId};
 
 /// Some neighbouring pages whose accessed bits are to be watched together.
@@ -100,4 +103,85 @@ pub trait SnapshotSource {
 
     /// The next snapshot, or `None` when there are no more.
     fn next_snapshot(&mut self) -> Result<Option<Snapshot>, Self::Error>;
+}
+
+/// Something to do to one range of a target's memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    /// The scheme that asks for it, by its place in the configuration.
+    pub scheme: usize,
+    /// What.
+    pub action: Action,
+    /// Where to, for actions that move memory.
+    pub destinations: Vec<Destination>,
+    /// Whose memory.
+    pub target: TargetId,
+    /// Where; whole pages.
+    pub range: AddressRange,
+    /// Rules that only the world can apply, page by page, in order; each with its `matching` and
+    /// `allow`. Pages that none matches are acted on if `pass_unmatched`.
+    pub filters: Vec<(OpsFilter, bool, bool)>,
+    /// What becomes of pages that no filter matches.
+    pub pass_unmatched: bool,
+}
+
+/// Why memory was not acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// There is no swap, and the memory is anonymous.
+    NoSwap,
+    /// Swap is full.
+    SwapFull,
+    /// Another process maps it as well.
+    Shared,
+    /// It is locked, or special.
+    Locked,
+    /// It belongs to a file that we may not write.
+    NotOurFile,
+    /// Nothing is mapped there.
+    Unmapped,
+    /// Nothing is there to act on: the pages are not in memory, or are as wanted already.
+    NotPresent,
+    /// It was accessed in the meantime, or the kernel kept it for a reason it does not tell.
+    Kept,
+    /// No room at the destination, or for a huge page.
+    NoRoom,
+    /// The target exited, or became another program.
+    Exited,
+    /// This machine cannot do it.
+    Unsupported,
+    /// Not permitted.
+    Denied,
+    /// Something else; the log has the kernel's answer.
+    Other,
+}
+
+/// What became of one [`Operation`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Bytes that passed the operation's filters.
+    pub filter_passed: u64,
+    /// Bytes that the action was applied to, as seen afterwards.
+    pub applied: u64,
+    /// Bytes that it was not applied to, by reason.
+    pub refused: BTreeMap<Refusal, u64>,
+    /// Time that it took.
+    pub took: Nanos,
+}
+
+/// Carries out what schemes ask for.
+pub trait Actuator {
+    /// What makes the actuator useless as a whole; that one range is refused is an [`Outcome`].
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Why `action` cannot be done here, if it cannot.
+    fn lacks(&self, action: Action) -> Option<String>;
+
+    /// Carries out `operations`: one outcome for each, in their order.
+    fn act(
+        &mut self,
+        operations: &[Operation],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), Self::Error>;
 }

@@ -1,0 +1,99 @@
+//! What can be done with a region's memory: DAMOS's actions.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// An action, by DAMOS's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Read it in ahead of use (`MADV_WILLNEED`).
+    Willneed,
+    /// Let reclaim take it first (`MADV_COLD`).
+    Cold,
+    /// Reclaim it now (`MADV_PAGEOUT`).
+    Pageout,
+    /// Back it with huge pages when that suits the kernel (`MADV_HUGEPAGE`).
+    Hugepage,
+    /// Do not back it with huge pages, and split those that are there (`MADV_NOHUGEPAGE`).
+    Nohugepage,
+    /// Back it with huge pages now (`MADV_COLLAPSE`).
+    Collapse,
+    /// Let reclaim take it last.
+    LruPrio,
+    /// Let reclaim take it first.
+    LruDeprio,
+    /// Move it to another node, the hottest first.
+    MigrateHot,
+    /// Move it to another node, the coldest first.
+    MigrateCold,
+    /// Nothing: only count it.
+    Stat,
+}
+
+impl Action {
+    /// Every action, in DAMOS's order.
+    pub const ALL: [Self; 11] = [
+        Self::Willneed,
+        Self::Cold,
+        Self::Pageout,
+        Self::Hugepage,
+        Self::Nohugepage,
+        Self::Collapse,
+        Self::LruPrio,
+        Self::LruDeprio,
+        Self::MigrateHot,
+        Self::MigrateCold,
+        Self::Stat,
+    ];
+
+    /// DAMOS's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Willneed => "willneed",
+            Self::Cold => "cold",
+            Self::Pageout => "pageout",
+            Self::Hugepage => "hugepage",
+            Self::Nohugepage => "nohugepage",
+            Self::Collapse => "collapse",
+            Self::LruPrio => "lru_prio",
+            Self::LruDeprio => "lru_deprio",
+            Self::MigrateHot => "migrate_hot",
+            Self::MigrateCold => "migrate_cold",
+            Self::Stat => "stat",
+        }
+    }
+
+    /// Whether it moves memory to another node, so that a destination must be named.
+    pub const fn migrates(self) -> bool {
+        matches!(self, Self::MigrateHot | Self::MigrateCold)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Action {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::ALL
+            .into_iter()
+            .find(|action| action.name() == name)
+            .ok_or(())
+    }
+}
+
+/// A node to migrate to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destination {
+    /// NUMA node.
+    pub node: u32,
+    /// Its share, relative to the other destinations' weights; not zero.
+    pub weight: u32,
+}

@@ -1,0 +1,103 @@
+//! Access patterns: closed ranges of size, access frequency and age.
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::Nanos;
+use crate::snapshot::RegionSnapshot;
+
+/// From `min` to `max`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds<T> {
+    /// Least.
+    pub min: T,
+    /// Most.
+    pub max: T,
+}
+
+impl<T: PartialOrd> Bounds<T> {
+    /// Whether `value` lies within.
+    pub fn contains(&self, value: &T) -> bool {
+        self.min <= *value && *value <= self.max
+    }
+}
+
+/// How often memory is accessed. A number of samples means what it means in the intervals that the
+/// user set; a share means the same whatever the intervals are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Frequency {
+    /// Accesses seen per aggregation interval (`nr_accesses`).
+    Samples(u32),
+    /// Share of the checks in which it was accessed, in per cent: 0 to 100.
+    Percent(f64),
+}
+
+impl Frequency {
+    /// As accesses per aggregation interval of `nr_samples` checks.
+    pub fn samples(self, nr_samples: u32) -> f64 {
+        match self {
+            Self::Samples(samples) => f64::from(samples),
+            Self::Percent(percent) => percent / 100.0 * f64::from(nr_samples),
+        }
+    }
+}
+
+/// For how long memory has been accessed about as often as now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Age {
+    /// Aggregation intervals.
+    Intervals(u32),
+    /// Time.
+    Time(Nanos),
+}
+
+/// Which regions a scheme is about.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AccessPattern {
+    /// Size in bytes.
+    pub size: Bounds<u64>,
+    /// Access frequency.
+    pub nr_accesses: Bounds<Frequency>,
+    /// Age.
+    pub age: Bounds<Age>,
+}
+
+impl AccessPattern {
+    /// Everything that is known.
+    pub const ANY: Self = Self {
+        size: Bounds {
+            min: 0,
+            max: u64::MAX,
+        },
+        nr_accesses: Bounds {
+            min: Frequency::Samples(0),
+            max: Frequency::Samples(u32::MAX),
+        },
+        age: Bounds {
+            min: Age::Intervals(0),
+            max: Age::Intervals(u32::MAX),
+        },
+    };
+
+    /// Whether a region, one of a snapshot whose regions were checked `nr_samples` times, has this
+    /// pattern. A region of which nothing is known has none: unknown is not cold.
+    pub fn matches(&self, region: &RegionSnapshot, nr_samples: u32) -> bool {
+        let Some(nr_accesses) = region.nr_accesses.map(f64::from) else {
+            return false;
+        };
+        let at_least = |age: Age| match age {
+            Age::Intervals(intervals) => region.age >= intervals,
+            Age::Time(time) => region.age_ns >= time,
+        };
+        let at_most = |age: Age| match age {
+            Age::Intervals(intervals) => region.age <= intervals,
+            Age::Time(time) => region.age_ns <= time,
+        };
+        self.size.contains(&region.range.len())
+            && self.nr_accesses.min.samples(nr_samples) <= nr_accesses
+            && nr_accesses <= self.nr_accesses.max.samples(nr_samples)
+            && at_least(self.age.min)
+            && at_most(self.age.max)
+    }
+}
