@@ -145,6 +145,8 @@ pub enum Refusal {
     NotPresent,
     /// It was accessed in the meantime, or the kernel kept it for a reason it does not tell.
     Kept,
+    /// Too little of a block is in use for a huge page.
+    Sparse,
     /// No room at the destination, or for a huge page.
     NoRoom,
     /// The target exited, or became another program.

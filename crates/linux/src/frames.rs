@@ -8,6 +8,9 @@ use std::os::unix::fs::FileExt;
 /// Bits of a `/proc/kpageflags` word (include/uapi/linux/kernel-page-flags.h).
 mod bit {
     pub(super) const LRU: u64 = 1 << 5;
+    pub(super) const ACTIVE: u64 = 1 << 6;
+    pub(super) const ANON: u64 = 1 << 12;
+    pub(super) const SWAP_BACKED: u64 = 1 << 14;
     pub(super) const COMPOUND_HEAD: u64 = 1 << 15;
     pub(super) const COMPOUND_TAIL: u64 = 1 << 16;
     pub(super) const HUGETLB: u64 = 1 << 17;
@@ -19,11 +22,44 @@ mod bit {
 /// Largest folio in base pages that is looked for around a page.
 const MAX_FOLIO_PAGES: u64 = 512;
 
-/// The two files, kept open.
+/// What the kernel says of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameFacts {
+    flags: u64,
+    /// How many page table entries map it.
+    pub mappings: u64,
+}
+
+impl FrameFacts {
+    /// Neither on an LRU list nor reclaimable: locked, hugetlb, or not ordinary memory.
+    pub fn is_special(self) -> bool {
+        let special = bit::HUGETLB | bit::UNEVICTABLE | bit::NO_PAGE | bit::ZERO_PAGE;
+        self.flags & special != 0
+    }
+
+    /// Anonymous memory.
+    pub fn is_anonymous(self) -> bool {
+        self.flags & bit::ANON != 0
+    }
+
+    /// Goes to swap when it is reclaimed: anonymous or shared memory.
+    pub fn is_swap_backed(self) -> bool {
+        self.flags & (bit::ANON | bit::SWAP_BACKED) != 0
+    }
+
+    /// On an active list.
+    pub fn is_active(self) -> bool {
+        self.flags & bit::ACTIVE != 0
+    }
+}
+
+/// The files, kept open.
 #[derive(Debug)]
 pub struct Frames {
     flags: File,
     counts: File,
+    /// Control groups; absent without CONFIG_MEMCG.
+    groups: Option<File>,
 }
 
 impl Frames {
@@ -32,18 +68,31 @@ impl Frames {
         Ok(Self {
             flags: File::open("/proc/kpageflags")?,
             counts: File::open("/proc/kpagecount")?,
+            groups: File::open("/proc/kpagecgroup").ok(),
         })
+    }
+
+    /// What the kernel says of `frame`.
+    pub fn facts(&self, frame: u64) -> io::Result<FrameFacts> {
+        Ok(FrameFacts {
+            flags: read_word(&self.flags, frame)?,
+            mappings: read_word(&self.counts, frame)?,
+        })
+    }
+
+    /// The inode number of the control group that `frame` is charged to.
+    pub fn group(&self, frame: u64) -> io::Result<u64> {
+        match &self.groups {
+            Some(groups) => read_word(groups, frame),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Whether MADV_COLD can clear the accessed bit of this frame's mapping: the frame is mapped
     /// once, on an LRU list, neither locked nor special (mm/madvise.c, madvise_cold_or_pageout).
     pub fn is_clearable(&self, frame: u64) -> io::Result<bool> {
-        let flags = read_word(&self.flags, frame)?;
-        let special = bit::HUGETLB | bit::UNEVICTABLE | bit::NO_PAGE | bit::ZERO_PAGE;
-        if flags & special != 0 || flags & bit::LRU == 0 {
-            return Ok(false);
-        }
-        Ok(read_word(&self.counts, frame)? <= 1)
+        let facts = self.facts(frame)?;
+        Ok(!facts.is_special() && facts.flags & bit::LRU != 0 && facts.mappings <= 1)
     }
 
     /// Whether `clear_refs` can clear the accessed bit of this frame's mapping, shared and locked

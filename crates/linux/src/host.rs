@@ -128,6 +128,15 @@ pub fn kernel_release() -> String {
     read("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into())
 }
 
+/// The running kernel's version, e.g. `(6, 1)`.
+pub fn kernel_version() -> (u32, u32) {
+    let release = kernel_release();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 fn read(path: &str) -> io::Result<String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned())
 }
@@ -172,11 +181,7 @@ fn architecture() -> Check {
 
 fn kernel() -> Check {
     let release = kernel_release();
-    let mut numbers = release
-        .split(['.', '-'])
-        .map_while(|part| part.parse::<u32>().ok());
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if version >= (5, 17) {
+    if kernel_version() >= (5, 17) {
         ok("kernel", release)
     } else {
         missing(

@@ -1,13 +1,14 @@
 //! This machine's kernel: the only system calls, BPF and unsafe code of Isotherm.
 //!
 //! Reading starts at [`probe`]: what was accessed. [`process`] holds a target by its pidfd;
-//! [`host`] says what this kernel can do.
+//! [`act`] does something about it; [`host`] says what this kernel can do.
 
 #![expect(
     unsafe_code,
     reason = "system calls and memory shared with BPF live here, and only here"
 )]
 
+pub mod act;
 pub mod cgroup;
 pub mod clock;
 pub mod cpu;
@@ -17,3 +18,4 @@ mod mapped;
 pub mod node;
 pub mod probe;
 pub mod process;
+pub mod swap;

@@ -30,6 +30,18 @@ pub enum MemoryMapError {
     },
 }
 
+/// How many nodes have memory; 1 where that cannot be read.
+pub fn count() -> usize {
+    let zones = fs::read_to_string("/proc/zoneinfo").map(|text| zones(&text));
+    let mut nodes: Vec<u32> = zones
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(node, _)| node)
+        .collect();
+    nodes.dedup();
+    nodes.len().max(1)
+}
+
 /// Ranges of physical RAM in address order, from `/proc/iomem`; of one node only, if given.
 pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
     let read = |path: &'static str| {

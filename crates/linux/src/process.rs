@@ -10,6 +10,9 @@ use thiserror::Error;
 /// Most ranges that one `process_madvise` takes (UIO_MAXIOV).
 const MAX_VECTORS: usize = 1024;
 
+/// Flag of move_pages(2): move pages that only this process maps (include/uapi/linux/mempolicy.h).
+const MPOL_MF_MOVE: i32 = 1 << 1;
+
 /// Why a process cannot be watched.
 #[derive(Debug, Error)]
 pub enum ProcessError {
@@ -40,6 +43,14 @@ pub struct MappedArea {
     pub permissions: String,
     /// File path, `[heap]`, ...; empty for anonymous memory.
     pub name: String,
+}
+
+impl MappedArea {
+    /// Whether a file backs it. Shared memory has a name, too, and goes to swap.
+    pub fn is_file(&self) -> bool {
+        let shared_memory = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
+        self.name.starts_with('/') && !shared_memory.iter().any(|p| self.name.starts_with(p))
+    }
 }
 
 /// Memory use of a process, in bytes.
@@ -214,6 +225,69 @@ impl Process {
             }
         }
         Ok(())
+    }
+
+    /// Which node each page is on; a negative errno where no page is.
+    pub fn nodes_of(&self, pages: &[u64]) -> Result<Vec<i32>, ProcessError> {
+        self.call_move_pages(pages, None, "ask for the nodes")
+    }
+
+    /// Moves each page to a node. Returns where it is then, or a negative errno.
+    pub fn move_pages(&self, pages: &[u64], nodes: &[i32]) -> Result<Vec<i32>, ProcessError> {
+        assert_eq!(pages.len(), nodes.len(), "a node for each page");
+        self.call_move_pages(pages, Some(nodes), "move the memory")
+    }
+
+    fn call_move_pages(
+        &self,
+        pages: &[u64],
+        nodes: Option<&[i32]>,
+        what: &'static str,
+    ) -> Result<Vec<i32>, ProcessError> {
+        let mut status = vec![-libc::ENOENT; pages.len()];
+        if pages.is_empty() {
+            return Ok(status);
+        }
+        // There is no move_pages by pidfd: the number is only used while the process is alive.
+        if !self.is_alive() {
+            return Err(ProcessError::NoSuchProcess { pid: self.pid });
+        }
+        // SAFETY: the arrays are as long as the count says; the addresses are another process's and
+        // are not dereferenced here.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                self.pid,
+                pages.len(),
+                pages.as_ptr(),
+                nodes.map_or(std::ptr::null(), <[i32]>::as_ptr),
+                status.as_mut_ptr(),
+                MPOL_MF_MOVE,
+            )
+        };
+        // A positive number of pages did not move; their status says why.
+        if result >= 0 {
+            return Ok(status);
+        }
+        let source = io::Error::last_os_error();
+        match source.raw_os_error() {
+            Some(libc::ESRCH) => Err(ProcessError::NoSuchProcess { pid: self.pid }),
+            // Nothing to do for any of the pages (all already there, or none there).
+            Some(libc::ENOENT) => Ok(status),
+            _ => Err(ProcessError::Refused {
+                what,
+                pid: self.pid,
+                source,
+            }),
+        }
+    }
+
+    /// Another hold of the same process.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            pid: self.pid,
+            pidfd: self.pidfd.try_clone()?,
+        })
     }
 
     fn advise_batch(&self, batch: &[AddressRange], advice: i32) -> io::Result<u64> {

@@ -142,6 +142,30 @@ impl PageTableProbe {
         self.targets.get(&target).map(|watched| &watched.process)
     }
 
+    /// What the kernel tells of frames; absent without privilege.
+    pub(crate) fn frames(&self) -> Option<&Frames> {
+        self.frames.as_ref()
+    }
+
+    /// Looks pages up: one leaf for each page of `spans` (first page, number of pages). `false` if
+    /// the target is gone.
+    pub(crate) fn leaves(
+        &mut self,
+        target: TargetId,
+        spans: &[(u64, u32)],
+        leaves: &mut Vec<Leaf>,
+    ) -> Result<bool, ProbeError> {
+        leaves.clear();
+        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(false);
+        };
+        match self.walker.walk(&space, spans, leaves) {
+            Ok(()) => Ok(true),
+            Err(WalkerError::Gone) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Finds the target's page tables again: it may have called exec. `false` if it has ended.
     pub fn refresh(&mut self, target: TargetId) -> Result<bool, ProbeError> {
         let Some(watched) = self.targets.get_mut(&target) else {

@@ -1,0 +1,118 @@
+//! Filters that only the machine can apply, page by page: what a page is, its frame tells.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use isotherm_engine::scheme::OpsFilter;
+use isotherm_engine::{AddressRange, Operation, PAGE_SIZE, TargetId};
+
+use super::batch::{self, Block};
+use super::bits;
+use crate::cgroup;
+use crate::frames::{FrameFacts, Frames};
+use crate::probe::{PageTableProbe, ProbeError};
+
+/// A page, as filters see it.
+struct Page<'a> {
+    frame: u64,
+    facts: FrameFacts,
+    accessed: bool,
+    huge: bool,
+    frames: &'a Frames,
+}
+
+/// Takes what the operations' filters leave out of what is wanted. Pages whose frame tells nothing
+/// (no privilege, gone meanwhile) are left out as well: a filter that cannot be applied is not passed.
+pub(super) fn apply(
+    probe: &mut PageTableProbe,
+    target: TargetId,
+    operations: &[Operation],
+    blocks: &mut [Block],
+) -> Result<(), ProbeError> {
+    for operation in operations.iter().filter(|o| !o.filters.is_empty()) {
+        let groups: Vec<Option<u64>> = operation.filters.iter().map(group).collect();
+        for block in batch::within(blocks, operation.range) {
+            let mine = bits::and(&block.wanted, &bits::mask(block.address, operation.range));
+            let pages: Vec<usize> = bits::each(&mine).collect();
+            let spans: Vec<(u64, u32)> = pages
+                .iter()
+                .map(|page| (block.address + *page as u64 * PAGE_SIZE, 1))
+                .collect();
+            let mut leaves = Vec::new();
+            let alive = probe.leaves(target, &spans, &mut leaves)?;
+            let mut passed = bits::NONE;
+            for (page, leaf) in pages.iter().zip(&leaves) {
+                let Some(frames) = probe.frames().filter(|_| alive && leaf.is_present()) else {
+                    continue;
+                };
+                let frame = leaf.frame() + if leaf.is_huge_2m() { *page as u64 } else { 0 };
+                let Ok(facts) = frames.facts(frame) else {
+                    continue;
+                };
+                let page_facts = Page {
+                    frame,
+                    facts,
+                    accessed: bits::pages(&bits::and(
+                        &block.accessed,
+                        &bits::mask(block.address, page_at(block.address, *page)),
+                    )) > 0,
+                    huge: block.huge,
+                    frames,
+                };
+                if passes(operation, &groups, &page_facts) {
+                    bits::set(&mut passed, *page);
+                }
+            }
+            let out = bits::without(&mine, &passed);
+            block.wanted = bits::without(&block.wanted, &out);
+            block.passed = bits::without(&block.passed, &out);
+        }
+    }
+    Ok(())
+}
+
+fn page_at(block: u64, page: usize) -> AddressRange {
+    let start = block + page as u64 * PAGE_SIZE;
+    AddressRange::new(start, start + PAGE_SIZE)
+}
+
+/// The first filter that matches decides.
+fn passes(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>) -> bool {
+    operation
+        .filters
+        .iter()
+        .zip(groups)
+        .find(|((filter, matching, _), group)| matches(filter, **group, page) == *matching)
+        .map_or(operation.pass_unmatched, |((_, _, allow), _)| *allow)
+}
+
+fn matches(filter: &OpsFilter, group: Option<u64>, page: &Page<'_>) -> bool {
+    match filter {
+        OpsFilter::Anon => page.facts.is_anonymous(),
+        OpsFilter::Active => page.facts.is_active(),
+        OpsFilter::Memcg { .. } => group.is_some() && page.frames.group(page.frame).ok() == group,
+        OpsFilter::Young => page.accessed,
+        OpsFilter::HugepageSize { min, max } => {
+            let bytes = if page.huge {
+                isotherm_engine::BLOCK_SIZE
+            } else {
+                match page.frames.folio(page.frame) {
+                    Ok(Some((first, end))) => (end - first) * PAGE_SIZE,
+                    _ => PAGE_SIZE,
+                }
+            };
+            bytes > PAGE_SIZE && (*min..=*max).contains(&bytes)
+        }
+        // What this actuator acts on is mapped.
+        OpsFilter::Unmapped => false,
+    }
+}
+
+/// The number by which /proc/kpagecgroup knows the filter's control group.
+fn group((filter, ..): &(OpsFilter, bool, bool)) -> Option<u64> {
+    let OpsFilter::Memcg { path } = filter else {
+        return None;
+    };
+    let directory = cgroup::find(Path::new(path)).ok()?;
+    Some(std::fs::metadata(directory).ok()?.ino())
+}

@@ -1,0 +1,397 @@
+//! Acts on processes' memory: what operation schemes ask for, done with what this kernel offers.
+//!
+//! The problem: `process_madvise` says "done" where it did nothing (shared pages, no swap), stops at
+//! the first range that it refuses, and splits huge pages on the way. So an answer of the kernel is
+//! not an outcome. The approach: operations on one target are taken together, in batches of at most
+//! [`BATCH_BYTES`]; the page tables are read before (what is there, what may be acted on) and after
+//! (what came of it), and every page that is not as wanted gets a reason ([`Refusal`]), by asking
+//! the frame itself where the kernel's answer does not tell.
+//!
+//! | action | how |
+//! |---|---|
+//! | pageout | MADV_PAGEOUT, anonymous memory only where there is swap |
+//! | cold, lru_deprio | MADV_COLD |
+//! | willneed | MADV_WILLNEED; counted as applied where the kernel took the advice |
+//! | hugepage, collapse | MADV_COLLAPSE of whole blocks of which enough is in memory |
+//! | nohugepage | split, then MADV_PAGEOUT of what is left of the huge page |
+//! | migrate_hot, migrate_cold | move_pages(2) |
+//! | stat | counted only |
+//!
+//! Limits: between the two reads the target runs on, so a page may come back before it is counted.
+//! A page that stays for no reason that can be seen is [`Refusal::Kept`].
+
+mod batch;
+mod bits;
+mod filter;
+mod huge_page;
+mod migrate;
+mod reclaim;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use isotherm_engine::scheme::Action;
+use isotherm_engine::table::BlockFacts;
+use isotherm_engine::{
+    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, Refusal, TargetId,
+};
+
+use crate::host;
+use crate::node;
+use crate::probe::{PageTableProbe, ProbeError};
+use crate::process::{Advised, MappedArea, Process, ProcessError};
+use crate::swap::{self, SwapFacts};
+use batch::Block;
+
+/// Most bytes in one batch, so that a target's memory lock is held, and a stop is not heeded, for a
+/// short time only.
+pub const BATCH_BYTES: u64 = 64 << 20;
+/// Most operations in one batch.
+const BATCH_OPERATIONS: usize = 1024;
+
+/// How actions are carried out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActOptions {
+    /// Spare pages whose accessed bit is set. Right where the monitor has cleared the bits of all
+    /// that it calls idle; wrong where it samples, as other bits are old there.
+    pub spare_accessed: bool,
+    /// Part of a block that must be in memory for it to become a huge page, 0 to 1.
+    pub collapse_min_present: f64,
+}
+
+impl Default for ActOptions {
+    fn default() -> Self {
+        Self {
+            spare_accessed: false,
+            collapse_min_present: 0.5,
+        }
+    }
+}
+
+/// Carries out operations on processes.
+pub struct ProcessActuator {
+    probe: PageTableProbe,
+    options: ActOptions,
+    swap: SwapFacts,
+    areas: BTreeMap<TargetId, Vec<MappedArea>>,
+    gone: BTreeSet<TargetId>,
+    advised: Vec<Advised>,
+}
+
+impl ProcessActuator {
+    /// An actuator without targets.
+    pub fn new(options: ActOptions) -> Result<Self, ProbeError> {
+        Ok(Self {
+            probe: PageTableProbe::new()?,
+            options,
+            swap: SwapFacts::default(),
+            areas: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            advised: Vec::new(),
+        })
+    }
+
+    /// From now on `process` is `target`.
+    pub fn add(&mut self, target: TargetId, process: Process) -> Result<(), ProbeError> {
+        self.probe.add(target, process)
+    }
+
+    /// Forgets `target`.
+    pub fn remove(&mut self, target: TargetId) {
+        self.probe.remove(target);
+    }
+
+    /// Carries out operations of one target and action.
+    fn act_on(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
+        let started = Instant::now();
+        let target = operations[0].target;
+        let Some(mut blocks) = self.blocks(target, operations)? else {
+            return Ok(operations.iter().map(exited).collect());
+        };
+        filter::apply(&mut self.probe, target, operations, &mut blocks)?;
+        if self.options.spare_accessed && reclaims(operations[0].action) {
+            for block in &mut blocks {
+                let accessed = block.accessed;
+                block.refuse(&accessed, Refusal::Kept);
+            }
+        }
+        match operations[0].action {
+            Action::Stat => {}
+            Action::Pageout => self.page_out(target, &mut blocks)?,
+            Action::Cold | Action::LruDeprio => self.cool(target, &mut blocks)?,
+            Action::Willneed => self.bring_in(target, operations, &mut blocks)?,
+            Action::Hugepage | Action::Collapse => self.collapse(target, &mut blocks)?,
+            Action::Nohugepage => self.split(target, &mut blocks)?,
+            Action::MigrateHot | Action::MigrateCold => {
+                self.migrate(target, &operations[0].destinations, &mut blocks)?;
+            }
+            Action::LruPrio => refuse_all(&mut blocks, Refusal::Unsupported),
+        }
+        let mut outcomes: Vec<Outcome> = operations
+            .iter()
+            .map(|operation| batch::outcome(operation, &mut blocks))
+            .collect();
+        share_time(operations, &mut outcomes, started.elapsed().into());
+        Ok(outcomes)
+    }
+
+    /// The blocks in which the operations' ranges have pages; `None` if the target is gone.
+    fn blocks(
+        &mut self,
+        target: TargetId,
+        operations: &[Operation],
+    ) -> Result<Option<Vec<Block>>, ProbeError> {
+        let areas = self.areas.get(&target).map_or(&[][..], Vec::as_slice);
+        let mut parts: Vec<AddressRange> = operations
+            .iter()
+            .flat_map(|operation| batch::clip(operation.range, areas))
+            .collect();
+        parts.sort_unstable();
+        let Some(addresses) = self.probe.occupied_blocks(target, &parts)? else {
+            return Ok(None);
+        };
+        let mut blocks: Vec<Block> = Vec::with_capacity(addresses.len());
+        let alive = self.probe.read_blocks(target, &addresses, |facts| {
+            blocks.push(block(&facts, &parts, areas));
+        })?;
+        Ok(alive.then_some(blocks))
+    }
+
+    /// What the tables of `blocks` say now. A block that could not be read is left out.
+    fn look_again(
+        &mut self,
+        target: TargetId,
+        blocks: &[Block],
+        mut see: impl FnMut(usize, &BlockFacts),
+    ) -> Result<(), ProbeError> {
+        let addresses: Vec<u64> = blocks.iter().map(|block| block.address).collect();
+        self.probe.read_blocks(target, &addresses, |facts| {
+            if let Ok(i) = addresses.binary_search(&facts.address) {
+                see(i, &facts);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The ranges of `target`'s wanted pages.
+    fn wanted(&self, target: TargetId, blocks: &[Block]) -> Vec<AddressRange> {
+        let areas = self.areas.get(&target).map_or(&[][..], Vec::as_slice);
+        batch::wanted(blocks, areas)
+    }
+
+    /// Gives `advice` about `ranges`, and refuses the pages of those that the kernel refused.
+    fn advise(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+        advice: i32,
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        let Some(process) = self.probe.process(target) else {
+            refuse_all(blocks, Refusal::Exited);
+            return Ok(());
+        };
+        match process.advise(ranges, advice, &mut self.advised) {
+            Ok(()) => {}
+            Err(ProcessError::NoSuchProcess { .. }) => {
+                refuse_all(blocks, Refusal::Exited);
+                return Ok(());
+            }
+            Err(ProcessError::Refused { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::EPERM)) =>
+            {
+                refuse_all(blocks, Refusal::Denied);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        for (range, advised) in ranges.iter().zip(&self.advised) {
+            if let Advised::Refused(errno) = advised {
+                for block in batch::within(blocks, *range) {
+                    let pages = bits::mask(block.address, *range);
+                    block.refuse(&pages, refusal(*errno));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Actuator for ProcessActuator {
+    type Error = ProbeError;
+
+    fn lacks(&self, action: Action) -> Option<String> {
+        match action {
+            Action::LruPrio => {
+                Some("only the kernel's own DAMON can move pages to the active list".into())
+            }
+            Action::Hugepage | Action::Collapse if host::kernel_version() < (6, 1) => {
+                Some(format!(
+                    "this is Linux {}; MADV_COLLAPSE came with 6.1",
+                    host::kernel_release()
+                ))
+            }
+            Action::MigrateHot | Action::MigrateCold if node::count() < 2 => {
+                Some("this machine has one memory node; there is nowhere to migrate to".into())
+            }
+            _ => None,
+        }
+    }
+
+    fn act(
+        &mut self,
+        operations: &[Operation],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), ProbeError> {
+        outcomes.clear();
+        self.swap = swap::facts();
+        self.areas.clear();
+        self.gone.clear();
+        for group in operations.chunk_by(|a, b| a.target == b.target) {
+            let target = group[0].target;
+            // It may have called exec, or mapped and unmapped since.
+            let alive = self.probe.refresh(target)?;
+            match self.probe.process(target).map(Process::mappings) {
+                Some(Ok(areas)) if alive => {
+                    self.areas.insert(target, areas);
+                }
+                _ => {
+                    self.gone.insert(target);
+                }
+            }
+        }
+        let mut rest = operations;
+        while !rest.is_empty() {
+            let (batch, after) = rest.split_at(batch_length(rest));
+            if self.gone.contains(&batch[0].target) {
+                outcomes.extend(batch.iter().map(exited));
+            } else if batch.len() == 1 && batch[0].range.len() > BATCH_BYTES {
+                outcomes.push(self.act_in_parts(&batch[0])?);
+            } else {
+                outcomes.extend(self.act_on(batch)?);
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+}
+
+impl ProcessActuator {
+    /// One operation that is too large for a batch.
+    fn act_in_parts(&mut self, operation: &Operation) -> Result<Outcome, ProbeError> {
+        let mut whole = Outcome::default();
+        let mut start = operation.range.start;
+        while start < operation.range.end {
+            let end = (start + BATCH_BYTES) & !(BLOCK_SIZE - 1);
+            let part = Operation {
+                range: AddressRange::new(start, end.min(operation.range.end)),
+                ..operation.clone()
+            };
+            start = part.range.end;
+            for outcome in self.act_on(std::slice::from_ref(&part))? {
+                add(&mut whole, outcome);
+            }
+        }
+        Ok(whole)
+    }
+}
+
+/// How many of the first operations go together: one target, one scheme, not too much.
+fn batch_length(operations: &[Operation]) -> usize {
+    let first = &operations[0];
+    let mut bytes = 0;
+    let fits = |operation: &&Operation| {
+        bytes += operation.range.len();
+        operation.target == first.target
+            && operation.scheme == first.scheme
+            && operation.action == first.action
+            && bytes <= BATCH_BYTES
+    };
+    operations
+        .iter()
+        .take(BATCH_OPERATIONS)
+        .take_while(fits)
+        .count()
+        .max(1)
+}
+
+fn block(facts: &BlockFacts, parts: &[AddressRange], areas: &[MappedArea]) -> Block {
+    let range = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
+    let mut mine = bits::NONE;
+    let first = parts.partition_point(|part| part.end <= range.start);
+    for part in parts[first..].iter().take_while(|p| p.start < range.end) {
+        mine = bits::or(&mine, &bits::mask(facts.address, *part));
+    }
+    let mut anonymous = bits::NONE;
+    let first = areas.partition_point(|area| area.range.end <= range.start);
+    for area in areas[first..]
+        .iter()
+        .take_while(|area| area.range.start < range.end)
+        .filter(|area| !area.is_file())
+    {
+        anonymous = bits::or(&anonymous, &bits::mask(facts.address, area.range));
+    }
+    let present = bits::and(&facts.present, &mine);
+    Block {
+        address: facts.address,
+        huge: facts.huge,
+        present,
+        accessed: bits::and(&facts.accessed, &present),
+        anonymous,
+        passed: present,
+        wanted: present,
+        ..Block::default()
+    }
+}
+
+const fn reclaims(action: Action) -> bool {
+    matches!(
+        action,
+        Action::Pageout | Action::Cold | Action::LruDeprio | Action::MigrateCold
+    )
+}
+
+fn refuse_all(blocks: &mut [Block], why: Refusal) {
+    for block in blocks {
+        block.refuse(&[u64::MAX; 8], why);
+    }
+}
+
+fn exited(operation: &Operation) -> Outcome {
+    Outcome {
+        refused: BTreeMap::from([(Refusal::Exited, operation.range.len())]),
+        ..Outcome::default()
+    }
+}
+
+/// What an errno of `process_madvise` means for the range.
+fn refusal(errno: i32) -> Refusal {
+    match errno {
+        libc::EINVAL => Refusal::Locked,
+        libc::ENOMEM => Refusal::Unmapped,
+        libc::EAGAIN | libc::EBUSY => Refusal::NoRoom,
+        libc::EPERM | libc::EACCES => Refusal::Denied,
+        libc::ESRCH => Refusal::Exited,
+        libc::ENOSYS => Refusal::Unsupported,
+        _ => Refusal::Other,
+    }
+}
+
+/// A batch is timed as a whole; each operation gets its part by bytes.
+fn share_time(operations: &[Operation], outcomes: &mut [Outcome], took: Nanos) {
+    let total: u64 = operations.iter().map(|o| o.range.len()).sum();
+    for (operation, outcome) in operations.iter().zip(outcomes) {
+        let share =
+            u128::from(took.0) * u128::from(operation.range.len()) / u128::from(total.max(1));
+        outcome.took = Nanos(share as u64);
+    }
+}
+
+fn add(whole: &mut Outcome, part: Outcome) {
+    whole.applied += part.applied;
+    whole.filter_passed += part.filter_passed;
+    whole.took = whole.took + part.took;
+    for (why, bytes) in part.refused {
+        *whole.refused.entry(why).or_default() += bytes;
+    }
+}

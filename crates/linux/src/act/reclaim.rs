@@ -1,0 +1,132 @@
+//! Reclaim by advice: MADV_PAGEOUT, MADV_COLD, MADV_WILLNEED.
+
+use isotherm_engine::{AddressRange, Operation, Refusal, TargetId};
+
+use super::batch::{self, Block};
+use super::{ProcessActuator, bits};
+use crate::frames::Frames;
+use crate::probe::{Leaf, ProbeError};
+use crate::swap::SwapFacts;
+
+impl ProcessActuator {
+    /// Reclaims what is wanted.
+    pub(super) fn page_out(
+        &mut self,
+        target: TargetId,
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        // Without swap the kernel says "done", frees nothing and splits huge pages.
+        if let Some(why) = self.swap.refusal() {
+            for block in &mut *blocks {
+                let anonymous = block.anonymous;
+                block.refuse(&anonymous, why);
+            }
+        }
+        let ranges = self.wanted(target, blocks);
+        self.advise(target, &ranges, libc::MADV_PAGEOUT, blocks)?;
+        let mut left = vec![bits::NONE; blocks.len()];
+        self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
+        for (block, present) in blocks.iter_mut().zip(&left) {
+            block.applied = bits::without(&block.wanted, present);
+        }
+        self.ask_frames(target, blocks, &left)
+    }
+
+    /// Lets reclaim find what is wanted first.
+    pub(super) fn cool(
+        &mut self,
+        target: TargetId,
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        let ranges = self.wanted(target, blocks);
+        self.advise(target, &ranges, libc::MADV_COLD, blocks)?;
+        let mut still = vec![bits::NONE; blocks.len()];
+        self.look_again(target, blocks, |i, facts| {
+            still[i] = bits::and(&facts.present, &facts.accessed);
+        })?;
+        for (block, accessed) in blocks.iter_mut().zip(&still) {
+            block.applied = bits::without(&block.wanted, accessed);
+        }
+        self.ask_frames(target, blocks, &still)
+    }
+
+    /// Reads ahead. What comes in from swap goes to the swap cache, which page tables do not show,
+    /// so it counts as applied where the kernel took the advice.
+    pub(super) fn bring_in(
+        &mut self,
+        target: TargetId,
+        operations: &[Operation],
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        let areas = self.areas.get(&target).map_or(&[][..], Vec::as_slice);
+        let ranges: Vec<AddressRange> = operations
+            .iter()
+            .flat_map(|operation| batch::clip(operation.range, areas))
+            .collect();
+        self.advise(target, &ranges, libc::MADV_WILLNEED, blocks)?;
+        for block in blocks {
+            block.applied = block.wanted;
+        }
+        Ok(())
+    }
+
+    /// Refuses the pages of `left` that were wanted, each for the reason that its frame tells.
+    fn ask_frames(
+        &mut self,
+        target: TargetId,
+        blocks: &mut [Block],
+        left: &[bits::Bitmap],
+    ) -> Result<(), ProbeError> {
+        let stayed: Vec<(usize, u64)> = blocks
+            .iter()
+            .zip(left)
+            .enumerate()
+            .flat_map(|(i, (block, left))| {
+                let stayed = bits::and(&block.wanted, left);
+                let pages: Vec<usize> = bits::each(&stayed).collect();
+                pages
+                    .into_iter()
+                    .map(move |page| (i, block.address + page as u64 * 4096))
+            })
+            .collect();
+        let spans: Vec<(u64, u32)> = stayed.iter().map(|(_, address)| (*address, 1)).collect();
+        let mut leaves = Vec::new();
+        if !self.probe.leaves(target, &spans, &mut leaves)? {
+            for block in blocks {
+                let all = block.wanted;
+                block.refuse(&all, Refusal::Exited);
+            }
+            return Ok(());
+        }
+        let (swap, frames) = (self.swap, self.probe.frames());
+        for ((i, address), leaf) in stayed.into_iter().zip(&leaves) {
+            let why = why_it_stayed(*leaf, frames, swap);
+            let page = bits::mask(
+                blocks[i].address,
+                AddressRange::new(address, address + 4096),
+            );
+            blocks[i].refuse(&page, why);
+        }
+        Ok(())
+    }
+}
+
+/// Why a page that the kernel was advised to reclaim is still as it was.
+fn why_it_stayed(leaf: Leaf, frames: Option<&Frames>, swap: SwapFacts) -> Refusal {
+    if !leaf.is_present() {
+        // It went a moment later.
+        return Refusal::Kept;
+    }
+    let Some(Ok(facts)) = frames.map(|frames| frames.facts(leaf.frame())) else {
+        return Refusal::Kept;
+    };
+    if facts.is_special() {
+        Refusal::Locked
+    } else if facts.mappings > 1 {
+        Refusal::Shared
+    } else if facts.is_swap_backed() {
+        swap.refusal().unwrap_or(Refusal::Kept)
+    } else {
+        Refusal::Kept
+    }
+}

@@ -1,0 +1,240 @@
+//! Swap: how much there is, and zram set up for it and taken away again.
+//!
+//! What is set up is written down (in `/run/isotherm`), so that it can be undone later, by another
+//! run, and so that swap which somebody else made is never touched.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use isotherm_engine::{PAGE_SIZE, Refusal};
+use thiserror::Error;
+
+/// Where it is noted which devices are ours.
+const NOTE: &str = "/run/isotherm/zram-swap";
+/// Above the priority that other swap has by default, so that zram is used first.
+const PRIORITY: i32 = 100;
+
+/// Swap of the whole system, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapFacts {
+    /// All.
+    pub total: u64,
+    /// Unused.
+    pub free: u64,
+}
+
+impl SwapFacts {
+    /// Why anonymous memory cannot be swapped out, if it cannot.
+    pub fn refusal(self) -> Option<Refusal> {
+        if self.total == 0 {
+            Some(Refusal::NoSwap)
+        } else if self.free == 0 {
+            Some(Refusal::SwapFull)
+        } else {
+            None
+        }
+    }
+}
+
+/// What swap there is now; none where that cannot be read.
+pub fn facts() -> SwapFacts {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let bytes = |name: &str| {
+        text.lines()
+            .find_map(|line| {
+                line.strip_prefix(name)?
+                    .split_whitespace()
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+            .map_or(0, |kib: u64| kib << 10)
+    };
+    SwapFacts {
+        total: bytes("SwapTotal:"),
+        free: bytes("SwapFree:"),
+    }
+}
+
+/// Why swap could not be set up or taken away.
+#[derive(Debug, Error)]
+pub enum SwapError {
+    /// A step failed.
+    #[error("cannot {what}: {source}")]
+    Step {
+        /// What was tried.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// There is no zram.
+    #[error(
+        "this kernel has no zram (/sys/block has no zram device, and `modprobe zram` did not bring one)"
+    )]
+    NoZram,
+    /// All devices are in use, and no more can be added.
+    #[error("all zram devices are in use, and another could not be added: {0}")]
+    NoFreeDevice(io::Error),
+    /// Nothing to take away.
+    #[error("no swap was set up by isotherm here ({NOTE} names none)")]
+    NotOurs,
+    /// Too small or too large.
+    #[error("{0} bytes of swap: at least 1 MiB, at most 16 TiB is possible")]
+    Size(u64),
+}
+
+fn step(what: impl Into<String>) -> impl FnOnce(io::Error) -> SwapError {
+    let what = what.into();
+    |source| SwapError::Step { what, source }
+}
+
+/// Makes `bytes` of compressed swap in memory. Returns the device.
+pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
+    if !(1 << 20..=1 << 44).contains(&bytes) {
+        return Err(SwapError::Size(bytes));
+    }
+    let name = free_device()?;
+    let sys = Path::new("/sys/block").join(&name);
+    let device = Path::new("/dev").join(&name);
+    let bytes = bytes & !(PAGE_SIZE - 1);
+    fs::write(sys.join("disksize"), bytes.to_string())
+        .map_err(step(format!("size {}", device.display())))?;
+    let made = write_header(&device, bytes)
+        .map_err(step(format!("write a swap header to {}", device.display())))
+        .and_then(|()| {
+            // Noted first: were we killed in between, `swap off` finds it.
+            note(&device).map_err(step(format!("note it in {NOTE}")))?;
+            swap_on(&device).map_err(step(format!("swap on {}", device.display())))
+        });
+    if let Err(error) = made {
+        fs::write(sys.join("reset"), "1").ok();
+        forget(&device).ok();
+        return Err(error);
+    }
+    Ok(device)
+}
+
+/// Takes away what [`set_up_zram`] made, here or in an earlier run. Returns the devices.
+pub fn take_down_zram() -> Result<Vec<PathBuf>, SwapError> {
+    let devices = noted();
+    if devices.is_empty() {
+        return Err(SwapError::NotOurs);
+    }
+    for device in &devices {
+        match swap_off(device) {
+            Ok(()) => {}
+            // It is not in use: was taken away by hand, or never put to use.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => return Err(step(format!("swap off {}", device.display()))(error)),
+        }
+        let name = device.file_name().unwrap_or_default();
+        fs::write(Path::new("/sys/block").join(name).join("reset"), "1")
+            .map_err(step(format!("reset {}", device.display())))?;
+        forget(device).map_err(step(format!("strike it from {NOTE}")))?;
+    }
+    Ok(devices)
+}
+
+/// A zram device that nobody uses.
+fn free_device() -> Result<String, SwapError> {
+    if let Some(name) = unused()? {
+        return Ok(name);
+    }
+    let added = fs::read_to_string("/sys/class/zram-control/hot_add");
+    match added {
+        Ok(number) => Ok(format!("zram{}", number.trim())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Without zram-control the module is not there.
+            std::process::Command::new("modprobe")
+                .arg("zram")
+                .status()
+                .ok();
+            unused()?.ok_or(SwapError::NoZram)
+        }
+        Err(error) => Err(SwapError::NoFreeDevice(error)),
+    }
+}
+
+fn unused() -> Result<Option<String>, SwapError> {
+    let entries = fs::read_dir("/sys/block").map_err(step("list /sys/block"))?;
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with("zram"))
+        .filter(|name| {
+            fs::read_to_string(format!("/sys/block/{name}/disksize"))
+                .is_ok_and(|size| size.trim() == "0")
+        })
+        .collect();
+    names.sort();
+    Ok(names.into_iter().next())
+}
+
+/// Writes what mkswap(8) writes (include/linux/swap.h, `union swap_header`).
+fn write_header(device: &Path, bytes: u64) -> io::Result<()> {
+    let mut page = vec![0u8; PAGE_SIZE as usize];
+    let last_page = u32::try_from(bytes / PAGE_SIZE - 1).map_err(io::Error::other)?;
+    page[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
+    page[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
+    page[PAGE_SIZE as usize - 10..].copy_from_slice(b"SWAPSPACE2");
+    let file = OpenOptions::new().write(true).open(device)?;
+    file.write_all_at(&page, 0)?;
+    file.sync_all()
+}
+
+fn swap_on(device: &Path) -> io::Result<()> {
+    const PREFER: i32 = 0x8000;
+    let path = c_path(device)?;
+    // SAFETY: a valid path.
+    let result = unsafe { libc::swapon(path.as_ptr(), PREFER | PRIORITY) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn swap_off(device: &Path) -> io::Result<()> {
+    let path = c_path(device)?;
+    // SAFETY: a valid path.
+    let result = unsafe { libc::swapoff(path.as_ptr()) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<std::ffi::CString> {
+    use std::os::unix::ffi::OsStrExt;
+    std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}
+
+fn noted() -> Vec<PathBuf> {
+    fs::read_to_string(NOTE)
+        .unwrap_or_default()
+        .lines()
+        .filter(|line| line.starts_with("/dev/zram"))
+        .map(PathBuf::from)
+        .collect()
+}
+
+fn note(device: &Path) -> io::Result<()> {
+    fs::create_dir_all("/run/isotherm")?;
+    let mut file = File::options().create(true).append(true).open(NOTE)?;
+    writeln!(file, "{}", device.display())
+}
+
+fn forget(device: &Path) -> io::Result<()> {
+    let rest: Vec<PathBuf> = noted().into_iter().filter(|d| d != device).collect();
+    if rest.is_empty() {
+        return match fs::remove_file(NOTE) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    }
+    let mut file = File::create(NOTE)?;
+    rest.iter()
+        .try_for_each(|device| writeln!(file, "{}", device.display()))
+}
