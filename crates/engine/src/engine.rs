@@ -185,6 +185,26 @@ impl Engine {
         regions.iter().map(|region| region.range)
     }
 
+    /// Lets regions that lie mostly in `range` count their age anew, as an action does in DAMON.
+    pub fn reset_age(&mut self, target: TargetId, range: AddressRange) {
+        let Some(i) = self.find(target) else { return };
+        let regions = &mut self.targets[i].regions;
+        let first = regions.partition_point(|region| region.range.end <= range.start);
+        for region in regions[first..]
+            .iter_mut()
+            .take_while(|region| region.range.start < range.end)
+        {
+            let inside = region
+                .range
+                .intersection(range)
+                .map_or(0, AddressRange::len);
+            if inside > region.range.len() / 2 {
+                region.age = 0;
+                region.age_ns = Nanos(0);
+            }
+        }
+    }
+
     /// One round: learn what was accessed, and choose what to look at next.
     ///
     /// # Panics

@@ -175,6 +175,19 @@ impl TableMonitor {
         self.fresh = order::halving_gaps(&self.segments, now);
     }
 
+    /// Lets memory in `range` count its age anew from `now`, as an action does in DAMON.
+    pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
+        let first = self
+            .segments
+            .partition_point(|s| (s.target, s.range.end) <= (target, range.start));
+        for segment in self.segments[first..]
+            .iter_mut()
+            .take_while(|s| s.target == target && s.range.start < range.end)
+        {
+            segment.age_from = now;
+        }
+    }
+
     /// Forgets `target`.
     pub fn remove(&mut self, target: TargetId) {
         self.segments.retain(|s| s.target != target);
