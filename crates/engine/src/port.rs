@@ -172,6 +172,18 @@ pub struct Outcome {
     pub took: Nanos,
 }
 
+impl Outcome {
+    /// What a dry run reports: that all of it was done, in no time.
+    pub fn assumed(operation: &Operation) -> Self {
+        let bytes = operation.range.len();
+        Self {
+            filter_passed: bytes,
+            applied: bytes,
+            ..Self::default()
+        }
+    }
+}
+
 /// Carries out what schemes ask for.
 pub trait Actuator {
     /// What makes the actuator useless as a whole; that one range is refused is an [`Outcome`].

@@ -1,11 +1,20 @@
 //! Filters: which memory, of that with a scheme's pattern, the action is for.
+//!
+//! The rules are the kernel's (`damos_core_filter_out`, `damos_set_filters_default_reject` in
+//! `mm/damon/core.c`). Those that the engine can apply by itself come first, wherever they stand in
+//! the list; each kind keeps its order. What the engine's own filters allow by a match, the others
+//! are not asked about; if there are others, what matches none of the engine's goes on to them.
+//!
+//! What the kernel does otherwise: it rounds both ends of an address filter down to a page. Here a
+//! page that lies across an end is left alone.
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::AddressRange;
+use crate::address::{AddressRange, PAGE_SIZE};
 use crate::snapshot::TargetId;
 
-/// One rule. The first that matches decides; if none does, the opposite of the last one's `allow`.
+/// One rule. The first that matches decides; if none does, the opposite of the last one's `allow`
+/// (of the engine's own and of the world's each, see above).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Filter {
     /// What it looks at.
@@ -52,4 +61,136 @@ pub enum OpsFilter {
     },
     /// File pages that nobody maps.
     Unmapped,
+}
+
+/// A scheme's filters, sorted by who applies them.
+#[derive(Clone, Debug)]
+pub(super) struct Sieve {
+    core: Vec<CoreRule>,
+    /// What becomes of memory that no rule of `core` matches.
+    core_default: Verdict,
+    /// As in [`crate::port::Operation::filters`].
+    pub(super) ops: Vec<(OpsFilter, bool, bool)>,
+    /// As in [`crate::port::Operation::pass_unmatched`].
+    pub(super) ops_pass_unmatched: bool,
+}
+
+/// What the engine's own filters say of some memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Leave it alone.
+    Reject,
+    /// Act on what the world's filters let through.
+    Ask,
+    /// Act on it.
+    Allow,
+}
+
+#[derive(Clone, Debug)]
+struct CoreRule {
+    what: CoreFilter,
+    matching: bool,
+    allow: bool,
+}
+
+#[derive(Clone, Debug)]
+enum CoreFilter {
+    /// From and to, whole pages; may be empty.
+    Addr(u64, u64),
+    Target(TargetId),
+}
+
+impl Sieve {
+    pub(super) fn new(filters: &[Filter]) -> Self {
+        let (mut core, mut ops) = (Vec::new(), Vec::new());
+        for Filter {
+            kind,
+            matching,
+            allow,
+        } in filters
+        {
+            let (matching, allow) = (*matching, *allow);
+            let what = match kind {
+                FilterKind::Ops(filter) => {
+                    ops.push((filter.clone(), matching, allow));
+                    continue;
+                }
+                FilterKind::Target(target) => CoreFilter::Target(*target),
+                FilterKind::Addr(range) => whole_pages(*range, matching == allow),
+            };
+            core.push(CoreRule {
+                what,
+                matching,
+                allow,
+            });
+        }
+        let rejects_rest = core.last().is_some_and(|last| last.allow);
+        Self {
+            core_default: if ops.is_empty() && rejects_rest {
+                Verdict::Reject
+            } else {
+                Verdict::Ask
+            },
+            ops_pass_unmatched: ops.last().is_none_or(|(_, _, allow)| !allow),
+            core,
+            ops,
+        }
+    }
+
+    /// What becomes of `range`, or rather of its part up to the address that is returned with it:
+    /// a rule may end there. The rest is to be judged by itself.
+    pub(super) fn judge(&self, target: TargetId, range: AddressRange) -> (Verdict, u64) {
+        let mut end = range.end;
+        for rule in &self.core {
+            let is_so = match rule.what {
+                CoreFilter::Target(wanted) => wanted == target,
+                CoreFilter::Addr(from, to) => {
+                    let is_inside = from <= range.start && range.start < to;
+                    let border = if is_inside { to } else { from };
+                    if range.start < border && from < to {
+                        end = end.min(border);
+                    }
+                    is_inside
+                }
+            };
+            if is_so == rule.matching {
+                let verdict = if rule.allow {
+                    Verdict::Allow
+                } else {
+                    Verdict::Reject
+                };
+                return (verdict, end);
+            }
+        }
+        (self.core_default, end)
+    }
+
+    /// Bytes of `range` that the engine's own filters do not reject.
+    pub(super) fn passed(&self, target: TargetId, range: AddressRange) -> u64 {
+        let mut passed = 0;
+        let mut rest = Some(range);
+        while let Some(range) = rest {
+            let (verdict, end) = self.judge(target, range);
+            if verdict != Verdict::Reject {
+                passed += end - range.start;
+            }
+            rest = AddressRange::checked(end, range.end);
+        }
+        passed
+    }
+}
+
+/// The whole pages in `range`, or those that it touches: so that none is acted on by halves.
+fn whole_pages(range: AddressRange, is_for_action: bool) -> CoreFilter {
+    let down = |address: u64| address / PAGE_SIZE * PAGE_SIZE;
+    let up = |address: u64| {
+        address
+            .checked_next_multiple_of(PAGE_SIZE)
+            .unwrap_or(u64::MAX)
+    };
+    if is_for_action {
+        CoreFilter::Addr(up(range.start), down(range.end))
+    } else {
+        CoreFilter::Addr(down(range.start), up(range.end))
+    }
 }

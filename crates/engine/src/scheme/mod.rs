@@ -1,23 +1,42 @@
 //! Operation schemes: what to do with memory of which access pattern.
 //!
 //! The model is DAMOS's, the kernel's DAMON-based operation schemes
-//! (`Documentation/mm/damon/design.rst`, `mm/damon/core.c`), with its names. These files hold what a
-//! user says; `engine.rs` of this folder what follows from it.
+//! (`Documentation/mm/damon/design.rst`, `mm/damon/core.c`), with its names. `pattern`, `action`,
+//! `quota`, `filter` and `watermark` hold what a user says; `engine` what follows from it: read it
+//! first.
 
 pub mod action;
+pub mod charge;
+pub mod check;
+pub mod engine;
+pub mod facts;
 pub mod filter;
+pub mod goal;
 pub mod pattern;
+pub mod priority;
 pub mod quota;
+pub mod stats;
 pub mod watermark;
+
+mod walk;
+
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
 
 pub use action::{Action, Destination};
+pub use charge::QuotaState;
+pub use check::{SchemeError, SchemeFault};
+pub use engine::{SchemeEngine, SchemeStatus};
+pub use facts::{LruMemory, Metric, NodeMemory, SystemFacts};
 pub use filter::{Filter, FilterKind, OpsFilter};
+pub use goal::GoalState;
 pub use pattern::{AccessPattern, Age, Bounds, Frequency};
 pub use quota::{FailCharge, Goal, GoalMetric, Quota, Tuner, Weights};
+pub use stats::{Stats, TriedRegion};
 pub use watermark::{WatermarkMetric, Watermarks};
 
 /// What to do with memory of an access pattern, how much of it, and when.

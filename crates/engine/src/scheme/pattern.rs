@@ -37,7 +37,8 @@ impl Frequency {
     pub fn samples(self, nr_samples: u32) -> f64 {
         match self {
             Self::Samples(samples) => f64::from(samples),
-            Self::Percent(percent) => percent / 100.0 * f64::from(nr_samples),
+            // In this order 55 % of 20 are 11, not a little more.
+            Self::Percent(percent) => percent * f64::from(nr_samples) / 100.0,
         }
     }
 }
@@ -83,21 +84,54 @@ impl AccessPattern {
     /// Whether a region, one of a snapshot whose regions were checked `nr_samples` times, has this
     /// pattern. A region of which nothing is known has none: unknown is not cold.
     pub fn matches(&self, region: &RegionSnapshot, nr_samples: u32) -> bool {
-        let Some(nr_accesses) = region.nr_accesses.map(f64::from) else {
-            return false;
+        self.for_samples(nr_samples).matches(region)
+    }
+
+    /// The pattern for snapshots whose regions were checked `nr_samples` times: quicker to compare.
+    pub(super) fn for_samples(&self, nr_samples: u32) -> PatternForSamples {
+        let Bounds { min, max } = self.nr_accesses;
+        let (intervals_min, time_min) = match self.age.min {
+            Age::Intervals(intervals) => (intervals, Nanos(0)),
+            Age::Time(time) => (0, time),
         };
-        let at_least = |age: Age| match age {
-            Age::Intervals(intervals) => region.age >= intervals,
-            Age::Time(time) => region.age_ns >= time,
+        let (intervals_max, time_max) = match self.age.max {
+            Age::Intervals(intervals) => (intervals, Nanos(u64::MAX)),
+            Age::Time(time) => (u32::MAX, time),
         };
-        let at_most = |age: Age| match age {
-            Age::Intervals(intervals) => region.age <= intervals,
-            Age::Time(time) => region.age_ns <= time,
-        };
-        self.size.contains(&region.range.len())
-            && self.nr_accesses.min.samples(nr_samples) <= nr_accesses
-            && nr_accesses <= self.nr_accesses.max.samples(nr_samples)
-            && at_least(self.age.min)
-            && at_most(self.age.max)
+        PatternForSamples {
+            size: self.size,
+            nr_accesses: Bounds {
+                min: min.samples(nr_samples),
+                max: max.samples(nr_samples),
+            },
+            intervals: Bounds {
+                min: intervals_min,
+                max: intervals_max,
+            },
+            time: Bounds {
+                min: time_min,
+                max: time_max,
+            },
+        }
+    }
+}
+
+/// An [`AccessPattern`] in the numbers of one snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PatternForSamples {
+    size: Bounds<u64>,
+    nr_accesses: Bounds<f64>,
+    intervals: Bounds<u32>,
+    time: Bounds<Nanos>,
+}
+
+impl PatternForSamples {
+    pub(super) fn matches(&self, region: &RegionSnapshot) -> bool {
+        region
+            .nr_accesses
+            .is_some_and(|nr| self.nr_accesses.contains(&f64::from(nr)))
+            && self.intervals.contains(&region.age)
+            && self.time.contains(&region.age_ns)
+            && self.size.contains(&region.range.len())
     }
 }

@@ -1,0 +1,212 @@
+//! One target's regions, once, with every scheme that has its turn: what `damon_do_apply_schemes` and
+//! `damos_apply_scheme` of the kernel's `mm/damon/core.c` do.
+//!
+//! A scheme may divide the region that it looks at: where the quota ends, where the last window
+//! stopped, at the border of an address filter. As in the kernel the schemes after it then see the
+//! first part, and the second part comes next. The parts live for the walk only: what is monitored
+//! stays as it is, but for the ages.
+//!
+//! What the kernel does otherwise: it shows the second part to the schemes before as well, which have
+//! seen the whole and may act on that part a second time. Here every scheme sees memory once.
+
+use super::engine::State;
+use super::filter::Verdict;
+use super::pattern::PatternForSamples;
+use super::priority;
+use super::stats::TriedRegion;
+use super::{Action, Scheme};
+use crate::address::{AddressRange, Nanos, PAGE_SIZE};
+use crate::port::Operation;
+use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
+
+/// What is common to all regions of a walk.
+struct Walk<'a> {
+    target: TargetId,
+    nr_samples: u32,
+    operations: &'a mut Vec<Operation>,
+    /// The second parts of divided regions, the next one last, each with the turn that divided it.
+    rest: Vec<(usize, RegionSnapshot)>,
+    is_last_region: bool,
+    /// Which of the live schemes has its turn.
+    turn: usize,
+}
+
+/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index.
+pub(super) fn walk(
+    snapshot: &Snapshot,
+    live: &mut [(usize, &mut State)],
+    operations: &mut Vec<Operation>,
+) {
+    let Some(last) = last_region(snapshot) else {
+        return;
+    };
+    let pattern =
+        |(_, state): &(usize, &mut State)| state.scheme.pattern.for_samples(snapshot.nr_samples);
+    let patterns: Vec<PatternForSamples> = live.iter().map(pattern).collect();
+    let mut walk = Walk {
+        target: snapshot.target,
+        nr_samples: snapshot.nr_samples,
+        operations,
+        rest: Vec::new(),
+        is_last_region: false,
+        turn: 0,
+    };
+    for (index, region) in snapshot.regions[..=last].iter().enumerate() {
+        let Some(range) = whole_pages(region.range) else {
+            continue;
+        };
+        walk.is_last_region = index == last;
+        walk.rest.push((0, RegionSnapshot { range, ..*region }));
+        while let Some((first_turn, mut region)) = walk.rest.pop() {
+            let turns = live.iter_mut().zip(&patterns).enumerate();
+            for (turn, ((index, state), pattern)) in turns.skip(first_turn) {
+                walk.turn = turn;
+                walk.visit(*index, state, pattern, &mut region);
+            }
+        }
+    }
+}
+
+/// The index of the last region that holds a page.
+pub(super) fn last_region(snapshot: &Snapshot) -> Option<usize> {
+    let holds_page = |region: &RegionSnapshot| whole_pages(region.range).is_some();
+    snapshot.regions.iter().rposition(holds_page)
+}
+
+/// Records of other tools may have regions that begin or end within a page.
+fn whole_pages(range: AddressRange) -> Option<AddressRange> {
+    let start = range.start.checked_next_multiple_of(PAGE_SIZE)?;
+    AddressRange::checked(start, range.end / PAGE_SIZE * PAGE_SIZE)
+}
+
+impl Walk<'_> {
+    fn visit(
+        &mut self,
+        index: usize,
+        state: &mut State,
+        pattern: &PatternForSamples,
+        region: &mut RegionSnapshot,
+    ) {
+        if state.charge.is_exhausted() || self.skips(state, region) || state.is_finished() {
+            return;
+        }
+        if pattern.matches(region) && self.has_priority(state, region) {
+            self.apply(index, state, region);
+        }
+        if self.is_last() {
+            state.stats.nr_snapshots += 1;
+        }
+    }
+
+    fn is_last(&self) -> bool {
+        self.is_last_region && self.rest.is_empty()
+    }
+
+    /// Whether `region` had its turn in the last window.
+    fn skips(&mut self, state: &mut State, region: &mut RegionSnapshot) -> bool {
+        let Some((target, address)) = state.charge.resume() else {
+            return false;
+        };
+        if target != self.target {
+            return true;
+        }
+        if region.range.end <= address {
+            if self.is_last() {
+                state.charge.forget_resume();
+            }
+            return true;
+        }
+        if region.range.start < address {
+            self.split(region, address);
+            return true;
+        }
+        state.charge.forget_resume();
+        false
+    }
+
+    fn has_priority(&self, state: &State, region: &RegionSnapshot) -> bool {
+        // Without a limit, or where all fits, this spares computing the score.
+        let min_score = state.charge.state.min_score;
+        min_score == 0 || {
+            let Scheme { action, quota, .. } = &state.scheme;
+            priority::score(*action, region, self.nr_samples, quota.weights) >= min_score
+        }
+    }
+
+    fn apply(&mut self, index: usize, state: &mut State, region: &mut RegionSnapshot) {
+        let start = region.range.start;
+        if let Some(left) = state.charge.left()
+            && left < region.range.len()
+        {
+            let whole = left / PAGE_SIZE * PAGE_SIZE;
+            if whole == 0 {
+                state.stats.nr_tried += 1;
+                state.charge.stop_at((self.target, start));
+                return;
+            }
+            self.split(region, start + whole);
+        }
+        let (verdict, end) = state.sieve.judge(self.target, region.range);
+        if end < region.range.end {
+            self.split(region, end);
+        }
+        if verdict == Verdict::Reject {
+            return;
+        }
+        self.operations
+            .push(operation(index, state, self.target, region.range, verdict));
+        state
+            .charge
+            .reserve(region.range.len(), (self.target, region.range.end));
+        state.tried.push(TriedRegion {
+            target: self.target,
+            range: region.range,
+            // Only what is known matches.
+            nr_accesses: region.nr_accesses.unwrap_or(0.0),
+            age: region.age,
+            sz_filter_passed: None,
+        });
+        if state.scheme.action != Action::Stat {
+            region.age = 0;
+            region.age_ns = Nanos(0);
+        }
+    }
+
+    /// Divides `region`: the part from `address` on has its turn next.
+    fn split(&mut self, region: &mut RegionSnapshot, address: u64) {
+        let AddressRange { start, end } = region.range;
+        let second = RegionSnapshot {
+            range: AddressRange::new(address, end),
+            ..*region
+        };
+        self.rest.push((self.turn, second));
+        region.range = AddressRange::new(start, address);
+    }
+}
+
+fn operation(
+    scheme: usize,
+    state: &State,
+    target: TargetId,
+    range: AddressRange,
+    verdict: Verdict,
+) -> Operation {
+    let is_asked = verdict == Verdict::Ask;
+    Operation {
+        scheme,
+        action: state.scheme.action,
+        destinations: if state.scheme.action.migrates() {
+            state.scheme.destinations.clone()
+        } else {
+            Vec::new()
+        },
+        target,
+        range,
+        filters: if is_asked {
+            state.sieve.ops.clone()
+        } else {
+            Vec::new()
+        },
+        pass_unmatched: !is_asked || state.sieve.ops_pass_unmatched,
+    }
+}
