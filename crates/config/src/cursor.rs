@@ -123,6 +123,16 @@ impl<'a> Cursor<'a> {
         );
     }
 
+    fn path_to(&self, entry: &Entry) -> String {
+        let separator = if self.path.is_empty() { "" } else { "." };
+        format!("{}{separator}{}", self.path, shown_key(&entry.key))
+    }
+
+    /// How many problems there are so far, anywhere.
+    pub(crate) fn nr_problems(&self) -> usize {
+        self.log.problems.borrow().len()
+    }
+
     /// The keys here.
     pub(crate) fn map(&self) -> Option<Fields<'a>> {
         if let Value::Map(entries) = &self.node.value {
@@ -130,6 +140,7 @@ impl<'a> Cursor<'a> {
                 cursor: self.clone(),
                 entries,
                 asked: RefCell::default(),
+                lacking: RefCell::default(),
             });
         }
         self.wrong(self.node.kind(), "a map of keys");
@@ -258,6 +269,8 @@ pub(crate) struct Fields<'a> {
     cursor: Cursor<'a>,
     entries: &'a [Entry],
     asked: RefCell<Vec<&'static str>>,
+    /// Keys that must be there and are not.
+    lacking: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> Fields<'a> {
@@ -271,8 +284,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn need_key(&self, key: &'static str) -> Option<Cursor<'a>> {
         let found = self.find(key);
         if found.is_none() {
-            self.cursor
-                .wrong(self.without(key), format!("`{key}` here"));
+            self.lacking.borrow_mut().push(key);
         }
         found
     }
@@ -294,20 +306,10 @@ impl<'a> Fields<'a> {
     }
 
     fn below(&self, entry: &'a Entry) -> Cursor<'a> {
-        let separator = if self.cursor.path.is_empty() { "" } else { "." };
         Cursor {
             node: &entry.value,
-            path: format!("{}{separator}{}", self.cursor.path, shown_key(&entry.key)),
+            path: self.cursor.path_to(entry),
             log: self.cursor.log,
-        }
-    }
-
-    fn without(&self, key: &str) -> String {
-        // A misspelt key is logged as unknown as well, with this one as the suggestion.
-        let is_misspelt = |e: &&Entry| nearest(&e.key, &[key]).is_some() && e.key != key;
-        match self.entries.iter().find(is_misspelt) {
-            Some(entry) => format!("no key `{key}`, but {}", quoted(&entry.key)),
-            None => format!("no key `{key}`"),
         }
     }
 
@@ -317,24 +319,28 @@ impl<'a> Fields<'a> {
         self.asked.borrow_mut().extend(keys);
     }
 
-    /// Logs every key that was not asked for.
+    /// Logs every key that was not asked for, and every one that is lacking but for those that a
+    /// misspelt one was meant for.
     pub(crate) fn finish(self) {
         let known = self.asked.into_inner();
-        for entry in self
-            .entries
-            .iter()
-            .filter(|e| !known.contains(&e.key.as_str()))
-        {
-            let separator = if self.cursor.path.is_empty() { "" } else { "." };
-            let path = format!("{}{separator}{}", self.cursor.path, shown_key(&entry.key));
+        let mut lacking = self.lacking.into_inner();
+        for entry in self.entries {
+            if known.contains(&entry.key.as_str()) {
+                continue;
+            }
+            let suggestion = nearest(&entry.key, &known);
+            lacking.retain(|key| suggestion.as_deref() != Some(key));
+            let found = format!("the unknown key {}", quoted(&entry.key));
+            let path = self.cursor.path_to(entry);
             let problem = Problem {
-                suggestion: nearest(&entry.key, &known),
-                ..Problem::error(
-                    format!("the unknown key {}", quoted(&entry.key)),
-                    one_of(&known),
-                )
+                suggestion,
+                ..Problem::error(found, one_of(&known))
             };
             self.cursor.report_at(entry.mark, &path, problem);
+        }
+        for key in lacking {
+            self.cursor
+                .wrong(format!("no key `{key}`"), format!("`{key}` here"));
         }
     }
 }

@@ -86,7 +86,12 @@ fn judge_destinations(scheme: &Scheme, faults: &mut Faults) {
         if !scheme.destinations.is_empty() {
             let found = format!("a node to move to, for `{action}`");
             let expected = "none: only `migrate_hot` and `migrate_cold` move memory";
-            faults.push(("dests".to_owned(), Problem::error(found, expected)));
+            let key = if scheme.destinations.len() == 1 {
+                "target_nid"
+            } else {
+                "dests"
+            };
+            faults.push((key.to_owned(), Problem::error(found, expected)));
         }
         return;
     }

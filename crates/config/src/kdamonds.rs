@@ -354,22 +354,28 @@ fn judge_attributes(cursor: &Cursor, context: &ContextConfig) {
     let Err(error) = attributes.validate() else {
         return;
     };
-    let path = match error {
-        AttributesError::ZeroInterval { which: "update" } => "intervals.ops_update_us",
-        AttributesError::ZeroInterval {
-            which: "aggregation",
+    let (path, expected) = match error {
+        AttributesError::ZeroInterval { which } => match which {
+            "update" => ("intervals.ops_update_us", "some time"),
+            "aggregation" => ("intervals.aggr_us", "some time"),
+            _ => ("intervals.sample_us", "some time"),
+        },
+        AttributesError::Backwards { .. } => {
+            ("intervals.aggr_us", "at least the sampling interval")
         }
-        | AttributesError::Backwards { .. } => "intervals.aggr_us",
-        AttributesError::ZeroInterval { .. } | AttributesError::TooManySamples => {
-            "intervals.sample_us"
-        }
-        AttributesError::Goal | AttributesError::OutsideGoal { .. } => "intervals.intervals_goal",
-        AttributesError::RegionCounts { .. } if context.nr_regions.is_none() => {
-            "isotherm.max_nr_regions"
-        }
-        AttributesError::RegionCounts { .. } => "nr_regions",
-        _ => "",
+        AttributesError::TooManySamples => ("intervals.sample_us", "a longer interval"),
+        AttributesError::Goal => ("intervals.intervals_goal", "more than 0 %, at most 100 %"),
+        AttributesError::OutsideGoal { .. } => (
+            "intervals.intervals_goal",
+            "bounds around the sampling interval",
+        ),
+        AttributesError::RegionCounts { .. } if context.nr_regions.is_none() => (
+            "isotherm.max_nr_regions",
+            "at least 10, DAMON's least number of regions",
+        ),
+        AttributesError::RegionCounts { .. } => ("nr_regions", "3 <= min <= max"),
+        _ => ("", "attributes that fit together"),
     };
-    let found = format!("attributes that cannot work: {error}");
-    cursor.report_below(path, Problem::error(found, "attributes that can"));
+    let found = format!("what cannot work ({error})");
+    cursor.report_below(path, Problem::error(found, expected));
 }

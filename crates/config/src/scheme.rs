@@ -25,6 +25,7 @@ const FILTERS: [&str; 8] = [
 /// What damo takes for granted where a key is lacking is taken here too: everything, `stat`, no
 /// quota, no watermarks.
 pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
+    let nr_problems = cursor.nr_problems();
     let fields = cursor.map()?;
     let names = Action::ALL.map(Action::name);
     let action = match fields.get("action") {
@@ -56,7 +57,12 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
         max_nr_snapshots: max_nr_snapshots.unwrap_or(0),
         ..Scheme::new(pattern?, action?)
     };
+    // Items of lists that could not be read are not counted: then the others' places are unsure.
+    let all_read = cursor.nr_problems() == nr_problems;
     for (path, problem) in judge::faults(&scheme) {
+        if !all_read && path.contains('[') {
+            continue;
+        }
         cursor.report_below(&path, problem);
     }
     Some(scheme)

@@ -398,3 +398,98 @@ impl Decimal {
             .unwrap_or(f64::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T: std::fmt::Debug + PartialEq>(read: Read<T>, wanted: Option<T>) {
+        let shown = format!("{read:?}");
+        assert_eq!(read.ok(), wanted, "{shown}");
+    }
+
+    #[test]
+    fn sizes_are_read_as_damo_reads_them() {
+        for (text, wanted) in [
+            ("4096", 4096),
+            ("4,096", 4096),
+            ("4K", 4096),
+            ("4.000 KiB", 4096),
+            ("2MB", 2 << 20),
+            ("1.5 MiB", 3 << 19),
+            ("0.3 B", 0),
+            ("1E", 1 << 60),
+            ("1e3", 1000),
+            ("2.5e-1 K", 256),
+            ("max", u64::MAX),
+            ("18446744073709551615", u64::MAX),
+            ("16.000 EiB", u64::MAX),
+        ] {
+            check(size(text), Some(wanted));
+        }
+        for text in [
+            "", "K", "4 k", "-1", "4 K 4", "1e", "17 EiB", "1..2", "1e99999", ",1",
+        ] {
+            check(size(text), None);
+        }
+    }
+
+    #[test]
+    fn times_are_sums_of_their_parts() {
+        let ms = Nanos::from_millis;
+        for (text, wanted) in [
+            ("5", Nanos(5000)),
+            ("5 ms", ms(5)),
+            ("5ms", ms(5)),
+            ("1 m 30 s", ms(90_000)),
+            ("1m30s", ms(90_000)),
+            ("1 h 0.5 s", ms(3_600_500)),
+            ("1,000 d", ms(86_400_000_000)),
+            ("1.5 ns", Nanos(1)),
+            ("18446744073709551615000", Nanos(u64::MAX)),
+            ("max", Nanos(u64::MAX)),
+        ] {
+            check(time(text, MICROSECOND), Some(wanted));
+        }
+        for text in ["", "s", "5 sec", "5 m 3", "1 s -1 s", "999999999 d", "5 5"] {
+            check(time(text, MICROSECOND), None);
+        }
+    }
+
+    #[test]
+    fn shares_are_parts_of_a_whole() {
+        check(parts("0.3 %", 1000), Some((3, true)));
+        check(parts("4%", 10_000), Some((400, true)));
+        check(parts("0.35 %", 1000), Some((3, false)));
+        check(parts("50.000000", 1000), Some((50, true)));
+        check(parts("five", 1000), None);
+        check(fraction("0.5 %"), Some(0.005));
+        check(fraction("0.5"), None);
+    }
+
+    #[test]
+    fn rates_and_ages_keep_their_unit() {
+        check(frequency("5"), Some(Frequency::Percent(5.0)));
+        check(frequency("0.1 %"), Some(Frequency::Percent(0.1)));
+        check(
+            frequency("18,446,744,073,709,551,615 %"),
+            Some(Frequency::Percent(100.0)),
+        );
+        check(frequency("1,000 samples"), Some(Frequency::Samples(1000)));
+        check(frequency("max samples"), Some(Frequency::Samples(u32::MAX)));
+        check(frequency("101 %"), None);
+        check(frequency("5000000000 samples"), None);
+        check(age("50 aggr_intervals"), Some(Age::Intervals(50)));
+        check(age("7 s"), Some(Age::Time(Nanos(7 * SECOND))));
+    }
+
+    #[test]
+    fn a_unit_that_is_nearly_one_is_suggested() {
+        let suggested = |read: Read<u64>| read.err().and_then(|misread| misread.suggestion);
+        assert_eq!(suggested(size("4 kib")).as_deref(), Some("4 KiB"));
+        let time = |text| time(text, 1).map(|nanos| nanos.0);
+        assert_eq!(suggested(time("5 seconds")).as_deref(), Some("5 s"));
+        assert_eq!(suggested(time("5min")).as_deref(), Some("5 m"));
+        assert_eq!(suggested(time("5 parsecs")), None);
+    }
+}

@@ -194,8 +194,9 @@ fn measure(node: &Node) -> (usize, usize) {
 }
 
 fn check_tag(tag: Option<&Tag>, mark: Mark) -> Result<(), Problem> {
+    const PLAIN: [&str; 7] = ["str", "int", "float", "bool", "null", "seq", "map"];
     match tag {
-        Some(tag) if !tag.is_yaml_core_schema() => {
+        Some(tag) if !(tag.is_yaml_core_schema() && PLAIN.contains(&tag.suffix.as_str())) => {
             let found = format!(
                 "the tag {}",
                 quoted(&format!("{}{}", tag.handle, tag.suffix))

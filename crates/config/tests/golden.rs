@@ -21,7 +21,8 @@ fn messages_are_as_agreed() {
         now.push_str(text);
         now.push_str(ARROW);
         for problem in check(text, Format::Detect) {
-            now.push_str(&format!("{problem}\n"));
+            now.push_str(&problem.to_string());
+            now.push('\n');
         }
     }
     if std::env::var_os("ISOTHERM_BLESS").is_some() {

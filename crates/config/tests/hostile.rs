@@ -36,7 +36,7 @@ fn alias_bombs_are_refused() {
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
-        bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+        bomb.extend([&format!("a{level}: &a{level} ["), &aliases, "]\n"]);
     }
     refused(&bomb, Format::Yaml, "more values");
     refused("a: &a [*a]\n", Format::Yaml, "an alias inside of itself");
