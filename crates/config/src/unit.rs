@@ -403,6 +403,7 @@ impl Decimal {
 mod tests {
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "calls read better")]
     fn check<T: std::fmt::Debug + PartialEq>(read: Read<T>, wanted: Option<T>) {
         let shown = format!("{read:?}");
         assert_eq!(read.ok(), wanted, "{shown}");

@@ -23,9 +23,11 @@ fn refused(text: &str, format: Format, message: &str) {
 #[test]
 fn deep_nesting_is_refused() {
     let n = 100_000;
-    refused(&"[".repeat(n), Format::Yaml, "deeper nesting");
+    // saphyr looks ahead, and stops at a limit of its own.
+    refused(&"[".repeat(n), Format::Yaml, "recursion limit exceeded");
+    refused(&"[".repeat(40), Format::Yaml, "deeper nesting");
     refused(&"- ".repeat(n), Format::Yaml, "deeper nesting");
-    refused(&"{a: ".repeat(n), Format::Yaml, "deeper nesting");
+    refused(&"{a: ".repeat(n), Format::Yaml, "recursion limit exceeded");
     let json = format!("{}{}", "[".repeat(n), "]".repeat(n));
     refused(&json, Format::Json, "deeper nesting");
     refused(&"[".repeat(n), Format::Json, "what cannot be read");
@@ -54,8 +56,8 @@ fn long_texts_are_refused_or_read_in_bounded_time() {
     refused(&one_line, Format::Json, "items");
     let lines = "4K max 0 0 5s max pagout\n".repeat(100_000);
     refused(&lines, Format::Detect, "pagout");
-    let keys: String = (0..100_000).map(|n| format!("k{n}: 0\n")).collect();
-    refused(&keys, Format::Yaml, "`kdamonds`");
+    let keys: Vec<_> = (0..100_000).map(|n| format!("k{n}: 0")).collect();
+    refused(&keys.join("\n"), Format::Yaml, "the unknown key `k0`");
 }
 
 #[test]
