@@ -1,0 +1,351 @@
+//! Walking the tree: a place in it, its way of keys, and the log that problems go to.
+//!
+//! Reading a value either gives it or logs a problem and gives `None`, so that readers go on to the
+//! next key. A map's keys that nobody asked for are unknown ones.
+
+use std::cell::RefCell;
+
+use isotherm_engine::Nanos;
+
+use crate::node::{Entry, Mark, Node, Value};
+use crate::problem::{PROBLEMS_MAX, Place, Problem, Problems, Severity, nearest, one_of, quoted};
+use crate::unit::{self, Misread};
+
+/// What goes wrong with a text.
+pub(crate) struct Log<'a> {
+    text: &'a str,
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl<'a> Log<'a> {
+    pub(crate) fn new(text: &'a str) -> Self {
+        Self {
+            text: text.strip_prefix('\u{feff}').unwrap_or(text),
+            problems: RefCell::default(),
+        }
+    }
+
+    /// An error is kept even when warnings have filled the log.
+    pub(crate) fn add(&self, problem: Problem) {
+        let mut problems = self.problems.borrow_mut();
+        let is_error = problem.severity == Severity::Error;
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(problem);
+        } else if is_error && problems.iter().all(|p| p.severity == Severity::Warning) {
+            problems.pop();
+            problems.push(problem);
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.problems.borrow().len() >= PROBLEMS_MAX
+    }
+
+    /// In the order of the text.
+    pub(crate) fn into_problems(self) -> Problems {
+        let mut problems = self.problems.into_inner();
+        problems.sort_by_key(|p| (p.place.line, p.place.column));
+        Problems::new(problems)
+    }
+
+    fn place(&self, mark: Mark, path: &str) -> Place {
+        let place = match mark {
+            Mark::Nowhere => Place::default(),
+            Mark::Offset(offset) => Place::at_end_of(self.text.get(..offset).unwrap_or_default()),
+            Mark::Line(line, column) => Place {
+                line: Some(line),
+                column: Some(column),
+                path: String::new(),
+            },
+        };
+        Place {
+            path: path.to_owned(),
+            ..place
+        }
+    }
+}
+
+/// A node, and how one got there.
+#[derive(Clone)]
+pub(crate) struct Cursor<'a> {
+    node: &'a Node,
+    path: String,
+    log: &'a Log<'a>,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn root(node: &'a Node, log: &'a Log<'a>) -> Self {
+        Self {
+            node,
+            path: String::new(),
+            log,
+        }
+    }
+
+    /// Logs what stands here where something else should.
+    pub(crate) fn wrong(&self, found: impl Into<String>, expected: impl Into<String>) {
+        self.report(Problem::error(found, expected));
+    }
+
+    pub(crate) fn report(&self, problem: Problem) {
+        self.report_at(self.node.mark, &self.path, problem);
+    }
+
+    fn report_at(&self, mark: Mark, path: &str, problem: Problem) {
+        if !self.log.is_full() || problem.severity == Severity::Error {
+            let place = self.log.place(mark, path);
+            self.log.add(Problem { place, ..problem });
+        }
+    }
+
+    /// Logs at the deepest node on the way `path` below here that the text has.
+    pub(crate) fn report_below(&self, path: &str, problem: Problem) {
+        let mut node = self.node;
+        let is_separator = |c| matches!(c, '.' | '[' | ']');
+        for step in path.split(is_separator).filter(|step| !step.is_empty()) {
+            let next = match &node.value {
+                Value::Map(entries) => entries.iter().find(|e| e.key == step).map(|e| &e.value),
+                Value::List(items) => step.parse().ok().and_then(|index: usize| items.get(index)),
+                _ => None,
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        let separator = if path.is_empty() || self.path.is_empty() {
+            ""
+        } else {
+            "."
+        };
+        self.report_at(
+            node.mark,
+            &format!("{}{separator}{path}", self.path),
+            problem,
+        );
+    }
+
+    fn path_to(&self, entry: &Entry) -> String {
+        let separator = if self.path.is_empty() { "" } else { "." };
+        format!("{}{separator}{}", self.path, shown_key(&entry.key))
+    }
+
+    /// How many problems there are so far, anywhere.
+    pub(crate) fn nr_problems(&self) -> usize {
+        self.log.problems.borrow().len()
+    }
+
+    /// The keys here.
+    pub(crate) fn map(&self) -> Option<Fields<'a>> {
+        if let Value::Map(entries) = &self.node.value {
+            return Some(Fields {
+                cursor: self.clone(),
+                entries,
+                asked: RefCell::default(),
+                lacking: RefCell::default(),
+            });
+        }
+        self.wrong(self.node.kind(), "a map of keys");
+        None
+    }
+
+    /// The items here.
+    pub(crate) fn list(&self) -> Vec<Cursor<'a>> {
+        let Value::List(items) = &self.node.value else {
+            self.wrong(self.node.kind(), "a list");
+            return Vec::new();
+        };
+        let item = |(index, node)| Cursor {
+            node,
+            path: format!("{}[{index}]", self.path),
+            log: self.log,
+        };
+        items.iter().enumerate().map(item).collect()
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.node.value, Value::List(_))
+    }
+
+    /// The text or number here.
+    pub(crate) fn text(&self, expected: &str) -> Option<&'a str> {
+        match &self.node.value {
+            Value::Text(text) | Value::Number(text) => Some(text),
+            _ => {
+                self.wrong(self.node.kind(), expected);
+                None
+            }
+        }
+    }
+
+    /// What `read` makes of the text here.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Result<T, Misread>) -> Option<T> {
+        // The list or map that stands here instead is as wrong as no text.
+        let text = match &self.node.value {
+            Value::Text(text) | Value::Number(text) => text,
+            _ => "",
+        };
+        match read(text) {
+            Ok(value) => Some(value),
+            Err(misread) => {
+                let found = if text.is_empty() {
+                    self.node.kind().to_owned()
+                } else {
+                    misread.found
+                };
+                self.report(Problem {
+                    suggestion: misread.suggestion,
+                    ..Problem::error(found, misread.expected)
+                });
+                None
+            }
+        }
+    }
+
+    pub(crate) fn time(&self, bare: u64) -> Option<Nanos> {
+        self.read(|text| unit::time(text, bare))
+    }
+
+    pub(crate) fn size(&self) -> Option<u64> {
+        self.read(unit::size)
+    }
+
+    pub(crate) fn count(&self, max: u64) -> Option<u64> {
+        self.read(|text| unit::count(text, max))
+    }
+
+    pub(crate) fn count_u32(&self) -> Option<u32> {
+        self.count(u64::from(u32::MAX)).map(|count| count as u32)
+    }
+
+    /// A share in parts of `whole`. What does not come to whole parts is rounded down, as damo does
+    /// when it writes to the kernel, and warned of.
+    pub(crate) fn parts(&self, whole: u64) -> Option<u32> {
+        let (value, exact) = self.read(|text| unit::parts(text, whole))?;
+        if !exact {
+            let found = format!("no whole number of parts in {whole}, which counts as {value}");
+            self.report(Problem::warning(found, "whole parts"));
+        }
+        let value = u32::try_from(value).ok();
+        if value.is_none() {
+            self.wrong(
+                "a share that is too large",
+                format!("at most {whole} parts in {whole}"),
+            );
+        }
+        value
+    }
+
+    pub(crate) fn flag(&self) -> Option<bool> {
+        let word = match &self.node.value {
+            Value::Flag(flag) => return Some(*flag),
+            Value::Text(text) => text.to_lowercase(),
+            _ => String::new(),
+        };
+        match word.as_str() {
+            "y" | "yes" | "true" => return Some(true),
+            "n" | "no" | "false" => return Some(false),
+            "" => self.wrong(self.node.kind(), "true or false"),
+            _ => self.wrong(quoted(&word), "true or false"),
+        }
+        None
+    }
+
+    /// The place in `known` of the word here.
+    pub(crate) fn word(&self, known: &[&str]) -> Option<usize> {
+        let expected = one_of(known);
+        let word = self.text(&expected)?;
+        let index = known.iter().position(|known| *known == word);
+        if index.is_none() {
+            self.report(Problem {
+                suggestion: nearest(word, known),
+                ..Problem::error(quoted(word), expected)
+            });
+        }
+        index
+    }
+}
+
+/// The keys of a map, and which of them were asked for.
+pub(crate) struct Fields<'a> {
+    cursor: Cursor<'a>,
+    entries: &'a [Entry],
+    asked: RefCell<Vec<&'static str>>,
+    /// Keys that must be there and are not.
+    lacking: RefCell<Vec<&'static str>>,
+}
+
+impl<'a> Fields<'a> {
+    /// The value of `key`; `None` where it is lacking or null.
+    pub(crate) fn get(&self, key: &'static str) -> Option<Cursor<'a>> {
+        self.find(key)
+            .filter(|c| !matches!(c.node.value, Value::Null))
+    }
+
+    /// The value of `key`, which must be there; null is a value.
+    pub(crate) fn need_key(&self, key: &'static str) -> Option<Cursor<'a>> {
+        let found = self.find(key);
+        if found.is_none() {
+            self.lacking.borrow_mut().push(key);
+        }
+        found
+    }
+
+    /// The value of `key`, which must be there and not be null.
+    pub(crate) fn need(&self, key: &'static str) -> Option<Cursor<'a>> {
+        let cursor = self.need_key(key)?;
+        if matches!(cursor.node.value, Value::Null) {
+            cursor.wrong("nothing", format!("a value of `{key}`"));
+            return None;
+        }
+        Some(cursor)
+    }
+
+    fn find(&self, key: &'static str) -> Option<Cursor<'a>> {
+        self.asked.borrow_mut().push(key);
+        let entry = self.entries.iter().find(|entry| entry.key == key)?;
+        Some(self.below(entry))
+    }
+
+    fn below(&self, entry: &'a Entry) -> Cursor<'a> {
+        Cursor {
+            node: &entry.value,
+            path: self.cursor.path_to(entry),
+            log: self.cursor.log,
+        }
+    }
+
+    /// Keys that say what was, not what shall be: damo writes them into its files and does not read
+    /// them.
+    pub(crate) fn skip(&self, keys: &[&'static str]) {
+        self.asked.borrow_mut().extend(keys);
+    }
+
+    /// Logs every key that was not asked for, and every one that is lacking but for those that a
+    /// misspelt one was meant for.
+    pub(crate) fn finish(self) {
+        let known = self.asked.into_inner();
+        let mut lacking = self.lacking.into_inner();
+        for entry in self.entries {
+            if known.contains(&entry.key.as_str()) {
+                continue;
+            }
+            let suggestion = nearest(&entry.key, &known);
+            lacking.retain(|key| suggestion.as_deref() != Some(key));
+            let found = format!("the unknown key {}", quoted(&entry.key));
+            let path = self.cursor.path_to(entry);
+            let problem = Problem {
+                suggestion,
+                ..Problem::error(found, one_of(&known))
+            };
+            self.cursor.report_at(entry.mark, &path, problem);
+        }
+        for key in lacking {
+            self.cursor
+                .wrong(format!("no key `{key}`"), format!("`{key}` here"));
+        }
+    }
+}
+
+/// A key as part of a path: short, without what would break the line.
+fn shown_key(key: &str) -> String {
+    quoted(key).trim_matches('`').to_owned()
+}

@@ -1,0 +1,157 @@
+//! JSON to a [`Node`].
+//!
+//! serde_json reads one level at a time and hands back each value as the piece of text that it is:
+//! where that piece lies tells where the value stands. Every level is scanned again for the next,
+//! which the depth limit bounds.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::node::{DEPTH_MAX, Entry, Mark, Node, Value};
+use crate::problem::{Place, Problem, quoted};
+
+pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
+    let raw: &RawValue = serde_json::from_str(text).map_err(|error| Problem {
+        place: Place {
+            line: Some(error.line() as u32),
+            column: Some(error.column() as u32),
+            path: String::new(),
+        },
+        ..Problem::error(reason(&error), "JSON")
+    })?;
+    Parser { text }.node(raw, 0)
+}
+
+struct Parser<'a> {
+    text: &'a str,
+}
+
+impl<'a> Parser<'a> {
+    fn node(&self, raw: &'a RawValue, depth: usize) -> Result<Node, Problem> {
+        let json = raw.get();
+        let offset = self.offset(json);
+        if depth > DEPTH_MAX {
+            return Err(self.fault(
+                offset,
+                "deeper nesting",
+                &format!("at most {DEPTH_MAX} levels"),
+            ));
+        }
+        let value = match json.as_bytes().first() {
+            Some(b'{') => self.map(json, depth)?,
+            Some(b'[') => {
+                let items: Vec<&RawValue> = self.read(json)?;
+                let items = items.into_iter().map(|item| self.node(item, depth + 1));
+                Value::List(items.collect::<Result<_, _>>()?)
+            }
+            Some(b'"') => Value::Text(self.read(json)?),
+            Some(b't') => Value::Flag(true),
+            Some(b'f') => Value::Flag(false),
+            Some(b'n') => Value::Null,
+            _ => Value::Number(json.to_owned()),
+        };
+        let mark = Mark::Offset(offset);
+        Ok(Node { mark, value })
+    }
+
+    fn map(&self, json: &'a str, depth: usize) -> Result<Value, Problem> {
+        let Members(members) = self.read(json)?;
+        let mut seen = std::collections::BTreeSet::new();
+        let mut entries = Vec::with_capacity(members.len());
+        for (key, raw) in members {
+            let offset = match &key {
+                // Without escapes a key is borrowed from the text; its quote stands before it.
+                Cow::Borrowed(key) => self.offset(key).saturating_sub(1),
+                Cow::Owned(_) => self.offset(raw.get()),
+            };
+            if !seen.insert(key.clone()) {
+                let found = format!("the key {} again", quoted(&key));
+                return Err(self.fault(offset, &found, "each key once"));
+            }
+            entries.push(Entry {
+                key: key.into_owned(),
+                mark: Mark::Offset(offset),
+                value: self.node(raw, depth + 1)?,
+            });
+        }
+        Ok(Value::Map(entries))
+    }
+
+    /// Reads a piece of the text.
+    fn read<T: Deserialize<'a>>(&self, json: &'a str) -> Result<T, Problem> {
+        serde_json::from_str(json)
+            .map_err(|error| self.fault(self.offset(json), &reason(&error), "JSON"))
+    }
+
+    /// Where a piece of the text begins in it.
+    fn offset(&self, piece: &str) -> usize {
+        (piece.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize)
+    }
+
+    fn fault(&self, offset: usize, found: &str, expected: &str) -> Problem {
+        Problem {
+            place: Place::at_end_of(self.text.get(..offset).unwrap_or_default()),
+            ..Problem::error(found, expected)
+        }
+    }
+}
+
+/// serde_json's message without the position, which is given apart.
+fn reason(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let end = message.rfind(" at line ").unwrap_or(message.len());
+    format!("what cannot be read ({})", &message[..end])
+}
+
+/// A map's members in order, repeated ones included.
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some((Key(key), value)) = map.next_entry()? {
+                    members.push((key, value));
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+/// A key, borrowed where the text has it without escapes. (serde's own `Cow` is always owned.)
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Borrow;
+        impl<'de> Visitor<'de> for Borrow {
+            type Value = Key<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Borrowed(key)))
+            }
+
+            fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Owned(key.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Borrow)
+    }
+}

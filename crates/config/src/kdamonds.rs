@@ -1,0 +1,381 @@
+//! The tree of a damo or HMSDK file to the model: kdamonds, contexts, targets, intervals.
+
+use isotherm_engine::scheme::Bounds;
+use isotherm_engine::{AddressRange, Attributes, AttributesError, IntervalsGoal, Strategy};
+
+use crate::cursor::{Cursor, Fields};
+use crate::judge;
+use crate::model::{
+    Configuration, ContextConfig, Guard, Intervals, Method, Operations, Own, TargetConfig,
+};
+use crate::problem::Problem;
+use crate::scheme;
+use crate::unit::{self, MICROSECOND, MILLISECOND};
+
+/// More kdamonds than this come from a mistake; HMSDK can cut terabytes into one for each gibibyte.
+const KDAMONDS_MAX: usize = 1 << 14;
+/// More schemes of a context than this too; each is compared with each.
+const SCHEMES_MAX: usize = 256;
+
+pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
+    let fields = root.map()?;
+    let own = fields
+        .get("isotherm")
+        .and_then(|c| read_own(&c))
+        .unwrap_or_default();
+    let kdamonds = fields.need("kdamonds");
+    fields.finish();
+    let kdamonds = kdamonds?;
+    let items = bounded(&kdamonds, KDAMONDS_MAX);
+    let mut contexts = Vec::new();
+    for (index, kdamond) in items.iter().enumerate() {
+        let Some(fields) = kdamond.map() else {
+            continue;
+        };
+        fields.skip(&["state", "pid"]);
+        if let Some(refresh) = fields.get("refresh_ms") {
+            refresh.time(MILLISECOND);
+        }
+        let list = fields.need("contexts");
+        fields.finish();
+        let items = list
+            .map(|list| bounded(&list, KDAMONDS_MAX))
+            .unwrap_or_default();
+        contexts.extend(
+            items
+                .iter()
+                .filter_map(|item| read_context(item, index, own)),
+        );
+    }
+    if contexts.is_empty() {
+        kdamonds.wrong("no usable context", "at least one to run");
+    }
+    Some(Configuration {
+        contexts,
+        warnings: Vec::new(),
+    })
+}
+
+/// The items of a list, if there are not too many.
+fn bounded<'a>(list: &Cursor<'a>, max: usize) -> Vec<Cursor<'a>> {
+    let items = list.list();
+    if items.len() > max {
+        list.wrong(format!("{} items", items.len()), format!("at most {max}"));
+        return Vec::new();
+    }
+    items
+}
+
+fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<ContextConfig> {
+    let fields = cursor.map()?;
+    let operations = fields
+        .need("ops")
+        .and_then(|c| c.word(&Operations::NAMES))
+        .map(|index| Operations::ALL[index]);
+    let (intervals, intervals_goal) = fields
+        .get("intervals")
+        .map_or((None, None), |c| read_intervals(&c));
+    let nr_regions = fields.get("nr_regions").and_then(|c| {
+        let fields = c.map()?;
+        let min = fields.need("min").and_then(|c| c.count_u32());
+        let max = fields.need("max").and_then(|c| c.count_u32());
+        fields.finish();
+        Some(Bounds {
+            min: min?,
+            max: max?,
+        })
+    });
+    let operations = operations.unwrap_or_default();
+    let targets = fields.need("targets").map(|list| {
+        let items = bounded(&list, KDAMONDS_MAX);
+        let targets = items.iter().filter_map(|c| read_target(c, operations));
+        targets.collect::<Vec<_>>()
+    });
+    let own = fields
+        .get("isotherm")
+        .and_then(|c| read_own(&c))
+        .unwrap_or_default();
+    let paused = fields.get("pause").and_then(|c| c.flag()).unwrap_or(false);
+    read_unsupported(&fields);
+    let schemes = fields.get("schemes").map(|list| {
+        let items = bounded(&list, SCHEMES_MAX);
+        let schemes = items.iter().enumerate();
+        schemes
+            .filter_map(|(index, item)| Some((index, scheme::read(item)?)))
+            .collect::<Vec<_>>()
+    });
+    fields.finish();
+    let (indexes, schemes): (Vec<_>, _) = schemes.unwrap_or_default().into_iter().unzip();
+    let context = ContextConfig {
+        kdamond,
+        operations,
+        targets: targets.unwrap_or_default(),
+        intervals,
+        intervals_goal,
+        nr_regions,
+        schemes,
+        paused,
+        own: own.or(general),
+    };
+    judge_attributes(cursor, &context);
+    for conflict in judge::conflicts(&context) {
+        // Schemes that could not be read left gaps in the count.
+        let (first, second) = (indexes[conflict.first], indexes[conflict.second]);
+        let problem = conflict.problem(first);
+        cursor.report_below(&format!("schemes[{second}]"), problem);
+    }
+    Some(context)
+}
+
+/// What newer kernels' DAMON has and Isotherm has not: fine as long as it says nothing.
+fn read_unsupported(fields: &Fields) {
+    if let Some(unit) = fields.get("addr_unit")
+        && unit.size().is_some_and(|unit| unit != 1)
+    {
+        unit.wrong(
+            "another unit of addresses",
+            "1 byte: addresses here have 64 bits",
+        );
+    }
+    if let Some(probes) = fields.get("probes")
+        && !probes.list().is_empty()
+    {
+        probes.wrong("probes, which Isotherm does not have", "an empty list");
+    }
+    if let Some(control) = fields.get("sample_control").and_then(|c| c.map()) {
+        if let Some(primitives) = control.get("primitives_enabled").and_then(|c| c.map()) {
+            for (key, wanted) in [("page_table", true), ("page_fault", false)] {
+                if let Some(flag) = primitives.get(key)
+                    && flag.flag().is_some_and(|flag| flag != wanted)
+                {
+                    let found = format!("`{key}` {}", if wanted { "off" } else { "on" });
+                    flag.wrong(found, "page tables alone: Isotherm watches by nothing else");
+                }
+            }
+            primitives.finish();
+        }
+        if let Some(filters) = control.get("sample_filters")
+            && !filters.list().is_empty()
+        {
+            filters.wrong(
+                "sample filters, which Isotherm does not have",
+                "an empty list",
+            );
+        }
+        control.finish();
+    }
+}
+
+fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> {
+    let fields = cursor.map()?;
+    let pid = fields.need_key("pid").is_some_and(|_| true);
+    let pid = fields
+        .get("pid")
+        .filter(|_| pid)
+        .and_then(|c| c.count(1 << 22));
+    let obsolete = fields
+        .get("obsolete")
+        .and_then(|c| c.flag())
+        .unwrap_or(false);
+    let list = fields.need("regions");
+    fields.finish();
+    let mut regions = Vec::new();
+    for item in list.iter().flat_map(Cursor::list) {
+        let region = read_range(&item);
+        regions.extend(region.map(|region| (region, item)));
+    }
+    regions.sort_by_key(|(region, _)| *region);
+    for pair in regions.windows(2) {
+        let ((before, _), (after, item)) = (&pair[0], &pair[1]);
+        if before.end > after.start {
+            item.wrong(
+                format!("{after:?}, which overlaps {before:?}"),
+                "regions apart from each other",
+            );
+        }
+    }
+    if operations == Operations::Fvaddr && regions.is_empty() {
+        cursor.wrong("no regions", "the ranges to watch, which `fvaddr` needs");
+    }
+    Some(TargetConfig {
+        // Physical memory has no process; sysfs shows that as 0.
+        pid: pid
+            .filter(|_| operations != Operations::Paddr)
+            .map(|pid| pid as u32),
+        regions: regions.into_iter().map(|(region, _)| region).collect(),
+        obsolete,
+    })
+}
+
+/// A range of addresses, `{start, end}`. The other keys are of damo's snapshots.
+pub(crate) fn read_range(cursor: &Cursor) -> Option<AddressRange> {
+    let fields = cursor.map()?;
+    let start = fields.need("start").and_then(|c| c.count(u64::MAX));
+    let end = fields.need("end").and_then(|c| c.count(u64::MAX));
+    fields.skip(&["nr_accesses", "age", "probe_hits", "sz_filter_passed"]);
+    fields.finish();
+    let (start, end) = (start?, end?);
+    let range = AddressRange::checked(start, end);
+    if range.is_none() {
+        cursor.wrong(
+            format!("a range from {start} to {end}"),
+            "an end after the start",
+        );
+    }
+    range
+}
+
+fn read_intervals(cursor: &Cursor) -> (Option<Intervals>, Option<IntervalsGoal>) {
+    let Some(fields) = cursor.map() else {
+        return (None, None);
+    };
+    let time = |key| fields.need(key).and_then(|c| c.time(MICROSECOND));
+    let (sample, aggregation, update) = (time("sample_us"), time("aggr_us"), time("ops_update_us"));
+    let goal = fields.get("intervals_goal").and_then(|c| read_goal(&c));
+    fields.finish();
+    let intervals = sample.zip(aggregation).zip(update);
+    let intervals = intervals.map(|((sample, aggregation), update)| Intervals {
+        sample,
+        aggregation,
+        update,
+    });
+    (intervals, goal)
+}
+
+/// No aggregations: no goal, which is how damo writes that.
+fn read_goal(cursor: &Cursor) -> Option<IntervalsGoal> {
+    let fields = cursor.map()?;
+    let access_bp = fields.need("access_bp").and_then(|c| c.parts(10_000));
+    let aggregations = fields.need("aggrs").and_then(|c| c.count_u32());
+    let min = fields
+        .need("min_sample_us")
+        .and_then(|c| c.time(MICROSECOND));
+    let max = fields
+        .need("max_sample_us")
+        .and_then(|c| c.time(MICROSECOND));
+    fields.finish();
+    let goal = IntervalsGoal {
+        access_bp: access_bp?,
+        aggregations: aggregations?,
+        min_sample_interval: min?,
+        max_sample_interval: max?,
+    };
+    (goal.aggregations > 0).then_some(goal)
+}
+
+fn read_own(cursor: &Cursor) -> Option<Own> {
+    let fields = cursor.map()?;
+    let cpu_budget = fields.get("cpu_budget").and_then(|c| share(&c));
+    let max_nr_regions = fields.get("max_nr_regions").and_then(|c| c.count_u32());
+    let method = fields.get("method").and_then(|c| read_method(&c));
+    let guard = fields.get("guard").and_then(|c| read_guard(&c));
+    fields.finish();
+    Some(Own {
+        cpu_budget,
+        method,
+        max_nr_regions,
+        guard: guard.unwrap_or_default(),
+    })
+}
+
+fn read_guard(cursor: &Cursor) -> Option<Guard> {
+    let fields = cursor.map()?;
+    let refaults = fields.get("max_refaults_per_s");
+    let guard = Guard {
+        max_slowdown: fields.get("max_slowdown").and_then(|c| share(&c)),
+        max_refaults_per_s: refaults
+            .and_then(|c| c.read(unit::number))
+            .filter(|n| n.is_finite()),
+        max_psi: fields.get("max_psi").and_then(|c| share(&c)),
+    };
+    fields.finish();
+    Some(guard)
+}
+
+fn share(cursor: &Cursor) -> Option<f64> {
+    let share = cursor.read(unit::fraction)?;
+    if share > 0.0 && share <= 1.0 {
+        return Some(share);
+    }
+    cursor.wrong(
+        format!("{} %", share * 100.0),
+        "more than 0 %, at most 100 %",
+    );
+    None
+}
+
+fn read_method(cursor: &Cursor) -> Option<Method> {
+    const WORDS: [&str; 5] = ["tables", "pages", "faithful", "all", "none"];
+    const IMPROVEMENTS: [&str; 4] = ["clusters", "populated", "weighted", "aligned"];
+    if !cursor.is_list() {
+        return Some(match cursor.word(&WORDS)? {
+            0 => Method::Tables,
+            1 => Method::Pages,
+            3 => Method::Regions(Strategy::default()),
+            _ => Method::Regions(Strategy::faithful()),
+        });
+    }
+    let mut strategy = Strategy::faithful();
+    for item in cursor.list() {
+        match item.word(&IMPROVEMENTS)? {
+            0 => strategy.cluster_pages = Strategy::default().cluster_pages,
+            1 => strategy.populated_only = true,
+            2 => strategy.weighted_samples = true,
+            _ => strategy.aligned_splits = true,
+        }
+    }
+    Some(Method::Regions(strategy))
+}
+
+/// Whether an engine can work with what the context says, and DAMON's defaults for the rest.
+fn judge_attributes(cursor: &Cursor, context: &ContextConfig) {
+    let mut attributes = Attributes::faithful();
+    if let Some(intervals) = context.intervals {
+        attributes.sample_interval = intervals.sample;
+        attributes.aggregation_interval = intervals.aggregation;
+        attributes.update_interval = intervals.update;
+    }
+    if let Some(nr_regions) = context.nr_regions {
+        attributes.min_nr_regions = nr_regions.min;
+        attributes.max_nr_regions = nr_regions.max;
+    } else if let Some(max) = context.own.max_nr_regions {
+        attributes.max_nr_regions = max;
+    }
+    attributes.intervals_goal = context.intervals_goal;
+    if context.intervals_goal.is_some() && context.own.cpu_budget.is_some() {
+        cursor.report_below(
+            "intervals.intervals_goal",
+            Problem::error(
+                "an intervals goal beside a `cpu_budget`",
+                "only one of them: both would rule the intervals",
+            ),
+        );
+    }
+    let Err(error) = attributes.validate() else {
+        return;
+    };
+    let (path, expected) = match error {
+        AttributesError::ZeroInterval { which } => match which {
+            "update" => ("intervals.ops_update_us", "some time"),
+            "aggregation" => ("intervals.aggr_us", "some time"),
+            _ => ("intervals.sample_us", "some time"),
+        },
+        AttributesError::Backwards { .. } => {
+            ("intervals.aggr_us", "at least the sampling interval")
+        }
+        AttributesError::TooManySamples => ("intervals.sample_us", "a longer interval"),
+        AttributesError::Goal => ("intervals.intervals_goal", "more than 0 %, at most 100 %"),
+        AttributesError::OutsideGoal { .. } => (
+            "intervals.intervals_goal",
+            "bounds around the sampling interval",
+        ),
+        AttributesError::RegionCounts { .. } if context.nr_regions.is_none() => (
+            "isotherm.max_nr_regions",
+            "at least 10, DAMON's least number of regions",
+        ),
+        AttributesError::RegionCounts { .. } => ("nr_regions", "3 <= min <= max"),
+        _ => ("", "attributes that fit together"),
+    };
+    let found = format!("what cannot work ({error})");
+    cursor.report_below(path, Problem::error(found, expected));
+}

@@ -1,0 +1,149 @@
+//! Configurations: text to the engine's words.
+//!
+//! A configuration is DAMON's own model (kdamonds > contexts > operations, targets, intervals,
+//! regions, schemes). It is read from
+//! - the JSON and YAML that `damo` and HMSDK write, with their names, units and unit strings, and
+//!   [`Own`] keys of Isotherm's beside them ([`load`]);
+//! - one-line schemes, `4K max 0 0 5s max pageout` ([`scheme_line`], and `.damos` files of them);
+//! - names: [`preset`].
+//!
+//! Text becomes a tree that knows where each value stands (`node.rs`), the tree becomes the model
+//! (`kdamonds.rs`, `scheme.rs`), and what the parts of the model say together is judged (`judge.rs`).
+//! Every fault is collected as a [`Problem`], as far as one can go on after the first.
+//!
+//! Limits: a text has at most [`TEXT_MAX`] bytes and nests at most 32 deep, so that hostile input
+//! costs bounded time and memory. YAML merge keys (`<<`) are refused, aliases are followed within
+//! bounds. What this machine can do is not judged here: that is known where the configuration is
+//! run.
+//!
+//! Sources: `damo` 3.4.3's own reader (`_damon.py`, `_damo_fmt_str.py`) for names, aliases and
+//! units; the kernel's `Documentation/admin-guide/mm/damon/usage.rst` for the meanings.
+
+#![forbid(unsafe_code)]
+
+mod cursor;
+mod json;
+mod judge;
+mod kdamonds;
+mod line;
+mod model;
+mod node;
+mod preset;
+mod problem;
+mod quota;
+mod scheme;
+mod unit;
+mod write;
+mod yaml;
+
+pub use line::scheme_line;
+pub use model::{
+    Configuration, ContextConfig, Guard, Intervals, Method, Operations, Own, TargetConfig,
+};
+pub use preset::{PRESETS, Preset, hmsdk_demote, hmsdk_promote, preset};
+pub use problem::{Place, Problem, Problems, Severity};
+pub use write::{to_json, to_yaml};
+
+use cursor::{Cursor, Log};
+use node::Node;
+
+/// The longest text that is read, in bytes. HMSDK's files for terabytes of memory cut into small
+/// regions have some hundred kilobytes.
+pub const TEXT_MAX: usize = 4 << 20;
+
+/// How a configuration is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// damo's JSON.
+    Json,
+    /// damo's and HMSDK's YAML.
+    Yaml,
+    /// One-line schemes.
+    Damos,
+    /// Find out from the text. HMSDK calls its YAML `.json`, so a file's name does not tell.
+    Detect,
+}
+
+impl Format {
+    fn of(self, text: &str) -> Self {
+        if self != Self::Detect {
+            return self;
+        }
+        let first = text
+            .lines()
+            .map(|line| line.split('#').next().unwrap_or_default().trim())
+            .find(|line| !line.is_empty() && *line != "---");
+        match first {
+            Some(line) if line.starts_with(['{', '[']) => Self::Json,
+            Some(line) if line.contains(':') || line.starts_with('-') => Self::Yaml,
+            Some(line) if line.split_whitespace().count() > 1 => Self::Damos,
+            _ => Self::Yaml,
+        }
+    }
+}
+
+/// Reads a configuration. What is doubtful but not wrong is in [`Configuration::warnings`].
+///
+/// # Errors
+/// Everything that is wrong with it, warnings included.
+pub fn load(text: &str, format: Format) -> Result<Configuration, Problems> {
+    let log = Log::new(text);
+    let configuration = read(text, format, &log);
+    let problems = log.into_problems();
+    match configuration {
+        Some(configuration) if !problems.has_errors() => Ok(Configuration {
+            warnings: problems.into_vec(),
+            ..configuration
+        }),
+        _ => Err(problems),
+    }
+}
+
+/// Everything that is wrong with or doubtful about a configuration, in the order of the text.
+pub fn check(text: &str, format: Format) -> Vec<Problem> {
+    match load(text, format) {
+        Ok(configuration) => configuration.warnings,
+        Err(problems) => problems.into_vec(),
+    }
+}
+
+/// A file's bytes as text.
+///
+/// # Errors
+/// Where the bytes stop being UTF-8, or how much too long they are.
+pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
+    if bytes.len() > TEXT_MAX {
+        return Err(too_long(bytes.len()));
+    }
+    std::str::from_utf8(bytes).map_err(|error| {
+        let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+        let byte = bytes[error.valid_up_to()];
+        Problem {
+            place: Place::at_end_of(&valid),
+            ..Problem::error(format!("byte {byte:#04x}"), "text in UTF-8")
+        }
+    })
+}
+
+fn too_long(len: usize) -> Problem {
+    Problem::error(
+        format!("{len} bytes"),
+        format!("a configuration of at most {TEXT_MAX} bytes"),
+    )
+}
+
+fn read(text: &str, format: Format, log: &Log) -> Option<Configuration> {
+    if text.len() > TEXT_MAX {
+        log.add(too_long(text.len()));
+        return None;
+    }
+    // Editors on some systems put a byte order mark first.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let parse = match format.of(text) {
+        Format::Json => json::parse,
+        Format::Damos => return line::read_file(text, log),
+        Format::Yaml | Format::Detect => yaml::parse,
+    };
+    let root: Node = parse(text).map_err(|problem| log.add(problem)).ok()?;
+    kdamonds::read(&Cursor::root(&root, log))
+}

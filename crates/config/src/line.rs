@@ -1,0 +1,301 @@
+//! One-line schemes, as in the seeds:
+//!
+//! ```text
+//! # <min/max size> <min/max frequency (0-100)> <min/max age> <action>
+//! 4K      max     0       0       5s      max     pageout
+//! ```
+//!
+//! `min` and `max` (in the oldest texts `null`) are the ends. A frequency is per cent, with or
+//! without `%`. After the action may follow, as in DAMON_RECLAIM's first patches, a quota
+//! `<time> <size> <reset interval>`, then priority weights `<size> <frequency> <age>` and then
+//! watermarks `<metric> <interval> <high> <middle> <low>` in thousandths. An age other than 0 needs
+//! a unit: different times took a bare one for microseconds or for aggregation intervals.
+
+use isotherm_engine::Nanos;
+use isotherm_engine::scheme::{
+    AccessPattern, Action, Age, Bounds, Frequency, Quota, Scheme, WatermarkMetric, Watermarks,
+    Weights,
+};
+
+use crate::cursor::Log;
+use crate::judge;
+use crate::model::{Configuration, ContextConfig};
+use crate::problem::{Place, Problem, Severity, nearest, one_of, quoted};
+use crate::unit::{self, MICROSECOND, MILLISECOND, Misread};
+
+/// What the words are, for messages.
+const WORDS: [&str; 7] = [
+    "min-size", "max-size", "min-freq", "max-freq", "min-age", "max-age", "action",
+];
+/// More schemes than this are a mistake; each is compared with each.
+const SCHEMES_MAX: usize = 256;
+
+/// One scheme from a line such as `4K max 0 0 5s max pageout`; `#` begins a comment.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn scheme_line(text: &str) -> Result<Scheme, Problem> {
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !is_empty(line));
+    let Some((index, line)) = lines.next() else {
+        return Err(Problem::error("no scheme", shape()));
+    };
+    if let Some((index, _)) = lines.next() {
+        let place = place(index, 1);
+        return Err(Problem {
+            place,
+            ..Problem::error("a second line", "one scheme")
+        });
+    }
+    let scheme = parse(line, index)?;
+    match judged(&scheme, index).find(|p| p.severity == Severity::Error) {
+        Some(problem) => Err(problem),
+        None => Ok(scheme),
+    }
+}
+
+/// A `.damos` file: a scheme on each line.
+pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
+    let mut context = ContextConfig::default();
+    let mut indexes = Vec::new();
+    let lines = text.lines().enumerate().filter(|(_, line)| !is_empty(line));
+    for (index, line) in lines {
+        if indexes.len() == SCHEMES_MAX {
+            log.add(Problem {
+                place: place(index, 1),
+                ..Problem::error("more schemes", format!("at most {SCHEMES_MAX}"))
+            });
+            break;
+        }
+        if log.is_full() {
+            break;
+        }
+        match parse(line, index) {
+            Ok(scheme) => {
+                judged(&scheme, index).for_each(|problem| log.add(problem));
+                context.schemes.push(scheme);
+                indexes.push(index);
+            }
+            Err(problem) => log.add(problem),
+        }
+    }
+    for conflict in judge::conflicts(&context) {
+        let place = place(indexes[conflict.second], 1);
+        let problem = conflict.problem(conflict.first);
+        log.add(Problem { place, ..problem });
+    }
+    if text.lines().all(is_empty) {
+        log.add(Problem::error("no scheme", shape()));
+        return None;
+    }
+    Some(Configuration {
+        contexts: vec![context],
+        warnings: Vec::new(),
+    })
+}
+
+fn shape() -> String {
+    format!("{}, such as `4K max 0 0 5s max pageout`", WORDS.join(" "))
+}
+
+fn is_empty(line: &str) -> bool {
+    without_comment(line).trim().is_empty()
+}
+
+fn without_comment(line: &str) -> &str {
+    line.split('#').next().unwrap_or(line)
+}
+
+fn judged(scheme: &Scheme, index: usize) -> impl Iterator<Item = Problem> + use<> {
+    judge::faults(scheme)
+        .into_iter()
+        .map(move |(path, problem)| Problem {
+            place: Place {
+                line: Some(index as u32 + 1),
+                column: None,
+                path,
+            },
+            ..problem
+        })
+}
+
+fn place(index: usize, column: usize) -> Place {
+    Place {
+        line: Some(index as u32 + 1),
+        column: Some(column as u32),
+        path: String::new(),
+    }
+}
+
+/// The words of a line, one by one, with where each stands.
+struct Words {
+    all: Vec<(String, usize)>,
+    next: usize,
+    line: usize,
+}
+
+impl Words {
+    fn of(line: &str, index: usize) -> Self {
+        let mut words: Vec<(String, usize)> = Vec::new();
+        let text = without_comment(line);
+        let mut column = 0;
+        for word in text.split(|c: char| c.is_whitespace()) {
+            let begin = column + 1;
+            column += word.chars().count() + 1;
+            match words.last_mut() {
+                _ if word.is_empty() => {}
+                // `0 %` and `5 s` are one word each.
+                Some((before, _)) if unit::is_unit(word) && before.ends_with(is_digit) => {
+                    before.push_str(word);
+                }
+                _ => words.push((word.to_owned(), begin)),
+            }
+        }
+        Self {
+            all: words,
+            next: 0,
+            line: index,
+        }
+    }
+
+    fn read<T>(&mut self, read: impl FnOnce(&str) -> Result<T, Misread>) -> Result<T, Problem> {
+        let Some((word, column)) = self.all.get(self.next) else {
+            return Err(Problem {
+                place: Place {
+                    line: Some(self.line as u32 + 1),
+                    ..Place::default()
+                },
+                ..Problem::error(format!("{} words", self.all.len()), shape())
+            });
+        };
+        self.next += 1;
+        read(word).map_err(|misread| Problem {
+            place: place(self.line, *column),
+            suggestion: misread.suggestion,
+            ..Problem::error(misread.found, misread.expected)
+        })
+    }
+
+    fn bounds<T: Copy>(
+        &mut self,
+        ends: (T, T),
+        read: impl Fn(&str) -> Result<T, Misread>,
+    ) -> Result<Bounds<T>, Problem> {
+        let end = |word: &str, end| match word {
+            "min" => Ok(ends.0),
+            "max" => Ok(ends.1),
+            "null" => Ok(end),
+            _ => read(word),
+        };
+        Ok(Bounds {
+            min: self.read(|word| end(word, ends.0))?,
+            max: self.read(|word| end(word, ends.1))?,
+        })
+    }
+
+    fn left(&self) -> usize {
+        self.all.len() - self.next
+    }
+}
+
+fn is_digit(c: char) -> bool {
+    c.is_ascii_digit()
+}
+
+fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
+    let mut words = Words::of(line, index);
+    let size = words.bounds((0, u64::MAX), unit::size)?;
+    let rates = (Frequency::Percent(0.0), Frequency::Percent(100.0));
+    let nr_accesses = words.bounds(rates, unit::frequency)?;
+    let ages = (Age::Time(Nanos(0)), Age::Time(Nanos(u64::MAX)));
+    let age = words.bounds(ages, age_with_unit)?;
+    let action = read_action(&mut words)?;
+    let pattern = AccessPattern {
+        size,
+        nr_accesses,
+        age,
+    };
+    let mut scheme = Scheme::new(pattern, action);
+    match words.left() {
+        0 => return Ok(scheme),
+        3 | 6 | 11 => {}
+        left => {
+            let (word, column) = &words.all[words.next];
+            let found = format!("{left} words from {} on", quoted(word));
+            let expected = "nothing after the action, or a quota (time, size, reset interval), or \
+                            that and three weights, or that and five words of watermarks";
+            return Err(Problem {
+                place: place(index, *column),
+                ..Problem::error(found, expected)
+            });
+        }
+    }
+    scheme.quota = Quota {
+        time: words.read(|word| unit::time(word, MILLISECOND))?,
+        bytes: words.read(unit::size)?,
+        reset_interval: words.read(|word| unit::time(word, MILLISECOND))?,
+        ..Quota::default()
+    };
+    if words.left() > 0 {
+        scheme.quota.weights = Weights {
+            size_permil: words.read(permil)?,
+            nr_accesses_permil: words.read(permil)?,
+            age_permil: words.read(permil)?,
+        };
+    }
+    if words.left() > 0 {
+        scheme.watermarks = read_watermarks(&mut words)?;
+    }
+    Ok(scheme)
+}
+
+fn read_action(words: &mut Words) -> Result<Action, Problem> {
+    let column = words.all.get(words.next).map_or(1, |(_, column)| *column);
+    let word = words.read(|word| Ok(word.to_owned()))?;
+    let names = Action::ALL.map(Action::name);
+    word.parse().map_err(|()| Problem {
+        place: place(words.line, column),
+        suggestion: nearest(&word, &names),
+        ..Problem::error(quoted(&word), one_of(&names))
+    })
+}
+
+fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {
+    let is_on = words.read(|word| match word {
+        "none" => Ok(false),
+        "free_mem_rate" => Ok(true),
+        _ => Err(Misread {
+            found: quoted(word),
+            expected: "none or free_mem_rate",
+            suggestion: nearest(word, &["none", "free_mem_rate"]),
+        }),
+    })?;
+    let watermarks = Watermarks {
+        metric: WatermarkMetric::FreeMemRate,
+        interval: words.read(|word| unit::time(word, MICROSECOND))?,
+        high_permil: words.read(permil)?,
+        mid_permil: words.read(permil)?,
+        low_permil: words.read(permil)?,
+    };
+    Ok(is_on.then_some(watermarks))
+}
+
+fn permil(word: &str) -> Result<u32, Misread> {
+    let (parts, _) = unit::parts(word, 1000)?;
+    u32::try_from(parts).map_err(|_| Misread {
+        found: quoted(word),
+        expected: "a number of thousandths",
+        suggestion: None,
+    })
+}
+
+fn age_with_unit(word: &str) -> Result<Age, Misread> {
+    let age = unit::age(word)?;
+    if age != Age::Time(Nanos(0)) && word.ends_with(is_digit) {
+        return Err(Misread {
+            found: quoted(word),
+            expected: "a time with its unit",
+            suggestion: Some(format!("{word}s")),
+        });
+    }
+    Ok(age)
+}

@@ -1,0 +1,150 @@
+//! What a configuration says, in the engine's words. What it does not say is `None`.
+
+use isotherm_engine::scheme::{Bounds, Scheme};
+use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
+
+use crate::problem::Problem;
+
+/// A whole configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Configuration {
+    /// Its contexts, in order; each says which kdamond it belongs to.
+    pub contexts: Vec<ContextConfig>,
+    /// What is doubtful about it.
+    pub warnings: Vec<Problem>,
+}
+
+/// One monitoring context: what is watched, how, and what is done about it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContextConfig {
+    /// Index of the kdamond that it belongs to.
+    pub kdamond: usize,
+    /// Kind of address space.
+    pub operations: Operations,
+    /// Whose memory. Empty where the command line is to say, as for one-line schemes.
+    pub targets: Vec<TargetConfig>,
+    /// DAMON's three intervals.
+    pub intervals: Option<Intervals>,
+    /// What the intervals are tuned towards.
+    pub intervals_goal: Option<IntervalsGoal>,
+    /// Least and most regions.
+    pub nr_regions: Option<Bounds<u32>>,
+    /// What is done; in order.
+    pub schemes: Vec<Scheme>,
+    /// Begins paused.
+    pub paused: bool,
+    /// What is Isotherm's own.
+    pub own: Own,
+}
+
+/// Kind of address space, by DAMON's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Operations {
+    /// `vaddr`: virtual memory of processes, followed as their mappings change.
+    #[default]
+    Vaddr,
+    /// `fvaddr`: given ranges of virtual memory of processes.
+    Fvaddr,
+    /// `paddr`: physical memory.
+    Paddr,
+}
+
+impl Operations {
+    pub(crate) const NAMES: [&str; 3] = ["vaddr", "fvaddr", "paddr"];
+    pub(crate) const ALL: [Self; 3] = [Self::Vaddr, Self::Fvaddr, Self::Paddr];
+
+    /// DAMON's name.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// Whose memory is watched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetConfig {
+    /// The process; `None` for physical memory, or where the command line says it.
+    pub pid: Option<u32>,
+    /// Only these ranges, sorted and disjoint; all of its memory where there is none.
+    pub regions: Vec<AddressRange>,
+    /// damo's mark for a target that a running context shall let go of.
+    pub obsolete: bool,
+}
+
+/// DAMON's three intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intervals {
+    /// Between two checks.
+    pub sample: Nanos,
+    /// Over which checks are counted.
+    pub aggregation: Nanos,
+    /// Between two looks at mappings.
+    pub update: Nanos,
+}
+
+/// Isotherm's own keys: a map `isotherm` at the top level, for every context, or in a context, where
+/// each key overrules the top level's. damo does not read it.
+///
+/// ```yaml
+/// isotherm:
+///   cpu_budget: 1 %          # share of one CPU for monitoring; not with an intervals goal
+///   method: tables           # tables, pages, faithful, or a list of improvements on DAMON's
+///                            # regions: [clusters, populated, weighted, aligned], all, none
+///   max_nr_regions: 1000     # where nr_regions is not given
+///   guard:
+///     max_slowdown: 1 %      # most time that targets may lose
+///     max_refaults_per_s: 100
+///     max_psi: 5 %           # most memory pressure: share of time that some task waited
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Own {
+    /// Share of one CPU that monitoring may take: above 0, at most 1.
+    pub cpu_budget: Option<f64>,
+    /// How to watch.
+    pub method: Option<Method>,
+    /// Most regions.
+    pub max_nr_regions: Option<u32>,
+    /// When to stop acting.
+    pub guard: Guard,
+}
+
+/// How to watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Page tables in bulk.
+    Tables,
+    /// Every page at every look.
+    Pages,
+    /// DAMON's regions, with these improvements.
+    Regions(Strategy),
+}
+
+/// Limits beyond which schemes stop at once. `None`: no such limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Guard {
+    /// Share of time that targets may lose: 0 to 1.
+    pub max_slowdown: Option<f64>,
+    /// Refaults per second.
+    pub max_refaults_per_s: Option<f64>,
+    /// Share of time in which some task waited for memory: 0 to 1.
+    pub max_psi: Option<f64>,
+}
+
+impl Own {
+    /// This, and what it does not say from `general`.
+    #[must_use]
+    pub fn or(self, general: Self) -> Self {
+        Self {
+            cpu_budget: self.cpu_budget.or(general.cpu_budget),
+            method: self.method.or(general.method),
+            max_nr_regions: self.max_nr_regions.or(general.max_nr_regions),
+            guard: Guard {
+                max_slowdown: self.guard.max_slowdown.or(general.guard.max_slowdown),
+                max_refaults_per_s: self
+                    .guard
+                    .max_refaults_per_s
+                    .or(general.guard.max_refaults_per_s),
+                max_psi: self.guard.max_psi.or(general.guard.max_psi),
+            },
+        }
+    }
+}

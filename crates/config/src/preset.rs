@@ -1,0 +1,250 @@
+//! Schemes that have names, with the numbers that were published with them.
+//!
+//! - `ethp`, `prcl`, `pprcl`: the DAMON evaluation and the physical memory patches (v10); their
+//!   pprcl is prcl on physical memory.
+//! - `damon_reclaim`, `lru_sort`: the defaults of the kernel's modules
+//!   (`Documentation/admin-guide/mm/damon/{reclaim,lru_sort}.rst`, `mm/damon/{reclaim,lru_sort}.c`).
+//! - HMSDK 4.0's migration (`gen_migpol.py`).
+
+use isotherm_engine::scheme::{
+    AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, OpsFilter,
+    Quota, Scheme, WatermarkMetric, Watermarks, Weights,
+};
+use isotherm_engine::{BLOCK_SIZE, Nanos, PAGE_SIZE};
+
+use crate::model::Operations;
+
+/// A scheme, or several, that have a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preset {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// What kind of memory it was made for.
+    pub operations: Operations,
+    /// What it does, exactly.
+    pub schemes: Vec<Scheme>,
+}
+
+/// Names of the presets, and what each does.
+pub const PRESETS: [(&str, &str); 5] = [
+    (
+        "ethp",
+        "huge pages where >= 5 % of checks see an access, none where >= 2 MiB idled for 7 s",
+    ),
+    (
+        "prcl",
+        "pages out what of a process was not accessed for 5 s",
+    ),
+    (
+        "pprcl",
+        "pages out what of all memory was not accessed for 5 s",
+    ),
+    (
+        "damon_reclaim",
+        "pages out what was not accessed for 120 s, at most 10 ms and 128 MiB a second, where \
+         memory is short",
+    ),
+    (
+        "lru_sort",
+        "makes reclaim take last what is accessed in >= 50 % of checks, and first what was not for \
+         120 s",
+    ),
+];
+
+/// The preset of that name, in the spelling of [`PRESETS`].
+pub fn preset(name: &str) -> Option<Preset> {
+    let (name, summary) = PRESETS.into_iter().find(|(known, _)| *known == name)?;
+    let (operations, schemes) = match name {
+        "ethp" => (Operations::Vaddr, ethp()),
+        "prcl" => (Operations::Vaddr, vec![prcl()]),
+        "pprcl" => (Operations::Paddr, vec![prcl()]),
+        "damon_reclaim" => (Operations::Paddr, vec![damon_reclaim()]),
+        _ => (Operations::Paddr, lru_sort()),
+    };
+    Some(Preset {
+        name,
+        summary,
+        operations,
+        schemes,
+    })
+}
+
+/// prcl: idle for this long.
+const PRCL_AGE: Nanos = Nanos::from_millis(5_000);
+/// ethp: accessed in this share of checks, in per cent.
+const ETHP_RATE: f64 = 5.0;
+/// ethp: idle for this long.
+const ETHP_AGE: Nanos = Nanos::from_millis(7_000);
+/// DAMON_RECLAIM's `min_age`.
+const RECLAIM_AGE: Nanos = Nanos::from_millis(120_000);
+/// DAMON_RECLAIM's `quota_ms`.
+const RECLAIM_TIME: Nanos = Nanos::from_millis(10);
+/// DAMON_RECLAIM's `quota_sz`.
+const RECLAIM_BYTES: u64 = 128 << 20;
+/// Both modules' `quota_reset_interval_ms`.
+const MODULE_RESET: Nanos = Nanos::from_millis(1_000);
+/// Both modules' `wmarks_interval`.
+const MODULE_WATERMARKS_INTERVAL: Nanos = Nanos::from_millis(5_000);
+/// DAMON_LRU_SORT's `hot_thres_access_freq`, in per cent.
+const LRU_HOT_RATE: f64 = 50.0;
+/// DAMON_LRU_SORT's `cold_min_age`.
+const LRU_COLD_AGE: Nanos = Nanos::from_millis(120_000);
+/// DAMON_LRU_SORT's `quota_ms` is 10, of which either scheme gets half.
+const LRU_TIME: Nanos = Nanos::from_millis(5);
+/// HMSDK: idle for this long.
+const HMSDK_COLD_AGE: Nanos = Nanos::from_millis(30_000);
+/// HMSDK: accessed in this share of checks, in per cent.
+const HMSDK_HOT_RATE: f64 = 5.0;
+/// HMSDK: bytes in each reset interval.
+const HMSDK_BYTES: u64 = 50 << 30;
+/// HMSDK's reset interval.
+const HMSDK_RESET: Nanos = Nanos::from_millis(20_000);
+
+const FOREVER: Nanos = Nanos(u64::MAX);
+
+fn pattern(min_size: u64, rate: (f64, f64), min_age: Nanos) -> AccessPattern {
+    AccessPattern {
+        size: Bounds {
+            min: min_size,
+            max: u64::MAX,
+        },
+        nr_accesses: Bounds {
+            min: Frequency::Percent(rate.0),
+            max: Frequency::Percent(rate.1),
+        },
+        age: Bounds {
+            min: Age::Time(min_age),
+            max: Age::Time(FOREVER),
+        },
+    }
+}
+
+fn ethp() -> Vec<Scheme> {
+    vec![
+        Scheme::new(pattern(0, (ETHP_RATE, 100.0), Nanos(0)), Action::Hugepage),
+        Scheme::new(
+            pattern(BLOCK_SIZE, (0.0, 0.0), ETHP_AGE),
+            Action::Nohugepage,
+        ),
+    ]
+}
+
+fn prcl() -> Scheme {
+    Scheme::new(pattern(PAGE_SIZE, (0.0, 0.0), PRCL_AGE), Action::Pageout)
+}
+
+fn watermarks(high_permil: u32, mid_permil: u32, low_permil: u32) -> Watermarks {
+    Watermarks {
+        metric: WatermarkMetric::FreeMemRate,
+        interval: MODULE_WATERMARKS_INTERVAL,
+        high_permil,
+        mid_permil,
+        low_permil,
+    }
+}
+
+fn damon_reclaim() -> Scheme {
+    Scheme {
+        quota: Quota {
+            time: RECLAIM_TIME,
+            bytes: RECLAIM_BYTES,
+            reset_interval: MODULE_RESET,
+            weights: Weights {
+                size_permil: 0,
+                nr_accesses_permil: 3,
+                age_permil: 7,
+            },
+            ..Quota::default()
+        },
+        watermarks: Some(watermarks(500, 400, 200)),
+        ..Scheme::new(pattern(PAGE_SIZE, (0.0, 0.0), RECLAIM_AGE), Action::Pageout)
+    }
+}
+
+fn lru_sort() -> Vec<Scheme> {
+    let scheme = |rate, age, action, nr_accesses_permil, age_permil| Scheme {
+        quota: Quota {
+            time: LRU_TIME,
+            reset_interval: MODULE_RESET,
+            weights: Weights {
+                size_permil: 0,
+                nr_accesses_permil,
+                age_permil,
+            },
+            ..Quota::default()
+        },
+        watermarks: Some(watermarks(200, 150, 50)),
+        ..Scheme::new(pattern(PAGE_SIZE, rate, age), action)
+    };
+    vec![
+        scheme((LRU_HOT_RATE, 100.0), Nanos(0), Action::LruPrio, 1, 0),
+        scheme((0.0, 0.0), LRU_COLD_AGE, Action::LruDeprio, 0, 1),
+    ]
+}
+
+/// HMSDK's demotion of what idled for 30 s to node `destination`, at most 1 s and 50 GiB in 20 s;
+/// only of processes in control group `memcg` (HMSDK's is `/hmsdk`), if given.
+pub fn hmsdk_demote(destination: u32, memcg: Option<&str>) -> Scheme {
+    let pattern = pattern(PAGE_SIZE, (0.0, 0.0), HMSDK_COLD_AGE);
+    hmsdk(
+        pattern,
+        Action::MigrateCold,
+        destination,
+        memcg,
+        Nanos::from_millis(1_000),
+    )
+}
+
+/// HMSDK's promotion of what is accessed in 5 % of checks or more to node `destination`, at most
+/// 2 s and 50 GiB in 20 s; only of processes in control group `memcg`, if given.
+pub fn hmsdk_promote(destination: u32, memcg: Option<&str>) -> Scheme {
+    let pattern = pattern(PAGE_SIZE, (HMSDK_HOT_RATE, 100.0), Nanos(0));
+    hmsdk(
+        pattern,
+        Action::MigrateHot,
+        destination,
+        memcg,
+        Nanos::from_millis(2_000),
+    )
+}
+
+fn hmsdk(
+    pattern: AccessPattern,
+    action: Action,
+    to: u32,
+    memcg: Option<&str>,
+    time: Nanos,
+) -> Scheme {
+    let reject = |kind, matching| Filter {
+        kind: FilterKind::Ops(kind),
+        matching,
+        allow: false,
+    };
+    let outside = memcg.map(|path| {
+        let path = path.to_owned();
+        reject(OpsFilter::Memcg { path }, false)
+    });
+    // What is young is not demoted, what is not is not promoted.
+    let young = reject(OpsFilter::Young, action == Action::MigrateCold);
+    Scheme {
+        destinations: vec![Destination {
+            node: to,
+            weight: 1,
+        }],
+        quota: Quota {
+            time,
+            bytes: HMSDK_BYTES,
+            reset_interval: HMSDK_RESET,
+            weights: Weights {
+                size_permil: 0,
+                nr_accesses_permil: 0,
+                age_permil: 10,
+            },
+            ..Quota::default()
+        },
+        filters: outside.into_iter().chain([young]).collect(),
+        ..Scheme::new(pattern, action)
+    }
+}

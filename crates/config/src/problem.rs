@@ -1,0 +1,193 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// No more of what was found is shown than this many characters.
+const SHOWN_MAX: usize = 60;
+/// After this many problems the rest is not worth reading.
+pub(crate) const PROBLEMS_MAX: usize = 100;
+
+/// Whether it can be run all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// It cannot.
+    Error,
+    /// It can, but it may not do what was meant.
+    Warning,
+}
+
+/// Where in a configuration. What is not known is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Line, from 1.
+    pub line: Option<u32>,
+    /// Column in characters, from 1.
+    pub column: Option<u32>,
+    /// The way of keys, such as `kdamonds[0].contexts[0].schemes[1].action`; empty at the root.
+    pub path: String,
+}
+
+impl Place {
+    /// Just behind `text`.
+    pub(crate) fn at_end_of(text: &str) -> Self {
+        let line_start = text.rfind('\n').map_or(0, |newline| newline + 1);
+        Self {
+            line: Some(text.matches('\n').count() as u32 + 1),
+            column: Some(text[line_start..].chars().count() as u32 + 1),
+            path: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.line, self.column) {
+            (Some(line), Some(column)) => write!(f, "line {line}, column {column}")?,
+            (Some(line), None) => write!(f, "line {line}")?,
+            _ if self.path.is_empty() => return f.write_str("configuration"),
+            _ => return f.write_str(&self.path),
+        }
+        if self.path.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " ({})", self.path)
+        }
+    }
+}
+
+/// One thing that is wrong, or doubtful.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub struct Problem {
+    /// How bad.
+    pub severity: Severity,
+    /// Where.
+    pub place: Place,
+    /// What stands there.
+    pub found: String,
+    /// What should.
+    pub expected: String,
+    /// What was probably meant.
+    pub suggestion: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn error(found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            place: Place::default(),
+            found: found.into(),
+            expected: expected.into(),
+            suggestion: None,
+        }
+    }
+
+    pub(crate) fn warning(found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(found, expected)
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        write!(
+            f,
+            "{}: found {}, expected {}",
+            self.place, self.found, self.expected
+        )?;
+        match &self.suggestion {
+            Some(suggestion) => write!(f, "; did you mean `{suggestion}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that is wrong with a configuration. Never empty when it is an error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Error)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    pub(crate) fn new(problems: Vec<Problem>) -> Self {
+        Self(problems)
+    }
+
+    /// Whether one of them keeps the configuration from being run.
+    pub fn has_errors(&self) -> bool {
+        self.0.iter().any(|p| p.severity == Severity::Error)
+    }
+
+    /// One by one.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.0.iter()
+    }
+
+    /// One by one, owned.
+    pub fn into_vec(self) -> Vec<Problem> {
+        self.0
+    }
+}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// `text` as it is shown to the user: quoted, short, on one line.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN_MAX)
+        .flat_map(|c| {
+            if c.is_control() {
+                c.escape_default().collect()
+            } else {
+                vec![c]
+            }
+        })
+        .collect();
+    if text.chars().nth(SHOWN_MAX).is_some() {
+        shown.push_str("...");
+    }
+    format!("`{shown}`")
+}
+
+/// The one of `known` that was probably meant by `word`.
+pub(crate) fn nearest(word: &str, known: &[&str]) -> Option<String> {
+    // Distance is costly on long words, and nothing known is long.
+    if word.chars().nth(SHOWN_MAX).is_some() {
+        return None;
+    }
+    let plain = |text: &str| text.to_lowercase().replace(['-', ' '], "_");
+    let word = plain(word);
+    known
+        .iter()
+        .map(|known| (strsim::osa_distance(&word, &plain(known)), *known))
+        .filter(|(distance, known)| *distance * 3 <= known.len().max(3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known.to_owned())
+}
+
+/// "one of a, b and c".
+pub(crate) fn one_of(known: &[&str]) -> String {
+    format!("one of {}", known.join(", "))
+}

@@ -1,0 +1,233 @@
+//! The tree of one scheme to the engine's [`Scheme`].
+
+use isotherm_engine::scheme::{
+    AccessPattern, Action, Bounds, Destination, Filter, FilterKind, OpsFilter, Scheme,
+    WatermarkMetric, Watermarks,
+};
+use isotherm_engine::snapshot::TargetId;
+
+use crate::cursor::{Cursor, Fields};
+use crate::unit::{self, MICROSECOND, Misread};
+use crate::{judge, kdamonds, quota};
+
+/// Kinds of filters, by DAMOS's names.
+const FILTERS: [&str; 8] = [
+    "anon",
+    "active",
+    "memcg",
+    "young",
+    "hugepage_size",
+    "unmapped",
+    "addr",
+    "target",
+];
+
+/// What damo takes for granted where a key is lacking is taken here too: everything, `stat`, no
+/// quota, no watermarks.
+pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
+    let nr_problems = cursor.nr_problems();
+    let fields = cursor.map()?;
+    let names = Action::ALL.map(Action::name);
+    let action = match fields.get("action") {
+        Some(word) => word.word(&names).map(|index| Action::ALL[index]),
+        None => Some(Action::Stat),
+    };
+    let pattern = match fields.get("access_pattern") {
+        Some(pattern) => read_pattern(&pattern),
+        None => Some(AccessPattern::ANY),
+    };
+    let destinations = read_destinations(&fields);
+    let apply_interval = fields.get("apply_interval_us");
+    let apply_interval = apply_interval.and_then(|c| c.time(MICROSECOND));
+    let quota = fields.get("quotas").and_then(|c| quota::read(&c));
+    let watermarks = fields.get("watermarks").and_then(|c| read_watermarks(&c));
+    let filters = fields.get("filters").map(|list| {
+        let items = list.list();
+        items.iter().filter_map(read_filter).collect::<Vec<_>>()
+    });
+    let max_nr_snapshots = fields.get("stats").and_then(|c| read_stats(&c));
+    fields.skip(&["tried_regions", "tried_bytes"]);
+    fields.finish();
+    let scheme = Scheme {
+        destinations,
+        apply_interval: apply_interval.unwrap_or_default(),
+        quota: quota.unwrap_or_default(),
+        watermarks,
+        filters: filters.unwrap_or_default(),
+        max_nr_snapshots: max_nr_snapshots.unwrap_or(0),
+        ..Scheme::new(pattern?, action?)
+    };
+    // Items of lists that could not be read are not counted: then the others' places are unsure.
+    let all_read = cursor.nr_problems() == nr_problems;
+    for (path, problem) in judge::faults(&scheme) {
+        if !all_read && path.contains('[') {
+            continue;
+        }
+        cursor.report_below(&path, problem);
+    }
+    Some(scheme)
+}
+
+fn read_pattern(cursor: &Cursor) -> Option<AccessPattern> {
+    let fields = cursor.map()?;
+    let size = fields.need("sz_bytes").and_then(|c| bounds(&c, unit::size));
+    let nr_accesses = fields
+        .need("nr_accesses")
+        .and_then(|c| bounds(&c, unit::frequency));
+    let age = fields.need("age").and_then(|c| bounds(&c, unit::age));
+    fields.finish();
+    Some(AccessPattern {
+        size: size?,
+        nr_accesses: nr_accesses?,
+        age: age?,
+    })
+}
+
+fn bounds<T>(cursor: &Cursor, read: impl Fn(&str) -> Result<T, Misread>) -> Option<Bounds<T>> {
+    let fields = cursor.map()?;
+    let min = fields.need("min").and_then(|c| c.read(&read));
+    let max = fields.need("max").and_then(|c| c.read(&read));
+    fields.finish();
+    Some(Bounds {
+        min: min?,
+        max: max?,
+    })
+}
+
+/// Several destinations with weights, or one node. As in the kernel the former take precedence.
+fn read_destinations(fields: &Fields) -> Vec<Destination> {
+    let node = fields.get("target_nid").and_then(|c| read_node(&c));
+    let list = fields
+        .get("dests")
+        .map(|list| list.list())
+        .unwrap_or_default();
+    let destinations: Vec<_> = list
+        .iter()
+        .filter_map(|item| {
+            let fields = item.map()?;
+            let node = fields.need("id").and_then(|c| c.count_u32());
+            let weight = fields.need("weight").and_then(|c| c.count_u32());
+            fields.finish();
+            Some(Destination {
+                node: node?,
+                weight: weight?,
+            })
+        })
+        .collect();
+    if destinations.is_empty() {
+        let alone = |node| Destination { node, weight: 1 };
+        return node.map(alone).into_iter().collect();
+    }
+    destinations
+}
+
+/// The kernel's -1 is no node.
+fn read_node(cursor: &Cursor) -> Option<u32> {
+    if cursor.text("the number of a node")? == "-1" {
+        return None;
+    }
+    cursor.count_u32()
+}
+
+fn read_watermarks(cursor: &Cursor) -> Option<Watermarks> {
+    let fields = cursor.map()?;
+    let metric = fields
+        .need("metric")
+        .and_then(|c| c.word(&["none", "free_mem_rate"]));
+    let interval = fields.need("interval_us").and_then(|c| c.time(MICROSECOND));
+    let permil = |key| fields.need(key).and_then(|c| c.parts(1000));
+    let (high, mid, low) = (
+        permil("high_permil"),
+        permil("mid_permil"),
+        permil("low_permil"),
+    );
+    fields.finish();
+    if metric? == 0 {
+        return None;
+    }
+    Some(Watermarks {
+        metric: WatermarkMetric::FreeMemRate,
+        interval: interval?,
+        high_permil: high?,
+        mid_permil: mid?,
+        low_permil: low?,
+    })
+}
+
+fn read_filter(cursor: &Cursor) -> Option<Filter> {
+    let fields = cursor.map()?;
+    let name = fields.need("filter_type").and_then(|c| c.word(&FILTERS));
+    let matching = fields.need("matching").and_then(|c| c.flag());
+    // `filter_pass` is damo's old name.
+    let allow = fields.get("allow").or(fields.get("filter_pass"));
+    let allow = allow.map_or(Some(false), |c| c.flag());
+    let kind = name.and_then(|index| read_kind(FILTERS[index], &fields));
+    fields.skip(&[
+        "memcg_path",
+        "address_range",
+        "damon_target_idx",
+        "hugepage_size",
+        "probe_hits_wsum_range",
+    ]);
+    fields.finish();
+    Some(Filter {
+        kind: kind?,
+        matching: matching?,
+        allow: allow?,
+    })
+}
+
+fn read_kind(name: &str, fields: &Fields) -> Option<FilterKind> {
+    Some(FilterKind::Ops(match name {
+        "anon" => OpsFilter::Anon,
+        "active" => OpsFilter::Active,
+        "young" => OpsFilter::Young,
+        "unmapped" => OpsFilter::Unmapped,
+        "memcg" => OpsFilter::Memcg {
+            path: fields.need("memcg_path")?.text("a path")?.to_owned(),
+        },
+        "hugepage_size" => {
+            let cursor = fields.need("hugepage_size")?;
+            let sizes = cursor.list();
+            let [min, max] = sizes.as_slice() else {
+                cursor.wrong(
+                    format!("{} sizes", sizes.len()),
+                    "two, the least and the largest",
+                );
+                return None;
+            };
+            let (min, max) = (min.size(), max.size());
+            OpsFilter::HugepageSize {
+                min: min?,
+                max: max?,
+            }
+        }
+        "addr" => {
+            let range = fields.need("address_range")?;
+            return kdamonds::read_range(&range).map(FilterKind::Addr);
+        }
+        _ => {
+            let index = fields.need("damon_target_idx")?.count_u32()?;
+            return Some(FilterKind::Target(TargetId(index)));
+        }
+    }))
+}
+
+/// Of a scheme's statistics, only the limit is a wish. (damo itself does not read it back.)
+fn read_stats(cursor: &Cursor) -> Option<u64> {
+    let fields = cursor.map()?;
+    let max = fields
+        .get("max_nr_snapshots")
+        .and_then(|c| c.count(u64::MAX));
+    fields.skip(&[
+        "nr_tried",
+        "sz_tried",
+        "nr_applied",
+        "sz_applied",
+        "sz_ops_filter_passed",
+        "qt_exceeds",
+        "nr_snapshots",
+    ]);
+    fields.finish();
+    max
+}

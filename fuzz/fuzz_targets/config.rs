@@ -1,0 +1,19 @@
+//! Any bytes as a configuration, in every format: what is read can be written and read again, to the
+//! same.
+#![no_main]
+
+use isotherm_config::{Format, load, scheme_line, text_of, to_json, to_yaml};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(text) = text_of(bytes) else { return };
+    for format in [Format::Json, Format::Yaml, Format::Damos] {
+        if let Ok(read) = load(text, format) {
+            let json = load(&to_json(&read), Format::Json).expect("our JSON is readable");
+            assert_eq!(json.contexts, read.contexts);
+            let yaml = load(&to_yaml(&read), Format::Yaml).expect("our YAML is readable");
+            assert_eq!(yaml.contexts, read.contexts);
+        }
+    }
+    let _ = scheme_line(text);
+});
