@@ -35,7 +35,7 @@ The input's format is told by its content, the output's by its name: .json, .par
 .arrow, and .damo, .damon or .data for json_compressed.
 
 Examples:
-  isotherm convert rec.isotherm rec.json && damo report heatmap --input rec.json
+  isotherm convert rec.isotherm rec.damo && damo report heatmap --input rec.damo
   isotherm convert damon.data rec.isotherm && isotherm report wss rec.isotherm
   perf script -i perf.data > trace.txt && isotherm convert trace.txt rec.isotherm
   isotherm convert --to parquet rec.isotherm - > rec.parquet

@@ -1,14 +1,20 @@
 //! Does a recording find what is hot?
 
 use isotherm_engine::Nanos;
-use isotherm_exercise::accuracy::{Settle, judge};
+use isotherm_exercise::accuracy::{Accuracy, Score, Settle, judge};
 
 use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload};
 
 const SECONDS: u64 = 8;
 
+/// Hot is what is accessed at all: for ways of watching that know borders to the page.
+const EXACT: fn(&Accuracy) -> Score = |accuracy| accuracy.any;
+/// Hot is what is accessed a quarter as often as the hottest: a region that is sampled here and
+/// there straddles borders, and is then a little accessed as a whole.
+const SAMPLED: fn(&Accuracy) -> Score = |accuracy| accuracy.quarter;
+
 /// Records 256 MiB with 32 MiB hot, and judges the later half of the snapshots.
-fn check(test: &str, flags: &[&str], least: f64) {
+fn check(test: &str, flags: &[&str], hot: fn(&Accuracy) -> Score, least: f64) {
     let Some(_turn) = alone(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
@@ -26,7 +32,7 @@ fn check(test: &str, flags: &[&str], least: f64) {
         ..Settle::default()
     };
     let accuracy = judge(record.snapshots(), &workload.truth(), settle);
-    let (precision, recall) = (accuracy.any.precision(), accuracy.any.recall());
+    let (precision, recall) = (hot(&accuracy).precision(), hot(&accuracy).recall());
     eprintln!(
         "{test}: {} snapshots of {:.0} regions: precision {precision:.3?}, recall {recall:.3?}, {}",
         accuracy.snapshots, accuracy.regions_mean, done.stdout
@@ -40,17 +46,17 @@ fn check(test: &str, flags: &[&str], least: f64) {
 
 #[test]
 fn the_default_finds_what_is_hot() {
-    check("the_default_finds_what_is_hot", &[], 0.9);
+    check("the_default_finds_what_is_hot", &[], EXACT, 0.9);
 }
 
 #[test]
 fn faithful_finds_what_is_hot() {
-    check("faithful_finds_what_is_hot", &["--faithful"], 0.8);
+    check("faithful_finds_what_is_hot", &["--faithful"], SAMPLED, 0.8);
 }
 
 #[test]
 fn page_scans_find_what_is_hot() {
-    check("page_scans_find_what_is_hot", &["--pages"], 0.9);
+    check("page_scans_find_what_is_hot", &["--pages"], EXACT, 0.9);
 }
 
 #[test]
@@ -58,6 +64,7 @@ fn the_improved_sampler_finds_what_is_hot() {
     check(
         "the_improved_sampler_finds_what_is_hot",
         &["--strategy", "all"],
+        SAMPLED,
         0.8,
     );
 }

@@ -12,7 +12,7 @@
 //! Source: the seeds' page-granularity idleness (mm/damon/pgidle.c of the RFC v10), and
 //! Documentation/filesystems/proc.rst for clear_refs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
@@ -106,8 +106,7 @@ pub struct Scanner {
     cleared: BTreeMap<TargetId, BTreeMap<u64, Bitmap>>,
     max_hold: Nanos,
     method: ClearMethod,
-    /// Unknown until the first batch, which is the smallest.
-    ns_per_page: Option<f64>,
+    pace: Pace,
     clear_refs_ns_per_byte: Option<f64>,
     cost: ScanCost,
 }
@@ -119,7 +118,7 @@ impl Scanner {
             cleared: BTreeMap::new(),
             max_hold,
             method,
-            ns_per_page: None,
+            pace: Pace::default(),
             clear_refs_ns_per_byte: None,
             cost: ScanCost::default(),
         }
@@ -238,7 +237,8 @@ impl Scanner {
             pages += range.len() / PAGE_SIZE;
             batch.push(range);
             let expected_ns = self
-                .ns_per_page
+                .pace
+                .ns_per_page()
                 .map_or(f64::INFINITY, |ns| ns * pages as f64);
             if expected_ns >= self.max_hold.0 as f64 / 3.0 {
                 self.clear_batch(probe, target, pid, &batch, pages)?;
@@ -262,19 +262,12 @@ impl Scanner {
             return Ok(());
         }
         // Even the smallest batch, one block, may be too long on this machine.
-        let smallest_ms = self.ns_per_page.unwrap_or(0.0) * 512.0 / 1e6;
+        let smallest_ms = self.pace.ns_per_page().unwrap_or(0.0) * 512.0 / 1e6;
         self.refuse_if_longer(smallest_ms, pid)?;
         let started = Instant::now();
         probe.clear(target, batch)?;
         let elapsed = self.held(started);
-        let each = elapsed.0 as f64 / pages as f64;
-        // Slower at once, faster by and by.
-        let last = self.ns_per_page.unwrap_or(each);
-        self.ns_per_page = Some(if each > last {
-            each
-        } else {
-            0.7 * last + 0.3 * each
-        });
+        self.pace.add(elapsed.0 as f64 / pages as f64);
         Ok(())
     }
 
@@ -351,6 +344,37 @@ fn limit_to(seen: &mut [BlockFacts], ranges: &[AddressRange]) {
     }
 }
 
+/// What clearing a page takes, of late.
+///
+/// The median of some batches: in a single one we may have lost the processor to somebody else for
+/// longer than all the clearing takes, which says nothing of the next.
+#[derive(Debug, Default)]
+struct Pace {
+    recent: VecDeque<f64>,
+}
+
+impl Pace {
+    const KEPT: usize = 9;
+    const ENOUGH: usize = 3;
+
+    fn add(&mut self, ns_per_page: f64) {
+        if self.recent.len() == Self::KEPT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(ns_per_page);
+    }
+
+    /// Unknown until after some batches, which are the smallest, of one block.
+    fn ns_per_page(&self) -> Option<f64> {
+        if self.recent.len() < Self::ENOUGH {
+            return None;
+        }
+        let mut sorted: Vec<f64> = self.recent.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        Some(sorted[sorted.len() / 2])
+    }
+}
+
 /// Ranges that hold every set bit, short gaps included.
 fn ranges_to_clear(seen: &[BlockFacts]) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
@@ -412,6 +436,18 @@ fn measure_clear_refs() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_slow_batch_is_not_the_pace() {
+        let mut pace = Pace::default();
+        pace.add(60_000.0);
+        pace.add(150.0);
+        assert_eq!(pace.ns_per_page(), None);
+        pace.add(160.0);
+        assert_eq!(pace.ns_per_page(), Some(160.0));
+        (0..9).for_each(|_| pace.add(30_000.0));
+        assert_eq!(pace.ns_per_page(), Some(30_000.0));
+    }
 
     fn block(pages: &[usize]) -> BlockFacts {
         let mut accessed = [0; 8];
