@@ -26,6 +26,7 @@
 //! the scanner's business). A page that cannot be cleared says nothing; a segment of such pages is
 //! unknown.
 
+mod bits;
 mod layout;
 mod order;
 mod purse;

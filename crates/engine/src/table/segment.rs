@@ -1,11 +1,9 @@
 //! A segment: neighbouring pages of one block and one mapping, and what is known of their accesses.
 
+use super::bits::{Bitmap, and, and_not, count, has, mask_of, or};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::port::Touch;
 use crate::snapshot::TargetId;
-
-/// One bit for each page of a block.
-pub(super) type Bitmap = [u64; 8];
 
 /// Pages that one sample watches: they share one range to clear, and so one TLB flush.
 pub(super) const CLUSTER_PAGES: u32 = 16;
@@ -469,35 +467,6 @@ fn rate_of(touched: u32, watched: u32, time: Nanos, window: Nanos) -> f32 {
 
 pub(super) const fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
-}
-
-fn mask_of(pages: std::ops::Range<usize>) -> Bitmap {
-    std::array::from_fn(|word| {
-        let low = pages.start.clamp(word * 64, word * 64 + 64) - word * 64;
-        let high = pages.end.clamp(word * 64, word * 64 + 64) - word * 64;
-        let below = |n: usize| if n == 64 { u64::MAX } else { (1 << n) - 1 };
-        below(high) & !below(low)
-    })
-}
-
-pub(super) fn and(a: &Bitmap, b: &Bitmap) -> Bitmap {
-    std::array::from_fn(|i| a[i] & b[i])
-}
-
-fn and_not(a: &Bitmap, b: &Bitmap) -> Bitmap {
-    std::array::from_fn(|i| a[i] & !b[i])
-}
-
-pub(super) fn or(a: &Bitmap, b: &Bitmap) -> Bitmap {
-    std::array::from_fn(|i| a[i] | b[i])
-}
-
-pub(super) fn count(bits: &Bitmap) -> u32 {
-    bits.iter().map(|word| word.count_ones()).sum()
-}
-
-fn has(bits: &Bitmap, page: usize) -> bool {
-    bits[page / 64] >> (page % 64) & 1 == 1
 }
 
 #[cfg(test)]
