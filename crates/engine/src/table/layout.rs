@@ -11,6 +11,28 @@ pub struct MappedRange {
     pub range: AddressRange,
 }
 
+/// A layout that was told before.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    mappings: Vec<MappedRange>,
+    blocks: Vec<u64>,
+    /// How often it has been the same again.
+    pub(super) nr_same: u32,
+}
+
+impl Known {
+    pub(super) fn is(&self, mappings: &[MappedRange], blocks: &[u64]) -> bool {
+        self.mappings == mappings && self.blocks == blocks
+    }
+
+    pub(super) fn keep(&mut self, mappings: &[MappedRange], blocks: &[u64]) {
+        self.mappings.clear();
+        self.mappings.extend_from_slice(mappings);
+        self.blocks.clear();
+        self.blocks.extend_from_slice(blocks);
+    }
+}
+
 /// The new segments of `target`: every part of a mapping that lies in one of `blocks` is covered,
 /// by the old segments that still fit and by fresh ones for the rest.
 pub(super) fn rebuild(

@@ -26,6 +26,7 @@
 //! the scanner's business). A page that cannot be cleared says nothing; a segment of such pages is
 //! unknown.
 
+mod bits;
 mod layout;
 mod order;
 mod purse;
@@ -36,7 +37,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::address::{AddressRange, Nanos};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::port::{Cost, Sample, Touch};
 use crate::snapshot::{Snapshot, TargetId};
 
@@ -93,6 +94,17 @@ pub struct TablePlan {
     pub wake_at: Nanos,
 }
 
+/// Segments of an unchanged layout are joined, where they have become alike, every this many times
+/// that it is told.
+const JOIN_EVERY: u32 = 8;
+/// Quiet blocks are read every this many times.
+const TURNS: u64 = 4;
+/// How far around touched quiet memory, in segments, everything is looked at, and for how long.
+const ALARM_REACH: usize = 128;
+const ALERT: Nanos = Nanos::from_millis(2_000);
+/// How far around memory that went idle, in segments, what was alike is sampled at once.
+const SUSPECT_REACH: usize = 256;
+
 type Key = (TargetId, u64);
 
 /// The monitor. A driver calls, in a loop: [`set_layout`](Self::set_layout) now and then;
@@ -108,11 +120,18 @@ pub struct TableMonitor {
     /// Segments that are sampled, by when that is due.
     sampled: BTreeSet<(Nanos, Key)>,
     to_arm: VecDeque<Key>,
+    /// Armed, and some of their pages were touched long ago: to be armed anew when there is means.
+    stale: VecDeque<Key>,
     in_flight: Vec<Key>,
     purse: Purse,
     aggregation: Nanos,
     snapshot_from: BTreeMap<TargetId, Nanos>,
+    /// What the segments were made for.
+    layouts: BTreeMap<TargetId, layout::Known>,
     next_reading: Nanos,
+    reading_at: Nanos,
+    /// Counts readings: quiet blocks take turns in being read.
+    turn: u64,
     reading_since: Option<(Nanos, Nanos)>,
     read_this_tick: bool,
 }
@@ -126,11 +145,15 @@ impl TableMonitor {
             fresh: VecDeque::new(),
             sampled: BTreeSet::new(),
             to_arm: VecDeque::new(),
+            stale: VecDeque::new(),
             in_flight: Vec::new(),
             purse: Purse::new(attributes.cpu_share, now),
             aggregation: attributes.aggregation_min,
             snapshot_from: BTreeMap::new(),
+            layouts: BTreeMap::new(),
             next_reading: now,
+            reading_at: now,
+            turn: 0,
             reading_since: None,
             read_this_tick: false,
         }
@@ -151,6 +174,8 @@ impl TableMonitor {
     pub fn reading_due(&mut self, now: Nanos, cost: &Cost) -> bool {
         let due = now >= self.next_reading;
         if due {
+            self.purse.note_other_work();
+            self.reading_at = now;
             self.reading_since = Some((now, cost.monitor_cpu));
             self.read_this_tick = true;
         }
@@ -166,6 +191,15 @@ impl TableMonitor {
         blocks: &[u64],
         now: Nanos,
     ) {
+        self.purse.note_other_work();
+        let layout = self.layouts.entry(target).or_default();
+        let is_same = layout.is(mappings, blocks);
+        layout.nr_same = if is_same { layout.nr_same + 1 } else { 0 };
+        if is_same && !layout.nr_same.is_multiple_of(JOIN_EVERY) {
+            self.fresh = order::halving_gaps(&self.segments, now);
+            return;
+        }
+        layout.keep(mappings, blocks);
         let first = self.segments.partition_point(|s| s.target < target);
         let end = self.segments.partition_point(|s| s.target <= target);
         let old: Vec<Segment> = self.segments.splice(first..end, []).collect();
@@ -192,16 +226,24 @@ impl TableMonitor {
     pub fn remove(&mut self, target: TargetId) {
         self.segments.retain(|s| s.target != target);
         self.snapshot_from.remove(&target);
+        self.layouts.remove(&target);
     }
 
-    /// The blocks of `target` whose tables are worth reading now, in address order.
+    /// The blocks of `target` whose tables are worth reading now, in address order. Of those that
+    /// have long been idle only every [`TURNS`]th: what is touched in one piece is noticed all the
+    /// same, and then its neighbours are to be read, too: ask again after looking at what was given,
+    /// until there is nothing more.
     pub fn blocks_to_read(&self, target: TargetId) -> Vec<u64> {
         let first = self.segments.partition_point(|s| s.target < target);
         let segments = self.segments[first..]
             .iter()
             .take_while(|s| s.target == target);
         let mut blocks: Vec<u64> = segments
-            .filter(|s| s.is_worth_a_look())
+            .filter(|s| s.is_worth_a_look() && s.looked_at < self.reading_at)
+            .filter(|s| {
+                let its_turn = (s.block() / BLOCK_SIZE + self.turn).is_multiple_of(TURNS);
+                its_turn || !s.is_quiet(self.reading_at)
+            })
             .map(Segment::block)
             .collect();
         blocks.dedup();
@@ -213,7 +255,14 @@ impl TableMonitor {
         let mut i = self.first_in_block(target, facts.address);
         while i < self.segments.len() && self.is_in_block(i, target, facts.address) {
             let was = self.segments[i].watch;
+            let was_quiet = self.segments[i].is_quiet(now);
             let verdict = self.segments[i].look(facts, now, self.attributes.window);
+            if was_quiet && self.segments[i].rate > 0.0 {
+                self.alarm(i, now);
+            }
+            if was == Watch::Armed && verdict == Verdict::Stale {
+                self.refresh(i);
+            }
             if was == Watch::Armed && verdict == Verdict::Spent {
                 i += self.spent(i, now);
             } else {
@@ -241,6 +290,7 @@ impl TableMonitor {
         self.take_touches(touches, now);
         let mut plan = TablePlan::default();
         if std::mem::take(&mut self.read_this_tick) {
+            self.turn += 1;
             self.schedule_reading(now, cost);
             plan.snapshots = self.report(now);
         }
@@ -256,15 +306,18 @@ impl TableMonitor {
     /// One window from now while samples are out or due; else when the next is, or the next reading.
     fn next_wake(&self, plan: &TablePlan, now: Nanos) -> Nanos {
         let next_window = now + self.attributes.window;
-        let busy = !plan.samples.is_empty() || !self.fresh.is_empty() || !self.to_arm.is_empty();
-        if busy {
+        if !plan.samples.is_empty() {
             return next_window;
         }
-        let due = self
-            .sampled
-            .first()
-            .map_or(self.next_reading, |(due, _)| *due);
-        due.min(self.next_reading).max(next_window)
+        let is_waiting =
+            !self.fresh.is_empty() || !self.to_arm.is_empty() || !self.stale.is_empty();
+        let due = match self.sampled.first() {
+            _ if is_waiting => now,
+            Some((due, _)) => *due,
+            None => self.next_reading,
+        };
+        let affordable = now + self.purse.wait_for_batch();
+        due.max(affordable).min(self.next_reading).max(next_window)
     }
 
     fn take_touches(&mut self, touches: &[Touch], now: Nanos) {
@@ -273,6 +326,9 @@ impl TableMonitor {
             let Some(i) = self.find(key) else { continue };
             let was_fresh = self.segments[i].watch == Watch::Fresh;
             self.segments[i].sampled(*touch, now, self.aggregation);
+            if self.segments[i].is_surprise() {
+                self.suspect_neighbours(i);
+            }
             if matches!(touch, Touch::Seen { accessed: 1.., .. }) && was_fresh {
                 self.prefer_neighbours(i);
             }
@@ -288,7 +344,7 @@ impl TableMonitor {
             // Still unknown: it comes back with the fresh ones.
             return;
         }
-        let wants_arming = segment.nr_idle > 0 || segment.mixed;
+        let wants_arming = (segment.nr_idle > 0 || segment.mixed) && !segment.is_surprise();
         if wants_arming && !segment.arm_queued && now >= segment.arm_not_before {
             segment.arm_queued = true;
             segment.mixed = false;
@@ -296,6 +352,60 @@ impl TableMonitor {
         } else {
             let due = segment.sample_not_before;
             enqueue(&mut self.sampled, segment, due);
+        }
+    }
+
+    /// Busy memory was found idle: what was just as busy around it probably is idle, too.
+    fn suspect_neighbours(&mut self, i: usize) {
+        let rate = self.segments[i].rate_before_idle;
+        for j in self.neighbours(i, SUSPECT_REACH) {
+            let segment = &mut self.segments[j];
+            let alike = segment.watch == Watch::Sampled
+                && !segment.arm_queued
+                && segment.nr_idle == 0
+                && (segment.rate - rate).abs() <= 0.3;
+            if alike && segment.nr_steady > 0 {
+                segment.nr_steady = 0;
+                // Before all that is only due.
+                enqueue(&mut self.sampled, segment, Nanos(0));
+            }
+        }
+    }
+
+    /// Quiet memory was touched: what lies around it is to be looked at now.
+    fn alarm(&mut self, i: usize, now: Nanos) {
+        let until = now + ALERT;
+        for j in self.neighbours(i, ALARM_REACH) {
+            self.segments[j].alert_until = until;
+        }
+    }
+
+    /// Segments around `i` of the same target and without a gap, up to `reach` each way.
+    fn neighbours(&self, i: usize, reach: usize) -> std::ops::RangeInclusive<usize> {
+        let joined =
+            |a: &Segment, b: &Segment| a.target == b.target && a.range.end == b.range.start;
+        let (mut first, mut last) = (i, i);
+        while first > 0
+            && i - first < reach
+            && joined(&self.segments[first - 1], &self.segments[first])
+        {
+            first -= 1;
+        }
+        while last + 1 < self.segments.len()
+            && last - i < reach
+            && joined(&self.segments[last], &self.segments[last + 1])
+        {
+            last += 1;
+        }
+        first..=last
+    }
+
+    /// Some pages of armed segment `i` were touched: they are to be watched again.
+    fn refresh(&mut self, i: usize) {
+        let segment = &mut self.segments[i];
+        if !segment.arm_queued {
+            segment.arm_queued = true;
+            self.stale.push_back((segment.target, segment.range.start));
         }
     }
 
@@ -360,11 +470,12 @@ impl TableMonitor {
     }
 
     fn plan_arms(&mut self, plan: &mut TablePlan, units: &mut f64, now: Nanos) {
-        // While memory is still unknown, knowing it comes first; but arming keeps a share.
-        let share = if self.fresh.is_empty() { 0.6 } else { 0.2 };
+        // While memory is still unknown, knowing it comes first: arming a block whose bits were never
+        // cleared costs several samples. What is alike for certain can wait to be watched.
+        let share = if self.fresh.is_empty() { 0.6 } else { 0.05 };
         let mut units_for_arms = *units * share;
         while units_for_arms >= purse::UNITS_PER_ARM {
-            let Some(key) = self.to_arm.pop_front() else {
+            let Some(key) = self.to_arm.pop_front().or_else(|| self.stale.pop_front()) else {
                 break;
             };
             let Some(i) = self.find(key) else { continue };

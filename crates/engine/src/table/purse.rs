@@ -5,7 +5,9 @@ use crate::port::Cost;
 
 /// Clearing a whole block costs about as much as this many clusters: one flush each, but 512
 /// entries at 0.09 us instead of 16 (a cluster costs 7 to 19 us while the target runs).
-pub(super) const UNITS_PER_ARM: f64 = 4.0;
+pub(super) const UNITS_PER_ARM: f64 = 3.0;
+/// A wake-up costs as much as a few clears, so units are spent in batches of at least this many.
+const BATCH_UNITS: f64 = 12.0;
 
 /// How much time's share may be saved up, in seconds: a quiet spell pays for a burst.
 const SAVED_SECONDS: f64 = 3.0;
@@ -20,6 +22,8 @@ pub(super) struct Purse {
     balance_ns: f64,
     ns_per_unit: f64,
     spent_units: f64,
+    /// Something else than units was paid for since the last tick.
+    other_work: bool,
     last: Nanos,
     last_cost: Option<f64>,
 }
@@ -31,9 +35,21 @@ impl Purse {
             balance_ns: share * SAVED_SECONDS * 1e9,
             ns_per_unit: FIRST_GUESS_NS,
             spent_units: 0.0,
+            other_work: false,
             last: now,
             last_cost: None,
         }
+    }
+
+    /// The cost until the next tick is not for units alone: it does not tell what these cost.
+    pub(super) fn note_other_work(&mut self) {
+        self.other_work = true;
+    }
+
+    /// How long it takes until a batch can be paid for.
+    pub(super) fn wait_for_batch(&self) -> Nanos {
+        let lacking = BATCH_UNITS * self.ns_per_unit - self.balance_ns;
+        Nanos((lacking / self.share).max(0.0) as u64)
     }
 
     /// How many units (cleared clusters) may be spent in this tick.
@@ -45,13 +61,15 @@ impl Purse {
         let paid = total - self.last_cost.replace(total).unwrap_or(total);
         let most = self.share * SAVED_SECONDS * 1e9;
         self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
-        if self.spent_units >= 8.0 {
+        if self.spent_units >= 8.0 && !std::mem::take(&mut self.other_work) {
             let seen = (paid / self.spent_units).clamp(500.0, 200_000.0);
             self.ns_per_unit += (seen - self.ns_per_unit) * 0.1;
         }
+        self.other_work = false;
         self.spent_units = 0.0;
         let burst = elapsed.max(1e6) * BURST_SHARE.max(self.share);
-        (self.balance_ns.min(burst) / self.ns_per_unit).max(0.0)
+        let units = self.balance_ns.min(burst) / self.ns_per_unit;
+        if units < BATCH_UNITS { 0.0 } else { units }
     }
 
     /// Says how many units the plan uses.

@@ -5,6 +5,10 @@ use super::segment::Segment;
 use crate::address::{AddressRange, Nanos};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
+/// Fewer accesses to a page in an aggregation interval, on average, count as none: they are those of
+/// few pages among many, which as a region would be called in use whole. Its age tells of them.
+const LEAST_ACCESSES: f32 = 0.25;
+
 /// A region while it grows.
 struct Draft {
     range: AddressRange,
@@ -27,9 +31,10 @@ impl TableMonitor {
         for segment in self.segments.iter_mut().filter(|s| s.is_known()) {
             segment.keep_age(now, threshold);
         }
-        let values = infer(&self.segments, now, threshold);
-        let drafts = self.drafts(&values, threshold);
         let nr_samples = (self.aggregation.0 / self.attributes.window.0).max(1) as u32;
+        let least = LEAST_ACCESSES / nr_samples as f32;
+        let values = infer(&self.segments, now, threshold, least);
+        let drafts = self.drafts(&values, threshold);
         let mut snapshots = Vec::new();
         for (&target, from) in &mut self.snapshot_from {
             if *from == now {
@@ -87,9 +92,11 @@ struct Value {
 /// Each segment's own value; for one that was not sampled yet, its neighbours' if these agree: as in
 /// DAMON, a sample speaks for the memory around it until there are better ones. What was tried and
 /// cannot be known stays unknown.
-fn infer(segments: &[Segment], now: Nanos, threshold: f32) -> Vec<Value> {
+fn infer(segments: &[Segment], now: Nanos, threshold: f32, least: f32) -> Vec<Value> {
     let own = |s: &Segment| Value {
-        rate: s.is_known().then_some(s.rate),
+        rate: s
+            .is_known()
+            .then_some(if s.rate < least { 0.0 } else { s.rate }),
         age: now.since(s.age_from),
     };
     let mut values: Vec<Value> = segments.iter().map(own).collect();

@@ -1,14 +1,22 @@
 //! A segment: neighbouring pages of one block and one mapping, and what is known of their accesses.
 
+use super::bits::{Bitmap, and, and_not, count, has, mask_of, or};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::port::Touch;
 use crate::snapshot::TargetId;
 
-/// One bit for each page of a block.
-pub(super) type Bitmap = [u64; 8];
-
 /// Pages that one sample watches: they share one range to clear, and so one TLB flush.
 pub(super) const CLUSTER_PAGES: u32 = 16;
+
+/// Touched pages of an armed segment are cleared again after this, at first, and at last.
+const STALE_MIN: Nanos = Nanos::from_millis(1_500);
+const STALE_MAX: Nanos = Nanos::from_millis(12_000);
+/// Idle for so long, a segment is not looked at every time.
+const QUIET: Nanos = Nanos::from_millis(4_000);
+/// From this rate on an idle sample is a surprise, and says that much has changed.
+const BUSY_RATE: f32 = 0.5;
+/// Longest time between two samples of a segment whose rate is steady.
+const SAMPLE_INTERVAL_MAX: Nanos = Nanos::from_millis(3_200);
 
 /// What the tables of one 2 MiB block say at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +48,8 @@ pub(super) enum Watch {
 pub(super) enum Verdict {
     /// Keep it as it is.
     Keep,
+    /// Some pages were touched a while ago: only clearing them again tells whether they still are.
+    Stale,
     /// So many pages were touched that it should be looked at in parts or sampled.
     Spent,
 }
@@ -60,6 +70,10 @@ pub(super) struct Segment {
     pub(super) nr_samples: u32,
     /// Idle samples in a row.
     pub(super) nr_idle: u32,
+    /// Samples in a row that found what was expected.
+    pub(super) nr_steady: u32,
+    /// The rate before the idle samples.
+    pub(super) rate_before_idle: f32,
     /// Samples in a row about which nothing could be known.
     pub(super) nr_unknown: u32,
     /// When it is worth sampling again.
@@ -82,6 +96,10 @@ pub(super) struct Segment {
     /// Arming is asked for, or not to be tried before this time.
     pub(super) arm_queued: bool,
     pub(super) arm_not_before: Nanos,
+    /// How long touched pages are left alone before they are cleared again.
+    pub(super) stale_after: Nanos,
+    /// Until then it is looked at every time, however quiet it has been.
+    pub(super) alert_until: Nanos,
     /// Since when, and around which value, the rate has been about the same.
     pub(super) age_from: Nanos,
     pub(super) age_rate: f32,
@@ -102,6 +120,8 @@ impl Segment {
             rate: 0.0,
             nr_samples: 0,
             nr_idle: 0,
+            nr_steady: 0,
+            rate_before_idle: 0.0,
             nr_unknown: 0,
             sample_not_before: Nanos(0),
             queued_for: Nanos(0),
@@ -116,6 +136,8 @@ impl Segment {
             looked_at: now,
             arm_queued: false,
             arm_not_before: Nanos(0),
+            stale_after: STALE_MIN,
+            alert_until: Nanos(0),
             age_from: now,
             age_rate: 0.0,
         }
@@ -149,10 +171,16 @@ impl Segment {
             // It was unknown: how long it has been like this is not known either.
             self.age_from = now;
         }
-        // Four samples of 16 pages in an interval tell a rate well enough; one, while it is steady.
-        let steady = self.nr_samples > 8 && now.since(self.age_from) > Nanos(5_000_000_000);
-        self.sample_not_before = now + Nanos(aggregation.0 / if steady { 1 } else { 4 });
         let busy = accessed as f32 / observed as f32;
+        let as_expected = self.nr_samples > 0
+            && (busy > 0.0) == (self.rate > 0.0)
+            && (busy - self.rate).abs() <= 0.25;
+        self.nr_steady = if as_expected { self.nr_steady + 1 } else { 0 };
+        // Four samples of 16 pages in an interval tell a rate well enough; ever fewer, while each
+        // finds what is known already.
+        let wait = Nanos((aggregation.0 / 4) << self.nr_steady.min(8));
+        let wait = wait.min(SAMPLE_INTERVAL_MAX.max(aggregation));
+        self.sample_not_before = now + Nanos(wait.0 - wait.0 * self.dither() / 512);
         if self.watch == Watch::Fresh {
             self.watch = Watch::Sampled;
         }
@@ -160,14 +188,42 @@ impl Segment {
         {
             self.mixed = true;
         }
+        if accessed == 0 && self.nr_idle == 0 {
+            self.rate_before_idle = if self.nr_samples > 1 { self.rate } else { 0.0 };
+            if self.rate_before_idle >= BUSY_RATE {
+                // Make sure soon.
+                self.sample_not_before = now;
+            }
+        }
         self.nr_idle = if accessed == 0 { self.nr_idle + 1 } else { 0 };
         self.nr_samples += 1;
         // A mean over the first samples, then over about the last four.
         let weight = 1.0 / self.nr_samples.min(4) as f32;
         self.rate += (busy - self.rate) * weight;
-        if self.nr_idle >= 3 {
+        // Where all was busy, two idle places are no chance.
+        if self.nr_idle >= 3 || (self.nr_idle == 2 && self.rate_before_idle >= BUSY_RATE) {
             self.rate = 0.0;
         }
+    }
+
+    /// 0 to 255, at each sample another: segments that began together are not to be sampled together
+    /// ever after, so that when all of them change one notices soon.
+    fn dither(&self) -> u64 {
+        let place = (self.range.start >> 12).wrapping_add(u64::from(self.nr_samples) << 32);
+        place.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56
+    }
+
+    /// Whether the last sample was idle where all was busy before.
+    pub(super) fn is_surprise(&self) -> bool {
+        self.nr_idle == 1 && self.rate_before_idle >= BUSY_RATE
+    }
+
+    /// Whether it has been idle for so long that it need not be looked at every time.
+    pub(super) fn is_quiet(&self, now: Nanos) -> bool {
+        self.watch == Watch::Armed
+            && self.rate <= 0.0
+            && now >= self.alert_until
+            && now.since(self.age_from) > QUIET
     }
 
     /// Takes in what the tables say. For an armed segment, that is exact knowledge: returns whether
@@ -195,18 +251,19 @@ impl Segment {
             &and_not(&self.present, &before),
         );
         let (nr_watched, nr_touched) = (count(&watched), count(&touched));
-        if nr_watched > 0 {
-            // Accesses to a page come at some mean rate r; of the pages watched for a time t, the
-            // share 1 - exp(-r t) is touched. From that, the share touched in one window.
-            let share = (nr_touched as f32 / nr_watched as f32).min(0.999);
-            let windows = (elapsed.0 as f64 / window.0 as f64).max(1.0) as f32;
-            self.rate = 1.0 - (1.0 - share).powf(1.0 / windows);
-        }
         self.armed = and_not(&self.armed, &self.accessed);
         self.armed = and(&self.armed, &self.present);
         let spent = self.nr_armed.saturating_sub(count(&self.armed));
+        // Pages that were touched keep no watch: that the others are idle now does not say that
+        // these are. Until they are cleared again, they count with what is known of them.
+        let since_armed = now.since(self.armed_at);
+        let lately = rate_of(nr_touched, nr_watched, elapsed, window);
+        let on_average = rate_of(spent, self.nr_armed, since_armed, window);
+        self.rate = lately.max(on_average);
         if spent * 8 > self.nr_armed || self.nr_armed == 0 {
             Verdict::Spent
+        } else if spent > 0 && since_armed >= self.stale_after {
+            Verdict::Stale
         } else {
             Verdict::Keep
         }
@@ -224,6 +281,12 @@ impl Segment {
         if count(&armed) * 2 < count(&self.present) {
             return false;
         }
+        let was_touched = self.watch == Watch::Armed && count(&self.armed) < self.nr_armed;
+        self.stale_after = if was_touched {
+            Nanos(self.stale_after.0 * 2).min(STALE_MAX)
+        } else {
+            STALE_MIN
+        };
         self.arm_clear_pages(now, true);
         true
     }
@@ -391,37 +454,19 @@ impl Segment {
     }
 }
 
+/// Accesses to a page come at some mean rate r; of the pages watched for a time t, the share
+/// 1 - exp(-r t) is touched. From that, the share touched in one window.
+fn rate_of(touched: u32, watched: u32, time: Nanos, window: Nanos) -> f32 {
+    if watched == 0 {
+        return 0.0;
+    }
+    let share = (touched as f32 / watched as f32).min(0.999);
+    let windows = (time.0 as f64 / window.0 as f64).max(1.0) as f32;
+    1.0 - (1.0 - share).powf(1.0 / windows)
+}
+
 pub(super) const fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
-}
-
-fn mask_of(pages: std::ops::Range<usize>) -> Bitmap {
-    std::array::from_fn(|word| {
-        let low = pages.start.clamp(word * 64, word * 64 + 64) - word * 64;
-        let high = pages.end.clamp(word * 64, word * 64 + 64) - word * 64;
-        let below = |n: usize| if n == 64 { u64::MAX } else { (1 << n) - 1 };
-        below(high) & !below(low)
-    })
-}
-
-pub(super) fn and(a: &Bitmap, b: &Bitmap) -> Bitmap {
-    std::array::from_fn(|i| a[i] & b[i])
-}
-
-fn and_not(a: &Bitmap, b: &Bitmap) -> Bitmap {
-    std::array::from_fn(|i| a[i] & !b[i])
-}
-
-pub(super) fn or(a: &Bitmap, b: &Bitmap) -> Bitmap {
-    std::array::from_fn(|i| a[i] | b[i])
-}
-
-pub(super) fn count(bits: &Bitmap) -> u32 {
-    bits.iter().map(|word| word.count_ones()).sum()
-}
-
-fn has(bits: &Bitmap, page: usize) -> bool {
-    bits[page / 64] >> (page % 64) & 1 == 1
 }
 
 #[cfg(test)]
@@ -515,11 +560,13 @@ mod tests {
             ),
             Verdict::Keep
         );
-        assert!(
-            s.rate.abs() < f32::EPSILON,
-            "nothing new was touched: {}",
-            s.rate
-        );
+        assert!(s.rate > 0.0 && s.rate < 0.0002, "on average: {}", s.rate);
+        let (late, window) = (Nanos::from_millis(2_000), Nanos::from_millis(20));
+        assert_eq!(s.look(&touched(7..9), late, window), Verdict::Stale);
+        assert!(s.arm(&touched(0..0), late));
+        let later = Nanos::from_millis(2_400);
+        assert_eq!(s.look(&touched(0..0), later, window), Verdict::Keep);
+        assert!(s.rate.abs() < f32::EPSILON, "idle again: {}", s.rate);
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Memory<'_> {
 
 const TARGET: TargetId = TargetId(0);
 
-/// Runs the monitor for `windows`, at 10 us of cost for each clear; yields the last snapshot and
+/// Runs the monitor for `windows`, at the costs of a busy virtual machine; yields the last snapshot and
 /// the share of a CPU that was spent.
 fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f64) {
     let nr_pages = nr_blocks * 512;
@@ -71,9 +71,14 @@ fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f6
         range: AddressRange::new(0, nr_blocks * BLOCK_SIZE),
     };
     let blocks: Vec<u64> = (0..nr_blocks).map(|b| b * BLOCK_SIZE).collect();
+    let mut wake_at = now;
     for _ in 0..windows {
         memory.window();
         now = now + attributes.window;
+        if now < wake_at {
+            continue;
+        }
+        cost.monitor_cpu = cost.monitor_cpu + Nanos(60_000);
         let touches: Vec<Touch> = armed
             .iter()
             .map(|s| {
@@ -90,10 +95,13 @@ fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f6
             .collect();
         if monitor.reading_due(now, &cost) {
             monitor.set_layout(TARGET, &[mapping], &blocks, now);
-            for block in monitor.blocks_to_read(TARGET) {
-                monitor.look(TARGET, &memory.facts(block), now);
+            for _ in 0..4 {
+                let blocks = monitor.blocks_to_read(TARGET);
+                for block in &blocks {
+                    monitor.look(TARGET, &memory.facts(*block), now);
+                }
+                cost.monitor_cpu = cost.monitor_cpu + Nanos(blocks.len() as u64 * 1_200);
             }
-            cost.monitor_cpu = cost.monitor_cpu + Nanos(nr_pages / 2);
         }
         let plan = monitor.tick(now, &touches, &cost);
         for snapshot in plan.snapshots {
@@ -108,8 +116,9 @@ fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f6
             memory.clear(AddressRange::new(sample.address, end));
         }
         cost.monitor_cpu = cost.monitor_cpu
-            + Nanos((plan.samples.len() * 10_000 + plan.arms.len() * 30_000) as u64);
+            + Nanos((plan.samples.len() * 25_000 + plan.arms.len() * 60_000) as u64);
         armed = plan.samples;
+        wake_at = plan.wake_at;
     }
     let share = cost.monitor_cpu.as_secs_f64() / (windows as f64 * 0.02);
     (last.remove(&TARGET).expect("a snapshot"), share)

@@ -17,6 +17,9 @@ const UPDATE_MIN: Nanos = Nanos(1_000_000_000);
 /// come less often.
 const UPDATE_SHARE_OF_BUDGET: f64 = 0.2;
 
+/// Each reading reaches some hundred MiB further around what was touched.
+const READINGS_MAX: usize = 4;
+
 pub(crate) struct Tables {
     probe: PageTableProbe,
     targets: TargetSet,
@@ -71,14 +74,21 @@ impl Tables {
 
     fn read_tables(&mut self, now: Nanos) -> Result<(), ProbeError> {
         for id in self.targets.ids().collect::<Vec<_>>() {
-            let monitor = &mut self.monitor;
-            let blocks = &monitor.blocks_to_read(id);
-            if !self
-                .probe
-                .read_blocks(id, blocks, |facts| monitor.look(id, &facts, now))?
-            {
-                // It ended, or became another program: find out at once.
-                self.next_update = now;
+            // What is seen may say that more is worth a look.
+            for _ in 0..READINGS_MAX {
+                let monitor = &mut self.monitor;
+                let blocks = &monitor.blocks_to_read(id);
+                if blocks.is_empty() {
+                    break;
+                }
+                if !self
+                    .probe
+                    .read_blocks(id, blocks, |facts| monitor.look(id, &facts, now))?
+                {
+                    // It ended, or became another program: find out at once.
+                    self.next_update = now;
+                    break;
+                }
             }
         }
         Ok(())
@@ -88,8 +98,9 @@ impl Tables {
     fn arm_segments(&mut self, orders: &[ArmOrder], now: Nanos) -> Result<(), ProbeError> {
         for group in orders.chunk_by(|a, b| a.target == b.target) {
             let target = group[0].target;
-            let ranges: Vec<AddressRange> = group.iter().map(|order| order.range).collect();
-            self.probe.clear(target, &ranges)?;
+            let mut ranges: Vec<AddressRange> = group.iter().map(|order| order.range).collect();
+            ranges.sort_unstable();
+            self.probe.clear(target, &joined(&ranges))?;
             let mut blocks: Vec<u64> = ranges.iter().map(|r| r.start & !(BLOCK_SIZE - 1)).collect();
             blocks.sort_unstable();
             blocks.dedup();
@@ -102,6 +113,18 @@ impl Tables {
         }
         Ok(())
     }
+}
+
+/// Ranges, in order, with those that touch made one: each costs a flush.
+fn joined(ranges: &[AddressRange]) -> Vec<AddressRange> {
+    let mut joined: Vec<AddressRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => joined.push(*range),
+        }
+    }
+    joined
 }
 
 impl Monitor for Tables {
