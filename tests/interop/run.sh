@@ -57,6 +57,21 @@ we_read_damos() {
             return 1
     done
 }
+
+# damo makes of a configuration that we rewrote what it makes of its own.
+damo_reads_our_configurations() {
+    local file form
+    cargo build -q -p isotherm-config --example rewrite || return 1
+    for file in crates/config/tests/fixtures/*.{json,yaml}; do
+        for form in json yaml; do
+            target/debug/examples/rewrite $form <"$file" >"$theirs/configuration" &&
+                "$venv/bin/python" tests/interop/damo_config.py "$file" "$theirs/configuration" ||
+                return 1
+        done
+    done
+}
+check "damo reads our configurations" damo_reads_our_configurations
+
 damo=$PWD/$venv/bin/damo
 if ! command -v file >/dev/null; then
     echo "SKIP damo: it needs the command file (Debian: apt-get install file)"

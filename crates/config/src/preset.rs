@@ -153,8 +153,8 @@ fn damon_reclaim() -> Scheme {
             reset_interval: MODULE_RESET,
             weights: Weights {
                 size_permil: 0,
-                nr_accesses_permil: 3,
-                age_permil: 7,
+                nr_accesses_permil: 0,
+                age_permil: 1,
             },
             ..Quota::default()
         },
@@ -164,14 +164,15 @@ fn damon_reclaim() -> Scheme {
 }
 
 fn lru_sort() -> Vec<Scheme> {
-    let scheme = |rate, age, action, nr_accesses_permil, age_permil| Scheme {
+    let scheme = |rate, age, action| Scheme {
         quota: Quota {
             time: LRU_TIME,
             reset_interval: MODULE_RESET,
             weights: Weights {
                 size_permil: 0,
-                nr_accesses_permil,
-                age_permil,
+                nr_accesses_permil: 1,
+                // Kernels before 2026 had 0 here, which leaves no order among idle regions.
+                age_permil: 1,
             },
             ..Quota::default()
         },
@@ -179,8 +180,8 @@ fn lru_sort() -> Vec<Scheme> {
         ..Scheme::new(pattern(PAGE_SIZE, rate, age), action)
     };
     vec![
-        scheme((LRU_HOT_RATE, 100.0), Nanos(0), Action::LruPrio, 1, 0),
-        scheme((0.0, 0.0), LRU_COLD_AGE, Action::LruDeprio, 0, 1),
+        scheme((LRU_HOT_RATE, 100.0), Nanos(0), Action::LruPrio),
+        scheme((0.0, 0.0), LRU_COLD_AGE, Action::LruDeprio),
     ]
 }
 

@@ -207,7 +207,7 @@ fn the_seeds_lines_are_their_presets() {
         prcl.as_ref(),
         Ok(&preset("pprcl").expect("a preset").schemes[0])
     );
-    let reclaim = "4K max 0 0 120s max pageout 10ms 128M 1s 0 3 7 free_mem_rate 5s 500 400 200";
+    let reclaim = "4K max 0 0 120s max pageout 10ms 128M 1s 0 0 1 free_mem_rate 5s 500 400 200";
     assert_eq!(
         scheme_line(reclaim).as_ref(),
         Ok(&preset("damon_reclaim").expect("a preset").schemes[0])
