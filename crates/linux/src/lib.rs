@@ -16,6 +16,7 @@ pub mod frames;
 pub mod host;
 mod mapped;
 pub mod node;
+pub mod pressure;
 pub mod probe;
 pub mod process;
 pub mod swap;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{AddressRange, Cost, Nanos, Snapshot, TargetId};
+use isotherm_engine::guard::GuardStatus;
+use isotherm_engine::{AddressRange, Cost, Nanos, Refusal, Snapshot, TargetId};
 use serde::{Deserialize, Serialize};
 
 use crate::pages::PageSnapshot;
@@ -116,6 +117,39 @@ pub struct CostSample {
     pub unknown: u64,
 }
 
+/// What one scheme did after one look, to all targets together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionSample {
+    /// When.
+    pub time: Nanos,
+    /// The scheme's place in the configuration.
+    pub scheme: u32,
+    /// DAMOS's name of what it does.
+    pub action: String,
+    /// Nothing was done: this says what would have been.
+    pub dry_run: bool,
+    /// Regions that it was tried on.
+    pub nr_tried: u64,
+    /// Their bytes.
+    pub sz_tried: u64,
+    /// Bytes that were acted on, as seen afterwards.
+    pub sz_applied: u64,
+    /// Bytes that were not, by reason.
+    pub refused: BTreeMap<Refusal, u64>,
+    /// Time that it took.
+    pub took: Nanos,
+}
+
+/// How the guard stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GuardSample {
+    /// When.
+    pub time: Nanos,
+    /// The rest.
+    #[serde(flatten)]
+    pub status: GuardStatus,
+}
+
 /// Anything that stands in a record after its header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -134,6 +168,10 @@ pub enum Item {
     Usage(UsageSample),
     /// Monitoring cost.
     Cost(CostSample),
+    /// What a scheme did.
+    Action(ActionSample),
+    /// How the guard stands, whenever that changes.
+    Guard(GuardSample),
     /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
     Note {
         /// When.

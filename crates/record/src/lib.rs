@@ -23,7 +23,8 @@ pub mod writer;
 
 pub use error::RecordError;
 pub use item::{
-    CostSample, Header, Item, Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
+    ActionSample, CostSample, GuardSample, Header, Item, Mapping, MappingChange, TargetExit,
+    TargetStart, UsageSample,
 };
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use reader::{Reader, Truncation};

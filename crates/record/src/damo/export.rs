@@ -99,6 +99,8 @@ fn kind(item: &Item) -> &'static str {
         Item::TargetStart(_) | Item::TargetExit(_) => "starts and ends of targets",
         Item::Usage(_) => "samples of memory use",
         Item::Cost(_) => "samples of monitoring cost",
+        Item::Action(_) => "actions",
+        Item::Guard(_) => "states of the guard",
         Item::Note { .. } => "notes",
     }
 }

@@ -1,0 +1,231 @@
+//! Acting: what schemes plan from a session's snapshots is carried out, or in a dry run only said,
+//! within what the guard allows; what came of it goes back to the schemes, to the monitor (ages) and
+//! into the record.
+
+mod guard;
+mod progress;
+mod setup;
+mod system;
+
+use anyhow::Context;
+use isotherm_engine::scheme::{Action, SchemeEngine, Stats};
+use isotherm_engine::{Actuator, AddressRange, Nanos, Operation, Outcome, Snapshot, TargetId};
+use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
+use isotherm_record::{ActionSample, GuardSample, Item};
+
+use crate::recorder::Session;
+use guard::Watch;
+use system::System;
+
+pub(crate) use guard::GuardArgs;
+pub(crate) use setup::{SchemeArgs, Setup};
+
+/// Operations are carried out in groups of about this many bytes, between which the guard's allowance
+/// and the user's wish to stop are looked at.
+const GROUP_BYTES: u64 = 64 << 20;
+
+/// Who carries out what is planned.
+enum Hands {
+    /// Nobody: a dry run.
+    None,
+    Processes(Box<ProcessActuator>),
+    Physical(Box<PhysicalActuator>),
+}
+
+/// Schemes at work on a session.
+pub(crate) struct Acting {
+    schemes: SchemeEngine,
+    hands: Hands,
+    guard: Watch,
+    system: System,
+    snapshots: Vec<Snapshot>,
+}
+
+/// What acting has come to: one entry for each scheme.
+#[derive(serde::Serialize)]
+pub(crate) struct ActingSummary {
+    pub(crate) dry_run: bool,
+    pub(crate) schemes: Vec<SchemeSummary>,
+    pub(crate) guard_stops: u64,
+}
+
+#[derive(serde::Serialize)]
+pub(crate) struct SchemeSummary {
+    pub(crate) action: Action,
+    #[serde(flatten)]
+    pub(crate) stats: Stats,
+}
+
+impl Acting {
+    /// Takes hold of what `setup` asks for. Fails where this machine cannot do it.
+    pub(crate) fn new(setup: &Setup, session: &Session) -> anyhow::Result<Self> {
+        let options = ActOptions {
+            spare_accessed: session.knows_every_page(),
+            ..ActOptions::default()
+        };
+        let hands = if setup.dry_run {
+            Hands::None
+        } else if setup.physical {
+            Hands::Physical(Box::new(PhysicalActuator::new(ActOptions::default())?))
+        } else {
+            Hands::Processes(Box::new(ProcessActuator::new(options)?))
+        };
+        Ok(Self {
+            schemes: SchemeEngine::new(setup.schemes.clone())?,
+            hands,
+            guard: Watch::new(setup)?,
+            system: System::default(),
+            snapshots: Vec::new(),
+        })
+    }
+
+    /// Does what follows from `items`, which the session has just yielded, and appends what was done.
+    pub(crate) fn step(
+        &mut self,
+        session: &mut Session,
+        items: &mut Vec<Item>,
+    ) -> anyhow::Result<()> {
+        self.follow_targets(session, items)?;
+        let now = session.now();
+        if let Some(status) = self.guard.observe(now, session) {
+            items.push(Item::Guard(GuardSample { time: now, status }));
+        }
+        self.snapshots.clear();
+        self.snapshots
+            .extend(items.iter().filter_map(|item| match item {
+                Item::Snapshot(snapshot) => Some(snapshot.clone()),
+                _ => None,
+            }));
+        if self.snapshots.is_empty() {
+            return Ok(());
+        }
+        let facts = self.system.facts(&self.schemes.wanted_metrics(now));
+        let plan = self.schemes.plan(now, &self.snapshots, &facts);
+        let (done, outcomes) = self.carry_out(&plan, session)?;
+        items.extend(samples(now, &done, &outcomes, self.is_dry()));
+        for (target, range) in self.schemes.done(&done, &outcomes) {
+            if !self.is_dry() {
+                session.reset_age(target, range);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was done so far.
+    pub(crate) fn summary(&self) -> ActingSummary {
+        let schemes = self.schemes.status().map(|status| SchemeSummary {
+            action: status.action,
+            stats: status.stats.clone(),
+        });
+        ActingSummary {
+            dry_run: self.is_dry(),
+            schemes: schemes.collect(),
+            guard_stops: self.guard.status().nr_stops,
+        }
+    }
+
+    fn is_dry(&self) -> bool {
+        matches!(self.hands, Hands::None)
+    }
+
+    fn follow_targets(&mut self, session: &Session, items: &[Item]) -> anyhow::Result<()> {
+        for item in items {
+            match item {
+                Item::TargetStart(start) => {
+                    if let Hands::Processes(actuator) = &mut self.hands
+                        && let Some(process) = session.process(start.target)
+                    {
+                        let process = process.context("cannot keep hold of a target")?;
+                        // It may have ended already, which its exit tells.
+                        actuator.add(start.target, process).ok();
+                    }
+                }
+                Item::TargetExit(exit) => {
+                    if let Hands::Processes(actuator) = &mut self.hands {
+                        actuator.remove(exit.target);
+                    }
+                    self.guard.forget(exit.target);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out as much of the plan as the guard allows: what was done, and its outcomes.
+    fn carry_out(
+        &mut self,
+        plan: &[Operation],
+        session: &Session,
+    ) -> anyhow::Result<(Vec<Operation>, Vec<Outcome>)> {
+        let (mut done, mut outcomes) = (Vec::new(), Vec::new());
+        let mut rest = plan;
+        let mut group_outcomes = Vec::new();
+        while !rest.is_empty() {
+            let (group, after) = rest.split_at(group_length(rest));
+            let allowed = self.guard.allowance().unwrap_or(u64::MAX);
+            let harmless = group.iter().all(|operation| operation.action == Action::Stat);
+            if (allowed == 0 && !harmless) || session.is_stopped() {
+                break;
+            }
+            match &mut self.hands {
+                Hands::None => {
+                    group_outcomes.clear();
+                    group_outcomes.extend(group.iter().map(Outcome::assumed));
+                }
+                Hands::Processes(actuator) => actuator.act(group, &mut group_outcomes)?,
+                Hands::Physical(actuator) => actuator.act(group, &mut group_outcomes)?,
+            }
+            if !harmless {
+                let applied = group_outcomes.iter().map(|outcome| outcome.applied).sum();
+                self.guard.charge(applied);
+            }
+            done.extend_from_slice(group);
+            outcomes.append(&mut group_outcomes);
+            rest = after;
+        }
+        Ok((done, outcomes))
+    }
+}
+
+/// How many of the first operations go together.
+fn group_length(operations: &[Operation]) -> usize {
+    let mut bytes = 0;
+    operations
+        .iter()
+        .take_while(|operation| {
+            bytes += operation.range.len();
+            bytes <= GROUP_BYTES
+        })
+        .count()
+        .max(1)
+}
+
+/// One sample for each scheme that did something.
+fn samples(now: Nanos, done: &[Operation], outcomes: &[Outcome], dry_run: bool) -> Vec<Item> {
+    let mut samples: Vec<ActionSample> = Vec::new();
+    for (operation, outcome) in done.iter().zip(outcomes) {
+        let scheme = operation.scheme as u32;
+        let at = samples.iter().position(|sample| sample.scheme == scheme);
+        let at = at.unwrap_or_else(|| {
+            samples.push(ActionSample {
+                time: now,
+                scheme,
+                action: operation.action.name().to_owned(),
+                dry_run,
+                ..ActionSample::default()
+            });
+            samples.len() - 1
+        });
+        let sample = &mut samples[at];
+        sample.nr_tried += 1;
+        sample.sz_tried += operation.range.len();
+        sample.sz_applied += outcome.applied;
+        sample.took = sample.took + outcome.took;
+        for (why, bytes) in &outcome.refused {
+            *sample.refused.entry(*why).or_default() += bytes;
+        }
+    }
+    samples.into_iter().map(Item::Action).collect()
+}
+
