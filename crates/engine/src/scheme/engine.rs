@@ -18,7 +18,7 @@
 //! reported before the next plan, or it counts as not done.
 //!
 //! What the kernel does otherwise, beside what [`super::charge`], [`super::goal`],
-//! [`super::filter`] and [`super::watermark`] say of themselves:
+//! [`super::filter`], [`super::watermark`] and `walk.rs` say of themselves:
 //! - after a window whose quota was used up it also skips one more page, and all that is left of the
 //!   target's last region: here nothing is skipped that has not had its turn;
 //! - where an address filter divides a region, it charges and counts the whole region: here only the

@@ -3,8 +3,11 @@
 //!
 //! A scheme may divide the region that it looks at: where the quota ends, where the last window
 //! stopped, at the border of an address filter. As in the kernel the schemes after it then see the
-//! first part, and all schemes see the second part next. The parts live for the walk only: what is
-//! monitored stays as it is, but for the ages.
+//! first part, and the second part comes next. The parts live for the walk only: what is monitored
+//! stays as it is, but for the ages.
+//!
+//! What the kernel does otherwise: it shows the second part to the schemes before as well, which have
+//! seen the whole and may act on that part a second time. Here every scheme sees memory once.
 
 use super::engine::State;
 use super::filter::Verdict;
@@ -21,9 +24,11 @@ struct Walk<'a> {
     target: TargetId,
     nr_samples: u32,
     operations: &'a mut Vec<Operation>,
-    /// The second parts of divided regions, the next one last.
-    rest: Vec<RegionSnapshot>,
+    /// The second parts of divided regions, the next one last, each with the turn that divided it.
+    rest: Vec<(usize, RegionSnapshot)>,
     is_last_region: bool,
+    /// Which of the live schemes has its turn.
+    turn: usize,
 }
 
 /// Plans for the regions of `snapshot`, by the schemes `live`, each with its index.
@@ -44,15 +49,18 @@ pub(super) fn walk(
         operations,
         rest: Vec::new(),
         is_last_region: false,
+        turn: 0,
     };
     for (index, region) in snapshot.regions[..=last].iter().enumerate() {
         let Some(range) = whole_pages(region.range) else {
             continue;
         };
         walk.is_last_region = index == last;
-        walk.rest.push(RegionSnapshot { range, ..*region });
-        while let Some(mut region) = walk.rest.pop() {
-            for ((index, state), pattern) in live.iter_mut().zip(&patterns) {
+        walk.rest.push((0, RegionSnapshot { range, ..*region }));
+        while let Some((first_turn, mut region)) = walk.rest.pop() {
+            let turns = live.iter_mut().zip(&patterns).enumerate();
+            for (turn, ((index, state), pattern)) in turns.skip(first_turn) {
+                walk.turn = turn;
                 walk.visit(*index, state, pattern, &mut region);
             }
         }
@@ -167,10 +175,11 @@ impl Walk<'_> {
     /// Divides `region`: the part from `address` on has its turn next.
     fn split(&mut self, region: &mut RegionSnapshot, address: u64) {
         let AddressRange { start, end } = region.range;
-        self.rest.push(RegionSnapshot {
+        let second = RegionSnapshot {
             range: AddressRange::new(address, end),
             ..*region
-        });
+        };
+        self.rest.push((self.turn, second));
         region.range = AddressRange::new(start, address);
     }
 }

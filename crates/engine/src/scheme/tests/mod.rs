@@ -1,0 +1,143 @@
+//! What schemes do, in pictures: `[0,4)=9@3` is pages 0 to 3 with nine accesses of twenty, for three
+//! intervals of a second; `?` is unknown. Several targets are separated by `|`. A plan's operations
+//! are ranges of pages, those of other schemes than the first with `#1` and so on before them; those
+//! of other targets than the first follow a `|` each.
+
+mod commit;
+mod filters;
+mod pattern;
+mod quota;
+mod timing;
+
+use std::fmt::Write;
+
+use super::*;
+use crate::address::{AddressRange, PAGE_SIZE};
+use crate::picture;
+use crate::port::{Operation, Outcome};
+use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
+
+const SECOND: Nanos = Nanos::from_millis(1000);
+
+/// The snapshots of a picture, over the second that ends at `now` seconds.
+fn snapshots_of(picture: &str, now: u64) -> Vec<Snapshot> {
+    let targets = picture.split('|').zip(0..);
+    let snapshot_of = |(regions, target)| Snapshot {
+        target: TargetId(target),
+        start: Nanos((now - 1) * SECOND.0),
+        end: Nanos(now * SECOND.0),
+        nr_samples: 20,
+        regions: picture::regions_of(regions).iter().map(snapshot).collect(),
+    };
+    targets.map(snapshot_of).collect()
+}
+
+fn snapshot(region: &crate::region::Region) -> RegionSnapshot {
+    RegionSnapshot {
+        range: region.range,
+        nr_accesses: region.known.then_some(region.nr_accesses as f32),
+        age: region.age,
+        age_ns: Nanos(u64::from(region.age) * SECOND.0),
+    }
+}
+
+fn of_operations(operations: &[Operation]) -> String {
+    let mut text = String::new();
+    let mut target = TargetId(0);
+    for operation in operations {
+        while target < operation.target {
+            target.0 += 1;
+            text.push_str(" |");
+        }
+        let range = picture::of_ranges(&[operation.range]);
+        match operation.scheme {
+            0 => write!(text, " {range}"),
+            index => write!(text, " #{index}{range}"),
+        }
+        .expect("text");
+    }
+    text.trim_start().to_owned()
+}
+
+/// An engine, and the seconds that have passed for it.
+struct Bench {
+    engine: SchemeEngine,
+    now: u64,
+    system: SystemFacts,
+    /// What becomes of an operation.
+    outcome: fn(&Operation) -> Outcome,
+}
+
+impl Bench {
+    fn new(schemes: &[Scheme]) -> Self {
+        Self {
+            engine: SchemeEngine::new(schemes.to_vec()).expect("good schemes"),
+            now: 0,
+            system: SystemFacts::default(),
+            outcome: Outcome::assumed,
+        }
+    }
+
+    /// A second later, memory is as in `picture`: `wanted` is what is done.
+    #[track_caller]
+    fn check(&mut self, picture: &str, wanted: &str) -> &mut Self {
+        let operations = self.plan(picture);
+        assert_eq!(
+            of_operations(&operations),
+            wanted,
+            "from {picture} after {} s",
+            self.now
+        );
+        let outcomes: Vec<_> = operations.iter().map(self.outcome).collect();
+        self.engine.done(&operations, &outcomes);
+        self
+    }
+
+    fn plan(&mut self, picture: &str) -> Vec<Operation> {
+        self.now += 1;
+        let snapshots = snapshots_of(picture, self.now);
+        let now = Nanos(self.now * SECOND.0);
+        self.engine.plan(now, &snapshots, &self.system)
+    }
+
+    fn stats(&self) -> &Stats {
+        self.engine.stats(0).expect("a scheme")
+    }
+
+    fn quota(&self) -> QuotaState {
+        self.engine.status().next().expect("a scheme").quota.clone()
+    }
+}
+
+/// What `schemes` do once with memory as in `picture`.
+#[track_caller]
+fn check(schemes: &[Scheme], picture: &str, wanted: &str) {
+    Bench::new(schemes).check(picture, wanted);
+}
+
+fn everything(action: Action) -> Scheme {
+    Scheme::new(AccessPattern::ANY, action)
+}
+
+/// `action` for idle memory.
+fn idle(action: Action) -> Scheme {
+    let mut scheme = everything(action);
+    scheme.pattern.nr_accesses.max = Frequency::Samples(0);
+    scheme
+}
+
+fn pages(nr: u64) -> u64 {
+    nr * PAGE_SIZE
+}
+
+fn range(start: u64, end: u64) -> AddressRange {
+    AddressRange::new(pages(start), pages(end))
+}
+
+/// As [`everything`], at most this many pages in each `reset_interval`.
+fn limited(action: Action, nr_pages: u64, reset_interval: Nanos) -> Scheme {
+    let mut scheme = everything(action);
+    scheme.quota.bytes = pages(nr_pages);
+    scheme.quota.reset_interval = reset_interval;
+    scheme
+}
