@@ -31,5 +31,5 @@ pub use layout::Layout;
 pub use port::{
     AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, SnapshotSource, Touch,
 };
-pub use scheme::Scheme;
+pub use scheme::{Scheme, SchemeEngine};
 pub use snapshot::{RegionSnapshot, Snapshot, TargetId};

@@ -30,8 +30,8 @@ const THROUGHPUT_START: u64 = 1024 * PAGE_SIZE;
 /// The state of a scheme's quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaState {
-    /// Bytes that the window may use; `None` without a limit. DAMOS's `effective_bytes`, except that
-    /// there 0 is no limit and here 0 is nothing.
+    /// Bytes that the window may use; `None` without a limit, and before the first window. DAMOS's
+    /// `effective_bytes`, except that there 0 is no limit and here 0 is nothing.
     pub effective: Option<u64>,
     /// Bytes of it that are used, those included whose outcome is not known yet.
     pub charged: u64,

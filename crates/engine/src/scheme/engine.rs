@@ -3,8 +3,8 @@
 //! Problem: users say what is to be done with memory of which access pattern, how much of it at most
 //! and when ([`Scheme`]). With every snapshot it must follow from that which ranges are acted on now.
 //!
-//! Approach: DAMOS's, step by step (`kdamond_apply_schemes` in the kernel's `mm/damon/core.c`, read
-//! at 6.18 and later). With each call of [`SchemeEngine::plan`]: schemes that rest by their
+//! Approach: DAMOS's, step by step (`kdamond_apply_schemes` in the kernel's `mm/damon/core.c`, as
+//! of 6.18 and the development tree after it). With each call of [`SchemeEngine::plan`]: schemes that rest by their
 //! watermarks, and those whose apply interval has not passed, are left out; the others' quotas are
 //! brought up to date ([`super::charge`], [`super::goal`]) and, where not all memory fits, the least
 //! priority that does is found ([`super::priority`]); then every region is walked once, in address

@@ -25,6 +25,7 @@ mod bits;
 mod filter;
 mod huge_page;
 mod migrate;
+mod physical;
 mod reclaim;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,8 @@ use crate::probe::{PageTableProbe, ProbeError};
 use crate::process::{Advised, MappedArea, Process, ProcessError};
 use crate::swap::{self, SwapFacts};
 use batch::Block;
+
+pub use physical::PhysicalActuator;
 
 /// Most bytes in one batch, so that a target's memory lock is held, and a stop is not heeded, for a
 /// short time only.

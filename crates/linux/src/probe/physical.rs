@@ -84,6 +84,46 @@ impl PhysicalProbe {
         Ok(probe)
     }
 
+    /// A probe that keeps no map: for [`each_mapped_frame`](Self::each_mapped_frame) only.
+    pub fn without_map() -> Result<Self, ProbeError> {
+        Ok(Self {
+            inner: PageTableProbe::new()?,
+            ranges: Vec::new(),
+            runs: Vec::new(),
+            facts: MapFacts::default(),
+            processes: BTreeMap::new(),
+            next_process: 0,
+            places: Vec::new(),
+            inner_touches: Vec::new(),
+        })
+    }
+
+    /// The processes found by the last look at all of them: numbers of this probe's own, and process
+    /// ids.
+    pub fn processes(&self) -> impl Iterator<Item = (TargetId, u32)> + '_ {
+        self.processes
+            .iter()
+            .map(|(number, pid)| (TargetId(*number), *pid))
+    }
+
+    /// Reads all page tables of all processes, and hands to `see` each page that is there: whose it
+    /// is, its address, its frame. Ourselves left out.
+    pub fn each_mapped_frame(
+        &mut self,
+        mut see: impl FnMut(TargetId, u64, u64),
+    ) -> Result<(), ProbeError> {
+        self.follow_processes()?;
+        for (number, pid) in self.processes.clone() {
+            if pid != std::process::id() {
+                self.each_frame_of(number, |address, frame, nr| {
+                    (0..u64::from(nr))
+                        .for_each(|i| see(TargetId(number), address + i * PAGE_SIZE, frame + i));
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     /// What the last [`refresh`](Self::refresh) found.
     pub fn map_facts(&self) -> MapFacts {
         self.facts
@@ -150,20 +190,9 @@ impl PhysicalProbe {
         thinning: &mut u64,
         per_block: &mut BTreeMap<u64, u32>,
     ) -> Result<(), ProbeError> {
-        let target = TargetId(number);
-        let user = if self.inner.walker.levels() == 5 {
-            USER_HALF
-        } else {
-            USER_HALF_4_LEVELS
-        };
-        let Some(blocks) = self.inner.occupied_blocks(target, &[user])? else {
-            return Ok(());
-        };
-        let Some(space) = self.inner.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(());
-        };
-        let (runs, ranges) = (&mut self.runs, &self.ranges);
-        let mut keep = |frame: u64, address: u64, nr_frames: u32| {
+        let mut runs = std::mem::take(&mut self.runs);
+        let ranges = std::mem::take(&mut self.ranges);
+        let keep = |address: u64, frame: u64, nr_frames: u32| {
             let start = frame * PAGE_SIZE;
             let at = ranges.partition_point(|r| r.end <= start);
             if ranges.get(at).is_none_or(|r| r.start > start) {
@@ -195,6 +224,31 @@ impl PhysicalProbe {
                 });
             }
         };
+        let read = self.each_frame_of(number, keep);
+        self.runs = runs;
+        self.ranges = ranges;
+        read
+    }
+
+    /// Hands to `see` the pages of process `number` that are there: address, frame, how many of both
+    /// follow each other.
+    fn each_frame_of(
+        &mut self,
+        number: u32,
+        mut see: impl FnMut(u64, u64, u32),
+    ) -> Result<(), ProbeError> {
+        let target = TargetId(number);
+        let user = if self.inner.walker.levels() == 5 {
+            USER_HALF
+        } else {
+            USER_HALF_4_LEVELS
+        };
+        let Some(blocks) = self.inner.occupied_blocks(target, &[user])? else {
+            return Ok(());
+        };
+        let Some(space) = self.inner.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(());
+        };
         let read = self
             .inner
             .walker
@@ -202,11 +256,11 @@ impl PhysicalProbe {
                 Table::Copy(copy) => {
                     for page in 0..512 {
                         if let Some(frame) = copy.frame(page) {
-                            keep(frame, blocks[i] + page as u64 * PAGE_SIZE, 1);
+                            see(blocks[i] + page as u64 * PAGE_SIZE, frame, 1);
                         }
                     }
                 }
-                Table::Leaf(leaf) if leaf.is_huge_2m() => keep(leaf.frame() & !511, blocks[i], 512),
+                Table::Leaf(leaf) if leaf.is_huge_2m() => see(blocks[i], leaf.frame() & !511, 512),
                 _ => {}
             });
         match read {

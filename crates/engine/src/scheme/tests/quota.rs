@@ -47,8 +47,10 @@ fn the_next_window_goes_on_where_the_quota_ended() {
     bench.check(memory, "| [1,4)");
     bench.check(memory, "| | [0,1)");
     bench.check(memory, "[0,2) | [0,1)");
-    // The target ended in which the window did.
+    // The target in which the window ended has ended as well, or has no memory left.
     bench.check("[0,2)=0", "[0,2)");
+    bench.check("[0,2)=0 | [0,9)=0", "[0,2) | [0,1)");
+    bench.check("[0,2)=0 |", "[0,2)");
 }
 
 #[test]
@@ -152,6 +154,16 @@ fn failures_are_charged_as_far_as_is_wanted() {
     charged(share(1, 4), 5, "[8,11)");
     charged(share(1, 1), 8, "");
     charged(share(3, 1), 16, "");
+    // Where more was applied to than was asked for, what was asked for is charged.
+    let mut scheme = limited(Action::Collapse, 8, MANY);
+    scheme.quota.fail_charge = share(1, 2);
+    let mut bench = Bench::new(&[scheme]);
+    bench.outcome = |operation| Outcome {
+        applied: operation.range.len() * 2,
+        ..Outcome::assumed(operation)
+    };
+    bench.check("[0,3)=0", "[0,3)");
+    assert_eq!(bench.quota().charged, pages(3));
 }
 
 #[test]

@@ -1,0 +1,131 @@
+//! Acts on physical memory: on the pages that map it.
+//!
+//! A frame cannot be advised about, its pages can. So the page tables of all processes are read once
+//! for all operations (half a nanosecond a page), the pages whose frames lie in an operation's range
+//! are acted on as their process's, and what came of them is added up for the operation. What no
+//! process maps is counted as not present.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::scheme::Action;
+use isotherm_engine::{Actuator, AddressRange, Operation, Outcome, PAGE_SIZE, Refusal, TargetId};
+
+use super::{ActOptions, ProcessActuator, add};
+use crate::probe::{PhysicalProbe, ProbeError};
+use crate::process::Process;
+
+/// Carries out operations whose addresses are physical.
+pub struct PhysicalActuator {
+    hands: ProcessActuator,
+    map: PhysicalProbe,
+    /// Processes that `hands` holds, by number.
+    held: BTreeMap<TargetId, u32>,
+}
+
+impl PhysicalActuator {
+    /// An actuator for all memory that processes map.
+    pub fn new(options: ActOptions) -> Result<Self, ProbeError> {
+        Ok(Self {
+            hands: ProcessActuator::new(options)?,
+            map: PhysicalProbe::without_map()?,
+            held: BTreeMap::new(),
+        })
+    }
+
+    /// Holds the processes that the map knows, and no others.
+    fn follow(&mut self) -> Result<(), ProbeError> {
+        let now: BTreeMap<TargetId, u32> = self.map.processes().collect();
+        for target in self.held.keys().filter(|held| !now.contains_key(held)) {
+            self.hands.remove(*target);
+        }
+        for (target, pid) in now.iter().filter(|(t, _)| !self.held.contains_key(t)) {
+            // It may end at any time, which its operations will tell.
+            if let Ok(process) = Process::open(*pid) {
+                self.hands.add(*target, process).ok();
+            }
+        }
+        self.held = now;
+        Ok(())
+    }
+}
+
+/// Whose page maps which part of an operation's range.
+struct Part {
+    operation: usize,
+    target: TargetId,
+    range: AddressRange,
+}
+
+impl Actuator for PhysicalActuator {
+    type Error = ProbeError;
+
+    fn lacks(&self, action: Action) -> Option<String> {
+        self.hands.lacks(action)
+    }
+
+    fn act(
+        &mut self,
+        operations: &[Operation],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), ProbeError> {
+        outcomes.clear();
+        outcomes.resize(operations.len(), Outcome::default());
+        let mut sorted: Vec<(AddressRange, usize)> = operations
+            .iter()
+            .enumerate()
+            .map(|(i, operation)| (operation.range, i))
+            .collect();
+        sorted.sort_unstable();
+        let mut parts: Vec<Part> = Vec::new();
+        self.map.each_mapped_frame(|target, address, frame| {
+            let physical = frame * PAGE_SIZE;
+            let at = sorted.partition_point(|(range, _)| range.end <= physical);
+            let Some((range, operation)) = sorted.get(at).filter(|(r, _)| r.start <= physical)
+            else {
+                return;
+            };
+            debug_assert!(range.contains(physical), "just found");
+            let page = AddressRange::new(address, address + PAGE_SIZE);
+            match parts.last_mut() {
+                Some(last)
+                    if (last.operation, last.target, last.range.end)
+                        == (*operation, target, page.start) =>
+                {
+                    last.range.end = page.end;
+                }
+                _ => parts.push(Part {
+                    operation: *operation,
+                    target,
+                    range: page,
+                }),
+            }
+        })?;
+        self.follow()?;
+        // As the process actuator batches: by scheme, then process.
+        parts.sort_by_key(|part| (operations[part.operation].scheme, part.target));
+        let virtual_operations: Vec<Operation> = parts
+            .iter()
+            .map(|part| Operation {
+                target: part.target,
+                range: part.range,
+                ..operations[part.operation].clone()
+            })
+            .collect();
+        let mut virtual_outcomes = Vec::new();
+        self.hands
+            .act(&virtual_operations, &mut virtual_outcomes)?;
+        let mut mapped = vec![0; operations.len()];
+        for (part, outcome) in parts.iter().zip(virtual_outcomes) {
+            mapped[part.operation] += part.range.len();
+            add(&mut outcomes[part.operation], outcome);
+        }
+        for ((operation, outcome), mapped) in operations.iter().zip(outcomes).zip(mapped) {
+            // A frame may be mapped several times; then it was refused as shared, each time.
+            let unmapped = operation.range.len().saturating_sub(mapped);
+            if unmapped > 0 {
+                *outcome.refused.entry(Refusal::NotPresent).or_default() += unmapped;
+            }
+        }
+        Ok(())
+    }
+}
