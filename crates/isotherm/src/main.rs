@@ -1,5 +1,6 @@
 //! The `isotherm` command: one file per subcommand under [`cmd`].
 
+mod acting;
 mod cmd;
 mod progress;
 mod recorder;
@@ -22,6 +23,9 @@ struct Cli {
 enum Command {
     Doctor(cmd::doctor::Args),
     Record(cmd::record::Args),
+    Run(cmd::run::Args),
+    Check(cmd::check::Args),
+    Swap(cmd::swap::Args),
     Report(cmd::report::Args),
     Top(cmd::top::Args),
     Convert(cmd::convert::Args),
@@ -40,6 +44,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Record(args) => cmd::record::run(&args),
+        Command::Run(args) => cmd::run::run(args),
+        Command::Check(args) => cmd::check::run(&args),
+        Command::Swap(args) => cmd::swap::run(&args),
         Command::Report(args) => cmd::report::run(args),
         Command::Top(args) => cmd::top::run(&args),
         Command::Convert(args) => cmd::convert::run(&args),

@@ -9,16 +9,17 @@ mod system;
 
 use anyhow::Context;
 use isotherm_engine::scheme::{Action, SchemeEngine, Stats};
-use isotherm_engine::{Actuator, AddressRange, Nanos, Operation, Outcome, Snapshot, TargetId};
+use isotherm_engine::{Actuator, Nanos, Operation, Outcome, Refusal, Snapshot};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_record::{ActionSample, GuardSample, Item};
 
 use crate::recorder::Session;
+use crate::units::format_bytes;
 use guard::Watch;
 use system::System;
 
 pub(crate) use guard::GuardArgs;
-pub(crate) use setup::{SchemeArgs, Setup};
+pub(crate) use setup::{SchemeArgs, Setup, lacking};
 
 /// Operations are carried out in groups of about this many bytes, between which the guard's allowance
 /// and the user's wish to stop are looked at.
@@ -54,6 +55,64 @@ pub(crate) struct SchemeSummary {
     pub(crate) action: Action,
     #[serde(flatten)]
     pub(crate) stats: Stats,
+}
+
+impl ActingSummary {
+    /// For people: a line for each scheme.
+    pub(crate) fn text(&self) -> String {
+        let done = if self.dry_run { "would be" } else { "were" };
+        let mut lines: Vec<String> = self
+            .schemes
+            .iter()
+            .enumerate()
+            .map(|(i, scheme)| {
+                let refused: Vec<String> = scheme
+                    .stats
+                    .refused
+                    .iter()
+                    .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), words(*why)))
+                    .collect();
+                let refused = if refused.is_empty() {
+                    String::new()
+                } else {
+                    format!("; not: {}", refused.join(", "))
+                };
+                format!(
+                    "scheme {i}, {}: {} of {} tried {done} acted on{refused}",
+                    scheme.action,
+                    format_bytes(scheme.stats.sz_applied),
+                    format_bytes(scheme.stats.sz_tried),
+                )
+            })
+            .collect();
+        if self.guard_stops > 0 {
+            lines.push(format!(
+                "the guard stopped the schemes {} times",
+                self.guard_stops
+            ));
+        }
+        lines.join("\n")
+    }
+}
+
+/// A reason, as the end of a sentence.
+fn words(why: Refusal) -> &'static str {
+    match why {
+        Refusal::NoSwap => "for want of swap",
+        Refusal::SwapFull => "as swap is full",
+        Refusal::Shared => "shared with other processes",
+        Refusal::Locked => "locked or special",
+        Refusal::NotOurFile => "of files that are not ours",
+        Refusal::Unmapped => "not mapped",
+        Refusal::NotPresent => "not in memory, or as wanted already",
+        Refusal::Kept => "touched meanwhile, or kept by the kernel",
+        Refusal::Sparse => "in blocks too sparse for huge pages",
+        Refusal::NoRoom => "for want of room",
+        Refusal::Exited => "of targets that ended",
+        Refusal::Unsupported => "that this machine cannot act on",
+        Refusal::Denied => "not permitted",
+        Refusal::Other => "for other reasons",
+    }
 }
 
 impl Acting {
@@ -164,7 +223,9 @@ impl Acting {
         while !rest.is_empty() {
             let (group, after) = rest.split_at(group_length(rest));
             let allowed = self.guard.allowance().unwrap_or(u64::MAX);
-            let harmless = group.iter().all(|operation| operation.action == Action::Stat);
+            let harmless = group
+                .iter()
+                .all(|operation| operation.action == Action::Stat);
             if (allowed == 0 && !harmless) || session.is_stopped() {
                 break;
             }
@@ -228,4 +289,3 @@ fn samples(now: Nanos, done: &[Operation], outcomes: &[Outcome], dry_run: bool) 
     }
     samples.into_iter().map(Item::Action).collect()
 }
-

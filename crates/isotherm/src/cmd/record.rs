@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_engine::{Cost, Nanos, Snapshot};
 use isotherm_record::{Item, Writer};
 
+use crate::acting::{Acting, ActingSummary, Setup};
 use crate::recorder::{MonitorArgs, Session, Step, TargetArgs};
 use crate::units::{format_bytes, parse_duration};
 
@@ -74,49 +75,112 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn record(args: &Args, file: File, path: &std::path::Path) -> anyhow::Result<ExitCode> {
-    let mut session = Session::start(&args.targets, &args.how)?;
-    let started = session.now();
-    let mut recording = match begin(&mut session, file, path) {
-        Ok(recording) => recording,
-        Err(error) => {
+    let watch = Watch {
+        targets: &args.targets,
+        how: &args.how,
+        duration: args.duration,
+        quiet: args.quiet,
+        json: args.json,
+    };
+    watch.run(Some((file, path)), None)
+}
+
+/// What to watch, how and for how long; with schemes to act by, `isotherm run`.
+pub(super) struct Watch<'a> {
+    pub(super) targets: &'a TargetArgs,
+    pub(super) how: &'a MonitorArgs,
+    pub(super) duration: Option<Nanos>,
+    pub(super) quiet: bool,
+    pub(super) json: bool,
+}
+
+impl Watch<'_> {
+    pub(super) fn run(
+        &self,
+        output: Option<(File, &std::path::Path)>,
+        setup: Option<&Setup>,
+    ) -> anyhow::Result<ExitCode> {
+        let mut session = Session::start(self.targets, self.how)?;
+        let started = session.now();
+        let path = output.as_ref().map(|(_, path)| *path);
+        let began = begin(&mut session, output, setup);
+        let (mut recording, mut acting) = match began {
+            Ok(began) => began,
+            Err(error) => {
+                wait_unrecorded(&mut session, &error);
+                return Err(error);
+            }
+        };
+        let ends_at = self
+            .duration
+            .map_or(Nanos(u64::MAX), |duration| started + duration);
+        let bar = self.progress_bar();
+        let result = recording.run(&mut session, acting.as_mut(), ends_at, &bar);
+        let elapsed = session.now().since(started);
+        bar.finish_and_clear();
+        let written = recording.end(&mut session, &result);
+        if let Err(error) = result.and(written) {
             wait_unrecorded(&mut session, &error);
             return Err(error);
         }
-    };
-    let ends_at = args
-        .duration
-        .map_or(Nanos(u64::MAX), |duration| started + duration);
-    let bar = progress_bar(args);
-    let result = recording.run(&mut session, ends_at, &bar);
-    let elapsed = session.now().since(started);
-    bar.finish_and_clear();
-    let written = recording.end(&mut session, &result);
-    if let Err(error) = result.and(written) {
-        wait_unrecorded(&mut session, &error);
-        return Err(error);
+        let code = wait_for(session.take_child(), session.is_stopped());
+        let acted = acting.as_ref().map(Acting::summary);
+        let summary = recording.summary(&session, elapsed, path, acted);
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&summary)?);
+        } else if !self.quiet {
+            eprintln!("{}", summary.text());
+        }
+        Ok(code)
     }
-    let code = wait_for(session.take_child(), session.is_stopped());
-    let summary = recording.summary(&session, elapsed, path);
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&summary)?);
-    } else if !args.quiet {
-        eprintln!("{}", summary.text());
+
+    fn progress_bar(&self) -> ProgressBar {
+        if self.quiet || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let (bar, template) = match self.duration {
+            Some(duration) => (
+                ProgressBar::new(duration.0 / 1_000_000),
+                "[{elapsed_precise}] {bar:24.cyan/blue} {msg}",
+            ),
+            None => (
+                ProgressBar::new_spinner(),
+                "[{elapsed_precise}] {spinner} {msg}",
+            ),
+        };
+        bar.set_style(ProgressStyle::with_template(template).expect("a template of ours"));
+        bar
     }
-    Ok(code)
 }
 
 /// Takes the first look, which fails if a target can't be watched, and only then starts the file anew.
-fn begin(session: &mut Session, file: File, path: &std::path::Path) -> anyhow::Result<Recording> {
+fn begin(
+    session: &mut Session,
+    output: Option<(File, &std::path::Path)>,
+    setup: Option<&Setup>,
+) -> anyhow::Result<(Recording, Option<Acting>)> {
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
+    let mut acting = setup.map(|setup| Acting::new(setup, session)).transpose()?;
+    if let Some(acting) = &mut acting {
+        acting.step(session, &mut items)?;
+    }
+    let Some((file, path)) = output else {
+        let recording = Recording {
+            items,
+            ..Recording::default()
+        };
+        return Ok((recording, acting));
+    };
     if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
         file.set_len(0)
             .with_context(|| format!("cannot empty {}", path.display()))?;
     }
-    Ok(Recording {
+    let recording = Recording {
         items,
         ..Recording::new(session, file, path)?
-    })
+    };
+    Ok((recording, acting))
 }
 
 /// Waits for the command, which is not to suffer from the end of its recording.
@@ -132,6 +196,7 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
 }
 
 /// What is seen on the way to the file.
+#[derive(Default)]
 struct Recording {
     writer: Option<Writer<BufWriter<File>>>,
     path: PathBuf,
@@ -165,6 +230,7 @@ impl Recording {
     fn run(
         &mut self,
         session: &mut Session,
+        mut acting: Option<&mut Acting>,
         ends_at: Nanos,
         bar: &ProgressBar,
     ) -> anyhow::Result<()> {
@@ -172,6 +238,9 @@ impl Recording {
         let mut next_look = started;
         loop {
             let step = session.step(ends_at, &mut self.items)?;
+            if let Some(acting) = &mut acting {
+                acting.step(session, &mut self.items)?;
+            }
             self.write_items()?;
             let now = session.now();
             if now >= next_look {
@@ -260,11 +329,17 @@ impl Recording {
         }))
     }
 
-    fn summary(&self, session: &Session, elapsed: Nanos, path: &std::path::Path) -> Summary {
+    fn summary(
+        &self,
+        session: &Session,
+        elapsed: Nanos,
+        path: Option<&std::path::Path>,
+        acted: Option<ActingSummary>,
+    ) -> Summary {
         let (cost, peak_rss) = session.cost();
         let total = self.total();
         Summary {
-            file: path.display().to_string(),
+            file: path.map(|path| path.display().to_string()),
             seconds: elapsed.as_secs_f64(),
             snapshots: self.nr_snapshots,
             regions: total.nr_regions,
@@ -290,6 +365,7 @@ impl Recording {
             refused: cost.refused,
             monitor_peak_rss_bytes: peak_rss,
             method: session.summary(),
+            acted,
         }
     }
 }
@@ -329,7 +405,7 @@ impl View {
 /// What a recording came to. Percentages are of one CPU.
 #[derive(serde::Serialize)]
 struct Summary {
-    file: String,
+    file: Option<String>,
     seconds: f64,
     snapshots: u64,
     regions: usize,
@@ -343,6 +419,8 @@ struct Summary {
     refused: u64,
     monitor_peak_rss_bytes: u64,
     method: Option<String>,
+    #[serde(flatten)]
+    acted: Option<ActingSummary>,
 }
 
 impl Summary {
@@ -356,10 +434,17 @@ impl Summary {
             .method
             .as_ref()
             .map_or_else(String::new, |text| format!("\n{text}"));
+        let acted = self
+            .acted
+            .as_ref()
+            .map_or_else(String::new, |acted| format!("\n{}", acted.text()));
+        let wrote = self
+            .file
+            .as_ref()
+            .map_or_else(String::new, |file| format!("\nwrote {file}"));
         format!(
             "recorded {:.1} s in {} snapshots: {} watched, {} accessed in the last{unknown}\n\
-             watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}\n\
-             wrote {}",
+             watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}{acted}{wrote}",
             self.seconds,
             self.snapshots,
             format_bytes(self.monitored_bytes),
@@ -369,31 +454,12 @@ impl Summary {
             self.clears,
             self.refused,
             format_bytes(self.monitor_peak_rss_bytes),
-            self.file,
         )
     }
 }
 
 fn cpu_share(cost: Cost, elapsed: Nanos) -> f64 {
     100.0 * (cost.monitor_cpu + cost.induced_cpu).as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
-}
-
-fn progress_bar(args: &Args) -> ProgressBar {
-    if args.quiet || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let (bar, template) = match args.duration {
-        Some(duration) => (
-            ProgressBar::new(duration.0 / 1_000_000),
-            "[{elapsed_precise}] {bar:24.cyan/blue} {msg}",
-        ),
-        None => (
-            ProgressBar::new_spinner(),
-            "[{elapsed_precise}] {spinner} {msg}",
-        ),
-    };
-    bar.set_style(ProgressStyle::with_template(template).expect("a template of ours"));
-    bar
 }
 
 /// Waits for the command, passing a request to stop on, and turns how it ended into our exit code.

@@ -12,7 +12,7 @@ mod simulated;
 mod tables;
 mod targets;
 
-pub(crate) use options::{CommandOutput, MonitorArgs, TargetArgs};
+pub(crate) use options::{CommandOutput, Improvement, MonitorArgs, TargetArgs};
 pub(crate) use session::{Session, Step};
 
 use isotherm_engine::{Cost, Intervals, Nanos};
@@ -33,6 +33,15 @@ pub(crate) trait Monitor {
 
     /// A process has ended at `now`, perhaps a target: the next step is to find out.
     fn look_for_ends(&mut self, _now: Nanos) {}
+
+    /// Memory was acted on at `now`: its age counts anew.
+    fn reset_age(
+        &mut self,
+        _target: isotherm_engine::TargetId,
+        _range: isotherm_engine::AddressRange,
+        _now: Nanos,
+    ) {
+    }
 
     /// What watching has cost so far.
     fn cost(&self) -> Cost;

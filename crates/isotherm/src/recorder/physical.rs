@@ -119,6 +119,10 @@ impl Monitor for Physical {
         Ok(Ok(plan.next_tick))
     }
 
+    fn reset_age(&mut self, target: TargetId, range: AddressRange, _now: Nanos) {
+        self.engine.reset_age(target, range);
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

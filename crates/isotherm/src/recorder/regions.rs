@@ -127,6 +127,10 @@ impl Monitor for Regions {
         self.layouts_wanted = true;
     }
 
+    fn reset_age(&mut self, target: TargetId, range: AddressRange, _now: Nanos) {
+        self.engine.reset_age(target, range);
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

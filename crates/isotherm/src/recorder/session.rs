@@ -3,9 +3,10 @@
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
-use isotherm_engine::{Cost, Nanos, TargetId};
+use isotherm_engine::{AddressRange, Cost, Nanos, TargetId};
 use isotherm_linux::clock::Clock;
 use isotherm_linux::probe::PageTableProbe;
+use isotherm_linux::process::Process;
 use isotherm_linux::{cgroup, host, node};
 use isotherm_record::{Header, Item, TargetExit};
 
@@ -48,6 +49,7 @@ pub(crate) struct Session {
     is_over: bool,
     header: Header,
     first_cost: Option<Cost>,
+    knows_every_page: bool,
 }
 
 impl Session {
@@ -78,6 +80,9 @@ impl Session {
             is_over: false,
             header,
             first_cost: None,
+            knows_every_page: !targets.physical
+                && !targets.simulated
+                && matches!(how.method(), Ok(Method::Tables(_))),
         })
     }
 
@@ -89,6 +94,28 @@ impl Session {
     /// The time by the session's clock.
     pub(crate) fn now(&self) -> Nanos {
         self.clock.now()
+    }
+
+    /// Whether an accessed bit that is set says that the page was accessed lately.
+    pub(crate) fn knows_every_page(&self) -> bool {
+        self.knows_every_page
+    }
+
+    /// The live targets.
+    pub(crate) fn live(&self) -> Vec<(TargetId, &Process)> {
+        self.monitor.live()
+    }
+
+    /// Another hold of a live target.
+    pub(crate) fn process(&self, target: TargetId) -> Option<std::io::Result<Process>> {
+        let live = self.monitor.live();
+        let (_, process) = live.iter().find(|(id, _)| *id == target)?;
+        Some(process.try_clone())
+    }
+
+    /// Memory was acted on: its age counts anew.
+    pub(crate) fn reset_age(&mut self, target: TargetId, range: AddressRange) {
+        self.monitor.reset_age(target, range, self.clock.now());
     }
 
     /// Asks for the end, as a signal does.

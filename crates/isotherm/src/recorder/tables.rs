@@ -160,6 +160,10 @@ impl Monitor for Tables {
         self.next_update = now;
     }
 
+    fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
+        self.monitor.reset_age(target, range, now);
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

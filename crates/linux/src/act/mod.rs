@@ -113,10 +113,7 @@ impl ProcessActuator {
         };
         filter::apply(&mut self.probe, target, operations, &mut blocks)?;
         if self.options.spare_accessed && reclaims(operations[0].action) {
-            for block in &mut blocks {
-                let accessed = block.accessed;
-                block.refuse(&accessed, Refusal::Kept);
-            }
+            self.give_second_chance(target, &mut blocks)?;
         }
         match operations[0].action {
             Action::Stat => {}
@@ -136,6 +133,30 @@ impl ProcessActuator {
             .collect();
         share_time(operations, &mut outcomes, started.elapsed().into());
         Ok(outcomes)
+    }
+
+    /// Spares pages whose accessed bit is set, and clears it: either the page was touched just now, or
+    /// nobody has looked at it yet. If it is still idle the next time, its bit says so.
+    fn give_second_chance(
+        &mut self,
+        target: TargetId,
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        let mut touched: Vec<Block> = blocks
+            .iter()
+            .filter(|block| !bits::is_empty(&bits::and(&block.wanted, &block.accessed)))
+            .cloned()
+            .collect();
+        for block in &mut touched {
+            block.wanted = bits::and(&block.wanted, &block.accessed);
+        }
+        let ranges = self.wanted(target, &touched);
+        self.advise(target, &ranges, libc::MADV_COLD, &mut touched)?;
+        for block in blocks {
+            let accessed = block.accessed;
+            block.refuse(&accessed, Refusal::Kept);
+        }
+        Ok(())
     }
 
     /// The blocks in which the operations' ranges have pages; `None` if the target is gone.

@@ -33,7 +33,7 @@ impl PhysicalActuator {
     }
 
     /// Holds the processes that the map knows, and no others.
-    fn follow(&mut self) -> Result<(), ProbeError> {
+    fn follow(&mut self) {
         let now: BTreeMap<TargetId, u32> = self.map.processes().collect();
         for target in self.held.keys().filter(|held| !now.contains_key(held)) {
             self.hands.remove(*target);
@@ -45,7 +45,6 @@ impl PhysicalActuator {
             }
         }
         self.held = now;
-        Ok(())
     }
 }
 
@@ -100,7 +99,7 @@ impl Actuator for PhysicalActuator {
                 }),
             }
         })?;
-        self.follow()?;
+        self.follow();
         // As the process actuator batches: by scheme, then process.
         parts.sort_by_key(|part| (operations[part.operation].scheme, part.target));
         let virtual_operations: Vec<Operation> = parts
@@ -112,8 +111,7 @@ impl Actuator for PhysicalActuator {
             })
             .collect();
         let mut virtual_outcomes = Vec::new();
-        self.hands
-            .act(&virtual_operations, &mut virtual_outcomes)?;
+        self.hands.act(&virtual_operations, &mut virtual_outcomes)?;
         let mut mapped = vec![0; operations.len()];
         for (part, outcome) in parts.iter().zip(virtual_outcomes) {
             mapped[part.operation] += part.range.len();

@@ -1,0 +1,86 @@
+//! What goals and watermarks measure, read from this machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use isotherm_engine::scheme::{LruMemory, Metric, NodeMemory, SystemFacts};
+use isotherm_linux::{cgroup, pressure};
+
+/// Reads what is wanted, no more. What cannot be read stays unknown.
+#[derive(Default)]
+pub(super) struct System {}
+
+impl System {
+    /// The metrics in `wanted`.
+    #[expect(clippy::unused_self, reason = "control groups will be kept open here")]
+    pub(super) fn facts(&self, wanted: &[Metric]) -> SystemFacts {
+        let mut facts = SystemFacts::default();
+        for metric in wanted {
+            match metric {
+                Metric::FreeMem => {
+                    let memory = meminfo("/proc/meminfo", "");
+                    facts.free_mem_permil = memory
+                        .get("MemTotal")
+                        .zip(memory.get("MemFree"))
+                        .filter(|(total, _)| **total > 0)
+                        .map(|(total, free)| (free * 1000 / total) as u32);
+                }
+                Metric::SomeMemPsi => {
+                    facts.some_mem_psi_total_us = pressure::some_memory_us(None);
+                }
+                Metric::Node(node) => {
+                    let path = format!("/sys/devices/system/node/node{node}/meminfo");
+                    let memory = meminfo(&path, &format!("Node {node} "));
+                    if let (Some(&total), Some(&free)) =
+                        (memory.get("MemTotal"), memory.get("MemFree"))
+                    {
+                        facts.nodes.insert(*node, NodeMemory { total, free });
+                    }
+                }
+                Metric::NodeMemcg(node, path) => {
+                    if let Some(bytes) = memcg_on_node(path, *node) {
+                        facts.node_memcg_used.insert((*node, path.clone()), bytes);
+                    }
+                }
+                Metric::Lru => {
+                    let memory = meminfo("/proc/meminfo", "");
+                    facts.lru = memory
+                        .get("Active")
+                        .zip(memory.get("Inactive"))
+                        .map(|(&active, &inactive)| LruMemory { active, inactive });
+                }
+                // Would need the node of every matching page; such goals are refused at the start.
+                Metric::Eligible(..) => {}
+            }
+        }
+        facts
+    }
+}
+
+/// `Name: N kB` lines, in bytes.
+fn meminfo(path: &str, prefix: &str) -> BTreeMap<String, u64> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let (name, value) = line.strip_prefix(prefix)?.split_once(':')?;
+            let kib: u64 = value.split_whitespace().next()?.parse().ok()?;
+            Some((name.trim().to_owned(), kib << 10))
+        })
+        .collect()
+}
+
+/// What a control group has on a node: anonymous and file memory of `memory.numa_stat`.
+fn memcg_on_node(path: &str, node: u32) -> Option<u64> {
+    let group = cgroup::find(path.as_ref()).ok()?;
+    let text = fs::read_to_string(group.join("memory.numa_stat")).ok()?;
+    let of = |kind: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.split(' ').next() == Some(kind))?;
+        let field = line
+            .split(' ')
+            .find_map(|word| word.strip_prefix(&format!("N{node}=")))?;
+        field.parse::<u64>().ok()
+    };
+    Some(of("anon")? + of("file")?)
+}

@@ -1,0 +1,77 @@
+//! `isotherm run`: watches targets and acts on their memory by schemes.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use isotherm_engine::Nanos;
+
+use super::record::Watch;
+use crate::acting::{GuardArgs, SchemeArgs};
+use crate::recorder::{MonitorArgs, TargetArgs};
+use crate::units::parse_duration;
+
+/// Act on memory by its access pattern: reclaim what is cold, back what is hot with huge pages, ...
+///
+/// A guard stops the schemes when they cost the targets more than you allow. Needs root (see
+/// `isotherm doctor`). Ctrl-C ends it; a command's exit code is passed on.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm run --preset prcl --pid 1234                       page out what idled for 5 s
+  isotherm run --dry-run --preset prcl --duration 1m --pid 1234
+  isotherm run --scheme '4K max 0 0 30s max pageout' --max-slowdown 0.5% -- ./service
+  isotherm run -c kdamonds.json --max-refaults 100/s --cgroup system.slice/redis.service
+  isotherm run --preset prcl -o run.isotherm --pid 1234       and record what was done and why
+Then: isotherm report footprint run.isotherm")]
+pub(crate) struct Args {
+    /// Record what is seen and done to this file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// How long to run [default: until the targets end, or Ctrl-C]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Nanos>,
+
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Print the summary at the end as JSON on standard output
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    schemes: SchemeArgs,
+
+    #[command(flatten)]
+    guard: GuardArgs,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    how: MonitorArgs,
+}
+
+pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    let setup = args
+        .schemes
+        .resolve(&args.guard, &mut args.targets, &mut args.how)?;
+    let file = match &args.output {
+        Some(path) => {
+            let file =
+                File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+            Some((file, path.as_path()))
+        }
+        None => None,
+    };
+    let watch = Watch {
+        targets: &args.targets,
+        how: &args.how,
+        duration: args.duration,
+        quiet: args.quiet,
+        json: args.json,
+    };
+    watch.run(file, Some(&setup))
+}
