@@ -251,6 +251,8 @@ impl Segment {
             &and_not(&self.present, &before),
         );
         let (nr_watched, nr_touched) = (count(&watched), count(&touched));
+        // Pages that went away, to swap for instance, were not touched, and watch no more.
+        self.nr_armed -= count(&and_not(&self.armed, &self.present)).min(self.nr_armed);
         self.armed = and_not(&self.armed, &self.accessed);
         self.armed = and(&self.armed, &self.present);
         let spent = self.nr_armed.saturating_sub(count(&self.armed));
@@ -260,7 +262,10 @@ impl Segment {
         let lately = rate_of(nr_touched, nr_watched, elapsed, window);
         let on_average = rate_of(spent, self.nr_armed, since_armed, window);
         self.rate = lately.max(on_average);
-        if spent * 8 > self.nr_armed || self.nr_armed == 0 {
+        if self.present == [0; 8] {
+            // Nothing is there to be touched; what comes is seen to come.
+            Verdict::Keep
+        } else if spent * 8 > self.nr_armed || self.nr_armed == 0 {
             Verdict::Spent
         } else if spent > 0 && since_armed >= self.stale_after {
             Verdict::Stale
@@ -567,6 +572,25 @@ mod tests {
         let later = Nanos::from_millis(2_400);
         assert_eq!(s.look(&touched(0..0), later, window), Verdict::Keep);
         assert!(s.rate.abs() < f32::EPSILON, "idle again: {}", s.rate);
+    }
+
+    #[test]
+    fn pages_that_go_to_swap_were_not_touched_and_those_that_come_back_were() {
+        let mut s = armed_segment();
+        let window = Nanos::from_millis(20);
+        let gone = BlockFacts {
+            present: [0; 8],
+            ..touched(0..0)
+        };
+        let at = |n: u64| Nanos::from_millis(400 * n);
+        assert_eq!(s.look(&gone, at(1), window), Verdict::Keep);
+        assert!(s.rate.abs() < f32::EPSILON, "{}", s.rate);
+        let back = BlockFacts {
+            present: mask_of(0..100),
+            ..touched(0..100)
+        };
+        assert_eq!(s.look(&back, at(2), window), Verdict::Spent);
+        assert!(s.rate > 0.1, "{}", s.rate);
     }
 
     #[test]
