@@ -134,7 +134,6 @@ impl Watch {
         self.guard.status()
     }
 
-
     pub(super) fn forget(&mut self, target: TargetId) {
         self.before.remove(&target);
     }
