@@ -123,6 +123,9 @@ pub struct Operation {
     pub filters: Vec<(OpsFilter, bool, bool)>,
     /// What becomes of pages that no filter matches.
     pub pass_unmatched: bool,
+    /// The scheme is about memory that is not accessed: pages that were, since it was looked at, are
+    /// not meant.
+    pub idle_only: bool,
 }
 
 /// Why memory was not acted on.

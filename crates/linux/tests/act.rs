@@ -186,6 +186,7 @@ fn operation(action: Action, range: AddressRange) -> Operation {
         range,
         filters: Vec::new(),
         pass_unmatched: true,
+        idle_only: true,
     }
 }
 

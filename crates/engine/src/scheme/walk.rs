@@ -208,5 +208,6 @@ fn operation(
             Vec::new()
         },
         pass_unmatched: !is_asked || state.sieve.ops_pass_unmatched,
+        idle_only: state.scheme.pattern.nr_accesses.max.samples(1) <= 0.0,
     }
 }

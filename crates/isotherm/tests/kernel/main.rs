@@ -7,6 +7,7 @@
 //! they share few CPUs; limits are as wide as a busy machine needs.
 
 mod accuracy;
+mod acting;
 mod command_line;
 mod common;
 mod endings;

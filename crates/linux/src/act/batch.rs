@@ -164,6 +164,7 @@ mod tests {
             range: AddressRange::new(0, 16 * PAGE_SIZE),
             filters: Vec::new(),
             pass_unmatched: true,
+            idle_only: true,
         };
         let outcome = outcome(&operation, &mut [block]);
         assert_eq!(outcome.applied, 7 * PAGE_SIZE);

@@ -112,7 +112,8 @@ impl ProcessActuator {
             return Ok(operations.iter().map(exited).collect());
         };
         filter::apply(&mut self.probe, target, operations, &mut blocks)?;
-        if self.options.spare_accessed && reclaims(operations[0].action) {
+        if self.options.spare_accessed && operations[0].idle_only && reclaims(operations[0].action)
+        {
             self.give_second_chance(target, &mut blocks)?;
         }
         match operations[0].action {

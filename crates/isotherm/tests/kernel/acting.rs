@@ -1,0 +1,310 @@
+//! Acting on real processes: is what was asked for done, and is nothing else harmed?
+
+use std::fs;
+
+use isotherm_record::Item;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::common::{
+    Record, Running, Workload, alone, isotherm, pause, python, run, scratch, skip, static_workload,
+    until,
+};
+
+/// 128 MiB, every page with its own content, the first eighth touched all the time; prints a
+/// checksum of all of it whenever it gets SIGUSR1.
+const HOLDER: &str = r#"
+import mmap, os, signal, time, zlib
+MIB = 128
+m = mmap.mmap(-1, MIB << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for i in range(MIB):
+    m[i << 20:(i + 1) << 20] = os.urandom(4096) * 256
+for page in range(MIB * 256):
+    m[page * 4096:page * 4096 + 8] = page.to_bytes(8, "little")
+def tell(*_):
+    print("sum", zlib.crc32(m), flush=True)
+signal.signal(signal.SIGUSR1, tell)
+tell()
+print("ready", flush=True)
+while True:
+    for page in range(MIB * 256 // 8):
+        m[page * 4096 + 9] = m[page * 4096 + 9]
+    time.sleep(0.005)
+"#;
+
+struct Holder {
+    process: Running,
+    sum: String,
+}
+
+impl Holder {
+    fn start() -> Self {
+        let mut process = Running::start(&mut python(HOLDER));
+        process.line("ready");
+        let sum = process.line("sum ");
+        Self { process, sum }
+    }
+
+    fn pid(&self) -> String {
+        self.process.pid().to_string()
+    }
+
+    /// A figure of /proc/PID/status, in bytes.
+    fn status(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or_else(|| panic!("no {name} in {status}")) << 10
+    }
+
+    /// All its data is as it was.
+    fn assert_unharmed(&self) {
+        let said = |process: &Running| process.stdout().matches("sum ").count();
+        let before = said(&self.process);
+        self.process.signal(Signal::SIGUSR1);
+        until("a checksum", || {
+            (said(&self.process) > before).then_some(())
+        });
+        let output = self.process.stdout();
+        let last = output.lines().rev().find_map(|l| l.strip_prefix("sum "));
+        assert_eq!(last.map(str::trim), Some(self.sum.as_str()));
+    }
+}
+
+/// Swap for a test.
+struct Swap {
+    ours: bool,
+}
+
+impl Swap {
+    fn set_up(test: &str) -> Option<Self> {
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        if swaps.lines().count() > 1 {
+            return Some(Self { ours: false });
+        }
+        let done = run(&mut isotherm(["swap", "zram", "--size", "1G"]));
+        if done.code() != 0 {
+            skip(test, done.stderr.trim());
+            return None;
+        }
+        Some(Self { ours: true })
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        if self.ours {
+            run(&mut isotherm(["swap", "off"])).success();
+        }
+    }
+}
+
+fn act(pid: &str, flags: &[&str]) -> Value {
+    let done = run(isotherm(["run", "--json", "--pid", pid]).args(flags)).success();
+    serde_json::from_str(&done.stdout).expect("run --json prints JSON")
+}
+
+fn bytes(summary: &Value, name: &str) -> u64 {
+    summary["schemes"][0][name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {name} in {summary}"))
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn prcl_takes_back_what_is_cold_and_loses_nothing() {
+    const TEST: &str = "prcl_takes_back_what_is_cold_and_loses_nothing";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let holder = Holder::start();
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let output = path.to_str().expect("a path");
+    let flags = [
+        "--preset",
+        "prcl",
+        "--duration",
+        "14s",
+        "--no-guard",
+        "-o",
+        output,
+    ];
+    let summary = act(&holder.pid(), &flags);
+    let swapped = holder.status("VmSwap:");
+    assert!(swapped > 90 * MIB, "{} MiB: {summary}", swapped / MIB);
+    assert!(bytes(&summary, "sz_applied") >= swapped, "{summary}");
+    assert!(holder.status("VmRSS:") < 50 * MIB);
+    let record = Record::whole(&path);
+    let applied: u64 = record
+        .items
+        .iter()
+        .map(|item| match item {
+            Item::Action(action) if action.action == "pageout" && !action.dry_run => {
+                action.sz_applied
+            }
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(applied, bytes(&summary, "sz_applied"));
+    holder.assert_unharmed();
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_and_does_nothing() {
+    const TEST: &str = "a_dry_run_says_what_would_be_done_and_does_nothing";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let holder = Holder::start();
+    let summary = act(
+        &holder.pid(),
+        &["--preset", "prcl", "--duration", "12s", "--dry-run"],
+    );
+    assert_eq!(summary["dry_run"], true);
+    assert!(bytes(&summary, "sz_applied") > 80 * MIB, "{summary}");
+    assert_eq!(holder.status("VmSwap:"), 0);
+}
+
+#[test]
+fn without_swap_it_says_so_first_and_frees_nothing() {
+    const TEST: &str = "without_swap_it_says_so_first_and_frees_nothing";
+    let Some(_turn) = alone(TEST) else { return };
+    if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
+        skip(TEST, "this machine has swap of its own");
+        return;
+    }
+    let holder = Holder::start();
+    let line = ["--scheme", "4K max 0 0 1s max pageout", "--duration", "5s"];
+    let mut command = isotherm(["run", "--json", "--no-guard", "--pid", &holder.pid()]);
+    let done = run(command.args(line)).success();
+    assert!(
+        done.stderr.contains("isotherm swap zram"),
+        "{}",
+        done.stderr
+    );
+    let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert!(
+        summary["schemes"][0]["refused"]["no_swap"].as_u64() > Some(50 * MIB),
+        "{summary}"
+    );
+    assert!(holder.status("VmRSS:") > 120 * MIB);
+}
+
+/// What is killed in the middle of any action leaves the target as it was.
+#[test]
+fn killed_in_the_middle_of_an_action_it_harms_no_target() {
+    const TEST: &str = "killed_in_the_middle_of_an_action_it_harms_no_target";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let holder = Holder::start();
+    for (action, seconds) in [
+        ("pageout", 0.9),
+        ("hugepage", 1.1),
+        ("nohugepage", 1.0),
+        ("cold", 0.8),
+        ("pageout", 1.3),
+        ("collapse", 0.9),
+    ] {
+        // All memory, hot and cold, at every look.
+        let line = format!("4K max min max min max {action}");
+        let mut command = isotherm(["run", "--quiet", "--no-guard", "--pid", &holder.pid()]);
+        let recorder = Running::start(command.args(["--scheme", &line]));
+        pause(seconds);
+        recorder.signal(Signal::SIGKILL);
+        drop(recorder);
+        holder.assert_unharmed();
+    }
+}
+
+#[test]
+fn the_guard_stops_schemes_that_hurt() {
+    const TEST: &str = "the_guard_stops_schemes_that_hurt";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let workload = Workload::start(&static_workload(128, 64), &[]);
+    let directory = scratch();
+    let path = directory.path().join("record");
+    // Everything is hot, and everything is to be paged out.
+    let flags = [
+        "--scheme",
+        "4K max min max min max pageout",
+        "--max-refaults",
+        "50/s",
+        "--duration",
+        "10s",
+        "-o",
+        path.to_str().expect("a path"),
+    ];
+    let summary = act(&workload.pid().to_string(), &flags);
+    assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
+    let record = Record::whole(&path);
+    let closed = record
+        .items
+        .iter()
+        .any(|item| matches!(item, Item::Guard(guard) if !guard.status.is_open));
+    assert!(closed, "the record says when the guard closed");
+}
+
+#[test]
+fn a_target_that_ends_during_an_action_ends_the_run() {
+    const TEST: &str = "a_target_that_ends_during_an_action_ends_the_run";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let holder = Holder::start();
+    let mut command = isotherm(["run", "--json", "--no-guard", "--pid", &holder.pid()]);
+    let runner = Running::start(command.args(["--scheme", "4K max min max min max pageout"]));
+    pause(1.0);
+    drop(holder);
+    let done = runner.finish();
+    assert_eq!(done.code(), 0, "{}", done.stderr);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_the_reason() {
+    let directory = scratch();
+    let file = directory.path().join("bad.json");
+    fs::write(&file, r#"{"kdamonds":[{"contexts":[{"ops":"vadr"}]}]}"#).expect("written");
+    let file = file.to_str().expect("a path");
+    for (args, expected) in [
+        (&["run", "--pid", "1"][..], "nothing to do"),
+        (
+            &["run", "--preset", "prlc", "--pid", "1"],
+            "there is no preset 'prlc'",
+        ),
+        (
+            &["run", "--preset", "lru_sort", "--pid", "1"],
+            "only the kernel's own DAMON",
+        ),
+        (
+            &["run", "--scheme", "4K max 0 0 5s max pagout", "--pid", "1"],
+            "did you mean `pageout`?",
+        ),
+        (&["run", "-c", file, "--pid", "1"], "vaddr"),
+        (
+            &["run", "-c", "/nowhere/x.yaml"],
+            "cannot read /nowhere/x.yaml",
+        ),
+        (
+            &["run", "--preset", "prcl", "--pages", "--pid", "1"],
+            "--pages only records",
+        ),
+        (&["swap", "zram", "--size", "1K"], "at least 1 MiB"),
+    ] {
+        let done = run(&mut isotherm(args));
+        assert_eq!(done.code(), 2, "{args:?}: {}", done.stderr);
+        assert!(done.stderr.contains(expected), "{args:?}: {}", done.stderr);
+    }
+    let done = run(&mut isotherm(["check", file]));
+    assert_eq!(done.code(), 1, "{}", done.stdout);
+    assert!(done.stdout.contains("contexts[0].ops"), "{}", done.stdout);
+}
