@@ -191,7 +191,6 @@ fn apply(
         Some(Method::Pages) => bail!("`method: pages` only records, so far"),
         Some(Method::Regions(strategy)) if strategy == Strategy::faithful() => how.faithful = true,
         Some(Method::Regions(strategy)) => how.strategy = improvements(strategy),
-        Some(Method::Tables) => {}
         // A file of damo's says how to watch, so that is how.
         None if context.own.cpu_budget.is_none() => {
             if let Some(intervals) = context.intervals {
@@ -204,7 +203,7 @@ fn apply(
                 .intervals_goal
                 .map(|goal| f64::from(goal.access_bp) / 10_000.0);
         }
-        None => {}
+        Some(Method::Tables) | None => {}
     }
     if how.regions.is_none() {
         how.regions = context
@@ -253,7 +252,7 @@ pub(crate) fn lacking(schemes: &[Scheme], physical: bool) -> Vec<String> {
                 lacks(format!(
                     "this is Linux {}; MADV_COLLAPSE came with 6.1",
                     host::kernel_release()
-                ))
+                ));
             }
             Action::MigrateHot | Action::MigrateCold if node::count() < 2 => {
                 lacks("this machine has one memory node; there is nowhere to migrate to".into());

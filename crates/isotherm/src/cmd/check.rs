@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use isotherm_config::{Configuration, Format, Operations, Problem, Severity};
+use isotherm_config::{Configuration, Format, Operations, Problem, Problems, Severity};
 use serde::Serialize;
 
 use crate::acting::lacking;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let bytes = std::fs::read(&args.file).with_context(|| format!("cannot read {name}"))?;
     let loaded = isotherm_config::text_of(&bytes)
         .map_err(|problem| vec![problem])
-        .and_then(|text| isotherm_config::load(text, Format::Detect).map_err(|p| p.into_vec()));
+        .and_then(|text| isotherm_config::load(text, Format::Detect).map_err(Problems::into_vec));
     let (configuration, problems) = match loaded {
         Ok(configuration) => (configuration.clone(), configuration.warnings),
         Err(problems) => (Configuration::default(), problems),
