@@ -1,5 +1,6 @@
 //! A recording session: starts what was asked for, and yields items until it is over.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -44,6 +45,10 @@ pub(crate) struct Session {
     /// The record says how the command ended.
     child_end_told: bool,
     signals: Signals,
+    /// SIGHUP asks for something else than the end.
+    outlives_hang_up: bool,
+    /// What else ends a sleep, when it is readable.
+    wakes: Option<OwnedFd>,
     wake_at: Nanos,
     /// All targets are gone.
     is_over: bool,
@@ -76,6 +81,8 @@ impl Session {
             child,
             child_end_told: false,
             signals,
+            outlives_hang_up: false,
+            wakes: None,
             wake_at: now,
             is_over: false,
             header,
@@ -120,7 +127,22 @@ impl Session {
 
     /// Asks for the end, as a signal does.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.signals.is_stopped()
+        self.signals.is_stopped() || (self.signals.is_hung_up() && !self.outlives_hang_up)
+    }
+
+    /// From now on SIGHUP is no end, but asked for by [`Session::take_hang_up`].
+    pub(crate) fn outlive_hang_up(&mut self) {
+        self.outlives_hang_up = true;
+    }
+
+    /// Whether SIGHUP has come since this was last asked.
+    pub(crate) fn take_hang_up(&self) -> bool {
+        self.signals.take_hang_up()
+    }
+
+    /// From now on a step ends early when `wakes` is readable.
+    pub(crate) fn wake_by(&mut self, wakes: OwnedFd) {
+        self.wakes = Some(wakes);
     }
 
     /// Sleeps until something is due, at most until `until`, does it, and appends what there is to
@@ -129,8 +151,9 @@ impl Session {
         if self.is_over {
             return Ok(Step::Ended);
         }
-        self.clock
-            .sleep_until(self.wake_at.min(until), self.signals.wakes());
+        let mut wakes = vec![self.signals.wakes()];
+        wakes.extend(self.wakes.as_ref().map(AsFd::as_fd));
+        self.clock.sleep_until(self.wake_at.min(until), &wakes);
         if self.is_stopped() {
             return Ok(Step::Stopped);
         }

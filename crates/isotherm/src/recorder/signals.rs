@@ -13,6 +13,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 /// What signals have asked for.
 pub(super) struct Signals {
     stop: Arc<AtomicBool>,
+    hang_up: Arc<AtomicBool>,
     child_ended: Arc<AtomicBool>,
     wakes: UnixStream,
 }
@@ -21,6 +22,7 @@ impl Signals {
     /// Watches from now on.
     pub(super) fn watch() -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        let hang_up = Arc::new(AtomicBool::new(false));
         let child_ended = Arc::new(AtomicBool::new(false));
         let (wakes, end) = UnixStream::pair().context("cannot make a pipe for signals")?;
         wakes
@@ -29,7 +31,7 @@ impl Signals {
         for (signal, flag) in [
             (SIGINT, &stop),
             (SIGTERM, &stop),
-            (SIGHUP, &stop),
+            (SIGHUP, &hang_up),
             (SIGCHLD, &child_ended),
         ] {
             // In this order: whoever is woken finds the flag set.
@@ -39,6 +41,7 @@ impl Signals {
         }
         Ok(Self {
             stop,
+            hang_up,
             child_ended,
             wakes,
         })
@@ -47,6 +50,16 @@ impl Signals {
     /// Whether the end was asked for.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether the terminal hung up, or somebody sent that signal.
+    pub(super) fn is_hung_up(&self) -> bool {
+        self.hang_up.load(Ordering::Relaxed)
+    }
+
+    /// The same, once.
+    pub(super) fn take_hang_up(&self) -> bool {
+        self.hang_up.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a child of ours has ended since this was last asked.
