@@ -4,6 +4,10 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
+
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How a lock was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +20,7 @@ pub(crate) enum Lock {
 
 /// Locks the file, or says who has it locked, as far as known.
 pub(crate) fn lock(path: &Path, how: Lock) -> io::Result<Result<File, Option<u32>>> {
+    let mut nr_tries = 0;
     loop {
         let mut file = OpenOptions::new()
             .read(true)
@@ -31,6 +36,12 @@ pub(crate) fn lock(path: &Path, how: Lock) -> io::Result<Result<File, Option<u32
         };
         match locked {
             Ok(()) => {}
+            // Somebody may just be looking whether it is in use.
+            Err(TryLockError::WouldBlock) if nr_tries < TRIES => {
+                nr_tries += 1;
+                std::thread::sleep(PAUSE);
+                continue;
+            }
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
                 file.take(32).read_to_string(&mut text).ok();

@@ -94,7 +94,8 @@ pub(super) fn text(status: &Value) -> String {
         ));
     }
     for (i, scheme) in list(&status["schemes"]).iter().enumerate() {
-        lines.push(scheme_line(i, scheme));
+        let is_dry = status["dry_run"] == true;
+        lines.push(scheme_line(i, scheme, is_dry));
     }
     lines.push(guard_line(status));
     let monitor = &status["monitor"];
@@ -115,10 +116,12 @@ fn head(status: &Value) -> String {
         format_duration(uptime),
     );
     if let Some(config) = status["config"].as_str() {
-        head += &format!(", by {config}");
+        head.push_str(", by ");
+        head.push_str(config);
     }
     if let Some(by) = status["tuned"]["by"].as_str() {
-        head += &format!(", tuned by {by}");
+        head.push_str(", tuned by ");
+        head.push_str(by);
     }
     if status["dry_run"] == true {
         head += "; a dry run: nothing is acted on";
@@ -140,7 +143,7 @@ fn view(view: &Value) -> String {
     )
 }
 
-fn scheme_line(i: usize, scheme: &Value) -> String {
+fn scheme_line(i: usize, scheme: &Value, is_dry: bool) -> String {
     let stats = &scheme["stats"];
     let state = match (&scheme["is_finished"], &scheme["is_active"]) {
         (Value::Bool(true), _) => " (finished)",
@@ -162,13 +165,14 @@ fn scheme_line(i: usize, scheme: &Value) -> String {
         .flatten()
         .map(|(why, amount)| format!("{} {}", bytes(amount), why.replace('_', " ")))
         .collect();
+    let done = if is_dry { "would be" } else { "were" };
     let refused = if refused.is_empty() {
         String::new()
     } else {
         format!("; refused: {}", refused.join(", "))
     };
     format!(
-        "scheme {i}, {}{state}: {} of {} tried applied{quota}{refused}",
+        "scheme {i}, {}{state}: {} of {} tried {done} acted on{quota}{refused}",
         scheme["action"].as_str().unwrap_or("?"),
         bytes(&stats["sz_applied"]),
         bytes(&stats["sz_tried"]),

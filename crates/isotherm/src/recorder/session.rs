@@ -45,8 +45,6 @@ pub(crate) struct Session {
     /// The record says how the command ended.
     child_end_told: bool,
     signals: Signals,
-    /// SIGHUP asks for something else than the end.
-    outlives_hang_up: bool,
     /// What else ends a sleep, when it is readable.
     wakes: Option<OwnedFd>,
     wake_at: Nanos,
@@ -81,7 +79,6 @@ impl Session {
             child,
             child_end_told: false,
             signals,
-            outlives_hang_up: false,
             wakes: None,
             wake_at: now,
             is_over: false,
@@ -127,12 +124,12 @@ impl Session {
 
     /// Asks for the end, as a signal does.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.signals.is_stopped() || (self.signals.is_hung_up() && !self.outlives_hang_up)
+        self.signals.is_stopped()
     }
 
     /// From now on SIGHUP is no end, but asked for by [`Session::take_hang_up`].
     pub(crate) fn outlive_hang_up(&mut self) {
-        self.outlives_hang_up = true;
+        self.signals.outlive_hang_up();
     }
 
     /// Whether SIGHUP has come since this was last asked.

@@ -15,6 +15,8 @@ pub(super) struct Signals {
     stop: Arc<AtomicBool>,
     hang_up: Arc<AtomicBool>,
     child_ended: Arc<AtomicBool>,
+    /// SIGHUP asks for something else than the end.
+    outlives_hang_up: bool,
     wakes: UnixStream,
 }
 
@@ -43,21 +45,23 @@ impl Signals {
             stop,
             hang_up,
             child_ended,
+            outlives_hang_up: false,
             wakes,
         })
     }
 
     /// Whether the end was asked for.
     pub(super) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        let is_hung_up = || self.hang_up.load(Ordering::Relaxed);
+        self.stop.load(Ordering::Relaxed) || (!self.outlives_hang_up && is_hung_up())
     }
 
-    /// Whether the terminal hung up, or somebody sent that signal.
-    pub(super) fn is_hung_up(&self) -> bool {
-        self.hang_up.load(Ordering::Relaxed)
+    /// From now on SIGHUP is no end.
+    pub(super) fn outlive_hang_up(&mut self) {
+        self.outlives_hang_up = true;
     }
 
-    /// The same, once.
+    /// Whether SIGHUP has come since this was last asked.
     pub(super) fn take_hang_up(&self) -> bool {
         self.hang_up.swap(false, Ordering::Relaxed)
     }

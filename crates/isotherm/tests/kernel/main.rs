@@ -9,6 +9,7 @@
 mod accuracy;
 mod command_line;
 mod common;
+mod daemon;
 mod endings;
 mod groups;
 mod harmless;
