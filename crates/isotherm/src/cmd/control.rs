@@ -48,7 +48,7 @@ pub(crate) struct TuneArgs {
 
 /// Let the daemon act no more until `isotherm resume`. It goes on watching.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm pause")]
+#[command(after_help = "Example:\n  isotherm pause --socket /run/isotherm/redis.sock")]
 pub(crate) struct PauseArgs {
     #[command(flatten)]
     at: Where,
@@ -56,7 +56,7 @@ pub(crate) struct PauseArgs {
 
 /// Let the daemon act again after `isotherm pause`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm resume")]
+#[command(after_help = "Example:\n  isotherm resume --socket /run/isotherm/redis.sock")]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
     at: Where,
@@ -64,7 +64,7 @@ pub(crate) struct ResumeArgs {
 
 /// End the daemon. What was paged out stays so until it is touched.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm stop")]
+#[command(after_help = "Example:\n  isotherm stop --socket /run/isotherm/redis.sock")]
 pub(crate) struct StopArgs {
     #[command(flatten)]
     at: Where,
