@@ -35,11 +35,13 @@ lint: build-deps ## Formatting, clippy, and the rules of the house (xtask tidy).
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) run -q -p xtask -- tidy
 
-install: build ## Install the command and its completions under PREFIX (/usr/local).
+install: build ## Install the command, its completions and its systemd unit under PREFIX (/usr/local).
 	install -Dm755 target/release/isotherm $(DESTDIR)$(PREFIX)/bin/isotherm
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	target/release/isotherm completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/isotherm
 	target/release/isotherm completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_isotherm
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/isotherm.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/isotherm.service
 
 clean: ## Remove what was built.
 	$(CARGO) clean

@@ -2,6 +2,8 @@
 
 mod acting;
 mod cmd;
+mod daemon;
+mod lock;
 mod progress;
 mod recorder;
 mod units;
@@ -24,6 +26,12 @@ enum Command {
     Doctor(cmd::doctor::Args),
     Record(cmd::record::Args),
     Run(cmd::run::Args),
+    Start(cmd::start::Args),
+    Status(cmd::control::StatusArgs),
+    Tune(cmd::control::TuneArgs),
+    Pause(cmd::control::PauseArgs),
+    Resume(cmd::control::ResumeArgs),
+    Stop(cmd::control::StopArgs),
     Check(cmd::check::Args),
     Swap(cmd::swap::Args),
     Report(cmd::report::Args),
@@ -45,6 +53,12 @@ fn main() -> ExitCode {
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Record(args) => cmd::record::run(&args),
         Command::Run(args) => cmd::run::run(args),
+        Command::Start(args) => cmd::start::run(args),
+        Command::Status(args) => cmd::control::status(&args),
+        Command::Tune(args) => cmd::control::tune(&args),
+        Command::Pause(args) => cmd::control::pause(&args),
+        Command::Resume(args) => cmd::control::resume(&args),
+        Command::Stop(args) => cmd::control::stop(&args),
         Command::Check(args) => cmd::check::run(&args),
         Command::Swap(args) => cmd::swap::run(&args),
         Command::Report(args) => cmd::report::run(args),

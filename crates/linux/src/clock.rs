@@ -30,20 +30,24 @@ impl Clock {
         Nanos(self.offset + read(libc::CLOCK_MONOTONIC).0)
     }
 
-    /// Sleeps until then, or until `wakes` is readable.
-    pub fn sleep_until(self, time: Nanos, wakes: BorrowedFd<'_>) {
+    /// Sleeps until then, or until one of `wakes` is readable.
+    pub fn sleep_until(self, time: Nanos, wakes: &[BorrowedFd<'_>]) {
         let left = time.since(self.now()).0;
         let timeout = libc::timespec {
             tv_sec: (left / 1_000_000_000) as libc::time_t,
             tv_nsec: (left % 1_000_000_000) as libc::c_long,
         };
-        let mut poll = libc::pollfd {
-            fd: wakes.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one valid pollfd, a valid time, and no signal mask.
-        unsafe { libc::ppoll(&raw mut poll, 1, &raw const timeout, std::ptr::null()) };
+        let mut polls: Vec<libc::pollfd> = wakes
+            .iter()
+            .map(|wake| libc::pollfd {
+                fd: wake.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            })
+            .collect();
+        let nr = polls.len() as libc::nfds_t;
+        // SAFETY: `nr` valid pollfds, a valid time, and no signal mask.
+        unsafe { libc::ppoll(polls.as_mut_ptr(), nr, &raw const timeout, std::ptr::null()) };
     }
 }
 

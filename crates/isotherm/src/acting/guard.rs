@@ -1,7 +1,7 @@
 //! The guard's eyes: refaults, pressure and the targets' own speed, once a second.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, GuardStatus};
@@ -79,9 +79,20 @@ impl GuardArgs {
     }
 }
 
+/// Refuses limits on what this kernel does not tell.
+fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> {
+    ensure!(
+        limits.max_psi.is_none() || pressure::some_memory_us(group).is_some(),
+        "--max-psi: this kernel does not tell memory pressure (CONFIG_PSI=y, and psi=1 on its \
+         command line, would enable it); --max-refaults and --max-slowdown work without"
+    );
+    Ok(())
+}
+
 /// The guard and what it looks at.
 pub(super) struct Watch {
     guard: Guard,
+    limits: GuardLimits,
     needs_psi: bool,
     group: Option<PathBuf>,
     refault_cost: Option<Nanos>,
@@ -96,13 +107,7 @@ impl Watch {
     pub(super) fn new(setup: &Setup) -> anyhow::Result<Self> {
         let limits = setup.limits;
         let group = setup.cgroup.as_deref().map(cgroup::find).transpose()?;
-        if limits.max_psi.is_some() {
-            ensure!(
-                pressure::some_memory_us(group.as_deref()).is_some(),
-                "--max-psi: this kernel does not tell memory pressure (CONFIG_PSI=y, and psi=1 on its \
-                 command line, would enable it); --max-refaults and --max-slowdown work without"
-            );
-        }
+        can_be_kept(limits, group.as_deref())?;
         let progress = setup
             .progress_cmd
             .as_deref()
@@ -110,6 +115,7 @@ impl Watch {
             .transpose()?;
         Ok(Self {
             guard: Guard::new(limits),
+            limits,
             needs_psi: limits.max_psi.is_some(),
             group,
             refault_cost: limits.max_slowdown.and_then(|_| pressure::refault_cost()),
@@ -132,6 +138,25 @@ impl Watch {
 
     pub(super) fn status(&self) -> GuardStatus {
         self.guard.status()
+    }
+
+    pub(super) fn limits(&self) -> GuardLimits {
+        self.limits
+    }
+
+    /// Whether `limits` could be set.
+    pub(super) fn can_set(&self, limits: GuardLimits) -> anyhow::Result<()> {
+        can_be_kept(limits, self.group.as_deref())
+    }
+
+    /// Changes the limits while running; [`Watch::can_set`] says whether they can be kept.
+    pub(super) fn set_limits(&mut self, limits: GuardLimits) {
+        self.guard.set_limits(limits);
+        self.limits = limits;
+        self.needs_psi = limits.max_psi.is_some();
+        if limits.max_slowdown.is_some() && self.refault_cost.is_none() {
+            self.refault_cost = pressure::refault_cost();
+        }
     }
 
     pub(super) fn forget(&mut self, target: TargetId) {

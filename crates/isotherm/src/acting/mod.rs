@@ -2,24 +2,28 @@
 //! within what the guard allows; what came of it goes back to the schemes, to the monitor (ages) and
 //! into the record.
 
+mod beside;
+mod claims;
 mod guard;
 mod progress;
 mod setup;
 mod system;
 
 use anyhow::Context;
-use isotherm_engine::scheme::{Action, SchemeEngine, Stats};
+use isotherm_engine::guard::{GuardLimits, GuardStatus};
+use isotherm_engine::scheme::{Action, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Actuator, Nanos, Operation, Outcome, Refusal, Snapshot};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_record::{ActionSample, GuardSample, Item};
 
 use crate::recorder::Session;
 use crate::units::format_bytes;
+use claims::Claims;
 use guard::Watch;
 use system::System;
 
 pub(crate) use guard::GuardArgs;
-pub(crate) use setup::{SchemeArgs, Setup, lacking};
+pub(crate) use setup::{SchemeArgs, Setup, lacking, parse};
 
 /// Operations are carried out in groups of about this many bytes, between which the guard's allowance
 /// and the user's wish to stop are looked at.
@@ -39,6 +43,7 @@ pub(crate) struct Acting {
     hands: Hands,
     guard: Watch,
     system: System,
+    claims: Claims,
     snapshots: Vec<Snapshot>,
 }
 
@@ -55,6 +60,16 @@ pub(crate) struct SchemeSummary {
     pub(crate) action: Action,
     #[serde(flatten)]
     pub(crate) stats: Stats,
+}
+
+/// How acting stands.
+#[derive(serde::Serialize)]
+pub(crate) struct ActingStatus<'a> {
+    pub(crate) dry_run: bool,
+    pub(crate) paused: bool,
+    pub(crate) schemes: Vec<SchemeStatus<'a>>,
+    pub(crate) limits: GuardLimits,
+    pub(crate) guard: GuardStatus,
 }
 
 impl ActingSummary {
@@ -129,11 +144,20 @@ impl Acting {
         } else {
             Hands::Processes(Box::new(ProcessActuator::new(options)?))
         };
+        let claims = match hands {
+            Hands::None => Claims::none(),
+            Hands::Processes(_) => Claims::of_processes()?,
+            Hands::Physical(_) => Claims::of_the_machine()?,
+        };
+        for warning in beside::warnings(&setup.schemes) {
+            eprintln!("isotherm: {warning}");
+        }
         Ok(Self {
             schemes: SchemeEngine::new(setup.schemes.clone())?,
             hands,
             guard: Watch::new(setup)?,
             system: System::default(),
+            claims,
             snapshots: Vec::new(),
         })
     }
@@ -152,7 +176,9 @@ impl Acting {
         self.snapshots.clear();
         self.snapshots
             .extend(items.iter().filter_map(|item| match item {
-                Item::Snapshot(snapshot) => Some(snapshot.clone()),
+                Item::Snapshot(snapshot) if !self.claims.is_anothers(snapshot.target) => {
+                    Some(snapshot.clone())
+                }
                 _ => None,
             }));
         if self.snapshots.is_empty() {
@@ -183,17 +209,46 @@ impl Acting {
         }
     }
 
+    /// How it stands.
+    pub(crate) fn status(&self) -> ActingStatus<'_> {
+        ActingStatus {
+            dry_run: self.is_dry(),
+            paused: self.schemes.is_paused(),
+            schemes: self.schemes.status().collect(),
+            limits: self.guard.limits(),
+            guard: self.guard.status(),
+        }
+    }
+
+    /// Exchanges schemes and limits while running. On an error everything stays as it is.
+    pub(crate) fn tune(&mut self, schemes: Vec<Scheme>, limits: GuardLimits) -> anyhow::Result<()> {
+        self.guard.can_set(limits)?;
+        self.schemes.set_schemes(schemes)?;
+        self.guard.set_limits(limits);
+        Ok(())
+    }
+
+    /// Stops acting, or goes on.
+    pub(crate) fn set_paused(&mut self, is_paused: bool) {
+        self.schemes.set_paused(is_paused);
+    }
+
     fn is_dry(&self) -> bool {
         matches!(self.hands, Hands::None)
     }
 
-    fn follow_targets(&mut self, session: &Session, items: &[Item]) -> anyhow::Result<()> {
-        for item in items {
+    fn follow_targets(&mut self, session: &Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        let mut notes = Vec::new();
+        for item in items.iter() {
             match item {
                 Item::TargetStart(start) => {
                     if let Hands::Processes(actuator) = &mut self.hands
                         && let Some(process) = session.process(start.target)
                     {
+                        if let Some(note) = self.claims.claim(start)? {
+                            notes.push(note);
+                            continue;
+                        }
                         let process = process.context("cannot keep hold of a target")?;
                         // It may have ended already, which its exit tells.
                         actuator.add(start.target, process).ok();
@@ -203,11 +258,14 @@ impl Acting {
                     if let Hands::Processes(actuator) = &mut self.hands {
                         actuator.remove(exit.target);
                     }
+                    self.claims.release(exit.target);
                     self.guard.forget(exit.target);
                 }
                 _ => {}
             }
         }
+        self.claims.begin();
+        items.extend(notes);
         Ok(())
     }
 

@@ -56,10 +56,22 @@ impl SchemeArgs {
         targets: &mut TargetArgs,
         how: &mut MonitorArgs,
     ) -> anyhow::Result<Setup> {
+        let configuration = self.config.as_deref().map(load).transpose()?;
+        self.resolve_with(configuration, guard, targets, how)
+    }
+
+    /// The same with a configuration that has been read already.
+    pub(crate) fn resolve_with(
+        &self,
+        configuration: Option<Configuration>,
+        guard: &GuardArgs,
+        targets: &mut TargetArgs,
+        how: &mut MonitorArgs,
+    ) -> anyhow::Result<Setup> {
         let mut schemes = Vec::new();
         let mut configured = GuardLimits::default();
-        if let Some(path) = &self.config {
-            let context = only_context(load(path)?)?;
+        if let Some(configuration) = configuration {
+            let context = only_context(configuration)?;
             apply(&context, targets, how)?;
             configured = GuardLimits {
                 max_slowdown: context.own.guard.max_slowdown,
@@ -121,22 +133,22 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Configuration> {
     let name = path.display();
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
     let text = isotherm_config::text_of(&bytes).map_err(|problem| located(path, &problem))?;
-    match isotherm_config::load(text, Format::Detect) {
-        Ok(configuration) => {
-            for warning in &configuration.warnings {
-                eprintln!("isotherm: {name}: warning: {warning}");
-            }
-            Ok(configuration)
-        }
-        Err(problems) => bail!(
-            "{name} cannot be used:\n{}",
-            problems
-                .iter()
-                .map(|problem| format!("  {problem}"))
-                .collect::<Vec<_>>()
-                .join("\n")
-        ),
+    let configuration = parse(&name.to_string(), text)?;
+    for warning in &configuration.warnings {
+        eprintln!("isotherm: {name}: warning: {warning}");
     }
+    Ok(configuration)
+}
+
+/// Reads a configuration's text, which is `name`'s.
+pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Configuration> {
+    isotherm_config::load(text, Format::Detect).map_err(|problems| {
+        let problems: Vec<String> = problems
+            .iter()
+            .map(|problem| format!("  {problem}"))
+            .collect();
+        anyhow::anyhow!("{name} cannot be used:\n{}", problems.join("\n"))
+    })
 }
 
 fn located(path: &Path, problem: &Problem) -> anyhow::Error {

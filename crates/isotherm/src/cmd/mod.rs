@@ -1,11 +1,13 @@
 //! The subcommands: each has its `Args` (what clap parses) and its `run`.
 
 pub(crate) mod check;
+pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod doctor;
 pub(crate) mod exercise;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod start;
 pub(crate) mod swap;
 pub(crate) mod top;

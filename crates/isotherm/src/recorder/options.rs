@@ -22,7 +22,7 @@ pub(crate) enum CommandOutput {
 }
 
 /// What to watch.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "What to watch")]
 pub(crate) struct TargetArgs {
     /// Running processes, by id; several with commas or by repeating the flag
@@ -79,7 +79,7 @@ impl TargetArgs {
 }
 
 /// How to watch.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "How to watch")]
 pub(crate) struct MonitorArgs {
     /// Most CPU time for watching, with what it takes from the targets, as a share of one CPU

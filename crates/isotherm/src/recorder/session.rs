@@ -1,5 +1,6 @@
 //! A recording session: starts what was asked for, and yields items until it is over.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -44,6 +45,8 @@ pub(crate) struct Session {
     /// The record says how the command ended.
     child_end_told: bool,
     signals: Signals,
+    /// What else ends a sleep, when it is readable.
+    wakes: Option<OwnedFd>,
     wake_at: Nanos,
     /// All targets are gone.
     is_over: bool,
@@ -76,6 +79,7 @@ impl Session {
             child,
             child_end_told: false,
             signals,
+            wakes: None,
             wake_at: now,
             is_over: false,
             header,
@@ -123,14 +127,30 @@ impl Session {
         self.signals.is_stopped()
     }
 
+    /// From now on SIGHUP is no end, but asked for by [`Session::take_hang_up`].
+    pub(crate) fn outlive_hang_up(&mut self) {
+        self.signals.outlive_hang_up();
+    }
+
+    /// Whether SIGHUP has come since this was last asked.
+    pub(crate) fn take_hang_up(&self) -> bool {
+        self.signals.take_hang_up()
+    }
+
+    /// From now on a step ends early when `wakes` is readable.
+    pub(crate) fn wake_by(&mut self, wakes: OwnedFd) {
+        self.wakes = Some(wakes);
+    }
+
     /// Sleeps until something is due, at most until `until`, does it, and appends what there is to
     /// tell.
     pub(crate) fn step(&mut self, until: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Step> {
         if self.is_over {
             return Ok(Step::Ended);
         }
-        self.clock
-            .sleep_until(self.wake_at.min(until), self.signals.wakes());
+        let mut wakes = vec![self.signals.wakes()];
+        wakes.extend(self.wakes.as_ref().map(AsFd::as_fd));
+        self.clock.sleep_until(self.wake_at.min(until), &wakes);
         if self.is_stopped() {
             return Ok(Step::Stopped);
         }

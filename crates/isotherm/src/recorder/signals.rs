@@ -13,7 +13,10 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 /// What signals have asked for.
 pub(super) struct Signals {
     stop: Arc<AtomicBool>,
+    hang_up: Arc<AtomicBool>,
     child_ended: Arc<AtomicBool>,
+    /// SIGHUP asks for something else than the end.
+    outlives_hang_up: bool,
     wakes: UnixStream,
 }
 
@@ -21,6 +24,7 @@ impl Signals {
     /// Watches from now on.
     pub(super) fn watch() -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        let hang_up = Arc::new(AtomicBool::new(false));
         let child_ended = Arc::new(AtomicBool::new(false));
         let (wakes, end) = UnixStream::pair().context("cannot make a pipe for signals")?;
         wakes
@@ -29,7 +33,7 @@ impl Signals {
         for (signal, flag) in [
             (SIGINT, &stop),
             (SIGTERM, &stop),
-            (SIGHUP, &stop),
+            (SIGHUP, &hang_up),
             (SIGCHLD, &child_ended),
         ] {
             // In this order: whoever is woken finds the flag set.
@@ -39,14 +43,27 @@ impl Signals {
         }
         Ok(Self {
             stop,
+            hang_up,
             child_ended,
+            outlives_hang_up: false,
             wakes,
         })
     }
 
     /// Whether the end was asked for.
     pub(super) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        let is_hung_up = || self.hang_up.load(Ordering::Relaxed);
+        self.stop.load(Ordering::Relaxed) || (!self.outlives_hang_up && is_hung_up())
+    }
+
+    /// From now on SIGHUP is no end.
+    pub(super) fn outlive_hang_up(&mut self) {
+        self.outlives_hang_up = true;
+    }
+
+    /// Whether SIGHUP has come since this was last asked.
+    pub(super) fn take_hang_up(&self) -> bool {
+        self.hang_up.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a child of ours has ended since this was last asked.

@@ -1,0 +1,108 @@
+//! What else works on this machine's memory and may get in the way: the kernel's own DAMON and its
+//! huge page daemon. Only read, never changed.
+
+use std::fs;
+use std::path::Path;
+
+use isotherm_engine::scheme::{Action, Scheme};
+
+/// What the user should know, a sentence each.
+pub(super) fn warnings(schemes: &[Scheme]) -> Vec<String> {
+    warnings_below(Path::new("/sys"), schemes)
+}
+
+fn warnings_below(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
+    let mut warnings: Vec<String> = damon(sys)
+        .into_iter()
+        .map(|what| {
+            format!(
+                "{what} is at work, too: it clears the accessed bits that are watched here, and may \
+                 act on the same memory"
+            )
+        })
+        .collect();
+    let has = |actions: &[Action]| schemes.iter().any(|s| actions.contains(&s.action));
+    let setting = |name: &str| {
+        fs::read_to_string(sys.join("kernel/mm/transparent_hugepage").join(name))
+            .unwrap_or_default()
+    };
+    let is_always = setting("enabled").contains("[always]");
+    if is_always && has(&[Action::Nohugepage]) {
+        warnings.push(
+            "the kernel gives huge pages wherever it can (transparent_hugepage/enabled is `always`), \
+             also where nohugepage has just split one; `madvise` there leaves it to the schemes"
+                .into(),
+        );
+    }
+    let fills = setting("khugepaged/max_ptes_none");
+    if is_always
+        && has(&[Action::Pageout])
+        && fills
+            .trim()
+            .parse::<u32>()
+            .is_ok_and(|nr_empty| nr_empty > 0)
+    {
+        warnings.push(
+            "khugepaged may fill again what was paged out of a huge page (khugepaged/max_ptes_none \
+             is not 0)"
+                .into(),
+        );
+    }
+    warnings
+}
+
+/// The kernel's DAMON, where it runs.
+fn damon(sys: &Path) -> Vec<String> {
+    let mut running = Vec::new();
+    let kdamonds = sys.join("kernel/mm/damon/admin/kdamonds");
+    for entry in fs::read_dir(kdamonds).into_iter().flatten().flatten() {
+        let state = fs::read_to_string(entry.path().join("state")).unwrap_or_default();
+        if state.trim() == "on" {
+            let number = entry.file_name();
+            running.push(format!("the kernel's kdamond {}", number.to_string_lossy()));
+        }
+    }
+    for module in ["damon_reclaim", "damon_lru_sort", "damon_stat"] {
+        let path = sys.join("module").join(module).join("parameters/enabled");
+        let enabled = fs::read_to_string(path).unwrap_or_default();
+        if enabled.trim() == "Y" {
+            running.push(format!("the kernel's {module}"));
+        }
+    }
+    running
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+
+    #[test]
+    fn what_competes_is_named() {
+        let sys = tempfile::tempdir().expect("a directory");
+        let ethp = isotherm_config::preset("ethp").expect("a preset").schemes;
+        let prcl = isotherm_config::preset("prcl").expect("a preset").schemes;
+        let root = sys.path();
+        assert_eq!(warnings_below(root, &ethp), Vec::<String>::new());
+        write(root, "kernel/mm/damon/admin/kdamonds/0/state", "off\n");
+        write(root, "kernel/mm/damon/admin/kdamonds/1/state", "on\n");
+        write(root, "module/damon_stat/parameters/enabled", "N\n");
+        write(root, "module/damon_reclaim/parameters/enabled", "Y\n");
+        let thp = "kernel/mm/transparent_hugepage";
+        write(root, &format!("{thp}/enabled"), "[always] madvise never\n");
+        write(root, &format!("{thp}/khugepaged/max_ptes_none"), "511\n");
+        let found = warnings_below(root, &ethp).join("\n");
+        for word in ["kdamond 1", "damon_reclaim", "nohugepage"] {
+            assert!(found.contains(word), "{word} is not in {found}");
+        }
+        assert!(!found.contains("kdamond 0") && !found.contains("damon_stat"));
+        assert!(warnings_below(root, &prcl).join("").contains("khugepaged"));
+        write(root, &format!("{thp}/enabled"), "always [madvise] never\n");
+        assert!(!warnings_below(root, &ethp).join("").contains("nohugepage"));
+    }
+}

@@ -1,0 +1,212 @@
+//! Who acts on which process: two isotherms that act on the same memory would undo each other's work
+//! and spoil each other's guard.
+//!
+//! Approach: a file for each process in `/run/isotherm/managed`, locked (flock) for as long as its
+//! owner acts on it, with the owner's pid inside. A lock ends with its owner, however that ends, so
+//! nothing has to be cleaned up. Who acts on physical memory acts on every process: it locks the file
+//! `machine` for itself alone, and who acts on processes shares that lock.
+//!
+//! Limits: isotherms in mount namespaces of their own do not see each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use isotherm_engine::TargetId;
+use isotherm_record::{Item, TargetStart};
+
+use crate::lock::{Lock, lock};
+
+const DIRECTORY: &str = "/run/isotherm/managed";
+
+/// What this isotherm alone acts on.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    directory: Option<PathBuf>,
+    /// Held until the end.
+    machine: Option<File>,
+    processes: BTreeMap<TargetId, (PathBuf, File)>,
+    anothers: BTreeSet<TargetId>,
+    has_begun: bool,
+}
+
+impl Claims {
+    /// For who acts on nothing.
+    pub(super) fn none() -> Self {
+        Self::default()
+    }
+
+    /// For who acts on processes.
+    pub(super) fn of_processes() -> anyhow::Result<Self> {
+        Self::in_directory(Path::new(DIRECTORY), Lock::Shared)
+    }
+
+    /// For who acts on physical memory.
+    pub(super) fn of_the_machine() -> anyhow::Result<Self> {
+        Self::in_directory(Path::new(DIRECTORY), Lock::Alone)
+    }
+
+    fn in_directory(directory: &Path, how: Lock) -> anyhow::Result<Self> {
+        let cannot = || {
+            format!(
+                "cannot note in {} what is acted on; run as root",
+                directory.display()
+            )
+        };
+        fs::create_dir_all(directory).with_context(cannot)?;
+        remove_stale(directory);
+        let machine = lock(&directory.join("machine"), how).with_context(cannot)?;
+        let machine = match machine {
+            Ok(file) => file,
+            Err(owner) => bail!(
+                "another isotherm{} acts on this machine's memory{}; end it first",
+                owner.map_or_else(String::new, |pid| format!(" (pid {pid})")),
+                if how == Lock::Alone {
+                    ", by process or as a whole"
+                } else {
+                    " as a whole"
+                },
+            ),
+        };
+        let mut claims = Self::none();
+        claims.directory = Some(directory.to_owned());
+        claims.machine = Some(machine);
+        Ok(claims)
+    }
+
+    /// Claims a process that appears among the targets. Where another isotherm has it, that is an
+    /// error at first, and later, when a group has got a new process, something to note.
+    pub(super) fn claim(&mut self, start: &TargetStart) -> anyhow::Result<Option<Item>> {
+        let Some(directory) = self.directory.as_ref().filter(|_| start.pid != 0) else {
+            return Ok(None);
+        };
+        let path = directory.join(start.pid.to_string());
+        let locked = lock(&path, Lock::Alone)
+            .with_context(|| format!("cannot note in {} who acts on it", path.display()))?;
+        let owner = match locked {
+            Ok(file) => {
+                self.processes.insert(start.target, (path, file));
+                return Ok(None);
+            }
+            Err(owner) => owner.map_or_else(String::new, |pid| format!(" (pid {pid})")),
+        };
+        let what = format!(
+            "process {} ({}) is managed by another isotherm{owner}",
+            start.pid, start.name
+        );
+        if !self.has_begun {
+            bail!("{what}; end that one first, or leave the process out");
+        }
+        self.anothers.insert(start.target);
+        Ok(Some(Item::Note {
+            time: start.time,
+            text: format!("not acted on: {what}"),
+        }))
+    }
+
+    /// From now on, what others have is left to them.
+    pub(super) fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// Whether another isotherm acts on it.
+    pub(super) fn is_anothers(&self, target: TargetId) -> bool {
+        self.anothers.contains(&target)
+    }
+
+    /// A target has ended.
+    pub(super) fn release(&mut self, target: TargetId) {
+        self.anothers.remove(&target);
+        if let Some((path, _file)) = self.processes.remove(&target) {
+            // While it is locked: whoever opens it now finds that it is no longer the file.
+            fs::remove_file(path).ok();
+        }
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        let targets: Vec<TargetId> = self.processes.keys().copied().collect();
+        for target in targets {
+            self.release(target);
+        }
+        drop(self.machine.take());
+    }
+}
+
+/// Removes what isotherms have left that were killed.
+fn remove_stale(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_process = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.parse::<u32>().is_ok());
+        if is_process
+            && let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            fs::remove_file(entry.path()).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(target: u32, pid: u32) -> TargetStart {
+        TargetStart {
+            target: TargetId(target),
+            pid,
+            ..TargetStart::default()
+        }
+    }
+
+    fn claims(directory: &Path, how: Lock) -> anyhow::Result<Claims> {
+        Claims::in_directory(directory, how)
+    }
+
+    #[test]
+    fn a_process_has_one_owner_until_that_lets_go() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut a, mut b) = (
+            claims(directory.path(), Lock::Shared).expect("free"),
+            claims(directory.path(), Lock::Shared).expect("shared"),
+        );
+        a.claim(&start(0, 77)).expect("free");
+        let error = b.claim(&start(3, 77)).expect_err("taken").to_string();
+        let us = format!("(pid {})", std::process::id());
+        assert!(
+            error.contains("process 77") && error.contains(&us),
+            "{error}"
+        );
+        b.claim(&start(4, 78)).expect("another one");
+        b.begin();
+        let later = b.claim(&start(5, 77)).expect("no error later");
+        assert!(matches!(later, Some(Item::Note { .. })));
+        assert!(b.is_anothers(TargetId(5)) && !b.is_anothers(TargetId(4)));
+        a.release(TargetId(0));
+        assert!(b.claim(&start(6, 77)).expect("free").is_none());
+        drop((a, b));
+        assert!(!directory.path().join("77").exists());
+    }
+
+    #[test]
+    fn the_whole_machine_and_its_processes_exclude_each_other() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let a = claims(directory.path(), Lock::Shared).expect("free");
+        assert!(claims(directory.path(), Lock::Alone).is_err());
+        drop(a);
+        let whole = claims(directory.path(), Lock::Alone).expect("free");
+        assert!(claims(directory.path(), Lock::Alone).is_err());
+        assert!(claims(directory.path(), Lock::Shared).is_err());
+        drop(whole);
+        fs::write(directory.path().join("99"), "1\n").expect("left by a killed one");
+        claims(directory.path(), Lock::Shared).expect("free again");
+        assert!(!directory.path().join("99").exists());
+    }
+}

@@ -1,0 +1,137 @@
+//! `isotherm status`, `tune`, `pause`, `resume` and `stop`: talk to the daemon.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::daemon::SOCKET;
+use crate::daemon::client::{Request, ask, text};
+
+/// Where the daemon listens.
+#[derive(clap::Args)]
+struct Where {
+    /// Where the daemon listens
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+}
+
+/// Say what the daemon watches, what its schemes have done, and how the guard stands.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm status --watch")]
+pub(crate) struct StatusArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Again every second, until Ctrl-C or the daemon's end
+    #[arg(long)]
+    watch: bool,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+/// Give the daemon other schemes and limits, while it runs. A bad file changes nothing.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm tune -c gentler.yaml")]
+pub(crate) struct TuneArgs {
+    /// A configuration; its schemes and guard replace those at work
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+/// Let the daemon act no more until `isotherm resume`. It goes on watching.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm pause --socket /run/isotherm/redis.sock")]
+pub(crate) struct PauseArgs {
+    #[command(flatten)]
+    at: Where,
+}
+
+/// Let the daemon act again after `isotherm pause`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm resume --socket /run/isotherm/redis.sock")]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    at: Where,
+}
+
+/// End the daemon. What was paged out stays so until it is touched.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm stop --socket /run/isotherm/redis.sock")]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    loop {
+        let status = ask(&args.at.socket, &Request::Status)?;
+        let mut out = std::io::stdout().lock();
+        let text = match (args.json, args.watch) {
+            (true, true) => status.to_string(),
+            (true, false) => serde_json::to_string_pretty(&status)?,
+            (false, _) => text(&status),
+        };
+        if args.watch && !args.json && out.is_terminal() {
+            // Home, write over what is there, and clear what is left.
+            let lines = text.replace('\n', "\x1b[K\n");
+            write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J")?;
+        } else {
+            writeln!(out, "{text}")?;
+        }
+        out.flush()?;
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+pub(crate) fn tune(args: &TuneArgs) -> anyhow::Result<ExitCode> {
+    let name = args.config.display();
+    let bytes = std::fs::read(&args.config).with_context(|| format!("cannot read {name}"))?;
+    let config = String::from_utf8(bytes).with_context(|| format!("{name} is not text"))?;
+    let request = Request::Tune {
+        config,
+        name: name.to_string(),
+    };
+    tell(&args.at.socket, &request)
+}
+
+pub(crate) fn pause(args: &PauseArgs) -> anyhow::Result<ExitCode> {
+    tell(&args.at.socket, &Request::Pause)
+}
+
+pub(crate) fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
+    tell(&args.at.socket, &Request::Resume)
+}
+
+pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
+    let code = tell(&args.at.socket, &Request::Stop)?;
+    let asked = Instant::now();
+    while args.at.socket.exists() {
+        if asked.elapsed() > Duration::from_secs(30) {
+            bail!(
+                "it was told to stop, but {} is still there",
+                args.at.socket.display()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(code)
+}
+
+fn tell(socket: &Path, request: &Request) -> anyhow::Result<ExitCode> {
+    let reply = ask(socket, request)?;
+    for note in reply["notes"].as_array().into_iter().flatten() {
+        eprintln!("{}", note.as_str().unwrap_or_default());
+    }
+    Ok(ExitCode::SUCCESS)
+}

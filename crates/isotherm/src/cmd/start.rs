@@ -1,0 +1,148 @@
+//! `isotherm start`: the daemon.
+
+use std::fs::{File, OpenOptions};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::acting::{GuardArgs, SchemeArgs};
+use crate::daemon::{self, Orders, SOCKET, client};
+use crate::recorder::{MonitorArgs, TargetArgs};
+
+/// Act on memory as `isotherm run` does, as a service that can be asked and tuned while it works.
+///
+/// It stays in the foreground, for systemd (Type=notify) or a terminal, or goes to the background
+/// with --detach. SIGHUP reads the configuration again.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm start -c kdamonds.json --cgroup system.slice/redis.service --detach
+  isotherm start --preset prcl --pid 1234 --metrics 127.0.0.1:9464
+Then: isotherm status; isotherm tune -c new.json; isotherm pause; isotherm resume; isotherm stop")]
+pub(crate) struct Args {
+    /// Where to listen for requests
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+
+    /// Serve Prometheus metrics at this loopback address, e.g. 127.0.0.1:9464
+    #[arg(long, value_name = "IP:PORT")]
+    metrics: Option<SocketAddr>,
+
+    /// Return once it is at work, and leave it in the background. What it says is in PATH.log
+    #[arg(long)]
+    detach: bool,
+
+    /// We are what is left in the background.
+    #[arg(long, hide = true)]
+    detached: bool,
+
+    #[command(flatten)]
+    schemes: SchemeArgs,
+
+    #[command(flatten)]
+    guard: GuardArgs,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    how: MonitorArgs,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.targets.command.is_empty(),
+        "a daemon watches what runs already; `isotherm run -- COMMAND` starts a command"
+    );
+    if args.detach {
+        return detach(&args);
+    }
+    if args.detached {
+        nix::unistd::setsid().context("cannot leave the terminal's session")?;
+    }
+    daemon::run(Orders {
+        socket: args.socket,
+        metrics: args.metrics,
+        schemes: args.schemes,
+        guard: args.guard,
+        targets: args.targets,
+        how: args.how,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How long the background may take to get to work.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Starts itself again in the background, and waits until that answers, or has failed.
+fn detach(args: &Args) -> anyhow::Result<ExitCode> {
+    let log_path = client::log_of(&args.socket);
+    if let Some(directory) = log_path
+        .parent()
+        .filter(|path| !path.as_os_str().is_empty())
+    {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&log_path)
+        .with_context(|| format!("cannot write {}; run as root", log_path.display()))?;
+    let begins_at = log.metadata().map_or(0, |metadata| metadata.len());
+    let mut child = background(log)?;
+    let started = Instant::now();
+    loop {
+        if let Ok(status) = client::ask(&args.socket, &client::Request::Status)
+            && status["pid"] == child.id()
+        {
+            println!(
+                "isotherm is at work (pid {}); `isotherm status` says how",
+                child.id()
+            );
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(status) = child.try_wait()? {
+            let said = std::fs::read(&log_path).unwrap_or_default();
+            let said = said.get(begins_at as usize..).unwrap_or_default();
+            eprint!("{}", String::from_utf8_lossy(said));
+            return Ok(ExitCode::from(
+                status.code().map_or(2, |code| code.clamp(1, 255) as u8),
+            ));
+        }
+        if started.elapsed() > PATIENCE {
+            // Rather none than one that nobody can talk to.
+            child.kill().ok();
+            child.wait().ok();
+            bail!(
+                "it did not get to work within {} s; {} may say why",
+                PATIENCE.as_secs(),
+                log_path.display()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn background(log: File) -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let arguments = std::env::args_os().skip(1).map(|argument| {
+        if argument == "--detach" {
+            "--detached".into()
+        } else {
+            argument
+        }
+    });
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .context("cannot start it in the background")
+}

@@ -1,0 +1,64 @@
+//! The other end of the socket: what `isotherm status` and the like say to the daemon.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+pub(crate) use super::request::Request;
+use super::request::{REQUEST_MAX, beside};
+
+/// A daemon at work answers within a step, which may be a large one.
+const PATIENCE: Duration = Duration::from_secs(30);
+const REPLY_MAX: u64 = 64 << 20;
+
+/// Asks the daemon at `socket`. Fails where it does, or nobody answers.
+pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
+    let name = socket.display();
+    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow::anyhow!(
+            "no isotherm answers at {name}; `isotherm start` starts one (--socket, if it is elsewhere)"
+        ),
+        ErrorKind::PermissionDenied => anyhow::anyhow!(
+            "cannot reach {name}: {error}; only root and the daemon's own user may"
+        ),
+        _ => anyhow::anyhow!("cannot reach {name}: {error}"),
+    })?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    ensure!(
+        line.len() < REQUEST_MAX,
+        "this request has {} bytes, and {REQUEST_MAX} is the most",
+        line.len()
+    );
+    // One who is refused is told so, even if he cannot send any more.
+    let sent = stream.write_all(&line);
+    let mut reply = String::new();
+    let read = BufReader::new(stream.take(REPLY_MAX)).read_line(&mut reply);
+    if reply.is_empty() {
+        read.and(sent.map(|()| 0))
+            .with_context(|| format!("the isotherm at {name} does not answer"))?;
+        bail!("the isotherm at {name} ended without an answer");
+    }
+    let reply: Value = serde_json::from_str(&reply)
+        .with_context(|| format!("what answers at {name} is no isotherm"))?;
+    if reply["ok"] != true {
+        bail!("{}", reply["error"].as_str().unwrap_or("refused"));
+    }
+    Ok(reply)
+}
+
+/// A status for people.
+pub(crate) fn text(status: &Value) -> String {
+    super::status::text(status)
+}
+
+/// Where a daemon in the background writes what it has to say.
+pub(crate) fn log_of(socket: &Path) -> std::path::PathBuf {
+    beside(socket, "log")
+}

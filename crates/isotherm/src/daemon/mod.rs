@@ -1,0 +1,251 @@
+//! The daemon: `isotherm run` that can be talked to.
+//!
+//! Problem: schemes that work for weeks must be looked at, tuned and stopped while they work, by
+//! whoever may, and nobody else; and whoever talks to the daemon must not hold it up.
+//!
+//! Approach: one process and one thread. The loop is that of `isotherm run` (a session's step, then
+//! acting on it); between two steps, requests that have come in on a unix socket are answered, and
+//! scrapes on a loopback port if one was asked for. A request ends the loop's sleep. Nothing that a
+//! client does or leaves undone makes the loop wait ([`desk`]).
+//!
+//! Limits: a request waits for the step at work, which may page out some 64 MiB. What is watched and
+//! how stays as it was at the start; schemes and the guard's limits can be tuned. Nothing in /sys or
+//! /proc is set, so there is nothing to restore after a crash: locks end with their owner, and a
+//! socket that is left over is replaced.
+
+pub(crate) mod client;
+mod desk;
+mod metrics;
+mod notify;
+mod request;
+mod scrape;
+mod seen;
+mod status;
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::Context;
+use isotherm_engine::Nanos;
+use isotherm_record::Item;
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+
+use crate::acting::{Acting, GuardArgs, SchemeArgs, Setup, parse};
+use crate::recorder::{MonitorArgs, Session, Step, TargetArgs};
+use notify::Manager;
+use request::{Request, failure, success};
+use seen::Seen;
+
+/// Where the daemon is reached unless the user says otherwise.
+pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
+/// The loop turns at least this often.
+const TURN: Nanos = Nanos(1_000_000_000);
+
+/// What a daemon is to do.
+pub(crate) struct Orders {
+    pub(crate) socket: PathBuf,
+    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) schemes: SchemeArgs,
+    pub(crate) guard: GuardArgs,
+    pub(crate) targets: TargetArgs,
+    pub(crate) how: MonitorArgs,
+}
+
+/// The daemon at work.
+struct Daemon {
+    orders: Orders,
+    setup: Setup,
+    session: Session,
+    acting: Acting,
+    seen: Seen,
+    manager: Manager,
+    is_ending: bool,
+}
+
+/// Runs until the targets end, or somebody asks for the end.
+pub(crate) fn run(orders: Orders) -> anyhow::Result<()> {
+    let (setup, targets, how) = resolve(&orders)?;
+    let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll sockets")?);
+    let mut requests = request::open(&orders.socket, &poll)?;
+    let mut scrapes = orders
+        .metrics
+        .map(|address| scrape::open(address, &poll))
+        .transpose()?;
+    let mut session = Session::start(&targets, &how)?;
+    session.outlive_hang_up();
+    session.wake_by(duplicate(&poll)?);
+    let mut items = Vec::new();
+    session.step(Nanos(u64::MAX), &mut items)?;
+    let acting = Acting::new(&setup, &session)?;
+    let mut daemon = Daemon {
+        seen: Seen::new(session.now()),
+        orders,
+        setup,
+        session,
+        acting,
+        manager: Manager::find(),
+        is_ending: false,
+    };
+    daemon.act(&mut items)?;
+    daemon.manager.ready();
+    while daemon.step(&mut items)? {
+        let now = daemon.session.now();
+        requests.serve(now, &mut |message| daemon.answer(message));
+        if let Some(scrapes) = &mut scrapes {
+            scrapes.serve(now, &mut |message| {
+                scrape::answer(message, || daemon.metrics())
+            });
+        }
+        if daemon.is_ending {
+            break;
+        }
+    }
+    daemon.manager.stopping();
+    eprintln!("{}", daemon.acting.summary().text());
+    Ok(())
+}
+
+/// The session holds its own end of what wakes it.
+fn duplicate(poll: &Epoll) -> anyhow::Result<OwnedFd> {
+    use std::os::fd::AsFd;
+    poll.0
+        .as_fd()
+        .try_clone_to_owned()
+        .context("cannot poll sockets")
+}
+
+/// What the orders come to, with the files that they name read now.
+fn resolve(orders: &Orders) -> anyhow::Result<(Setup, TargetArgs, MonitorArgs)> {
+    let (mut targets, mut how) = (orders.targets.clone(), orders.how.clone());
+    let setup = orders
+        .schemes
+        .resolve(&orders.guard, &mut targets, &mut how)?;
+    Ok((setup, targets, how))
+}
+
+impl Daemon {
+    /// One turn of the loop; says whether to go on.
+    fn step(&mut self, items: &mut Vec<Item>) -> anyhow::Result<bool> {
+        let until = self.session.now() + TURN;
+        let step = self.session.step(until, items)?;
+        self.act(items)?;
+        if self.session.take_hang_up() {
+            match self.reload() {
+                Ok(notes) => notes.iter().for_each(|note| eprintln!("isotherm: {note}")),
+                Err(error) => eprintln!("isotherm: nothing was changed: {error:#}"),
+            }
+        }
+        let now = self.session.now();
+        if self.manager.is_due(now) {
+            let headline = self.headline();
+            self.manager.turn(now, &headline);
+        }
+        Ok(step == Step::Going)
+    }
+
+    fn act(&mut self, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        self.acting.step(&mut self.session, items)?;
+        for item in items.drain(..) {
+            if let Item::Note { text, .. } = &item {
+                eprintln!("isotherm: {text}");
+            }
+            self.seen.take(item);
+        }
+        Ok(())
+    }
+
+    /// A line about how it goes, for the service manager.
+    fn headline(&self) -> String {
+        let status = self.acting.status();
+        let applied: u64 = status.schemes.iter().map(|s| s.stats.sz_applied).sum();
+        format!(
+            "{}{} targets, {} acted on{}",
+            if status.paused { "paused; " } else { "" },
+            self.seen.targets.len(),
+            crate::units::format_bytes(applied),
+            if status.guard.is_open {
+                ""
+            } else {
+                "; stopped by the guard"
+            },
+        )
+    }
+
+    /// Answers a request: a line of JSON, and whether it was the client's last.
+    fn answer(&mut self, message: &[u8]) -> desk::Answer {
+        let done = Request::parse(message).and_then(|request| match request {
+            Request::Status => Ok(serde_json::to_value(self.status())?),
+            Request::Tune { config, name } => Ok(success(&self.tune(&config, &name)?)),
+            Request::Reload => Ok(success(&self.reload()?)),
+            Request::Pause => Ok(self.set_paused(true)),
+            Request::Resume => Ok(self.set_paused(false)),
+            Request::Stop => {
+                self.is_ending = true;
+                Ok(success(&[]))
+            }
+        });
+        let reply = done.unwrap_or_else(|error| failure(&format!("{error:#}")));
+        desk::Answer::line(&reply, self.is_ending)
+    }
+
+    fn set_paused(&mut self, is_paused: bool) -> serde_json::Value {
+        self.acting.set_paused(is_paused);
+        success(&[])
+    }
+
+    /// Applies what a configuration says of schemes and limits. Yields what the user should know.
+    fn tune(&mut self, text: &str, name: &str) -> anyhow::Result<Vec<String>> {
+        let configuration = parse(name, text)?;
+        let mut notes: Vec<String> = configuration
+            .warnings
+            .iter()
+            .map(|warning| format!("{name}: warning: {warning}"))
+            .collect();
+        let arguments = SchemeArgs {
+            dry_run: self.setup.dry_run,
+            ..SchemeArgs::default()
+        };
+        let (mut targets, mut how) = (self.orders.targets.clone(), self.orders.how.clone());
+        let setup = arguments.resolve_with(
+            Some(configuration),
+            &self.orders.guard,
+            &mut targets,
+            &mut how,
+        )?;
+        notes.extend(self.apply(setup, name)?);
+        Ok(notes)
+    }
+
+    /// Reads the files again that were named at the start.
+    fn reload(&mut self) -> anyhow::Result<Vec<String>> {
+        let (setup, ..) = resolve(&self.orders)?;
+        let name = self.orders.schemes.config.as_ref().map_or_else(
+            || "the command line".to_owned(),
+            |path| path.display().to_string(),
+        );
+        self.apply(setup, &name)
+    }
+
+    fn apply(&mut self, setup: Setup, name: &str) -> anyhow::Result<Vec<String>> {
+        anyhow::ensure!(
+            setup.physical == self.setup.physical,
+            "{name} is for {} memory, but {} memory is watched; that takes a new start",
+            kind(setup.physical),
+            kind(self.setup.physical),
+        );
+        self.acting.tune(setup.schemes.clone(), setup.limits)?;
+        self.setup.schemes = setup.schemes;
+        self.setup.limits = setup.limits;
+        self.seen.tuned(self.session.now(), name);
+        Ok(vec![format!(
+            "{} schemes of {name} are in force; what is watched and how stays as at the start",
+            self.setup.schemes.len()
+        )])
+    }
+}
+
+fn kind(physical: bool) -> &'static str {
+    if physical { "physical" } else { "processes'" }
+}

@@ -1,0 +1,179 @@
+//! What the daemon knows of its targets: the last that was seen of each, and the guard's last deeds.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use isotherm_engine::{Nanos, Snapshot};
+use isotherm_record::{GuardSample, Item};
+use serde::Serialize;
+
+/// The guard's last openings and closings that are kept.
+const EVENTS_MAX: usize = 16;
+/// Equal steps of access rates above zero.
+pub(super) const RATES: usize = 5;
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) since: Nanos,
+    pub(super) targets: BTreeMap<u32, Target>,
+    pub(super) guard_events: VecDeque<GuardSample>,
+    pub(super) nr_snapshots: u64,
+    pub(super) monitor_rss: u64,
+    pub(super) tuned: Option<Tuned>,
+}
+
+/// When schemes were changed last, and by what.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Tuned {
+    pub(super) at: Nanos,
+    pub(super) by: String,
+}
+
+/// A live target.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Target {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    pub(super) rss_bytes: Option<u64>,
+    pub(super) swap_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub(super) view: View,
+}
+
+/// A target's last snapshot, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct View {
+    pub(super) regions: usize,
+    pub(super) watched_bytes: u64,
+    /// Accessed in the last interval.
+    pub(super) hot_bytes: u64,
+    pub(super) idle_bytes: u64,
+    pub(super) unknown_bytes: u64,
+    /// Accessed bytes by access rate: up to a fifth, two fifths, ... of the checks made.
+    pub(super) bytes_by_rate: [u64; RATES],
+}
+
+impl View {
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let mut view = Self {
+            regions: snapshot.regions.len(),
+            ..Self::default()
+        };
+        for region in &snapshot.regions {
+            let bytes = region.range.len();
+            view.watched_bytes += bytes;
+            match snapshot.access_rate(region) {
+                None => view.unknown_bytes += bytes,
+                Some(rate) if rate > 0.0 => {
+                    view.hot_bytes += bytes;
+                    let step = (rate * RATES as f32).ceil() as usize;
+                    view.bytes_by_rate[step.clamp(1, RATES) - 1] += bytes;
+                }
+                Some(_) => view.idle_bytes += bytes,
+            }
+        }
+        view
+    }
+
+    pub(super) fn sum(self, other: Self) -> Self {
+        Self {
+            regions: self.regions + other.regions,
+            watched_bytes: self.watched_bytes + other.watched_bytes,
+            hot_bytes: self.hot_bytes + other.hot_bytes,
+            idle_bytes: self.idle_bytes + other.idle_bytes,
+            unknown_bytes: self.unknown_bytes + other.unknown_bytes,
+            bytes_by_rate: std::array::from_fn(|i| self.bytes_by_rate[i] + other.bytes_by_rate[i]),
+        }
+    }
+}
+
+impl Seen {
+    pub(super) fn new(since: Nanos) -> Self {
+        Self {
+            since,
+            targets: BTreeMap::new(),
+            guard_events: VecDeque::new(),
+            nr_snapshots: 0,
+            monitor_rss: 0,
+            tuned: None,
+        }
+    }
+
+    /// Takes in what has happened.
+    pub(super) fn take(&mut self, item: Item) {
+        match item {
+            Item::TargetStart(start) => {
+                let target = self.targets.entry(start.target.0).or_default();
+                (target.pid, target.name) = (start.pid, start.name);
+            }
+            Item::TargetExit(exit) => drop(self.targets.remove(&exit.target.0)),
+            Item::Snapshot(snapshot) => {
+                self.nr_snapshots += 1;
+                if let Some(target) = self.targets.get_mut(&snapshot.target.0) {
+                    target.view = View::of(&snapshot);
+                }
+            }
+            Item::Usage(usage) => {
+                for (id, target) in &mut self.targets {
+                    target.rss_bytes = usage.rss.get(id).copied();
+                    target.swap_bytes = usage.swap.get(id).copied();
+                }
+            }
+            Item::Cost(cost) => self.monitor_rss = cost.monitor_rss,
+            Item::Guard(sample) => {
+                if self.guard_events.len() == EVENTS_MAX {
+                    self.guard_events.pop_front();
+                }
+                self.guard_events.push_back(sample);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn tuned(&mut self, at: Nanos, by: &str) {
+        self.tuned = Some(Tuned {
+            at,
+            by: by.to_owned(),
+        });
+    }
+
+    /// Of all targets together.
+    pub(super) fn total(&self) -> View {
+        self.targets
+            .values()
+            .fold(View::default(), |sum, target| sum.sum(target.view))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::{AddressRange, RegionSnapshot};
+
+    use super::*;
+
+    #[test]
+    fn bytes_are_told_apart_by_access_rate() {
+        let region = |start: u64, nr_accesses| RegionSnapshot {
+            range: AddressRange::new(start * 4096, (start + 1) * 4096),
+            nr_accesses,
+            age: 0,
+            age_ns: Nanos(0),
+        };
+        let snapshot = Snapshot {
+            nr_samples: 20,
+            regions: vec![
+                region(0, Some(0.0)),
+                region(1, Some(0.5)),
+                region(2, Some(4.0)),
+                region(3, Some(5.0)),
+                region(4, Some(20.0)),
+                region(5, None),
+            ],
+            ..Snapshot::default()
+        };
+        let view = View::of(&snapshot);
+        assert_eq!(view.bytes_by_rate, [8192, 4096, 0, 0, 4096]);
+        assert_eq!((view.hot_bytes, view.idle_bytes), (4 * 4096, 4096));
+        assert_eq!((view.unknown_bytes, view.watched_bytes), (4096, 6 * 4096));
+    }
+}

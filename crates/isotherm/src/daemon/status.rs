@@ -1,0 +1,211 @@
+//! The status: what the daemon says of itself, as JSON, and how that reads.
+
+use isotherm_engine::{Cost, Nanos};
+use isotherm_record::GuardSample;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Daemon;
+use super::seen::{Target, Tuned, View};
+use crate::acting::ActingStatus;
+use crate::units::{format_bytes, format_duration, format_share};
+
+/// How the daemon stands. Times are nanoseconds since 1970 or long.
+#[derive(Serialize)]
+pub(super) struct Status<'a> {
+    ok: bool,
+    version: &'static str,
+    pid: u32,
+    config: Option<String>,
+    tuned: Option<Tuned>,
+    since: Nanos,
+    uptime_s: f64,
+    snapshots: u64,
+    targets: Vec<&'a Target>,
+    total: View,
+    #[serde(flatten)]
+    acting: ActingStatus<'a>,
+    guard_events: Vec<&'a GuardSample>,
+    monitor: MonitorCost,
+}
+
+/// What watching costs. CPU as a share of one.
+#[derive(Serialize)]
+struct MonitorCost {
+    cpu_s: f64,
+    cpu_share: f64,
+    induced_cpu_s_estimated: f64,
+    rss_bytes: u64,
+}
+
+impl Daemon {
+    pub(super) fn status(&self) -> Status<'_> {
+        let uptime = self.session.now().since(self.seen.since).as_secs_f64();
+        let (cost, _): (Cost, u64) = self.session.cost();
+        let cpu_s = cost.monitor_cpu.as_secs_f64();
+        let config = self.orders.schemes.config.as_ref();
+        Status {
+            ok: true,
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            config: config.map(|path| path.display().to_string()),
+            tuned: self.seen.tuned.clone(),
+            since: self.seen.since,
+            uptime_s: uptime,
+            snapshots: self.seen.nr_snapshots,
+            targets: self.seen.targets.values().collect(),
+            total: self.seen.total(),
+            acting: self.acting.status(),
+            guard_events: self.seen.guard_events.iter().collect(),
+            monitor: MonitorCost {
+                cpu_s,
+                cpu_share: cpu_s / uptime.max(1e-9),
+                induced_cpu_s_estimated: cost.induced_cpu.as_secs_f64(),
+                rss_bytes: self.seen.monitor_rss,
+            },
+        }
+    }
+}
+
+/// Lists of targets end after so many.
+const TARGETS_SHOWN: usize = 20;
+
+/// A status for people.
+pub(super) fn text(status: &Value) -> String {
+    let mut lines = vec![head(status)];
+    let targets = list(&status["targets"]);
+    for target in targets.iter().take(TARGETS_SHOWN) {
+        lines.push(format!(
+            "  {} ({}): {} in memory, {}",
+            target["name"].as_str().unwrap_or("?"),
+            target["pid"],
+            bytes(&target["rss_bytes"]),
+            view(target),
+        ));
+    }
+    if targets.len() > TARGETS_SHOWN {
+        lines.push(format!("  and {} more", targets.len() - TARGETS_SHOWN));
+    }
+    if targets.len() != 1 {
+        lines.push(format!(
+            "  all {}: {}",
+            targets.len(),
+            view(&status["total"])
+        ));
+    }
+    for (i, scheme) in list(&status["schemes"]).iter().enumerate() {
+        let is_dry = status["dry_run"] == true;
+        lines.push(scheme_line(i, scheme, is_dry));
+    }
+    lines.push(guard_line(status));
+    let monitor = &status["monitor"];
+    lines.push(format!(
+        "watching: {} of a CPU, {} of memory",
+        format_share(monitor["cpu_share"].as_f64().unwrap_or(0.0)),
+        bytes(&monitor["rss_bytes"]),
+    ));
+    lines.join("\n")
+}
+
+fn head(status: &Value) -> String {
+    let uptime = Nanos((status["uptime_s"].as_f64().unwrap_or(0.0) * 1e9) as u64);
+    let mut head = format!(
+        "isotherm {} (pid {}), at work for {}",
+        status["version"].as_str().unwrap_or("?"),
+        status["pid"],
+        format_duration(uptime),
+    );
+    if let Some(config) = status["config"].as_str() {
+        head.push_str(", by ");
+        head.push_str(config);
+    }
+    if let Some(by) = status["tuned"]["by"].as_str() {
+        head.push_str(", tuned by ");
+        head.push_str(by);
+    }
+    if status["dry_run"] == true {
+        head += "; a dry run: nothing is acted on";
+    }
+    if status["paused"] == true {
+        head += "; paused";
+    }
+    head
+}
+
+fn view(view: &Value) -> String {
+    format!(
+        "{} watched in {} regions: {} hot, {} idle, {} unknown",
+        bytes(&view["watched_bytes"]),
+        view["regions"],
+        bytes(&view["hot_bytes"]),
+        bytes(&view["idle_bytes"]),
+        bytes(&view["unknown_bytes"]),
+    )
+}
+
+fn scheme_line(i: usize, scheme: &Value, is_dry: bool) -> String {
+    let stats = &scheme["stats"];
+    let state = match (&scheme["is_finished"], &scheme["is_active"]) {
+        (Value::Bool(true), _) => " (finished)",
+        (_, Value::Bool(false)) => " (at rest by its watermarks)",
+        _ => "",
+    };
+    let quota = scheme["quota"]["effective"]
+        .as_u64()
+        .map_or_else(String::new, |effective| {
+            format!(
+                "; {} of {} of its quota used",
+                bytes(&scheme["quota"]["charged"]),
+                format_bytes(effective)
+            )
+        });
+    let refused: Vec<String> = stats["refused"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(why, amount)| format!("{} {}", bytes(amount), why.replace('_', " ")))
+        .collect();
+    let done = if is_dry { "would be" } else { "were" };
+    let refused = if refused.is_empty() {
+        String::new()
+    } else {
+        format!("; refused: {}", refused.join(", "))
+    };
+    format!(
+        "scheme {i}, {}{state}: {} of {} tried {done} acted on{quota}{refused}",
+        scheme["action"].as_str().unwrap_or("?"),
+        bytes(&stats["sz_applied"]),
+        bytes(&stats["sz_tried"]),
+    )
+}
+
+fn guard_line(status: &Value) -> String {
+    let guard = &status["guard"];
+    let Some(rate) = guard["bytes_per_s"].as_u64() else {
+        return "guard: no limits".into();
+    };
+    let strain = guard["strain"]
+        .as_f64()
+        .map_or_else(|| "unknown".into(), |strain| format!("{strain:.2}"));
+    let exceeded = guard["exceeded"]
+        .as_str()
+        .map_or_else(String::new, |limit| format!(", last by {limit}"));
+    format!(
+        "guard: {}, up to {}/s, strain {strain}, {} stops{exceeded}",
+        if guard["is_open"] == true {
+            "open"
+        } else {
+            "closed"
+        },
+        format_bytes(rate),
+        guard["nr_stops"],
+    )
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn bytes(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "?".into(), format_bytes)
+}

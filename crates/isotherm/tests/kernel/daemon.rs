@@ -1,0 +1,339 @@
+//! The daemon: who may talk to it, what it says and does, and what is left when it is killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::common::{
+    Finished, Running, Workload, isotherm, run, scratch, shared, skip, static_workload, until,
+};
+
+/// A daemon, what it watches, and its files.
+struct Daemon {
+    process: Running,
+    workload: Workload,
+    directory: TempDir,
+}
+
+/// A directory that everybody may enter: who is kept out is kept out by the socket.
+fn open_scratch() -> TempDir {
+    let directory = scratch();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    directory
+}
+
+impl Daemon {
+    /// Starts one, with the schemes of a line, and returns when it answers.
+    fn start(line: &str, flags: &[&str]) -> Self {
+        let (directory, workload) = (
+            open_scratch(),
+            Workload::start(&static_workload(64, 4), &[]),
+        );
+        fs::write(directory.path().join("schemes.damos"), line).expect("a file");
+        let process = Self::spawn(&directory, workload.pid(), flags);
+        let mut daemon = Self {
+            process,
+            workload,
+            directory,
+        };
+        daemon.until_it_answers();
+        daemon
+    }
+
+    fn spawn(directory: &TempDir, pid: u32, flags: &[&str]) -> Running {
+        let mut command = isotherm(["start", "--pid", &pid.to_string(), "--socket"]);
+        command.arg(directory.path().join("socket")).arg("-c");
+        command.arg(directory.path().join("schemes.damos"));
+        Running::start(command.args(flags))
+    }
+
+    fn until_it_answers(&mut self) {
+        until("the daemon's answer", || {
+            assert!(self.process.is_running(), "it ended");
+            self.say("status", &[]).status.success().then_some(())
+        });
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    fn say(&self, what: &str, flags: &[&str]) -> Finished {
+        run(isotherm([what])
+            .args(flags)
+            .arg("--socket")
+            .arg(self.socket()))
+    }
+
+    fn status(&self) -> Value {
+        let done = self.say("status", &["--json"]).success();
+        serde_json::from_str(&done.stdout).expect("JSON")
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.directory.path().join(name);
+        fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    }
+
+    fn action(&self) -> Value {
+        self.status()["schemes"][0]["action"].clone()
+    }
+}
+
+const IDLE: &str = "4K max 0 0 1s max pageout";
+
+#[test]
+fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
+    let Some(_turn) = shared("it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped") else {
+        return;
+    };
+    let daemon = Daemon::start(IDLE, &["--dry-run", "--no-guard"]);
+    let status = until("something that could be paged out", || {
+        let status = daemon.status();
+        (status["schemes"][0]["stats"]["sz_applied"].as_u64()? > 32 << 20).then_some(status)
+    });
+    assert_eq!(status["pid"], daemon.process.pid());
+    assert_eq!(status["dry_run"], true);
+    let target = &status["targets"][0];
+    assert_eq!(target["pid"], daemon.workload.pid());
+    let bytes = |name: &str| target[name].as_u64().expect("a number") >> 20;
+    assert!(
+        bytes("watched_bytes") >= 64 && bytes("rss_bytes") >= 64,
+        "{target}"
+    );
+    assert!((7..24).contains(&bytes("hot_bytes")), "{target}");
+    assert!(bytes("idle_bytes") >= 40, "{target}");
+    // What is wrong changes nothing, and is said.
+    let bad = daemon.write("bad.damos", "4K max 0 0 1s max pagout");
+    let refused = daemon.say("tune", &["-c", &bad]);
+    assert_eq!(refused.code(), 2);
+    assert!(refused.stderr.contains("pagout"), "{refused:?}");
+    assert_eq!(daemon.action(), "pageout");
+    let other = daemon.write("other.damos", "4K max 0 0 1s max cold");
+    daemon.say("tune", &["-c", &other]).success();
+    assert_eq!(daemon.action(), "cold");
+    daemon.process.signal(Signal::SIGHUP);
+    until("the first schemes again", || {
+        (daemon.action() == "pageout").then_some(())
+    });
+    daemon.write("schemes.damos", "4K max 0 0 1s max stat");
+    daemon.process.signal(Signal::SIGHUP);
+    until("the changed file", || {
+        (daemon.action() == "stat").then_some(())
+    });
+    daemon.say("pause", &[]).success();
+    let snapshots = || daemon.status()["schemes"][0]["stats"]["nr_snapshots"].clone();
+    let (before, seen) = (snapshots(), daemon.status()["snapshots"].as_u64());
+    until("another snapshot", || {
+        (daemon.status()["snapshots"].as_u64() > seen).then_some(())
+    });
+    assert_eq!(snapshots(), before);
+    assert_eq!(daemon.status()["paused"], true);
+    daemon.say("resume", &[]).success();
+    until("the schemes to go on", || {
+        (snapshots() != before).then_some(())
+    });
+    daemon.say("stop", &[]).success();
+    let socket = daemon.socket();
+    let Daemon {
+        process, directory, ..
+    } = daemon;
+    process.finish().success();
+    assert!(!socket.exists());
+    let nobody = run(isotherm(["status", "--socket"]).arg(&socket));
+    assert_eq!(nobody.code(), 2);
+    assert!(nobody.stderr.contains("isotherm start"), "{nobody:?}");
+    drop(directory);
+}
+
+#[test]
+fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
+    let test = "others_are_refused_and_the_hostile_do_not_hold_it_up";
+    let Some(_turn) = shared(test) else { return };
+    let daemon = Daemon::start(IDLE, &["--dry-run"]);
+    let mode = |path: PathBuf| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!(mode(daemon.socket()), 0o600);
+    let silent: Vec<UnixStream> = (0..8)
+        .map(|_| UnixStream::connect(daemon.socket()).expect("a connection"))
+        .collect();
+    let mut talkative = UnixStream::connect(daemon.socket()).expect("a connection");
+    talkative
+        .set_write_timeout(Some(Duration::from_secs(2)))
+        .expect("possible");
+    let _ = talkative.write_all(&vec![b'['; 3 << 20]);
+    let mut odd = UnixStream::connect(daemon.socket()).expect("a connection");
+    odd.write_all(b"\xff\x00{}\n{\"do\":\"dance\"}\n")
+        .expect("sent");
+    let replies: Vec<String> = BufReader::new(&odd).lines().take(2).flatten().collect();
+    assert!(
+        replies.iter().all(|r| r.contains("no request")),
+        "{replies:?}"
+    );
+    assert_eq!(daemon.status()["ok"], true);
+    drop(silent);
+    // The mode is changed, and the kernel still tells who it is.
+    fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o666)).expect("ours");
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    let copy = daemon.directory.path().join("isotherm");
+    fs::copy(env!("CARGO_BIN_EXE_isotherm"), &copy).expect("a copy that others can run");
+    let done = run(other
+        .arg(&copy)
+        .args(["stop", "--socket"])
+        .arg(daemon.socket()));
+    if done.stderr.contains("setpriv: ") {
+        return skip(test, &done.stderr);
+    }
+    assert_eq!(done.code(), 2, "{done:?}");
+    assert!(done.stderr.contains("65534"), "{done:?}");
+    assert_eq!(daemon.status()["ok"], true);
+}
+
+#[test]
+fn there_is_one_for_each_socket_and_each_process() {
+    let Some(_turn) = shared("there_is_one_for_each_socket_and_each_process") else {
+        return;
+    };
+    // By `cold`, nothing is lost, and it needs no swap.
+    let mut daemon = Daemon::start("4K max 0 0 1s max cold", &[]);
+    let pid = daemon.workload.pid().to_string();
+    let us = format!("pid {}", daemon.process.pid());
+    let again = Daemon::spawn(&daemon.directory, daemon.workload.pid(), &[]).finish();
+    assert_eq!(again.code(), 2, "{again:?}");
+    assert!(again.stderr.contains(&us), "{again:?}");
+    let scheme = "4K max 0 0 1s max cold";
+    let beside = ["run", "--scheme", scheme, "--duration", "1s", "--pid", &pid];
+    let refused = run(&mut isotherm(beside));
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(refused.stderr.contains(&us), "{refused:?}");
+    // Who does nothing is in nobody's way.
+    run(isotherm(beside).arg("--dry-run")).success();
+    // Killed, it harms nobody, and the next one takes its place.
+    daemon.process.signal(Signal::SIGKILL);
+    until("its end", || (!daemon.process.is_running()).then_some(()));
+    assert!(daemon.socket().exists());
+    assert!(daemon.workload.process.is_running());
+    daemon.process = Daemon::spawn(&daemon.directory, daemon.workload.pid(), &[]);
+    daemon.until_it_answers();
+    daemon.process.signal(Signal::SIGTERM);
+    let Daemon {
+        process,
+        directory,
+        mut workload,
+    } = daemon;
+    process.finish().success();
+    assert!(!directory.path().join("socket").exists());
+    assert!(workload.process.is_running());
+    run(&mut isotherm(beside)).success();
+}
+
+#[test]
+fn metrics_are_served_on_loopback_alone() {
+    let Some(_turn) = shared("metrics_are_served_on_loopback_alone") else {
+        return;
+    };
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port")
+        .port();
+    let address = format!("127.0.0.1:{port}");
+    let daemon = Daemon::start(IDLE, &["--dry-run", "--metrics", &address]);
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(&address).expect("a connection");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text
+    };
+    let text = get("/metrics");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let length = format!("Content-Length: {}", body.len());
+    assert!(head.contains(&length), "{head}");
+    check_exposition(body);
+    assert!(
+        body.contains(&format!("pid=\"{}\"", daemon.workload.pid())),
+        "{body}"
+    );
+    assert!(get("/").starts_with("HTTP/1.1 404"));
+    let anybody = ["--dry-run", "--metrics", "0.0.0.0:0"];
+    let elsewhere = open_scratch();
+    fs::write(elsewhere.path().join("schemes.damos"), IDLE).expect("a file");
+    let refused = Daemon::spawn(&elsewhere, daemon.workload.pid(), &anybody).finish();
+    assert_eq!(refused.code(), 2);
+    assert!(refused.stderr.contains("loopback"), "{refused:?}");
+}
+
+/// Every sample is a number and belongs to a family with a type and help before it.
+fn check_exposition(body: &str) {
+    let mut family = String::new();
+    let mut nr_samples = 0;
+    for line in body.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            family = rest.split(' ').take(1).collect();
+            assert!(rest.len() > family.len() + 3, "{line}");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let kind = rest.strip_prefix(&family).expect("the same family").trim();
+            let is_counter = family.ends_with("_total");
+            assert_eq!(kind, if is_counter { "counter" } else { "gauge" }, "{line}");
+        } else {
+            let (series, value) = line.rsplit_once(' ').expect("a sample");
+            value.parse::<f64>().expect("a number");
+            assert_eq!(series.split('{').next(), Some(family.as_str()));
+            assert!(family.starts_with("isotherm_"), "{line}");
+            nr_samples += 1;
+        }
+    }
+    assert!(nr_samples > 15, "{body}");
+}
+
+/// In the background it outlives who started it, and tells a service manager that it is ready.
+#[test]
+fn it_goes_to_the_background_and_tells_systemd() {
+    let Some(_turn) = shared("it_goes_to_the_background_and_tells_systemd") else {
+        return;
+    };
+    let (directory, workload) = (
+        open_scratch(),
+        Workload::start(&static_workload(64, 4), &[]),
+    );
+    fs::write(directory.path().join("schemes.damos"), IDLE).expect("a file");
+    let manager = directory.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(manager).expect("a socket");
+    manager
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("possible");
+    let socket = directory.path().join("socket");
+    let mut command = isotherm(["start", "--detach", "--dry-run", "--pid"]);
+    command
+        .arg(workload.pid().to_string())
+        .arg("--socket")
+        .arg(&socket);
+    command
+        .arg("-c")
+        .arg(directory.path().join("schemes.damos"));
+    command
+        .env("NOTIFY_SOCKET", directory.path().join("notify"))
+        .env("WATCHDOG_USEC", "200000");
+    run(&mut command).success();
+    let mut heard = String::new();
+    while !(heard.contains("READY=1") && heard.contains("STATUS=") && heard.contains("WATCHDOG=1"))
+    {
+        let mut buffer = [0; 512];
+        let n = manager.recv(&mut buffer).expect("word within 20 s");
+        heard += &String::from_utf8_lossy(&buffer[..n]);
+    }
+    let mut stream = UnixStream::connect(&socket).expect("it is there");
+    writeln!(stream, "{}", json!({ "do": "stop" })).expect("sent");
+    until("its end", || (!socket.exists()).then_some(()));
+}
