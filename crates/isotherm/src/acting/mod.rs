@@ -14,6 +14,7 @@ use isotherm_engine::guard::{GuardLimits, GuardStatus};
 use isotherm_engine::scheme::{Action, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Actuator, Nanos, Operation, Outcome, Refusal, Snapshot};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
+use isotherm_linux::clock::process_cpu;
 use isotherm_record::{ActionSample, GuardSample, Item};
 
 use crate::recorder::Session;
@@ -45,6 +46,8 @@ pub(crate) struct Acting {
     system: System,
     claims: Claims,
     snapshots: Vec<Snapshot>,
+    /// CPU time that acting has taken.
+    cpu: Nanos,
 }
 
 /// What acting has come to: one entry for each scheme.
@@ -53,6 +56,8 @@ pub(crate) struct ActingSummary {
     pub(crate) dry_run: bool,
     pub(crate) schemes: Vec<SchemeSummary>,
     pub(crate) guard_stops: u64,
+    /// CPU time that acting took, compressing pages included.
+    pub(crate) acting_cpu_seconds: f64,
 }
 
 #[derive(serde::Serialize)]
@@ -100,6 +105,10 @@ impl ActingSummary {
                 )
             })
             .collect();
+        lines.push(format!(
+            "acting took {:.2} s of CPU",
+            self.acting_cpu_seconds
+        ));
         if self.guard_stops > 0 {
             lines.push(format!(
                 "the guard stopped the schemes {} times",
@@ -159,6 +168,7 @@ impl Acting {
             system: System::default(),
             claims,
             snapshots: Vec::new(),
+            cpu: Nanos(0),
         })
     }
 
@@ -184,6 +194,7 @@ impl Acting {
         if self.snapshots.is_empty() {
             return Ok(());
         }
+        let cpu_before = process_cpu();
         let facts = self.system.facts(&self.schemes.wanted_metrics(now));
         let plan = self.schemes.plan(now, &self.snapshots, &facts);
         let (done, outcomes) = self.carry_out(&plan, session)?;
@@ -193,6 +204,10 @@ impl Acting {
                 session.reset_age(target, range);
             }
         }
+        // Compressing pages is not watching, and not to be saved on by watching less.
+        let spent = process_cpu().since(cpu_before);
+        self.cpu = self.cpu + spent;
+        session.leave_out(spent);
         Ok(())
     }
 
@@ -206,6 +221,7 @@ impl Acting {
             dry_run: self.is_dry(),
             schemes: schemes.collect(),
             guard_stops: self.guard.status().nr_stops,
+            acting_cpu_seconds: self.cpu.as_secs_f64(),
         }
     }
 

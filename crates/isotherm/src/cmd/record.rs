@@ -236,6 +236,8 @@ impl Recording {
     ) -> anyhow::Result<()> {
         let started = session.now();
         let mut next_look = started;
+        // What the first look found has been acted on.
+        self.write_items()?;
         loop {
             let step = session.step(ends_at, &mut self.items)?;
             if let Some(acting) = &mut acting {

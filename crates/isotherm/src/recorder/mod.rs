@@ -43,6 +43,9 @@ pub(crate) trait Monitor {
     ) {
     }
 
+    /// `cpu` was spent on something else than watching, and does not count as its cost.
+    fn leave_out(&mut self, _cpu: Nanos) {}
+
     /// What watching has cost so far.
     fn cost(&self) -> Cost;
 

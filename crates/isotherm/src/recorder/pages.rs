@@ -140,6 +140,10 @@ impl Monitor for Pages {
         Ok(Ok(now + self.interval))
     }
 
+    fn leave_out(&mut self, cpu: Nanos) {
+        self.probe.leave_out(cpu);
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

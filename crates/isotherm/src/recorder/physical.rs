@@ -123,6 +123,10 @@ impl Monitor for Physical {
         self.engine.reset_age(target, range);
     }
 
+    fn leave_out(&mut self, cpu: Nanos) {
+        self.probe.leave_out(cpu);
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

@@ -131,6 +131,10 @@ impl Monitor for Regions {
         self.engine.reset_age(target, range);
     }
 
+    fn leave_out(&mut self, cpu: Nanos) {
+        self.probe.leave_out(cpu);
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

@@ -117,6 +117,11 @@ impl Session {
         Some(process.try_clone())
     }
 
+    /// `cpu` was spent on something else than watching.
+    pub(crate) fn leave_out(&mut self, cpu: Nanos) {
+        self.monitor.leave_out(cpu);
+    }
+
     /// Memory was acted on: its age counts anew.
     pub(crate) fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         self.monitor.reset_age(target, range, self.clock.now());

@@ -164,6 +164,10 @@ impl Monitor for Tables {
         self.monitor.reset_age(target, range, now);
     }
 
+    fn leave_out(&mut self, cpu: Nanos) {
+        self.probe.leave_out(cpu);
+    }
+
     fn cost(&self) -> Cost {
         self.probe.cost()
     }

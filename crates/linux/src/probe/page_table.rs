@@ -98,6 +98,8 @@ pub struct PageTableProbe {
     outcomes: Vec<Advised>,
     induced: Induced,
     pub(super) cost: Cost,
+    /// CPU time of this process that went into something else than watching.
+    other_cpu: Nanos,
 }
 
 impl PageTableProbe {
@@ -116,6 +118,7 @@ impl PageTableProbe {
             outcomes: Vec::new(),
             induced: Induced::default(),
             cost: Cost::default(),
+            other_cpu: Nanos(0),
         })
     }
 
@@ -140,6 +143,11 @@ impl PageTableProbe {
     /// The process behind `target`.
     pub fn process(&self, target: TargetId) -> Option<&Process> {
         self.targets.get(&target).map(|watched| &watched.process)
+    }
+
+    /// `cpu` of this process was spent on something else than watching: acting, for instance.
+    pub fn leave_out(&mut self, cpu: Nanos) {
+        self.other_cpu = self.other_cpu + cpu;
     }
 
     /// What the kernel tells of frames; absent without privilege.
@@ -411,7 +419,7 @@ impl AccessProbe for PageTableProbe {
 
     fn cost(&self) -> Cost {
         Cost {
-            monitor_cpu: process_cpu(),
+            monitor_cpu: process_cpu().since(self.other_cpu),
             induced_cpu: Nanos(self.induced.total_ns as u64),
             ..self.cost
         }

@@ -124,6 +124,11 @@ impl PhysicalProbe {
         Ok(())
     }
 
+    /// `cpu` of this process was spent on something else than watching.
+    pub fn leave_out(&mut self, cpu: isotherm_engine::Nanos) {
+        self.inner.leave_out(cpu);
+    }
+
     /// What the last [`refresh`](Self::refresh) found.
     pub fn map_facts(&self) -> MapFacts {
         self.facts
