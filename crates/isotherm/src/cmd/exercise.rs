@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// Whether the regions are backed by huge pages
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     hugepages: WhenHuge,
+    /// Let memory become resident as it is touched, rather than before the first phase
+    #[arg(long)]
+    sparse: bool,
     /// Only check the configuration and print what it says
     #[arg(long)]
     check: bool,
@@ -100,6 +103,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             WhenHuge::Never => HugePages::Never,
             WhenHuge::Default => HugePages::Default,
         },
+        populate: !args.sparse,
     };
     let result = run::run(&config, options, &stop, &mut teller);
     teller.bar.finish_and_clear();
