@@ -71,8 +71,10 @@ impl Group {
 
     /// Asks its first process alone to end.
     pub(super) fn interrupt(&self) {
-        // It may have ended: then there is nothing to ask.
-        let _ = nix::sys::signal::kill(self.raw_pid(), Signal::SIGINT);
+        // Once it has been waited for, its number may be another's.
+        if !self.is_over {
+            let _ = nix::sys::signal::kill(self.raw_pid(), Signal::SIGINT);
+        }
     }
 
     /// Ends whatever still runs of it and tells how its first process ended.
