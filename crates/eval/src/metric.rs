@@ -13,6 +13,13 @@ pub struct Metric {
     pub of: fn(&Measured) -> Option<f64>,
 }
 
+impl Metric {
+    /// Whether a sum over workloads means anything: that of rates and shares does not.
+    pub fn sums(&self) -> bool {
+        !self.unit.starts_with("per") && !self.name.starts_with("monitor")
+    }
+}
+
 /// All, the ones of DAMON's evaluation first. [`crate::Suite`] replaces the first, the runtime, where
 /// a workload tells its throughput.
 pub const METRICS: [Metric; 15] = [

@@ -109,6 +109,7 @@ impl Published {
             name: self.metric.to_owned(),
             unit: self.unit.to_owned(),
             configurations: columns.iter().map(|&i| head[i].to_owned()).collect(),
+            sums: true,
             rows: rows.collect(),
         }
     }

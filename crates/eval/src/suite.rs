@@ -180,6 +180,7 @@ impl Suite {
             name: METRICS[metric].name.into(),
             unit: METRICS[metric].unit.into(),
             configurations: self.configurations.clone(),
+            sums: METRICS[metric].sums(),
             rows: rows.collect(),
         }
     }

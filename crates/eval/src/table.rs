@@ -18,6 +18,8 @@ pub struct Table {
     pub unit: String,
     /// The columns; the first is what the others are compared to.
     pub configurations: Vec<String>,
+    /// Whether a sum of its values means anything: that of rates and shares does not.
+    pub sums: bool,
     /// The workloads.
     pub rows: Vec<Row>,
 }
@@ -41,10 +43,6 @@ impl Row {
             cells: values.iter().map(|&v| (v, overhead(v))).collect(),
         }
     }
-
-    fn is_complete(&self) -> bool {
-        self.cells.iter().all(|(value, _)| value.is_some())
-    }
 }
 
 impl Table {
@@ -56,17 +54,15 @@ impl Table {
 
     /// The workloads that are left out of total and average.
     pub fn incomplete(&self) -> Vec<&str> {
-        let rows = self.rows.iter().filter(|row| !row.is_complete());
+        let rows = self.rows.iter().filter(|row| !self.is_complete(row));
         rows.map(|row| row.name.as_str()).collect()
     }
 
     /// Sums, and how they compare.
     pub fn total(&self) -> Option<Row> {
-        let rows = self.complete()?;
-        let sum = |column: usize| rows.iter().filter_map(|row| row.cells[column].0).sum();
-        let sums: Vec<Option<f64>> = (0..self.configurations.len())
-            .map(|column| Some(sum(column)))
-            .collect();
+        let rows = self.complete().filter(|_| self.sums)?;
+        let sum = |column: usize| rows.iter().map(|row| row.cells[column].0).sum();
+        let sums: Vec<Option<f64>> = (0..self.configurations.len()).map(sum).collect();
         Some(Row::of("total", &sums))
     }
 
@@ -97,8 +93,17 @@ impl Table {
     }
 
     fn complete(&self) -> Option<Vec<&Row>> {
-        let rows: Vec<&Row> = self.rows.iter().filter(|row| row.is_complete()).collect();
+        let rows = self.rows.iter().filter(|row| self.is_complete(row));
+        let rows: Vec<&Row> = rows.collect();
         (!rows.is_empty()).then_some(rows)
+    }
+
+    /// Whether a row has a value in every column that has any: of the monitor's cost, for one, the
+    /// first column has none.
+    fn is_complete(&self, row: &Row) -> bool {
+        let is_empty = |column: usize| self.rows.iter().all(|row| row.cells[column].0.is_none());
+        let mut cells = row.cells.iter().enumerate();
+        self.has_values() && cells.all(|(column, (value, _))| value.is_some() || is_empty(column))
     }
 
     /// As text, in the very form of DAMON's evaluation.
@@ -163,6 +168,7 @@ mod tests {
             name: "runtime".into(),
             unit: "seconds".into(),
             configurations: vec!["orig".into(), "prcl".into()],
+            sums: true,
             rows: rows
                 .iter()
                 .map(|(name, values)| Row::of(name, values))
