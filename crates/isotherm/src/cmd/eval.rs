@@ -34,6 +34,7 @@ use measure::{Measuring, Stopped};
   isotherm eval --check crates/eval/experiments/shipped.toml  what would run here, and what not
   isotherm eval mine.toml -o results --configuration orig,prcl
   isotherm eval mine.toml -o results --report                 only write the reports anew")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The experiment's file
     experiment: PathBuf,

@@ -34,6 +34,7 @@ probability[, ro | wo | rw (default wo)[, hot=SHARE or SIZE, piece=SIZE (default
 Examples:
   isotherm exercise workloads/zigzag.cfg
   isotherm record -o zigzag.isotherm -- isotherm exercise --truth truth.jsonl workloads/zigzag.cfg")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The workload's configuration file
     config: PathBuf,
