@@ -35,6 +35,7 @@ const ROOMS: &[Room] = &[
     },
     room("isotherm-record", &["isotherm-engine"]),
     room("isotherm-exercise", &["isotherm-engine"]),
+    room("isotherm-eval", &["isotherm-engine", "isotherm-record"]),
     room(
         "isotherm",
         &[
@@ -43,6 +44,7 @@ const ROOMS: &[Room] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-exercise",
+            "isotherm-eval",
         ],
     ),
     // It judges the product from outside, so of its insides it sees the formats only.

@@ -62,6 +62,8 @@ pub struct Options {
     pub seed: u64,
     /// Backing of the regions.
     pub huge_pages: HugePages,
+    /// Whether memory is made resident before the first phase, rather than as it is touched.
+    pub populate: bool,
 }
 
 /// What an [`Observer`] is told.
@@ -172,7 +174,7 @@ pub fn run(
     observer: &mut dyn Observer,
 ) -> Result<(), RunError> {
     assert!(options.threads > 0, "the caller checks this");
-    let mut memories = memory::allocate(config, options.huge_pages, stop, observer)?;
+    let mut memories = memory::allocate(config, options, stop, observer)?;
     if stop.load(Ordering::Relaxed) {
         return Ok(());
     }

@@ -15,6 +15,7 @@ const OPTIONS: Options = Options {
     threads: 1,
     seed: 1,
     huge_pages: HugePages::Default,
+    populate: true,
 };
 
 /// Keeps what it is told; may ask to stop at the first progress.

@@ -38,6 +38,7 @@ enum Command {
     Top(cmd::top::Args),
     Convert(cmd::convert::Args),
     Exercise(cmd::exercise::Args),
+    Eval(cmd::eval::Args),
     /// Print a shell completion script.
     #[command(
         after_help = "Example:\n  isotherm completions bash > /etc/bash_completion.d/isotherm"
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Top(args) => cmd::top::run(&args),
         Command::Convert(args) => cmd::convert::run(&args),
         Command::Exercise(args) => cmd::exercise::run(args),
+        Command::Eval(args) => cmd::eval::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(
                 shell,

@@ -8,7 +8,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes;
 
-use super::{Event, HugePages, Observer, RunError};
+use super::{Event, HugePages, Observer, Options, RunError};
 use crate::config::{Config, Region};
 
 /// Bytes populated between two looks at whether to stop.
@@ -90,10 +90,10 @@ impl Memory {
     }
 }
 
-/// Maps and populates all regions, or as many as there was time for before `stop`.
+/// Maps and, unless told otherwise, populates all regions, or as many as there was time for before `stop`.
 pub(super) fn allocate(
     config: &Config,
-    huge_pages: HugePages,
+    options: Options,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Vec<Memory>, RunError> {
@@ -108,8 +108,9 @@ pub(super) fn allocate(
     let mut memories = Vec::with_capacity(config.regions.len());
     let mut done = 0;
     for region in &config.regions {
-        let mut memory = Memory::map(region, huge_pages)?;
-        for start in (0..memory.len).step_by(CHUNK) {
+        let mut memory = Memory::map(region, options.huge_pages)?;
+        let populated = if options.populate { memory.len } else { 0 };
+        for start in (0..populated).step_by(CHUNK) {
             if stop.load(Ordering::Relaxed) {
                 break;
             }

@@ -34,6 +34,7 @@ probability[, ro | wo | rw (default wo)[, hot=SHARE or SIZE, piece=SIZE (default
 Examples:
   isotherm exercise workloads/zigzag.cfg
   isotherm record -o zigzag.isotherm -- isotherm exercise --truth truth.jsonl workloads/zigzag.cfg")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The workload's configuration file
     config: PathBuf,
@@ -58,6 +59,9 @@ pub(crate) struct Args {
     /// Whether the regions are backed by huge pages
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     hugepages: WhenHuge,
+    /// Let memory become resident as it is touched, rather than before the first phase
+    #[arg(long)]
+    sparse: bool,
     /// Only check the configuration and print what it says
     #[arg(long)]
     check: bool,
@@ -100,6 +104,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             WhenHuge::Never => HugePages::Never,
             WhenHuge::Default => HugePages::Default,
         },
+        populate: !args.sparse,
     };
     let result = run::run(&config, options, &stop, &mut teller);
     teller.bar.finish_and_clear();

@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod doctor;
+pub(crate) mod eval;
 pub(crate) mod exercise;
 pub(crate) mod record;
 pub(crate) mod report;

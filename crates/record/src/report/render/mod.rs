@@ -10,7 +10,7 @@ mod heatmap;
 mod heatmap_html;
 mod heatmap_svg;
 mod idle;
-mod page;
+pub mod page;
 mod plot;
 mod table;
 pub mod units;
@@ -20,6 +20,7 @@ use std::io::{self, Write};
 
 pub use access::AccessWriter;
 pub use colour::Palette;
+pub use plot::{LINES as SERIES_STYLES, open as open_svg};
 
 /// What a report can be written as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +94,7 @@ pub fn write(
 }
 
 /// A line of CSV; fields with a comma, a quote or a line break are quoted (RFC 4180).
-fn csv_line(out: &mut dyn Write, fields: &[String]) -> io::Result<()> {
+pub fn csv_line(out: &mut dyn Write, fields: &[String]) -> io::Result<()> {
     for (index, field) in fields.iter().enumerate() {
         if index > 0 {
             out.write_all(b",")?;

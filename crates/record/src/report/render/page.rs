@@ -6,7 +6,7 @@ use super::units;
 use crate::report::context::RecordInfo;
 
 /// The end of every page.
-pub(super) const END: &str = "</main></body></html>\n";
+pub const END: &str = "</main></body></html>\n";
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--fg:#1d2127;--dim:#5d6570;--bg:#f5f6f8;--card:#fff;--line:#dfe3e8}
@@ -22,7 +22,7 @@ th,td{padding:3px 24px 3px 0;text-align:right}th:first-child,td:first-child{text
 th{color:var(--dim);font-weight:500;border-bottom:1px solid var(--line)}";
 
 /// `text` with what HTML and SVG would take for markup replaced.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -53,20 +53,25 @@ pub(super) fn subject(record: &RecordInfo) -> String {
     parts.join(" · ")
 }
 
-/// The beginning of a page.
+/// The beginning of a page about a record.
 pub(super) fn start(title: &str, record: &RecordInfo) -> String {
+    begin(title, &subject(record))
+}
+
+/// The beginning of a page, with a line under its title.
+pub fn begin(title: &str, subtitle: &str) -> String {
     let title = escape(title);
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>{title} · Isotherm</title><style>{STYLE}</style></head>\n\
          <body><main><h1>{title}</h1><p>{}</p>\n",
-        escape(&subject(record))
+        escape(subtitle)
     )
 }
 
 /// A picture with its title; the picture carries its own title for sighted readers.
-pub(super) fn figure(title: &str, note: &str, svg: &str) -> String {
+pub fn figure(title: &str, note: &str, svg: &str) -> String {
     let (title, note) = (escape(title), escape(note));
     let note = match note.as_str() {
         "" => String::new(),
@@ -76,7 +81,7 @@ pub(super) fn figure(title: &str, note: &str, svg: &str) -> String {
 }
 
 /// A table with its title.
-pub(super) fn table(title: &str, note: &str, head: &[&str], rows: &[Vec<String>]) -> String {
+pub fn table(title: &str, note: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let mut html = format!(
         "<section><h2>{}</h2><p>{}</p><table><tr>",
         escape(title),

@@ -11,7 +11,7 @@ use crate::report::series::Point;
 
 /// Colours that people with any kind of colour vision tell apart (after Okabe and Ito), with dashes
 /// for those who see none.
-const LINES: [(&str, &str); 8] = [
+pub const LINES: [(&str, &str); 8] = [
     ("#0b7fc4", ""),
     ("#d55e00", "7 3"),
     ("#0a9e73", "2 3"),
@@ -50,7 +50,7 @@ pub(super) struct PlotText<'a> {
 }
 
 /// Opens an SVG picture that carries its own colours.
-pub(super) fn open(width: f64, height: f64, title: &str) -> String {
+pub fn open(width: f64, height: f64, title: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"iso\" viewBox=\"0 0 {width:.0} {height:.0}\" \
          role=\"img\" aria-label=\"{title}\">\n<style>\

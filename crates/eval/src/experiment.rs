@@ -1,0 +1,372 @@
+//! An experiment's file: TOML in, checked settings out; what is wrong is told with its line.
+
+use regex_lite::Regex;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use toml::Spanned;
+
+/// Runs longer than this are ended, unless the experiment says otherwise.
+const TIME_LIMIT_S: u64 = 600;
+const REPEATS_MAX: u32 = 1000;
+
+/// What to run, how, and how often.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Experiment {
+    /// Names the results.
+    pub name: String,
+    /// Runs of each workload under each configuration.
+    pub repeats: u32,
+    /// Bytes of zram swap to have while it runs, in the words of `isotherm swap zram --size`.
+    pub zram: Option<String>,
+    /// Whether the page cache is dropped before each run.
+    pub drop_caches: bool,
+    /// A run that takes longer is ended and counts as failed.
+    pub time_limit_s: u64,
+    /// What runs.
+    pub workloads: Vec<Workload>,
+    /// What runs beside it. The first is what the others are compared to.
+    pub configurations: Vec<Configuration>,
+}
+
+/// A program whose time and memory are measured. Commands are run by `sh -c`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a workload with `name` and `run`")]
+pub struct Workload {
+    /// As tables show it; `parsec3/canneal` and the like are compared with what was published.
+    pub name: String,
+    /// Programs that it needs; where one is missing the workload is skipped.
+    #[serde(default)]
+    pub requires: Vec<String>,
+    /// Run to its end before anything else.
+    #[serde(default)]
+    pub setup: Option<String>,
+    /// A server, started before `warmup` and ended after `run`. Where there is one, its memory is what
+    /// is watched and measured.
+    #[serde(default)]
+    pub serve: Option<String>,
+    /// Run to its end before the measured part.
+    #[serde(default)]
+    pub warmup: Option<String>,
+    /// What is measured.
+    pub run: String,
+    /// A regular expression for the standard output of `run`: its last match's first group (or all of
+    /// it) is the throughput, for workloads that run for a fixed time.
+    #[serde(default)]
+    pub progress: Option<String>,
+    /// The same from a file in the run's folder that `run` leaves, holding the number.
+    #[serde(default)]
+    pub progress_file: Option<String>,
+}
+
+impl Workload {
+    /// The throughput that `output`, what `run` printed, tells; `None` if none, or if the workload
+    /// does not say where to look.
+    pub fn throughput_in(&self, output: &str) -> Option<f64> {
+        let regex = Regex::new(self.progress.as_ref()?).ok()?;
+        let found = regex.captures_iter(output).last()?;
+        let text = found.get(1).or_else(|| found.get(0))?.as_str();
+        number(text)
+    }
+}
+
+/// A positive number, perhaps with thousands separators.
+pub fn number(text: &str) -> Option<f64> {
+    let number: f64 = text.trim().replace(',', "").parse().ok()?;
+    (number.is_finite() && number > 0.0).then_some(number)
+}
+
+/// Under which circumstances a workload runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a configuration with `name`")]
+pub struct Configuration {
+    /// As tables show it.
+    pub name: String,
+    /// The arguments of the `isotherm` that runs beside the workload, if any. `{targets}` stands for
+    /// the flags that name the workload, `{dir}` for the run's folder.
+    #[serde(default)]
+    pub isotherm: Option<String>,
+    /// What transparent huge pages are set to; as they are, if not told.
+    #[serde(default)]
+    pub thp: Option<Thp>,
+}
+
+/// `/sys/kernel/mm/transparent_hugepage/enabled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Thp {
+    /// For all memory.
+    Always,
+    /// Where a program asks for them.
+    Madvise,
+    /// For none.
+    Never,
+}
+
+impl Thp {
+    /// As the kernel writes it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Madvise => "madvise",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// What is wrong with an experiment's file.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ExperimentError {
+    /// It is not TOML, or has keys that mean nothing here. The text names line and column.
+    #[error("{0}")]
+    Syntax(String),
+    /// A value that cannot be.
+    #[error("line {line}: {what}")]
+    Value {
+        /// Where, from 1.
+        line: usize,
+        /// What, and what would do.
+        what: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Spanned<String>,
+    #[serde(default = "one")]
+    repeats: Spanned<u32>,
+    #[serde(default)]
+    zram: Option<String>,
+    #[serde(default)]
+    drop_caches: bool,
+    #[serde(default)]
+    time_limit_s: Option<Spanned<u64>>,
+    #[serde(default)]
+    workload: Vec<Spanned<Workload>>,
+    #[serde(default)]
+    configuration: Vec<Spanned<Configuration>>,
+}
+
+fn one() -> Spanned<u32> {
+    Spanned::new(0..0, 1)
+}
+
+impl Experiment {
+    /// Reads and checks the text of an experiment's file.
+    pub fn parse(text: &str) -> Result<Self, ExperimentError> {
+        let file: File = toml::from_str(text)
+            .map_err(|error| ExperimentError::Syntax(error.to_string().trim_end().to_owned()))?;
+        let fault = |at: std::ops::Range<usize>, what: String| ExperimentError::Value {
+            line: line_of(text, at.start),
+            what,
+        };
+        let check = |holds: bool, at, what: &str| {
+            if holds {
+                Ok(())
+            } else {
+                Err(fault(at, what.to_owned()))
+            }
+        };
+        check(
+            is_name(file.name.get_ref()),
+            file.name.span(),
+            "the experiment's name becomes a folder: letters, digits, `-`, `_` and `.` only",
+        )?;
+        check(
+            (1..=REPEATS_MAX).contains(file.repeats.get_ref()),
+            file.repeats.span(),
+            "repeats are 1 to 1000",
+        )?;
+        if let Some(limit) = &file.time_limit_s {
+            check(
+                *limit.get_ref() > 0,
+                limit.span(),
+                "a run needs at least a second: time_limit_s is above 0",
+            )?;
+        }
+        check(
+            !file.workload.is_empty(),
+            0..0,
+            "there is nothing to run: add a [[workload]] with `name` and `run`",
+        )?;
+        check(
+            !file.configuration.is_empty(),
+            0..0,
+            "there is no [[configuration]]; add at least one named `orig`",
+        )?;
+        let mut seen = Vec::new();
+        for workload in &file.workload {
+            let faults = workload_fault(workload.get_ref(), &seen);
+            faults.map_or(Ok(()), |what| Err(fault(workload.span(), what)))?;
+            seen.push(&workload.get_ref().name);
+        }
+        seen.clear();
+        for configuration in &file.configuration {
+            let faults = configuration_fault(configuration.get_ref(), &seen);
+            faults.map_or(Ok(()), |what| Err(fault(configuration.span(), what)))?;
+            seen.push(&configuration.get_ref().name);
+        }
+        Ok(Self {
+            name: file.name.into_inner(),
+            repeats: file.repeats.into_inner(),
+            zram: file.zram,
+            drop_caches: file.drop_caches,
+            time_limit_s: file.time_limit_s.map_or(TIME_LIMIT_S, Spanned::into_inner),
+            workloads: file.workload.into_iter().map(Spanned::into_inner).collect(),
+            configurations: file
+                .configuration
+                .into_iter()
+                .map(Spanned::into_inner)
+                .collect(),
+        })
+    }
+}
+
+fn workload_fault(workload: &Workload, seen: &[&String]) -> Option<String> {
+    let name = &workload.name;
+    if !name.split('/').all(is_name) {
+        return Some(format!(
+            "workload name '{name}': letters, digits, `-`, `_`, `.` and `/` between them only"
+        ));
+    }
+    if seen.contains(&name) {
+        return Some(format!("a second workload named '{name}'"));
+    }
+    if workload.run.trim().is_empty() {
+        return Some(format!("workload '{name}': `run` is empty"));
+    }
+    if workload.progress.is_some() && workload.progress_file.is_some() {
+        return Some(format!(
+            "workload '{name}': `progress` or `progress_file`, not both"
+        ));
+    }
+    let error = Regex::new(workload.progress.as_ref()?).err()?;
+    Some(format!("workload '{name}': `progress`: {error}"))
+}
+
+fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Option<String> {
+    let name = &configuration.name;
+    if !is_name(name) {
+        return Some(format!(
+            "configuration name '{name}': letters, digits, `-`, `_` and `.` only"
+        ));
+    }
+    if seen.contains(&name) {
+        return Some(format!("a second configuration named '{name}'"));
+    }
+    let arguments = configuration.isotherm.as_ref()?;
+    let names_target = ["{targets}", "--physical", "--cgroup"]
+        .iter()
+        .any(|word| arguments.contains(word));
+    let word = arguments.split_whitespace().next().unwrap_or_default();
+    if !["record", "run"].contains(&word) {
+        return Some(format!(
+            "configuration '{name}': `isotherm` starts with `record` or `run`, not '{word}'"
+        ));
+    }
+    (!names_target).then(|| {
+        format!("configuration '{name}': `isotherm` watches nothing; add {{targets}} or --physical")
+    })
+}
+
+/// Fit to be a part of a file's name.
+fn is_name(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
+    !text.is_empty() && !text.starts_with('.') && text.chars().all(fits)
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text[..offset.min(text.len())].matches('\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "name = \"a\"\nrepeats = 2\n\n[[workload]]\nname = \"w\"\nrun = \"true\"\n\n\
+                        [[configuration]]\nname = \"orig\"\n";
+
+    fn error(text: &str) -> String {
+        Experiment::parse(text)
+            .expect_err("it is wrong")
+            .to_string()
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let experiment = Experiment::parse(GOOD).expect("it is right");
+        assert_eq!((experiment.repeats, experiment.time_limit_s), (2, 600));
+        assert_eq!(experiment.workloads[0].run, "true");
+        assert!(experiment.zram.is_none() && experiment.configurations[0].thp.is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        let check = |from: &str, to: &str, expected: &str| {
+            let text = error(&GOOD.replace(from, to));
+            assert!(text.contains(expected), "{to}: {text}");
+        };
+        check(
+            "repeats = 2",
+            "repeats = 0",
+            "line 2: repeats are 1 to 1000",
+        );
+        check("repeats = 2", "repeat = 2", "line 2");
+        check("repeats = 2", "repeats = ", "line 2");
+        check("name = \"w\"", "name = \"w w\"", "line 4: workload name");
+        check(
+            "run = \"true\"",
+            "run = \" \"",
+            "line 4: workload 'w': `run` is empty",
+        );
+        check("run = \"true\"", "rum = \"true\"", "line 6");
+        check(
+            "run = \"true\"",
+            "run = \"true\"\nprogress = '('",
+            "line 4: workload 'w': `progress`",
+        );
+        check(
+            "name = \"orig\"",
+            "name = \"rec\"\nisotherm = \"record\"",
+            "line 8: configuration 'rec': `isotherm` watches nothing",
+        );
+        check(
+            "name = \"orig\"",
+            "name = \"rec\"\nisotherm = \"rm -rf /\"",
+            "starts with `record` or `run`",
+        );
+        check(
+            "name = \"orig\"",
+            "name = \"orig\"\nthp = \"yes\"",
+            "line 10",
+        );
+        check(
+            "[[configuration]]",
+            "[[configuration]]\nname = \"orig\"\n[[configuration]]",
+            "line 10: a second configuration named 'orig'",
+        );
+        assert!(error("name = \"a\"").contains("there is nothing to run"));
+    }
+
+    #[test]
+    fn the_last_throughput_counts() {
+        let text = GOOD.replace(
+            "run = \"true\"",
+            "run = \"true\"\nprogress = 'rate: ([0-9.,]+)'",
+        );
+        let workload = &Experiment::parse(&text).expect("it is right").workloads[0];
+        let told = |output| workload.throughput_in(output);
+        assert_eq!(told("rate: 1.5\nrate: 1,200.5 /s\n"), Some(1200.5));
+        assert_eq!((told("rate: 0"), told("none")), (None, None));
+    }
+
+    #[test]
+    fn the_shipped_experiments_are_right() {
+        for text in [
+            include_str!("../experiments/shipped.toml"),
+            include_str!("../experiments/quick.toml"),
+        ] {
+            Experiment::parse(text).expect("it is right");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The journal of an evaluation: a line of JSON for everything that is done, in the order in which it
+//! was done. What is in it is finished; a last line that was cut by a crash counts for nothing.
+
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "lowercase")]
+pub enum Entry {
+    /// An evaluation began or went on, on this machine.
+    Machine(Machine),
+    /// A run has ended.
+    Run(Box<RunEntry>),
+}
+
+/// Where runs were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name.
+    pub host: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Of the processor.
+    pub cpu: String,
+    /// Processors that were online.
+    pub nr_cpus: usize,
+    /// RAM, in KiB.
+    pub memory_kib: u64,
+    /// Of Isotherm.
+    pub isotherm: String,
+    /// When, in seconds since the Unix epoch.
+    pub time_s: u64,
+}
+
+/// A run that has ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunEntry {
+    /// Its workload's name.
+    pub workload: String,
+    /// Its configuration's name.
+    pub configuration: String,
+    /// Which repeat, from 1.
+    pub repeat: u32,
+    /// Of what was run: [`crate::PlannedRun::fingerprint`].
+    pub fingerprint: String,
+    /// When it began, in seconds since the Unix epoch.
+    pub time_s: u64,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// What the Isotherm that ran beside it said at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub monitor: Option<serde_json::Value>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It was measured.
+    Measured(Measured),
+    /// It does not count, and will be repeated; the reason.
+    Failed(String),
+}
+
+/// What was measured while `run` ran. Means are over samples at 1 Hz; counts are what they grew by.
+/// `None`: this kernel, or this run, does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Seconds from start to end.
+    pub runtime_s: f64,
+    /// What the workload said that it did in a second.
+    pub throughput: Option<f64>,
+    /// Samples taken.
+    pub samples: u64,
+    /// Mean of MemTotal - MemFree, KiB.
+    pub memused_kib: f64,
+    /// Mean resident memory of the workload's processes, KiB.
+    pub rss_kib: f64,
+    /// Major faults of the system.
+    pub pgmajfaults: u64,
+    /// Microseconds in which some task waited for memory.
+    pub psi_mem_some_us: Option<u64>,
+    /// Microseconds in which all tasks did.
+    pub psi_mem_full_us: Option<u64>,
+    /// Pages read from swap.
+    pub pswpin: u64,
+    /// Pages written to swap.
+    pub pswpout: u64,
+    /// Huge pages made at faults.
+    pub thp_fault_alloc: Option<u64>,
+    /// Huge pages made of small ones.
+    pub thp_collapse_alloc: Option<u64>,
+    /// Huge pages split.
+    pub thp_split_page: Option<u64>,
+    /// CPU time of Isotherm, percent of one CPU.
+    pub monitor_cpu_percent: Option<f64>,
+    /// CPU time that it is estimated to have taken from the workload, percent of one CPU.
+    pub induced_cpu_percent: Option<f64>,
+    /// Its memory at its highest, KiB.
+    pub monitor_rss_kib: Option<f64>,
+}
+
+/// Reads a journal. Fails, with the line, where a line other than the last cannot be read.
+pub fn read(text: &str) -> Result<Vec<Entry>, String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut entries = Vec::with_capacity(lines.len());
+    for (index, line) in lines.iter().enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        match serde_json::from_str(line) {
+            Ok(entry) => entries.push(entry),
+            // Cut while it was written: that run is not finished.
+            Err(_) if index + 1 == lines.len() && !text.ends_with('\n') => {}
+            Err(error) => return Err(format!("line {}: {error}", index + 1)),
+        }
+    }
+    Ok(entries)
+}
+
+/// Writes one line.
+pub fn append(out: &mut dyn Write, entry: &Entry) -> io::Result<()> {
+    let mut line = serde_json::to_string(entry)?;
+    line.push('\n');
+    out.write_all(line.as_bytes())?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_line_at_the_end_counts_for_nothing() {
+        let run = Entry::Run(Box::new(RunEntry {
+            workload: "w".into(),
+            configuration: "orig".into(),
+            repeat: 1,
+            fingerprint: "f".into(),
+            time_s: 1,
+            outcome: Outcome::Failed("x".into()),
+            monitor: None,
+        }));
+        let mut text = Vec::new();
+        append(&mut text, &Entry::Machine(Machine::default())).expect("memory");
+        append(&mut text, &run).expect("memory");
+        let text = String::from_utf8(text).expect("JSON");
+        assert_eq!(read(&text).expect("whole").len(), 2);
+        assert_eq!(read(&text[..text.len() - 5]).expect("cut").len(), 1);
+        let broken = format!("{{\n{text}");
+        assert!(read(&broken).expect_err("broken").starts_with("line 1: "));
+    }
+}

@@ -1,0 +1,30 @@
+//! Evaluations: which workloads run under which configurations, and what came of it.
+//!
+//! **Problem.** Whether watching and acting on memory pays is a question of many runs: workloads by
+//! configurations by repeats, on a machine whose speed drifts, over hours in which anything may break.
+//!
+//! **Approach.** An [`Experiment`] is a TOML file. [`plan()`] lays its runs out interleaved, so that
+//! drift hits all configurations alike. Each finished run is one line of a [`journal`], so that a
+//! broken evaluation goes on where it was. [`Suite`] gathers the journal into medians and spreads;
+//! [`report`] writes them as CSV, as the text tables of DAMON's evaluation, as Markdown and as an HTML
+//! page, beside what others [`published`].
+//!
+//! **Limits.** Nothing here starts a process or reads the machine: `isotherm eval` does, so that none
+//! of this is in the way of the monitor.
+
+pub mod experiment;
+pub mod journal;
+pub mod metric;
+mod plan;
+pub mod published;
+pub mod report;
+mod stats;
+mod suite;
+mod table;
+
+pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
+pub use journal::{Entry, Measured, Outcome, RunEntry};
+pub use plan::{PlannedRun, plan};
+pub use stats::{Summary, overhead_percent};
+pub use suite::{Cell, Suite};
+pub use table::{Row, Table};

@@ -1,0 +1,100 @@
+//! What is told about runs: the metrics of DAMON's evaluation under its names, and what Isotherm cost.
+
+use crate::journal::Measured;
+
+/// One metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// As tables show it.
+    pub name: &'static str,
+    /// Of its values.
+    pub unit: &'static str,
+    /// One run's value.
+    pub of: fn(&Measured) -> Option<f64>,
+}
+
+impl Metric {
+    /// Whether a sum over workloads means anything: that of rates and shares does not.
+    pub fn sums(&self) -> bool {
+        !self.unit.starts_with("per") && !self.name.starts_with("monitor")
+    }
+}
+
+/// All, the ones of DAMON's evaluation first. [`crate::Suite`] replaces the first, the runtime, where
+/// a workload tells its throughput.
+pub const METRICS: [Metric; 15] = [
+    metric("runtime", "seconds", |m| Some(m.runtime_s)),
+    metric("memused.avg", "KiB", |m| Some(m.memused_kib)),
+    metric("rss.avg", "KiB", |m| Some(m.rss_kib)),
+    metric("pgmajfaults", "faults", |m| Some(m.pgmajfaults as f64)),
+    metric("psi_mem_some_us", "us", |m| count(m.psi_mem_some_us)),
+    metric("psi_mem_full_us", "us", |m| count(m.psi_mem_full_us)),
+    metric("pswpin", "pages", |m| Some(m.pswpin as f64)),
+    metric("pswpout", "pages", |m| Some(m.pswpout as f64)),
+    metric("thp_fault_alloc", "huge pages", |m| {
+        count(m.thp_fault_alloc)
+    }),
+    metric("thp_collapse_alloc", "huge pages", |m| {
+        count(m.thp_collapse_alloc)
+    }),
+    metric("thp_split_page", "huge pages", |m| count(m.thp_split_page)),
+    metric("throughput", "per second", |m| m.throughput),
+    metric("monitor_cpu", "percent of a CPU", |m| m.monitor_cpu_percent),
+    metric("induced_cpu", "percent of a CPU", |m| m.induced_cpu_percent),
+    metric("monitor_rss", "KiB", |m| m.monitor_rss_kib),
+];
+
+/// Where the runtime stands among [`METRICS`].
+pub const RUNTIME: usize = 0;
+/// Where the system's used memory stands.
+pub const MEMUSED: usize = 1;
+/// Where the workload's resident memory stands.
+pub const RSS: usize = 2;
+
+/// DAMOOS's score of a configuration: half of what it saved of the workload's resident memory and half
+/// of what it saved of its runtime, both in percent of the original run, so more is better; and no
+/// good at all if it slows the workload by more than 20 % (DAMOOS,
+/// github.com/awslabs/damoos, weights of a half each; last commit 2021).
+pub fn damoos_score(runtime_overhead_percent: f64, rss_overhead_percent: f64) -> f64 {
+    const SLOWDOWN_MAX_PERCENT: f64 = 20.0;
+    const NO_GOOD: f64 = -1000.0;
+    if runtime_overhead_percent > SLOWDOWN_MAX_PERCENT {
+        return NO_GOOD;
+    }
+    -0.5 * runtime_overhead_percent - 0.5 * rss_overhead_percent
+}
+
+const fn metric(
+    name: &'static str,
+    unit: &'static str,
+    of: fn(&Measured) -> Option<f64>,
+) -> Metric {
+    Metric { name, unit, of }
+}
+
+fn count(value: Option<u64>) -> Option<f64> {
+    value.map(|value| value as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_score_weighs_time_and_memory_alike_until_it_is_too_slow() {
+        let about = |runtime, rss, expected: f64| {
+            assert!((damoos_score(runtime, rss) - expected).abs() < 1e-9);
+        };
+        about(0.0, 0.0, 0.0);
+        about(2.0, -40.0, 19.0);
+        about(20.0, -90.0, 35.0);
+        about(20.1, -90.0, -1000.0);
+    }
+
+    #[test]
+    fn places_and_names_agree() {
+        assert_eq!(METRICS[RUNTIME].name, "runtime");
+        assert_eq!(METRICS[MEMUSED].name, "memused.avg");
+        assert_eq!(METRICS[RSS].name, "rss.avg");
+    }
+}

@@ -1,0 +1,134 @@
+//! The order of runs: repeat by repeat, workload by workload, and within each all configurations,
+//! beginning with another one in each repeat. So whatever drifts (temperature, neighbours, a disk that
+//! fills) hits all configurations alike, and no configuration always follows the same other.
+
+use crate::experiment::{Configuration, Experiment, Workload};
+use crate::journal::{Entry, Outcome, RunEntry};
+
+/// One run to make.
+#[derive(Clone, Debug)]
+pub struct PlannedRun<'a> {
+    /// What runs.
+    pub workload: &'a Workload,
+    /// Under what.
+    pub configuration: &'a Configuration,
+    /// Which repeat, from 1.
+    pub repeat: u32,
+    /// Of all that could change the result: another means another run.
+    pub fingerprint: String,
+}
+
+impl PlannedRun<'_> {
+    /// Whether `entry` is this run, made with these settings.
+    pub fn is_run(&self, entry: &RunEntry) -> bool {
+        self.has_name_of(entry) && self.fingerprint == entry.fingerprint
+    }
+
+    /// Whether `entry` is this run by name, but was made with other settings.
+    pub fn differs_from(&self, entry: &RunEntry) -> bool {
+        self.has_name_of(entry) && self.fingerprint != entry.fingerprint
+    }
+
+    /// Whether it has been measured already.
+    pub fn is_finished(&self, entries: &[Entry]) -> bool {
+        entries.iter().any(|entry| match entry {
+            Entry::Run(run) => self.is_run(run) && matches!(run.outcome, Outcome::Measured(_)),
+            Entry::Machine(_) => false,
+        })
+    }
+
+    fn has_name_of(&self, entry: &RunEntry) -> bool {
+        self.workload.name == entry.workload
+            && self.configuration.name == entry.configuration
+            && self.repeat == entry.repeat
+    }
+}
+
+/// The runs of `experiment`, in order.
+pub fn plan(experiment: &Experiment) -> Vec<PlannedRun<'_>> {
+    let nr = experiment.configurations.len();
+    let mut runs = Vec::new();
+    for repeat in 1..=experiment.repeats {
+        for (index, workload) in experiment.workloads.iter().enumerate() {
+            for step in 0..nr {
+                let turn = (step + index + repeat as usize - 1) % nr;
+                let configuration = &experiment.configurations[turn];
+                runs.push(PlannedRun {
+                    workload,
+                    configuration,
+                    repeat,
+                    fingerprint: fingerprint(experiment, workload, configuration),
+                });
+            }
+        }
+    }
+    runs
+}
+
+/// FNV-1a, 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv), of the run's settings. It guards against
+/// oversight, not against an adversary.
+fn fingerprint(
+    experiment: &Experiment,
+    workload: &Workload,
+    configuration: &Configuration,
+) -> String {
+    let settings = (&experiment.zram, experiment.drop_caches);
+    let text = serde_json::to_string(&(settings, workload, configuration))
+        .expect("strings and flags are always JSON");
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "name = \"a\"\nrepeats = 2\n[[workload]]\nname = \"w\"\nrun = \"1\"\n\
+        [[workload]]\nname = \"v\"\nrun = \"2\"\n[[configuration]]\nname = \"orig\"\n\
+        [[configuration]]\nname = \"thp\"\nthp = \"always\"\n";
+
+    fn order(text: &str) -> Vec<String> {
+        let experiment = Experiment::parse(text).expect("it is right");
+        plan(&experiment)
+            .iter()
+            .map(|run| {
+                format!(
+                    "{}{}{}",
+                    run.workload.name, run.configuration.name, run.repeat
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn configurations_take_turns_at_being_first() {
+        assert_eq!(
+            order(TEXT),
+            [
+                "worig1", "wthp1", "vthp1", "vorig1", "wthp2", "worig2", "vorig2", "vthp2"
+            ]
+        );
+    }
+
+    #[test]
+    fn only_what_could_change_a_result_changes_its_fingerprint() {
+        let prints = |text: &str| -> Vec<String> {
+            let experiment = Experiment::parse(text).expect("it is right");
+            plan(&experiment)
+                .into_iter()
+                .map(|run| run.fingerprint)
+                .collect()
+        };
+        let before = prints(TEXT);
+        assert_eq!(
+            before[..4],
+            prints(&TEXT.replace("repeats = 2", "repeats = 1"))[..]
+        );
+        let after = prints(&TEXT.replace("run = \"1\"", "run = \"3\""));
+        assert_ne!(before[0], after[0]);
+        assert_eq!(before[2], after[2]);
+        assert_ne!(before, prints(&format!("zram = \"1G\"\n{TEXT}")));
+    }
+}

@@ -1,0 +1,103 @@
+//! CSV: every run, and every metric in short.
+
+use isotherm_record::report::render::csv_line;
+
+use crate::metric::METRICS;
+use crate::stats::Summary;
+use crate::suite::Suite;
+
+/// A row for each run that counts. Empty: not known.
+pub fn runs(suite: &Suite) -> String {
+    let mut head: Vec<String> = ["workload", "configuration", "repeat", "time_s"]
+        .map(String::from)
+        .into();
+    // Here the runtime is what the clock said, even for workloads that tell their throughput.
+    head.extend(METRICS.iter().map(column));
+    let rows = suite.runs().map(|(run, measured)| {
+        let mut row = vec![
+            run.workload.clone(),
+            run.configuration.clone(),
+            run.repeat.to_string(),
+            run.time_s.to_string(),
+        ];
+        row.extend(METRICS.iter().map(|metric| number((metric.of)(measured))));
+        row
+    });
+    text(std::iter::once(head).chain(rows))
+}
+
+/// A row for each workload, configuration and metric that has values.
+pub fn summary(suite: &Suite) -> String {
+    let head = [
+        "workload",
+        "configuration",
+        "metric",
+        "unit",
+        "n",
+        "median",
+        "mean",
+        "min",
+        "max",
+        "spread_percent",
+        "overhead_percent",
+        "paired_overhead_percent_median",
+        "paired_overhead_percent_min",
+        "paired_overhead_percent_max",
+    ];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    for (workload, workload_name) in suite.workloads.iter().enumerate() {
+        for (configuration, configuration_name) in suite.configurations.iter().enumerate() {
+            let mut row = |name: &str, unit: &str, fields: Vec<String>| {
+                let mut row: Vec<String> = [workload_name, configuration_name, name, unit]
+                    .map(Into::into)
+                    .into();
+                row.extend(fields);
+                rows.push(row);
+            };
+            for (index, metric) in METRICS.iter().enumerate() {
+                let Some(short) = suite.cell(workload, configuration, index).summary() else {
+                    continue;
+                };
+                let paired = suite.paired_overheads(workload, configuration, index);
+                let pair = |of: fn(Summary) -> f64| number(paired.map(of));
+                let mut fields = vec![short.n.to_string()];
+                fields.extend(
+                    [short.median, short.mean, short.min, short.max].map(|v| number(Some(v))),
+                );
+                fields.push(number(short.spread_percent()));
+                fields.push(number(suite.overhead(workload, configuration, index)));
+                fields.extend([pair(|p| p.median), pair(|p| p.min), pair(|p| p.max)]);
+                row(metric.name, metric.unit, fields);
+            }
+            if let Some(score) = suite.score(workload, configuration) {
+                let mut fields = vec![String::new(); 10];
+                fields[1] = number(Some(score));
+                row("damoos_score", "points", fields);
+            }
+        }
+    }
+    text(rows)
+}
+
+/// `memused.avg (KiB)` as a column's name.
+fn column(metric: &crate::metric::Metric) -> String {
+    let unit = metric.unit.replace(' ', "_");
+    format!("{}.{unit}", metric.name).to_lowercase()
+}
+
+/// At most six decimals.
+fn number(value: Option<f64>) -> String {
+    let Some(value) = value else {
+        return String::new();
+    };
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn text(rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut text = Vec::new();
+    for row in rows {
+        csv_line(&mut text, &row).expect("memory takes everything");
+    }
+    String::from_utf8(text).expect("made of text")
+}

@@ -1,0 +1,203 @@
+//! One page with everything in it: what was saved and what it cost as pictures, then the tables.
+
+use std::fmt::Write;
+
+use isotherm_record::report::render::page::{END, begin, escape, figure, table};
+use isotherm_record::report::render::{SERIES_STYLES, open_svg};
+
+use crate::metric::METRICS;
+use crate::stats::Summary;
+use crate::suite::Suite;
+
+const WIDTH: f64 = 960.0;
+const LEFT: f64 = 250.0;
+const RIGHT: f64 = 120.0;
+const TOP: f64 = 58.0;
+const ROW: f64 = 18.0;
+/// Between workloads.
+const GAP: f64 = 10.0;
+
+/// The page.
+pub fn page(suite: &Suite) -> String {
+    let title = format!("Evaluation: {}", suite.name);
+    let remarks = super::remarks(suite);
+    let (first, rest) = remarks
+        .split_first()
+        .map_or(("", &[][..]), |(f, r)| (f.as_str(), r));
+    let mut html = begin(&title, first);
+    for remark in rest {
+        let _ = writeln!(html, "<p>{}</p>", escape(remark));
+    }
+    html += &table(
+        "Over the suite",
+        "Overheads over the first configuration.",
+        &super::CONCLUSION_HEAD,
+        &super::conclusions(suite),
+    );
+    for metric in [super::RUNTIME, super::MEMUSED, super::RSS] {
+        html += &figure(METRICS[metric].name, "", &overheads(suite, metric));
+    }
+    for metric in super::MAIN {
+        let values = suite.table(metric);
+        let mut head = vec![METRICS[metric].unit];
+        head.extend(suite.configurations.iter().map(String::as_str));
+        let rows: Vec<Vec<String>> = values
+            .all_rows()
+            .iter()
+            .map(super::markdown::fields)
+            .collect();
+        let note = match values.incomplete() {
+            rows if rows.is_empty() => String::new(),
+            rows => format!("Total and average leave out {}.", rows.join(", ")),
+        };
+        html += &table(METRICS[metric].name, &note, &head, &rows);
+    }
+    let mut head = vec!["points"];
+    head.extend(suite.configurations.iter().skip(1).map(String::as_str));
+    html += &table(
+        "DAMOOS score",
+        "More is better; -1000 where the workload is slower by more than 20 %.",
+        &head,
+        &super::markdown::scores(suite),
+    );
+    html += &published(suite);
+    html + END
+}
+
+fn published(suite: &Suite) -> String {
+    let rows: Vec<Vec<String>> = super::beside(suite)
+        .into_iter()
+        .map(|row| {
+            vec![
+                row.workload,
+                row.metric.into(),
+                row.configuration,
+                format!("{:.2}", row.ours),
+                format!("{:.2}", row.theirs),
+                row.source.into(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(
+        "Beside published numbers",
+        "Overheads in percent, of the workloads that have a published name.",
+        &[
+            "workload",
+            "metric",
+            "configuration",
+            "ours",
+            "published",
+            "by",
+        ],
+        &rows,
+    )
+}
+
+/// A line for each workload and configuration: the repeats' overheads from least to greatest, and a
+/// point at their median.
+fn overheads(suite: &Suite, metric: usize) -> String {
+    let mut lines: Vec<(usize, usize, Summary)> = Vec::new();
+    for workload in 0..suite.workloads.len() {
+        for configuration in 1..suite.configurations.len() {
+            let overhead = suite.paired_overheads(workload, configuration, metric);
+            lines.extend(overhead.map(|o| (workload, configuration, o)));
+        }
+    }
+    let title = format!("{}: overhead in percent", METRICS[metric].name);
+    let nr_groups = lines.chunk_by(|a, b| a.0 == b.0).count();
+    let height = TOP + ROW * lines.len() as f64 + GAP * nr_groups as f64 + 34.0;
+    let axis = Axis::of(lines.iter().flat_map(|(_, _, o)| [o.min, o.max]));
+    let mut svg = open_svg(WIDTH, height, &title);
+    let _ = writeln!(
+        svg,
+        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">\
+         Within each repeat, against {}: least, median and greatest. Left of 0 is less.</text>",
+        escape(&title),
+        escape(&suite.configurations[0])
+    );
+    axis.draw(&mut svg, height - 34.0);
+    let mut y = TOP;
+    for group in lines.chunk_by(|a, b| a.0 == b.0) {
+        let _ = writeln!(
+            svg,
+            "<text x=\"16\" y=\"{:.1}\">{}</text>",
+            y + 13.0,
+            escape(&suite.workloads[group[0].0])
+        );
+        for (_, configuration, overhead) in group {
+            let (colour, _) = SERIES_STYLES[(configuration - 1) % SERIES_STYLES.len()];
+            let (from, at, to) = (
+                axis.x(overhead.min),
+                axis.x(overhead.median),
+                axis.x(overhead.max),
+            );
+            let middle = y + 9.0;
+            let _ = writeln!(
+                svg,
+                "<text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+                 <path d=\"M{from:.1} {middle:.1}H{to:.1}\" stroke=\"{colour}\" stroke-width=\"3\" stroke-opacity=\".45\"/>\
+                 <circle cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"4.5\" fill=\"{colour}\"/>\
+                 <text class=\"e m\" x=\"{:.1}\" y=\"{:.1}\">{:+.2} %</text>",
+                LEFT - 12.0,
+                y + 13.0,
+                escape(&suite.configurations[*configuration]),
+                WIDTH - 16.0,
+                y + 13.0,
+                overhead.median
+            );
+            y += ROW;
+        }
+        y += GAP;
+    }
+    svg + "</svg>\n"
+}
+
+/// Percent on the page, with 0 always on it.
+struct Axis {
+    from: f64,
+    to: f64,
+    step: f64,
+}
+
+impl Axis {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let (least, most) = values.fold((0.0_f64, 0.0_f64), |(l, m), v| (l.min(v), m.max(v)));
+        let span = (most - least).max(1.0);
+        let power = 10_f64.powf((span / 8.0).log10().floor());
+        let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
+        let step = steps
+            .into_iter()
+            .find(|step| span / step <= 8.0)
+            .unwrap_or(10.0 * power);
+        Self {
+            from: (least / step).floor() * step,
+            to: ((most / step).ceil() * step).max(step),
+            step,
+        }
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * (value - self.from) / (self.to - self.from)
+    }
+
+    fn draw(&self, svg: &mut String, bottom: f64) {
+        let nr = ((self.to - self.from) / self.step).round() as i64;
+        for tick in 0..=nr {
+            let value = self.from + self.step * tick as f64;
+            let x = self.x(value);
+            let width = if value.abs() < self.step / 2.0 { 2 } else { 1 };
+            let digits = usize::from(self.step < 1.0);
+            // A zero of sums of steps may be -0.
+            let value = value + 0.0;
+            let _ = writeln!(
+                svg,
+                "<path class=\"g\" stroke-width=\"{width}\" d=\"M{x:.1} {TOP}V{bottom:.1}\"/>\
+                 <text class=\"c d\" x=\"{x:.1}\" y=\"{:.1}\">{value:.digits$}</text>",
+                bottom + 18.0
+            );
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! All runs of an evaluation, gathered: values by workload, configuration and metric.
+
+use std::collections::BTreeMap;
+
+use crate::experiment::Experiment;
+use crate::journal::{Entry, Machine, Measured, Outcome, RunEntry};
+use crate::metric::{METRICS, RSS, RUNTIME, damoos_score};
+use crate::plan::{PlannedRun, plan};
+use crate::stats::{Summary, overhead_percent};
+use crate::table::{Row, Table};
+
+/// What an evaluation came to.
+#[derive(Clone, Debug)]
+pub struct Suite {
+    /// The experiment's name.
+    pub name: String,
+    /// Workloads of which something was measured, in the experiment's order.
+    pub workloads: Vec<String>,
+    /// Configurations, likewise; the first is what the others are compared to.
+    pub configurations: Vec<String>,
+    /// Workloads that tell their throughput: their runtime is for the same work, see
+    /// [`Suite::cell`].
+    pub by_throughput: Vec<String>,
+    /// Runs that don't count, and why: those of which no repeat has been measured since.
+    pub failed: Vec<RunEntry>,
+    /// What could not run here, and why.
+    pub skipped: Vec<(String, String)>,
+    /// The machines, without repetition.
+    pub machines: Vec<Machine>,
+    /// Runs planned and not yet measured, without those that were skipped.
+    pub nr_missing: usize,
+    cells: BTreeMap<(usize, usize), BTreeMap<u32, RunEntry>>,
+}
+
+/// A metric's values over the repeats.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// By repeat.
+    pub values: BTreeMap<u32, f64>,
+}
+
+impl Cell {
+    /// In short; `None` without values.
+    pub fn summary(&self) -> Option<Summary> {
+        Summary::of(self.values.values().copied())
+    }
+}
+
+impl Suite {
+    /// Gathers what `entries` hold about `experiment`: of each run the last that was measured with the
+    /// settings that the experiment has now. `skipped` names workloads and configurations (`w`, `c`)
+    /// that could not run.
+    pub fn gather(
+        experiment: &Experiment,
+        entries: &[Entry],
+        skipped: Vec<(String, String)>,
+    ) -> Self {
+        let planned = plan(experiment);
+        let (machines, latest) = read(entries, &planned);
+        let has_values = |fits: &dyn Fn(&RunEntry) -> bool| {
+            let mut runs = latest.values();
+            runs.any(|run| fits(run) && measured(run).is_some())
+        };
+        let names = experiment.workloads.iter().map(|w| w.name.clone());
+        let workloads: Vec<String> = names
+            .filter(|name| has_values(&|run| run.workload == *name))
+            .collect();
+        let names = experiment.configurations.iter().map(|c| c.name.clone());
+        // The first stays in any case: the others are compared to it, or to nothing.
+        let configurations: Vec<String> = names
+            .enumerate()
+            .filter(|(index, name)| *index == 0 || has_values(&|run| run.configuration == *name))
+            .map(|(_, name)| name)
+            .collect();
+        let place = |names: &[String], name: &str| names.iter().position(|n| n == name);
+        let mut cells: BTreeMap<_, BTreeMap<u32, RunEntry>> = BTreeMap::new();
+        let mut failed = Vec::new();
+        for run in latest.into_values() {
+            let workload = place(&workloads, &run.workload);
+            let places = workload.zip(place(&configurations, &run.configuration));
+            match (places, measured(run)) {
+                (Some(key), Some(_)) => {
+                    let runs = cells.entry(key).or_default();
+                    runs.insert(run.repeat, run.clone());
+                }
+                _ => failed.push(run.clone()),
+            }
+        }
+        let is_skipped = |name: &str| skipped.iter().any(|(what, _)| what == name);
+        let wanted = planned.iter().filter(|planned| {
+            !is_skipped(&planned.workload.name) && !is_skipped(&planned.configuration.name)
+        });
+        let done: usize = cells.values().map(BTreeMap::len).sum();
+        let mut suite = Self {
+            name: experiment.name.clone(),
+            workloads,
+            configurations,
+            by_throughput: Vec::new(),
+            failed,
+            machines,
+            nr_missing: wanted.count().saturating_sub(done),
+            skipped,
+            cells,
+        };
+        suite.by_throughput = (0..suite.workloads.len())
+            .filter(|&workload| suite.tells_throughput(workload))
+            .map(|workload| suite.workloads[workload].clone())
+            .collect();
+        suite
+    }
+
+    /// A metric's values. A workload that runs for a fixed time and tells its throughput has the same
+    /// runtime however slow it is, so its runtime here is computed: the time that it would have taken,
+    /// at its throughput, for the work that the first configuration did in its median run.
+    pub fn cell(&self, workload: usize, configuration: usize, metric: usize) -> Cell {
+        let Some(runs) = self.cells.get(&(workload, configuration)) else {
+            return Cell::default();
+        };
+        let work = (metric == RUNTIME)
+            .then(|| self.reference_work(workload))
+            .flatten();
+        let value = |run: &RunEntry| {
+            let measured = measured(run)?;
+            match work {
+                Some(work) => measured.throughput.map(|speed| work / speed),
+                None => (METRICS[metric].of)(measured),
+            }
+        };
+        let values = runs
+            .iter()
+            .filter_map(|(&repeat, run)| Some((repeat, value(run)?)));
+        Cell {
+            values: values.filter(|(_, value)| value.is_finite()).collect(),
+        }
+    }
+
+    /// Overhead over the first configuration of the medians, in percent.
+    pub fn overhead(&self, workload: usize, configuration: usize, metric: usize) -> Option<f64> {
+        let base = self.cell(workload, 0, metric).summary()?.median;
+        let value = self.cell(workload, configuration, metric).summary()?.median;
+        overhead_percent(base, value)
+    }
+
+    /// The overhead within each repeat, whose runs were made close to each other, in percent.
+    pub fn paired_overheads(
+        &self,
+        workload: usize,
+        configuration: usize,
+        metric: usize,
+    ) -> Option<Summary> {
+        let base = self.cell(workload, 0, metric).values;
+        let values = self.cell(workload, configuration, metric).values;
+        let pairs = values
+            .iter()
+            .filter_map(|(repeat, &value)| overhead_percent(*base.get(repeat)?, value));
+        Summary::of(pairs)
+    }
+
+    /// DAMOOS's score of a configuration.
+    pub fn score(&self, workload: usize, configuration: usize) -> Option<f64> {
+        let runtime = self.overhead(workload, configuration, RUNTIME)?;
+        Some(damoos_score(
+            runtime,
+            self.overhead(workload, configuration, RSS)?,
+        ))
+    }
+
+    /// The medians of a metric as a table.
+    pub fn table(&self, metric: usize) -> Table {
+        let median = |workload, configuration| {
+            Some(self.cell(workload, configuration, metric).summary()?.median)
+        };
+        let rows = self.workloads.iter().enumerate().map(|(workload, name)| {
+            let values: Vec<Option<f64>> = (0..self.configurations.len())
+                .map(|c| median(workload, c))
+                .collect();
+            Row::of(name, &values)
+        });
+        Table {
+            name: METRICS[metric].name.into(),
+            unit: METRICS[metric].unit.into(),
+            configurations: self.configurations.clone(),
+            sums: METRICS[metric].sums(),
+            rows: rows.collect(),
+        }
+    }
+
+    /// Every run that counts, in the order of workloads, configurations and repeats.
+    pub fn runs(&self) -> impl Iterator<Item = (&RunEntry, &Measured)> {
+        let runs = self.cells.values().flat_map(BTreeMap::values);
+        runs.filter_map(|run| Some((run, measured(run)?)))
+    }
+
+    fn tells_throughput(&self, workload: usize) -> bool {
+        self.reference_work(workload).is_some()
+    }
+
+    /// Units of work done in the first configuration's median run.
+    fn reference_work(&self, workload: usize) -> Option<f64> {
+        let runs = self.cells.get(&(workload, 0))?;
+        let works = runs.values().filter_map(|run| {
+            let measured = measured(run)?;
+            Some(measured.throughput.filter(|speed| *speed > 0.0)? * measured.runtime_s)
+        });
+        Some(Summary::of(works)?.median)
+    }
+}
+
+/// A run by workload, configuration and repeat.
+type Key<'a> = (&'a str, &'a str, u32);
+
+/// The machines, and of each planned run the entry that counts: the last that was measured.
+fn read<'a>(
+    entries: &'a [Entry],
+    planned: &[PlannedRun<'_>],
+) -> (Vec<Machine>, BTreeMap<Key<'a>, &'a RunEntry>) {
+    let mut machines: Vec<Machine> = Vec::new();
+    let mut latest: BTreeMap<Key<'_>, &RunEntry> = BTreeMap::new();
+    for entry in entries {
+        match entry {
+            Entry::Machine(machine) => {
+                let time_s = machine.time_s;
+                let same = |other: &Machine| {
+                    Machine {
+                        time_s,
+                        ..other.clone()
+                    } == *machine
+                };
+                if !machines.iter().any(same) {
+                    machines.push(machine.clone());
+                }
+            }
+            Entry::Run(run) => {
+                let key = (
+                    run.workload.as_str(),
+                    run.configuration.as_str(),
+                    run.repeat,
+                );
+                let replaces = |old: &RunEntry| measured(old).is_none() || measured(run).is_some();
+                let is_planned = planned.iter().any(|planned| planned.is_run(run));
+                if is_planned && latest.get(&key).is_none_or(|old| replaces(old)) {
+                    latest.insert(key, run);
+                }
+            }
+        }
+    }
+    (machines, latest)
+}
+
+fn measured(run: &RunEntry) -> Option<&Measured> {
+    match &run.outcome {
+        Outcome::Measured(measured) => Some(measured),
+        Outcome::Failed(_) => None,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::journal::Measured;
+
+    /// Two workloads, one of which tells its throughput; three configurations, two repeats.
+    pub(crate) const TEXT: &str = "name = \"small\"\nrepeats = 2\n\
+        [[workload]]\nname = \"parsec3/canneal\"\nrun = \"1\"\n\
+        [[workload]]\nname = \"redis\"\nrun = \"2\"\nprogress = '(.*)'\n\
+        [[workload]]\nname = \"x264\"\nrequires = [\"x264\"]\nrun = \"3\"\n\
+        [[configuration]]\nname = \"orig\"\n\
+        [[configuration]]\nname = \"prcl\"\nisotherm = \"run {targets}\"\n";
+
+    pub(crate) fn entries(experiment: &Experiment) -> Vec<Entry> {
+        let mut entries = vec![Entry::Machine(Machine {
+            host: "test".into(),
+            kernel: "6.1".into(),
+            cpu: "none".into(),
+            nr_cpus: 2,
+            memory_kib: 1 << 20,
+            isotherm: "0.1.0".into(),
+            time_s: 0,
+        })];
+        for run in plan(experiment) {
+            let acts = run.configuration.isotherm.is_some();
+            let drift = f64::from(run.repeat);
+            let throughput =
+                (run.workload.name == "redis").then_some(if acts { 950.0 } else { 1000.0 });
+            let outcome = if run.workload.name == "x264" {
+                Outcome::Failed("no such program".into())
+            } else {
+                Outcome::Measured(Measured {
+                    runtime_s: 10.0
+                        + drift
+                        + if acts && throughput.is_none() {
+                            0.5
+                        } else {
+                            0.0
+                        },
+                    throughput,
+                    samples: 10,
+                    memused_kib: 2_000_000.0,
+                    rss_kib: if acts { 400_000.0 } else { 1_000_000.0 },
+                    pgmajfaults: if acts { 50 } else { 0 },
+                    monitor_cpu_percent: acts.then_some(0.75),
+                    ..Measured::default()
+                })
+            };
+            entries.push(Entry::Run(Box::new(RunEntry {
+                workload: run.workload.name.clone(),
+                configuration: run.configuration.name.clone(),
+                repeat: run.repeat,
+                fingerprint: run.fingerprint,
+                time_s: 0,
+                outcome,
+                monitor: None,
+            })));
+        }
+        entries
+    }
+
+    pub(crate) fn suite() -> Suite {
+        let experiment = Experiment::parse(TEXT).expect("it is right");
+        let skipped = vec![("x264".into(), "x264 is not installed".into())];
+        Suite::gather(&experiment, &entries(&experiment), skipped)
+    }
+
+    #[test]
+    fn runs_are_gathered_by_name_and_failures_are_told() {
+        let suite = suite();
+        assert_eq!(suite.workloads, ["parsec3/canneal", "redis"]);
+        assert_eq!(suite.configurations, ["orig", "prcl"]);
+        assert_eq!(
+            (suite.runs().count(), suite.failed.len(), suite.nr_missing),
+            (8, 4, 0)
+        );
+    }
+
+    #[test]
+    fn a_throughput_becomes_time_for_the_same_work() {
+        let suite = suite();
+        assert_eq!(suite.by_throughput, ["redis"]);
+        // 11 500 requests in the median run; 950 a second would take 12.105 s.
+        let time = suite
+            .cell(1, 1, RUNTIME)
+            .summary()
+            .expect("measured")
+            .median;
+        assert!((time - 11_500.0 / 950.0).abs() < 1e-9, "{time}");
+        let overhead = suite.overhead(1, 1, RUNTIME).expect("both are there");
+        assert!(
+            (overhead - (100.0 / 0.95 - 100.0)).abs() < 1e-9,
+            "{overhead}"
+        );
+    }
+
+    #[test]
+    fn overheads_within_a_repeat_do_not_see_drift() {
+        let suite = suite();
+        let paired = suite.paired_overheads(0, 1, RUNTIME).expect("two pairs");
+        assert_eq!(paired.n, 2);
+        assert!((paired.max - 100.0 * 0.5 / 11.0).abs() < 1e-9);
+        let score = suite.score(0, 1).expect("both are there");
+        assert!(
+            (score - (-0.5 * 100.0 * 0.5 / 11.5 + 30.0)).abs() < 1e-9,
+            "{score}"
+        );
+    }
+
+    #[test]
+    fn what_was_measured_with_other_settings_does_not_count() {
+        let experiment = Experiment::parse(TEXT).expect("it is right");
+        let entries = entries(&experiment);
+        let changed = TEXT.replace("run = \"1\"", "run = \"4\"");
+        let changed = Experiment::parse(&changed).expect("it is right");
+        let suite = Suite::gather(&changed, &entries, Vec::new());
+        assert_eq!(suite.workloads, ["redis"]);
+    }
+}

@@ -1,0 +1,195 @@
+//! Tables in the form of DAMON's evaluation: a row for each workload, each configuration's value with
+//! its overhead over the first configuration in parentheses, then the total and the average.
+//!
+//! The total's overhead is that of the totals, so long and large workloads weigh more in it; the
+//! average's is the mean of the workloads' overheads, in which all weigh alike. Both are over the
+//! workloads that have a value in every column, or the columns would not be comparable.
+
+use std::fmt::Write;
+
+use crate::stats::overhead_percent;
+
+/// A table's content, without its looks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// The metric's name.
+    pub name: String,
+    /// Of the values.
+    pub unit: String,
+    /// The columns; the first is what the others are compared to.
+    pub configurations: Vec<String>,
+    /// Whether a sum of its values means anything: that of rates and shares does not.
+    pub sums: bool,
+    /// The workloads.
+    pub rows: Vec<Row>,
+}
+
+/// A workload's values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The workload.
+    pub name: String,
+    /// A value and its overhead in percent for each configuration.
+    pub cells: Vec<(Option<f64>, Option<f64>)>,
+}
+
+impl Row {
+    /// Compares each value with the first.
+    pub fn of(name: &str, values: &[Option<f64>]) -> Self {
+        let base = values.first().copied().flatten();
+        let overhead = |value: Option<f64>| overhead_percent(base?, value?);
+        Self {
+            name: name.to_owned(),
+            cells: values.iter().map(|&v| (v, overhead(v))).collect(),
+        }
+    }
+}
+
+impl Table {
+    /// Whether any configuration has a value.
+    pub fn has_values(&self) -> bool {
+        let mut cells = self.rows.iter().flat_map(|row| &row.cells);
+        cells.any(|(value, _)| value.is_some())
+    }
+
+    /// The workloads that are left out of total and average.
+    pub fn incomplete(&self) -> Vec<&str> {
+        let rows = self.rows.iter().filter(|row| !self.is_complete(row));
+        rows.map(|row| row.name.as_str()).collect()
+    }
+
+    /// Sums, and how they compare.
+    pub fn total(&self) -> Option<Row> {
+        let rows = self.complete().filter(|_| self.sums)?;
+        let sum = |column: usize| rows.iter().map(|row| row.cells[column].0).sum();
+        let sums: Vec<Option<f64>> = (0..self.configurations.len()).map(sum).collect();
+        Some(Row::of("total", &sums))
+    }
+
+    /// Means of the values, and means of the overheads.
+    pub fn average(&self) -> Option<Row> {
+        let rows = self.complete()?;
+        let mean = |values: Vec<Option<f64>>| -> Option<f64> {
+            let n = values.len() as f64;
+            Some(values.into_iter().sum::<Option<f64>>()? / n)
+        };
+        let cells = (0..self.configurations.len()).map(|column| {
+            let value = mean(rows.iter().map(|row| row.cells[column].0).collect());
+            let overhead = mean(rows.iter().map(|row| row.cells[column].1).collect());
+            (value, overhead)
+        });
+        Some(Row {
+            name: "average".into(),
+            cells: cells.collect(),
+        })
+    }
+
+    /// The rows with total and average.
+    pub fn all_rows(&self) -> Vec<Row> {
+        let mut rows = self.rows.clone();
+        rows.extend(self.total());
+        rows.extend(self.average());
+        rows
+    }
+
+    fn complete(&self) -> Option<Vec<&Row>> {
+        let rows = self.rows.iter().filter(|row| self.is_complete(row));
+        let rows: Vec<&Row> = rows.collect();
+        (!rows.is_empty()).then_some(rows)
+    }
+
+    /// Whether a row has a value in every column that has any: of the monitor's cost, for one, the
+    /// first column has none.
+    fn is_complete(&self, row: &Row) -> bool {
+        let is_empty = |column: usize| self.rows.iter().all(|row| row.cells[column].0.is_none());
+        let mut cells = row.cells.iter().enumerate();
+        self.has_values() && cells.all(|(column, (value, _))| value.is_some() || is_empty(column))
+    }
+
+    /// As text, in the very form of DAMON's evaluation.
+    pub fn text(&self) -> String {
+        let mut lines = vec![self.head()];
+        lines.extend(self.all_rows().iter().map(text_fields));
+        let columns = lines[0].len();
+        let width = |column: usize| {
+            let fields = lines.iter().map(|line| line[column].chars().count());
+            fields.max().unwrap_or(0) + 1
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for line in &lines {
+            let mut padded = String::new();
+            for (field, &width) in line.iter().zip(&widths) {
+                let _ = write!(padded, "{field:<width$}");
+            }
+            text += padded.trim_end();
+            text.push('\n');
+        }
+        let incomplete = self.incomplete();
+        if !incomplete.is_empty() {
+            let _ = writeln!(
+                text,
+                "(total and average leave out what lacks a value: {})",
+                incomplete.join(", ")
+            );
+        }
+        text
+    }
+
+    fn head(&self) -> Vec<String> {
+        let mut head = vec![self.name.clone()];
+        for (index, configuration) in self.configurations.iter().enumerate() {
+            head.push(configuration.clone());
+            if index > 0 {
+                head.push("(overhead)".into());
+            }
+        }
+        head
+    }
+}
+
+fn text_fields(row: &Row) -> Vec<String> {
+    let mut fields = vec![row.name.clone()];
+    for (index, (value, overhead)) in row.cells.iter().enumerate() {
+        fields.push(value.map_or_else(|| "-".into(), |value| format!("{value:.3}")));
+        if index > 0 {
+            fields.push(overhead.map_or_else(|| "(-)".into(), |percent| format!("({percent:.2})")));
+        }
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: &[(&str, &[Option<f64>])]) -> Table {
+        Table {
+            name: "runtime".into(),
+            unit: "seconds".into(),
+            configurations: vec!["orig".into(), "prcl".into()],
+            sums: true,
+            rows: rows
+                .iter()
+                .map(|(name, values)| Row::of(name, values))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn text_is_as_in_damons_evaluation() {
+        let table = table(&[
+            ("redis", &[Some(100.0), Some(101.0)]),
+            ("sparse/every_2m", &[Some(10.0), Some(13.0)]),
+            ("lost", &[Some(10.0), None]),
+        ]);
+        assert_eq!(table.text(), include_str!("../tests/golden/table.txt"));
+    }
+
+    #[test]
+    fn an_empty_table_has_no_total() {
+        let table = table(&[("lost", &[None, None])]);
+        assert_eq!((table.total(), table.average()), (None, None));
+        assert!(!table.has_values());
+    }
+}

@@ -1,0 +1,348 @@
+//! `isotherm eval`: runs an experiment and tells what came of it.
+//!
+//! What an experiment is, and all arithmetic, is in `isotherm-eval`; here is what touches the machine.
+
+mod group;
+mod machine;
+mod measure;
+mod sample;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_eval::{
+    Entry, Experiment, Outcome, PlannedRun, RunEntry, Suite, journal, plan, report,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use machine::Machine;
+use measure::{Measuring, Stopped};
+
+/// Run an experiment: workloads under configurations, repeated; and compare them.
+///
+/// Each finished run is kept, so the same command goes on after an interruption. What it changes on the
+/// machine (huge pages, zram swap) is undone at the end, also on failure and Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm eval crates/eval/experiments/quick.toml            a first look, about five minutes
+  isotherm eval --check crates/eval/experiments/shipped.toml  what would run here, and what not
+  isotherm eval mine.toml -o results --configuration orig,prcl
+  isotherm eval mine.toml -o results --report                 only write the reports anew")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub(crate) struct Args {
+    /// The experiment's file
+    experiment: PathBuf,
+    /// Folder for the journal and the reports [default: eval-NAME here]
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Only these workloads
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// Only these configurations (and the first, which the others are compared to)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    configuration: Vec<String>,
+    /// Repeats instead of the experiment's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: Option<u32>,
+    /// Where the experiment has changed since: run anew what it changes
+    #[arg(long)]
+    force: bool,
+    /// Only say what would run, and what cannot and why
+    #[arg(long, conflicts_with = "report")]
+    check: bool,
+    /// Only write the reports of what has run
+    #[arg(long)]
+    report: bool,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let experiment = load(args)?;
+    let folder = match &args.output {
+        Some(folder) => folder.clone(),
+        None => PathBuf::from(format!("eval-{}", experiment.name)),
+    };
+    let skipped = measure::skips(&experiment);
+    if args.check {
+        check(&experiment, &skipped);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let path = folder.join("results.jsonl");
+    let entries = read(&path)?;
+    if args.report {
+        ensure!(!entries.is_empty(), "{} holds no results", path.display());
+        return write_reports(args, &folder, &experiment, &entries, skipped);
+    }
+    refuse_changes(args, &path, &experiment, &entries)?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let outcome = run_all(args, &folder, &experiment, &entries, &skipped);
+    // What was measured is told even if something broke.
+    let entries = read(&path)?;
+    let reported = write_reports(args, &folder, &experiment, &entries, skipped)?;
+    Ok(outcome?.unwrap_or(reported))
+}
+
+fn load(args: &Args) -> anyhow::Result<Experiment> {
+    let path = args.experiment.display();
+    let text = fs::read_to_string(&args.experiment)
+        .with_context(|| format!("cannot read the experiment {path}"))?;
+    let mut experiment =
+        Experiment::parse(&text).map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
+    if let Some(size) = &experiment.zram {
+        crate::units::parse_bytes(size).with_context(|| format!("{path}: zram = \"{size}\""))?;
+    }
+    experiment.repeats = args.repeats.unwrap_or(experiment.repeats);
+    let workloads: Vec<&String> = experiment.workloads.iter().map(|w| &w.name).collect();
+    ensure_known(&args.workload, &workloads, "workload")?;
+    let configurations: Vec<&String> = experiment.configurations.iter().map(|c| &c.name).collect();
+    ensure_known(&args.configuration, &configurations, "configuration")?;
+    let is_wanted = |wanted: &[String], name: &String| wanted.is_empty() || wanted.contains(name);
+    experiment
+        .workloads
+        .retain(|w| is_wanted(&args.workload, &w.name));
+    let first = experiment.configurations[0].name.clone();
+    experiment
+        .configurations
+        .retain(|c| c.name == first || is_wanted(&args.configuration, &c.name));
+    Ok(experiment)
+}
+
+fn ensure_known(wanted: &[String], known: &[&String], what: &str) -> anyhow::Result<()> {
+    for name in wanted {
+        ensure!(
+            known.contains(&name),
+            "the experiment has no {what} '{name}'; it has {}",
+            known
+                .iter()
+                .map(|k| k.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn check(experiment: &Experiment, skipped: &[(String, String)]) {
+    let names = |names: Vec<&str>| names.join(", ");
+    println!(
+        "{}: {} runs: {} x {} x {} repeats",
+        experiment.name,
+        plan(experiment).len(),
+        names(
+            experiment
+                .workloads
+                .iter()
+                .map(|w| w.name.as_str())
+                .collect()
+        ),
+        names(
+            experiment
+                .configurations
+                .iter()
+                .map(|c| c.name.as_str())
+                .collect()
+        ),
+        experiment.repeats
+    );
+    for (what, why) in skipped {
+        println!("SKIP {what}: {why}");
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<Entry>> {
+    match fs::read_to_string(path) {
+        Ok(text) => journal::read(&text).map_err(|error| {
+            anyhow::anyhow!(
+                "{}, {error}; it was not written by this command, or is damaged",
+                path.display()
+            )
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Results of an experiment that has changed since must not be mixed up unnoticed.
+fn refuse_changes(
+    args: &Args,
+    path: &Path,
+    experiment: &Experiment,
+    entries: &[Entry],
+) -> anyhow::Result<()> {
+    let planned = plan(experiment);
+    let changed = entries.iter().find_map(|entry| match entry {
+        Entry::Run(run) => planned.iter().any(|p| p.differs_from(run)).then_some(run),
+        Entry::Machine(_) => None,
+    });
+    match changed {
+        Some(run) if !args.force => bail!(
+            "{} has been run with other settings of '{}' or '{}'; name another folder with -o, or \
+             run anew what has changed with --force",
+            path.display(),
+            run.workload,
+            run.configuration
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the runs that are not finished. `Some` code: it was asked to stop.
+fn run_all(
+    args: &Args,
+    folder: &Path,
+    experiment: &Experiment,
+    entries: &[Entry],
+    skipped: &[(String, String)],
+) -> anyhow::Result<Option<ExitCode>> {
+    let is_skipped = |name: &str| skipped.iter().any(|(what, _)| what == name);
+    let mut runs = plan(experiment);
+    runs.retain(|run| {
+        !is_skipped(&run.workload.name)
+            && !is_skipped(&run.configuration.name)
+            && !run.is_finished(entries)
+    });
+    if runs.is_empty() {
+        return Ok(None);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
+    }
+    let mut journal = open_journal(&folder.join("results.jsonl"))?;
+    let mut machine = Machine::prepare(experiment)?;
+    journal::append(&mut journal, &Entry::Machine(machine::describe()))?;
+    let measuring = Measuring::new(experiment, &args.experiment, folder, &stop)?;
+    let bar = progress_bar(args, runs.len());
+    for run in &runs {
+        let title = title(run);
+        bar.set_message(title.clone());
+        let time_s = machine::now_s();
+        let result = machine
+            .set_up(experiment, run.configuration)
+            .and_then(|()| measuring.run(run));
+        let (outcome, monitor) = match result {
+            Ok((measured, monitor)) => (Outcome::Measured(measured), monitor),
+            Err(error) if error.is::<Stopped>() || stop.load(Ordering::Relaxed) => {
+                bar.finish_and_clear();
+                eprintln!("isotherm: stopped; the same command goes on with {title}");
+                return Ok(Some(ExitCode::from(130)));
+            }
+            Err(error) => (Outcome::Failed(format!("{error:#}")), None),
+        };
+        tell(args, &bar, &title, &outcome);
+        let entry = Entry::Run(Box::new(RunEntry {
+            workload: run.workload.name.clone(),
+            configuration: run.configuration.name.clone(),
+            repeat: run.repeat,
+            fingerprint: run.fingerprint.clone(),
+            time_s,
+            outcome,
+            monitor,
+        }));
+        journal::append(&mut journal, &entry).context("cannot write the journal")?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(None)
+}
+
+/// Opens the journal to go on after its last whole line.
+fn open_journal(path: &Path) -> anyhow::Result<File> {
+    let open = || -> std::io::Result<File> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)?;
+        let text = fs::read_to_string(path)?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64)?;
+        }
+        file.flush()?;
+        Ok(file)
+    };
+    open().with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn progress_bar(args: &Args, nr: usize) -> ProgressBar {
+    if args.quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(
+        "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg} (left: {eta})",
+    );
+    let bar = ProgressBar::new(nr as u64).with_style(style.expect("a template of ours"));
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    bar
+}
+
+fn title(run: &PlannedRun<'_>) -> String {
+    format!(
+        "{} {} #{}",
+        run.workload.name, run.configuration.name, run.repeat
+    )
+}
+
+fn tell(args: &Args, bar: &ProgressBar, title: &str, outcome: &Outcome) {
+    let line = match outcome {
+        Outcome::Failed(why) => format!("{title}: FAILED: {why}"),
+        Outcome::Measured(_) if args.quiet => return,
+        Outcome::Measured(m) => format!(
+            "{title}: {:.2} s, {} resident, {} major faults{}",
+            m.runtime_s,
+            crate::units::format_bytes((m.rss_kib * 1024.0) as u64),
+            m.pgmajfaults,
+            m.throughput
+                .map_or_else(String::new, |t| format!(", {t:.0} a second"))
+        ),
+    };
+    bar.suspend(|| eprintln!("{line}"));
+}
+
+/// Writes every report; says where, and the tables. Fails if nothing was measured at all.
+fn write_reports(
+    args: &Args,
+    folder: &Path,
+    experiment: &Experiment,
+    entries: &[Entry],
+    skipped: Vec<(String, String)>,
+) -> anyhow::Result<ExitCode> {
+    let nr_skipped = skipped.len();
+    let suite = Suite::gather(experiment, entries, skipped);
+    let text = report::text(&suite);
+    for (name, content) in [
+        ("runs.csv", report::runs_csv(&suite)),
+        ("summary.csv", report::summary_csv(&suite)),
+        ("tables.txt", text.clone()),
+        ("report.md", report::markdown(&suite)),
+        ("report.html", report::html(&suite)),
+    ] {
+        let path = folder.join(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if !args.quiet {
+        print!("{text}");
+        eprintln!(
+            "\n{} runs measured, {} failed, {nr_skipped} skipped; {}: runs.csv, summary.csv, tables.txt, report.md, report.html",
+            suite.runs().count(),
+            suite.failed.len(),
+            folder.display()
+        );
+    }
+    Ok(
+        if suite.failed.is_empty() && suite.runs().next().is_some() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        },
+    )
+}

@@ -1,0 +1,141 @@
+//! A command in a process group of its own, so that all of it can be ended, and a Ctrl-C at the
+//! terminal ends only us, who then end it.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+/// Between asking a group to end and ending it.
+const GRACE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(5);
+/// Of a command's output, in a message.
+const TAIL_BYTES: usize = 400;
+
+/// The command. It is ended when this is dropped.
+pub(super) struct Group {
+    child: Child,
+    name: String,
+    folder: PathBuf,
+    is_over: bool,
+}
+
+impl Group {
+    /// Starts `line` by a shell in `folder`, where its output goes to `NAME.out` and `NAME.err`.
+    pub(super) fn spawn(
+        name: &str,
+        line: &str,
+        folder: &Path,
+        variables: &[(&str, &Path)],
+    ) -> anyhow::Result<Self> {
+        let create = |end: &str| {
+            let path = folder.join(format!("{name}.{end}"));
+            File::create(&path).with_context(|| format!("cannot create {}", path.display()))
+        };
+        let child = Command::new("sh")
+            .args(["-c", line])
+            .current_dir(folder)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(create("out")?)
+            .stderr(create("err")?)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start a shell for `{name}`"))?;
+        Ok(Self {
+            child,
+            name: name.to_owned(),
+            folder: folder.to_owned(),
+            is_over: false,
+        })
+    }
+
+    /// The id of its first process, and of its group.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether its first process has ended. It stays a zombie until [`Group::end`], so that its number
+    /// remains its own.
+    pub(super) fn has_ended(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let status = waitid(Id::Pid(self.raw_pid()), flags);
+        !matches!(status, Ok(WaitStatus::StillAlive))
+    }
+
+    /// Asks its first process alone to end.
+    pub(super) fn interrupt(&self) {
+        // Once it has been waited for, its number may be another's.
+        if !self.is_over {
+            let _ = nix::sys::signal::kill(self.raw_pid(), Signal::SIGINT);
+        }
+    }
+
+    /// Ends whatever still runs of it and tells how its first process ended.
+    pub(super) fn end(&mut self) -> anyhow::Result<ExitStatus> {
+        if !self.is_over {
+            self.signal_all();
+        }
+        self.is_over = true;
+        self.child
+            .wait()
+            .with_context(|| format!("cannot wait for `{}`", self.name))
+    }
+
+    /// Its standard output.
+    pub(super) fn output(&self) -> String {
+        self.read("out")
+    }
+
+    /// How it ended and the last that it said, for a message.
+    pub(super) fn last_words(&self, status: ExitStatus) -> String {
+        let said = self.read("err");
+        let said = if said.trim().is_empty() {
+            self.output()
+        } else {
+            said
+        };
+        let said = said.trim();
+        let mut from = said.len().saturating_sub(TAIL_BYTES);
+        while !said.is_char_boundary(from) {
+            from += 1;
+        }
+        let tail = said[from..].replace('\n', "; ");
+        format!("`{}` ended with {status}: {tail}", self.name)
+    }
+
+    fn read(&self, end: &str) -> String {
+        let path = self.folder.join(format!("{}.{end}", self.name));
+        let bytes = std::fs::read(path).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn signal_all(&self) {
+        // The first process is not waited for yet, so the group is still ours. It may be empty.
+        if !self.has_ended() {
+            let _ = killpg(self.raw_pid(), Signal::SIGTERM);
+            let limit = Instant::now() + GRACE;
+            while !self.has_ended() && Instant::now() < limit {
+                std::thread::sleep(POLL);
+            }
+        }
+        let _ = killpg(self.raw_pid(), Signal::SIGKILL);
+    }
+
+    fn raw_pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,182 @@
+//! The settings of the machine that an experiment changes, and their undoing: at the end, on failure,
+//! on signals, and after a crash by the next evaluation, from a note in `/run/isotherm`.
+
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail, ensure};
+use isotherm_eval::journal::Machine as Description;
+use isotherm_eval::{Configuration, Experiment, Thp};
+use isotherm_linux::{host, swap};
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+const NOTE_FOLDER: &str = "/run/isotherm";
+const NOTE: &str = "/run/isotherm/eval";
+
+/// What was changed. Undone when dropped.
+pub(super) struct Machine {
+    thp_before: Option<String>,
+    zram_bytes: Option<u64>,
+}
+
+impl Machine {
+    /// Undoes what a crashed evaluation left, and sets up swap.
+    pub(super) fn prepare(experiment: &Experiment) -> anyhow::Result<Self> {
+        recover()?;
+        let mut machine = Self {
+            thp_before: None,
+            zram_bytes: None,
+        };
+        if let Some(size) = &experiment.zram {
+            let bytes = crate::units::parse_bytes(size)?;
+            ensure!(
+                swap::facts().total == 0,
+                "there is swap already, which runs would use besides the experiment's zram; take it \
+                 away first (`isotherm swap off` or `swapoff -a`), or leave `zram` out of the experiment"
+            );
+            machine.zram_bytes = Some(bytes);
+            machine.note()?;
+            swap::set_up_zram(bytes).context("cannot set up the experiment's swap")?;
+        }
+        Ok(machine)
+    }
+
+    /// What one run needs.
+    pub(super) fn set_up(
+        &mut self,
+        experiment: &Experiment,
+        configuration: &Configuration,
+    ) -> anyhow::Result<()> {
+        let facts = swap::facts();
+        if let Some(bytes) = self.zram_bytes.filter(|_| facts.free < facts.total) {
+            // What an earlier run swapped out (of the whole machine, perhaps) must not slow this one.
+            swap::take_down_zram().context("cannot empty the experiment's swap")?;
+            swap::set_up_zram(bytes).context("cannot set up the experiment's swap again")?;
+        }
+        if let Some(thp) = configuration.thp {
+            self.set_thp(thp)?;
+        }
+        if experiment.drop_caches {
+            fs::write(DROP_CACHES, "3")
+                .with_context(|| format!("cannot drop caches by {DROP_CACHES}; are you root?"))?;
+        }
+        Ok(())
+    }
+
+    fn set_thp(&mut self, thp: Thp) -> anyhow::Result<()> {
+        let now = thp_now()?;
+        if now == thp.word() {
+            return Ok(());
+        }
+        if self.thp_before.is_none() {
+            self.thp_before = Some(now);
+            self.note()?;
+        }
+        fs::write(THP, thp.word())
+            .with_context(|| format!("cannot write '{}' to {THP}; are you root?", thp.word()))
+    }
+
+    /// Writes down what is to be undone, before it is done.
+    fn note(&self) -> anyhow::Result<()> {
+        let mut text = format!("pid {}\n", std::process::id());
+        if let Some(thp) = &self.thp_before {
+            text += &["thp ", thp, "\n"].concat();
+        }
+        if self.zram_bytes.is_some() {
+            text += "zram\n";
+        }
+        fs::create_dir_all(NOTE_FOLDER)
+            .and_then(|()| fs::write(NOTE, text))
+            .with_context(|| format!("cannot note in {NOTE} what is to be undone; are you root?"))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if self.thp_before.is_none() && self.zram_bytes.is_none() {
+            return;
+        }
+        if let Err(error) = undo(self.thp_before.as_deref(), self.zram_bytes.is_some()) {
+            eprintln!(
+                "isotherm: {error:#}; {NOTE} says what is to be undone, and the next evaluation tries again"
+            );
+        }
+    }
+}
+
+fn undo(thp: Option<&str>, has_zram: bool) -> anyhow::Result<()> {
+    let thp = thp.map_or(Ok(()), |word| {
+        fs::write(THP, word).with_context(|| format!("cannot write '{word}' back to {THP}"))
+    });
+    let zram = match has_zram.then(swap::take_down_zram) {
+        None | Some(Ok(_) | Err(swap::SwapError::NotOurs)) => Ok(()),
+        Some(Err(error)) => Err(error).context("cannot take the experiment's swap away"),
+    };
+    thp.and(zram)?;
+    fs::remove_file(NOTE).with_context(|| format!("cannot remove {NOTE}"))
+}
+
+/// Undoes what an evaluation that was killed has left.
+fn recover() -> anyhow::Result<()> {
+    let Ok(text) = fs::read_to_string(NOTE) else {
+        return Ok(());
+    };
+    let find = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+    if let Some(pid) = find("pid ")
+        && fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| comm.trim() == "isotherm")
+    {
+        bail!(
+            "another evaluation is running (process {pid}); two at once would disturb each other"
+        );
+    }
+    let thp = find("thp ").filter(|word| ["always", "madvise", "never"].contains(word));
+    eprintln!("isotherm: undoing what an evaluation that was killed has left");
+    undo(thp, find("zram").is_some())
+}
+
+/// The word in brackets of `always [madvise] never`.
+pub(super) fn thp_now() -> anyhow::Result<String> {
+    let text = fs::read_to_string(THP).with_context(|| format!("cannot read {THP}"))?;
+    let word = text
+        .split('[')
+        .nth(1)
+        .and_then(|rest| rest.split(']').next());
+    Ok(word
+        .with_context(|| format!("cannot make sense of {THP}"))?
+        .to_owned())
+}
+
+/// Whether settings of transparent huge pages can be written.
+pub(super) fn can_set_thp() -> bool {
+    fs::OpenOptions::new()
+        .write(true)
+        .open(Path::new(THP))
+        .is_ok()
+}
+
+/// This machine, for the journal.
+pub(super) fn describe() -> Description {
+    let line = |path: &str, key: &str| -> Option<String> {
+        let text = fs::read_to_string(path).ok()?;
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let memory = line("/proc/meminfo", "MemTotal").unwrap_or_default();
+    Description {
+        host: host::hostname(),
+        kernel: host::kernel_release(),
+        cpu: line("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
+        nr_cpus: std::thread::available_parallelism().map_or(0, usize::from),
+        memory_kib: memory.trim_end_matches(" kB").parse().unwrap_or(0),
+        isotherm: env!("CARGO_PKG_VERSION").into(),
+        time_s: now_s(),
+    }
+}
+
+pub(super) fn now_s() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| time.as_secs())
+}

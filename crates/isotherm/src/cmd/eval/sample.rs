@@ -1,0 +1,202 @@
+//! Samples at 1 Hz of the machine's and a workload's memory, and counters over a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::{Duration, Instant};
+
+use isotherm_eval::Measured;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// In the middle of the first second.
+const FIRST: Duration = Duration::from_millis(500);
+const PAGE_KIB: u64 = isotherm_engine::PAGE_SIZE >> 10;
+
+/// Sampling over one run.
+pub(super) struct Sampler {
+    /// The first process, and group, of the workload.
+    root: u32,
+    started: Instant,
+    next: Instant,
+    samples: u64,
+    memused_kib: u64,
+    rss_kib: u64,
+    counters: BTreeMap<String, u64>,
+    pressure: Option<(u64, u64)>,
+}
+
+impl Sampler {
+    pub(super) fn start(root: u32) -> Self {
+        let started = Instant::now();
+        Self {
+            root,
+            started,
+            next: started + FIRST,
+            samples: 0,
+            memused_kib: 0,
+            rss_kib: 0,
+            counters: counters(),
+            pressure: pressure(),
+        }
+    }
+
+    /// To be called often; takes a sample when one is due.
+    pub(super) fn tick(&mut self) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        // A sample that comes late must not be followed by a burst.
+        self.next = (self.next + INTERVAL).max(now + INTERVAL / 2);
+        if let Some(used) = memused_kib() {
+            self.samples += 1;
+            self.memused_kib += used;
+            self.rss_kib += tree_rss_kib(self.root);
+        }
+    }
+
+    /// The run has ended now. `None`: too early for any sample.
+    pub(super) fn finish(self) -> Option<Measured> {
+        let runtime_s = self.started.elapsed().as_secs_f64();
+        let after = counters();
+        let grown = |name: &str| Some(after.get(name)?.saturating_sub(*self.counters.get(name)?));
+        let pressure = pressure().zip(self.pressure).map(|(after, before)| {
+            (
+                after.0.saturating_sub(before.0),
+                after.1.saturating_sub(before.1),
+            )
+        });
+        (self.samples > 0).then(|| Measured {
+            runtime_s,
+            samples: self.samples,
+            memused_kib: self.memused_kib as f64 / self.samples as f64,
+            rss_kib: self.rss_kib as f64 / self.samples as f64,
+            pgmajfaults: grown("pgmajfault").unwrap_or(0),
+            psi_mem_some_us: pressure.map(|p| p.0),
+            psi_mem_full_us: pressure.map(|p| p.1),
+            pswpin: grown("pswpin").unwrap_or(0),
+            pswpout: grown("pswpout").unwrap_or(0),
+            thp_fault_alloc: grown("thp_fault_alloc"),
+            thp_collapse_alloc: grown("thp_collapse_alloc"),
+            thp_split_page: grown("thp_split_page"),
+            ..Measured::default()
+        })
+    }
+}
+
+fn memused_kib() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().trim_end_matches(" kB").parse().ok()
+    };
+    Some(kib("MemTotal:")?.saturating_sub(kib("MemFree:")?))
+}
+
+fn counters() -> BTreeMap<String, u64> {
+    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    });
+    pairs.collect()
+}
+
+/// Microseconds in which some, and all, tasks waited for memory.
+fn pressure() -> Option<(u64, u64)> {
+    parse_pressure(&fs::read_to_string("/proc/pressure/memory").ok()?)
+}
+
+fn parse_pressure(text: &str) -> Option<(u64, u64)> {
+    let total = |kind: &str| -> Option<u64> {
+        let line = text.lines().find(|line| line.starts_with(kind))?;
+        line.split("total=").nth(1)?.trim().parse().ok()
+    };
+    Some((total("some ")?, total("full ")?))
+}
+
+/// Resident memory of `root`, its descendants and its group. Shared pages count for each that maps
+/// them, as in the seeds' `rss.avg`.
+fn tree_rss_kib(root: u32) -> u64 {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return 0;
+    };
+    let processes = entries.filter_map(|entry| {
+        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        // One that has just gone has no memory.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        parse_stat(pid, &stat)
+    });
+    tree_pages(root, &processes.collect::<Vec<_>>()) * PAGE_KIB
+}
+
+struct ProcessStat {
+    pid: u32,
+    parent: u32,
+    group: u32,
+    pages: u64,
+}
+
+/// `/proc/PID/stat`: the name may hold anything, so count from its closing parenthesis.
+fn parse_stat(pid: u32, stat: &str) -> Option<ProcessStat> {
+    let words: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+    Some(ProcessStat {
+        pid,
+        parent: words.get(1)?.parse().ok()?,
+        group: words.get(2)?.parse().ok()?,
+        pages: words.get(21)?.parse().ok()?,
+    })
+}
+
+fn tree_pages(root: u32, processes: &[ProcessStat]) -> u64 {
+    let mut members = BTreeSet::from([root]);
+    // A child may stand before its parent in the list.
+    loop {
+        let before = members.len();
+        for process in processes {
+            if process.group == root || members.contains(&process.parent) {
+                members.insert(process.pid);
+            }
+        }
+        if members.len() == before {
+            break;
+        }
+    }
+    let ours = processes
+        .iter()
+        .filter(|process| members.contains(&process.pid));
+    ours.map(|process| process.pages).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_its_descendants_and_its_group() {
+        let process = |pid, parent, group, pages| ProcessStat {
+            pid,
+            parent,
+            group,
+            pages,
+        };
+        let processes = [
+            process(9, 8, 5, 1),
+            process(5, 1, 5, 10),
+            process(7, 5, 7, 100),
+            process(8, 1, 5, 1000),
+            process(6, 7, 6, 10_000),
+            process(4, 1, 4, 100_000),
+        ];
+        assert_eq!(tree_pages(5, &processes), 11_111);
+    }
+
+    #[test]
+    fn stat_and_pressure_are_parsed() {
+        let stat = "12 (a) b (c) S 3 4 5 6 7 8 9 10 11 12 300 40 11 12 20 0 1 0 5 6 777 8";
+        let process = parse_stat(12, stat).expect("a line of stat");
+        assert_eq!((process.parent, process.group, process.pages), (3, 4, 777));
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=42\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(parse_pressure(text), Some((42, 7)));
+        assert_eq!(parse_pressure("nonsense"), None);
+    }
+}

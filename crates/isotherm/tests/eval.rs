@@ -1,0 +1,162 @@
+//! `isotherm eval`, run as a user runs it, with workloads and configurations that need no privilege.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const EXPERIMENT: &str = "name = \"fake\"\nrepeats = 2\n\
+    [[workload]]\nname = \"fake\"\nrun = \"sleep 1; echo rate: 1,000\"\nprogress = 'rate: ([0-9,]+)'\n\
+    [[workload]]\nname = \"absent\"\nrequires = [\"no-such-program-here\"]\nrun = \"false\"\n\
+    [[configuration]]\nname = \"orig\"\n";
+
+fn eval(folder: &Path, text: &str) -> Command {
+    std::fs::write(folder.join("x.toml"), text).expect("a folder of ours");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
+    command
+        .args(["eval", "x.toml", "-o", "out"])
+        .current_dir(folder);
+    command
+}
+
+fn said(output: &Output) -> String {
+    let bytes = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn journal(folder: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder.join("out/results.jsonl")).unwrap_or_default();
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    lines
+        .filter(|entry: &serde_json::Value| entry["entry"] == "run")
+        .collect()
+}
+
+#[test]
+fn an_experiment_is_measured_reported_and_not_repeated() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let output = eval(folder.path(), EXPERIMENT).output().expect("it runs");
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("SKIP absent: not installed: no-such-program-here"),
+        "{text}"
+    );
+    assert!(
+        text.contains("2 runs measured, 0 failed, 1 skipped"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nfake    1.0") && text.contains("\nfake       1000.000"),
+        "{text}"
+    );
+    for name in [
+        "runs.csv",
+        "summary.csv",
+        "tables.txt",
+        "report.md",
+        "report.html",
+    ] {
+        assert!(folder.path().join("out").join(name).exists(), "{name}");
+    }
+    let before = journal(folder.path());
+    let measured = &before[0]["outcome"]["measured"];
+    assert!((1.0..10.0).contains(&measured["runtime_s"].as_f64().expect("a number")));
+    assert!(measured["rss_kib"].as_f64().expect("a number") > 0.0);
+    let again = eval(folder.path(), EXPERIMENT).output().expect("it runs");
+    assert!(again.status.success(), "{}", said(&again));
+    assert_eq!(journal(folder.path()), before);
+}
+
+#[test]
+fn a_changed_experiment_is_refused_unless_forced() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let one = EXPERIMENT.replace("repeats = 2", "repeats = 1");
+    assert!(
+        eval(folder.path(), &one)
+            .output()
+            .expect("it runs")
+            .status
+            .success()
+    );
+    let changed = one.replace("sleep 1", "sleep 0.9");
+    let refused = eval(folder.path(), &changed).output().expect("it runs");
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("run anew what has changed with --force"));
+    let forced = eval(folder.path(), &changed)
+        .arg("--force")
+        .output()
+        .expect("it runs");
+    assert!(forced.status.success(), "{}", said(&forced));
+    assert_eq!(journal(folder.path()).len(), 2);
+}
+
+#[test]
+fn it_goes_on_after_it_was_killed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut killed = eval(folder.path(), EXPERIMENT)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let limit = Instant::now() + Duration::from_mins(1);
+    while journal(folder.path()).is_empty() && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    killed.kill().expect("it is ours");
+    killed.wait().expect("it is ours");
+    let before = journal(folder.path());
+    assert_eq!(before.len(), 1);
+    // As if it had been killed while it wrote.
+    let path = folder.path().join("out/results.jsonl");
+    let whole = std::fs::read_to_string(&path).expect("a journal");
+    std::fs::write(&path, whole + "{\"entry\":\"run\",\"worklo").expect("a folder of ours");
+    let output = eval(folder.path(), EXPERIMENT).output().expect("it runs");
+    assert!(output.status.success(), "{}", said(&output));
+    let after = journal(folder.path());
+    assert_eq!((after.len(), &after[0]), (2, &before[0]));
+}
+
+#[test]
+fn a_workload_that_fails_or_hangs_is_told_and_the_others_go_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = "name = \"bad\"\ntime_limit_s = 2\n\
+        [[workload]]\nname = \"fails\"\nrun = \"sleep 0.7; echo no luck >&2; exit 3\"\n\
+        [[workload]]\nname = \"hangs\"\nrun = \"sleep 1000\"\n\
+        [[workload]]\nname = \"dies\"\nserve = \"sleep 0.2\"\nrun = \"sleep 1000\"\n\
+        [[workload]]\nname = \"good\"\nrun = \"sleep 0.8\"\n\
+        [[configuration]]\nname = \"orig\"\n";
+    let output = eval(folder.path(), text).output().expect("it runs");
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("FAILED fails orig 1: `run` ended with exit status: 3: no luck"),
+        "{said}"
+    );
+    assert!(
+        said.contains("FAILED hangs orig 1: it took longer than the time limit of 2 s"),
+        "{said}"
+    );
+    assert!(said.contains("FAILED dies orig 1: `serve` ended"), "{said}");
+    assert!(said.contains("1 runs measured, 3 failed"), "{said}");
+    assert!(
+        folder
+            .path()
+            .join("out/failed/fails.orig.1/run.err")
+            .exists()
+    );
+}
+
+#[test]
+fn a_mistake_is_told_with_its_line() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = EXPERIMENT.replace("repeats = 2", "repeats = 0");
+    let output = eval(folder.path(), &text).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        said(&output).contains("x.toml: line 2: repeats are 1 to 1000"),
+        "{}",
+        said(&output)
+    );
+}
