@@ -21,7 +21,6 @@ use crate::recorder::Session;
 use crate::units::format_bytes;
 use claims::Claims;
 use guard::Watch;
-use system::System;
 
 pub(crate) use guard::GuardArgs;
 pub(crate) use setup::{SchemeArgs, Setup, lacking, parse};
@@ -43,7 +42,6 @@ pub(crate) struct Acting {
     schemes: SchemeEngine,
     hands: Hands,
     guard: Watch,
-    system: System,
     claims: Claims,
     snapshots: Vec<Snapshot>,
     /// CPU time that acting has taken.
@@ -165,7 +163,6 @@ impl Acting {
             schemes: SchemeEngine::new(setup.schemes.clone())?,
             hands,
             guard: Watch::new(setup)?,
-            system: System::default(),
             claims,
             snapshots: Vec::new(),
             cpu: Nanos(0),
@@ -195,7 +192,7 @@ impl Acting {
             return Ok(());
         }
         let cpu_before = process_cpu();
-        let facts = self.system.facts(&self.schemes.wanted_metrics(now));
+        let facts = system::facts(&self.schemes.wanted_metrics(now));
         let plan = self.schemes.plan(now, &self.snapshots, &facts);
         let (done, outcomes) = self.carry_out(&plan, session)?;
         items.extend(samples(now, &done, &outcomes, self.is_dry()));

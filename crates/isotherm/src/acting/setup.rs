@@ -8,7 +8,7 @@ use isotherm_config::{Configuration, ContextConfig, Format, Method, Operations, 
 use isotherm_engine::Strategy;
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Action, GoalMetric, Scheme};
-use isotherm_linux::{host, node, swap};
+use isotherm_linux::{act, swap};
 
 use super::GuardArgs;
 use crate::recorder::{Improvement, MonitorArgs, TargetArgs};
@@ -256,24 +256,14 @@ pub(crate) fn lacking(schemes: &[Scheme], physical: bool) -> Vec<String> {
                 scheme.action
             ));
         };
-        match scheme.action {
-            Action::LruPrio => {
-                lacks("only the kernel's own DAMON can move pages to the active list".into());
-            }
-            Action::Hugepage | Action::Collapse if host::kernel_version() < (6, 1) => {
-                lacks(format!(
-                    "this is Linux {}; MADV_COLLAPSE came with 6.1",
-                    host::kernel_release()
-                ));
-            }
-            Action::MigrateHot | Action::MigrateCold if node::count() < 2 => {
-                lacks("this machine has one memory node; there is nowhere to migrate to".into());
-            }
-            Action::Pageout if swap::facts().total == 0 => eprintln!(
+        if let Some(why) = act::lacks(scheme.action) {
+            lacks(why);
+        }
+        if scheme.action == Action::Pageout && swap::facts().total == 0 {
+            eprintln!(
                 "isotherm: there is no swap, so anonymous memory cannot be paged out (files can); \
                  `isotherm swap zram --size 4G` sets some up"
-            ),
-            _ => {}
+            );
         }
         let eligible = |goal: &isotherm_engine::scheme::Goal| {
             matches!(goal.metric, GoalMetric::NodeEligibleMemBp { .. })

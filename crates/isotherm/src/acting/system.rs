@@ -6,55 +6,47 @@ use std::fs;
 use isotherm_engine::scheme::{LruMemory, Metric, NodeMemory, SystemFacts};
 use isotherm_linux::{cgroup, pressure};
 
-/// Reads what is wanted, no more. What cannot be read stays unknown.
-#[derive(Default)]
-pub(super) struct System {}
-
-impl System {
-    /// The metrics in `wanted`.
-    #[expect(clippy::unused_self, reason = "control groups will be kept open here")]
-    pub(super) fn facts(&self, wanted: &[Metric]) -> SystemFacts {
-        let mut facts = SystemFacts::default();
-        for metric in wanted {
-            match metric {
-                Metric::FreeMem => {
-                    let memory = meminfo("/proc/meminfo", "");
-                    facts.free_mem_permil = memory
-                        .get("MemTotal")
-                        .zip(memory.get("MemFree"))
-                        .filter(|(total, _)| **total > 0)
-                        .map(|(total, free)| (free * 1000 / total) as u32);
-                }
-                Metric::SomeMemPsi => {
-                    facts.some_mem_psi_total_us = pressure::some_memory_us(None);
-                }
-                Metric::Node(node) => {
-                    let path = format!("/sys/devices/system/node/node{node}/meminfo");
-                    let memory = meminfo(&path, &format!("Node {node} "));
-                    if let (Some(&total), Some(&free)) =
-                        (memory.get("MemTotal"), memory.get("MemFree"))
-                    {
-                        facts.nodes.insert(*node, NodeMemory { total, free });
-                    }
-                }
-                Metric::NodeMemcg(node, path) => {
-                    if let Some(bytes) = memcg_on_node(path, *node) {
-                        facts.node_memcg_used.insert((*node, path.clone()), bytes);
-                    }
-                }
-                Metric::Lru => {
-                    let memory = meminfo("/proc/meminfo", "");
-                    facts.lru = memory
-                        .get("Active")
-                        .zip(memory.get("Inactive"))
-                        .map(|(&active, &inactive)| LruMemory { active, inactive });
-                }
-                // Would need the node of every matching page; such goals are refused at the start.
-                Metric::Eligible(..) => {}
+/// The metrics in `wanted`, and no more. What cannot be read stays unknown.
+pub(super) fn facts(wanted: &[Metric]) -> SystemFacts {
+    let mut facts = SystemFacts::default();
+    for metric in wanted {
+        match metric {
+            Metric::FreeMem => {
+                let memory = meminfo("/proc/meminfo", "");
+                facts.free_mem_permil = memory
+                    .get("MemTotal")
+                    .zip(memory.get("MemFree"))
+                    .filter(|(total, _)| **total > 0)
+                    .map(|(total, free)| (free * 1000 / total) as u32);
             }
+            Metric::SomeMemPsi => {
+                facts.some_mem_psi_total_us = pressure::some_memory_us(None);
+            }
+            Metric::Node(node) => {
+                let path = format!("/sys/devices/system/node/node{node}/meminfo");
+                let memory = meminfo(&path, &format!("Node {node} "));
+                if let (Some(&total), Some(&free)) = (memory.get("MemTotal"), memory.get("MemFree"))
+                {
+                    facts.nodes.insert(*node, NodeMemory { total, free });
+                }
+            }
+            Metric::NodeMemcg(node, path) => {
+                if let Some(bytes) = memcg_on_node(path, *node) {
+                    facts.node_memcg_used.insert((*node, path.clone()), bytes);
+                }
+            }
+            Metric::Lru => {
+                let memory = meminfo("/proc/meminfo", "");
+                facts.lru = memory
+                    .get("Active")
+                    .zip(memory.get("Inactive"))
+                    .map(|(&active, &inactive)| LruMemory { active, inactive });
+            }
+            // Would need the node of every matching page; such goals are refused at the start.
+            Metric::Eligible(..) => {}
         }
-        facts
     }
+    facts
 }
 
 /// `Name: N kB` lines, in bytes.

@@ -28,7 +28,7 @@ mod migrate;
 mod physical;
 mod reclaim;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use isotherm_engine::scheme::Action;
@@ -76,8 +76,8 @@ pub struct ProcessActuator {
     probe: PageTableProbe,
     options: ActOptions,
     swap: SwapFacts,
+    /// What the targets of the operations at hand map; who has ended maps nothing.
     areas: BTreeMap<TargetId, Vec<MappedArea>>,
-    gone: BTreeSet<TargetId>,
     advised: Vec<Advised>,
 }
 
@@ -89,7 +89,6 @@ impl ProcessActuator {
             options,
             swap: SwapFacts::default(),
             areas: BTreeMap::new(),
-            gone: BTreeSet::new(),
             advised: Vec::new(),
         })
     }
@@ -242,25 +241,28 @@ impl ProcessActuator {
     }
 }
 
+/// Why `action` cannot be done on this machine, if it cannot: known before anything is loaded.
+pub fn lacks(action: Action) -> Option<String> {
+    match action {
+        Action::LruPrio => {
+            Some("only the kernel's own DAMON can move pages to the active list".into())
+        }
+        Action::Hugepage | Action::Collapse if host::kernel_version() < (6, 1) => Some(format!(
+            "this is Linux {}; MADV_COLLAPSE came with 6.1",
+            host::kernel_release()
+        )),
+        Action::MigrateHot | Action::MigrateCold if node::count() < 2 => {
+            Some("this machine has one memory node; there is nowhere to migrate to".into())
+        }
+        _ => None,
+    }
+}
+
 impl Actuator for ProcessActuator {
     type Error = ProbeError;
 
     fn lacks(&self, action: Action) -> Option<String> {
-        match action {
-            Action::LruPrio => {
-                Some("only the kernel's own DAMON can move pages to the active list".into())
-            }
-            Action::Hugepage | Action::Collapse if host::kernel_version() < (6, 1) => {
-                Some(format!(
-                    "this is Linux {}; MADV_COLLAPSE came with 6.1",
-                    host::kernel_release()
-                ))
-            }
-            Action::MigrateHot | Action::MigrateCold if node::count() < 2 => {
-                Some("this machine has one memory node; there is nowhere to migrate to".into())
-            }
-            _ => None,
-        }
+        lacks(action)
     }
 
     fn act(
@@ -271,24 +273,20 @@ impl Actuator for ProcessActuator {
         outcomes.clear();
         self.swap = swap::facts();
         self.areas.clear();
-        self.gone.clear();
         for group in operations.chunk_by(|a, b| a.target == b.target) {
             let target = group[0].target;
             // It may have called exec, or mapped and unmapped since.
             let alive = self.probe.refresh(target)?;
-            match self.probe.process(target).map(Process::mappings) {
-                Some(Ok(areas)) if alive => {
-                    self.areas.insert(target, areas);
-                }
-                _ => {
-                    self.gone.insert(target);
-                }
+            if let Some(Ok(areas)) = self.probe.process(target).map(Process::mappings)
+                && alive
+            {
+                self.areas.insert(target, areas);
             }
         }
         let mut rest = operations;
         while !rest.is_empty() {
             let (batch, after) = rest.split_at(batch_length(rest));
-            if self.gone.contains(&batch[0].target) {
+            if !self.areas.contains_key(&batch[0].target) {
                 outcomes.extend(batch.iter().map(exited));
             } else if batch.len() == 1 && batch[0].range.len() > BATCH_BYTES {
                 outcomes.push(self.act_in_parts(&batch[0])?);

@@ -71,14 +71,8 @@ impl PhysicalProbe {
     /// Watches the RAM in `ranges` (in address order).
     pub fn new(ranges: Vec<AddressRange>) -> Result<Self, ProbeError> {
         let mut probe = Self {
-            inner: PageTableProbe::new()?,
             ranges,
-            runs: Vec::new(),
-            facts: MapFacts::default(),
-            processes: BTreeMap::new(),
-            next_process: 0,
-            places: Vec::new(),
-            inner_touches: Vec::new(),
+            ..Self::without_map()?
         };
         probe.refresh()?;
         Ok(probe)
