@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
@@ -56,25 +56,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => path.clone(),
         None => default_name()?,
     };
-    let is_new = !path.exists();
-    // The file first: a command must not run for nothing. What it holds goes later, when there is
-    // something to record.
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .with_context(|| format!("cannot create {}", path.display()))?;
-    let outcome = record(args, file, &path);
-    let is_empty = || std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() == 0);
-    if outcome.is_err() && is_new && is_empty() {
-        // Nothing was recorded: leave nothing behind.
-        std::fs::remove_file(&path).ok();
-    }
-    outcome
-}
-
-fn record(args: &Args, file: File, path: &std::path::Path) -> anyhow::Result<ExitCode> {
     let watch = Watch {
         targets: &args.targets,
         how: &args.how,
@@ -82,7 +63,7 @@ fn record(args: &Args, file: File, path: &std::path::Path) -> anyhow::Result<Exi
         quiet: args.quiet,
         json: args.json,
     };
-    watch.run(Some((file, path)), None)
+    watch.run(Some(&path), None)
 }
 
 /// What to watch, how and for how long; with schemes to act by, `isotherm run`.
@@ -95,9 +76,36 @@ pub(super) struct Watch<'a> {
 }
 
 impl Watch<'_> {
+    /// Watches until the end, and writes a record to `path`, if there is one.
     pub(super) fn run(
         &self,
-        output: Option<(File, &std::path::Path)>,
+        path: Option<&Path>,
+        setup: Option<&Setup>,
+    ) -> anyhow::Result<ExitCode> {
+        let Some(path) = path else {
+            return self.run_with(None, setup);
+        };
+        let is_new = !path.exists();
+        // The file first: a command must not run for nothing. What it holds goes later, when there is
+        // something to record.
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .with_context(|| format!("cannot create {}", path.display()))?;
+        let outcome = self.run_with(Some((file, path)), setup);
+        let is_empty = || std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0);
+        if outcome.is_err() && is_new && is_empty() {
+            // Nothing was recorded: leave nothing behind.
+            std::fs::remove_file(path).ok();
+        }
+        outcome
+    }
+
+    fn run_with(
+        &self,
+        output: Option<(File, &Path)>,
         setup: Option<&Setup>,
     ) -> anyhow::Result<ExitCode> {
         let mut session = Session::start(self.targets, self.how)?;
@@ -156,7 +164,7 @@ impl Watch<'_> {
 /// Takes the first look, which fails if a target can't be watched, and only then starts the file anew.
 fn begin(
     session: &mut Session,
-    output: Option<(File, &std::path::Path)>,
+    output: Option<(File, &Path)>,
     setup: Option<&Setup>,
 ) -> anyhow::Result<(Recording, Option<Acting>)> {
     let mut items = Vec::new();
@@ -215,7 +223,7 @@ struct View {
 }
 
 impl Recording {
-    fn new(session: &Session, file: File, path: &std::path::Path) -> anyhow::Result<Self> {
+    fn new(session: &Session, file: File, path: &Path) -> anyhow::Result<Self> {
         let writer = Writer::create(BufWriter::new(file), session.header())
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {
@@ -335,7 +343,7 @@ impl Recording {
         &self,
         session: &Session,
         elapsed: Nanos,
-        path: Option<&std::path::Path>,
+        path: Option<&Path>,
         acted: Option<ActingSummary>,
     ) -> Summary {
         let (cost, peak_rss) = session.cost();

@@ -1,10 +1,8 @@
 //! `isotherm run`: watches targets and acts on their memory by schemes.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use isotherm_engine::Nanos;
 
 use super::record::Watch;
@@ -58,14 +56,6 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let setup = args
         .schemes
         .resolve(&args.guard, &mut args.targets, &mut args.how)?;
-    let file = match &args.output {
-        Some(path) => {
-            let file =
-                File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
-            Some((file, path.as_path()))
-        }
-        None => None,
-    };
     let watch = Watch {
         targets: &args.targets,
         how: &args.how,
@@ -73,5 +63,5 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         quiet: args.quiet,
         json: args.json,
     };
-    watch.run(file, Some(&setup))
+    watch.run(args.output.as_deref(), Some(&setup))
 }
