@@ -1,5 +1,7 @@
 //! What is checked on which kernel. Each scenario is a file here; [`all`] is the list.
 
+mod act;
+mod acting;
 mod boot;
 mod doctor;
 mod record;
@@ -57,6 +59,8 @@ pub fn all() -> Vec<Scenario> {
         record::five_levels(),
         record::node(),
         side_by_side::scenario(),
+        act::swap_full(),
+        act::scenario(),
         record::stairs(),
     ]
 }

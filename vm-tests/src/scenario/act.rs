@@ -1,0 +1,200 @@
+//! Every action on a process, on each kernel, and what became of its pages.
+
+use std::time::Duration;
+
+use super::acting::{self, COLD, HOT, STILL, TABLES, about, deed, intact, mib, pages};
+use super::workload::SLOW;
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+
+/// `act`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "act",
+        about: "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: actions,
+    }
+}
+
+/// `act-swap-full`.
+pub(super) fn swap_full() -> Scenario {
+    Scenario {
+        name: "act-swap-full",
+        about: "more cold memory than swap: what does not fit is refused by name, nothing is lost",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: more_than_swap,
+    }
+}
+
+/// What may differ: pages that were on their way when they were counted, and the monitor's mistakes.
+const SLACK: u64 = 1 << 20;
+
+fn actions(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        // Huge pages are the schemes' business here.
+        "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
+         isotherm swap zram --size 128M || exit 1\n\
+         {small}look start --sum\n\
+         act pageout {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --duration 7s --pid $target\n\
+         look paged-out --sum\n\
+         look before-cold\n\
+         act cold {SLOW} --no-guard --scheme '4K max 0 0 3s max cold' --duration 9s --pid $target\n\
+         look cooled\n\
+         act stat {TABLES} --no-guard --scheme 'min max min max min max stat' --duration 3s --pid $target\n\
+         look counted --sum\n\
+         kill $target; rm /out/truth.jsonl\n\
+         {default}look small --sum\n\
+         act hugepage {TABLES} --no-guard --scheme '2M max 25 100 0 max hugepage' --duration 5s --pid $target\n\
+         look hot-huge --sum\n\
+         act collapse {TABLES} --no-guard --scheme 'min max min max min max collapse' --duration 3s --pid $target\n\
+         look all-huge --sum\n\
+         act nohugepage {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --duration 7s --pid $target\n\
+         look split --sum\n\
+         kill $target; isotherm swap off\n",
+        small = STILL.start_anywhere(),
+        default = STILL.start_with(1, "default"),
+    );
+    let output = acting::vm(kernel, &script, Duration::from_mins(5))?.run_ok()?;
+    let mut report = Report::default();
+    let mut look = |deed_name: &str, after: &str| -> Result<_, VmError> {
+        let (deed, after) = (deed(&output, deed_name)?, pages(&output, after)?);
+        acting::say(&mut report, &deed, &after);
+        Ok((deed, after))
+    };
+    let (pageout, paged_out) = look("pageout", "paged-out")?;
+    let (cold, cooled) = look("cold", "cooled")?;
+    let (stat, counted) = look("stat", "counted")?;
+    let (hugepage, hot_huge) = look("hugepage", "hot-huge")?;
+    let (collapse, all_huge) = look("collapse", "all-huge")?;
+    let (nohugepage, split) = look("nohugepage", "split")?;
+
+    let start = pages(&output, "start")?;
+    intact(&start, &paged_out, "when it was paged out")?;
+    intact(&start, &counted, "when it was cooled")?;
+    about(
+        &report,
+        "cold memory in swap",
+        paged_out.cold.swapped,
+        COLD,
+        SLACK,
+    )?;
+    about(
+        &report,
+        "hot memory in memory",
+        paged_out.hot.present,
+        HOT,
+        SLACK,
+    )?;
+    ensure(pageout.applied >= COLD - SLACK, || {
+        format!("pageout says less than it did\n{report}")
+    })?;
+
+    let before = pages(&output, "before-cold")?;
+    about(
+        &report,
+        "referenced before",
+        before.referenced,
+        HOT + COLD,
+        SLACK,
+    )?;
+    about(
+        &report,
+        "referenced after",
+        cooled.referenced,
+        HOT,
+        2 * SLACK,
+    )?;
+    about(&report, "in memory after", cooled.cold.present, COLD, 0)?;
+    ensure(cold.applied >= COLD - SLACK, || {
+        format!("cold says less than it did\n{report}")
+    })?;
+
+    about(
+        &report,
+        "in memory after counting",
+        counted.cold.present,
+        COLD,
+        0,
+    )?;
+    ensure(stat.applied == 0 && stat.tried >= HOT + COLD, || {
+        format!(
+            "stat tried {} and did {}\n{report}",
+            mib(stat.tried),
+            mib(stat.applied)
+        )
+    })?;
+
+    let small = pages(&output, "small")?;
+    about(&report, "huge at first", small.anon_huge, 0, 0)?;
+    about(&report, "huge where hot", hot_huge.anon_huge, HOT, 0)?;
+    about(&report, "hugepage", hugepage.applied, HOT, 0)?;
+    about(
+        &report,
+        "huge everywhere",
+        all_huge.anon_huge,
+        HOT + COLD,
+        0,
+    )?;
+    about(&report, "collapse", collapse.applied, COLD, 0)?;
+    about(&report, "huge where still hot", split.anon_huge, HOT, 0)?;
+    about(&report, "nohugepage", nohugepage.applied, COLD, 0)?;
+    about(
+        &report,
+        "cold memory in swap",
+        split.cold.swapped,
+        COLD,
+        SLACK,
+    )?;
+    for (after, when) in [
+        (&hot_huge, "hugepage"),
+        (&all_huge, "collapse"),
+        (&split, "nohugepage"),
+    ] {
+        intact(&small, after, when)?;
+    }
+    Ok(report)
+}
+
+/// Incompressible memory, three times what the swap holds.
+fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        "isotherm swap zram --size 8M || exit 1\n\
+         {start}look start --sum\n\
+         act pageout {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --duration 9s --pid $target\n\
+         grep Swap /proc/meminfo >/out/meminfo\n\
+         look paged-out --sum\n",
+        start = STILL.start_anywhere(),
+    );
+    let output = acting::vm(kernel, &script, Duration::from_mins(3))?.run_ok()?;
+    let (start, after) = (pages(&output, "start")?, pages(&output, "paged-out")?);
+    let pageout = deed(&output, "pageout")?;
+    let mut report = Report::default();
+    acting::say(&mut report, &pageout, &after);
+    for line in output.text("meminfo")?.lines() {
+        report.say(line);
+    }
+    let swap = 8 << 20;
+    about(
+        &report,
+        "cold memory in swap",
+        after.cold.swapped,
+        swap,
+        SLACK,
+    )?;
+    about(
+        &report,
+        "hot memory in memory",
+        after.hot.present,
+        HOT,
+        SLACK,
+    )?;
+    ensure(pageout.refused("swap_full") >= COLD - swap - SLACK, || {
+        format!("what did not fit is not counted as that\n{report}")
+    })?;
+    intact(&start, &after, "when swap was full")?;
+    Ok(report)
+}
