@@ -166,7 +166,8 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
          {start}look start --sum\n\
          act pageout {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --duration 9s --pid $target\n\
          grep Swap /proc/meminfo >/out/meminfo\n\
-         look paged-out --sum\n",
+         look paged-out --sum\n\
+         act cold {TABLES} --no-guard --scheme 'min max min max min max cold' --duration 2s --pid $target\n",
         start = STILL.start_anywhere(),
     );
     let output = acting::vm(kernel, &script, Duration::from_mins(3))?.run_ok()?;
@@ -194,6 +195,10 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
     )?;
     ensure(pageout.refused("swap_full") >= COLD - swap - SLACK, || {
         format!("what did not fit is not counted as that\n{report}")
+    })?;
+    let cold = deed(&output, "cold")?;
+    ensure(cold.refused("swap_full") == 0, || {
+        format!("cold needs no swap\n{report}")
     })?;
     intact(&start, &after, "when swap was full")?;
     Ok(report)

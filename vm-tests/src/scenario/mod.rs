@@ -1,6 +1,7 @@
 //! What is checked on which kernel. Each scenario is a file here; [`all`] is the list.
 
 mod act;
+mod act_tier;
 mod acting;
 mod boot;
 mod doctor;
@@ -60,7 +61,9 @@ pub fn all() -> Vec<Scenario> {
         record::node(),
         side_by_side::scenario(),
         act::swap_full(),
+        act_tier::physical(),
         act::scenario(),
+        act_tier::migrate(),
         record::stairs(),
     ]
 }
