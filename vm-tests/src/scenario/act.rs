@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::acting::{self, COLD, HOT, STILL, TABLES, about, deed, intact, mib, pages};
+use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
 use super::workload::SLOW;
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::vm::VmOutput;
 
 /// `act`.
 pub(super) fn scenario() -> Scenario {
@@ -60,103 +61,92 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
     );
     let output = acting::vm(kernel, &script, Duration::from_mins(5))?.run_ok()?;
     let mut report = Report::default();
-    let mut look = |deed_name: &str, after: &str| -> Result<_, VmError> {
-        let (deed, after) = (deed(&output, deed_name)?, pages(&output, after)?);
-        acting::say(&mut report, &deed, &after);
-        Ok((deed, after))
-    };
-    let (pageout, paged_out) = look("pageout", "paged-out")?;
-    let (cold, cooled) = look("cold", "cooled")?;
-    let (stat, counted) = look("stat", "counted")?;
-    let (hugepage, hot_huge) = look("hugepage", "hot-huge")?;
-    let (collapse, all_huge) = look("collapse", "all-huge")?;
-    let (nohugepage, split) = look("nohugepage", "split")?;
+    reclaim(&mut report, &output)?;
+    huge_pages(&mut report, &output)?;
+    Ok(report)
+}
 
-    let start = pages(&output, "start")?;
-    intact(&start, &paged_out, "when it was paged out")?;
-    intact(&start, &counted, "when it was cooled")?;
+/// pageout, cold and stat.
+fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let start = pages(output, "start")?;
+    let (pageout, after) = done(report, output, "pageout", "paged-out")?;
     about(
-        &report,
+        report,
         "cold memory in swap",
-        paged_out.cold.swapped,
+        after.cold.swapped,
         COLD,
         SLACK,
     )?;
     about(
-        &report,
+        report,
         "hot memory in memory",
-        paged_out.hot.present,
+        after.hot.present,
         HOT,
         SLACK,
     )?;
-    ensure(pageout.applied >= COLD - SLACK, || {
-        format!("pageout says less than it did\n{report}")
-    })?;
+    says(report, &pageout, COLD)?;
+    intact(&start, &after, "when it was paged out")?;
 
-    let before = pages(&output, "before-cold")?;
+    let before = pages(output, "before-cold")?;
+    let (cold, after) = done(report, output, "cold", "cooled")?;
     about(
-        &report,
+        report,
         "referenced before",
         before.referenced,
         HOT + COLD,
         SLACK,
     )?;
-    about(
-        &report,
-        "referenced after",
-        cooled.referenced,
-        HOT,
-        2 * SLACK,
-    )?;
-    about(&report, "in memory after", cooled.cold.present, COLD, 0)?;
-    ensure(cold.applied >= COLD - SLACK, || {
-        format!("cold says less than it did\n{report}")
-    })?;
+    about(report, "referenced after", after.referenced, HOT, 2 * SLACK)?;
+    about(report, "in memory after", after.cold.present, COLD, 0)?;
+    says(report, &cold, COLD)?;
 
+    let (stat, after) = done(report, output, "stat", "counted")?;
     about(
-        &report,
+        report,
         "in memory after counting",
-        counted.cold.present,
+        after.cold.present,
         COLD,
         0,
     )?;
     ensure(stat.applied == 0 && stat.tried >= HOT + COLD, || {
-        format!(
-            "stat tried {} and did {}\n{report}",
-            mib(stat.tried),
-            mib(stat.applied)
-        )
+        format!("stat tried {}\n{report}", mib(stat.tried))
     })?;
+    intact(&start, &after, "when it was cooled and counted")
+}
 
-    let small = pages(&output, "small")?;
-    about(&report, "huge at first", small.anon_huge, 0, 0)?;
-    about(&report, "huge where hot", hot_huge.anon_huge, HOT, 0)?;
-    about(&report, "hugepage", hugepage.applied, HOT, 0)?;
+/// hugepage, collapse and nohugepage.
+fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let start = pages(output, "small")?;
+    about(report, "huge at first", start.anon_huge, 0, 0)?;
+
+    let (hugepage, after) = done(report, output, "hugepage", "hot-huge")?;
+    about(report, "huge where hot", after.anon_huge, HOT, 0)?;
+    about(report, "hugepage", hugepage.applied, HOT, 0)?;
+    intact(&start, &after, "by hugepage")?;
+
+    let (collapse, after) = done(report, output, "collapse", "all-huge")?;
+    about(report, "huge everywhere", after.anon_huge, HOT + COLD, 0)?;
+    about(report, "collapse", collapse.applied, COLD, 0)?;
+    intact(&start, &after, "by collapse")?;
+
+    let (nohugepage, after) = done(report, output, "nohugepage", "split")?;
+    about(report, "huge where still hot", after.anon_huge, HOT, 0)?;
+    about(report, "nohugepage", nohugepage.applied, COLD, 0)?;
     about(
-        &report,
-        "huge everywhere",
-        all_huge.anon_huge,
-        HOT + COLD,
-        0,
-    )?;
-    about(&report, "collapse", collapse.applied, COLD, 0)?;
-    about(&report, "huge where still hot", split.anon_huge, HOT, 0)?;
-    about(&report, "nohugepage", nohugepage.applied, COLD, 0)?;
-    about(
-        &report,
+        report,
         "cold memory in swap",
-        split.cold.swapped,
+        after.cold.swapped,
         COLD,
         SLACK,
     )?;
-    for (after, when) in [
-        (&hot_huge, "hugepage"),
-        (&all_huge, "collapse"),
-        (&split, "nohugepage"),
-    ] {
-        intact(&small, after, when)?;
-    }
-    Ok(report)
+    intact(&start, &after, "by nohugepage")
+}
+
+/// Fails unless the product tells of at least `bytes`. Its target has other memory, too.
+fn says(report: &Report, deed: &Deed, bytes: u64) -> Result<(), VmError> {
+    ensure(deed.applied >= bytes - SLACK, || {
+        format!("{} says less than it did\n{report}", deed.action)
+    })
 }
 
 /// Incompressible memory, three times what the swap holds.
@@ -171,10 +161,9 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
         start = STILL.start_anywhere(),
     );
     let output = acting::vm(kernel, &script, Duration::from_mins(3))?.run_ok()?;
-    let (start, after) = (pages(&output, "start")?, pages(&output, "paged-out")?);
-    let pageout = deed(&output, "pageout")?;
+    let start = pages(&output, "start")?;
     let mut report = Report::default();
-    acting::say(&mut report, &pageout, &after);
+    let (pageout, after) = done(&mut report, &output, "pageout", "paged-out")?;
     for line in output.text("meminfo")?.lines() {
         report.say(line);
     }

@@ -141,7 +141,7 @@ pub(super) fn mib(bytes: u64) -> String {
 }
 
 /// Lines for a deed and for what was there afterwards.
-pub(super) fn say(report: &mut Report, deed: &Deed, after: &Pages) {
+fn say(report: &mut Report, deed: &Deed, after: &Pages) {
     let nodes = |part: &Part| {
         let nodes: Vec<String> = part
             .nodes
@@ -170,6 +170,18 @@ pub(super) fn say(report: &mut Report, deed: &Deed, after: &Pages) {
         mib(after.anon_huge),
         mib(after.referenced),
     ));
+}
+
+/// What `act DID` did and what `look AFTER` saw then, which the report is told.
+pub(super) fn done(
+    report: &mut Report,
+    output: &VmOutput,
+    did: &str,
+    after: &str,
+) -> Result<(Deed, Pages), VmError> {
+    let (deed, after) = (deed(output, did)?, pages(output, after)?);
+    say(report, &deed, &after);
+    Ok((deed, after))
 }
 
 /// Fails unless the content is what it was.

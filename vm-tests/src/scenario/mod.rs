@@ -1,6 +1,7 @@
 //! What is checked on which kernel. Each scenario is a file here; [`all`] is the list.
 
 mod act;
+mod act_psi;
 mod act_tier;
 mod acting;
 mod boot;
@@ -62,6 +63,7 @@ pub fn all() -> Vec<Scenario> {
         side_by_side::scenario(),
         act::swap_full(),
         act_tier::physical(),
+        act_psi::scenario(),
         act::scenario(),
         act_tier::migrate(),
         record::stairs(),
