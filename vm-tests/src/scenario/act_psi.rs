@@ -26,7 +26,8 @@ pub(super) fn scenario() -> Scenario {
 
 const LIMITED: &str = "--preset prcl --max-psi 10% --cpu-budget 20% --pid $target";
 
-/// `squeeze` keeps 48 MiB in use where 16 MiB may be had, so that it waits for swap most of the time.
+/// `squeeze` keeps 48 MiB in use where 16 MiB may be had, so that it waits for swap most of the time;
+/// `paged_out` and `stopped` are what `until_true SECONDS` may wait for.
 const SQUEEZE: &str = "\
     squeeze() {\n\
     echo +memory >/sys/fs/cgroup/cgroup.subtree_control\n\
@@ -34,26 +35,31 @@ const SQUEEZE: &str = "\
     printf 'tight, 48MiB\\n\\nserve\\n600000\\ntight, 1, 64, 1, rw\\n' >/tmp/tight.cfg\n\
     sh -c 'echo $$ >/sys/fs/cgroup/squeezed/cgroup.procs; exec taskset 2 isotherm exercise --quiet --repeat 0 --sparse /tmp/tight.cfg' &\n\
     squeezed=$!\n\
-    }\n";
+    }\n\
+    until_true() {\n\
+    left=$1; until $2; do sleep 1; left=$((left - 1)); [ $left -gt 0 ] || { echo $2 never came; cat /out/daemon.log; exit 1; }; done\n\
+    }\n\
+    paged_out() { [ $(awk '/VmSwap/ { print $2 }' /proc/$target/status) -gt 20480 ]; }\n\
+    stopped() { isotherm status --json >/out/status.json 2>/dev/null && grep -q '\"exceeded\": *\"psi\"' /out/status.json; }\n";
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "{SQUEEZE}\
          isotherm swap zram --size 256M || exit 1\n\
          {start}look start --sum\n\
-         act run {LIMITED} --output /out/run.isotherm --duration 22s &\n\
+         taskset 2 isotherm run --json {LIMITED} --output /out/run.isotherm >/out/run.json &\n\
          acting=$!\n\
-         sleep 10\n\
+         until_true 90 paged_out\n\
          squeeze\n\
-         sleep 3\n\
+         sleep 4\n\
          # This brings all of it back, which then idles until it would be paged out again.\n\
          look brought-back --sum\n\
-         wait $acting || exit 1\n\
+         sleep 9\n\
          look spared\n\
+         kill $acting; wait $acting\n\
          # The same as a daemon, which is asked for its status.\n\
          isotherm start {LIMITED} >/out/daemon.log 2>&1 &\n\
-         sleep 6\n\
-         isotherm status --json >/out/status.json || {{ cat /out/daemon.log; exit 1; }}\n\
+         until_true 60 stopped\n\
          isotherm status >/out/status.txt\n\
          isotherm stop >/dev/null\n\
          kill -9 $squeezed\n\
