@@ -78,7 +78,36 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("isotherm: {error:#}");
+        eprintln!("isotherm: {}", with_causes(&error));
         ExitCode::from(2)
     })
+}
+
+/// An error and its causes in a line, but those that are part of what was said before.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |said, cause| {
+        let cause = cause.to_string();
+        if said.is_empty() {
+            cause
+        } else if said.contains(&cause) {
+            said
+        } else {
+            format!("{said}: {cause}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    #[test]
+    fn a_cause_is_named_once() {
+        let error = Err::<(), _>(anyhow!("no such device"))
+            .context("cannot size /dev/zram0: no such device")
+            .context("no swap")
+            .unwrap_err();
+        let said = super::with_causes(&error);
+        assert_eq!(said, "no swap: cannot size /dev/zram0: no such device");
+    }
 }

@@ -26,11 +26,16 @@ pub struct SwapFacts {
 }
 
 impl SwapFacts {
-    /// Why anonymous memory cannot be swapped out, if it cannot.
+    /// Why no anonymous memory can be swapped out, if none can.
     pub fn refusal(self) -> Option<Refusal> {
+        self.refusal_of(1)
+    }
+
+    /// Why `bytes` of anonymous memory cannot be swapped out as a whole, if they cannot.
+    pub fn refusal_of(self, bytes: u64) -> Option<Refusal> {
         if self.total == 0 {
             Some(Refusal::NoSwap)
-        } else if self.free == 0 {
+        } else if self.free < bytes {
             Some(Refusal::SwapFull)
         } else {
             None
@@ -99,8 +104,11 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
     let sys = Path::new("/sys/block").join(&name);
     let device = Path::new("/dev").join(&name);
     let bytes = bytes & !(PAGE_SIZE - 1);
-    fs::write(sys.join("disksize"), bytes.to_string())
-        .map_err(step(format!("size {}", device.display())))?;
+    fs::write(sys.join("disksize"), bytes.to_string()).map_err(step(format!(
+        "size {} (its compression is {}; is the kernel's module for that there?)",
+        device.display(),
+        compression(&sys)
+    )))?;
     let made = write_header(&device, bytes)
         .map_err(step(format!("write a swap header to {}", device.display())))
         .and_then(|()| {
@@ -114,6 +122,13 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
         return Err(error);
     }
     Ok(device)
+}
+
+/// The algorithm that a device compresses by, as the kernel marks it: `lzo [lzo-rle] lz4`.
+fn compression(sys: &Path) -> String {
+    let text = fs::read_to_string(sys.join("comp_algorithm")).unwrap_or_default();
+    let marked = text.split_whitespace().find(|word| word.starts_with('['));
+    marked.map_or("unknown".into(), |word| word.replace(['[', ']'], ""))
 }
 
 /// Takes away what [`set_up_zram`] made, here or in an earlier run. Returns the devices.
@@ -237,4 +252,25 @@ fn forget(device: &Path) -> io::Result<()> {
     let mut file = File::create(NOTE)?;
     rest.iter()
         .try_for_each(|device| writeln!(file, "{}", device.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_refuses_what_does_not_fit() {
+        let check = |total, free, bytes, want| {
+            assert_eq!(SwapFacts { total, free }.refusal_of(bytes), want);
+        };
+        check(0, 0, 1, Some(Refusal::NoSwap));
+        check(8192, 0, 1, Some(Refusal::SwapFull));
+        check(8192, 4096, 4096, None);
+        check(8192, 4096, 8192, Some(Refusal::SwapFull));
+        let nearly_full = SwapFacts {
+            total: 8192,
+            free: 4096,
+        };
+        assert_eq!(nearly_full.refusal(), None);
+    }
 }

@@ -398,6 +398,15 @@ fn filters_leave_out_what_they_are_told_to() {
         outcome.applied.abs_diff(passed) <= 8 * PAGE_SIZE,
         "{outcome:?}"
     );
+    // Asking makes old: what was not touched since passes the next time.
+    let mut again = operation(Action::Pageout, memory.pages(0, 512));
+    again.filters = vec![(OpsFilter::Young, true, false)];
+    let outcome = act(&mut actuator, again);
+    let rest = 128 * PAGE_SIZE;
+    assert!(
+        outcome.applied.abs_diff(rest) <= 8 * PAGE_SIZE,
+        "{outcome:?}"
+    );
     let mut anonymous = operation(Action::Pageout, memory.pages(512, 1024));
     anonymous.filters = vec![(OpsFilter::Anon, true, false)];
     let outcome = act(&mut actuator, anonymous);

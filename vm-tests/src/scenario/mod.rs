@@ -1,5 +1,9 @@
 //! What is checked on which kernel. Each scenario is a file here; [`all`] is the list.
 
+mod act;
+mod act_psi;
+mod act_tier;
+mod acting;
 mod boot;
 mod doctor;
 mod record;
@@ -57,6 +61,11 @@ pub fn all() -> Vec<Scenario> {
         record::five_levels(),
         record::node(),
         side_by_side::scenario(),
+        act::swap_full(),
+        act_tier::physical(),
+        act_psi::scenario(),
+        act::scenario(),
+        act_tier::migrate(),
         record::stairs(),
     ]
 }

@@ -46,10 +46,15 @@ impl Workload {
     /// Starts it on the processor of `mask` with huge pages off, waits until its memory is there,
     /// and names its process `$target`.
     pub(super) fn start(&self, mask: u32) -> String {
+        self.start_with(mask, "never")
+    }
+
+    /// The same with huge pages `always`, `never`, or by `default` as the system does it.
+    pub(super) fn start_with(&self, mask: u32, huge_pages: &str) -> String {
         let command = match self {
-            Self::Exercise(_) => {
-                "isotherm exercise --quiet --repeat 0 --hugepages never --truth /out/truth.jsonl /workload.cfg"
-            }
+            Self::Exercise(_) => &format!(
+                "isotherm exercise --quiet --repeat 0 --hugepages {huge_pages} --truth /out/truth.jsonl /workload.cfg"
+            ),
             Self::High => "vm-guest hot --high --truth /out/truth.jsonl",
         };
         format!(

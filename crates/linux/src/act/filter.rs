@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use isotherm_engine::scheme::OpsFilter;
-use isotherm_engine::{AddressRange, Operation, PAGE_SIZE, TargetId};
+use isotherm_engine::{AddressRange, Operation, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 
 use super::batch::{self, Block};
 use super::bits;
@@ -23,12 +23,17 @@ struct Page<'a> {
 
 /// Takes what the operations' filters leave out of what is wanted. Pages whose frame tells nothing
 /// (no privilege, gone meanwhile) are left out as well: a filter that cannot be applied is not passed.
+///
+/// Yields the pages that a filter found young, as blocks that want them. They are to be made old: where
+/// the monitor samples, nothing else clears their bit, and what was touched once would be young for
+/// ever. The kernel does so (`damon_folio_mkold` in mm/damon/ops-common.c).
 pub(super) fn apply(
     probe: &mut PageTableProbe,
     target: TargetId,
     operations: &[Operation],
     blocks: &mut [Block],
-) -> Result<(), ProbeError> {
+) -> Result<Vec<Block>, ProbeError> {
+    let mut all_young: Vec<Block> = Vec::new();
     for operation in operations.iter().filter(|o| !o.filters.is_empty()) {
         let groups: Vec<Option<u64>> = operation.filters.iter().map(group).collect();
         for block in batch::within(blocks, operation.range) {
@@ -40,7 +45,7 @@ pub(super) fn apply(
                 .collect();
             let mut leaves = Vec::new();
             let alive = probe.leaves(target, &spans, &mut leaves)?;
-            let mut passed = bits::NONE;
+            let (mut passed, mut young) = (bits::NONE, bits::NONE);
             for (page, leaf) in pages.iter().zip(&leaves) {
                 let Some(frames) = probe.frames().filter(|_| alive && leaf.is_present()) else {
                     continue;
@@ -62,13 +67,34 @@ pub(super) fn apply(
                 if passes(operation, &groups, &page_facts) {
                     bits::set(&mut passed, *page);
                 }
+                if page_facts.accessed && asks_for_youth(operation, &groups, &page_facts) {
+                    bits::set(&mut young, *page);
+                }
+            }
+            // Advice about a part of a huge page would split it.
+            if !bits::is_empty(&young)
+                && (!block.huge || bits::pages(&young) == PAGES_PER_BLOCK as u64)
+            {
+                all_young.push(Block {
+                    wanted: young,
+                    ..block.clone()
+                });
             }
             let out = bits::without(&mine, &passed);
             block.wanted = bits::without(&block.wanted, &out);
             block.passed = bits::without(&block.passed, &out);
         }
     }
-    Ok(())
+    // Operations come in any order, and may share blocks.
+    all_young.sort_by_key(|block| block.address);
+    all_young.dedup_by(|later, first| {
+        let is_same = later.address == first.address;
+        if is_same {
+            first.wanted = bits::or(&first.wanted, &later.wanted);
+        }
+        is_same
+    });
+    Ok(all_young)
 }
 
 fn page_at(block: u64, page: usize) -> AddressRange {
@@ -84,6 +110,18 @@ fn passes(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>) -> boo
         .zip(groups)
         .find(|((filter, matching, _), group)| matches(filter, **group, page) == *matching)
         .map_or(operation.pass_unmatched, |((_, _, allow), _)| *allow)
+}
+
+/// Whether one of the filters up to the one that decides asks if the page is young.
+fn asks_for_youth(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>) -> bool {
+    operation
+        .filters
+        .iter()
+        .zip(groups)
+        .find(|((filter, matching, _), group)| {
+            *filter == OpsFilter::Young || matches(filter, **group, page) == *matching
+        })
+        .is_some_and(|((filter, ..), _)| *filter == OpsFilter::Young)
 }
 
 fn matches(filter: &OpsFilter, group: Option<u64>, page: &Page<'_>) -> bool {

@@ -110,7 +110,8 @@ impl ProcessActuator {
         let Some(mut blocks) = self.blocks(target, operations)? else {
             return Ok(operations.iter().map(exited).collect());
         };
-        filter::apply(&mut self.probe, target, operations, &mut blocks)?;
+        let mut young = filter::apply(&mut self.probe, target, operations, &mut blocks)?;
+        self.make_old(target, &mut young)?;
         if self.options.spare_accessed && operations[0].idle_only && reclaims(operations[0].action)
         {
             self.give_second_chance(target, &mut blocks)?;
@@ -150,13 +151,18 @@ impl ProcessActuator {
         for block in &mut touched {
             block.wanted = bits::and(&block.wanted, &block.accessed);
         }
-        let ranges = self.wanted(target, &touched);
-        self.advise(target, &ranges, libc::MADV_COLD, &mut touched)?;
+        self.make_old(target, &mut touched)?;
         for block in blocks {
             let accessed = block.accessed;
             block.refuse(&accessed, Refusal::Kept);
         }
         Ok(())
+    }
+
+    /// Clears the accessed bits of what is wanted.
+    fn make_old(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+        let ranges = self.wanted(target, blocks);
+        self.advise(target, &ranges, libc::MADV_COLD, blocks)
     }
 
     /// The blocks in which the operations' ranges have pages; `None` if the target is gone.

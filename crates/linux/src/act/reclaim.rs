@@ -6,7 +6,7 @@ use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
 use crate::frames::Frames;
 use crate::probe::{Leaf, ProbeError};
-use crate::swap::SwapFacts;
+use crate::swap;
 
 impl ProcessActuator {
     /// Reclaims what is wanted.
@@ -29,7 +29,15 @@ impl ProcessActuator {
         for (block, present) in blocks.iter_mut().zip(&left) {
             block.applied = bits::without(&block.wanted, present);
         }
-        self.ask_frames(target, blocks, &left)
+        // Swap may have been filled by this very batch.
+        self.swap = swap::facts();
+        let bytes_left: u64 = blocks
+            .iter()
+            .zip(&left)
+            .map(|(block, left)| bits::bytes(&bits::and(&block.wanted, left)))
+            .sum();
+        let unswapped = self.swap.refusal_of(bytes_left).unwrap_or(Refusal::Kept);
+        self.ask_frames(target, blocks, &left, unswapped)
     }
 
     /// Lets reclaim find what is wanted first.
@@ -47,7 +55,7 @@ impl ProcessActuator {
         for (block, accessed) in blocks.iter_mut().zip(&still) {
             block.applied = bits::without(&block.wanted, accessed);
         }
-        self.ask_frames(target, blocks, &still)
+        self.ask_frames(target, blocks, &still, Refusal::Kept)
     }
 
     /// Reads ahead. What comes in from swap goes to the swap cache, which page tables do not show,
@@ -70,12 +78,14 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Refuses the pages of `left` that were wanted, each for the reason that its frame tells.
+    /// Refuses the pages of `left` that were wanted, each for the reason that its frame tells; where
+    /// that is none, anonymous ones as `unswapped`.
     fn ask_frames(
         &mut self,
         target: TargetId,
         blocks: &mut [Block],
         left: &[bits::Bitmap],
+        unswapped: Refusal,
     ) -> Result<(), ProbeError> {
         let stayed: Vec<(usize, u64)> = blocks
             .iter()
@@ -98,9 +108,9 @@ impl ProcessActuator {
             }
             return Ok(());
         }
-        let (swap, frames) = (self.swap, self.probe.frames());
+        let frames = self.probe.frames();
         for ((i, address), leaf) in stayed.into_iter().zip(&leaves) {
-            let why = why_it_stayed(*leaf, frames, swap);
+            let why = why_it_stayed(*leaf, frames, unswapped);
             let page = bits::mask(
                 blocks[i].address,
                 AddressRange::new(address, address + 4096),
@@ -112,7 +122,7 @@ impl ProcessActuator {
 }
 
 /// Why a page that the kernel was advised to reclaim is still as it was.
-fn why_it_stayed(leaf: Leaf, frames: Option<&Frames>, swap: SwapFacts) -> Refusal {
+fn why_it_stayed(leaf: Leaf, frames: Option<&Frames>, unswapped: Refusal) -> Refusal {
     if !leaf.is_present() {
         // It went a moment later.
         return Refusal::Kept;
@@ -125,7 +135,7 @@ fn why_it_stayed(leaf: Leaf, frames: Option<&Frames>, swap: SwapFacts) -> Refusa
     } else if facts.mappings > 1 {
         Refusal::Shared
     } else if facts.is_swap_backed() {
-        swap.refusal().unwrap_or(Refusal::Kept)
+        unswapped
     } else {
         Refusal::Kept
     }

@@ -1,16 +1,17 @@
 //! Translates a truth file from a process's addresses to physical ones.
 //!
-//! `/proc/PID/pagemap` has eight bytes for each page: bit 63 says present, bits 0-54 are the frame
-//! (`Documentation/admin-guide/mm/pagemap.rst`). Frames that follow each other become one range. The
-//! translation is a snapshot of now: the workload must not move meanwhile.
+//! Frames that follow each other become one range. The translation is a snapshot of now: the workload
+//! must not move meanwhile.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader};
 use std::path::PathBuf;
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 use isotherm_exercise::layout::{Heat, Temperature};
 use isotherm_exercise::truth::{self, Line};
+
+use super::pagemap::{Entry, Pagemap};
 
 /// Rewrite a truth file in physical addresses.
 #[derive(clap::Args)]
@@ -27,7 +28,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> io::Result<()> {
-    let mut pagemap = File::open(format!("/proc/{}/pagemap", args.pid))?;
+    let mut pagemap = Pagemap::open(args.pid)?;
     let mut out = File::create(&args.out)?;
     for text in BufReader::new(File::open(&args.truth)?).lines() {
         let mut line: Line = serde_json::from_str(&text?)?;
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
 }
 
 /// Each heat's share of accesses is shared out among its frames by size.
-fn heats(pagemap: &mut File, virtual_heats: &[Heat]) -> io::Result<Vec<Heat>> {
+fn heats(pagemap: &mut Pagemap, virtual_heats: &[Heat]) -> io::Result<Vec<Heat>> {
     let mut heats = Vec::new();
     for heat in virtual_heats {
         for range in ranges(pagemap, &[heat.range])? {
@@ -58,21 +59,12 @@ fn heats(pagemap: &mut File, virtual_heats: &[Heat]) -> io::Result<Vec<Heat>> {
     Ok(heats)
 }
 
-fn ranges(pagemap: &mut File, virtual_ranges: &[AddressRange]) -> io::Result<Vec<AddressRange>> {
-    const PRESENT: u64 = 1 << 63;
-    const FRAME: u64 = (1 << 55) - 1;
+fn ranges(pagemap: &mut Pagemap, virtual_ranges: &[AddressRange]) -> io::Result<Vec<AddressRange>> {
     let mut starts = Vec::new();
     for range in virtual_ranges {
-        let mut entries = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
-        pagemap.seek(SeekFrom::Start(range.start / PAGE_SIZE * 8))?;
-        pagemap.read_exact(&mut entries)?;
-        let (entries, _) = entries.as_chunks();
-        let entries = entries.iter().map(|entry| u64::from_le_bytes(*entry));
-        starts.extend(
-            entries
-                .filter(|e| e & PRESENT != 0)
-                .map(|e| (e & FRAME) * PAGE_SIZE),
-        );
+        let entries = pagemap.entries(*range)?;
+        let frames = entries.into_iter().filter_map(Entry::frame);
+        starts.extend(frames.map(|frame| frame * PAGE_SIZE));
     }
     starts.sort_unstable();
     let mut ranges: Vec<AddressRange> = Vec::new();

@@ -4,6 +4,8 @@ mod frames;
 mod hot;
 mod kdamond;
 mod memory;
+mod pagemap;
+mod pages;
 
 use std::process::ExitCode;
 use std::thread;
@@ -25,6 +27,7 @@ enum Job {
     },
     Hot(hot::Args),
     Frames(frames::Args),
+    Pages(pages::Args),
     Kdamond(kdamond::Args),
 }
 
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         },
         Job::Hot(args) => hot::run(&args),
         Job::Frames(args) => frames::run(&args),
+        Job::Pages(args) => pages::run(&args),
         Job::Kdamond(args) => kdamond::run(&args),
     };
     match result {

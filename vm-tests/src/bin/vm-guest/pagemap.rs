@@ -1,0 +1,45 @@
+//! `/proc/PID/pagemap`: eight bytes for each page (`Documentation/admin-guide/mm/pagemap.rst`).
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+use isotherm_engine::{AddressRange, PAGE_SIZE};
+
+/// One page, as pagemap says.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    /// Its frame, if it is in memory.
+    pub(crate) fn frame(self) -> Option<u64> {
+        const PRESENT: u64 = 1 << 63;
+        const FRAME: u64 = (1 << 55) - 1;
+        (self.0 & PRESENT != 0).then_some(self.0 & FRAME)
+    }
+
+    /// Whether it is in swap.
+    pub(crate) fn is_swapped(self) -> bool {
+        self.0 & 1 << 62 != 0
+    }
+}
+
+/// A process's pages.
+pub(crate) struct Pagemap(File);
+
+impl Pagemap {
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
+        File::open(format!("/proc/{pid}/pagemap")).map(Self)
+    }
+
+    /// Those of `range`, in order.
+    pub(crate) fn entries(&mut self, range: AddressRange) -> io::Result<Vec<Entry>> {
+        let mut bytes = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
+        self.0.seek(SeekFrom::Start(range.start / PAGE_SIZE * 8))?;
+        self.0.read_exact(&mut bytes)?;
+        let (entries, _) = bytes.as_chunks();
+        Ok(entries
+            .iter()
+            .map(|entry| Entry(u64::from_le_bytes(*entry)))
+            .collect())
+    }
+}

@@ -1,0 +1,192 @@
+//! Where a workload's hot and cold memory is: in memory, in swap, in huge pages, on which node.
+//!
+//! Read from pagemap, smaps, numa_maps and zoneinfo, none of which the product uses for acting. With
+//! `--sum` the content is read as well, through `/proc/PID/mem`, which brings back what is in swap:
+//! so that comes last.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, BufReader};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use isotherm_engine::{AddressRange, PAGE_SIZE};
+use isotherm_exercise::truth;
+use serde::Serialize;
+
+use super::pagemap::Pagemap;
+
+/// Say where a workload's hot and cold memory is, as JSON.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The workload.
+    #[arg(long)]
+    pid: u32,
+    /// Its truth file, whose last phase counts.
+    #[arg(long)]
+    truth: PathBuf,
+    /// Read and sum up the content, too.
+    #[arg(long)]
+    sum: bool,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    hot: Part,
+    cold: Part,
+    /// Of the mappings that hold these, as smaps says.
+    anon_huge: u64,
+    referenced: u64,
+    /// The same as numa_maps says, by node.
+    numa_maps: BTreeMap<u32, u64>,
+}
+
+/// In bytes.
+#[derive(Serialize, Default)]
+struct Part {
+    bytes: u64,
+    present: u64,
+    swapped: u64,
+    nodes: BTreeMap<u32, u64>,
+    sum: Option<u64>,
+}
+
+pub(crate) fn run(args: &Args) -> io::Result<()> {
+    let file = BufReader::new(File::open(&args.truth)?);
+    let episodes = truth::read(file).map_err(io::Error::other)?;
+    let last = episodes
+        .last()
+        .ok_or_else(|| io::Error::other("the truth file holds no phase"))?;
+    let hot: Vec<AddressRange> = last.temperature.hot.iter().map(|h| h.range).collect();
+    let cold = &last.temperature.cold;
+    let all = || hot.iter().chain(cold).copied();
+    let nodes = frames_of_nodes()?;
+    let mut pagemap = Pagemap::open(args.pid)?;
+    let smaps = fs::read_to_string(format!("/proc/{}/smaps", args.pid))?;
+    let mut answer = Answer {
+        hot: part(&mut pagemap, &hot, &nodes)?,
+        cold: part(&mut pagemap, cold, &nodes)?,
+        anon_huge: mapped(&smaps, "AnonHugePages:", all),
+        referenced: mapped(&smaps, "Referenced:", all),
+        numa_maps: numa_maps(args.pid, all)?,
+    };
+    if args.sum {
+        answer.hot.sum = Some(sum(args.pid, &hot)?);
+        answer.cold.sum = Some(sum(args.pid, cold)?);
+    }
+    println!("{}", serde_json::to_string(&answer)?);
+    Ok(())
+}
+
+fn part(
+    pagemap: &mut Pagemap,
+    ranges: &[AddressRange],
+    nodes: &[(u32, Range<u64>)],
+) -> io::Result<Part> {
+    let mut part = Part::default();
+    for range in ranges {
+        part.bytes += range.len();
+        for entry in pagemap.entries(*range)? {
+            part.swapped += u64::from(entry.is_swapped()) * PAGE_SIZE;
+            let Some(frame) = entry.frame() else { continue };
+            part.present += PAGE_SIZE;
+            if let Some((node, _)) = nodes.iter().find(|(_, frames)| frames.contains(&frame)) {
+                *part.nodes.entry(*node).or_default() += PAGE_SIZE;
+            }
+        }
+    }
+    Ok(part)
+}
+
+/// The frames of every zone, and the node that it belongs to.
+fn frames_of_nodes() -> io::Result<Vec<(u32, Range<u64>)>> {
+    let text = fs::read_to_string("/proc/zoneinfo")?;
+    let (mut node, mut spanned) = (0, 0);
+    let mut zones = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: &str| word.trim_end_matches(',').parse().unwrap_or(0);
+        match words[..] {
+            ["Node", id, "zone", ..] => node = number(id) as u32,
+            ["spanned", pages] => spanned = number(pages),
+            ["start_pfn:", first] => zones.push((node, number(first)..number(first) + spanned)),
+            _ => {}
+        }
+    }
+    Ok(zones)
+}
+
+/// The sum of a field of smaps over the mappings that hold some of `ranges`.
+fn mapped<I>(smaps: &str, field: &str, ranges: impl Fn() -> I) -> u64
+where
+    I: Iterator<Item = AddressRange>,
+{
+    let (mut inside, mut kib) = (false, 0);
+    for line in smaps.lines() {
+        if let Some(mapping) = mapping(line) {
+            inside = ranges().any(|range| range.intersection(mapping).is_some());
+        } else if let Some(value) = line.strip_prefix(field)
+            && inside
+        {
+            let value = value.trim().trim_end_matches(" kB");
+            kib += value.parse::<u64>().unwrap_or(0);
+        }
+    }
+    kib << 10
+}
+
+fn mapping(line: &str) -> Option<AddressRange> {
+    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    AddressRange::checked(address(start)?, address(end)?)
+}
+
+/// Bytes by node of the mappings that hold some of `ranges`. numa_maps tells only where each starts.
+fn numa_maps<I>(pid: u32, ranges: impl Fn() -> I) -> io::Result<BTreeMap<u32, u64>>
+where
+    I: Iterator<Item = AddressRange>,
+{
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let starts: Vec<u64> = maps
+        .lines()
+        .filter_map(mapping)
+        .filter(|mapping| ranges().any(|range| range.intersection(*mapping).is_some()))
+        .map(|mapping| mapping.start)
+        .collect();
+    let mut bytes = BTreeMap::new();
+    // A kernel without NUMA has no such file.
+    let text = fs::read_to_string(format!("/proc/{pid}/numa_maps")).unwrap_or_default();
+    for line in text.lines() {
+        let mut words = line.split(' ');
+        let start = words.next().and_then(|w| u64::from_str_radix(w, 16).ok());
+        if !start.is_some_and(|start| starts.contains(&start)) {
+            continue;
+        }
+        for word in words {
+            if let Some((node, pages)) = word.strip_prefix('N').and_then(|w| w.split_once('='))
+                && let (Ok(node), Ok(pages)) = (node.parse::<u32>(), pages.parse::<u64>())
+            {
+                *bytes.entry(node).or_default() += pages * PAGE_SIZE;
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// A number that differs if any byte does, or if two change places.
+fn sum(pid: u32, ranges: &[AddressRange]) -> io::Result<u64> {
+    const CHUNK: usize = 1 << 20;
+    let memory = File::open(format!("/proc/{pid}/mem"))?;
+    let mut hasher = DefaultHasher::new();
+    let mut buffer = vec![0; CHUNK];
+    for range in ranges {
+        for start in (range.start..range.end).step_by(CHUNK) {
+            let chunk = &mut buffer[..CHUNK.min((range.end - start) as usize)];
+            memory.read_exact_at(chunk, start)?;
+            hasher.write(chunk);
+        }
+    }
+    Ok(hasher.finish())
+}

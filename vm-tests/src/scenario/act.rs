@@ -1,0 +1,194 @@
+//! Every action on a process, on each kernel, and what became of its pages.
+
+use std::time::Duration;
+
+use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
+use super::workload::SLOW;
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::vm::VmOutput;
+
+/// `act`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "act",
+        about: "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: actions,
+    }
+}
+
+/// `act-swap-full`.
+pub(super) fn swap_full() -> Scenario {
+    Scenario {
+        name: "act-swap-full",
+        about: "more cold memory than swap: what does not fit is refused by name, nothing is lost",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: more_than_swap,
+    }
+}
+
+/// What may differ: pages that were on their way when they were counted, and the monitor's mistakes.
+const SLACK: u64 = 1 << 20;
+
+fn actions(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        // Huge pages are the schemes' business here.
+        "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
+         isotherm swap zram --size 128M || exit 1\n\
+         {small}look start --sum\n\
+         act pageout {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --duration 7s --pid $target\n\
+         look paged-out --sum\n\
+         look before-cold\n\
+         act cold {SLOW} --no-guard --scheme '4K max 0 0 3s max cold' --duration 9s --pid $target\n\
+         look cooled\n\
+         act stat {TABLES} --no-guard --scheme 'min max min max min max stat' --duration 3s --pid $target\n\
+         look counted --sum\n\
+         kill $target; rm /out/truth.jsonl\n\
+         {default}look small --sum\n\
+         act hugepage {TABLES} --no-guard --scheme '2M max 25 100 0 max hugepage' --duration 5s --pid $target\n\
+         look hot-huge --sum\n\
+         act collapse {TABLES} --no-guard --scheme 'min max min max min max collapse' --duration 3s --pid $target\n\
+         look all-huge --sum\n\
+         act nohugepage {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --duration 7s --pid $target\n\
+         look split --sum\n\
+         kill $target; isotherm swap off\n",
+        small = STILL.start_anywhere(),
+        default = STILL.start_with(1, "default"),
+    );
+    let output = acting::vm(kernel, &script, Duration::from_mins(5))?.run_ok()?;
+    let mut report = Report::default();
+    reclaim(&mut report, &output)?;
+    huge_pages(&mut report, &output)?;
+    Ok(report)
+}
+
+/// pageout, cold and stat.
+fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let start = pages(output, "start")?;
+    let (pageout, after) = done(report, output, "pageout", "paged-out")?;
+    about(
+        report,
+        "cold memory in swap",
+        after.cold.swapped,
+        COLD,
+        SLACK,
+    )?;
+    about(
+        report,
+        "hot memory in memory",
+        after.hot.present,
+        HOT,
+        SLACK,
+    )?;
+    says(report, &pageout, COLD)?;
+    intact(&start, &after, "when it was paged out")?;
+
+    let before = pages(output, "before-cold")?;
+    let (cold, after) = done(report, output, "cold", "cooled")?;
+    about(
+        report,
+        "referenced before",
+        before.referenced,
+        HOT + COLD,
+        SLACK,
+    )?;
+    about(report, "referenced after", after.referenced, HOT, 2 * SLACK)?;
+    about(report, "in memory after", after.cold.present, COLD, 0)?;
+    says(report, &cold, COLD)?;
+
+    let (stat, after) = done(report, output, "stat", "counted")?;
+    about(
+        report,
+        "in memory after counting",
+        after.cold.present,
+        COLD,
+        0,
+    )?;
+    ensure(stat.applied == 0 && stat.tried >= HOT + COLD, || {
+        format!("stat tried {}\n{report}", mib(stat.tried))
+    })?;
+    intact(&start, &after, "when it was cooled and counted")
+}
+
+/// hugepage, collapse and nohugepage.
+fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let start = pages(output, "small")?;
+    about(report, "huge at first", start.anon_huge, 0, 0)?;
+
+    let (hugepage, after) = done(report, output, "hugepage", "hot-huge")?;
+    about(report, "huge where hot", after.anon_huge, HOT, 0)?;
+    about(report, "hugepage", hugepage.applied, HOT, 0)?;
+    intact(&start, &after, "by hugepage")?;
+
+    let (collapse, after) = done(report, output, "collapse", "all-huge")?;
+    about(report, "huge everywhere", after.anon_huge, HOT + COLD, 0)?;
+    about(report, "collapse", collapse.applied, COLD, 0)?;
+    intact(&start, &after, "by collapse")?;
+
+    let (nohugepage, after) = done(report, output, "nohugepage", "split")?;
+    about(report, "huge where still hot", after.anon_huge, HOT, 0)?;
+    about(report, "nohugepage", nohugepage.applied, COLD, 0)?;
+    about(
+        report,
+        "cold memory in swap",
+        after.cold.swapped,
+        COLD,
+        SLACK,
+    )?;
+    intact(&start, &after, "by nohugepage")
+}
+
+/// Fails unless the product tells of at least `bytes`. Its target has other memory, too.
+fn says(report: &Report, deed: &Deed, bytes: u64) -> Result<(), VmError> {
+    ensure(deed.applied >= bytes - SLACK, || {
+        format!("{} says less than it did\n{report}", deed.action)
+    })
+}
+
+/// Incompressible memory, three times what the swap holds.
+fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        "isotherm swap zram --size 8M || exit 1\n\
+         {start}look start --sum\n\
+         act pageout {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --duration 9s --pid $target\n\
+         grep Swap /proc/meminfo >/out/meminfo\n\
+         look paged-out --sum\n\
+         act cold {TABLES} --no-guard --scheme 'min max min max min max cold' --duration 2s --pid $target\n",
+        start = STILL.start_anywhere(),
+    );
+    let output = acting::vm(kernel, &script, Duration::from_mins(3))?.run_ok()?;
+    let start = pages(&output, "start")?;
+    let mut report = Report::default();
+    let (pageout, after) = done(&mut report, &output, "pageout", "paged-out")?;
+    for line in output.text("meminfo")?.lines() {
+        report.say(line);
+    }
+    let swap = 8 << 20;
+    about(
+        &report,
+        "cold memory in swap",
+        after.cold.swapped,
+        swap,
+        SLACK,
+    )?;
+    about(
+        &report,
+        "hot memory in memory",
+        after.hot.present,
+        HOT,
+        SLACK,
+    )?;
+    ensure(pageout.refused("swap_full") >= COLD - swap - SLACK, || {
+        format!("what did not fit is not counted as that\n{report}")
+    })?;
+    let cold = deed(&output, "cold")?;
+    ensure(cold.refused("swap_full") == 0, || {
+        format!("cold needs no swap\n{report}")
+    })?;
+    intact(&start, &after, "when swap was full")?;
+    Ok(report)
+}

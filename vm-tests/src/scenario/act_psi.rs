@@ -1,0 +1,173 @@
+//! The guard that looks at memory pressure (PSI), which not every machine has.
+
+use std::time::Duration;
+
+use isotherm_engine::guard::Limit;
+use isotherm_engine::{Nanos, Snapshot};
+use isotherm_record::{Item, Reader};
+use serde_json::Value;
+
+use super::acting::{self, COLD, STILL, about, deed, intact, mib, pages};
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::vm::VmOutput;
+
+/// `act-psi`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "act-psi",
+        about: "memory pressure stops the schemes (--max-psi); without PSI the limit is refused",
+        kernels: &Kernel::ALL,
+        long: false,
+        run,
+    }
+}
+
+const LIMITED: &str = "--preset prcl --max-psi 10% --cpu-budget 20% --pid $target";
+
+/// `squeeze` keeps 48 MiB in use where 16 MiB may be had, so that it waits for swap most of the time;
+/// `paged_out` and `stopped` are what `until_true SECONDS` may wait for.
+const SQUEEZE: &str = "\
+    squeeze() {\n\
+    echo +memory >/sys/fs/cgroup/cgroup.subtree_control\n\
+    mkdir -p /sys/fs/cgroup/squeezed && echo 16M >/sys/fs/cgroup/squeezed/memory.max || exit 1\n\
+    printf 'tight, 48MiB\\n\\nserve\\n600000\\ntight, 1, 64, 1, rw\\n' >/tmp/tight.cfg\n\
+    sh -c 'echo $$ >/sys/fs/cgroup/squeezed/cgroup.procs; exec taskset 2 isotherm exercise --quiet --repeat 0 --sparse /tmp/tight.cfg' &\n\
+    squeezed=$!\n\
+    }\n\
+    until_true() {\n\
+    left=$1; until $2; do sleep 1; left=$((left - 1)); [ $left -gt 0 ] || { echo $2 never came; cat /out/daemon.log; exit 1; }; done\n\
+    }\n\
+    paged_out() { [ $(awk '/VmSwap/ { print $2 }' /proc/$target/status) -gt 20480 ]; }\n\
+    stopped() { isotherm status --json >/out/status.json 2>/dev/null && grep -q '\"exceeded\": *\"psi\"' /out/status.json; }\n";
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        "{SQUEEZE}\
+         isotherm swap zram --size 256M || exit 1\n\
+         {start}look start --sum\n\
+         taskset 2 isotherm run --json {LIMITED} --output /out/run.isotherm >/out/run.json &\n\
+         acting=$!\n\
+         until_true 90 paged_out\n\
+         squeeze\n\
+         sleep 4\n\
+         # This brings all of it back, which then idles until it would be paged out again.\n\
+         look brought-back --sum\n\
+         sleep 9\n\
+         look spared\n\
+         kill $acting; wait $acting\n\
+         # The same as a daemon, which is asked for its status.\n\
+         isotherm start {LIMITED} >/out/daemon.log 2>&1 &\n\
+         until_true 60 stopped\n\
+         isotherm status >/out/status.txt\n\
+         isotherm stop >/dev/null\n\
+         kill -9 $squeezed\n\
+         look end --sum\n",
+        start = STILL.start_anywhere(),
+    );
+    let vm = acting::vm(kernel, &script, Duration::from_mins(4))?;
+    let output = vm.cmdline_extra("psi=1").run_ok()?;
+    let mut report = Report::default();
+    let run = deed(&output, "run")?;
+    report.say(format!(
+        "{}: applied {}, the guard stopped it {} time(s)",
+        run.action,
+        mib(run.applied),
+        run.guard_stops
+    ));
+    stopped(&mut report, &items(&output)?)?;
+    ensure(run.guard_stops >= 1, || {
+        format!("the summary tells of no stop\n{report}")
+    })?;
+    let spared = pages(&output, "spared")?.cold.present;
+    report.say(format!(
+        "idle again under pressure, and spared: {}",
+        mib(spared)
+    ));
+    about(&report, "cold memory in memory", spared, COLD, 1 << 20)?;
+    status(&mut report, &output)?;
+    let (start, end) = (pages(&output, "start")?, pages(&output, "end")?);
+    intact(&start, &end, "under pressure")?;
+
+    let script = format!(
+        "isotherm swap zram --size 256M || exit 1\n\
+         {start}isotherm run {LIMITED} --duration 1s 2>/out/why && exit 1\n\
+         look start\n",
+        start = STILL.start_anywhere(),
+    );
+    let vm = acting::vm(kernel, &script, Duration::from_mins(2))?;
+    let output = vm.cmdline_extra("psi=0").run_ok()?;
+    let why = output.text("why")?;
+    let last = why.trim().lines().last().unwrap_or_default();
+    report.say(format!("with psi=0: {last}"));
+    ensure(why.contains("psi=1"), || {
+        format!("why pressure cannot be limited is not said\n{report}")
+    })?;
+    let swapped = pages(&output, "start")?.cold.swapped;
+    ensure(swapped == 0, || {
+        format!("{} were paged out without a guard\n{report}", mib(swapped))
+    })?;
+    Ok(report)
+}
+
+fn items(output: &VmOutput) -> Result<Vec<Item>, VmError> {
+    let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("run.isotherm: {e}"));
+    Reader::open(output.bytes("run.isotherm")?)
+        .map_err(|e| wrong(&e))?
+        .collect::<Result<_, _>>()
+        .map_err(|e| wrong(&e))
+}
+
+/// Fails unless the record says that pressure stopped the schemes, and that they did nothing until
+/// they were let go on.
+fn stopped(report: &mut Report, items: &[Item]) -> Result<(), VmError> {
+    let began = items.iter().find_map(|item| match item {
+        Item::Snapshot(Snapshot { start, .. }) => Some(*start),
+        _ => None,
+    });
+    let after = |time: Nanos| time.since(began.unwrap_or(time)).as_secs_f64();
+    let (mut is_open, mut by_pressure, mut before, mut meanwhile) = (true, 0, 0, 0);
+    for item in items {
+        match item {
+            Item::Guard(guard) => {
+                is_open = guard.status.is_open;
+                by_pressure += u32::from(!is_open && guard.status.exceeded == Some(Limit::Psi));
+                report.say(format!(
+                    "after {:.1} s the guard is {}: pressure {:.2}, exceeded {:?}",
+                    after(guard.time),
+                    if is_open { "open" } else { "closed" },
+                    guard.status.signals.psi.unwrap_or(f64::NAN),
+                    guard.status.exceeded,
+                ));
+            }
+            Item::Action(action) if is_open => before += action.sz_applied,
+            Item::Action(action) => meanwhile += action.sz_applied,
+            _ => {}
+        }
+    }
+    report.say(format!(
+        "{} paged out while it was open, {} while it was closed",
+        mib(before),
+        mib(meanwhile)
+    ));
+    ensure(
+        by_pressure >= 1 && meanwhile == 0 && before >= COLD / 4,
+        || format!("pressure did not stop the schemes\n{report}"),
+    )
+}
+
+fn status(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let status: Value = serde_json::from_slice(output.bytes("status.json")?)
+        .map_err(|e| VmError::Wrong(format!("status.json: {e}")))?;
+    let guard = &status["guard"];
+    for line in output.text("status.txt")?.lines() {
+        if line.contains("guard") {
+            report.say(format!("status: {}", line.trim()));
+        }
+    }
+    ensure(
+        guard["exceeded"] == "psi" && guard["is_open"] == false,
+        || format!("the status does not tell of the stop: {guard}\n{report}"),
+    )
+}

@@ -1,0 +1,212 @@
+//! What the acting scenarios share: a workload whose content never changes, `isotherm run` on it, and
+//! where its hot and cold memory is then.
+//!
+//! All as shell lines, as in `workload`. Where memory is, `vm-guest pages` reads from the kernel, in
+//! ways that the actuators do not use. How long acting takes says nothing here: each page that is
+//! taken away costs an interrupt on the workload's processor.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::workload::Workload;
+use super::{Report, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::{Vm, VmOutput};
+
+/// A hot quarter of 32 MiB, in pieces here and there, of random content that is only read.
+pub(super) const STILL: Workload = Workload::Exercise(
+    "heap, 32MiB, /tmp/data\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=8MiB piece=2MiB seed=1\n",
+);
+/// What of it is hot.
+pub(super) const HOT: u64 = 8 << 20;
+/// The rest.
+pub(super) const COLD: u64 = 24 << 20;
+
+/// The table monitor, with more than enough CPU time for emulation.
+pub(super) const TABLES: &str = "--cpu-budget 20%";
+
+/// Functions for scripts, and the content: `look NAME [--sum]` says in /out/NAME.json where `$target`
+/// has its memory, `act NAME OPTIONS` runs the schemes and leaves /out/NAME.json with what they did.
+pub(super) const FUNCTIONS: &str = "\
+    look() { name=$1; shift; vm-guest pages --pid $target --truth /out/truth.jsonl $@ >/out/$name.json || exit 1; }\n\
+    act() { name=$1; shift; taskset 2 isotherm run --json \"$@\" >/out/$name.json || { echo acting $name failed; exit 1; }; \
+    kill -0 $target || { echo the workload died under $name; exit 1; }; }\n\
+    dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null\n";
+
+/// A machine that has what these scenarios need.
+pub(super) fn vm(kernel: Kernel, script: &str, limit: Duration) -> Result<Vm, VmError> {
+    product::isotherm_with("run", &["--scheme", "--no-guard", "--max-psi"])?;
+    let script = format!("{FUNCTIONS}{script}");
+    let vm = STILL.vm(kernel, &script, limit)?.module("zram");
+    Ok(match kernel {
+        // Its zram compresses by a module that modprobe would bring.
+        Kernel::Debian61 => vm.module("lzo_rle"),
+        Kernel::Debian612 => vm,
+    })
+}
+
+/// Where memory is, in bytes.
+#[derive(Deserialize)]
+pub(super) struct Pages {
+    pub(super) hot: Part,
+    pub(super) cold: Part,
+    pub(super) anon_huge: u64,
+    pub(super) referenced: u64,
+    pub(super) numa_maps: BTreeMap<u32, u64>,
+}
+
+/// The hot or the cold part.
+#[derive(Deserialize)]
+pub(super) struct Part {
+    pub(super) present: u64,
+    pub(super) swapped: u64,
+    pub(super) nodes: BTreeMap<u32, u64>,
+    sum: Option<u64>,
+}
+
+impl Part {
+    /// Bytes on a node.
+    pub(super) fn on(&self, node: u32) -> u64 {
+        self.nodes.get(&node).copied().unwrap_or(0)
+    }
+}
+
+/// What `look NAME` saw.
+pub(super) fn pages(output: &VmOutput, name: &str) -> Result<Pages, VmError> {
+    parsed(output, name)
+}
+
+/// What the first scheme of `act NAME` did.
+pub(super) struct Deed {
+    pub(super) action: String,
+    pub(super) tried: u64,
+    pub(super) applied: u64,
+    refused: BTreeMap<String, u64>,
+    pub(super) guard_stops: u64,
+}
+
+impl Deed {
+    /// Bytes refused for this reason.
+    pub(super) fn refused(&self, why: &str) -> u64 {
+        self.refused.get(why).copied().unwrap_or(0)
+    }
+
+    /// The reasons but "not present", which is what holes and what is as wanted already come to.
+    fn reasons(&self) -> String {
+        let reasons = self.refused.iter().filter(|(why, _)| *why != "not_present");
+        let reasons: Vec<String> = reasons
+            .map(|(why, bytes)| format!("{why} {}", mib(*bytes)))
+            .collect();
+        if reasons.is_empty() {
+            "nothing".to_owned()
+        } else {
+            reasons.join(", ")
+        }
+    }
+}
+
+/// Reads it.
+pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
+    let summary: Value = parsed(output, name)?;
+    let scheme = &summary["schemes"][0];
+    let number = |value: &Value| {
+        value
+            .as_u64()
+            .ok_or_else(|| VmError::Wrong(format!("{name}.json lacks a count: {summary}")))
+    };
+    let refused = serde_json::from_value(scheme["refused"].clone())
+        .map_err(|e| VmError::Wrong(format!("{name}.json, `refused`: {e}")))?;
+    Ok(Deed {
+        action: scheme["action"].as_str().unwrap_or_default().to_owned(),
+        tried: number(&scheme["sz_tried"])?,
+        applied: number(&scheme["sz_applied"])?,
+        refused,
+        guard_stops: number(&summary["guard_stops"])?,
+    })
+}
+
+fn parsed<T: for<'a> Deserialize<'a>>(output: &VmOutput, name: &str) -> Result<T, VmError> {
+    serde_json::from_slice(output.bytes(&format!("{name}.json"))?)
+        .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
+}
+
+/// As people read it.
+pub(super) fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Lines for a deed and for what was there afterwards.
+fn say(report: &mut Report, deed: &Deed, after: &Pages) {
+    let nodes = |part: &Part| {
+        let nodes: Vec<String> = part
+            .nodes
+            .iter()
+            .map(|(node, bytes)| format!("{} on node {node}", mib(*bytes)))
+            .collect();
+        if nodes.len() > 1 || part.nodes.contains_key(&1) {
+            format!(" ({})", nodes.join(", "))
+        } else {
+            String::new()
+        }
+    };
+    report.say(format!(
+        "{:<12} applied {}, refused: {}",
+        deed.action,
+        mib(deed.applied),
+        deed.reasons()
+    ));
+    report.say(format!(
+        "    then hot in memory {}{}, cold {}{}, in swap {}, huge {}, referenced {}",
+        mib(after.hot.present),
+        nodes(&after.hot),
+        mib(after.cold.present),
+        nodes(&after.cold),
+        mib(after.hot.swapped + after.cold.swapped),
+        mib(after.anon_huge),
+        mib(after.referenced),
+    ));
+}
+
+/// What `act DID` did and what `look AFTER` saw then, which the report is told.
+pub(super) fn done(
+    report: &mut Report,
+    output: &VmOutput,
+    did: &str,
+    after: &str,
+) -> Result<(Deed, Pages), VmError> {
+    let (deed, after) = (deed(output, did)?, pages(output, after)?);
+    say(report, &deed, &after);
+    Ok((deed, after))
+}
+
+/// Fails unless the content is what it was.
+pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), VmError> {
+    let sums = |pages: &Pages| (pages.hot.sum, pages.cold.sum);
+    let (then, now) = (sums(before), sums(after));
+    ensure(matches!(then, (Some(_), Some(_))) && then == now, || {
+        format!("the workload's memory changed {when}: {then:?}, now {now:?}")
+    })
+}
+
+/// Fails unless `bytes` is `want`, give or take `slack`.
+pub(super) fn about(
+    report: &Report,
+    what: &str,
+    bytes: u64,
+    want: u64,
+    slack: u64,
+) -> Result<(), VmError> {
+    ensure(bytes.abs_diff(want) <= slack, || {
+        format!(
+            "{what}: {}, not {} (within {})\n{report}",
+            mib(bytes),
+            mib(want),
+            mib(slack)
+        )
+    })
+}
