@@ -8,7 +8,7 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_record::{ActionSample, GuardSample, Item};
 
 use super::guard::Watch;
-use super::{Setup, system};
+use super::{Setup, eligible, system};
 use crate::recorder::Session;
 
 /// Operations are carried out in groups of about this many bytes, between which the guard's allowance
@@ -29,6 +29,7 @@ pub(super) struct ContextActing {
     pub(super) schemes: SchemeEngine,
     pub(super) guard: Watch,
     hands: Hands,
+    is_physical: bool,
     snapshots: Vec<Snapshot>,
 }
 
@@ -52,6 +53,7 @@ impl ContextActing {
             schemes,
             guard: Watch::new(at, setup)?,
             hands,
+            is_physical: setup.is_physical(),
             snapshots: Vec::new(),
         })
     }
@@ -104,7 +106,15 @@ impl ContextActing {
             return Ok(Nanos(0));
         }
         let cpu_before = process_cpu();
-        let facts = system::facts(&self.schemes.wanted_metrics(now));
+        let wanted = self.schemes.wanted_metrics(now);
+        let mut facts = system::facts(&wanted);
+        facts.eligible_bp = eligible::shares(
+            &wanted,
+            &self.schemes,
+            &self.snapshots,
+            session,
+            self.is_physical,
+        );
         let plan = self.schemes.plan(now, &self.snapshots, &facts);
         let (done, outcomes) = self.carry_out(&plan, session)?;
         let is_dry = matches!(self.hands, Hands::None);

@@ -6,6 +6,7 @@
 mod beside;
 mod claims;
 mod context;
+mod eligible;
 mod guard;
 mod progress;
 mod setup;

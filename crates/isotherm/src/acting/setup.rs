@@ -8,7 +8,7 @@ use isotherm_config::{Configuration, ContextConfig, Format, Method, Operations, 
 use isotherm_engine::Strategy;
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Action, GoalMetric, Scheme};
-use isotherm_linux::{act, swap};
+use isotherm_linux::{act, node, swap};
 
 use super::{GuardArgs, beside};
 use crate::recorder::{CPU_BUDGET, Context, Improvement, MonitorArgs, TargetArgs};
@@ -381,11 +381,12 @@ pub(crate) fn lacking(schemes: &[Scheme], physical: bool) -> Vec<String> {
                  `isotherm swap zram --size 4G` sets some up"
             );
         }
-        let eligible = |goal: &isotherm_engine::scheme::Goal| {
-            matches!(goal.metric, GoalMetric::NodeEligibleMemBp { .. })
-        };
-        if scheme.quota.goals.iter().any(eligible) {
-            lacks("the goal node_eligible_mem_bp is not measured yet".into());
+        for goal in &scheme.quota.goals {
+            if let GoalMetric::NodeEligibleMemBp { node } = goal.metric
+                && let Some(why) = node::lacks(node)
+            {
+                lacks(format!("the goal node_eligible_mem_bp: {why}"));
+            }
         }
         if physical && scheme.action == Action::Willneed {
             lacks("what is not in memory has no physical address".into());

@@ -174,6 +174,51 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
     assert!(!socket.exists());
 }
 
+/// A scheme whose goal is that so much of what it is about is on `node`.
+fn with_goal(pid: u32, node: u32) -> String {
+    let mut kdamond = kdamond(pid, "stat", false);
+    kdamond["contexts"][0]["schemes"][0]["quotas"] = json!({
+        "time_ms": 0, "sz_bytes": 0, "reset_interval_ms": 1000,
+        "weights": {"sz_permil": 0, "nr_accesses_permil": 0, "age_permil": 0},
+        "goals": [{
+            "metric": "node_eligible_mem_bp", "nid": node, "target_value": "90 %",
+            "current_value": 0,
+        }],
+    });
+    configuration(&[kdamond])
+}
+
+#[test]
+fn the_share_of_matching_memory_on_a_node_is_measured() {
+    let test = "the_share_of_matching_memory_on_a_node_is_measured";
+    let Some(_turn) = shared(test) else { return };
+    if fs::metadata("/sys/devices/system/node/node1").is_ok() {
+        return skip(
+            test,
+            "there are several nodes, and nobody knows what is where",
+        );
+    }
+    let directory = scratch();
+    let workload = Workload::start(&static_workload(64, 4), &[]);
+    let socket = directory.path().join("socket");
+    let file = directory.path().join("file");
+    fs::write(&file, with_goal(workload.pid(), 3)).expect("a file");
+    let refused = run(isotherm(["run", "--duration", "1s", "-c"]).arg(&file));
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(refused.stderr.contains("node 3"), "{refused:?}");
+    fs::write(&file, with_goal(workload.pid(), 0)).expect("a file");
+    let mut command = isotherm(["start", "--no-guard", "--socket"]);
+    let _daemon = Running::start(command.arg(&socket).arg("-c").arg(&file));
+    let goal = until("a measurement", || {
+        let done = run(isotherm(["status", "--json", "--socket"]).arg(&socket));
+        let status: Value = serde_json::from_str(&done.stdout).ok()?;
+        let goal = status["contexts"][0]["schemes"][0]["quota"]["goals"][0].clone();
+        goal["current"].as_u64().map(|_| goal)
+    });
+    assert_eq!(goal["current"], 10_000, "there is one node: {goal}");
+    assert_eq!(goal["score_bp"], 11_111);
+}
+
 /// The largest range of RAM, in two halves at a whole 2 MiB.
 fn halves() -> Option<[(u64, u64); 2]> {
     let map = fs::read_to_string("/proc/iomem").ok()?;
