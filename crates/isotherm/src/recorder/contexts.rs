@@ -348,8 +348,11 @@ mod tests {
             .collect();
         // Other tests of this process take CPU time as well, as the loop's would be.
         assert!(costs[0] >= 80 && costs[1] >= 20, "{costs:?}");
-        let total = contexts.cost().monitor_cpu.0;
-        let used = process_cpu().0;
-        assert!(total.abs_diff(used) < 5 * MS, "{total} of {used}");
+        // Between two readings of the clock another test may have its turn.
+        let is_all_told = || {
+            let total = contexts.cost().monitor_cpu.0;
+            total.abs_diff(process_cpu().0) < 5 * MS
+        };
+        assert!((0..50).any(|_| is_all_told()), "{:?}", contexts.cost());
     }
 }
