@@ -72,6 +72,9 @@ pub struct Measured {
     pub runtime_s: f64,
     /// What the workload said that it did in a second.
     pub throughput: Option<f64>,
+    /// CPU time of the workload's processes, seconds.
+    #[serde(default)]
+    pub cpu_s: Option<f64>,
     /// Samples taken.
     pub samples: u64,
     /// Mean of MemTotal - MemFree, KiB.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::experiment::Experiment;
 use crate::journal::{Entry, Machine, Measured, Outcome, RunEntry};
-use crate::metric::{METRICS, RSS, RUNTIME, damoos_score};
+use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::{Summary, overhead_percent};
 use crate::table::{Row, Table};
@@ -111,18 +111,27 @@ impl Suite {
 
     /// A metric's values. A workload that runs for a fixed time and tells its throughput has the same
     /// runtime however slow it is, so its runtime here is computed: the time that it would have taken,
-    /// at its throughput, for the work that the first configuration did in its median run.
+    /// at its throughput, for the work that the first configuration did in its median run. Its CPU
+    /// time likewise is that for the same work.
     pub fn cell(&self, workload: usize, configuration: usize, metric: usize) -> Cell {
         let Some(runs) = self.cells.get(&(workload, configuration)) else {
             return Cell::default();
         };
-        let work = (metric == RUNTIME)
+        let work = (metric == RUNTIME || metric == CPUTIME)
             .then(|| self.reference_work(workload))
             .flatten();
         let value = |run: &RunEntry| {
             let measured = measured(run)?;
             match work {
-                Some(work) => measured.throughput.map(|speed| work / speed),
+                Some(work) => measured.throughput.and_then(|speed| {
+                    let seconds = work / speed;
+                    let cpus = measured.cpu_s.map(|cpu_s| cpu_s / measured.runtime_s);
+                    if metric == CPUTIME {
+                        cpus.map(|cpus| cpus * seconds)
+                    } else {
+                        Some(seconds)
+                    }
+                }),
                 None => (METRICS[metric].of)(measured),
             }
         };

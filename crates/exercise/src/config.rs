@@ -10,11 +10,13 @@
 //! heap, 4G
 //!
 //! # then each phase: its name, its duration in milliseconds, its patterns:
-//! # region, random (1) or sequential (0), stride, relative probability[, ro | wo | rw[, scatter]]
+//! # region, random (1) or sequential (0), stride, relative probability[, MODE[, scatter]]
 //! serve
 //! 30000
 //! heap, 1, 64, 100, rw, hot=10% piece=2MiB seed=1
 //! ```
+//! MODE is `ro`, `wo`, `rw` or, which is ours, `chain`: random reads of which each has to end before
+//! the next one's address is known, as in a list or tree, so that the time of page walks shows.
 //! The sixth field is ours (masim refuses a line that has one): the pattern touches only
 //! `hot=` (a share or a size) of the region, in pieces of `piece=` bytes (2 MiB unless told), which
 //! `seed=` (1 unless told) places. Patterns with equal scatter have equal pieces. Sizes and strides
@@ -109,6 +111,8 @@ pub enum Mode {
     Write,
     /// `rw`: read, then write to the same place.
     ReadWrite,
+    /// `chain`: read, and only then know where to read next.
+    Chain,
 }
 
 /// A hot set in pieces.
@@ -172,7 +176,7 @@ impl Region {
 
 const REGION: &str = "a region: `name, size[, initial data file | none]`";
 const PATTERN: &str = "a pattern: `region, random (1) or sequential (0), stride, \
-                       probability[, ro|wo|rw[, hot=SHARE piece=SIZE seed=N]]`";
+                       probability[, ro|wo|rw|chain[, hot=SHARE piece=SIZE seed=N]]`";
 
 /// A line that is not a comment, and its number.
 type Line<'a> = (usize, &'a str);
@@ -320,7 +324,9 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Pars
         None | Some("wo") => Mode::Write,
         Some("ro") => Mode::Read,
         Some("rw") => Mode::ReadWrite,
-        Some(_) => return Err(wrong(4, "`ro`, `wo` or `rw`")),
+        Some("chain") if order == Order::Random => Mode::Chain,
+        Some("chain") => return Err(wrong(4, "`chain` in random patterns only")),
+        Some(_) => return Err(wrong(4, "`ro`, `wo`, `rw` or `chain`")),
     };
     let scatter = fields
         .get(5)

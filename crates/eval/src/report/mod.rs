@@ -6,7 +6,7 @@ mod html;
 mod markdown;
 mod text;
 
-use crate::metric::{MEMUSED, METRICS, RSS, RUNTIME};
+use crate::metric::{CPUTIME, MEMUSED, METRICS, RSS, RUNTIME};
 use crate::published::PUBLISHED;
 use crate::suite::Suite;
 use crate::table::Table;
@@ -17,7 +17,7 @@ pub use markdown::document as markdown;
 pub use text::{comparison, tables as text};
 
 /// The metrics that are shown in full; what the others say stands in the CSV files.
-const MAIN: [usize; 4] = [RUNTIME, MEMUSED, RSS, 3];
+const MAIN: [usize; 5] = [RUNTIME, CPUTIME, MEMUSED, RSS, 3];
 
 /// An overhead of ours beside a published one.
 struct Beside {
@@ -105,7 +105,7 @@ fn remarks(suite: &Suite) -> Vec<String> {
 /// What all configurations came to over the suite, the first one aside: a line for each.
 fn conclusions(suite: &Suite) -> Vec<Vec<String>> {
     let percent = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:+.2} %"));
-    let main = [RUNTIME, MEMUSED, RSS].map(|metric| suite.table(metric));
+    let main = [RUNTIME, CPUTIME, MEMUSED, RSS].map(|metric| suite.table(metric));
     let (totals, averages) = (
         main.each_ref().map(Table::total),
         main.each_ref().map(Table::average),
@@ -141,9 +141,11 @@ fn conclusions(suite: &Suite) -> Vec<Vec<String>> {
 }
 
 /// The columns of [`conclusions`].
-const CONCLUSION_HEAD: [&str; 10] = [
+const CONCLUSION_HEAD: [&str; 12] = [
     "configuration",
     "runtime, total",
+    "average",
+    "cputime, total",
     "average",
     "memused, total",
     "average",

@@ -72,6 +72,8 @@ struct Walk<'a> {
     /// Where a sequential walk is: in which span, at which offset.
     piece: usize,
     offset: u64,
+    /// What a chain read last.
+    link: u64,
 }
 
 impl<'a> Walk<'a> {
@@ -86,6 +88,7 @@ impl<'a> Walk<'a> {
             stride: pattern.stride,
             piece: 0,
             offset: 0,
+            link: 0,
         }
     }
 
@@ -108,6 +111,20 @@ impl<'a> Walk<'a> {
                 let value = word.load(Ordering::Relaxed);
                 word.store(value.wrapping_add(1), Ordering::Relaxed);
             }),
+            Mode::Chain => self.chain(random, count),
+        }
+    }
+
+    /// Random reads, each of which has to end before the next one's address is known, so that
+    /// neither misses nor page walks overlap.
+    fn chain(&mut self, random: &mut Pcg64Mcg, count: u64) {
+        let pieces = self.starts.len() as u64;
+        for _ in 0..count {
+            let piece = below(random, pieces) as usize;
+            // Nearly always zeroes are added, which the processor cannot know.
+            let within = below(random, self.span).wrapping_add(self.link) % self.span;
+            let word = &self.words[((self.starts[piece] + within) / WORD) as usize];
+            self.link = black_box(word.load(Ordering::Relaxed));
         }
     }
 

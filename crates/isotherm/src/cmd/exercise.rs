@@ -28,7 +28,7 @@ CONFIG holds paragraphs separated by empty lines; lines that start with # are co
   30000                                         its duration in ms
   heap, 1, 64, 100, rw, hot=10% piece=2MiB seed=1
 The fields of a pattern: region, random (1) or sequential (0), stride in bytes, relative
-probability[, ro | wo | rw (default wo)[, hot=SHARE or SIZE, piece=SIZE (default 2MiB), seed=N
+probability[, ro | wo | rw | chain (default wo)[, hot=SHARE or SIZE, piece=SIZE (default 2MiB), seed=N
 (default 1): touch only that much of the region, in pieces placed by seed]].
 
 Examples:

@@ -21,6 +21,8 @@ pub(super) struct Sampler {
     samples: u64,
     memused_kib: u64,
     rss_kib: u64,
+    /// CPU time of the workload when sampling began.
+    cpu_s: f64,
     counters: BTreeMap<String, u64>,
     pressure: Option<(u64, u64)>,
 }
@@ -35,6 +37,7 @@ impl Sampler {
             samples: 0,
             memused_kib: 0,
             rss_kib: 0,
+            cpu_s: tree(root).cpu_s(),
             counters: counters(),
             pressure: pressure(),
         }
@@ -51,12 +54,13 @@ impl Sampler {
         if let Some(used) = memused_kib() {
             self.samples += 1;
             self.memused_kib += used;
-            self.rss_kib += tree_rss_kib(self.root);
+            self.rss_kib += tree(self.root).pages * PAGE_KIB;
         }
     }
 
     /// The run has ended now. `None`: too early for any sample.
     pub(super) fn finish(self) -> Option<Measured> {
+        let cpu_s = tree(self.root).cpu_s() - self.cpu_s;
         let runtime_s = self.started.elapsed().as_secs_f64();
         let after = counters();
         let grown = |name: &str| Some(after.get(name)?.saturating_sub(*self.counters.get(name)?));
@@ -68,6 +72,8 @@ impl Sampler {
         });
         (self.samples > 0).then(|| Measured {
             runtime_s,
+            // Processes that nobody waited for take their time with them.
+            cpu_s: (cpu_s > 0.0).then_some(cpu_s),
             samples: self.samples,
             memused_kib: self.memused_kib as f64 / self.samples as f64,
             rss_kib: self.rss_kib as f64 / self.samples as f64,
@@ -114,11 +120,25 @@ fn parse_pressure(text: &str) -> Option<(u64, u64)> {
     Some((total("some ")?, total("full ")?))
 }
 
-/// Resident memory of `root`, its descendants and its group. Shared pages count for each that maps
-/// them, as in the seeds' `rss.avg`.
-fn tree_rss_kib(root: u32) -> u64 {
+/// What the processes of a workload come to: `root`, its descendants and its group.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tree {
+    /// Resident. Shared pages count for each that maps them, as in the seeds' `rss.avg`.
+    pages: u64,
+    /// CPU time, with that of processes that ended and were waited for, in the kernel's ticks.
+    ticks: u64,
+}
+
+impl Tree {
+    fn cpu_s(&self) -> f64 {
+        // What /proc tells is in hundredths of a second on every Linux (USER_HZ).
+        self.ticks as f64 / 100.0
+    }
+}
+
+fn tree(root: u32) -> Tree {
     let Ok(entries) = fs::read_dir("/proc") else {
-        return 0;
+        return Tree::default();
     };
     let processes = entries.filter_map(|entry| {
         let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
@@ -126,7 +146,7 @@ fn tree_rss_kib(root: u32) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         parse_stat(pid, &stat)
     });
-    tree_pages(root, &processes.collect::<Vec<_>>()) * PAGE_KIB
+    tree_of(root, &processes.collect::<Vec<_>>())
 }
 
 struct ProcessStat {
@@ -134,20 +154,25 @@ struct ProcessStat {
     parent: u32,
     group: u32,
     pages: u64,
+    ticks: u64,
 }
 
 /// `/proc/PID/stat`: the name may hold anything, so count from its closing parenthesis.
 fn parse_stat(pid: u32, stat: &str) -> Option<ProcessStat> {
     let words: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+    let number = |at: usize| words.get(at)?.parse::<u64>().ok();
+    // utime, stime, cutime and cstime.
+    let ticks = (11..15).map(number).sum::<Option<u64>>()?;
     Some(ProcessStat {
         pid,
         parent: words.get(1)?.parse().ok()?,
         group: words.get(2)?.parse().ok()?,
-        pages: words.get(21)?.parse().ok()?,
+        pages: number(21)?,
+        ticks,
     })
 }
 
-fn tree_pages(root: u32, processes: &[ProcessStat]) -> u64 {
+fn tree_of(root: u32, processes: &[ProcessStat]) -> Tree {
     let mut members = BTreeSet::from([root]);
     // A child may stand before its parent in the list.
     loop {
@@ -161,10 +186,12 @@ fn tree_pages(root: u32, processes: &[ProcessStat]) -> u64 {
             break;
         }
     }
-    let ours = processes
-        .iter()
-        .filter(|process| members.contains(&process.pid));
-    ours.map(|process| process.pages).sum()
+    let mut tree = Tree::default();
+    for process in processes.iter().filter(|p| members.contains(&p.pid)) {
+        tree.pages += process.pages;
+        tree.ticks += process.ticks;
+    }
+    tree
 }
 
 #[cfg(test)]
@@ -178,6 +205,7 @@ mod tests {
             parent,
             group,
             pages,
+            ticks: pages / 10,
         };
         let processes = [
             process(9, 8, 5, 1),
@@ -187,7 +215,11 @@ mod tests {
             process(6, 7, 6, 10_000),
             process(4, 1, 4, 100_000),
         ];
-        assert_eq!(tree_pages(5, &processes), 11_111);
+        let expected = Tree {
+            pages: 11_111,
+            ticks: 1_111,
+        };
+        assert_eq!(tree_of(5, &processes), expected);
     }
 
     #[test]
@@ -195,6 +227,7 @@ mod tests {
         let stat = "12 (a) b (c) S 3 4 5 6 7 8 9 10 11 12 300 40 11 12 20 0 1 0 5 6 777 8";
         let process = parse_stat(12, stat).expect("a line of stat");
         assert_eq!((process.parent, process.group, process.pages), (3, 4, 777));
+        assert_eq!(process.ticks, 300 + 40 + 11 + 12);
         let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=42\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(parse_pressure(text), Some((42, 7)));
         assert_eq!(parse_pressure("nonsense"), None);
