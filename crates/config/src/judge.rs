@@ -230,26 +230,47 @@ impl Conflict {
 /// Schemes whose patterns overlap and whose actions are contrary. Those with filters are left out:
 /// what the filters leave of the overlap is only known at run time.
 pub(crate) fn conflicts(context: &ContextConfig) -> Vec<Conflict> {
-    let nr_samples = context.intervals.map_or(20, |intervals| {
+    let pairs = contrary_schemes(context, context).into_iter();
+    let each_once = pairs.filter(|(first, second)| first < second);
+    let mut conflicts: Vec<Conflict> = each_once
+        .map(|(first, second)| Conflict {
+            first,
+            second,
+            actions: (
+                context.schemes[first].action,
+                context.schemes[second].action,
+            ),
+        })
+        .collect();
+    conflicts.sort_by_key(|conflict| (conflict.second, conflict.first));
+    conflicts
+}
+
+/// Which schemes of two contexts undo each other's work, by their places in `a` and in `b`, where both
+/// watch the same memory: the patterns overlap and the actions are contrary. Those with filters are
+/// left out.
+pub fn contrary_schemes(a: &ContextConfig, b: &ContextConfig) -> Vec<(usize, usize)> {
+    let nr_samples = a.intervals.map_or(20, |intervals| {
         let nr_samples = intervals.aggregation.0 / intervals.sample.0.max(1);
         u32::try_from(nr_samples).unwrap_or(u32::MAX).max(1)
     });
-    let mut conflicts = Vec::new();
-    let plain = |s: &&(usize, &Scheme)| s.1.filters.is_empty() && side(s.1.action).is_some();
-    let schemes: Vec<_> = context.schemes.iter().enumerate().collect();
-    let schemes: Vec<_> = schemes.iter().filter(plain).copied().collect();
-    for (index, (second, b)) in schemes.iter().enumerate() {
-        for (first, a) in &schemes[..index] {
-            if contrary(a.action, b.action) && overlap(&a.pattern, &b.pattern, nr_samples) {
-                conflicts.push(Conflict {
-                    first: *first,
-                    second: *second,
-                    actions: (a.action, b.action),
-                });
+    let mut pairs = Vec::new();
+    for (first, one) in plain(a) {
+        for (second, other) in plain(b) {
+            if contrary(one.action, other.action)
+                && overlap(&one.pattern, &other.pattern, nr_samples)
+            {
+                pairs.push((first, second));
             }
         }
     }
-    conflicts
+    pairs
+}
+
+/// The schemes that can be judged, with their places.
+fn plain(context: &ContextConfig) -> impl Iterator<Item = (usize, &Scheme)> {
+    let schemes = context.schemes.iter().enumerate();
+    schemes.filter(|(_, s)| s.filters.is_empty() && side(s.action).is_some())
 }
 
 /// What an action is about, and whether it is for or against it.

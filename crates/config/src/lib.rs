@@ -36,6 +36,7 @@ mod unit;
 mod write;
 mod yaml;
 
+pub use judge::contrary_schemes;
 pub use line::scheme_line;
 pub use model::{
     Configuration, ContextConfig, Guard, Intervals, Method, Operations, Own, TargetConfig,

@@ -156,8 +156,9 @@ impl Guard {
             self.go_on(now, strain.unwrap_or(0.0));
         }
         self.was_used_up = false;
-        // What was not used is not saved up.
-        self.allowance = self.share_per_s * resident as f64 * elapsed.clamp(0.0, 5.0);
+        // What was not used is not saved up; what was taken too much is paid off.
+        let debt = self.allowance.min(0.0);
+        self.allowance = debt + self.share_per_s * resident as f64 * elapsed.clamp(0.0, 5.0);
         was_open != self.is_open()
     }
 
@@ -293,7 +294,8 @@ mod tests {
             let mut guard = guard(100.0);
             for n in 0..4 {
                 guard.observe(second(n), refaults(100.0 * strain), GIB);
-                guard.charge(if used { GIB } else { 0 });
+                let allowed = guard.allowance().expect("limited");
+                guard.charge(if used { allowed + 1 } else { 0 });
             }
             guard.observe(second(4), refaults(100.0 * strain), GIB);
             guard.allowance().expect("limited") as f64 / GIB as f64
@@ -301,6 +303,16 @@ mod tests {
         assert!((allowed_after(0.0, true) - 0.05 * 1.5f64.powi(4)).abs() < 1e-3);
         assert!((allowed_after(0.5, true) - 0.05 * 1.25f64.powi(4)).abs() < 1e-3);
         assert!((allowed_after(0.0, false) - 0.05).abs() < 1e-3);
+    }
+
+    #[test]
+    fn what_was_taken_too_much_is_paid_off() {
+        let mut guard = guard(100.0);
+        guard.observe(second(0), GuardSignals::default(), GIB);
+        guard.charge(GIB / 10);
+        guard.observe(second(1), refaults(50.0), GIB);
+        let allowed = guard.allowance().expect("limited") as f64 / GIB as f64;
+        assert!((allowed - (0.05 * 1.25 - 0.05)).abs() < 1e-3, "{allowed}");
     }
 
     #[test]

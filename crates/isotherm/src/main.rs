@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Record(args) => cmd::record::run(&args),
-        Command::Run(args) => cmd::run::run(args),
+        Command::Run(args) => cmd::run::run(&args),
         Command::Start(args) => cmd::start::run(args),
         Command::Status(args) => cmd::control::status(&args),
         Command::Tune(args) => cmd::control::tune(&args),

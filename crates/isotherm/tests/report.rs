@@ -26,6 +26,7 @@ fn record() -> Vec<u8> {
         target: TargetId(0),
         pid: 7,
         name: "demo".into(),
+        context: None,
     };
     writer.write(&Item::TargetStart(start)).expect("written");
     for second in 0..5 {

@@ -80,6 +80,11 @@ impl Frames {
         })
     }
 
+    /// Whether `frame` holds a page on a list that reclaim works on.
+    pub fn is_on_lru(&self, frame: u64) -> io::Result<bool> {
+        Ok(read_word(&self.flags, frame)? & bit::LRU != 0)
+    }
+
     /// The inode number of the control group that `frame` is charged to.
     pub fn group(&self, frame: u64) -> io::Result<u64> {
         match &self.groups {

@@ -15,6 +15,7 @@ pub mod cpu;
 pub mod frames;
 pub mod host;
 mod mapped;
+pub mod meminfo;
 pub mod node;
 pub mod pressure;
 pub mod probe;

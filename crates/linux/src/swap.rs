@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use isotherm_engine::{PAGE_SIZE, Refusal};
 use thiserror::Error;
 
+use crate::meminfo::Meminfo;
+
 /// Where it is noted which devices are ours.
 const NOTE: &str = "/run/isotherm/zram-swap";
 /// Above the priority that other swap has by default, so that zram is used first.
@@ -45,21 +47,11 @@ impl SwapFacts {
 
 /// What swap there is now; none where that cannot be read.
 pub fn facts() -> SwapFacts {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let bytes = |name: &str| {
-        text.lines()
-            .find_map(|line| {
-                line.strip_prefix(name)?
-                    .split_whitespace()
-                    .next()?
-                    .parse()
-                    .ok()
-            })
-            .map_or(0, |kib: u64| kib << 10)
-    };
+    let memory = Meminfo::read();
+    let bytes = |name| memory.get(name).unwrap_or(0);
     SwapFacts {
-        total: bytes("SwapTotal:"),
-        free: bytes("SwapFree:"),
+        total: bytes("SwapTotal"),
+        free: bytes("SwapFree"),
     }
 }
 
@@ -85,6 +77,11 @@ pub enum SwapError {
     /// Nothing to take away.
     #[error("no swap was set up by isotherm here ({NOTE} names none)")]
     NotOurs,
+    /// This device is not to be taken away.
+    #[error(
+        "{0} was not set up by isotherm, or has been taken away already ({NOTE} does not name it)"
+    )]
+    NotOurDevice(PathBuf),
     /// Too small or too large.
     #[error("{0} bytes of swap: at least 1 MiB, at most 16 TiB is possible")]
     Size(u64),
@@ -131,25 +128,33 @@ fn compression(sys: &Path) -> String {
     marked.map_or("unknown".into(), |word| word.replace(['[', ']'], ""))
 }
 
-/// Takes away what [`set_up_zram`] made, here or in an earlier run. Returns the devices.
-pub fn take_down_zram() -> Result<Vec<PathBuf>, SwapError> {
+/// Takes away all that [`set_up_zram`] made, here or in earlier runs. Returns the devices.
+pub fn take_down_all_zram() -> Result<Vec<PathBuf>, SwapError> {
     let devices = noted();
     if devices.is_empty() {
         return Err(SwapError::NotOurs);
     }
-    for device in &devices {
-        match swap_off(device) {
-            Ok(()) => {}
-            // It is not in use: was taken away by hand, or never put to use.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(error) => return Err(step(format!("swap off {}", device.display()))(error)),
-        }
-        let name = device.file_name().unwrap_or_default();
-        fs::write(Path::new("/sys/block").join(name).join("reset"), "1")
-            .map_err(step(format!("reset {}", device.display())))?;
-        forget(device).map_err(step(format!("strike it from {NOTE}")))?;
-    }
+    devices
+        .iter()
+        .try_for_each(|device| take_down_zram(device))?;
     Ok(devices)
+}
+
+/// Takes away the device that a call of [`set_up_zram`] returned, and no other.
+pub fn take_down_zram(device: &Path) -> Result<(), SwapError> {
+    if !noted().iter().any(|noted| noted == device) {
+        return Err(SwapError::NotOurDevice(device.to_owned()));
+    }
+    match swap_off(device) {
+        Ok(()) => {}
+        // It is not in use: was taken away by hand, or never put to use.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+        Err(error) => return Err(step(format!("swap off {}", device.display()))(error)),
+    }
+    let name = device.file_name().unwrap_or_default();
+    fs::write(Path::new("/sys/block").join(name).join("reset"), "1")
+        .map_err(step(format!("reset {}", device.display())))?;
+    forget(device).map_err(step(format!("strike it from {NOTE}")))
 }
 
 /// A zram device that nobody uses.

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -133,16 +134,16 @@ impl Drop for Memory {
 
 /// Swap for a test, taken away at its end.
 struct Swap {
-    ours: bool,
+    ours: Option<PathBuf>,
 }
 
 impl Swap {
     fn new(test: &str) -> Option<Self> {
         if swap::facts().total > 0 {
-            return Some(Self { ours: false });
+            return Some(Self { ours: None });
         }
         match swap::set_up_zram(256 << 20) {
-            Ok(_) => Some(Self { ours: true }),
+            Ok(device) => Some(Self { ours: Some(device) }),
             Err(error) => {
                 eprintln!("SKIP {test}: {error}");
                 None
@@ -153,10 +154,41 @@ impl Swap {
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        if self.ours {
-            swap::take_down_zram().expect("our own swap");
+        if let Some(device) = &self.ours {
+            swap::take_down_zram(device).expect("our own swap");
         }
     }
+}
+
+#[test]
+fn swap_is_taken_away_device_by_device() {
+    const TEST: &str = "swap_is_taken_away_device_by_device";
+    let _turn = turn();
+    let before = swap::facts().total;
+    let (first, second) = match (swap::set_up_zram(8 << 20), swap::set_up_zram(16 << 20)) {
+        (Ok(first), Ok(second)) => (first, second),
+        (first, second) => {
+            for device in [&first, &second].into_iter().flatten() {
+                swap::take_down_zram(device).expect("our own swap");
+            }
+            let why = first.and(second).expect_err("one of them failed");
+            eprintln!("SKIP {TEST}: {why}");
+            return;
+        }
+    };
+    // A page of each holds the header.
+    let sizes = |mib: u64| (mib << 20) - PAGE_SIZE;
+    let both = swap::facts().total - before;
+    swap::take_down_zram(&first).expect("our own swap");
+    let one = swap::facts().total - before;
+    let again = swap::take_down_zram(&first);
+    swap::take_down_zram(&second).expect("our own swap");
+    assert_eq!((both, one), (sizes(8) + sizes(16), sizes(16)));
+    assert!(
+        matches!(again, Err(swap::SwapError::NotOurDevice(_))),
+        "{again:?}"
+    );
+    assert_eq!(swap::facts().total, before);
 }
 
 fn turn() -> MutexGuard<'static, ()> {

@@ -94,6 +94,7 @@ fn first_items() -> [Item; 2] {
             target: TARGET,
             pid: 4242,
             name: "redis-server".into(),
+            context: None,
         }),
         Item::Mappings(MappingChange {
             time: STARTED,

@@ -21,7 +21,7 @@ pub struct Header {
     pub command: Vec<String>,
     /// When recording began.
     pub started: Nanos,
-    /// What addresses are: `vaddr` or `paddr`, DAMON's names.
+    /// What addresses are: `vaddr` or `paddr`, DAMON's names; `paddr+vaddr` where contexts differ.
     pub operations: String,
     /// Sampling interval at the start.
     pub sample_interval: Nanos,
@@ -68,6 +68,9 @@ pub struct TargetStart {
     pub pid: u32,
     /// Its command name, or `physical`.
     pub name: String,
+    /// The context that it belongs to, where the record is of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
 }
 
 /// A target is no more.
@@ -122,7 +125,10 @@ pub struct CostSample {
 pub struct ActionSample {
     /// When.
     pub time: Nanos,
-    /// The scheme's place in the configuration.
+    /// The context that the scheme belongs to, where the record is of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// The scheme's place in its context.
     pub scheme: u32,
     /// DAMOS's name of what it does.
     pub action: String,
@@ -145,6 +151,9 @@ pub struct ActionSample {
 pub struct GuardSample {
     /// When.
     pub time: Nanos,
+    /// Which context's, where the record is of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
     /// The rest.
     #[serde(flatten)]
     pub status: GuardStatus,

@@ -71,6 +71,7 @@ pub(crate) fn every_item() -> Vec<Item> {
             target,
             pid: 12,
             name: "redis-server".into(),
+            context: None,
         }),
         Item::Mappings(MappingChange {
             time,

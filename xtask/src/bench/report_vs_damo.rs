@@ -170,6 +170,7 @@ fn synthesize(path: &Path, snapshots: u64) -> anyhow::Result<()> {
         target: TargetId(0),
         pid: 1,
         name: "synthetic".into(),
+        ..TargetStart::default()
     }))?;
     for number in 0..snapshots {
         writer.write(&Item::Snapshot(snapshot(start, number)))?;

@@ -234,7 +234,7 @@ impl SchemeEngine {
     }
 
     /// Memory that has the access pattern of a scheme, whatever its filters and quota say: what
-    /// `node_eligible_mem_bp` is a share of.
+    /// `node_eligible_mem_bp` is a share of, as in the kernel.
     pub fn matching<'a>(
         &'a self,
         scheme: usize,

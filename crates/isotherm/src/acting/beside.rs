@@ -1,10 +1,15 @@
 //! What else works on this machine's memory and may get in the way: the kernel's own DAMON and its
-//! huge page daemon. Only read, never changed.
+//! huge page daemon, which are only read, never changed; and the other contexts of a configuration.
 
 use std::fs;
 use std::path::Path;
 
+use isotherm_config::{ContextConfig, contrary_schemes};
+use isotherm_engine::AddressRange;
 use isotherm_engine::scheme::{Action, Scheme};
+
+use super::Setup;
+use crate::recorder::TargetArgs;
 
 /// What the user should know, a sentence each.
 pub(super) fn warnings(schemes: &[Scheme]) -> Vec<String> {
@@ -49,6 +54,47 @@ fn warnings_below(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
         );
     }
     warnings
+}
+
+/// What the user should know of contexts, with what they come to, that watch the same memory.
+pub(super) fn between(contexts: &[ContextConfig], setups: &[Setup]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (second, (b, of_b)) in contexts.iter().zip(setups).enumerate() {
+        for (a, of_a) in contexts.iter().zip(setups).take(second) {
+            let Some(what) = shared(&of_a.context.targets, &of_b.context.targets) else {
+                continue;
+            };
+            let name = |setup: &Setup| setup.context.name.clone().unwrap_or_default();
+            let (one, other) = (name(of_a), name(of_b));
+            warnings.push(format!(
+                "{one} and {other} both watch {what}: each clears accessed bits that the other has yet \
+                 to read, so memory may look more idle than it is"
+            ));
+            warnings.extend(contrary_schemes(a, b).into_iter().map(|(i, j)| {
+                format!(
+                    "scheme {j} of {other} (`{}`) undoes what scheme {i} of {one} (`{}`) does",
+                    b.schemes[j].action, a.schemes[i].action
+                )
+            }));
+        }
+    }
+    warnings
+}
+
+/// The memory that both watch, if they do.
+fn shared(a: &TargetArgs, b: &TargetArgs) -> Option<String> {
+    let meet = |a: &[AddressRange], b: &[AddressRange]| {
+        let any = |a: &AddressRange| b.iter().any(|b| a.intersection(*b).is_some());
+        a.is_empty() || b.is_empty() || a.iter().any(any)
+    };
+    match (a.physical, b.physical) {
+        (true, true) => meet(&a.range, &b.range).then(|| "the same physical memory".to_owned()),
+        (false, false) => {
+            let pid = a.pid.iter().find(|pid| b.pid.contains(pid))?;
+            meet(&a.range, &b.range).then(|| format!("process {pid}"))
+        }
+        _ => Some("the same memory, one by process and one by frame".to_owned()),
+    }
 }
 
 /// The kernel's DAMON, where it runs.
@@ -104,5 +150,31 @@ mod tests {
         assert!(warnings_below(root, &prcl).join("").contains("khugepaged"));
         write(root, &format!("{thp}/enabled"), "always [madvise] never\n");
         assert!(!warnings_below(root, &ethp).join("").contains("nohugepage"));
+    }
+
+    #[test]
+    fn memory_that_two_contexts_watch_is_found() {
+        let args = |pid: &[u32], range: &[(u64, u64)], physical| TargetArgs {
+            pid: pid.to_vec(),
+            range: range
+                .iter()
+                .map(|(a, b)| AddressRange::new(*a, *b))
+                .collect(),
+            physical,
+            ..TargetArgs::default()
+        };
+        let check = |a: &TargetArgs, b: &TargetArgs, wanted: bool| {
+            assert_eq!(shared(a, b).is_some(), wanted, "{a:?} and {b:?}");
+            assert_eq!(shared(b, a).is_some(), wanted);
+        };
+        let low = args(&[], &[(0, 10)], true);
+        check(&low, &args(&[], &[(10, 20)], true), false);
+        check(&low, &args(&[], &[(9, 20)], true), true);
+        check(&low, &args(&[], &[], true), true);
+        check(&low, &args(&[1], &[(10, 20)], false), true);
+        check(&args(&[1], &[], false), &args(&[2], &[], false), false);
+        check(&args(&[1, 2], &[], false), &args(&[2], &[], false), true);
+        let (left, right) = (args(&[1], &[(0, 5)], false), args(&[1], &[(5, 9)], false));
+        check(&left, &right, false);
     }
 }

@@ -4,7 +4,8 @@
 //! Approach: a file for each process in `/run/isotherm/managed`, locked (flock) for as long as its
 //! owner acts on it, with the owner's pid inside. A lock ends with its owner, however that ends, so
 //! nothing has to be cleaned up. Who acts on physical memory acts on every process: it locks the file
-//! `machine` for itself alone, and who acts on processes shares that lock.
+//! `machine` for itself alone, and who acts on processes shares that lock. One isotherm claims for all
+//! its contexts, so that they do not refuse each other.
 //!
 //! Limits: isotherms in mount namespaces of their own do not see each other.
 
@@ -26,9 +27,19 @@ pub(super) struct Claims {
     directory: Option<PathBuf>,
     /// Held until the end.
     machine: Option<File>,
-    processes: BTreeMap<TargetId, (PathBuf, File)>,
+    processes: BTreeMap<u32, Claim>,
     anothers: BTreeSet<TargetId>,
     has_begun: bool,
+}
+
+/// A process that is ours.
+#[derive(Debug)]
+struct Claim {
+    path: PathBuf,
+    /// Locked.
+    _file: File,
+    /// More than one where several contexts act on it.
+    targets: BTreeSet<TargetId>,
 }
 
 impl Claims {
@@ -81,12 +92,21 @@ impl Claims {
         let Some(directory) = self.directory.as_ref().filter(|_| start.pid != 0) else {
             return Ok(None);
         };
+        if let Some(claim) = self.processes.get_mut(&start.pid) {
+            claim.targets.insert(start.target);
+            return Ok(None);
+        }
         let path = directory.join(start.pid.to_string());
         let locked = lock(&path, Lock::Alone)
             .with_context(|| format!("cannot note in {} who acts on it", path.display()))?;
         let owner = match locked {
             Ok(file) => {
-                self.processes.insert(start.target, (path, file));
+                let claim = Claim {
+                    path,
+                    _file: file,
+                    targets: BTreeSet::from([start.target]),
+                };
+                self.processes.insert(start.pid, claim);
                 return Ok(None);
             }
             Err(owner) => owner.map_or_else(String::new, |pid| format!(" (pid {pid})")),
@@ -118,19 +138,23 @@ impl Claims {
     /// A target has ended.
     pub(super) fn release(&mut self, target: TargetId) {
         self.anothers.remove(&target);
-        if let Some((path, _file)) = self.processes.remove(&target) {
-            // While it is locked: whoever opens it now finds that it is no longer the file.
-            fs::remove_file(path).ok();
-        }
+        self.processes.retain(|_, claim| {
+            let was_last = claim.targets.remove(&target) && claim.targets.is_empty();
+            if was_last {
+                // While it is locked: whoever opens it now finds that it is no longer the file.
+                fs::remove_file(&claim.path).ok();
+            }
+            !was_last
+        });
     }
 }
 
 impl Drop for Claims {
     fn drop(&mut self) {
-        let targets: Vec<TargetId> = self.processes.keys().copied().collect();
-        for target in targets {
-            self.release(target);
+        for claim in self.processes.values() {
+            fs::remove_file(&claim.path).ok();
         }
+        self.processes.clear();
         drop(self.machine.take());
     }
 }
@@ -189,7 +213,10 @@ mod tests {
         let later = b.claim(&start(5, 77)).expect("no error later");
         assert!(matches!(later, Some(Item::Note { .. })));
         assert!(b.is_anothers(TargetId(5)) && !b.is_anothers(TargetId(4)));
+        a.claim(&start(1, 77)).expect("ours, in another context");
         a.release(TargetId(0));
+        assert!(b.claim(&start(6, 77)).expect("no error later").is_some());
+        a.release(TargetId(1));
         assert!(b.claim(&start(6, 77)).expect("free").is_none());
         drop((a, b));
         assert!(!directory.path().join("77").exists());

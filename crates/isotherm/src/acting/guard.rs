@@ -91,6 +91,7 @@ fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> 
 
 /// The guard and what it looks at.
 pub(super) struct Watch {
+    context: usize,
     guard: Guard,
     limits: GuardLimits,
     needs_psi: bool,
@@ -104,9 +105,16 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(setup: &Setup) -> anyhow::Result<Self> {
+    /// That of the context at this place of the session.
+    pub(super) fn new(context: usize, setup: &Setup) -> anyhow::Result<Self> {
         let limits = setup.limits;
-        let group = setup.cgroup.as_deref().map(cgroup::find).transpose()?;
+        let group = setup
+            .context
+            .targets
+            .cgroup
+            .as_deref()
+            .map(cgroup::find)
+            .transpose()?;
         can_be_kept(limits, group.as_deref())?;
         let progress = setup
             .progress_cmd
@@ -114,6 +122,7 @@ impl Watch {
             .map(Progress::start)
             .transpose()?;
         Ok(Self {
+            context,
             guard: Guard::new(limits),
             limits,
             needs_psi: limits.max_psi.is_some(),
@@ -181,7 +190,9 @@ impl Watch {
     fn signals(&mut self, now: Nanos, session: &Session) -> (GuardSignals, u64) {
         let elapsed = self.last.replace(now).map(|last| now.since(last));
         let (mut faults, mut cpu, mut resident) = (0, 0.0, 0);
-        for (target, process) in session.live() {
+        let live = session.live().into_iter();
+        let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
+        for (target, process) in of_context {
             resident += process.usage().map_or(0, |usage| usage.rss);
             let Some(progress) = pressure::progress(process) else {
                 continue;

@@ -1,49 +1,36 @@
 //! Acting: what schemes plan from a session's snapshots is carried out, or in a dry run only said,
 //! within what the guard allows; what came of it goes back to the schemes, to the monitor (ages) and
-//! into the record.
+//! into the record. Each context of the session has schemes, hands and a guard of its own
+//! ([`context`]); what this process acts on is claimed once for all of them.
 
 mod beside;
 mod claims;
+mod context;
+mod eligible;
 mod guard;
+mod portions;
 mod progress;
 mod setup;
 mod system;
 
-use anyhow::Context;
 use isotherm_engine::guard::{GuardLimits, GuardStatus};
-use isotherm_engine::scheme::{Action, Scheme, SchemeEngine, SchemeStatus, Stats};
-use isotherm_engine::{Actuator, Nanos, Operation, Outcome, Refusal, Snapshot};
-use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
-use isotherm_linux::clock::process_cpu;
-use isotherm_record::{ActionSample, GuardSample, Item};
+use isotherm_engine::scheme::{Action, SchemeEngine, SchemeStatus, Stats};
+use isotherm_engine::{Nanos, Refusal};
+use isotherm_record::Item;
 
 use crate::recorder::Session;
 use crate::units::format_bytes;
 use claims::Claims;
-use guard::Watch;
+use context::ContextActing;
 
 pub(crate) use guard::GuardArgs;
 pub(crate) use setup::{SchemeArgs, Setup, lacking, parse};
 
-/// Operations are carried out in groups of about this many bytes, between which the guard's allowance
-/// and the user's wish to stop are looked at.
-const GROUP_BYTES: u64 = 64 << 20;
-
-/// Who carries out what is planned.
-enum Hands {
-    /// Nobody: a dry run.
-    None,
-    Processes(Box<ProcessActuator>),
-    Physical(Box<PhysicalActuator>),
-}
-
-/// Schemes at work on a session.
+/// Schemes at work on a session: those of all its contexts.
 pub(crate) struct Acting {
-    schemes: SchemeEngine,
-    hands: Hands,
-    guard: Watch,
+    contexts: Vec<ContextActing>,
     claims: Claims,
-    snapshots: Vec<Snapshot>,
+    dry_run: bool,
     /// CPU time that acting has taken.
     cpu: Nanos,
 }
@@ -60,6 +47,11 @@ pub(crate) struct ActingSummary {
 
 #[derive(serde::Serialize)]
 pub(crate) struct SchemeSummary {
+    /// Whose it is, where there are several contexts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) context: Option<String>,
+    /// Its place there.
+    pub(crate) scheme: usize,
     pub(crate) action: Action,
     #[serde(flatten)]
     pub(crate) stats: Stats,
@@ -69,6 +61,16 @@ pub(crate) struct SchemeSummary {
 #[derive(serde::Serialize)]
 pub(crate) struct ActingStatus<'a> {
     pub(crate) dry_run: bool,
+    /// Every context is paused.
+    pub(crate) paused: bool,
+    pub(crate) contexts: Vec<ContextStatus<'a>>,
+}
+
+/// How acting stands in one context.
+#[derive(serde::Serialize)]
+pub(crate) struct ContextStatus<'a> {
+    /// `null` where there is one only.
+    pub(crate) name: Option<&'a str>,
     pub(crate) paused: bool,
     pub(crate) schemes: Vec<SchemeStatus<'a>>,
     pub(crate) limits: GuardLimits,
@@ -82,8 +84,7 @@ impl ActingSummary {
         let mut lines: Vec<String> = self
             .schemes
             .iter()
-            .enumerate()
-            .map(|(i, scheme)| {
+            .map(|scheme| {
                 let refused: Vec<String> = scheme
                     .stats
                     .refused
@@ -95,8 +96,11 @@ impl ActingSummary {
                 } else {
                     format!("; not: {}", refused.join(", "))
                 };
+                let context = scheme.context.as_ref();
                 format!(
-                    "scheme {i}, {}: {} of {} tried {done} acted on{refused}",
+                    "{}scheme {}, {}: {} of {} tried {done} acted on{refused}",
+                    context.map_or_else(String::new, |name| format!("{name}, ")),
+                    scheme.scheme,
                     scheme.action,
                     format_bytes(scheme.stats.sz_applied),
                     format_bytes(scheme.stats.sz_tried),
@@ -138,33 +142,27 @@ fn words(why: Refusal) -> &'static str {
 }
 
 impl Acting {
-    /// Takes hold of what `setup` asks for. Fails where this machine cannot do it.
-    pub(crate) fn new(setup: &Setup, session: &Session) -> anyhow::Result<Self> {
-        let options = ActOptions {
-            spare_accessed: session.knows_every_page(),
-            ..ActOptions::default()
-        };
-        let hands = if setup.dry_run {
-            Hands::None
-        } else if setup.physical {
-            Hands::Physical(Box::new(PhysicalActuator::new(ActOptions::default())?))
+    /// Takes hold of what `setups` ask for, one for each context of `session`. Fails where this
+    /// machine cannot do it.
+    pub(crate) fn new(setups: &[Setup], session: &Session) -> anyhow::Result<Self> {
+        let dry_run = setups.iter().all(|setup| setup.dry_run);
+        let claims = if dry_run {
+            Claims::none()
+        } else if setups.iter().any(Setup::is_physical) {
+            Claims::of_the_machine()?
         } else {
-            Hands::Processes(Box::new(ProcessActuator::new(options)?))
+            Claims::of_processes()?
         };
-        let claims = match hands {
-            Hands::None => Claims::none(),
-            Hands::Processes(_) => Claims::of_processes()?,
-            Hands::Physical(_) => Claims::of_the_machine()?,
-        };
-        for warning in beside::warnings(&setup.schemes) {
+        let schemes: Vec<_> = setups.iter().flat_map(|s| s.schemes.clone()).collect();
+        for warning in beside::warnings(&schemes) {
             eprintln!("isotherm: {warning}");
         }
+        let contexts = setups.iter().enumerate();
+        let contexts = contexts.map(|(at, setup)| ContextActing::new(at, setup, session));
         Ok(Self {
-            schemes: SchemeEngine::new(setup.schemes.clone())?,
-            hands,
-            guard: Watch::new(setup)?,
+            contexts: contexts.collect::<anyhow::Result<_>>()?,
             claims,
-            snapshots: Vec::new(),
+            dry_run,
             cpu: Nanos(0),
         })
     }
@@ -176,103 +174,97 @@ impl Acting {
         items: &mut Vec<Item>,
     ) -> anyhow::Result<()> {
         self.follow_targets(session, items)?;
-        let now = session.now();
-        if let Some(status) = self.guard.observe(now, session) {
-            items.push(Item::Guard(GuardSample { time: now, status }));
-        }
-        self.snapshots.clear();
-        self.snapshots
-            .extend(items.iter().filter_map(|item| match item {
-                Item::Snapshot(snapshot) if !self.claims.is_anothers(snapshot.target) => {
-                    Some(snapshot.clone())
+        let nr_seen = items.len();
+        for (at, context) in self.contexts.iter_mut().enumerate() {
+            let (claims, now) = (&self.claims, session.now());
+            let is_ours = |item: &&Item| match item {
+                Item::Snapshot(snapshot) => {
+                    session.context_of(snapshot.target) == at
+                        && !claims.is_anothers(snapshot.target)
                 }
-                _ => None,
-            }));
-        if self.snapshots.is_empty() {
-            return Ok(());
+                _ => false,
+            };
+            context.look(&mut items[..nr_seen].iter().filter(is_ours));
+            self.cpu = self.cpu + context.step(now, session, items)?;
         }
-        let cpu_before = process_cpu();
-        let facts = system::facts(&self.schemes.wanted_metrics(now));
-        let plan = self.schemes.plan(now, &self.snapshots, &facts);
-        let (done, outcomes) = self.carry_out(&plan, session)?;
-        items.extend(samples(now, &done, &outcomes, self.is_dry()));
-        for (target, range) in self.schemes.done(&done, &outcomes) {
-            if !self.is_dry() {
-                session.reset_age(target, range);
-            }
-        }
-        // Compressing pages is not watching, and not to be saved on by watching less.
-        let spent = process_cpu().since(cpu_before);
-        self.cpu = self.cpu + spent;
-        session.leave_out(spent);
         Ok(())
     }
 
     /// What was done so far.
     pub(crate) fn summary(&self) -> ActingSummary {
-        let schemes = self.schemes.status().map(|status| SchemeSummary {
-            action: status.action,
-            stats: status.stats.clone(),
+        let schemes = self.contexts.iter().flat_map(|context| {
+            let schemes = context.schemes.status().enumerate();
+            schemes.map(|(scheme, status)| SchemeSummary {
+                context: context.name.clone(),
+                scheme,
+                action: status.action,
+                stats: status.stats.clone(),
+            })
         });
+        let stops = self.contexts.iter().map(|c| c.guard.status().nr_stops);
         ActingSummary {
-            dry_run: self.is_dry(),
+            dry_run: self.dry_run,
             schemes: schemes.collect(),
-            guard_stops: self.guard.status().nr_stops,
+            guard_stops: stops.sum(),
             acting_cpu_seconds: self.cpu.as_secs_f64(),
         }
     }
 
     /// How it stands.
     pub(crate) fn status(&self) -> ActingStatus<'_> {
+        let contexts = self.contexts.iter().map(|context| ContextStatus {
+            name: context.name.as_deref(),
+            paused: context.schemes.is_paused(),
+            schemes: context.schemes.status().collect(),
+            limits: context.guard.limits(),
+            guard: context.guard.status(),
+        });
         ActingStatus {
-            dry_run: self.is_dry(),
-            paused: self.schemes.is_paused(),
-            schemes: self.schemes.status().collect(),
-            limits: self.guard.limits(),
-            guard: self.guard.status(),
+            dry_run: self.dry_run,
+            paused: self.contexts.iter().all(|c| c.schemes.is_paused()),
+            contexts: contexts.collect(),
         }
     }
 
-    /// Exchanges schemes and limits while running. On an error everything stays as it is.
-    pub(crate) fn tune(&mut self, schemes: Vec<Scheme>, limits: GuardLimits) -> anyhow::Result<()> {
-        self.guard.can_set(limits)?;
-        self.schemes.set_schemes(schemes)?;
-        self.guard.set_limits(limits);
+    /// Exchanges schemes and limits of all contexts while running, by as many setups. On an error
+    /// everything stays as it is.
+    pub(crate) fn tune(&mut self, setups: &[Setup]) -> anyhow::Result<()> {
+        assert_eq!(setups.len(), self.contexts.len(), "a setup for each");
+        for (context, setup) in self.contexts.iter().zip(setups) {
+            context.guard.can_set(setup.limits)?;
+            SchemeEngine::new(setup.schemes.clone())?;
+        }
+        for (context, setup) in self.contexts.iter_mut().zip(setups) {
+            context.schemes.set_schemes(setup.schemes.clone())?;
+            context.guard.set_limits(setup.limits);
+        }
         Ok(())
     }
 
-    /// Stops acting, or goes on.
+    /// Stops acting in all contexts, or goes on.
     pub(crate) fn set_paused(&mut self, is_paused: bool) {
-        self.schemes.set_paused(is_paused);
+        for at in 0..self.contexts.len() {
+            self.set_context_paused(at, is_paused);
+        }
     }
 
-    fn is_dry(&self) -> bool {
-        matches!(self.hands, Hands::None)
+    /// Stops acting in one context, or goes on.
+    pub(crate) fn set_context_paused(&mut self, at: usize, is_paused: bool) {
+        self.contexts[at].schemes.set_paused(is_paused);
     }
 
     fn follow_targets(&mut self, session: &Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let mut notes = Vec::new();
         for item in items.iter() {
             match item {
-                Item::TargetStart(start) => {
-                    if let Hands::Processes(actuator) = &mut self.hands
-                        && let Some(process) = session.process(start.target)
-                    {
-                        if let Some(note) = self.claims.claim(start)? {
-                            notes.push(note);
-                            continue;
-                        }
-                        let process = process.context("cannot keep hold of a target")?;
-                        // It may have ended already, which its exit tells.
-                        actuator.add(start.target, process).ok();
-                    }
-                }
+                Item::TargetStart(start) => match self.claims.claim(start)? {
+                    Some(note) => notes.push(note),
+                    None => self.contexts[session.context_of(start.target)]
+                        .add(start.target, session)?,
+                },
                 Item::TargetExit(exit) => {
-                    if let Hands::Processes(actuator) = &mut self.hands {
-                        actuator.remove(exit.target);
-                    }
+                    self.contexts[session.context_of(exit.target)].remove(exit.target);
                     self.claims.release(exit.target);
-                    self.guard.forget(exit.target);
                 }
                 _ => {}
             }
@@ -281,82 +273,4 @@ impl Acting {
         items.extend(notes);
         Ok(())
     }
-
-    /// Carries out as much of the plan as the guard allows: what was done, and its outcomes.
-    fn carry_out(
-        &mut self,
-        plan: &[Operation],
-        session: &Session,
-    ) -> anyhow::Result<(Vec<Operation>, Vec<Outcome>)> {
-        let (mut done, mut outcomes) = (Vec::new(), Vec::new());
-        let mut rest = plan;
-        let mut group_outcomes = Vec::new();
-        while !rest.is_empty() {
-            let (group, after) = rest.split_at(group_length(rest));
-            let allowed = self.guard.allowance().unwrap_or(u64::MAX);
-            let harmless = group
-                .iter()
-                .all(|operation| operation.action == Action::Stat);
-            if (allowed == 0 && !harmless) || session.is_stopped() {
-                break;
-            }
-            match &mut self.hands {
-                Hands::None => {
-                    group_outcomes.clear();
-                    group_outcomes.extend(group.iter().map(Outcome::assumed));
-                }
-                Hands::Processes(actuator) => actuator.act(group, &mut group_outcomes)?,
-                Hands::Physical(actuator) => actuator.act(group, &mut group_outcomes)?,
-            }
-            if !harmless {
-                let applied = group_outcomes.iter().map(|outcome| outcome.applied).sum();
-                self.guard.charge(applied);
-            }
-            done.extend_from_slice(group);
-            outcomes.append(&mut group_outcomes);
-            rest = after;
-        }
-        Ok((done, outcomes))
-    }
-}
-
-/// How many of the first operations go together.
-fn group_length(operations: &[Operation]) -> usize {
-    let mut bytes = 0;
-    operations
-        .iter()
-        .take_while(|operation| {
-            bytes += operation.range.len();
-            bytes <= GROUP_BYTES
-        })
-        .count()
-        .max(1)
-}
-
-/// One sample for each scheme that did something.
-fn samples(now: Nanos, done: &[Operation], outcomes: &[Outcome], dry_run: bool) -> Vec<Item> {
-    let mut samples: Vec<ActionSample> = Vec::new();
-    for (operation, outcome) in done.iter().zip(outcomes) {
-        let scheme = operation.scheme as u32;
-        let at = samples.iter().position(|sample| sample.scheme == scheme);
-        let at = at.unwrap_or_else(|| {
-            samples.push(ActionSample {
-                time: now,
-                scheme,
-                action: operation.action.name().to_owned(),
-                dry_run,
-                ..ActionSample::default()
-            });
-            samples.len() - 1
-        });
-        let sample = &mut samples[at];
-        sample.nr_tried += 1;
-        sample.sz_tried += operation.range.len();
-        sample.sz_applied += outcome.applied;
-        sample.took = sample.took + outcome.took;
-        for (why, bytes) in &outcome.refused {
-            *sample.refused.entry(*why).or_default() += bytes;
-        }
-    }
-    samples.into_iter().map(Item::Action).collect()
 }

@@ -3,15 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{Configuration, ContextConfig, Format, Method, Operations, PRESETS, Problem};
 use isotherm_engine::Strategy;
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Action, GoalMetric, Scheme};
-use isotherm_linux::{act, swap};
+use isotherm_linux::{act, node, swap};
 
-use super::GuardArgs;
-use crate::recorder::{Improvement, MonitorArgs, TargetArgs};
+use super::{GuardArgs, beside};
+use crate::recorder::{CPU_BUDGET, Context, Improvement, MonitorArgs, TargetArgs};
 
 /// What to do.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -36,26 +36,32 @@ pub(crate) struct SchemeArgs {
     pub(crate) dry_run: bool,
 }
 
-/// Everything an acting session needs to know beyond what is watched and how.
+/// Everything that is to be done in one context.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
+    /// What is watched, and how.
+    pub(crate) context: Context,
     pub(crate) schemes: Vec<Scheme>,
-    pub(crate) physical: bool,
     pub(crate) dry_run: bool,
+    /// It begins paused: it watches, and does not act.
+    pub(crate) is_paused: bool,
     pub(crate) limits: GuardLimits,
     pub(crate) progress_cmd: Option<String>,
-    pub(crate) cgroup: Option<PathBuf>,
 }
 
+/// More contexts than this in one process come from a mistake, or want another division of the
+/// memory: each has a probe, a map and an actuator of its own.
+const CONTEXTS_MAX: usize = 64;
+
 impl SchemeArgs {
-    /// Reads what was asked for, completes `targets` and `how` by what a file says where the command
-    /// line does not, and refuses what this machine cannot do.
+    /// Reads what was asked for, context by context, with what a file says of targets and monitoring
+    /// where `targets` and `how` of the command line do not, and refuses what this machine cannot do.
     pub(crate) fn resolve(
         &self,
         guard: &GuardArgs,
-        targets: &mut TargetArgs,
-        how: &mut MonitorArgs,
-    ) -> anyhow::Result<Setup> {
+        targets: &TargetArgs,
+        how: &MonitorArgs,
+    ) -> anyhow::Result<Vec<Setup>> {
         let configuration = self.config.as_deref().map(load).transpose()?;
         self.resolve_with(configuration, guard, targets, how)
     }
@@ -65,20 +71,75 @@ impl SchemeArgs {
         &self,
         configuration: Option<Configuration>,
         guard: &GuardArgs,
-        targets: &mut TargetArgs,
-        how: &mut MonitorArgs,
+        targets: &TargetArgs,
+        how: &MonitorArgs,
+    ) -> anyhow::Result<Vec<Setup>> {
+        ensure!(
+            !how.pages,
+            "--pages only records, so far; leave it out to act by the default monitor"
+        );
+        let configured = configuration.map_or_else(Vec::new, |c| c.contexts);
+        ensure!(
+            configured.len() <= CONTEXTS_MAX,
+            "the configuration holds {} contexts, and {CONTEXTS_MAX} at most run together; each can \
+             watch several ranges or processes",
+            configured.len()
+        );
+        let mut setups = if configured.len() > 1 {
+            self.ensure_that_contexts_say_all(guard, targets)?;
+            let names = names(&configured);
+            let named = names.into_iter().zip(&configured);
+            let setups = named.map(|(name, context)| {
+                let setup = self.setup(Some(context), guard, targets, how);
+                let setup = setup.with_context(|| format!("{name} cannot be run"))?;
+                let context = Context {
+                    name: Some(name),
+                    ..setup.context
+                };
+                Ok(Setup { context, ..setup })
+            });
+            setups.collect::<anyhow::Result<Vec<_>>>()?
+        } else {
+            vec![self.setup(configured.first(), guard, targets, how)?]
+        };
+        ensure!(
+            setups.iter().any(|setup| !setup.schemes.is_empty()),
+            "nothing to do; name a --preset, a --scheme or a configuration (-c)"
+        );
+        let problems: Vec<String> = setups.iter().flat_map(Setup::lacks).collect();
+        if self.dry_run {
+            for problem in problems {
+                eprintln!("isotherm: {problem}; as this is a dry run, it goes on");
+            }
+        } else {
+            ensure!(problems.is_empty(), "{}", problems.join("\n"));
+        }
+        for warning in beside::between(&configured, &setups) {
+            eprintln!("isotherm: {warning}");
+        }
+        share_budget(&mut setups, how.cpu_budget);
+        Ok(setups)
+    }
+
+    /// What one context comes to, or the command line alone.
+    fn setup(
+        &self,
+        configured: Option<&ContextConfig>,
+        guard: &GuardArgs,
+        targets: &TargetArgs,
+        how: &MonitorArgs,
     ) -> anyhow::Result<Setup> {
+        let (mut targets, mut how) = (targets.clone(), how.clone());
         let mut schemes = Vec::new();
-        let mut configured = GuardLimits::default();
-        if let Some(configuration) = configuration {
-            let context = only_context(configuration)?;
-            apply(&context, targets, how)?;
-            configured = GuardLimits {
+        let mut limits = GuardLimits::default();
+        if let Some(context) = configured {
+            apply(context, &mut targets, &mut how)?;
+            limits = GuardLimits {
                 max_slowdown: context.own.guard.max_slowdown,
                 max_refaults_per_s: context.own.guard.max_refaults_per_s,
                 max_psi: context.own.guard.max_psi,
             };
-            schemes.extend(context.schemes);
+            schemes.clone_from(&context.schemes);
         }
         for line in &self.scheme {
             let scheme = isotherm_config::scheme_line(line)
@@ -87,29 +148,101 @@ impl SchemeArgs {
         }
         for name in &self.preset {
             let preset = isotherm_config::preset(name).with_context(|| no_preset(name))?;
-            if preset.operations == Operations::Paddr && !names_processes(targets) {
+            if preset.operations == Operations::Paddr && !names_processes(&targets) {
                 targets.physical = true;
             }
             schemes.extend(preset.schemes);
         }
-        ensure!(
-            !schemes.is_empty(),
-            "nothing to do; name a --preset, a --scheme or a configuration (-c)"
-        );
-        let problems = lacking(&schemes, targets.physical);
-        ensure!(problems.is_empty(), "{}", problems.join("\n"));
-        ensure!(
-            !how.pages,
-            "--pages only records, so far; leave it out to act by the default monitor"
-        );
         Ok(Setup {
+            context: Context::only(&targets, &how),
             schemes,
-            physical: targets.physical,
             dry_run: self.dry_run,
-            limits: guard.limits(configured),
+            is_paused: configured.is_some_and(|context| context.paused),
+            limits: guard.limits(limits),
             progress_cmd: guard.progress_cmd.clone(),
-            cgroup: targets.cgroup.clone(),
         })
+    }
+
+    /// With several contexts, what the command line says of one would be anybody's.
+    fn ensure_that_contexts_say_all(
+        &self,
+        guard: &GuardArgs,
+        targets: &TargetArgs,
+    ) -> anyhow::Result<()> {
+        for (flag, is_given) in [
+            ("--pid", !targets.pid.is_empty()),
+            ("--cgroup", targets.cgroup.is_some()),
+            ("--physical", targets.physical),
+            ("--simulated", targets.simulated),
+            ("--node", targets.node.is_some()),
+            ("--range", !targets.range.is_empty()),
+            ("-- COMMAND", !targets.command.is_empty()),
+            ("--scheme", !self.scheme.is_empty()),
+            ("--preset", !self.preset.is_empty()),
+            ("--progress-cmd", guard.progress_cmd.is_some()),
+        ] {
+            ensure!(
+                !is_given,
+                "the configuration holds several contexts, and {flag} does not say for which it is; \
+                 say it in the file, or run that context alone"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Setup {
+    /// Whether addresses are physical.
+    pub(crate) fn is_physical(&self) -> bool {
+        self.context.targets.physical
+    }
+
+    /// What this machine cannot do of it.
+    fn lacks(&self) -> Vec<String> {
+        let problems = lacking(&self.schemes, self.is_physical()).into_iter();
+        match &self.context.name {
+            Some(name) => problems
+                .map(|problem| format!("{name}, {problem}"))
+                .collect(),
+            None => problems.collect(),
+        }
+    }
+}
+
+/// What tells contexts apart: kdamonds by number, as the kernel has one context in each; and its
+/// number there where a file has more.
+fn names(contexts: &[ContextConfig]) -> Vec<String> {
+    let in_same = |i: usize| {
+        let same = move |context: &&ContextConfig| context.kdamond == contexts[i].kdamond;
+        (
+            contexts[..i].iter().filter(same).count(),
+            contexts.iter().filter(same).count(),
+        )
+    };
+    (0..contexts.len())
+        .map(|i| {
+            let kdamond = contexts[i].kdamond;
+            match in_same(i) {
+                (_, 1) => format!("kdamond {kdamond}"),
+                (at, _) => format!("kdamond {kdamond} context {at}"),
+            }
+        })
+        .collect()
+}
+
+/// One budget is for all contexts that none is configured for: `given` by the command line, or what
+/// one session has by default.
+fn share_budget(setups: &mut [Setup], given: Option<f64>) {
+    let mut sharing: Vec<&mut MonitorArgs> = setups
+        .iter_mut()
+        .map(|setup| &mut setup.context.how)
+        .filter(|how| how.has_budget() && (given.is_some() || how.cpu_budget.is_none()))
+        .collect();
+    let nr = sharing.len();
+    if nr > 1 {
+        for how in &mut sharing {
+            how.cpu_budget = Some(given.unwrap_or(CPU_BUDGET) / nr as f64);
+        }
     }
 }
 
@@ -155,29 +288,12 @@ fn located(path: &Path, problem: &Problem) -> anyhow::Error {
     anyhow::anyhow!("{}: {problem}", path.display())
 }
 
-fn only_context(configuration: Configuration) -> anyhow::Result<ContextConfig> {
-    let nr = configuration.contexts.len();
-    let mut contexts = configuration.contexts.into_iter();
-    match (contexts.next(), nr) {
-        (Some(context), 1) => Ok(context),
-        (None, _) => bail!("the configuration holds no context"),
-        (Some(_), nr) => bail!(
-            "the configuration holds {nr} contexts; run each in an isotherm of its own, so far (split \
-             the file by kdamond)"
-        ),
-    }
-}
-
 /// Fills in what the command line leaves open.
 fn apply(
     context: &ContextConfig,
     targets: &mut TargetArgs,
     how: &mut MonitorArgs,
 ) -> anyhow::Result<()> {
-    ensure!(
-        !context.paused,
-        "the configuration says `pause`, which is for a running context; take it out to run it"
-    );
     if !names_processes(targets) && !targets.physical {
         targets.physical = context.operations == Operations::Paddr;
         targets.pid = context.targets.iter().filter_map(|t| t.pid).collect();
@@ -265,15 +381,103 @@ pub(crate) fn lacking(schemes: &[Scheme], physical: bool) -> Vec<String> {
                  `isotherm swap zram --size 4G` sets some up"
             );
         }
-        let eligible = |goal: &isotherm_engine::scheme::Goal| {
-            matches!(goal.metric, GoalMetric::NodeEligibleMemBp { .. })
-        };
-        if scheme.quota.goals.iter().any(eligible) {
-            lacks("the goal node_eligible_mem_bp is not measured yet".into());
+        for goal in &scheme.quota.goals {
+            if let GoalMetric::NodeEligibleMemBp { node } = goal.metric
+                && let Some(why) = node::lacks(node)
+            {
+                lacks(format!("the goal node_eligible_mem_bp: {why}"));
+            }
         }
         if physical && scheme.action == Action::Willneed {
             lacks("what is not in memory has no physical address".into());
         }
     }
     problems
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        schemes: SchemeArgs,
+        #[command(flatten)]
+        guard: GuardArgs,
+        #[command(flatten)]
+        targets: TargetArgs,
+        #[command(flatten)]
+        how: MonitorArgs,
+    }
+
+    /// Of contexts, each with a process, whether it is paused, and what else it says.
+    fn resolve(contexts: &[(u32, bool, &str)], line: &str) -> anyhow::Result<Vec<Setup>> {
+        let contexts = contexts.iter().map(|(pid, paused, more)| {
+            format!(
+                r#"{{"contexts": [{{"ops": "vaddr", "targets": [{{"pid": {pid}, "regions": []}}],
+                    "pause": {paused}, "schemes": [{{"action": "stat", "access_pattern": {{
+                    "sz_bytes": {{"min": "0", "max": "max"}}, "nr_accesses": {{"min": "0 %", "max":
+                    "100 %"}}, "age": {{"min": "0", "max": "max"}}}}}}] {more}}}]}}"#
+            )
+        });
+        let text = format!(
+            r#"{{"kdamonds": [{}]}}"#,
+            contexts.collect::<Vec<_>>().join(", ")
+        );
+        let configuration = parse("a file", &text)?;
+        let line = Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace()))?;
+        line.schemes
+            .resolve_with(Some(configuration), &line.guard, &line.targets, &line.how)
+    }
+
+    #[test]
+    fn each_context_has_its_targets_and_its_own_part_of_the_budget() {
+        let own = r#", "isotherm": {"cpu_budget": "3 %"}"#;
+        let setups = resolve(&[(10, false, ""), (11, true, own), (12, false, "")], "");
+        let setups = setups.expect("fine");
+        let said: Vec<_> = setups
+            .iter()
+            .map(|setup| {
+                let Context { name, targets, how } = &setup.context;
+                (
+                    name.as_deref(),
+                    targets.pid.as_slice(),
+                    setup.is_paused,
+                    how.cpu_budget,
+                )
+            })
+            .collect();
+        let wanted: [(_, &[u32], _, _); 3] = [
+            (Some("kdamond 0"), &[10], false, Some(0.005)),
+            (Some("kdamond 1"), &[11], true, Some(0.03)),
+            (Some("kdamond 2"), &[12], false, Some(0.005)),
+        ];
+        assert_eq!(said, wanted);
+        let given = resolve(&[(10, false, ""), (11, false, own)], "--cpu-budget 4%");
+        let budgets = given.expect("fine").into_iter();
+        let budgets: Vec<_> = budgets.map(|s| s.context.how.cpu_budget).collect();
+        assert_eq!(budgets, [Some(0.02), Some(0.02)]);
+        let one = resolve(&[(10, true, "")], "").expect("fine");
+        assert!(one[0].is_paused && one[0].context.name.is_none());
+        assert_eq!(one[0].context.how.cpu_budget, None);
+    }
+
+    #[test]
+    fn what_could_be_meant_for_any_of_several_contexts_is_refused() {
+        for line in [
+            "--pid 9",
+            "--physical",
+            "--preset prcl",
+            "--progress-cmd x",
+            "-- sleep 1",
+        ] {
+            let error = resolve(&[(10, false, ""), (11, false, "")], line);
+            let error = error.expect_err("refused").to_string();
+            let flag = line.split(' ').next().expect("a flag");
+            assert!(error.contains(flag), "{error}");
+        }
+    }
 }

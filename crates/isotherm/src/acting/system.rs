@@ -1,9 +1,9 @@
 //! What goals and watermarks measure, read from this machine.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use isotherm_engine::scheme::{LruMemory, Metric, NodeMemory, SystemFacts};
+use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{cgroup, pressure};
 
 /// The metrics in `wanted`, and no more. What cannot be read stays unknown.
@@ -12,21 +12,19 @@ pub(super) fn facts(wanted: &[Metric]) -> SystemFacts {
     for metric in wanted {
         match metric {
             Metric::FreeMem => {
-                let memory = meminfo("/proc/meminfo", "");
+                let memory = Meminfo::read();
                 facts.free_mem_permil = memory
                     .get("MemTotal")
                     .zip(memory.get("MemFree"))
-                    .filter(|(total, _)| **total > 0)
+                    .filter(|(total, _)| *total > 0)
                     .map(|(total, free)| (free * 1000 / total) as u32);
             }
             Metric::SomeMemPsi => {
                 facts.some_mem_psi_total_us = pressure::some_memory_us(None);
             }
             Metric::Node(node) => {
-                let path = format!("/sys/devices/system/node/node{node}/meminfo");
-                let memory = meminfo(&path, &format!("Node {node} "));
-                if let (Some(&total), Some(&free)) = (memory.get("MemTotal"), memory.get("MemFree"))
-                {
+                let memory = Meminfo::of_node(*node);
+                if let (Some(total), Some(free)) = (memory.get("MemTotal"), memory.get("MemFree")) {
                     facts.nodes.insert(*node, NodeMemory { total, free });
                 }
             }
@@ -36,29 +34,17 @@ pub(super) fn facts(wanted: &[Metric]) -> SystemFacts {
                 }
             }
             Metric::Lru => {
-                let memory = meminfo("/proc/meminfo", "");
+                let memory = Meminfo::read();
                 facts.lru = memory
                     .get("Active")
                     .zip(memory.get("Inactive"))
-                    .map(|(&active, &inactive)| LruMemory { active, inactive });
+                    .map(|(active, inactive)| LruMemory { active, inactive });
             }
-            // Would need the node of every matching page; such goals are refused at the start.
+            // Of the snapshots, not of the machine: see `eligible`.
             Metric::Eligible(..) => {}
         }
     }
     facts
-}
-
-/// `Name: N kB` lines, in bytes.
-fn meminfo(path: &str, prefix: &str) -> BTreeMap<String, u64> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let (name, value) = line.strip_prefix(prefix)?.split_once(':')?;
-            let kib: u64 = value.split_whitespace().next()?.parse().ok()?;
-            Some((name.trim().to_owned(), kib << 10))
-        })
-        .collect()
 }
 
 /// What a control group has on a node: anonymous and file memory of `memory.numa_stat`.

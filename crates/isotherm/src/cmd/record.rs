@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_engine::{Cost, Nanos, Snapshot};
 use isotherm_record::{Item, Writer};
 
 use crate::acting::{Acting, ActingSummary, Setup};
-use crate::recorder::{MonitorArgs, Session, Step, TargetArgs};
+use crate::recorder::{Context, MonitorArgs, Session, Step, TargetArgs};
 use crate::units::{format_bytes, parse_duration};
 
 /// Record which memory of running programs, or of the machine, is accessed, and how often.
@@ -57,33 +57,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => default_name()?,
     };
     let watch = Watch {
-        targets: &args.targets,
-        how: &args.how,
+        contexts: vec![Context::only(&args.targets, &args.how)],
         duration: args.duration,
         quiet: args.quiet,
         json: args.json,
     };
-    watch.run(Some(&path), None)
+    watch.run(Some(&path), &[])
 }
 
 /// What to watch, how and for how long; with schemes to act by, `isotherm run`.
-pub(super) struct Watch<'a> {
-    pub(super) targets: &'a TargetArgs,
-    pub(super) how: &'a MonitorArgs,
+pub(super) struct Watch {
+    pub(super) contexts: Vec<Context>,
     pub(super) duration: Option<Nanos>,
     pub(super) quiet: bool,
     pub(super) json: bool,
 }
 
-impl Watch<'_> {
-    /// Watches until the end, and writes a record to `path`, if there is one.
-    pub(super) fn run(
-        &self,
-        path: Option<&Path>,
-        setup: Option<&Setup>,
-    ) -> anyhow::Result<ExitCode> {
+impl Watch {
+    /// Watches until the end, and writes a record to `path`, if there is one. Acts by `setups`: none,
+    /// or one for each context.
+    pub(super) fn run(&self, path: Option<&Path>, setups: &[Setup]) -> anyhow::Result<ExitCode> {
         let Some(path) = path else {
-            return self.run_with(None, setup);
+            return self.run_with(None, setups);
         };
         let is_new = !path.exists();
         // The file first: a command must not run for nothing. What it holds goes later, when there is
@@ -94,7 +89,7 @@ impl Watch<'_> {
             .truncate(false)
             .open(path)
             .with_context(|| format!("cannot create {}", path.display()))?;
-        let outcome = self.run_with(Some((file, path)), setup);
+        let outcome = self.run_with(Some((file, path)), setups);
         let is_empty = || std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0);
         if outcome.is_err() && is_new && is_empty() {
             // Nothing was recorded: leave nothing behind.
@@ -106,12 +101,12 @@ impl Watch<'_> {
     fn run_with(
         &self,
         output: Option<(File, &Path)>,
-        setup: Option<&Setup>,
+        setups: &[Setup],
     ) -> anyhow::Result<ExitCode> {
-        let mut session = Session::start(self.targets, self.how)?;
+        let mut session = Session::start(&self.contexts)?;
         let started = session.now();
         let path = output.as_ref().map(|(_, path)| *path);
-        let began = begin(&mut session, output, setup);
+        let began = begin(&mut session, output, setups);
         let (mut recording, mut acting) = match began {
             Ok(began) => began,
             Err(error) => {
@@ -165,11 +160,14 @@ impl Watch<'_> {
 fn begin(
     session: &mut Session,
     output: Option<(File, &Path)>,
-    setup: Option<&Setup>,
+    setups: &[Setup],
 ) -> anyhow::Result<(Recording, Option<Acting>)> {
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
-    let mut acting = setup.map(|setup| Acting::new(setup, session)).transpose()?;
+    let mut acting = match setups {
+        [] => None,
+        setups => Some(Acting::new(setups, session)?),
+    };
     if let Some(acting) = &mut acting {
         acting.step(session, &mut items)?;
     }

@@ -21,6 +21,7 @@ use crate::units::parse_duration;
   isotherm run --scheme '4K max 0 0 30s max pageout' --max-slowdown 0.5% -- ./service
   isotherm run -c kdamonds.json --max-refaults 100/s --cgroup system.slice/redis.service
   isotherm run --preset prcl -o run.isotherm --pid 1234       and record what was done and why
+  isotherm run -c hmsdk.yaml                                  all its kdamonds, one for each node
 Then: isotherm report footprint run.isotherm")]
 pub(crate) struct Args {
     /// Record what is seen and done to this file
@@ -52,16 +53,15 @@ pub(crate) struct Args {
     how: MonitorArgs,
 }
 
-pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
-    let setup = args
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let setups = args
         .schemes
-        .resolve(&args.guard, &mut args.targets, &mut args.how)?;
+        .resolve(&args.guard, &args.targets, &args.how)?;
     let watch = Watch {
-        targets: &args.targets,
-        how: &args.how,
+        contexts: setups.iter().map(|setup| setup.context.clone()).collect(),
         duration: args.duration,
         quiet: args.quiet,
         json: args.json,
     };
-    watch.run(args.output.as_deref(), Some(&setup))
+    watch.run(args.output.as_deref(), &setups)
 }

@@ -25,7 +25,7 @@ enum What {
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         size: u64,
     },
-    /// Take away what `isotherm swap zram` set up, here or in an earlier run
+    /// Take away all that `isotherm swap zram` set up, here or in earlier runs
     #[command(after_help = "Example:\n  isotherm swap off")]
     Off,
 }
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             );
         }
         What::Off => {
-            for device in swap::take_down_zram()? {
+            for device in swap::take_down_all_zram()? {
                 println!("{} is no swap any more, and empty", device.display());
             }
         }

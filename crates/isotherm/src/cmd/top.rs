@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 
-use crate::recorder::{CommandOutput, MonitorArgs, Session, TargetArgs};
+use crate::recorder::{CommandOutput, Context, MonitorArgs, Session, TargetArgs};
 use crate::view::{self, LiveSource, ReplaySource};
 
 /// Watch live which memory is hot and which is cold, and what watching costs.
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         command_output: CommandOutput::Discarded,
         ..args.targets.clone()
     };
-    let mut source = LiveSource::new(Session::start(&targets, &args.how)?);
+    let mut source = LiveSource::new(Session::start(&[Context::only(&targets, &args.how)])?);
     let shown = view::run(&mut source, "");
     let mut session = source.into_session();
     if let Some(mut child) = session.take_child() {

@@ -5,8 +5,11 @@
 
 use std::fmt::{Display, Write};
 
+use isotherm_engine::scheme::SchemeStatus;
+
 use super::Daemon;
 use super::seen::RATES;
+use crate::acting::ContextStatus;
 
 /// Processes with series of their own.
 const TARGETS_MAX: usize = 100;
@@ -49,13 +52,30 @@ fn escape(value: &str) -> String {
         .replace('\n', "\\n")
 }
 
+/// What tells a scheme's series from others'.
+type Labels = [(&'static str, String); 3];
+
+fn borrowed(labels: &Labels) -> [(&str, &str); 3] {
+    labels
+        .each_ref()
+        .map(|(name, value)| (*name, value.as_str()))
+}
+
+/// Contexts with their names: `0` is one that is alone and has none.
+fn with_names<'a>(
+    contexts: &'a [ContextStatus<'a>],
+) -> impl Iterator<Item = (String, &'a ContextStatus<'a>)> {
+    let contexts = contexts.iter().enumerate();
+    contexts.map(|(i, c)| (c.name.map_or_else(|| i.to_string(), str::to_owned), c))
+}
+
 impl Daemon {
     pub(super) fn metrics(&self) -> String {
         let mut page = Page::default();
         self.memory(&mut page);
         self.processes(&mut page);
         self.schemes(&mut page);
-        self.guard(&mut page);
+        self.contexts(&mut page);
         self.monitor(&mut page);
         page.text
     }
@@ -125,12 +145,17 @@ impl Daemon {
 
     fn schemes(&self, page: &mut Page) {
         let status = self.acting.status();
-        let schemes: Vec<_> = status
-            .schemes
-            .iter()
-            .enumerate()
-            .map(|(i, scheme)| (i.to_string(), scheme))
-            .collect();
+        let mut schemes: Vec<(Labels, &SchemeStatus<'_>)> = Vec::new();
+        for (context, of_context) in with_names(&status.contexts) {
+            schemes.extend(of_context.schemes.iter().enumerate().map(|(i, scheme)| {
+                let labels = [
+                    ("context", context.clone()),
+                    ("scheme", i.to_string()),
+                    ("action", scheme.action.name().to_owned()),
+                ];
+                (labels, scheme)
+            }));
+        }
         for (name, help, value) in [
             (
                 "isotherm_scheme_tried_bytes_total",
@@ -149,21 +174,17 @@ impl Daemon {
             ),
         ] {
             page.family(name, "counter", help);
-            for (i, scheme) in &schemes {
-                let labels = [("scheme", i.as_str()), ("action", scheme.action.name())];
-                page.sample(name, &labels, value(scheme.stats));
+            for (labels, scheme) in &schemes {
+                page.sample(name, &borrowed(labels), value(scheme.stats));
             }
         }
         let name = "isotherm_scheme_refused_bytes_total";
         page.family(name, "counter", "Bytes that were not acted on, by reason.");
-        for (i, scheme) in &schemes {
+        for (labels, scheme) in &schemes {
             for (why, bytes) in &scheme.stats.refused {
                 let why = serde_json::to_value(why).unwrap_or_default();
-                let labels = [
-                    ("scheme", i.as_str()),
-                    ("action", scheme.action.name()),
-                    ("reason", why.as_str().unwrap_or("other")),
-                ];
+                let mut labels = borrowed(labels).to_vec();
+                labels.push(("reason", why.as_str().unwrap_or("other")));
                 page.sample(name, &labels, bytes);
             }
         }
@@ -173,56 +194,61 @@ impl Daemon {
             "gauge",
             "Bytes that a scheme's quota window allows; absent without a quota.",
         );
-        for (i, scheme) in &schemes {
+        for (labels, scheme) in &schemes {
             if let Some(bytes) = scheme.quota.effective {
-                let labels = [("scheme", i.as_str()), ("action", scheme.action.name())];
-                page.sample(name, &labels, bytes);
+                page.sample(name, &borrowed(labels), bytes);
             }
         }
         let name = "isotherm_scheme_active";
         page.family(name, "gauge", "Whether a scheme's watermarks let it work.");
-        for (i, scheme) in &schemes {
-            let labels = [("scheme", i.as_str()), ("action", scheme.action.name())];
-            page.sample(name, &labels, u8::from(scheme.is_active));
+        for (labels, scheme) in &schemes {
+            page.sample(name, &borrowed(labels), u8::from(scheme.is_active));
         }
-        page.single(
-            "isotherm_paused",
-            "gauge",
-            "Whether acting is paused.",
-            u8::from(status.paused),
-        );
     }
 
-    fn guard(&self, page: &mut Page) {
-        let guard = self.acting.status().guard;
-        page.single(
-            "isotherm_guard_open",
-            "gauge",
-            "Whether the guard lets schemes act.",
-            u8::from(guard.is_open),
-        );
-        if let Some(strain) = guard.strain {
-            page.single(
+    /// Pause and guard of each context.
+    fn contexts(&self, page: &mut Page) {
+        let status = self.acting.status();
+        for (name, kind, help, value) in [
+            (
+                "isotherm_paused",
+                "gauge",
+                "Whether acting is paused.",
+                (|context| Some(f64::from(u8::from(context.paused))))
+                    as fn(&ContextStatus<'_>) -> Option<f64>,
+            ),
+            (
+                "isotherm_guard_open",
+                "gauge",
+                "Whether the guard lets schemes act.",
+                |context| Some(f64::from(u8::from(context.guard.is_open))),
+            ),
+            (
                 "isotherm_guard_strain_ratio",
                 "gauge",
                 "The largest of measured cost to limit; absent where nothing limited is known.",
-                strain,
-            );
-        }
-        if let Some(rate) = guard.bytes_per_s {
-            page.single(
+                |context| context.guard.strain,
+            ),
+            (
                 "isotherm_guard_allowed_bytes_per_second",
                 "gauge",
-                "How fast the guard lets schemes act.",
-                rate,
-            );
+                "How fast the guard lets schemes act; absent where nothing limits them.",
+                |context| context.guard.bytes_per_s.map(|rate| rate as f64),
+            ),
+            (
+                "isotherm_guard_stops_total",
+                "counter",
+                "How often the guard has stopped the schemes.",
+                |context| Some(context.guard.nr_stops as f64),
+            ),
+        ] {
+            page.family(name, kind, help);
+            for (context, of_context) in with_names(&status.contexts) {
+                if let Some(value) = value(of_context) {
+                    page.sample(name, &[("context", &context)], value);
+                }
+            }
         }
-        page.single(
-            "isotherm_guard_stops_total",
-            "counter",
-            "How often the guard has stopped the schemes.",
-            guard.nr_stops,
-        );
     }
 
     fn monitor(&self, page: &mut Page) {

@@ -27,13 +27,13 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use isotherm_engine::Nanos;
 use isotherm_record::Item;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::acting::{Acting, GuardArgs, SchemeArgs, Setup, parse};
-use crate::recorder::{MonitorArgs, Session, Step, TargetArgs};
+use crate::recorder::{Context, MonitorArgs, Session, Step, TargetArgs};
 use notify::Manager;
 use request::{Request, failure, success};
 use seen::Seen;
@@ -56,7 +56,8 @@ pub(crate) struct Orders {
 /// The daemon at work.
 struct Daemon {
     orders: Orders,
-    setup: Setup,
+    /// One for each context.
+    setups: Vec<Setup>,
     session: Session,
     acting: Acting,
     seen: Seen,
@@ -66,23 +67,24 @@ struct Daemon {
 
 /// Runs until the targets end, or somebody asks for the end.
 pub(crate) fn run(orders: Orders) -> anyhow::Result<()> {
-    let (setup, targets, how) = resolve(&orders)?;
+    let setups = resolve(&orders)?;
     let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll sockets")?);
     let mut requests = request::open(&orders.socket, &poll)?;
     let mut scrapes = orders
         .metrics
         .map(|address| scrape::open(address, &poll))
         .transpose()?;
-    let mut session = Session::start(&targets, &how)?;
+    let contexts: Vec<Context> = setups.iter().map(|setup| setup.context.clone()).collect();
+    let mut session = Session::start(&contexts)?;
     session.outlive_hang_up();
     session.wake_by(duplicate(&poll)?);
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
-    let acting = Acting::new(&setup, &session)?;
+    let acting = Acting::new(&setups, &session)?;
     let mut daemon = Daemon {
         seen: Seen::new(session.now()),
         orders,
-        setup,
+        setups,
         session,
         acting,
         manager: Manager::find(),
@@ -117,12 +119,15 @@ fn duplicate(poll: &Epoll) -> anyhow::Result<OwnedFd> {
 }
 
 /// What the orders come to, with the files that they name read now.
-fn resolve(orders: &Orders) -> anyhow::Result<(Setup, TargetArgs, MonitorArgs)> {
-    let (mut targets, mut how) = (orders.targets.clone(), orders.how.clone());
-    let setup = orders
-        .schemes
-        .resolve(&orders.guard, &mut targets, &mut how)?;
-    Ok((setup, targets, how))
+fn resolve(orders: &Orders) -> anyhow::Result<Vec<Setup>> {
+    let Orders {
+        schemes,
+        guard,
+        targets,
+        how,
+        ..
+    } = orders;
+    schemes.resolve(guard, targets, how)
 }
 
 impl Daemon {
@@ -159,13 +164,14 @@ impl Daemon {
     /// A line about how it goes, for the service manager.
     fn headline(&self) -> String {
         let status = self.acting.status();
-        let applied: u64 = status.schemes.iter().map(|s| s.stats.sz_applied).sum();
+        let schemes = status.contexts.iter().flat_map(|c| &c.schemes);
+        let applied: u64 = schemes.map(|s| s.stats.sz_applied).sum();
         format!(
             "{}{} targets, {} acted on{}",
             if status.paused { "paused; " } else { "" },
             self.seen.targets.len(),
             crate::units::format_bytes(applied),
-            if status.guard.is_open {
+            if status.contexts.iter().all(|c| c.guard.is_open) {
                 ""
             } else {
                 "; stopped by the guard"
@@ -204,48 +210,76 @@ impl Daemon {
             .map(|warning| format!("{name}: warning: {warning}"))
             .collect();
         let arguments = SchemeArgs {
-            dry_run: self.setup.dry_run,
+            dry_run: self.setups.iter().all(|setup| setup.dry_run),
             ..SchemeArgs::default()
         };
-        let (mut targets, mut how) = (self.orders.targets.clone(), self.orders.how.clone());
-        let setup = arguments.resolve_with(
+        let setups = arguments.resolve_with(
             Some(configuration),
             &self.orders.guard,
-            &mut targets,
-            &mut how,
+            &self.orders.targets,
+            &self.orders.how,
         )?;
-        notes.extend(self.apply(setup, name)?);
+        notes.extend(self.apply(setups, name)?);
         Ok(notes)
     }
 
     /// Reads the files again that were named at the start.
     fn reload(&mut self) -> anyhow::Result<Vec<String>> {
-        let (setup, ..) = resolve(&self.orders)?;
+        let setups = resolve(&self.orders)?;
         let name = self.orders.schemes.config.as_ref().map_or_else(
             || "the command line".to_owned(),
             |path| path.display().to_string(),
         );
-        self.apply(setup, &name)
+        self.apply(setups, &name)
     }
 
-    fn apply(&mut self, setup: Setup, name: &str) -> anyhow::Result<Vec<String>> {
+    fn apply(&mut self, setups: Vec<Setup>, name: &str) -> anyhow::Result<Vec<String>> {
         anyhow::ensure!(
-            setup.physical == self.setup.physical,
-            "{name} is for {} memory, but {} memory is watched; that takes a new start",
-            kind(setup.physical),
-            kind(self.setup.physical),
+            setups.len() == self.setups.len(),
+            "{name} holds {}, but {} at work; that takes a new start",
+            contexts(setups.len()),
+            match self.setups.len() {
+                1 => "1 is".to_owned(),
+                nr => format!("{nr} are"),
+            },
         );
-        self.acting.tune(setup.schemes.clone(), setup.limits)?;
-        self.setup.schemes = setup.schemes;
-        self.setup.limits = setup.limits;
+        for (new, old) in setups.iter().zip(&self.setups) {
+            anyhow::ensure!(
+                new.is_physical() == old.is_physical(),
+                "{name} is for {} memory, but {} memory is watched; that takes a new start",
+                kind(new),
+                kind(old),
+            );
+        }
+        self.acting.tune(&setups)?;
+        let mut nr_schemes = 0;
+        for (at, (old, new)) in self.setups.iter_mut().zip(setups).enumerate() {
+            // What `isotherm pause` has paused stays so, unless the file has changed its mind.
+            if new.is_paused != old.is_paused {
+                self.acting.set_context_paused(at, new.is_paused);
+            }
+            nr_schemes += new.schemes.len();
+            (old.schemes, old.limits, old.is_paused) = (new.schemes, new.limits, new.is_paused);
+        }
         self.seen.tuned(self.session.now(), name);
         Ok(vec![format!(
-            "{} schemes of {name} are in force; what is watched and how stays as at the start",
-            self.setup.schemes.len()
+            "{nr_schemes} schemes of {name} are in force{}; what is watched and how stays as at the start",
+            match self.setups.len() {
+                1 => String::new(),
+                nr => format!(" in {}", contexts(nr)),
+            }
         )])
     }
 }
 
-fn kind(physical: bool) -> &'static str {
-    if physical { "physical" } else { "processes'" }
+fn contexts(nr: usize) -> String {
+    format!("{nr} context{}", if nr == 1 { "" } else { "s" })
+}
+
+fn kind(setup: &Setup) -> &'static str {
+    if setup.is_physical() {
+        "physical"
+    } else {
+        "processes'"
+    }
 }

@@ -34,6 +34,9 @@ pub(super) struct Tuned {
 pub(super) struct Target {
     pub(super) pid: u32,
     pub(super) name: String,
+    /// The context that it belongs to, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) context: Option<String>,
     pub(super) rss_bytes: Option<u64>,
     pub(super) swap_bytes: Option<u64>,
     #[serde(flatten)]
@@ -105,6 +108,7 @@ impl Seen {
             Item::TargetStart(start) => {
                 let target = self.targets.entry(start.target.0).or_default();
                 (target.pid, target.name) = (start.pid, start.name);
+                target.context = start.context;
             }
             Item::TargetExit(exit) => drop(self.targets.remove(&exit.target.0)),
             Item::Snapshot(snapshot) => {

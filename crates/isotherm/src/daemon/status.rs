@@ -76,9 +76,12 @@ pub(super) fn text(status: &Value) -> String {
     let targets = list(&status["targets"]);
     for target in targets.iter().take(TARGETS_SHOWN) {
         lines.push(format!(
-            "  {} ({}): {} in memory, {}",
+            "  {} ({}{}): {} in memory, {}",
             target["name"].as_str().unwrap_or("?"),
             target["pid"],
+            target["context"]
+                .as_str()
+                .map_or_else(String::new, |context| format!(", {context}")),
             bytes(&target["rss_bytes"]),
             view(target),
         ));
@@ -93,11 +96,19 @@ pub(super) fn text(status: &Value) -> String {
             view(&status["total"])
         ));
     }
-    for (i, scheme) in list(&status["schemes"]).iter().enumerate() {
-        let is_dry = status["dry_run"] == true;
-        lines.push(scheme_line(i, scheme, is_dry));
+    let is_dry = status["dry_run"] == true;
+    for context in list(&status["contexts"]) {
+        let name = context["name"].as_str();
+        if let Some(name) = name {
+            let paused = context["paused"] == true && status["paused"] != true;
+            lines.push(format!("{name}{}:", if paused { ", paused" } else { "" }));
+        }
+        let indent = if name.is_some() { "  " } else { "" };
+        for (i, scheme) in list(&context["schemes"]).iter().enumerate() {
+            lines.push(format!("{indent}{}", scheme_line(i, scheme, is_dry)));
+        }
+        lines.push(format!("{indent}{}", guard_line(context)));
     }
-    lines.push(guard_line(status));
     let monitor = &status["monitor"];
     lines.push(format!(
         "watching: {} of a CPU, {} of memory",
@@ -179,8 +190,8 @@ fn scheme_line(i: usize, scheme: &Value, is_dry: bool) -> String {
     )
 }
 
-fn guard_line(status: &Value) -> String {
-    let guard = &status["guard"];
+fn guard_line(context: &Value) -> String {
+    let guard = &context["guard"];
     let Some(rate) = guard["bytes_per_s"].as_u64() else {
         return "guard: no limits".into();
     };

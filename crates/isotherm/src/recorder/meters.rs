@@ -1,8 +1,7 @@
 //! Memory use and monitoring cost, once a second.
 
-use std::fs;
-
 use isotherm_engine::Nanos;
+use isotherm_linux::meminfo::Meminfo;
 use isotherm_record::{CostSample, Item, UsageSample};
 
 use super::Monitor;
@@ -40,14 +39,13 @@ impl Meters {
                 usage.swap.insert(id.0, used.swap);
             }
         }
-        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let bytes = |name: &str| kib(&meminfo, name) << 10;
-        usage.system_total = bytes("MemTotal:");
-        usage.system_free = bytes("MemFree:");
-        usage.system_available = bytes("MemAvailable:");
+        let memory = Meminfo::read();
+        let bytes = |name| memory.get(name).unwrap_or(0);
+        usage.system_total = bytes("MemTotal");
+        usage.system_free = bytes("MemFree");
+        usage.system_available = bytes("MemAvailable");
         items.push(Item::Usage(usage));
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let monitor_rss = kib(&status, "VmRSS:") << 10;
+        let monitor_rss = Meminfo::of_ourselves().get("VmRSS").unwrap_or(0);
         self.peak_rss = self.peak_rss.max(monitor_rss);
         let intervals = monitor.intervals();
         items.push(Item::Cost(CostSample {
@@ -64,12 +62,4 @@ impl Meters {
     pub(crate) fn peak_rss(&self) -> u64 {
         self.peak_rss
     }
-}
-
-fn kib(text: &str, name: &str) -> u64 {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name))
-        .and_then(|rest| rest.split_whitespace().next())
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(0)
 }

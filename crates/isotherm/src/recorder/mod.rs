@@ -1,6 +1,7 @@
 //! Recording: targets are found and followed, a monitor watches them, and what happens comes out
 //! as record items. `isotherm record` writes these to a file, `isotherm top` draws them.
 
+mod contexts;
 mod meters;
 mod options;
 mod pages;
@@ -12,7 +13,9 @@ mod simulated;
 mod tables;
 mod targets;
 
-pub(crate) use options::{CommandOutput, Improvement, MonitorArgs, TargetArgs};
+pub(crate) use options::{
+    CPU_BUDGET, CommandOutput, Context, Improvement, MonitorArgs, TargetArgs,
+};
 pub(crate) use session::{Session, Step};
 
 use isotherm_engine::{Cost, Intervals, Nanos};
@@ -57,6 +60,11 @@ pub(crate) trait Monitor {
 
     /// Process ids of the live targets, with their numbers, for metering.
     fn live(&self) -> Vec<(isotherm_engine::TargetId, &isotherm_linux::process::Process)>;
+
+    /// The place, among the session's contexts, of the one that a target belongs to.
+    fn context_of(&self, _target: isotherm_engine::TargetId) -> usize {
+        0
+    }
 
     /// Memory use of targets that are not real processes.
     fn made_up_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {

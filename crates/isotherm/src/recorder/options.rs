@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{
     AddressRange, Attributes, CpuBudget, IntervalsGoal, Nanos, PAGE_SIZE, Strategy,
@@ -21,8 +21,31 @@ pub(crate) enum CommandOutput {
     Discarded,
 }
 
+/// The share of one CPU that watching may take unless the user says otherwise.
+pub(crate) const CPU_BUDGET: f64 = 0.01;
+
+/// One of the contexts of a session: what it watches, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Context {
+    /// What tells it from the session's other contexts; `None` where it is the only one.
+    pub(crate) name: Option<String>,
+    pub(crate) targets: TargetArgs,
+    pub(crate) how: MonitorArgs,
+}
+
+impl Context {
+    /// The only context of a session.
+    pub(crate) fn only(targets: &TargetArgs, how: &MonitorArgs) -> Self {
+        Self {
+            name: None,
+            targets: targets.clone(),
+            how: how.clone(),
+        }
+    }
+}
+
 /// What to watch.
-#[derive(clap::Args, Clone, Debug, PartialEq)]
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "What to watch")]
 pub(crate) struct TargetArgs {
     /// Running processes, by id; several with commas or by repeating the flag
@@ -174,6 +197,15 @@ pub(crate) enum Method {
 }
 
 impl MonitorArgs {
+    /// Whether a CPU budget rules how often is looked.
+    pub(crate) fn has_budget(&self) -> bool {
+        !self.pages
+            && !self.faithful
+            && self.access_goal.is_none()
+            && self.sample_interval.is_none()
+            && self.aggregation_interval.is_none()
+    }
+
     /// What the flags come to for processes.
     pub(crate) fn method(&self) -> anyhow::Result<Method> {
         if self.pages {

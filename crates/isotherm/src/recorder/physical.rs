@@ -15,13 +15,14 @@ use super::{Ended, Monitor};
 
 const MEMORY: TargetId = TargetId(0);
 /// The reverse map is refreshed with the engine's updates, but may take at most this part of the
-/// time that has passed since the last refresh.
+/// time that has passed since the last refresh; the maps of all contexts together.
 const REFRESH_SHARE: f64 = 0.005;
 
 pub(crate) struct Physical {
     probe: PhysicalProbe,
     ranges: Vec<AddressRange>,
     engine: Engine,
+    refresh_share: f64,
     started: bool,
     layouts_wanted: bool,
     next_refresh: Nanos,
@@ -31,7 +32,12 @@ pub(crate) struct Physical {
 }
 
 impl Physical {
-    pub(crate) fn new(ranges: Vec<AddressRange>, attributes: Attributes) -> anyhow::Result<Self> {
+    /// One of `nr` contexts.
+    pub(crate) fn new(
+        ranges: Vec<AddressRange>,
+        attributes: Attributes,
+        nr: usize,
+    ) -> anyhow::Result<Self> {
         let probe = PhysicalProbe::new(ranges.clone())
             .map_err(host::explain)
             .context("cannot watch physical memory")?;
@@ -39,6 +45,7 @@ impl Physical {
             probe,
             ranges,
             engine: Engine::new(attributes)?,
+            refresh_share: REFRESH_SHARE / nr as f64,
             started: false,
             layouts_wanted: true,
             next_refresh: Nanos(0),
@@ -55,7 +62,7 @@ impl Physical {
         let before = self.probe.cost().monitor_cpu;
         self.probe.refresh()?;
         let spent = self.probe.cost().monitor_cpu.since(before);
-        self.next_refresh = now + Nanos((spent.0 as f64 / REFRESH_SHARE) as u64);
+        self.next_refresh = now + Nanos((spent.0 as f64 / self.refresh_share) as u64);
         Ok(())
     }
 
@@ -95,6 +102,7 @@ impl Monitor for Physical {
                 target: MEMORY,
                 pid: 0,
                 name,
+                context: None,
             }));
             items.push(Item::Note {
                 time: now,

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context as _, bail};
 use isotherm_engine::{AddressRange, Cost, Nanos, TargetId};
 use isotherm_linux::clock::Clock;
 use isotherm_linux::probe::PageTableProbe;
@@ -11,8 +11,9 @@ use isotherm_linux::process::Process;
 use isotherm_linux::{cgroup, host, node};
 use isotherm_record::{Header, Item, TargetExit};
 
+use super::contexts::Contexts;
 use super::meters::Meters;
-use super::options::{CommandOutput, Method, MonitorArgs, TargetArgs};
+use super::options::{CPU_BUDGET, CommandOutput, Context, Method, MonitorArgs, TargetArgs};
 use super::pages::Pages;
 use super::physical::Physical;
 use super::regions::Regions;
@@ -52,26 +53,21 @@ pub(crate) struct Session {
     is_over: bool,
     header: Header,
     first_cost: Option<Cost>,
-    knows_every_page: bool,
+    /// For each context.
+    knows_every_page: Vec<bool>,
 }
 
 impl Session {
-    /// Starts the command, if one was given, and takes hold of the targets.
-    pub(crate) fn start(targets: &TargetArgs, how: &MonitorArgs) -> anyhow::Result<Self> {
-        targets.validate()?;
+    /// Starts the command, if one was given, and takes hold of the targets of all `contexts`.
+    pub(crate) fn start(contexts: &[Context]) -> anyhow::Result<Self> {
         let clock = Clock::start();
         let signals = Signals::watch()?;
-        // Everything that can be refused is refused before the command starts.
-        let (mut monitor, child) = if targets.simulated {
-            let simulated: Box<dyn Monitor> = Box::new(Simulated::new(how.attributes()?)?);
-            (simulated, None)
-        } else if targets.physical {
-            (physical(targets, how)?, None)
-        } else {
-            virtual_memory(targets, how, clock.now())?
+        let (monitor, child) = match contexts {
+            [Context { targets, how, .. }] => monitor(targets, how, 1, clock.now())?,
+            _ => (several(contexts, clock.now())?, None),
         };
         let now = clock.now();
-        let header = header(targets, how, monitor.as_mut(), now);
+        let header = header(contexts, monitor.as_ref(), now);
         Ok(Self {
             clock,
             monitor,
@@ -84,9 +80,7 @@ impl Session {
             is_over: false,
             header,
             first_cost: None,
-            knows_every_page: !targets.physical
-                && !targets.simulated
-                && matches!(how.method(), Ok(Method::Tables(_))),
+            knows_every_page: contexts.iter().map(knows_every_page).collect(),
         })
     }
 
@@ -100,9 +94,14 @@ impl Session {
         self.clock.now()
     }
 
-    /// Whether an accessed bit that is set says that the page was accessed lately.
-    pub(crate) fn knows_every_page(&self) -> bool {
-        self.knows_every_page
+    /// Whether an accessed bit that is set says, in a context, that the page was accessed lately.
+    pub(crate) fn knows_every_page(&self, context: usize) -> bool {
+        self.knows_every_page[context]
+    }
+
+    /// The place of the context that a target belongs to.
+    pub(crate) fn context_of(&self, target: TargetId) -> usize {
+        self.monitor.context_of(target)
     }
 
     /// The live targets.
@@ -243,7 +242,50 @@ impl Session {
     }
 }
 
-fn physical(targets: &TargetArgs, how: &MonitorArgs) -> anyhow::Result<Box<dyn Monitor>> {
+fn knows_every_page(context: &Context) -> bool {
+    let Context { targets, how, .. } = context;
+    !targets.physical && !targets.simulated && matches!(how.method(), Ok(Method::Tables(_)))
+}
+
+/// The monitors of several contexts, as one.
+fn several(contexts: &[Context], now: Nanos) -> anyhow::Result<Box<dyn Monitor>> {
+    let mut monitors = Vec::new();
+    for (at, Context { name, targets, how }) in contexts.iter().enumerate() {
+        let name = name.clone().unwrap_or_else(|| format!("context {at}"));
+        assert!(
+            targets.command.is_empty(),
+            "a command is its session's only target"
+        );
+        let started = monitor(targets, how, contexts.len(), now);
+        let (monitor, _) = started.with_context(|| format!("{name} cannot be started"))?;
+        monitors.push((name, monitor));
+    }
+    Ok(Box::new(Contexts::new(monitors)))
+}
+
+/// The monitor of one of `nr` contexts. Everything that can be refused is refused before a command
+/// starts.
+fn monitor(
+    targets: &TargetArgs,
+    how: &MonitorArgs,
+    nr: usize,
+    now: Nanos,
+) -> anyhow::Result<(Box<dyn Monitor>, Option<Child>)> {
+    targets.validate()?;
+    if targets.simulated {
+        return Ok((Box::new(Simulated::new(how.attributes()?)?), None));
+    }
+    if targets.physical {
+        return Ok((physical(targets, how, nr)?, None));
+    }
+    virtual_memory(targets, how, now)
+}
+
+fn physical(
+    targets: &TargetArgs,
+    how: &MonitorArgs,
+    nr: usize,
+) -> anyhow::Result<Box<dyn Monitor>> {
     if how.pages {
         bail!("--pages reads a process's page tables; for physical memory leave it out");
     }
@@ -263,7 +305,7 @@ fn physical(targets: &TargetArgs, how: &MonitorArgs) -> anyhow::Result<Box<dyn M
     // Neighbouring frames belong to different processes: a range of them cannot be cleared at once.
     attributes.strategy.cluster_pages = 1;
     attributes.strategy.populated_only = false;
-    Ok(Box::new(Physical::new(ranges, attributes)?))
+    Ok(Box::new(Physical::new(ranges, attributes, nr)?))
 }
 
 fn virtual_memory(
@@ -307,13 +349,40 @@ fn virtual_memory(
     Ok((monitor, child))
 }
 
-fn header(
+fn header(contexts: &[Context], monitor: &dyn Monitor, now: Nanos) -> Header {
+    let intervals = monitor.intervals();
+    let mut settings = std::collections::BTreeMap::new();
+    let mut operations: Vec<&str> = Vec::new();
+    for Context { name, targets, how } in contexts {
+        // One alone is not named, so that records of one look as they always did.
+        let prefix = name.as_ref().map_or_else(String::new, |n| format!("{n}: "));
+        settings
+            .extend(settings_of(targets, how).map(|(key, value)| (prefix.clone() + key, value)));
+        operations.push(if targets.physical { "paddr" } else { "vaddr" });
+    }
+    if contexts.iter().any(|context| context.how.pages) {
+        settings.insert("granularity".to_owned(), "page".to_owned());
+    }
+    operations.sort_unstable();
+    operations.dedup();
+    Header {
+        writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
+        host: host::hostname(),
+        kernel: host::kernel_release(),
+        command: std::env::args().collect(),
+        started: now,
+        operations: operations.join("+"),
+        sample_interval: intervals.sample,
+        aggregation_interval: intervals.aggregation,
+        update_interval: intervals.update,
+        settings,
+    }
+}
+
+fn settings_of(
     targets: &TargetArgs,
     how: &MonitorArgs,
-    monitor: &mut dyn Monitor,
-    now: Nanos,
-) -> Header {
-    let intervals = monitor.intervals();
+) -> impl Iterator<Item = (&'static str, String)> {
     let method = if targets.simulated {
         "simulated"
     } else if targets.physical {
@@ -325,32 +394,17 @@ fn header(
             _ => "regions",
         }
     };
-    let mut settings = std::collections::BTreeMap::from([
-        ("method".to_owned(), method.to_owned()),
-        ("seed".to_owned(), how.seed.to_string()),
-        ("faithful".to_owned(), how.faithful.to_string()),
-    ]);
-    if how.pages {
-        settings.insert("granularity".to_owned(), "page".to_owned());
-    }
-    let budget = how.cpu_budget.unwrap_or(0.01);
-    let has_budget = !how.pages
-        && !how.faithful
-        && how.sample_interval.is_none()
-        && how.aggregation_interval.is_none();
-    if has_budget {
-        settings.insert("cpu_budget".to_owned(), format!("{budget}"));
-    }
-    Header {
-        writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
-        host: host::hostname(),
-        kernel: host::kernel_release(),
-        command: std::env::args().collect(),
-        started: now,
-        operations: if targets.physical { "paddr" } else { "vaddr" }.to_owned(),
-        sample_interval: intervals.sample,
-        aggregation_interval: intervals.aggregation,
-        update_interval: intervals.update,
-        settings,
-    }
+    let budget = how.has_budget().then(|| {
+        (
+            "cpu_budget",
+            how.cpu_budget.unwrap_or(CPU_BUDGET).to_string(),
+        )
+    });
+    [
+        ("method", method.to_owned()),
+        ("seed", how.seed.to_string()),
+        ("faithful", how.faithful.to_string()),
+    ]
+    .into_iter()
+    .chain(budget)
 }

@@ -66,6 +66,7 @@ impl Simulated {
             target: TARGET,
             pid: 0,
             name,
+            context: None,
         }));
         let mapping = Mapping {
             range: MEMORY,

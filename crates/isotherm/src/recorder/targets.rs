@@ -164,6 +164,7 @@ impl TargetSet {
                     target: id,
                     pid,
                     name,
+                    context: None,
                 }));
                 Ok(())
             }

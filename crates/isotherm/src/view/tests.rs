@@ -31,6 +31,7 @@ fn state() -> State {
         target,
         pid: 42,
         name: "redis".into(),
+        context: None,
     }));
     let heap = Mapping {
         range: AddressRange::new(64 * MIB, 128 * MIB),

@@ -86,7 +86,7 @@ impl Daemon {
     }
 
     fn action(&self) -> Value {
-        self.status()["schemes"][0]["action"].clone()
+        self.status()["contexts"][0]["schemes"][0]["action"].clone()
     }
 }
 
@@ -100,7 +100,8 @@ fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
     let daemon = Daemon::start(IDLE, &["--dry-run", "--no-guard"]);
     let status = until("something that could be paged out", || {
         let status = daemon.status();
-        (status["schemes"][0]["stats"]["sz_applied"].as_u64()? > 32 << 20).then_some(status)
+        (status["contexts"][0]["schemes"][0]["stats"]["sz_applied"].as_u64()? > 32 << 20)
+            .then_some(status)
     });
     assert_eq!(status["pid"], daemon.process.pid());
     assert_eq!(status["dry_run"], true);
@@ -132,7 +133,8 @@ fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
         (daemon.action() == "stat").then_some(())
     });
     daemon.say("pause", &[]).success();
-    let snapshots = || daemon.status()["schemes"][0]["stats"]["nr_snapshots"].clone();
+    let stats = || daemon.status()["contexts"][0]["schemes"][0]["stats"].clone();
+    let snapshots = || stats()["nr_snapshots"].clone();
     let (before, seen) = (snapshots(), daemon.status()["snapshots"].as_u64());
     until("another snapshot", || {
         (daemon.status()["snapshots"].as_u64() > seen).then_some(())

@@ -1,8 +1,14 @@
-//! A batch of operations on one target: which pages are meant, what became of each.
+//! Batches of operations: which go together, which pages are meant, what became of each.
+//!
+//! Where several schemes have their turn at each region, a plan's operations interleave, and taken in
+//! their order they would make a batch each; a batch has fixed costs (page tables read before and
+//! after, a call to the kernel). The order of operations on different memory does not matter, so those
+//! of a kind are gathered ([`gather`]); memory that several operations are about sees them in the
+//! plan's order.
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, Outcome, Refusal};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, Outcome, Refusal, TargetId};
 
 use super::bits::{self, Bitmap};
 use crate::process::MappedArea;
@@ -44,6 +50,93 @@ impl Block {
     pub(super) fn range(&self) -> AddressRange {
         AddressRange::new(self.address, self.address + BLOCK_SIZE)
     }
+}
+
+/// Divides operations, by their places, into batches that are to be carried out one after the other:
+/// each of one `kind`, of disjoint ranges, and of so many operations and bytes at most (one operation
+/// may be larger). Operations that overlap keep their order.
+pub(super) fn gather<K: Ord>(
+    operations: &[Operation],
+    kind: impl Fn(&Operation) -> K,
+    operations_max: usize,
+    bytes_max: u64,
+) -> Vec<Vec<usize>> {
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    // By kind: the batches that have room, in order, with what is in them.
+    let mut open: BTreeMap<K, Vec<(usize, u64)>> = BTreeMap::new();
+    let mut turns = Turns::default();
+    for (place, operation) in operations.iter().enumerate() {
+        let bytes = operation.range.len();
+        let earliest = turns.next(operation);
+        let of_kind = open.entry(kind(operation)).or_default();
+        let first = of_kind.partition_point(|(batch, _)| *batch < earliest);
+        let fits = |(_, used): &(usize, u64)| used.saturating_add(bytes) <= bytes_max;
+        let batch = if let Some(at) = of_kind[first..].iter().position(fits) {
+            let (batch, used) = &mut of_kind[first + at];
+            *used += bytes;
+            let (batch, used) = (*batch, *used);
+            batches[batch].push(place);
+            if batches[batch].len() >= operations_max || used >= bytes_max {
+                of_kind.remove(first + at);
+            }
+            batch
+        } else {
+            batches.push(vec![place]);
+            if bytes < bytes_max && operations_max > 1 {
+                of_kind.push((batches.len() - 1, bytes));
+            }
+            batches.len() - 1
+        };
+        turns.take(operation, batch);
+    }
+    batches
+}
+
+/// Which memory has its last turn in which batch: disjoint ranges, by target and start, with their
+/// ends.
+#[derive(Default)]
+struct Turns(BTreeMap<(TargetId, u64), (u64, usize)>);
+
+impl Turns {
+    /// The ranges that overlap the operation's, the last one first.
+    fn overlapping(
+        &self,
+        operation: &Operation,
+    ) -> impl Iterator<Item = (AddressRange, usize)> + '_ {
+        let Operation { target, range, .. } = *operation;
+        let before_its_end = self.0.range((target, 0)..(target, range.end)).rev();
+        before_its_end
+            .map(|((_, start), (end, batch))| (AddressRange::new(*start, *end), *batch))
+            .take_while(move |(taken, _)| taken.end > range.start)
+    }
+
+    /// The first batch that the operation may be in.
+    fn next(&self, operation: &Operation) -> usize {
+        let last = self.overlapping(operation).map(|(_, batch)| batch).max();
+        last.map_or(0, |batch| batch + 1)
+    }
+
+    /// The operation is in `batch`, which is later than all that it overlaps.
+    fn take(&mut self, operation: &Operation, batch: usize) {
+        let Operation { target, range, .. } = *operation;
+        let taken: Vec<_> = self.overlapping(operation).collect();
+        for (old, of) in taken {
+            self.0.remove(&(target, old.start));
+            if old.start < range.start {
+                self.0.insert((target, old.start), (range.start, of));
+            }
+            if range.end < old.end {
+                self.0.insert((target, range.end), (old.end, of));
+            }
+        }
+        self.0.insert((target, range.start), (range.end, batch));
+    }
+}
+
+/// The operations at `places`.
+pub(super) fn pick(operations: &[Operation], places: &[usize]) -> Vec<Operation> {
+    let picked = places.iter().map(|place| operations[*place].clone());
+    picked.collect()
 }
 
 /// The stretches of wanted pages of all blocks, each within one of `areas`: the kernel refuses a
@@ -122,10 +215,99 @@ pub(super) fn mapping_around(range: AddressRange, areas: &[MappedArea]) -> Optio
 
 #[cfg(test)]
 mod tests {
+    use isotherm_engine::PAGE_SIZE;
     use isotherm_engine::scheme::Action;
-    use isotherm_engine::{PAGE_SIZE, TargetId};
+    use proptest::prelude::*;
 
     use super::*;
+
+    fn operation(scheme: usize, target: u32, first: u64, nr: u64) -> Operation {
+        Operation {
+            scheme,
+            action: Action::Pageout,
+            destinations: Vec::new(),
+            target: TargetId(target),
+            range: AddressRange::new(first * PAGE_SIZE, (first + nr) * PAGE_SIZE),
+            filters: Vec::new(),
+            pass_unmatched: true,
+            idle_only: true,
+        }
+    }
+
+    fn kind(operation: &Operation) -> (TargetId, usize) {
+        (operation.target, operation.scheme)
+    }
+
+    #[test]
+    fn operations_that_interleave_make_a_batch_for_each_scheme() {
+        let check = |operations: &[(usize, u64, u64)], wanted: &[&[usize]]| {
+            let operations: Vec<Operation> = operations
+                .iter()
+                .map(|(scheme, first, nr)| operation(*scheme, 0, *first, *nr))
+                .collect();
+            assert_eq!(gather(&operations, kind, 9, 8 * PAGE_SIZE), wanted);
+        };
+        // Two schemes that see each region one after the other.
+        let both = [
+            (0, 0, 2),
+            (1, 0, 2),
+            (0, 2, 2),
+            (1, 2, 2),
+            (0, 4, 2),
+            (1, 4, 2),
+        ];
+        check(&both, &[&[0, 2, 4], &[1, 3, 5]]);
+        // Different regions for different schemes.
+        check(
+            &[(0, 0, 1), (1, 1, 1), (0, 2, 1), (1, 3, 1)],
+            &[&[0, 2], &[1, 3]],
+        );
+        // The second scheme, and then the first one again, on what the first one had.
+        check(&[(0, 0, 4), (1, 1, 1), (0, 1, 1)], &[&[0], &[1], &[2]]);
+        // Eight pages at most; what is larger is alone.
+        check(&[(0, 0, 5), (0, 5, 5), (0, 10, 3)], &[&[0, 2], &[1]]);
+        check(&[(0, 0, 9), (0, 9, 1)], &[&[0], &[1]]);
+    }
+
+    proptest! {
+        /// A page's history is that of the plan, whatever is gathered.
+        #[test]
+        fn every_page_sees_its_operations_in_the_plans_order(
+            plan in prop::collection::vec((0..3usize, 0..2u32, 0..40u64, 1..12u64), 0..60),
+            operations_max in 1..8usize,
+            pages_max in 1..30u64,
+        ) {
+            let plan: Vec<Operation> = plan
+                .into_iter()
+                .map(|(scheme, target, first, nr)| operation(scheme, target, first, nr))
+                .collect();
+            let batches = gather(&plan, kind, operations_max, pages_max * PAGE_SIZE);
+            let histories = |order: &mut dyn Iterator<Item = usize>| {
+                let mut histories: BTreeMap<(TargetId, u64), Vec<usize>> = BTreeMap::new();
+                for place in order {
+                    let Operation { target, range, .. } = plan[place];
+                    for page in range.start / PAGE_SIZE..range.end / PAGE_SIZE {
+                        histories.entry((target, page)).or_default().push(place);
+                    }
+                }
+                histories
+            };
+            let planned = histories(&mut (0..plan.len()));
+            let gathered = histories(&mut batches.iter().flatten().copied());
+            prop_assert_eq!(planned, gathered);
+            for batch in &batches {
+                let first = &plan[batch[0]];
+                prop_assert!(batch.iter().all(|place| kind(&plan[*place]) == kind(first)));
+                prop_assert!(batch.len() <= operations_max);
+                let bytes: u64 = batch.iter().map(|place| plan[*place].range.len()).sum();
+                prop_assert!(batch.len() == 1 || bytes <= pages_max * PAGE_SIZE);
+                let apart = |(i, a): (usize, &usize)| batch[..i].iter().all(|b| {
+                    plan[*a].range.intersection(plan[*b].range).is_none()
+                });
+                prop_assert!(batch.iter().enumerate().all(apart));
+            }
+        }
+    }
 
     fn area(start: u64, end: u64) -> MappedArea {
         MappedArea {
@@ -156,16 +338,7 @@ mod tests {
         block.refuse(&bits::mask(0, page(1)), Refusal::Shared);
         block.refuse(&bits::mask(0, page(1)), Refusal::Locked);
         block.applied = block.wanted;
-        let operation = Operation {
-            scheme: 0,
-            action: Action::Pageout,
-            destinations: Vec::new(),
-            target: TargetId(0),
-            range: AddressRange::new(0, 16 * PAGE_SIZE),
-            filters: Vec::new(),
-            pass_unmatched: true,
-            idle_only: true,
-        };
+        let operation = operation(0, 0, 0, 16);
         let outcome = outcome(&operation, &mut [block]);
         assert_eq!(outcome.applied, 7 * PAGE_SIZE);
         assert_eq!(outcome.filter_passed, 8 * PAGE_SIZE);

@@ -2,8 +2,8 @@
 //!
 //! The problem: `process_madvise` says "done" where it did nothing (shared pages, no swap), stops at
 //! the first range that it refuses, and splits huge pages on the way. So an answer of the kernel is
-//! not an outcome. The approach: operations on one target are taken together, in batches of at most
-//! [`BATCH_BYTES`]; the page tables are read before (what is there, what may be acted on) and after
+//! not an outcome. The approach: operations of one scheme on one target are gathered in batches of at
+//! most [`BATCH_BYTES`]; the page tables are read before (what is there, what may be acted on) and after
 //! (what came of it), and every page that is not as wanted gets a reason ([`Refusal`]), by asking
 //! the frame itself where the kernel's answer does not tell.
 //!
@@ -28,7 +28,7 @@ mod migrate;
 mod physical;
 mod reclaim;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use isotherm_engine::scheme::Action;
@@ -279,8 +279,8 @@ impl Actuator for ProcessActuator {
         outcomes.clear();
         self.swap = swap::facts();
         self.areas.clear();
-        for group in operations.chunk_by(|a, b| a.target == b.target) {
-            let target = group[0].target;
+        let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
+        for target in targets {
             // It may have called exec, or mapped and unmapped since.
             let alive = self.probe.refresh(target)?;
             if let Some(Ok(areas)) = self.probe.process(target).map(Process::mappings)
@@ -289,17 +289,20 @@ impl Actuator for ProcessActuator {
                 self.areas.insert(target, areas);
             }
         }
-        let mut rest = operations;
-        while !rest.is_empty() {
-            let (batch, after) = rest.split_at(batch_length(rest));
-            if !self.areas.contains_key(&batch[0].target) {
-                outcomes.extend(batch.iter().map(exited));
+        outcomes.resize(operations.len(), Outcome::default());
+        let kind = |operation: &Operation| (operation.target, operation.scheme, operation.action);
+        for places in batch::gather(operations, kind, BATCH_OPERATIONS, BATCH_BYTES) {
+            let batch = batch::pick(operations, &places);
+            let done = if !self.areas.contains_key(&batch[0].target) {
+                batch.iter().map(exited).collect()
             } else if batch.len() == 1 && batch[0].range.len() > BATCH_BYTES {
-                outcomes.push(self.act_in_parts(&batch[0])?);
+                vec![self.act_in_parts(&batch[0])?]
             } else {
-                outcomes.extend(self.act_on(batch)?);
+                self.act_on(&batch)?
+            };
+            for (place, outcome) in places.into_iter().zip(done) {
+                outcomes[place] = outcome;
             }
-            rest = after;
         }
         Ok(())
     }
@@ -323,25 +326,6 @@ impl ProcessActuator {
         }
         Ok(whole)
     }
-}
-
-/// How many of the first operations go together: one target, one scheme, not too much.
-fn batch_length(operations: &[Operation]) -> usize {
-    let first = &operations[0];
-    let mut bytes = 0;
-    let fits = |operation: &&Operation| {
-        bytes += operation.range.len();
-        operation.target == first.target
-            && operation.scheme == first.scheme
-            && operation.action == first.action
-            && bytes <= BATCH_BYTES
-    };
-    operations
-        .iter()
-        .take(BATCH_OPERATIONS)
-        .take_while(fits)
-        .count()
-        .max(1)
 }
 
 fn block(facts: &BlockFacts, parts: &[AddressRange], areas: &[MappedArea]) -> Block {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::scheme::Action;
 use isotherm_engine::{Actuator, AddressRange, Operation, Outcome, PAGE_SIZE, Refusal, TargetId};
 
-use super::{ActOptions, ProcessActuator, add};
+use super::{ActOptions, ProcessActuator, add, batch};
 use crate::probe::{PhysicalProbe, ProbeError};
 use crate::process::Process;
 
@@ -69,6 +69,21 @@ impl Actuator for PhysicalActuator {
     ) -> Result<(), ProbeError> {
         outcomes.clear();
         outcomes.resize(operations.len(), Outcome::default());
+        // Of operations on the same frames, each sees what the one before has made of them.
+        for places in batch::gather(operations, |_| (), usize::MAX, u64::MAX) {
+            let round = batch::pick(operations, &places);
+            for (place, outcome) in places.into_iter().zip(self.act_apart(&round)?) {
+                outcomes[place] = outcome;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PhysicalActuator {
+    /// Carries out operations that do not overlap.
+    fn act_apart(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
+        let mut outcomes = vec![Outcome::default(); operations.len()];
         let mut sorted: Vec<(AddressRange, usize)> = operations
             .iter()
             .enumerate()
@@ -100,8 +115,6 @@ impl Actuator for PhysicalActuator {
             }
         })?;
         self.follow();
-        // As the process actuator batches: by scheme, then process.
-        parts.sort_by_key(|part| (operations[part.operation].scheme, part.target));
         let virtual_operations: Vec<Operation> = parts
             .iter()
             .map(|part| Operation {
@@ -117,13 +130,13 @@ impl Actuator for PhysicalActuator {
             mapped[part.operation] += part.range.len();
             add(&mut outcomes[part.operation], outcome);
         }
-        for ((operation, outcome), mapped) in operations.iter().zip(outcomes).zip(mapped) {
+        for ((operation, outcome), mapped) in operations.iter().zip(&mut outcomes).zip(mapped) {
             // A frame may be mapped several times; then it was refused as shared, each time.
             let unmapped = operation.range.len().saturating_sub(mapped);
             if unmapped > 0 {
                 *outcome.refused.entry(Refusal::NotPresent).or_default() += unmapped;
             }
         }
-        Ok(())
+        Ok(outcomes)
     }
 }

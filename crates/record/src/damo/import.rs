@@ -163,6 +163,7 @@ impl<'a> Collected<'a> {
                 target: TargetId(index as u32),
                 pid: 0,
                 name: name.map_or("damo's".to_string(), |id| format!("damo's {id}")),
+                context: None,
             }))?;
             self.conversion.items += 1;
         }

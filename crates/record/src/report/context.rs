@@ -42,6 +42,9 @@ pub struct TargetInfo {
     pub pid: Option<u32>,
     /// Its command name, where the record says.
     pub name: Option<String>,
+    /// The context that it belongs to, where the record is of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
 }
 
 impl TargetInfo {
@@ -53,7 +56,7 @@ impl TargetInfo {
         }
     }
 
-    /// For a person: `target 0: redis-server (pid 1234)`.
+    /// For a person: `target 0: redis-server (pid 1234)`, with its context where there are several.
     pub fn label(&self) -> String {
         let Some(target) = self.target else {
             return self.name.clone().unwrap_or_default();
@@ -62,10 +65,13 @@ impl TargetInfo {
         if let Some(name) = &self.name {
             label = format!("{label}: {name}");
         }
-        match self.pid {
-            Some(pid) if pid > 0 => format!("{label} (pid {pid})"),
-            _ => label,
+        let pid = self.pid.filter(|pid| *pid > 0);
+        let pid = pid.map(|pid| format!("pid {pid}"));
+        let inside: Vec<String> = pid.into_iter().chain(self.context.clone()).collect();
+        if inside.is_empty() {
+            return label;
         }
+        format!("{label} ({})", inside.join(", "))
     }
 }
 
@@ -143,6 +149,7 @@ impl Context {
             target: Some(target),
             pid: start.map(|s| s.pid),
             name: start.map(|s| s.name.clone()).filter(|n| !n.is_empty()),
+            context: start.and_then(|s| s.context.clone()),
         }
     }
 

@@ -68,6 +68,7 @@ pub(crate) fn small_record() -> Vec<Item> {
             target: TargetId(0),
             pid: 42,
             name: "redis-server".into(),
+            context: None,
         }),
         Item::Mappings(MappingChange {
             time: STARTED,

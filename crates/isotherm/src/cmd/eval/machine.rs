@@ -2,12 +2,13 @@
 //! on signals, and after a crash by the next evaluation, from a note in `/run/isotherm`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
 use isotherm_eval::journal::Machine as Description;
 use isotherm_eval::{Configuration, Experiment, Thp};
+use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{host, swap};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -18,7 +19,14 @@ const NOTE: &str = "/run/isotherm/eval";
 /// What was changed. Undone when dropped.
 pub(super) struct Machine {
     thp_before: Option<String>,
-    zram_bytes: Option<u64>,
+    zram: Option<Zram>,
+}
+
+/// Swap of the experiment's.
+struct Zram {
+    bytes: u64,
+    /// `None` while it is not set up.
+    device: Option<PathBuf>,
 }
 
 impl Machine {
@@ -27,7 +35,7 @@ impl Machine {
         recover()?;
         let mut machine = Self {
             thp_before: None,
-            zram_bytes: None,
+            zram: None,
         };
         if let Some(size) = &experiment.zram {
             let bytes = crate::units::parse_bytes(size)?;
@@ -36,9 +44,7 @@ impl Machine {
                 "there is swap already, which runs would use besides the experiment's zram; take it \
                  away first (`isotherm swap off` or `swapoff -a`), or leave `zram` out of the experiment"
             );
-            machine.zram_bytes = Some(bytes);
-            machine.note()?;
-            swap::set_up_zram(bytes).context("cannot set up the experiment's swap")?;
+            machine.set_up_zram(bytes)?;
         }
         Ok(machine)
     }
@@ -50,10 +56,12 @@ impl Machine {
         configuration: &Configuration,
     ) -> anyhow::Result<()> {
         let facts = swap::facts();
-        if let Some(bytes) = self.zram_bytes.filter(|_| facts.free < facts.total) {
+        if let Some(zram) = self.zram.as_mut().filter(|_| facts.free < facts.total) {
             // What an earlier run swapped out (of the whole machine, perhaps) must not slow this one.
-            swap::take_down_zram().context("cannot empty the experiment's swap")?;
-            swap::set_up_zram(bytes).context("cannot set up the experiment's swap again")?;
+            let bytes = zram.bytes;
+            take_away(zram.device.as_deref()).context("cannot empty the experiment's swap")?;
+            zram.device = None;
+            self.set_up_zram(bytes)?;
         }
         if let Some(thp) = configuration.thp {
             self.set_thp(thp)?;
@@ -63,6 +71,17 @@ impl Machine {
                 .with_context(|| format!("cannot drop caches by {DROP_CACHES}; are you root?"))?;
         }
         Ok(())
+    }
+
+    /// Only what is set up here is taken away again: other swap of Isotherm's may be somebody's.
+    fn set_up_zram(&mut self, bytes: u64) -> anyhow::Result<()> {
+        let zram = self.zram.insert(Zram {
+            bytes,
+            device: None,
+        });
+        let device = swap::set_up_zram(bytes).context("cannot set up the experiment's swap")?;
+        zram.device = Some(device);
+        self.note()
     }
 
     fn set_thp(&mut self, thp: Thp) -> anyhow::Result<()> {
@@ -78,14 +97,18 @@ impl Machine {
             .with_context(|| format!("cannot write '{}' to {THP}; are you root?", thp.word()))
     }
 
-    /// Writes down what is to be undone, before it is done.
+    fn zram_device(&self) -> Option<&Path> {
+        self.zram.as_ref()?.device.as_deref()
+    }
+
+    /// Writes down what is to be undone. (Of swap that is being set up, `isotherm swap off` knows.)
     fn note(&self) -> anyhow::Result<()> {
         let mut text = format!("pid {}\n", std::process::id());
         if let Some(thp) = &self.thp_before {
             text += &["thp ", thp, "\n"].concat();
         }
-        if self.zram_bytes.is_some() {
-            text += "zram\n";
+        if let Some(device) = self.zram_device() {
+            text += &["zram ", &device.to_string_lossy(), "\n"].concat();
         }
         fs::create_dir_all(NOTE_FOLDER)
             .and_then(|()| fs::write(NOTE, text))
@@ -95,10 +118,10 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if self.thp_before.is_none() && self.zram_bytes.is_none() {
+        if self.thp_before.is_none() && self.zram_device().is_none() {
             return;
         }
-        if let Err(error) = undo(self.thp_before.as_deref(), self.zram_bytes.is_some()) {
+        if let Err(error) = undo(self.thp_before.as_deref(), self.zram_device()) {
             eprintln!(
                 "isotherm: {error:#}; {NOTE} says what is to be undone, and the next evaluation tries again"
             );
@@ -106,14 +129,19 @@ impl Drop for Machine {
     }
 }
 
-fn undo(thp: Option<&str>, has_zram: bool) -> anyhow::Result<()> {
+fn take_away(device: Option<&Path>) -> Result<(), swap::SwapError> {
+    match device.map(swap::take_down_zram) {
+        // Somebody else has taken it away.
+        None | Some(Ok(()) | Err(swap::SwapError::NotOurDevice(_))) => Ok(()),
+        Some(Err(error)) => Err(error),
+    }
+}
+
+fn undo(thp: Option<&str>, zram: Option<&Path>) -> anyhow::Result<()> {
     let thp = thp.map_or(Ok(()), |word| {
         fs::write(THP, word).with_context(|| format!("cannot write '{word}' back to {THP}"))
     });
-    let zram = match has_zram.then(swap::take_down_zram) {
-        None | Some(Ok(_) | Err(swap::SwapError::NotOurs)) => Ok(()),
-        Some(Err(error)) => Err(error).context("cannot take the experiment's swap away"),
-    };
+    let zram = take_away(zram).context("cannot take the experiment's swap away");
     thp.and(zram)?;
     fs::remove_file(NOTE).with_context(|| format!("cannot remove {NOTE}"))
 }
@@ -134,7 +162,7 @@ fn recover() -> anyhow::Result<()> {
     }
     let thp = find("thp ").filter(|word| ["always", "madvise", "never"].contains(word));
     eprintln!("isotherm: undoing what an evaluation that was killed has left");
-    undo(thp, find("zram").is_some())
+    undo(thp, find("zram ").map(Path::new))
 }
 
 /// The word in brackets of `always [madvise] never`.
@@ -164,13 +192,12 @@ pub(super) fn describe() -> Description {
         let line = text.lines().find(|line| line.starts_with(key))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    let memory = line("/proc/meminfo", "MemTotal").unwrap_or_default();
     Description {
         host: host::hostname(),
         kernel: host::kernel_release(),
         cpu: line("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
         nr_cpus: std::thread::available_parallelism().map_or(0, usize::from),
-        memory_kib: memory.trim_end_matches(" kB").parse().unwrap_or(0),
+        memory_kib: Meminfo::read().get("MemTotal").unwrap_or(0) >> 10,
         isotherm: env!("CARGO_PKG_VERSION").into(),
         time_s: now_s(),
     }

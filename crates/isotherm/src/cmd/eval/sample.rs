@@ -5,6 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use isotherm_eval::Measured;
+use isotherm_linux::meminfo::Meminfo;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// In the middle of the first second.
@@ -90,12 +91,11 @@ impl Sampler {
 }
 
 fn memused_kib() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().trim_end_matches(" kB").parse().ok()
-    };
-    Some(kib("MemTotal:")?.saturating_sub(kib("MemFree:")?))
+    let memory = Meminfo::read();
+    let used = memory
+        .get("MemTotal")?
+        .saturating_sub(memory.get("MemFree")?);
+    Some(used >> 10)
 }
 
 fn counters() -> BTreeMap<String, u64> {

@@ -1,0 +1,358 @@
+//! Several contexts in one session: each is a monitor of its own, and all together look like one.
+//!
+//! Problem: a file of damo's or HMSDK's holds a context for each NUMA node, and each has its own
+//! targets, intervals and schemes; but there is one loop, one record and one process whose CPU time
+//! is measured.
+//!
+//! Approach: a monitor made of monitors. Each member is stepped when it is due. Members number their
+//! targets from 0, so every target gets a number of the session's own when it starts, and its start
+//! tells its context's name. Probes measure what watching costs as the CPU time of the whole process;
+//! so what one member takes is left out of the others' cost, and what the loop takes besides is
+//! shared out evenly: the members' costs add up to what the process has used, and each budget is held
+//! to its own part.
+//!
+//! Limits: members do not know of each other. Where two watch the same memory, each clears accessed
+//! bits that the other is to read (`acting::setup` warns of that). An error of one ends all.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, TargetId};
+use isotherm_linux::clock::process_cpu;
+use isotherm_linux::process::Process;
+use isotherm_record::Item;
+
+use super::{Ended, Monitor};
+use crate::units::format_duration;
+
+/// The members.
+pub(super) struct Contexts {
+    members: Vec<Member>,
+    /// By the session's number: whose target it is, and its number there.
+    targets: Vec<(usize, TargetId)>,
+    /// The process's CPU time when what it was spent on was last known.
+    /// Nothing at first: what loading takes is shared out as well.
+    accounted: Nanos,
+}
+
+struct Member {
+    name: String,
+    monitor: Box<dyn Monitor>,
+    wake_at: Nanos,
+    is_over: bool,
+    /// The session's numbers, by the member's.
+    numbers: BTreeMap<TargetId, TargetId>,
+}
+
+impl Contexts {
+    pub(super) fn new(monitors: Vec<(String, Box<dyn Monitor>)>) -> Self {
+        let members = monitors.into_iter().map(|(name, monitor)| Member {
+            name,
+            monitor,
+            wake_at: Nanos(0),
+            is_over: false,
+            numbers: BTreeMap::new(),
+        });
+        Self {
+            members: members.collect(),
+            targets: Vec::new(),
+            accounted: Nanos(0),
+        }
+    }
+
+    /// What the loop took besides the members' steps: each has its part.
+    fn share_out(&mut self) {
+        let spent = self.take_spent();
+        let others = self.members.len() as u64 - 1;
+        let not_mine = Nanos(spent.0 / self.members.len() as u64 * others);
+        for member in &mut self.members {
+            member.monitor.leave_out(not_mine);
+        }
+    }
+
+    /// CPU time since this was last asked.
+    fn take_spent(&mut self) -> Nanos {
+        let now = process_cpu();
+        now.since(std::mem::replace(&mut self.accounted, now))
+    }
+
+    fn step_member(&mut self, at: usize, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        let first_new = items.len();
+        let member = &mut self.members[at];
+        let stepped = member.monitor.step(now, items);
+        let spent = self.take_spent();
+        for (other, member) in self.members.iter_mut().enumerate() {
+            if other != at {
+                member.monitor.leave_out(spent);
+            }
+        }
+        for item in &mut items[first_new..] {
+            self.renumber(at, item);
+        }
+        let member = &mut self.members[at];
+        match stepped.map_err(|error| error.context(format!("{} has failed", member.name)))? {
+            Ok(wake_at) => member.wake_at = wake_at,
+            Err(Ended::TargetsGone) => member.is_over = true,
+        }
+        Ok(())
+    }
+
+    /// Puts the session's number for the member's target.
+    fn renumber(&mut self, at: usize, item: &mut Item) {
+        let target = match item {
+            Item::TargetStart(start) => {
+                let number = TargetId(self.targets.len() as u32);
+                self.targets.push((at, start.target));
+                let member = &mut self.members[at];
+                member.numbers.insert(start.target, number);
+                start.context = Some(member.name.clone());
+                &mut start.target
+            }
+            Item::Snapshot(snapshot) => &mut snapshot.target,
+            Item::Pages(pages) => &mut pages.target,
+            Item::Mappings(change) => &mut change.target,
+            Item::TargetExit(exit) => &mut exit.target,
+            Item::Note { text, .. } => {
+                *text = format!("{}: {text}", self.members[at].name);
+                return;
+            }
+            Item::Usage(_) | Item::Cost(_) | Item::Action(_) | Item::Guard(_) => return,
+        };
+        let number = self.members[at].numbers.get(target);
+        *target = *number.expect("a target starts before anything is told of it");
+    }
+}
+
+impl Monitor for Contexts {
+    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>> {
+        self.share_out();
+        for at in 0..self.members.len() {
+            let member = &self.members[at];
+            if !member.is_over && member.wake_at <= now {
+                self.step_member(at, now, items)?;
+            }
+        }
+        let going = self.members.iter().filter(|member| !member.is_over);
+        let next = going.map(|member| member.wake_at).min();
+        Ok(next.ok_or(Ended::TargetsGone))
+    }
+
+    fn look_for_ends(&mut self, now: Nanos) {
+        for member in &mut self.members {
+            member.monitor.look_for_ends(now);
+            member.wake_at = now;
+        }
+    }
+
+    fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
+        if let Some(&(at, number)) = self.targets.get(target.0 as usize) {
+            self.members[at].monitor.reset_age(number, range, now);
+        }
+    }
+
+    fn leave_out(&mut self, cpu: Nanos) {
+        self.accounted = self.accounted + cpu;
+        for member in &mut self.members {
+            member.monitor.leave_out(cpu);
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        // What nobody has been told of yet is in every member's.
+        let pending = process_cpu().since(self.accounted);
+        let mut sum = Cost {
+            monitor_cpu: pending,
+            ..Cost::default()
+        };
+        for member in &self.members {
+            let cost = member.monitor.cost();
+            sum.monitor_cpu = sum.monitor_cpu + cost.monitor_cpu.since(pending);
+            sum.induced_cpu = sum.induced_cpu + cost.induced_cpu;
+            sum.clears += cost.clears;
+            sum.checks += cost.checks;
+            sum.refused += cost.refused;
+        }
+        sum
+    }
+
+    fn nr_unknown(&self) -> u64 {
+        self.members.iter().map(|m| m.monitor.nr_unknown()).sum()
+    }
+
+    /// The shortest of each.
+    fn intervals(&self) -> Intervals {
+        let all = self.members.iter().map(|m| m.monitor.intervals());
+        all.reduce(|a, b| Intervals {
+            sample: a.sample.min(b.sample),
+            aggregation: a.aggregation.min(b.aggregation),
+            update: a.update.min(b.update),
+        })
+        .expect("there are contexts")
+    }
+
+    fn live(&self) -> Vec<(TargetId, &Process)> {
+        let mut live = Vec::new();
+        for member in &self.members {
+            let targets = member.monitor.live().into_iter();
+            live.extend(targets.filter_map(|(id, process)| {
+                // One that has just been found has not been told of yet.
+                Some((*member.numbers.get(&id)?, process))
+            }));
+        }
+        live.sort_by_key(|(id, _)| *id);
+        live
+    }
+
+    fn context_of(&self, target: TargetId) -> usize {
+        self.targets.get(target.0 as usize).map_or(0, |(at, _)| *at)
+    }
+
+    fn summary(&self) -> Option<String> {
+        let lines = self.members.iter().map(|member| {
+            let cost = member.monitor.cost();
+            let own = member.monitor.summary();
+            format!(
+                "{}: watching took {} of CPU{}",
+                member.name,
+                format_duration(cost.monitor_cpu),
+                own.map_or_else(String::new, |text| format!("; {text}")),
+            )
+        });
+        Some(lines.collect::<Vec<_>>().join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::Snapshot;
+    use isotherm_record::TargetStart;
+
+    use super::*;
+
+    /// Watches one target by turning so much of the processor, every `period`, for `nr_steps`.
+    struct Counter {
+        period: Nanos,
+        nr_steps: u32,
+        other_cpu: Nanos,
+        work: u64,
+        renewed: Vec<(TargetId, AddressRange)>,
+    }
+
+    impl Monitor for Counter {
+        fn step(
+            &mut self,
+            now: Nanos,
+            items: &mut Vec<Item>,
+        ) -> anyhow::Result<Result<Nanos, Ended>> {
+            let from = process_cpu();
+            while process_cpu().since(from).0 < self.work {}
+            if self.nr_steps == 0 {
+                return Ok(Err(Ended::TargetsGone));
+            }
+            self.nr_steps -= 1;
+            if self.renewed.is_empty() {
+                items.push(Item::TargetStart(TargetStart {
+                    pid: 7,
+                    ..TargetStart::default()
+                }));
+                self.renewed.push((TargetId(9), AddressRange::new(0, 1)));
+            }
+            items.push(Item::Snapshot(Snapshot::default()));
+            Ok(Ok(now + self.period))
+        }
+
+        fn reset_age(&mut self, target: TargetId, range: AddressRange, _now: Nanos) {
+            self.renewed.push((target, range));
+        }
+
+        fn leave_out(&mut self, cpu: Nanos) {
+            self.other_cpu = self.other_cpu + cpu;
+        }
+
+        fn cost(&self) -> Cost {
+            Cost {
+                monitor_cpu: process_cpu().since(self.other_cpu),
+                ..Cost::default()
+            }
+        }
+
+        fn nr_unknown(&self) -> u64 {
+            0
+        }
+
+        fn intervals(&self) -> Intervals {
+            Intervals {
+                sample: self.period,
+                aggregation: self.period,
+                update: self.period,
+            }
+        }
+
+        fn live(&self) -> Vec<(TargetId, &Process)> {
+            Vec::new()
+        }
+    }
+
+    fn contexts(of: &[(u64, u32, u64)]) -> Contexts {
+        let members = of.iter().enumerate().map(|(i, (period, nr_steps, work))| {
+            let counter = Counter {
+                period: Nanos(*period),
+                nr_steps: *nr_steps,
+                other_cpu: Nanos(0),
+                work: *work,
+                renewed: Vec::new(),
+            };
+            let monitor: Box<dyn Monitor> = Box::new(counter);
+            (format!("kdamond {i}"), monitor)
+        });
+        Contexts::new(members.collect())
+    }
+
+    #[test]
+    fn each_is_stepped_in_its_own_time_and_its_targets_are_told_apart() {
+        let mut contexts = contexts(&[(10, 2, 0), (25, 2, 0)]);
+        let mut items = Vec::new();
+        let mut wakes = vec![0];
+        while let Ok(next) = contexts
+            .step(Nanos(*wakes.last().expect("one")), &mut items)
+            .expect("fine")
+        {
+            wakes.push(next.0);
+        }
+        assert_eq!(wakes, [0, 10, 20, 25, 50]);
+        let starts = items.iter().filter_map(|item| match item {
+            Item::TargetStart(start) => Some((start.target.0, start.context.clone())),
+            _ => None,
+        });
+        let name = |i| Some(format!("kdamond {i}"));
+        assert_eq!(starts.collect::<Vec<_>>(), [(0, name(0)), (1, name(1))]);
+        let snapshots = items.iter().filter_map(|item| match item {
+            Item::Snapshot(snapshot) => Some(snapshot.target.0),
+            _ => None,
+        });
+        assert_eq!(snapshots.collect::<Vec<_>>(), [0, 1, 0, 1]);
+        assert_eq!(contexts.context_of(TargetId(1)), 1);
+        assert_eq!(contexts.intervals().sample, Nanos(10));
+    }
+
+    #[test]
+    fn what_one_takes_is_not_on_the_others_account_and_all_of_it_is_on_some() {
+        const MS: u64 = 1_000_000;
+        let mut contexts = contexts(&[(1, 9, 40 * MS), (1, 9, 10 * MS)]);
+        for now in 0..2 {
+            let _ = contexts.step(Nanos(now), &mut Vec::new()).expect("fine");
+        }
+        let costs: Vec<u64> = contexts
+            .members
+            .iter()
+            .map(|member| member.monitor.cost().monitor_cpu.0 / MS)
+            .collect();
+        // Other tests of this process take CPU time as well, as the loop's would be.
+        assert!(costs[0] >= 80 && costs[1] >= 20, "{costs:?}");
+        // Between two readings of the clock another test may have its turn.
+        let is_all_told = || {
+            let total = contexts.cost().monitor_cpu.0;
+            total.abs_diff(process_cpu().0) < 5 * MS
+        };
+        assert!((0..50).any(|_| is_all_told()), "{:?}", contexts.cost());
+    }
+}

@@ -1,0 +1,91 @@
+//! The kernel's accounts of memory: `Name: N kB` lines, of the machine, of a node, of ourselves
+//! (Documentation/filesystems/proc.rst).
+
+use std::collections::BTreeMap;
+use std::fs;
+
+/// One account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meminfo {
+    bytes: BTreeMap<String, u64>,
+}
+
+impl Meminfo {
+    /// The machine's, from `/proc/meminfo`. Empty where that cannot be read.
+    pub fn read() -> Self {
+        Self::of("/proc/meminfo", "")
+    }
+
+    /// A node's. Empty where there is no such node.
+    pub fn of_node(node: u32) -> Self {
+        let path = format!("/sys/devices/system/node/node{node}/meminfo");
+        Self::of(&path, &format!("Node {node} "))
+    }
+
+    /// This process's, from `/proc/self/status`: `VmRSS` and its like.
+    pub fn of_ourselves() -> Self {
+        Self::of("/proc/self/status", "")
+    }
+
+    fn of(path: &str, prefix: &str) -> Self {
+        Self::parse(&fs::read_to_string(path).unwrap_or_default(), prefix)
+    }
+
+    /// What the lines that begin with `prefix` and are in kB say. Others (counts of huge pages, names)
+    /// are no amounts of memory.
+    fn parse(text: &str, prefix: &str) -> Self {
+        let fields = text.lines().filter_map(|line| {
+            let (name, value) = line.strip_prefix(prefix)?.split_once(':')?;
+            let kib: u64 = value.strip_suffix("kB")?.trim().parse().ok()?;
+            Some((name.to_owned(), kib.checked_mul(1024)?))
+        });
+        Self {
+            bytes: fields.collect(),
+        }
+    }
+
+    /// Bytes of what the account calls `name`, if it has that.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.bytes.get(name).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, prefix: &str, name: &str, wanted: Option<u64>) {
+        let found = Meminfo::parse(text, prefix).get(name);
+        assert_eq!(found, wanted, "{name} of {text:?}");
+    }
+
+    #[test]
+    fn only_amounts_of_memory_are_taken_and_in_bytes() {
+        let machine = "MemTotal:       65786460 kB\nMemFree:  12 kB\nHugePages_Total:       3\n\
+                       Active(anon):     100 kB\nMem:\nDirty: x kB\nZswap: 99999999999999999999 kB";
+        check(machine, "", "MemTotal", Some(65_786_460 << 10));
+        check(machine, "", "MemFree", Some(12 << 10));
+        check(machine, "", "Active(anon)", Some(100 << 10));
+        for name in ["HugePages_Total", "Mem", "Dirty", "Zswap", "Active", ""] {
+            check(machine, "", name, None);
+        }
+        let node = "Node 1 MemTotal:   8 kB\nNode 10 MemTotal:  9 kB\n";
+        check(node, "Node 1 ", "MemTotal", Some(8 << 10));
+        check(node, "Node 10 ", "MemTotal", Some(9 << 10));
+        check(
+            "Name:\tab c\nVmRSS:\t  2048 kB\n",
+            "",
+            "VmRSS",
+            Some(2 << 20),
+        );
+    }
+
+    #[test]
+    fn this_machine_has_memory_and_we_use_some() {
+        let machine = Meminfo::read();
+        let (total, free) = (machine.get("MemTotal"), machine.get("MemFree"));
+        assert!(total > free && free.is_some(), "{machine:?}");
+        assert!(Meminfo::of_ourselves().get("VmRSS") > Some(0));
+        assert_eq!(Meminfo::of_node(u32::MAX), Meminfo::default());
+    }
+}
