@@ -1,0 +1,3 @@
+//! Stages of published experiments.
+
+pub mod compaction;
