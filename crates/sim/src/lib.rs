@@ -15,4 +15,5 @@ pub mod cost;
 pub mod experiment;
 pub mod kcompactd;
 pub mod memory;
+pub mod paper;
 pub mod statistics;
