@@ -44,3 +44,21 @@ pub const PUBLISHED_MACHINE: CompactionCosts = CompactionCosts {
     passes_kernel: 5,
     huge_fault: Nanos(540_000),
 };
+
+/// What watching and moving pages between tiers takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TierCosts {
+    /// A frame is looked up, and what it is. Assumed: a cache miss.
+    pub look_at_frame: Nanos,
+    /// A page's accessed bit is read and cleared by the reverse map. Assumed: two more.
+    pub look_at_bit: Nanos,
+    /// A page is unmapped, copied and mapped again; as [`CompactionCosts::migrate_page`].
+    pub migrate_page: Nanos,
+}
+
+/// The costs of the machine of the published tiering experiments: 64 CPUs, 512 GB and 96 GB.
+pub const PUBLISHED_TIERS: TierCosts = TierCosts {
+    look_at_frame: Nanos(60),
+    look_at_bit: Nanos(150),
+    migrate_page: Nanos(1_200),
+};

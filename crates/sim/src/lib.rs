@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 mod bits;
 pub mod compaction;
 pub mod cost;
@@ -17,3 +18,4 @@ pub mod kcompactd;
 pub mod memory;
 pub mod paper;
 pub mod statistics;
+pub mod tiers;

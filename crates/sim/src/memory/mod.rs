@@ -168,6 +168,21 @@ impl Memory {
         Some(frame)
     }
 
+    /// From now on allocations leave `pages` of a zone free.
+    pub fn set_watermark(&mut self, zone: usize, pages: u64) {
+        self.zones[zone].set_watermark(pages);
+    }
+
+    /// Moves the page at `frame` to another zone; whether there was room.
+    pub fn migrate(&mut self, frame: Pfn, zone: usize) -> bool {
+        let Some(to) = self.zones[zone].allocate(0, Kind::Movable) else {
+            return false;
+        };
+        self.owners[to as usize] = ISOLATED;
+        self.move_page(frame, to);
+        true
+    }
+
     /// Frees the kernel's `2^order` frames from `frame` on.
     pub fn free_kernel(&mut self, frame: Pfn, order: u8) {
         self.own(frame, order, |_| FREE);

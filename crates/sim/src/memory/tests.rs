@@ -40,7 +40,7 @@ fn a_block_is_split_and_joined_again() {
 #[test]
 fn a_watermark_is_kept() {
     let mut memory = small();
-    memory.zones[2].set_watermark(1024);
+    memory.set_watermark(2, 1024);
     assert!(memory.allocate_kernel(2, 10).is_some());
     assert!(memory.allocate_kernel(2, 0).is_none());
 }
