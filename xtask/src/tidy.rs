@@ -36,6 +36,7 @@ const ROOMS: &[Room] = &[
     room("isotherm-record", &["isotherm-engine"]),
     room("isotherm-exercise", &["isotherm-engine"]),
     room("isotherm-eval", &["isotherm-engine", "isotherm-record"]),
+    room("isotherm-sim", &["isotherm-engine"]),
     room(
         "isotherm",
         &[
@@ -45,6 +46,7 @@ const ROOMS: &[Room] = &[
             "isotherm-record",
             "isotherm-exercise",
             "isotherm-eval",
+            "isotherm-sim",
         ],
     ),
     // It judges the product from outside, so of its insides it sees the formats only.

@@ -7,6 +7,7 @@
 pub mod address;
 pub mod attributes;
 pub mod budget;
+pub mod compaction;
 pub mod engine;
 pub mod guard;
 pub mod intervals;
@@ -25,6 +26,9 @@ mod picture;
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 pub use attributes::{Attributes, AttributesError, CpuBudget, IntervalsGoal, Strategy};
 pub use budget::BudgetController;
+pub use compaction::{
+    CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
+};
 pub use engine::{Engine, Facts, Plan};
 pub use intervals::Intervals;
 pub use layout::Layout;

@@ -39,6 +39,7 @@ enum Command {
     Convert(cmd::convert::Args),
     Exercise(cmd::exercise::Args),
     Eval(cmd::eval::Args),
+    Paper(cmd::paper::Args),
     /// Print a shell completion script.
     #[command(
         after_help = "Example:\n  isotherm completions bash > /etc/bash_completion.d/isotherm"
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => cmd::convert::run(&args),
         Command::Exercise(args) => cmd::exercise::run(args),
         Command::Eval(args) => cmd::eval::run(&args),
+        Command::Paper(args) => cmd::paper::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(
                 shell,

@@ -6,6 +6,7 @@ pub(crate) mod convert;
 pub(crate) mod doctor;
 pub(crate) mod eval;
 pub(crate) mod exercise;
+pub(crate) mod paper;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod run;

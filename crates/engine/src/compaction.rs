@@ -1,0 +1,580 @@
+//! Proactive compaction: when a node's free memory is so fragmented that it should be compacted
+//! ahead of demand, and when that should stop.
+//!
+//! Problem: who needs a large block (a huge page) of fragmented memory waits while the kernel
+//! compacts for it. Compacting beforehand spares that wait, but costs CPU time and moves pages that
+//! are in use, and is wasted where pages cannot be moved.
+//!
+//! Approach: that of Nitin Gupta, *Proactive Compaction for the Linux kernel* (2020; Linux 5.9),
+//! for any order:
+//!
+//! ```text
+//! extfrag(zone, order) = 100 x (free - free in blocks of at least 2^order pages) / free
+//! score(zone)          = zone's pages / node's pages x extfrag(zone)      score(node) = their sum
+//! low  = 100 - proactiveness (at least 5)           high = min(low + 10, 100)
+//! ```
+//!
+//! A node whose score exceeds `high` is compacted until it is down to `low`; it is looked at every
+//! 500 ms. Nothing is done while the node's kswapd runs, nor in a zone whose lock was contended. A
+//! round that brings nothing defers the next by 64 checks: 32 s, as the kernel's does.
+//!
+//! A zone is done when its own extfrag, *not* weighted, is down to `low`, as in the kernel since
+//! 5.12 (the document, and the kernel before, weigh it, and so never compact a node that consists of
+//! several middling zones, whose weighted scores are all below `low`, however high their sum). That
+//! small zones are not worth the time, for which the document weighs them, holds here too: the zone
+//! that adds most to the node's score comes first, and the round is over once the node is at `low`.
+//!
+//! Limits: the score says nothing of demand; a node without huge pages that nobody asks for is
+//! compacted as well. The kernel takes any drop of its integer score for progress; here that must be
+//! a whole point, as free lists move by themselves.
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::Nanos;
+
+/// Orders of a buddy allocator: blocks of 1, 2, 4, ... 1024 pages.
+pub const NR_ORDERS: usize = 11;
+
+/// Checks that are left out after a round without progress, as a power of two: the kernel's
+/// `COMPACT_MAX_DEFER_SHIFT`.
+const DEFER_SHIFT: u32 = 6;
+/// However proactive, memory that is less fragmented than this is not compacted further: the kernel's
+/// floor.
+const LOW_MIN: f64 = 5.0;
+/// Between the score at which a round ends and that at which the next one starts.
+const HYSTERESIS: f64 = 10.0;
+/// Points that a round must bring.
+const PROGRESS_MIN: f64 = 1.0;
+
+/// What is known of one zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneFacts {
+    /// `DMA32`, `Normal`, `Movable`...
+    pub name: String,
+    /// Pages that the zone holds, whoever has them.
+    pub present_pages: u64,
+    /// Free blocks of each order.
+    pub free_blocks: [u64; NR_ORDERS],
+    /// Whether the last step in it had to wait for a lock. A world that cannot know says `false`.
+    pub contended: bool,
+}
+
+impl ZoneFacts {
+    /// Free pages.
+    pub fn free_pages(&self) -> u64 {
+        self.pages_from(0)
+    }
+
+    /// Share of the free pages that lies in blocks too small for `order`, 0 to 100; 0 where nothing
+    /// is free.
+    pub fn extfrag(&self, order: u8) -> f64 {
+        let free = self.free_pages();
+        if free == 0 {
+            return 0.0;
+        }
+        let suitable = self.pages_from(usize::from(order));
+        100.0 * (free - suitable) as f64 / free as f64
+    }
+
+    /// Free pages in blocks of at least `order`.
+    fn pages_from(&self, order: usize) -> u64 {
+        let blocks = self.free_blocks.iter().enumerate().skip(order);
+        blocks.map(|(order, blocks)| blocks << order).sum()
+    }
+}
+
+/// What is known of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// Its number.
+    pub node: u32,
+    /// Its zones.
+    pub zones: Vec<ZoneFacts>,
+    /// Whether its kswapd is reclaiming.
+    pub kswapd_active: bool,
+}
+
+/// What zone number `zone` of the node adds to [`node_score`].
+///
+/// # Panics
+/// If the node has no such zone.
+pub fn zone_score(facts: &NodeFacts, zone: usize, order: u8) -> f64 {
+    let zone = &facts.zones[zone];
+    let node_pages: u64 = facts.zones.iter().map(|zone| zone.present_pages).sum();
+    if node_pages == 0 {
+        return 0.0;
+    }
+    zone.present_pages as f64 / node_pages as f64 * zone.extfrag(order)
+}
+
+/// How fragmented the node is with respect to blocks of 2^`order` pages, 0 to 100.
+pub fn node_score(facts: &NodeFacts, order: u8) -> f64 {
+    let score = (0..facts.zones.len())
+        .map(|zone| zone_score(facts, zone, order))
+        .sum::<f64>();
+    // The sum of shares may round to a hair above 1.
+    score.min(100.0)
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompactionAttributes {
+    /// Blocks of 2^order pages are to be available; 9 is a huge page of 2 MiB.
+    pub order: u8,
+    /// How much is done for it, 0 to 100; 0 is nothing at all.
+    pub proactiveness: u32,
+    /// Time between two looks at a node.
+    pub check_interval: Nanos,
+}
+
+impl Default for CompactionAttributes {
+    /// The kernel's: huge pages, 20, every 500 ms.
+    fn default() -> Self {
+        Self {
+            order: 9,
+            proactiveness: 20,
+            check_interval: Nanos::from_millis(500),
+        }
+    }
+}
+
+impl CompactionAttributes {
+    /// Score at which compacting ends: 100 - proactiveness, but at least 5, the kernel's floor, below
+    /// which the document has none.
+    pub fn low(&self) -> f64 {
+        (100.0 - f64::from(self.proactiveness)).max(LOW_MIN)
+    }
+
+    /// Score above which it starts: 10 points more, at most 100.
+    pub fn high(&self) -> f64 {
+        (self.low() + HYSTERESIS).min(100.0)
+    }
+
+    /// Time without checks after a round that brought nothing.
+    pub fn deferral(&self) -> Nanos {
+        Nanos(self.check_interval.0.saturating_mul(1 << DEFER_SHIFT))
+    }
+}
+
+/// What to do about a node now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompactionDecision {
+    /// Nothing: the score is not above the high threshold, or proactiveness is 0.
+    Nothing,
+    /// It would be time, but not now.
+    BackOff(BackOff),
+    /// A recent round brought nothing: nothing before `until`.
+    Deferred {
+        /// When the node is looked at again.
+        until: Nanos,
+    },
+    /// Compact these zones, in this order, each for as long as
+    /// [`CompactionController::keeps_going`] says; then say [`CompactionController::done`].
+    Compact {
+        /// Their places in [`NodeFacts::zones`]; at least one.
+        zones: Vec<usize>,
+    },
+}
+
+/// Why compacting is put off or broken off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackOff {
+    /// kswapd reclaims on this node: it makes the holes that compaction fills, afterwards.
+    Kswapd,
+    /// The lock was contended in the zone: others need it more.
+    Contended,
+}
+
+/// Why a zone is not compacted further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// The zone, or the whole node, is down to the low threshold.
+    AtLow,
+    /// For the time being.
+    BackOff(BackOff),
+}
+
+/// What a controller is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompactionState {
+    /// Nothing is to be done.
+    #[default]
+    Idle,
+    /// A round is going on.
+    Compacting,
+    /// Put off to the next check.
+    BackedOff(BackOff),
+    /// Put off until then, as the last round brought nothing.
+    Deferred {
+        /// When the node is looked at again.
+        until: Nanos,
+    },
+}
+
+/// How a controller stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CompactionStatus {
+    /// The node's score when it was last looked at; `None` before that.
+    pub score: Option<f64>,
+    /// What it is at.
+    pub state: CompactionState,
+    /// Rounds of compaction begun.
+    pub nr_rounds: u64,
+    /// Rounds put off or broken off for others' sake.
+    pub nr_back_offs: u64,
+    /// Rounds that brought nothing.
+    pub nr_deferrals: u64,
+}
+
+/// Decides about one node.
+///
+/// ```
+/// use isotherm_engine::compaction::*;
+/// use isotherm_engine::Nanos;
+///
+/// let mut facts = NodeFacts {
+///     zones: vec![ZoneFacts {
+///         name: "Normal".into(),
+///         present_pages: 4096,
+///         free_blocks: [1024, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+///         contended: false,
+///     }],
+///     ..NodeFacts::default()
+/// };
+/// let mut controller = CompactionController::new(CompactionAttributes::default());
+/// let decision = controller.check(Nanos(0), &facts);
+/// assert_eq!(decision, CompactionDecision::Compact { zones: vec![0] });
+/// while controller.keeps_going(&facts, 0) {
+///     // A step of compaction; here, one that makes a whole huge page.
+///     facts.zones[0].free_blocks[0] -= 512;
+///     facts.zones[0].free_blocks[9] += 1;
+/// }
+/// controller.done(Nanos(1000), &facts);
+/// assert_eq!(controller.status().score, Some(50.0));
+/// ```
+#[derive(Clone, Debug)]
+pub struct CompactionController {
+    attributes: CompactionAttributes,
+    status: CompactionStatus,
+    score_before: f64,
+    next_check: Nanos,
+}
+
+impl CompactionController {
+    /// A controller of a node that it has not seen yet.
+    pub fn new(attributes: CompactionAttributes) -> Self {
+        Self {
+            attributes,
+            status: CompactionStatus::default(),
+            score_before: 0.0,
+            next_check: Nanos(0),
+        }
+    }
+
+    /// What is wanted of it.
+    pub fn attributes(&self) -> &CompactionAttributes {
+        &self.attributes
+    }
+
+    /// Changes what is wanted. As in the kernel, that ends a deferral.
+    pub fn set_attributes(&mut self, attributes: CompactionAttributes) {
+        self.attributes = attributes;
+        if matches!(self.status.state, CompactionState::Deferred { .. }) {
+            self.status.state = CompactionState::Idle;
+            self.next_check = Nanos(0);
+        }
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> CompactionStatus {
+        self.status
+    }
+
+    /// When the node should be looked at next; at once, as long as a round goes on.
+    pub fn next_check(&self) -> Nanos {
+        self.next_check
+    }
+
+    /// Looks at the node. A call before [`CompactionController::next_check`] is no harm.
+    pub fn check(&mut self, now: Nanos, facts: &NodeFacts) -> CompactionDecision {
+        let score = node_score(facts, self.attributes.order);
+        self.status.score = Some(score);
+        if let CompactionState::Deferred { until } = self.status.state {
+            // A clock that was set back must not prolong it.
+            if now < until && until.since(now) <= self.attributes.deferral() {
+                return CompactionDecision::Deferred { until };
+            }
+        }
+        self.next_check = now + self.attributes.check_interval;
+        self.status.state = CompactionState::Idle;
+        if self.attributes.proactiveness == 0 || score <= self.attributes.high() {
+            return CompactionDecision::Nothing;
+        }
+        if facts.kswapd_active {
+            return self.back_off(BackOff::Kswapd);
+        }
+        let zones = self.worth_compacting(facts);
+        if zones.is_empty() {
+            return self.back_off(BackOff::Contended);
+        }
+        self.score_before = score;
+        self.next_check = now;
+        self.status.state = CompactionState::Compacting;
+        self.status.nr_rounds += 1;
+        CompactionDecision::Compact { zones }
+    }
+
+    /// Whether to compact zone number `zone` further; asked before each step.
+    ///
+    /// # Panics
+    /// If the node has no such zone.
+    pub fn keeps_going(&self, facts: &NodeFacts, zone: usize) -> bool {
+        self.stop(facts, zone).is_none()
+    }
+
+    /// Why zone number `zone` is not to be compacted further; `None`: it is.
+    ///
+    /// # Panics
+    /// If the node has no such zone.
+    pub fn stop(&self, facts: &NodeFacts, zone: usize) -> Option<Stop> {
+        let CompactionAttributes { order, .. } = self.attributes;
+        let low = self.attributes.low();
+        if facts.kswapd_active {
+            Some(Stop::BackOff(BackOff::Kswapd))
+        } else if facts.zones[zone].contended {
+            Some(Stop::BackOff(BackOff::Contended))
+        } else if facts.zones[zone].extfrag(order) <= low || node_score(facts, order) <= low {
+            Some(Stop::AtLow)
+        } else {
+            None
+        }
+    }
+
+    /// The round is over: what the node looks like now says whether the next one is put off.
+    pub fn done(&mut self, now: Nanos, facts: &NodeFacts) {
+        let score = node_score(facts, self.attributes.order);
+        self.status.score = Some(score);
+        self.status.state = CompactionState::Idle;
+        self.next_check = now + self.attributes.check_interval;
+        let is_broken_off = facts.kswapd_active || facts.zones.iter().any(|zone| zone.contended);
+        if is_broken_off && score > self.attributes.low() {
+            self.status.nr_back_offs += 1;
+        }
+        if self.score_before - score < PROGRESS_MIN {
+            let until = now + self.attributes.deferral();
+            self.status.state = CompactionState::Deferred { until };
+            self.status.nr_deferrals += 1;
+            self.next_check = until;
+        }
+    }
+
+    fn back_off(&mut self, why: BackOff) -> CompactionDecision {
+        self.status.state = CompactionState::BackedOff(why);
+        self.status.nr_back_offs += 1;
+        CompactionDecision::BackOff(why)
+    }
+
+    /// The zones above the low threshold, what adds most to the node's score first.
+    fn worth_compacting(&self, facts: &NodeFacts) -> Vec<usize> {
+        let order = self.attributes.order;
+        let mut zones: Vec<usize> = (0..facts.zones.len())
+            .filter(|&zone| self.keeps_going(facts, zone))
+            .collect();
+        zones.sort_by(|&a, &b| zone_score(facts, b, order).total_cmp(&zone_score(facts, a, order)));
+        zones
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Zones as `pages:free pages in blocks of order 0:free blocks of order 9`, `!` where contended.
+    fn node(text: &str) -> NodeFacts {
+        let zone = |text: &str| {
+            let mut numbers = text
+                .trim_end_matches('!')
+                .split(':')
+                .map(|number| number.parse::<u64>().expect("a number"));
+            let mut next = || numbers.next().expect("three numbers");
+            let present_pages = next();
+            let mut free_blocks = [0; NR_ORDERS];
+            free_blocks[0] = next();
+            free_blocks[9] = next();
+            ZoneFacts {
+                name: "Normal".into(),
+                present_pages,
+                free_blocks,
+                contended: text.ends_with('!'),
+            }
+        };
+        NodeFacts {
+            zones: text.split_whitespace().map(zone).collect(),
+            ..NodeFacts::default()
+        }
+    }
+
+    fn attributes(proactiveness: u32) -> CompactionAttributes {
+        CompactionAttributes {
+            proactiveness,
+            ..CompactionAttributes::default()
+        }
+    }
+
+    fn controller(proactiveness: u32) -> CompactionController {
+        CompactionController::new(attributes(proactiveness))
+    }
+
+    fn ms(ms: u64) -> Nanos {
+        Nanos::from_millis(ms)
+    }
+
+    #[test]
+    fn the_score_is_the_share_of_free_memory_in_small_blocks_weighted_by_zone() {
+        let check = |text: &str, wanted: f64| {
+            let score = node_score(&node(text), 9);
+            assert!(
+                (score - wanted).abs() < 1e-9,
+                "{text}: {score}, not {wanted}"
+            );
+        };
+        check("4096:0:0", 0.0);
+        check("4096:0:4", 0.0);
+        check("4096:512:0", 100.0);
+        check("4096:512:1", 50.0);
+        check("4096:1536:1", 75.0);
+        check("3072:512:0 1024:0:1", 75.0);
+        check("3072:512:1 1024:512:0", 62.5);
+        check("", 0.0);
+    }
+
+    #[test]
+    fn any_order_can_be_asked_for() {
+        let zone = ZoneFacts {
+            present_pages: 1 << 20,
+            free_blocks: [1; NR_ORDERS],
+            ..ZoneFacts::default()
+        };
+        assert_eq!(zone.free_pages(), 2047);
+        assert!(zone.extfrag(0).abs() < 1e-9);
+        assert!((zone.extfrag(4) - 100.0 * 15.0 / 2047.0).abs() < 1e-9);
+        assert!((zone.extfrag(11) - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn thresholds_follow_from_proactiveness() {
+        let check = |proactiveness: u32, low: f64, high: f64| {
+            let attributes = attributes(proactiveness);
+            assert!((attributes.low() - low).abs() < 1e-9);
+            assert!((attributes.high() - high).abs() < 1e-9);
+        };
+        check(0, 100.0, 100.0);
+        check(5, 95.0, 100.0);
+        check(20, 80.0, 90.0);
+        check(60, 40.0, 50.0);
+        check(100, 5.0, 15.0);
+    }
+
+    #[test]
+    fn it_starts_above_high_and_stops_at_low() {
+        let mut controller = controller(20);
+        // Exactly at the high threshold: 90.
+        let decision = controller.check(ms(0), &node("99999:4608:1"));
+        assert_eq!(decision, CompactionDecision::Nothing);
+        assert_eq!(controller.next_check(), ms(500));
+        let decision = controller.check(ms(500), &node("99999:5120:1"));
+        assert_eq!(decision, CompactionDecision::Compact { zones: vec![0] });
+        assert!(controller.keeps_going(&node("99999:2560:1"), 0));
+        assert!(controller.keeps_going(&node("99999:2049:1"), 0));
+        assert_eq!(controller.stop(&node("99999:2048:1"), 0), Some(Stop::AtLow));
+        controller.done(ms(900), &node("99999:2048:1"));
+        assert_eq!(controller.next_check(), ms(1400));
+        assert_eq!(controller.status().state, CompactionState::Idle);
+    }
+
+    #[test]
+    fn with_proactiveness_0_nothing_is_done() {
+        let decision = controller(0).check(ms(0), &node("4096:512:0"));
+        assert_eq!(decision, CompactionDecision::Nothing);
+    }
+
+    #[test]
+    fn the_zone_that_matters_most_comes_first_and_the_small_one_may_be_left_alone() {
+        let mut controller = controller(20);
+        let decision = controller.check(ms(0), &node("1000:512:0 3000:0:1 90000:512:0"));
+        assert_eq!(decision, CompactionDecision::Compact { zones: vec![2, 0] });
+        // The large zone is at low, and so is the node: the small one is not worth it.
+        assert!(!controller.keeps_going(&node("1000:512:0 3000:0:1 90000:512:1"), 0));
+    }
+
+    #[test]
+    fn a_node_of_middling_zones_is_compacted_too() {
+        let mut controller = controller(20);
+        // Weighted, each is at 50, below the low threshold.
+        let decision = controller.check(ms(0), &node("4096:512:0 4096:512:0"));
+        assert_eq!(decision, CompactionDecision::Compact { zones: vec![0, 1] });
+    }
+
+    #[test]
+    fn it_backs_off_from_kswapd_and_from_contended_zones() {
+        let mut controller = controller(20);
+        let mut busy = node("4096:512:0");
+        busy.kswapd_active = true;
+        assert_eq!(
+            controller.check(ms(0), &busy),
+            CompactionDecision::BackOff(BackOff::Kswapd)
+        );
+        assert_eq!(
+            controller.check(ms(500), &node("4096:512:0!")),
+            CompactionDecision::BackOff(BackOff::Contended)
+        );
+        assert_eq!(
+            controller.check(ms(1000), &node("4096:512:0! 4096:512:0")),
+            CompactionDecision::Compact { zones: vec![1] }
+        );
+        assert_eq!(
+            controller.stop(&busy, 0),
+            Some(Stop::BackOff(BackOff::Kswapd))
+        );
+        assert_eq!(controller.status().nr_back_offs, 2);
+    }
+
+    #[test]
+    fn a_round_without_progress_defers_the_next_by_32_s() {
+        let mut controller = controller(40);
+        let unmovable = node("4096:512:0");
+        controller.check(ms(0), &unmovable);
+        controller.done(ms(100), &unmovable);
+        let until = ms(32_100);
+        assert_eq!(controller.next_check(), until);
+        assert_eq!(
+            controller.check(ms(32_000), &unmovable),
+            CompactionDecision::Deferred { until }
+        );
+        assert_eq!(controller.status().nr_deferrals, 1);
+        assert_eq!(
+            controller.check(until, &unmovable),
+            CompactionDecision::Compact { zones: vec![0] }
+        );
+        // A hair is no progress.
+        controller.done(ms(32_200), &node("4096:512000:1"));
+        assert_eq!(controller.status().nr_deferrals, 2);
+    }
+
+    #[test]
+    fn a_deferral_ends_when_the_clock_or_the_wishes_change() {
+        let unmovable = node("4096:512:0");
+        let mut deferred = controller(40);
+        deferred.check(ms(90_000), &unmovable);
+        deferred.done(ms(90_000), &unmovable);
+        let mut set_back = deferred.clone();
+        let go = CompactionDecision::Compact { zones: vec![0] };
+        assert_eq!(set_back.check(ms(1_000), &unmovable), go);
+        deferred.set_attributes(attributes(30));
+        assert_eq!(deferred.check(ms(90_100), &unmovable), go);
+    }
+}

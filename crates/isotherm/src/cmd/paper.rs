@@ -1,0 +1,239 @@
+//! `isotherm paper`: Published experiments, simulated at their published size.
+
+mod figure;
+mod page;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_record::report::render::csv_line;
+use isotherm_sim::experiment::compaction::Outcome;
+use isotherm_sim::paper::Comparison;
+use isotherm_sim::paper::compaction::{RUNS, Run, comparisons};
+
+/// Simulate published experiments at their published size, beside the published numbers.
+///
+/// Everything that is shown is simulated, and some costs were chosen so that a published number comes
+/// out: that is called calibrated, all else predicted.
+#[derive(clap::Args)]
+#[command(after_help = "\
+compaction: Nitin Gupta, Proactive Compaction for the Linux kernel (2020): 1 TiB, 80 CPUs. Half a
+minute, up to 6 GiB of memory.
+
+Examples:
+  isotherm paper compaction
+  isotherm paper compaction -o paper       also writes CSV and a page with the figures into paper/
+  isotherm paper compaction --json")]
+pub(crate) struct Args {
+    /// Which one.
+    #[arg(value_enum)]
+    paper: Paper,
+    /// Write CSV and an HTML page into this folder.
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Runs at the same time; each takes up to 3 GiB.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: u8,
+    /// No progress bar.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Paper {
+    Compaction,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let Paper::Compaction = args.paper;
+    if let Some(folder) = &args.output {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let runs = simulate(args);
+    let comparisons = comparisons(&runs);
+    if let Some(folder) = &args.output {
+        write(folder, "compaction.csv", &csv(&comparisons)?)?;
+        write(
+            folder,
+            "compaction.html",
+            page::compaction(&runs, &comparisons).as_bytes(),
+        )?;
+    }
+    let mut out = std::io::stdout().lock();
+    let text = if args.json {
+        serde_json::to_string_pretty(&comparisons)? + "\n"
+    } else {
+        table(&comparisons)
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes all runs, some at a time, and keeps their order.
+fn simulate(args: &Args) -> Vec<(Run, Outcome)> {
+    let bar = progress_bar(args.quiet);
+    let next = AtomicUsize::new(0);
+    let made: Mutex<Vec<(usize, Outcome)>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs {
+            scope.spawn(|| {
+                while let Some((at, run)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    RUNS.get(at).map(|run| (at, *run))
+                } {
+                    bar.set_message(run.title());
+                    let outcome = run.make();
+                    bar.inc(1);
+                    let mut made = made.lock().expect("no run panics with it");
+                    made.push((at, outcome));
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut made = made.into_inner().expect("all runs have ended");
+    made.sort_by_key(|(at, _)| *at);
+    let runs = made.into_iter().map(|(at, outcome)| (RUNS[at], outcome));
+    let mut runs: Vec<(Run, Outcome)> = runs.collect();
+    // The longest ran first; people look for the drivers together.
+    runs.sort_by_key(|(run, _)| match run {
+        Run::Driver(p) => (0, *p),
+        Run::Java(p) => (1, *p),
+        Run::Unmovable(p) => (2, *p),
+    });
+    runs
+}
+
+fn progress_bar(quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {eta}  {msg}");
+    ProgressBar::new(RUNS.len() as u64).with_style(style.expect("a template of ours"))
+}
+
+fn write(folder: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    let path = folder.join(name);
+    fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+const HEAD: [&str; 8] = [
+    "experiment",
+    "configuration",
+    "metric",
+    "unit",
+    "simulated",
+    "published",
+    "difference",
+    "is",
+];
+
+/// The fields of a comparison, for people.
+fn fields(comparison: &Comparison) -> Vec<String> {
+    let difference = comparison.difference_percent();
+    vec![
+        comparison.experiment.into(),
+        comparison.configuration.clone(),
+        comparison.metric.clone(),
+        comparison.unit.into(),
+        number(comparison.simulated),
+        comparison.published.map_or_else(|| "-".into(), number),
+        difference.map_or_else(|| "-".into(), |d| format!("{d:+.1} %")),
+        comparison.role.name().into(),
+    ]
+}
+
+/// With as many digits as say something.
+fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 1000.0 || v.fract().abs() < 1e-9 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
+}
+
+fn table(comparisons: &[Comparison]) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+    rows.extend(comparisons.iter().map(fields));
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let mut text =
+        String::from("Simulated at the published size; see `isotherm paper --help`.\n\n");
+    for row in &rows {
+        let columns = row.iter().zip(&widths).enumerate();
+        let line: Vec<String> = columns
+            .map(|(column, (field, &width))| {
+                if (4..7).contains(&column) {
+                    format!("{field:>width$}")
+                } else {
+                    format!("{field:width$}")
+                }
+            })
+            .collect();
+        text += line.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn csv(comparisons: &[Comparison]) -> anyhow::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let head = HEAD.map(str::to_owned);
+    csv_line(&mut out, &head)?;
+    for comparison in comparisons {
+        let plain = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+        let mut fields = fields(comparison);
+        fields[4] = comparison.simulated.to_string();
+        fields[5] = plain(comparison.published);
+        fields[6] = plain(comparison.difference_percent());
+        csv_line(&mut out, &fields)?;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_sim::paper::Role;
+
+    use super::*;
+
+    fn comparison(simulated: f64, published: Option<f64>) -> Comparison {
+        Comparison {
+            experiment: "driver",
+            configuration: "proactiveness 20".into(),
+            metric: "mean".into(),
+            unit: "us",
+            simulated,
+            published,
+            role: Role::Predicted,
+        }
+    }
+
+    #[test]
+    fn what_was_not_published_is_not_compared() {
+        let text = table(&[comparison(3.5, Some(4.0)), comparison(21_746.41, None)]);
+        let lines: Vec<&str> = text.lines().skip(3).collect();
+        assert!(lines[0].contains("3.50          4     -12.5 %"), "{text}");
+        assert!(lines[1].contains("21746          -           -"), "{text}");
+    }
+
+    #[test]
+    fn csv_has_plain_numbers() {
+        let csv = csv(&[comparison(1.25, None)]).expect("memory");
+        let text = String::from_utf8(csv).expect("text");
+        assert_eq!(
+            text.lines().nth(1),
+            Some("driver,proactiveness 20,mean,us,1.25,,,predicted")
+        );
+    }
+}

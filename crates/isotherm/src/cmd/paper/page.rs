@@ -1,0 +1,67 @@
+//! The compaction paper's runs as a page: its figures, and the numbers beside the published ones.
+
+use isotherm_record::report::render::page::{END, begin, figure, table};
+use isotherm_sim::experiment::compaction::Outcome;
+use isotherm_sim::paper::Comparison;
+use isotherm_sim::paper::compaction::Run;
+
+use super::figure::{Axis, Plot, Series};
+use super::{HEAD, fields};
+
+/// The page.
+pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) -> String {
+    let mut html = begin(
+        "Proactive compaction, simulated",
+        "The experiments of Nitin Gupta's Proactive Compaction for the Linux kernel (2020), at their size: \
+         1 TiB, 2 nodes. Calibrated: costs were chosen so that the number comes out. Predicted: it follows.",
+    );
+    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
+    html += &table("Beside the published numbers", "", &HEAD, &rows);
+    for (run, outcome) in runs {
+        match run {
+            Run::Driver(_) => html += &latencies(*run, outcome),
+            Run::Java(p) if *p > 0 => html += &scores(*run, outcome),
+            _ => {}
+        }
+    }
+    html + END
+}
+
+/// Figures 2 and 3: how long each huge page took.
+fn latencies(run: Run, outcome: &Outcome) -> String {
+    let points = outcome.latencies.iter();
+    let series = Series {
+        name: "latency".into(),
+        points: points.map(|(s, us)| (*s, us.max(1.0))).collect(),
+        is_line: false,
+    };
+    let plot = Plot {
+        title: run.title(),
+        note: "Every dot is a huge page: when it was had, and how long that took.".into(),
+        x: Axis::linear("s"),
+        y: Axis::logarithmic("us"),
+    };
+    figure(&run.title(), "", &plot.draw(&[series]))
+}
+
+/// Figure 4: how the nodes' scores go up and down while a heap grows.
+fn scores(run: Run, outcome: &Outcome) -> String {
+    let of_node = |node: u32| Series {
+        name: format!("node {node}"),
+        points: outcome
+            .scores
+            .iter()
+            .filter(|sample| sample.node == node)
+            .map(|sample| (sample.time.as_secs_f64(), sample.score))
+            .collect(),
+        is_line: true,
+    };
+    let plot = Plot {
+        title: format!("{}: scores", run.title()),
+        note: "Compaction begins above the high threshold and ends at the low one.".into(),
+        x: Axis::linear("s"),
+        y: Axis::linear("score"),
+    };
+    let nodes: Vec<Series> = outcome.threads.iter().map(|t| of_node(t.node)).collect();
+    figure(&plot.title, "", &plot.draw(&nodes))
+}

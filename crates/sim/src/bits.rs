@@ -1,0 +1,128 @@
+//! A set of small numbers that finds its next and its last member fast, however sparse it is.
+//!
+//! A tree of words: a bit of a level says whether the word below it is empty. A billion bits are five
+//! levels, so each operation touches at most five words.
+
+/// Members are less than the length that it was made for.
+#[derive(Clone, Debug)]
+pub(crate) struct Bits {
+    /// The members, then which of their words are not empty, and so on; the last is one word.
+    levels: Vec<Vec<u64>>,
+}
+
+impl Bits {
+    /// An empty set of numbers less than `length`.
+    pub(crate) fn new(length: u64) -> Self {
+        let mut levels = Vec::new();
+        let mut words = length.div_ceil(64).max(1);
+        loop {
+            levels.push(vec![0; words as usize]);
+            if words == 1 {
+                return Self { levels };
+            }
+            words = words.div_ceil(64);
+        }
+    }
+
+    /// Whether it holds `member`.
+    pub(crate) fn contains(&self, member: u64) -> bool {
+        let word = self.levels[0].get((member / 64) as usize);
+        word.is_some_and(|word| word >> (member % 64) & 1 == 1)
+    }
+
+    /// Puts `member` in.
+    pub(crate) fn insert(&mut self, mut member: u64) {
+        for level in &mut self.levels {
+            let word = &mut level[(member / 64) as usize];
+            let was_empty = *word == 0;
+            *word |= 1 << (member % 64);
+            if !was_empty {
+                return;
+            }
+            member /= 64;
+        }
+    }
+
+    /// Takes `member` out.
+    pub(crate) fn remove(&mut self, mut member: u64) {
+        for level in &mut self.levels {
+            let word = &mut level[(member / 64) as usize];
+            *word &= !(1 << (member % 64));
+            if *word != 0 {
+                return;
+            }
+            member /= 64;
+        }
+    }
+
+    /// The least member that is not less than `from`.
+    pub(crate) fn first_from(&self, from: u64) -> Option<u64> {
+        let mut at = from;
+        for (height, level) in self.levels.iter().enumerate() {
+            let word = level.get((at / 64) as usize)?;
+            let rest = word & (u64::MAX << (at % 64));
+            if rest != 0 {
+                let found = at / 64 * 64 + u64::from(rest.trailing_zeros());
+                return Some(self.descend(height, found, |word| u64::from(word.trailing_zeros())));
+            }
+            at = at / 64 + 1;
+        }
+        None
+    }
+
+    /// The greatest member less than `before`.
+    #[cfg(test)]
+    pub(crate) fn last_before(&self, before: u64) -> Option<u64> {
+        let mut at = before.checked_sub(1)?;
+        for (height, level) in self.levels.iter().enumerate() {
+            let word = level.get((at / 64) as usize)?;
+            let rest = word & (u64::MAX >> (63 - at % 64));
+            if rest != 0 {
+                let found = at / 64 * 64 + 63 - u64::from(rest.leading_zeros());
+                let last = |word: u64| 63 - u64::from(word.leading_zeros());
+                return Some(self.descend(height, found, last));
+            }
+            at = (at / 64).checked_sub(1)?;
+        }
+        None
+    }
+
+    fn descend(&self, height: usize, found: u64, choose: impl Fn(u64) -> u64) -> u64 {
+        let below = self.levels[..height].iter().rev();
+        below.fold(found, |at, level| at * 64 + choose(level[at as usize]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_set(
+            length in 1_u64..20_000,
+            changes in prop::collection::vec((any::<bool>(), any::<u64>()), 0..200),
+            at in any::<u64>(),
+        ) {
+            let (mut bits, mut set) = (Bits::new(length), BTreeSet::new());
+            for (insert, member) in changes {
+                let member = member % length;
+                if insert {
+                    bits.insert(member);
+                    set.insert(member);
+                } else {
+                    bits.remove(member);
+                    set.remove(&member);
+                }
+                prop_assert_eq!(bits.contains(member), insert);
+            }
+            let at = at % length;
+            prop_assert_eq!(bits.first_from(at), set.range(at..).next().copied());
+            prop_assert_eq!(bits.last_before(at), set.range(..at).next_back().copied());
+        }
+    }
+}

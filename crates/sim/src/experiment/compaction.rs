@@ -1,0 +1,299 @@
+//! The experiments of *Proactive Compaction for the Linux kernel* (Nitin Gupta, 2020): how long huge
+//! pages take to be had on a fragmented machine of 1 TiB, 2 nodes and 80 CPUs.
+//!
+//! Memory is fragmented as by `frag`: it takes nearly all of it, and of each aligned 2 MiB gives the
+//! first three quarters back. Then
+//! - a driver in the kernel takes huge pages until there is none ([`driver`]),
+//! - a Java process touches a heap of huge pages ([`java`]),
+//! - or what holds the last quarters is the kernel itself, and nothing can be done ([`unmovable`]).
+//!
+//! The node's compaction threads work beside. A huge page that is not there is made by *direct
+//! compaction*: passes, the last of which moves pages until a block is free; what the threads make
+//! meanwhile is taken after any pass.
+
+use isotherm_engine::Nanos;
+use isotherm_engine::compaction::CompactionAttributes;
+use serde::Serialize;
+
+use crate::compaction::Scanners;
+use crate::cost::CompactionCosts;
+use crate::kcompactd::{Kcompactd, ScoreSample, ThreadSummary};
+use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Memory, NodeSize};
+use crate::statistics::Distribution;
+
+const GIB_PAGES: u64 = 1 << 18;
+
+/// The machine and what fragments it, in GiB.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// Memory of both nodes for use: 1 TiB less what the kernel's memory map takes.
+    pub memory_gib: u64,
+    /// What `frag` takes at first; a quarter of it stays its.
+    pub frag_gib: u64,
+    /// Time between the fragmentation and the test.
+    pub settle: Nanos,
+    /// As `vm.compaction_proactiveness`.
+    pub proactiveness: u32,
+    /// What things take.
+    pub costs: CompactionCosts,
+}
+
+impl Setting {
+    /// The published machine: 762 GiB were free of 1007, 245 were held.
+    pub fn published(proactiveness: u32) -> Self {
+        Self {
+            memory_gib: 1008,
+            frag_gib: 980,
+            settle: Nanos::from_millis(120_000),
+            proactiveness,
+            costs: crate::cost::PUBLISHED_MACHINE,
+        }
+    }
+
+    fn attributes(&self) -> CompactionAttributes {
+        CompactionAttributes {
+            proactiveness: self.proactiveness,
+            ..CompactionAttributes::default()
+        }
+    }
+}
+
+/// What an experiment came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// As set.
+    pub proactiveness: u32,
+    /// Time to get each huge page, in us.
+    pub latency_us: Distribution,
+    /// Free memory before, in huge pages.
+    pub free_before: u64,
+    /// Huge pages that were made by direct compaction.
+    pub direct: u64,
+    /// From the first allocation to the last.
+    pub elapsed: Nanos,
+    /// Latency over time, thinned: seconds, us.
+    pub latencies: Vec<(f64, f64)>,
+    /// Scores over time.
+    pub scores: Vec<ScoreSample>,
+    /// The compaction threads.
+    pub threads: Vec<ThreadSummary>,
+}
+
+/// A fragmented machine.
+struct World {
+    memory: Memory,
+    scanners: Vec<Scanners>,
+    kcompactd: Kcompactd,
+    costs: CompactionCosts,
+    now: Nanos,
+    /// Direct compaction found nothing to do in these zones.
+    is_exhausted: Vec<bool>,
+    direct: u64,
+}
+
+/// Who asks for a huge page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asker {
+    /// The kernel: any node's that is there first, then compaction, as often as it takes.
+    Kernel,
+    /// A fault: the own node's first, by compaction if need be.
+    Fault,
+}
+
+impl World {
+    fn new(setting: &Setting, fragment: impl FnOnce(&mut Memory)) -> Self {
+        let node = setting.memory_gib / 2 * GIB_PAGES;
+        let dma32 = 2 * GIB_PAGES;
+        let mut memory = Memory::new(&[
+            NodeSize {
+                zones: vec![("DMA32", dma32), ("Normal", node - dma32)],
+            },
+            NodeSize {
+                zones: vec![("Normal", node)],
+            },
+        ]);
+        fragment(&mut memory);
+        let zones = 0..memory.zones().len();
+        let scanners: Vec<Scanners> = zones.map(|zone| Scanners::new(&memory, zone)).collect();
+        let mut world = Self {
+            kcompactd: Kcompactd::new(&memory, setting.attributes()),
+            is_exhausted: vec![false; scanners.len()],
+            memory,
+            scanners,
+            costs: setting.costs,
+            now: Nanos(0),
+            direct: 0,
+        };
+        world.pass_time(setting.settle);
+        world
+    }
+
+    fn pass_time(&mut self, time: Nanos) {
+        self.now = self.now + time;
+        self.kcompactd
+            .run(self.now, &mut self.memory, &mut self.scanners, &self.costs);
+    }
+
+    /// Zones in the order in which node 0 looks at them: its own, the highest first.
+    const ZONES: [usize; 3] = [1, 0, 2];
+
+    /// Gets a huge page; whether there was one.
+    fn get(&mut self, asker: Asker) -> bool {
+        if asker == Asker::Fault && !self.memory.zones()[1].has_block(BLOCK_ORDER) {
+            return self.compact_for(asker, &[1])
+                || self.take(asker)
+                || self.compact_for(asker, &Self::ZONES);
+        }
+        self.take(asker) || self.compact_for(asker, &Self::ZONES)
+    }
+
+    fn take(&mut self, asker: Asker) -> bool {
+        Self::ZONES.iter().any(|&zone| self.take_from(asker, zone))
+    }
+
+    fn take_from(&mut self, asker: Asker, zone: usize) -> bool {
+        let taken = match asker {
+            Asker::Kernel => self.memory.allocate_kernel(zone, BLOCK_ORDER),
+            Asker::Fault if !self.memory.zones()[zone].has_block(BLOCK_ORDER) => None,
+            Asker::Fault => {
+                let pages = self.memory.add_pages(BLOCK_PAGES);
+                self.memory.allocate_pages(zone, BLOCK_ORDER, pages.start)
+            }
+        };
+        if taken.is_some() {
+            self.pass_time(self.costs.take);
+        }
+        taken.is_some()
+    }
+
+    /// Direct compaction of the first of `zones` that still holds something to compact.
+    fn compact_for(&mut self, asker: Asker, zones: &[usize]) -> bool {
+        let passes = match asker {
+            Asker::Kernel => self.costs.passes_kernel,
+            Asker::Fault => 1,
+        };
+        for &zone in zones {
+            while !self.is_exhausted[zone] {
+                for _ in 1..passes {
+                    self.pass(zone);
+                    if self.take(asker) {
+                        return true;
+                    }
+                }
+                self.pass(zone);
+                self.is_exhausted[zone] = !self.compact_until_free(zone);
+                if self.take_from(asker, zone) {
+                    self.direct += 1;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn pass(&mut self, zone: usize) {
+        let blocks = self.scanners[zone].position();
+        self.pass_time(Nanos(
+            self.costs.pass.0 + self.costs.pass_per_block.0 * blocks,
+        ));
+    }
+
+    /// Whether a block came free, in at most a whole round.
+    fn compact_until_free(&mut self, zone: usize) -> bool {
+        let mut ends = 0;
+        loop {
+            if self.memory.zones()[zone].has_block(BLOCK_ORDER) {
+                return true;
+            }
+            let step = self.scanners[zone].step(&mut self.memory, &self.costs);
+            self.pass_time(step.took);
+            ends += u32::from(step.round_ended.is_some());
+            if ends == 2 || step.round_ended == Some(false) {
+                return self.memory.zones()[zone].has_block(BLOCK_ORDER);
+            }
+        }
+    }
+
+    /// Gets huge pages until there is none, or `most`; each is used for `each` before the next.
+    fn run(mut self, setting: &Setting, asker: Asker, most: u64, each: Nanos) -> Outcome {
+        let free_before = self.memory.free_pages() / BLOCK_PAGES;
+        let start = self.now;
+        let mut latencies = Vec::new();
+        let mut times = Vec::new();
+        while (latencies.len() as u64) < most {
+            let before = self.now;
+            if !self.get(asker) {
+                break;
+            }
+            let latency = self.now.since(before).0 as f64 / 1e3;
+            times.push((before.since(start).as_secs_f64(), latency));
+            latencies.push(latency);
+            self.pass_time(each);
+        }
+        let thin = (times.len() / 2000).max(1);
+        Outcome {
+            proactiveness: setting.proactiveness,
+            latency_us: Distribution::of(latencies),
+            free_before,
+            direct: self.direct,
+            elapsed: self.now.since(start),
+            latencies: times.into_iter().step_by(thin).collect(),
+            scores: self.kcompactd.scores().to_vec(),
+            threads: self.kcompactd.summary(),
+        }
+    }
+}
+
+/// As `frag` leaves it: of each 2 MiB the last quarter is a process's.
+fn fragment(memory: &mut Memory, frag_gib: u64) {
+    let mut rest = frag_gib * GIB_PAGES / BLOCK_PAGES;
+    for zone in World::ZONES {
+        while rest > 0 && memory.zones()[zone].has_block(BLOCK_ORDER) {
+            let pages = memory.add_pages(BLOCK_PAGES);
+            if memory
+                .allocate_pages(zone, BLOCK_ORDER, pages.start)
+                .is_none()
+            {
+                break;
+            }
+            memory.free_run(pages.start, (BLOCK_PAGES * 3 / 4) as u32);
+            rest -= 1;
+        }
+    }
+}
+
+/// The kernel driver, which takes huge pages until it fails.
+pub fn driver(setting: &Setting) -> Outcome {
+    let world = World::new(setting, |memory| fragment(memory, setting.frag_gib));
+    world.run(setting, Asker::Kernel, u64::MAX, Nanos(0))
+}
+
+/// A Java process that touches a heap of `heap_gib` in huge pages.
+pub fn java(setting: &Setting, heap_gib: u64) -> Outcome {
+    let world = World::new(setting, |memory| fragment(memory, setting.frag_gib));
+    let pages = heap_gib * GIB_PAGES / BLOCK_PAGES;
+    world.run(setting, Asker::Fault, pages, setting.costs.huge_fault)
+}
+
+/// The last quarter of each huge page is the kernel's: what the threads do in `time`.
+pub fn unmovable(setting: &Setting, time: Nanos) -> Outcome {
+    let mut world = World::new(
+        &Setting {
+            settle: Nanos(0),
+            ..*setting
+        },
+        |memory| {
+            for zone in World::ZONES {
+                while let Some(frame) = memory.allocate_kernel(zone, BLOCK_ORDER) {
+                    for (start, order) in [(0, BLOCK_ORDER - 1), (BLOCK_PAGES / 2, BLOCK_ORDER - 2)]
+                    {
+                        memory.free_kernel(frame + start, order);
+                    }
+                    // Its frames are not given out again: blocks of that order are gone.
+                }
+            }
+        },
+    );
+    world.pass_time(time);
+    world.run(setting, Asker::Kernel, 0, Nanos(0))
+}

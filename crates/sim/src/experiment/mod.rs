@@ -1,0 +1,4 @@
+//! Stages of published experiments.
+
+pub mod compaction;
+pub mod tiering;

@@ -1,0 +1,305 @@
+//! Physical memory: nodes of zones of frames, each of which is in exactly one place.
+//!
+//! Problem: fragmentation, compaction and tiers are about single pages, and the machines that they
+//! matter on have a billion of them.
+//!
+//! Approach: a frame is four bytes, its owner; what a process maps is four bytes a page, its frame.
+//! Free memory lies in the zones' buddy lists, which are sets of bits. So a terabyte takes about
+//! 2.2 GiB. Frames are numbered through all nodes, without holes.
+//!
+//! Limits: pages of page tables and of the memory map are not simulated; a machine's size is what is
+//! left of it for use.
+
+mod zone;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+pub use zone::{Kind, Zone};
+
+/// Pages in a pageblock, the unit of migrate types and of compaction: 2 MiB.
+pub const BLOCK_PAGES: u64 = 512;
+/// The order of a huge page.
+pub const BLOCK_ORDER: u8 = 9;
+
+/// A frame's number.
+pub type Pfn = u64;
+/// A page of some process: its place in [`Memory`]'s table of pages.
+pub type Page = u32;
+
+/// Who has a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody.
+    Free,
+    /// The kernel: it cannot be moved.
+    Kernel,
+    /// Compaction holds it, to move something there.
+    Isolated,
+    /// A process's page.
+    Page(Page),
+}
+
+const FREE: u32 = u32::MAX;
+const KERNEL: u32 = u32::MAX - 1;
+const ISOLATED: u32 = u32::MAX - 2;
+const NOWHERE: u32 = u32::MAX;
+
+impl Owner {
+    const fn from_word(word: u32) -> Self {
+        match word {
+            FREE => Self::Free,
+            KERNEL => Self::Kernel,
+            ISOLATED => Self::Isolated,
+            page => Self::Page(page),
+        }
+    }
+
+    const fn word(self) -> u32 {
+        match self {
+            Self::Free => FREE,
+            Self::Kernel => KERNEL,
+            Self::Isolated => ISOLATED,
+            Self::Page(page) => page,
+        }
+    }
+}
+
+/// How large a node's zones are.
+#[derive(Clone, Debug)]
+pub struct NodeSize {
+    /// Name and pages of each zone, in the order of addresses; whole blocks of 4 MiB.
+    pub zones: Vec<(&'static str, u64)>,
+}
+
+/// All of a machine's memory.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    zones: Vec<Zone>,
+    /// Node of each zone.
+    nodes: Vec<u32>,
+    owners: Vec<u32>,
+    /// Frame of each page.
+    frames: Vec<u32>,
+}
+
+impl Memory {
+    /// Free memory.
+    pub fn new(nodes: &[NodeSize]) -> Self {
+        let (mut zones, mut of_node, mut start) = (Vec::new(), Vec::new(), 0);
+        for (node, size) in nodes.iter().enumerate() {
+            for &(name, pages) in &size.zones {
+                zones.push(Zone::new(name, start, pages));
+                of_node.push(node as u32);
+                start += pages;
+            }
+        }
+        assert!(
+            start < u64::from(ISOLATED),
+            "frames are numbered by 32 bits"
+        );
+        Self {
+            zones,
+            nodes: of_node,
+            owners: vec![FREE; start as usize],
+            frames: Vec::new(),
+        }
+    }
+
+    /// The zones, in the order of addresses.
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
+    }
+
+    /// Places of a node's zones in [`Memory::zones`].
+    pub fn zones_of(&self, node: u32) -> impl Iterator<Item = usize> + '_ {
+        let zones = self.nodes.iter().enumerate();
+        zones.filter_map(move |(zone, of)| (*of == node).then_some(zone))
+    }
+
+    /// How many nodes there are.
+    pub fn nr_nodes(&self) -> u32 {
+        self.nodes.last().map_or(0, |last| last + 1)
+    }
+
+    /// Who has a frame.
+    pub fn owner(&self, frame: Pfn) -> Owner {
+        Owner::from_word(self.owners[frame as usize])
+    }
+
+    /// Where a page is; `None` if it is not in memory.
+    pub fn frame_of(&self, page: Page) -> Option<Pfn> {
+        let frame = self.frames[page as usize];
+        (frame != NOWHERE).then_some(u64::from(frame))
+    }
+
+    /// Free pages of all zones.
+    pub fn free_pages(&self) -> u64 {
+        self.zones.iter().map(Zone::free_pages).sum()
+    }
+
+    /// Makes room in the table for `count` more pages, none of which is in memory yet.
+    pub fn add_pages(&mut self, count: u64) -> Range<Page> {
+        let start = self.frames.len() as u64;
+        assert!(
+            start + count < u64::from(ISOLATED),
+            "pages are numbered by 32 bits"
+        );
+        self.frames.resize((start + count) as usize, NOWHERE);
+        start as Page..(start + count) as Page
+    }
+
+    /// A block of `2^order` frames of `zone` for the kernel; `None` if there is none.
+    pub fn allocate_kernel(&mut self, zone: usize, order: u8) -> Option<Pfn> {
+        let frame = self.zones[zone].allocate(order, Kind::Unmovable)?;
+        self.own(frame, order, |_| KERNEL);
+        Some(frame)
+    }
+
+    /// Puts the `2^order` pages from `page` on into a block of frames; `None` if there is none.
+    pub fn allocate_pages(&mut self, zone: usize, order: u8, page: Page) -> Option<Pfn> {
+        let frame = self.zones[zone].allocate(order, Kind::Movable)?;
+        self.own(frame, order, |i| page + i);
+        for i in 0..1_u32 << order {
+            self.frames[(page + i) as usize] = frame as u32 + i;
+        }
+        Some(frame)
+    }
+
+    /// From now on allocations leave `pages` of a zone free.
+    pub fn set_watermark(&mut self, zone: usize, pages: u64) {
+        self.zones[zone].set_watermark(pages);
+    }
+
+    /// Moves the page at `frame` to another zone; whether there was room.
+    pub fn migrate(&mut self, frame: Pfn, zone: usize) -> bool {
+        let Some(to) = self.zones[zone].allocate(0, Kind::Movable) else {
+            return false;
+        };
+        self.owners[to as usize] = ISOLATED;
+        self.move_page(frame, to);
+        true
+    }
+
+    /// Frees the kernel's `2^order` frames from `frame` on.
+    pub fn free_kernel(&mut self, frame: Pfn, order: u8) {
+        self.own(frame, order, |_| FREE);
+        let zone = self.zone_at(frame);
+        self.zones[zone].release(frame, order);
+    }
+
+    /// Takes `page` out of memory.
+    pub fn free_page(&mut self, page: Page) {
+        if let Some(frame) = self.frame_of(page) {
+            self.frames[page as usize] = NOWHERE;
+            self.owners[frame as usize] = FREE;
+            let zone = self.zone_at(frame);
+            self.zones[zone].note_movable(frame, -1);
+            self.zones[zone].release(frame, 0);
+        }
+    }
+
+    /// Frees `count` pages that lie in neighbouring frames, from `page` on: in the largest blocks that
+    /// fit, as a range's release does.
+    pub fn free_run(&mut self, page: Page, count: u32) {
+        let Some(first) = self.frame_of(page) else {
+            return;
+        };
+        let zone = self.zone_at(first);
+        let (mut frame, end) = (first, first + u64::from(count));
+        for i in 0..count {
+            debug_assert_eq!(self.frame_of(page + i), Some(first + u64::from(i)));
+            self.frames[(page + i) as usize] = NOWHERE;
+        }
+        while frame < end {
+            let fits = (end - frame).ilog2();
+            let order = frame.trailing_zeros().min(fits).min(u32::from(BLOCK_ORDER)) as u8;
+            self.own(frame, order, |_| FREE);
+            self.zones[zone].note_movable(frame, -(1 << order));
+            self.zones[zone].release(frame, order);
+            frame += 1 << order;
+        }
+    }
+
+    /// The place of the zone that holds a frame.
+    pub fn zone_at(&self, frame: Pfn) -> usize {
+        self.zones.partition_point(|zone| zone.end() <= frame)
+    }
+
+    /// Takes a free block, which begins at `frame`, out of the lists for compaction.
+    pub(crate) fn isolate(&mut self, zone: usize, frame: Pfn, order: u8) {
+        self.zones[zone].take(frame, order);
+        self.own(frame, order, |_| ISOLATED);
+    }
+
+    /// Gives an isolated frame back.
+    pub(crate) fn release_isolated(&mut self, frame: Pfn) {
+        debug_assert_eq!(self.owner(frame), Owner::Isolated);
+        self.owners[frame as usize] = FREE;
+        let zone = self.zone_at(frame);
+        self.zones[zone].release(frame, 0);
+    }
+
+    /// Moves the page at `from` to the isolated frame `to`, and frees `from`.
+    pub(crate) fn move_page(&mut self, from: Pfn, to: Pfn) {
+        let Owner::Page(page) = self.owner(from) else {
+            unreachable!("only pages are moved");
+        };
+        debug_assert_eq!(self.owner(to), Owner::Isolated);
+        self.frames[page as usize] = to as u32;
+        self.owners[to as usize] = page;
+        self.owners[from as usize] = FREE;
+        let (source, target) = (self.zone_at(from), self.zone_at(to));
+        self.zones[target].note_movable(to, 1);
+        self.zones[source].note_movable(from, -1);
+        self.zones[source].release(from, 0);
+    }
+
+    fn own(&mut self, frame: Pfn, order: u8, word: impl Fn(u32) -> u32) {
+        let frames = &mut self.owners[frame as usize..][..1 << order];
+        let is_page = Owner::from_word(word(0)) != Owner::Free && word(0) < ISOLATED;
+        for (i, owner) in frames.iter_mut().enumerate() {
+            *owner = word(i as u32);
+        }
+        if is_page {
+            let zone = self.zone_at(frame);
+            self.zones[zone].note_movable(frame, 1 << order);
+        }
+    }
+
+    /// Whether everything is in exactly one place; what is wrong, if not. Slow: for tests.
+    pub fn check(&self) -> Result<(), String> {
+        for zone in &self.zones {
+            zone.check(|frame| self.owner(frame))?;
+        }
+        let mut owned = 0_usize;
+        for (frame, &word) in self.owners.iter().enumerate() {
+            if let Owner::Page(page) = Owner::from_word(word) {
+                owned += 1;
+                if self.frame_of(page) != Some(frame as u64) {
+                    return Err(format!(
+                        "frame {frame} is page {page}'s, which is elsewhere"
+                    ));
+                }
+            }
+        }
+        let placed = self.frames.iter().filter(|f| **f != NOWHERE).count();
+        (placed == owned)
+            .then_some(())
+            .ok_or_else(|| format!("{placed} pages are in memory, {owned} frames are theirs"))
+    }
+}
+
+impl Owner {
+    /// For pictures in messages.
+    pub fn letter(self) -> char {
+        match Self::from_word(self.word()) {
+            Self::Free => '.',
+            Self::Kernel => 'K',
+            Self::Isolated => 'i',
+            Self::Page(_) => 'p',
+        }
+    }
+}

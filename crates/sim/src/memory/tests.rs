@@ -1,0 +1,89 @@
+//! Invariants of memory under any order of allocations, releases and moves.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn small() -> Memory {
+    let zones = vec![("DMA32", 1024), ("Normal", 3 * 1024)];
+    let more = vec![("Normal", 2 * 1024)];
+    Memory::new(&[NodeSize { zones }, NodeSize { zones: more }])
+}
+
+#[test]
+fn new_memory_is_free_in_the_largest_blocks() {
+    let memory = small();
+    memory.check().expect("nothing is lost");
+    assert_eq!(memory.free_pages(), 6 * 1024);
+    assert_eq!(
+        memory.zones()[1].free_blocks(),
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]
+    );
+    assert_eq!(memory.zones_of(1).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn a_block_is_split_and_joined_again() {
+    let mut memory = small();
+    let frame = memory.allocate_kernel(1, 0).expect("free");
+    assert_eq!(
+        memory.zones()[1].free_blocks(),
+        [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2]
+    );
+    memory.free_kernel(frame, 0);
+    assert_eq!(
+        memory.zones()[1].free_blocks(),
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]
+    );
+}
+
+#[test]
+fn a_watermark_is_kept() {
+    let mut memory = small();
+    memory.set_watermark(2, 1024);
+    assert!(memory.allocate_kernel(2, 10).is_some());
+    assert!(memory.allocate_kernel(2, 0).is_none());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn every_frame_is_in_one_place(
+        steps in prop::collection::vec((0_u8..5, 0_usize..3, 0_u8..=10, any::<u16>()), 1..80)
+    ) {
+        let mut memory = small();
+        let mut pages: Vec<(Page, u32)> = Vec::new();
+        let mut kernel: Vec<(Pfn, u8)> = Vec::new();
+        for (what, zone, order, which) in steps {
+            match what {
+                0 => {
+                    let new = memory.add_pages(1 << order);
+                    if memory.allocate_pages(zone, order, new.start).is_some() {
+                        pages.push((new.start, 1 << order));
+                    }
+                }
+                1 => kernel.extend(memory.allocate_kernel(zone, order).map(|f| (f, order))),
+                2 if !pages.is_empty() => {
+                    let (page, count) = pages.swap_remove(usize::from(which) % pages.len());
+                    memory.free_run(page, count);
+                }
+                3 if !kernel.is_empty() => {
+                    let (frame, order) = kernel.swap_remove(usize::from(which) % kernel.len());
+                    memory.free_kernel(frame, order);
+                }
+                4 if !pages.is_empty() => {
+                    // Three quarters of it, page by page.
+                    let (page, count) = pages.swap_remove(usize::from(which) % pages.len());
+                    for i in 0..count * 3 / 4 {
+                        memory.free_page(page + i);
+                    }
+                    for i in count * 3 / 4..count {
+                        pages.push((page + i, 1));
+                    }
+                }
+                _ => {}
+            }
+        }
+        prop_assert_eq!(memory.check(), Ok(()));
+    }
+}

@@ -1,0 +1,342 @@
+//! A zone: its free blocks in buddy lists by order and migrate type, as in the kernel's
+//! `mm/page_alloc.c`.
+//!
+//! A free block of order `n` is a bit at its number (its first frame, counted from the zone's start, by
+//! `2^n`). Blocks are taken at the lowest address; the kernel takes the one freed last. When a kind's
+//! lists are empty, the largest block of another kind is taken, and with it the whole pageblock where
+//! the kernel would claim it.
+
+use isotherm_engine::compaction::NR_ORDERS;
+
+use crate::bits::Bits;
+
+use super::{BLOCK_ORDER, BLOCK_PAGES, Owner, Pfn};
+
+const MAX_ORDER: u8 = NR_ORDERS as u8 - 1;
+
+/// What a pageblock is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Pages of processes and files.
+    Movable,
+    /// The kernel's own.
+    Unmovable,
+}
+
+const KINDS: [Kind; 2] = [Kind::Movable, Kind::Unmovable];
+
+/// A zone of a node.
+#[derive(Clone, Debug)]
+pub struct Zone {
+    name: &'static str,
+    start: Pfn,
+    pages: u64,
+    /// By kind and order.
+    free: [[Bits; NR_ORDERS]; 2],
+    /// Free blocks of each order, of both kinds.
+    nr_free: [u64; NR_ORDERS],
+    blocks: Vec<Block>,
+    /// Allocations leave this many pages free.
+    watermark: u64,
+}
+
+/// What is known of a pageblock.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    kind: Kind,
+    free: u16,
+    movable: u16,
+}
+
+impl Zone {
+    /// Free memory from `start` on; both are whole blocks of the highest order.
+    pub(super) fn new(name: &'static str, start: Pfn, pages: u64) -> Self {
+        let most = 1 << MAX_ORDER;
+        assert!(
+            start.is_multiple_of(most) && pages.is_multiple_of(most) && pages > 0,
+            "zone {name} is not of whole blocks of 4 MiB"
+        );
+        let lists = || std::array::from_fn(|order| Bits::new(pages >> order));
+        let block = Block {
+            kind: Kind::Movable,
+            free: BLOCK_PAGES as u16,
+            movable: 0,
+        };
+        let mut zone = Self {
+            name,
+            start,
+            pages,
+            free: [lists(), lists()],
+            nr_free: [0; NR_ORDERS],
+            blocks: vec![block; (pages / BLOCK_PAGES) as usize],
+            watermark: 0,
+        };
+        for at in (0..pages).step_by(most as usize) {
+            zone.put(at, MAX_ORDER);
+        }
+        zone
+    }
+
+    /// As the kernel calls it.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// First frame.
+    pub fn start(&self) -> Pfn {
+        self.start
+    }
+
+    /// The frame after the last.
+    pub fn end(&self) -> Pfn {
+        self.start + self.pages
+    }
+
+    /// Frames.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Free blocks of each order, as in /proc/buddyinfo.
+    pub fn free_blocks(&self) -> [u64; NR_ORDERS] {
+        self.nr_free
+    }
+
+    /// Free frames.
+    pub fn free_pages(&self) -> u64 {
+        let orders = self.nr_free.iter().enumerate();
+        orders.map(|(order, nr)| nr << order).sum()
+    }
+
+    /// From now on allocations leave `pages` free.
+    pub fn set_watermark(&mut self, pages: u64) {
+        self.watermark = pages;
+    }
+
+    /// Whether a block of `order` could be allocated now.
+    pub fn has_block(&self, order: u8) -> bool {
+        self.nr_free[usize::from(order)..].iter().any(|nr| *nr > 0)
+            && self.free_pages() >= self.watermark + (1 << order)
+    }
+
+    /// Pageblocks.
+    pub fn nr_blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Free frames of a pageblock.
+    pub(crate) fn free_in(&self, block: u64) -> u64 {
+        u64::from(self.blocks[block as usize].free)
+    }
+
+    /// Pages of processes in a pageblock.
+    pub(crate) fn movable_in(&self, block: u64) -> u64 {
+        u64::from(self.blocks[block as usize].movable)
+    }
+
+    /// Whether compaction may fill a pageblock.
+    pub(crate) fn is_movable(&self, block: u64) -> bool {
+        self.blocks[block as usize].kind == Kind::Movable
+    }
+
+    /// First frames and orders of the free blocks in a pageblock, of less than its size.
+    pub(crate) fn free_blocks_in(&self, block: u64) -> Vec<(Pfn, u8)> {
+        let (from, to) = (block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES);
+        let lists = &self.free[self.blocks[block as usize].kind as usize];
+        let mut found = Vec::new();
+        for order in 0..BLOCK_ORDER {
+            let list = &lists[usize::from(order)];
+            let mut at = list.first_from(from >> order);
+            while let Some(number) = at.filter(|number| number << order < to) {
+                found.push((self.start + (number << order), order));
+                at = list.first_from(number + 1);
+            }
+        }
+        found
+    }
+
+    /// Takes a block of `order`.
+    pub(super) fn allocate(&mut self, order: u8, kind: Kind) -> Option<Pfn> {
+        if !self.has_block(order) {
+            return None;
+        }
+        let (at, found) = self.find(order, kind).or_else(|| self.steal(order, kind))?;
+        self.remove(at, found);
+        self.give_back_upper(at, found, order);
+        self.count_free(at, order, -(1 << order));
+        Some(self.start + at)
+    }
+
+    /// Takes the free block at `frame`, which is one of the lists' blocks.
+    pub(super) fn take(&mut self, frame: Pfn, order: u8) {
+        let at = frame - self.start;
+        self.remove(at, order);
+        self.count_free(at, order, -(1 << order));
+    }
+
+    /// Frees a block, and joins it with its buddies.
+    pub(super) fn release(&mut self, frame: Pfn, order: u8) {
+        let (mut at, mut order) = (frame - self.start, order);
+        self.count_free(at, order, 1 << order);
+        while order < MAX_ORDER {
+            let buddy = at ^ (1 << order);
+            if buddy + (1 << order) > self.pages || !self.is_free_block(buddy, order) {
+                break;
+            }
+            self.remove(buddy, order);
+            at &= buddy;
+            order += 1;
+        }
+        self.put(at, order);
+    }
+
+    /// `by` more frames of the block at `frame` are pages of processes.
+    pub(super) fn note_movable(&mut self, frame: Pfn, by: i32) {
+        let at = frame - self.start;
+        let (mut block, mut rest) = ((at / BLOCK_PAGES) as usize, by);
+        while rest != 0 {
+            let step = rest.clamp(-(BLOCK_PAGES as i32), BLOCK_PAGES as i32);
+            let movable = &mut self.blocks[block].movable;
+            *movable = (i32::from(*movable) + step) as u16;
+            rest -= step;
+            block += 1;
+        }
+    }
+
+    fn list_of(&self, at: u64) -> usize {
+        self.blocks[(at / BLOCK_PAGES) as usize].kind as usize
+    }
+
+    fn is_free_block(&self, at: u64, order: u8) -> bool {
+        self.free[self.list_of(at)][usize::from(order)].contains(at >> order)
+    }
+
+    fn put(&mut self, at: u64, order: u8) {
+        self.free[self.list_of(at)][usize::from(order)].insert(at >> order);
+        self.nr_free[usize::from(order)] += 1;
+    }
+
+    fn remove(&mut self, at: u64, order: u8) {
+        debug_assert!(self.is_free_block(at, order), "{at} is no free block");
+        self.free[self.list_of(at)][usize::from(order)].remove(at >> order);
+        self.nr_free[usize::from(order)] -= 1;
+    }
+
+    fn find(&self, order: u8, kind: Kind) -> Option<(u64, u8)> {
+        (order..=MAX_ORDER).find_map(|found| {
+            let number = self.free[kind as usize][usize::from(found)].first_from(0)?;
+            Some((number << found, found))
+        })
+    }
+
+    /// The largest block of the other kind. Its pageblock becomes `kind` where the kernel claims it
+    /// (`can_steal_fallback`): for half a pageblock or more, or for what cannot be moved.
+    fn steal(&mut self, order: u8, kind: Kind) -> Option<(u64, u8)> {
+        let other = KINDS.into_iter().find(|other| *other != kind)?;
+        let (at, found) = (order..=MAX_ORDER).rev().find_map(|found| {
+            let number = self.free[other as usize][usize::from(found)].first_from(0)?;
+            Some((number << found, found))
+        })?;
+        if found >= BLOCK_ORDER / 2 || kind == Kind::Unmovable {
+            let end = (at + (1 << found)).next_multiple_of(BLOCK_PAGES);
+            for block in at / BLOCK_PAGES..end / BLOCK_PAGES {
+                self.claim(block, kind);
+            }
+        }
+        Some((at, found))
+    }
+
+    /// Makes a pageblock `kind`'s, and its free blocks with it.
+    fn claim(&mut self, block: u64, kind: Kind) {
+        let (from, to) = (block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES);
+        let old = self.blocks[block as usize].kind as usize;
+        for order in 0..NR_ORDERS {
+            // A block of the highest order is filed under its first pageblock.
+            let mut at = self.free[old][order].first_from(from.div_ceil(1 << order));
+            while let Some(number) = at.filter(|number| number << order < to) {
+                self.free[old][order].remove(number);
+                self.free[kind as usize][order].insert(number);
+                at = self.free[old][order].first_from(number + 1);
+            }
+        }
+        self.blocks[block as usize].kind = kind;
+    }
+
+    /// Of the block of order `found` at `at`, all but the first `2^order` frames are free again.
+    fn give_back_upper(&mut self, at: u64, found: u8, order: u8) {
+        for half in (order..found).rev() {
+            self.put(at + (1 << half), half);
+        }
+    }
+
+    fn count_free(&mut self, at: u64, order: u8, by: i32) {
+        let blocks = (1_u64 << order).div_ceil(BLOCK_PAGES);
+        let each = by / blocks as i32;
+        let first = at / BLOCK_PAGES;
+        for block in first..first + blocks {
+            let free = &mut self.blocks[block as usize].free;
+            *free = (i32::from(*free) + each) as u16;
+        }
+    }
+
+    /// Whether lists, counts and owners agree, and no two free buddies lie apart.
+    pub(super) fn check(&self, owner: impl Fn(Pfn) -> Owner) -> Result<(), String> {
+        let name = self.name;
+        let mut is_free = vec![false; self.pages as usize];
+        for order in 0..NR_ORDERS {
+            let mut nr = 0;
+            for kind in KINDS {
+                let list = &self.free[kind as usize][order];
+                let mut at = list.first_from(0);
+                while let Some(number) = at {
+                    nr += 1;
+                    let first = number << order;
+                    if self.list_of(first) != kind as usize {
+                        return Err(format!("{name}: {first} is in another kind's list"));
+                    }
+                    let buddy = first ^ (1 << order);
+                    if order + 1 < NR_ORDERS
+                        && buddy < self.pages
+                        && self.is_free_block(buddy, order as u8)
+                    {
+                        return Err(format!(
+                            "{name}: {first} and its buddy are both free at order {order}"
+                        ));
+                    }
+                    for frame in first..first + (1 << order) {
+                        if std::mem::replace(&mut is_free[frame as usize], true) {
+                            return Err(format!("{name}: {frame} is in two free blocks"));
+                        }
+                    }
+                    at = list.first_from(number + 1);
+                }
+            }
+            if nr != self.nr_free[order] {
+                return Err(format!(
+                    "{name}: {nr} blocks of order {order}, {} counted",
+                    self.nr_free[order]
+                ));
+            }
+        }
+        for (block, facts) in self.blocks.iter().enumerate() {
+            let frames = block as u64 * BLOCK_PAGES..(block as u64 + 1) * BLOCK_PAGES;
+            let (mut free, mut movable) = (0, 0);
+            for frame in frames {
+                let owner = owner(self.start + frame);
+                if (owner == Owner::Free) != is_free[frame as usize] {
+                    return Err(format!(
+                        "{name}: {frame} is {owner:?}, which its list denies"
+                    ));
+                }
+                free += u16::from(owner == Owner::Free);
+                movable += u16::from(matches!(owner, Owner::Page(_)));
+            }
+            if (free, movable) != (facts.free, facts.movable) {
+                return Err(format!(
+                    "{name}: pageblock {block} has {free} free and {movable} movable, not {facts:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! *HMSDK v2.0 Performance Results* and *DAMON based tiered memory management for CXL memory* (both
+//! 2024): all cells of both tables.
+
+use serde::Serialize;
+
+use super::{Comparison, Role};
+use crate::experiment::tiering::{Distribution, Outcome, Placement, Setting, rates, run};
+
+/// The two publications, which name the tiered configuration differently.
+const SOURCES: [(&str, &str, &str); 2] = [
+    (
+        "HMSDK v2.0",
+        "HMSDK 2.0",
+        include_str!("../../published/hmsdk_v2_redis_ycsb.csv"),
+    ),
+    (
+        "DAMON tiered v4",
+        "DAMON tiered",
+        include_str!("../../published/damon_tiered_v4_redis_ycsb.csv"),
+    ),
+];
+
+/// Sizes of the cold block, in GB as published.
+pub const COLD_GIB: [u64; 7] = [440, 450, 460, 470, 480, 490, 500];
+
+/// A cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Run {
+    /// Which records are read.
+    pub distribution: Distribution,
+    /// Where memory goes.
+    pub placement: Placement,
+    /// The cold block.
+    pub cold_gib: u64,
+}
+
+/// All cells that follow from placement, the longest first.
+pub fn runs() -> Vec<Run> {
+    let mut runs = Vec::new();
+    for placement in [Placement::Tiered, Placement::Default] {
+        for distribution in [Distribution::Zipfian, Distribution::Latest] {
+            runs.extend(COLD_GIB.map(|cold_gib| Run {
+                distribution,
+                placement,
+                cold_gib,
+            }));
+        }
+    }
+    runs
+}
+
+impl Run {
+    /// What it is about, in a few words.
+    pub fn title(&self) -> String {
+        let how = match self.placement {
+            Placement::Default => "default",
+            Placement::Tiered => "tiered",
+        };
+        format!(
+            "redis, {}, {how}, {} GB cold",
+            name(self.distribution),
+            self.cold_gib
+        )
+    }
+
+    /// Makes it. Takes some seconds and 2 GiB of memory.
+    pub fn make(&self) -> Outcome {
+        let setting = Setting::published(self.cold_gib);
+        run(
+            &setting,
+            self.placement,
+            &rates(&setting, self.distribution),
+        )
+    }
+}
+
+const fn name(distribution: Distribution) -> &'static str {
+    match distribution {
+        Distribution::Zipfian => "zipfian",
+        Distribution::Latest => "latest",
+    }
+}
+
+/// What runs came to, beside what each publication says.
+pub fn comparisons(runs: &[(Run, Outcome)]) -> Vec<Comparison> {
+    let mut all = Vec::new();
+    for source in &SOURCES {
+        for (run, outcome) in runs {
+            all.extend(of_run(source, run, outcome));
+        }
+    }
+    all
+}
+
+fn of_run(
+    (source, tiered, csv): &(&'static str, &str, &str),
+    run: &Run,
+    outcome: &Outcome,
+) -> [Comparison; 2] {
+    let configuration = match run.placement {
+        Placement::Default => "default",
+        Placement::Tiered => tiered,
+    };
+    let column = format!("cold_{}G", run.cold_gib);
+    let cell = |metric, configuration, column: &str| {
+        published(csv, [name(run.distribution), metric, configuration], column)
+    };
+    // Everything on CXL memory costs what it was found to cost.
+    let all_slow = cell("normalized_time", "CXL-only", "cold_0G").unwrap_or(1.0);
+    let comparison = |metric: &str, unit, simulated, published, role| Comparison {
+        experiment: source,
+        configuration: format!(
+            "{} {configuration} {} GB",
+            name(run.distribution),
+            run.cold_gib
+        ),
+        metric: metric.into(),
+        unit,
+        simulated,
+        published,
+        role,
+    };
+    let is_first = run.placement == Placement::Default && run.cold_gib == COLD_GIB[0];
+    [
+        comparison(
+            "time",
+            "of DRAM-only",
+            1.0 + (all_slow - 1.0) * outcome.slow_share,
+            cell("normalized_time", configuration, &column),
+            Role::Predicted,
+        ),
+        comparison(
+            "CXL use",
+            "GB",
+            outcome.slow_gib,
+            cell("cxl_gb", configuration, &column),
+            // What the system itself needs was found by it.
+            if is_first {
+                Role::Calibrated
+            } else {
+                Role::Predicted
+            },
+        ),
+    ]
+}
+
+/// A cell of a table whose first three columns name its rows.
+fn published(csv: &str, row: [&str; 3], column: &str) -> Option<f64> {
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let at = lines.next()?.iter().position(|name| *name == column)?;
+    lines
+        .find(|fields| fields.starts_with(&row))?
+        .get(at)?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_cells_are_found() {
+        let cell = |row, column| published(SOURCES[0].2, row, column);
+        assert_eq!(
+            cell(["zipfian", "normalized_time", "HMSDK 2.0"], "cold_450G"),
+            Some(1.04)
+        );
+        assert_eq!(
+            cell(["latest", "cxl_gb", "default"], "cold_500G"),
+            Some(50.6)
+        );
+        assert_eq!(cell(["latest", "cxl_gb", "default"], "cold_0G"), None);
+        for (_, tiered, csv) in SOURCES {
+            assert!(published(csv, ["zipfian", "normalized_time", tiered], "cold_440G").is_some());
+        }
+    }
+}

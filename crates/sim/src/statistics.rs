@@ -1,0 +1,65 @@
+//! Many values in short.
+
+use serde::Serialize;
+
+/// Shares, in percent, at which published tables give percentiles.
+pub const PERCENTS: [u32; 11] = [5, 10, 25, 30, 40, 50, 60, 75, 80, 90, 95];
+
+/// Some values in short, in their own unit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Distribution {
+    /// How many.
+    pub count: u64,
+    /// Least.
+    pub min: f64,
+    /// Greatest.
+    pub max: f64,
+    /// Mean.
+    pub mean: f64,
+    /// Standard deviation.
+    pub stddev: f64,
+    /// What that many percent of the values do not exceed; as [`PERCENTS`].
+    pub percentiles: Vec<(u32, f64)>,
+}
+
+impl Distribution {
+    /// Of `values`, in any order. Of none: all zero.
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
+            return Self::default();
+        };
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
+        let at = |percent: u32| {
+            let rank = (f64::from(percent) / 100.0 * count).ceil() as usize;
+            values[rank.clamp(1, values.len()) - 1]
+        };
+        Self {
+            count: values.len() as u64,
+            min,
+            max,
+            mean,
+            stddev: variance.sqrt(),
+            percentiles: PERCENTS.into_iter().map(|p| (p, at(p))).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values() {
+        let distribution = Distribution::of((1..=100).rev().map(f64::from).collect());
+        assert_eq!(
+            (distribution.min, distribution.max, distribution.mean),
+            (1.0, 100.0, 50.5)
+        );
+        let mut pairs = distribution.percentiles.iter();
+        assert!(pairs.all(|(p, v)| (f64::from(*p) - *v).abs() < 1e-9));
+        assert_eq!(Distribution::of(Vec::new()).count, 0);
+    }
+}

@@ -1,0 +1,59 @@
+//! The published tiering experiments in small.
+
+use isotherm_engine::Nanos;
+use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting, rates, run};
+
+/// A hundredth: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3.
+fn small(cold_gib: u64) -> Setting {
+    Setting {
+        fast_gib: 6,
+        slow_gib: 2,
+        system_gib: 1,
+        cold_gib,
+        anon_mib: 538,
+        file_mib: 330,
+        records: 300_000,
+        reads_per_s: 83_333.0,
+        fill: Nanos::from_millis(60_000),
+        load: Nanos::from_millis(60_000),
+        run: Nanos::from_millis(600_000),
+        seed: 1,
+    }
+}
+
+#[test]
+fn with_room_everything_is_fast() {
+    let setting = small(2);
+    let rates = rates(&setting, Distribution::Zipfian);
+    let outcome = run(&setting, Placement::Default, &rates);
+    assert!(
+        outcome.slow_share.abs() < 1e-9 && outcome.slow_gib.abs() < 1e-9,
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn without_room_what_comes_last_is_slow_and_stays() {
+    let setting = small(5);
+    for distribution in [Distribution::Zipfian, Distribution::Latest] {
+        let rates = rates(&setting, distribution);
+        let outcome = run(&setting, Placement::Default, &rates);
+        assert!((outcome.slow_gib - 0.525).abs() < 0.02, "{outcome:?}");
+        assert!((outcome.slow_share - 1.0).abs() < 1e-6, "{outcome:?}");
+    }
+}
+
+#[test]
+fn migration_brings_what_is_read_to_the_fast_node() {
+    // Redis is there before anything is old enough to make room for it.
+    let setting = Setting {
+        fill: Nanos::from_millis(10_000),
+        load: Nanos::from_millis(10_000),
+        ..small(5)
+    };
+    let rates = rates(&setting, Distribution::Zipfian);
+    let outcome = run(&setting, Placement::Tiered, &rates);
+    assert!(outcome.slow_share < 0.3, "{outcome:?}");
+    assert!(outcome.demoted > 0 && outcome.promoted > 0, "{outcome:?}");
+    assert_eq!(outcome, run(&setting, Placement::Tiered, &rates));
+}
