@@ -13,9 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_record::report::render::csv_line;
-use isotherm_sim::experiment::compaction::Outcome;
-use isotherm_sim::paper::Comparison;
-use isotherm_sim::paper::compaction::{RUNS, Run, comparisons};
+use isotherm_sim::paper::{Comparison, compaction, tiering};
 
 /// Simulate published experiments at their published size, beside the published numbers.
 ///
@@ -23,13 +21,14 @@ use isotherm_sim::paper::compaction::{RUNS, Run, comparisons};
 /// out: that is called calibrated, all else predicted.
 #[derive(clap::Args)]
 #[command(after_help = "\
-compaction: Nitin Gupta, Proactive Compaction for the Linux kernel (2020): 1 TiB, 80 CPUs. Half a
-minute, up to 6 GiB of memory.
+compaction: Nitin Gupta, Proactive Compaction for the Linux kernel (2020): 1 TiB, 80 CPUs.
+tiering: HMSDK v2.0 Performance Results, and DAMON based tiered memory management for CXL memory (both
+2024): redis on 512 GB of DRAM and 96 GB of CXL memory.
 
 Examples:
-  isotherm paper compaction
+  isotherm paper all
   isotherm paper compaction -o paper       also writes CSV and a page with the figures into paper/
-  isotherm paper compaction --json")]
+  isotherm paper tiering --json")]
 pub(crate) struct Args {
     /// Which one.
     #[arg(value_enum)]
@@ -50,51 +49,104 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Paper {
+    /// How long huge pages take on a fragmented machine.
     Compaction,
+    /// What redis loses on CXL memory, and what migration wins back.
+    Tiering,
+    /// All of them.
+    All,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Paper::Compaction = args.paper;
     if let Some(folder) = &args.output {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    let runs = simulate(args);
-    let comparisons = comparisons(&runs);
-    if let Some(folder) = &args.output {
-        write(folder, "compaction.csv", &csv(&comparisons)?)?;
-        write(
-            folder,
-            "compaction.html",
-            page::compaction(&runs, &comparisons).as_bytes(),
+    let mut all = Vec::new();
+    if matches!(args.paper, Paper::Compaction | Paper::All) {
+        let runs = compaction_runs(args);
+        let comparisons = compaction::comparisons(&runs);
+        keep(
+            args,
+            "compaction",
+            &comparisons,
+            &page::compaction(&runs, &comparisons),
         )?;
+        all.extend(comparisons);
+    }
+    if matches!(args.paper, Paper::Tiering | Paper::All) {
+        let runs = simulate(
+            args,
+            &tiering::runs(),
+            tiering::Run::title,
+            tiering::Run::make,
+        );
+        let comparisons = tiering::comparisons(&runs);
+        keep(
+            args,
+            "tiering",
+            &comparisons,
+            &page::tiering(&runs, &comparisons),
+        )?;
+        all.extend(comparisons);
     }
     let mut out = std::io::stdout().lock();
     let text = if args.json {
-        serde_json::to_string_pretty(&comparisons)? + "\n"
+        serde_json::to_string_pretty(&all)? + "\n"
     } else {
-        table(&comparisons)
+        table(&all)
     };
     out.write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes all runs, some at a time, and keeps their order.
-fn simulate(args: &Args) -> Vec<(Run, Outcome)> {
-    let bar = progress_bar(args.quiet);
+/// People look for the drivers together.
+fn compaction_runs(
+    args: &Args,
+) -> Vec<(
+    compaction::Run,
+    isotherm_sim::experiment::compaction::Outcome,
+)> {
+    let title = |run: &compaction::Run| run.title();
+    let mut runs = simulate(args, &compaction::RUNS, title, |run| run.make());
+    runs.sort_by_key(|(run, _)| match run {
+        compaction::Run::Driver(p) => (0, *p),
+        compaction::Run::Java(p) => (1, *p),
+        compaction::Run::Unmovable(p) => (2, *p),
+    });
+    runs
+}
+
+/// Writes what is to be kept of a paper.
+fn keep(args: &Args, name: &str, comparisons: &[Comparison], page: &str) -> anyhow::Result<()> {
+    if let Some(folder) = &args.output {
+        write(folder, &format!("{name}.csv"), &csv(comparisons)?)?;
+        write(folder, &format!("{name}.html"), page.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Makes runs, some at a time, in their order; the outcomes stand in the same order.
+fn simulate<R: Copy + Sync, O: Send>(
+    args: &Args,
+    runs: &[R],
+    title: impl Fn(&R) -> String + Sync,
+    make: impl Fn(&R) -> O + Sync,
+) -> Vec<(R, O)> {
+    let bar = progress_bar(args.quiet, runs.len());
     let next = AtomicUsize::new(0);
-    let made: Mutex<Vec<(usize, Outcome)>> = Mutex::new(Vec::new());
+    let made: Mutex<Vec<(usize, O)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
             scope.spawn(|| {
-                while let Some((at, run)) = {
+                loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    RUNS.get(at).map(|run| (at, *run))
-                } {
-                    bar.set_message(run.title());
-                    let outcome = run.make();
+                    let Some(run) = runs.get(at) else { break };
+                    bar.set_message(title(run));
+                    let outcome = make(run);
                     bar.inc(1);
-                    let mut made = made.lock().expect("no run panics with it");
-                    made.push((at, outcome));
+                    made.lock()
+                        .expect("no run panics with it")
+                        .push((at, outcome));
                 }
             });
         }
@@ -102,23 +154,17 @@ fn simulate(args: &Args) -> Vec<(Run, Outcome)> {
     bar.finish_and_clear();
     let mut made = made.into_inner().expect("all runs have ended");
     made.sort_by_key(|(at, _)| *at);
-    let runs = made.into_iter().map(|(at, outcome)| (RUNS[at], outcome));
-    let mut runs: Vec<(Run, Outcome)> = runs.collect();
-    // The longest ran first; people look for the drivers together.
-    runs.sort_by_key(|(run, _)| match run {
-        Run::Driver(p) => (0, *p),
-        Run::Java(p) => (1, *p),
-        Run::Unmovable(p) => (2, *p),
-    });
-    runs
+    made.into_iter()
+        .map(|(at, outcome)| (runs[at], outcome))
+        .collect()
 }
 
-fn progress_bar(quiet: bool) -> ProgressBar {
+fn progress_bar(quiet: bool, nr: usize) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {eta}  {msg}");
-    ProgressBar::new(RUNS.len() as u64).with_style(style.expect("a template of ours"))
+    ProgressBar::new(nr as u64).with_style(style.expect("a template of ours"))
 }
 
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {

@@ -1,6 +1,8 @@
 //! *HMSDK v2.0 Performance Results* and *DAMON based tiered memory management for CXL memory* (both
 //! 2024): all cells of both tables.
 
+use std::sync::{Arc, OnceLock};
+
 use serde::Serialize;
 
 use super::{Comparison, Role};

@@ -1,14 +1,15 @@
-//! The compaction paper's runs as a page: its figures, and the numbers beside the published ones.
+//! Papers' runs as pages: their figures, and the numbers beside the published ones.
 
 use isotherm_record::report::render::page::{END, begin, figure, table};
 use isotherm_sim::experiment::compaction::Outcome;
-use isotherm_sim::paper::Comparison;
+use isotherm_sim::experiment::tiering::{self, Distribution, Placement};
 use isotherm_sim::paper::compaction::Run;
+use isotherm_sim::paper::{Comparison, tiering as tiering_paper};
 
 use super::figure::{Axis, Plot, Series};
 use super::{HEAD, fields};
 
-/// The page.
+/// The compaction paper's.
 pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) -> String {
     let mut html = begin(
         "Proactive compaction, simulated",
@@ -64,4 +65,46 @@ fn scores(run: Run, outcome: &Outcome) -> String {
     };
     let nodes: Vec<Series> = outcome.threads.iter().map(|t| of_node(t.node)).collect();
     figure(&plot.title, "", &plot.draw(&nodes))
+}
+
+/// The tiering publications': the share of redis' accesses that is slow, by the size of the cold block.
+pub(super) fn tiering(
+    runs: &[(tiering_paper::Run, tiering::Outcome)],
+    comparisons: &[Comparison],
+) -> String {
+    let mut html = begin(
+        "Tiered memory, simulated",
+        "redis with YCSB on 512 GB of DRAM and 96 GB of CXL memory (HMSDK v2.0 Performance Results; DAMON \
+         based tiered memory management for CXL memory, RFC v4), at their size. Predicted from DRAM-only \
+         and CXL-only alone; the system's own memory from one cell's CXL use.",
+    );
+    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
+    html += &table("Beside the published numbers", "", &HEAD, &rows);
+    let of = |distribution, placement, name: &str| Series {
+        name: name.into(),
+        points: runs
+            .iter()
+            .filter(|(run, _)| run.distribution == distribution && run.placement == placement)
+            .map(|(run, outcome)| (run.cold_gib as f64, 100.0 * outcome.slow_share))
+            .collect(),
+        is_line: true,
+    };
+    let plot = Plot {
+        title: "Accesses to CXL memory".into(),
+        note: "Percent of redis' accesses, by the size of the cold block.".into(),
+        x: Axis::linear("GB cold"),
+        y: Axis::linear("percent"),
+    };
+    let series = [
+        of(
+            Distribution::Zipfian,
+            Placement::Default,
+            "zipfian, default",
+        ),
+        of(Distribution::Zipfian, Placement::Tiered, "zipfian, tiered"),
+        of(Distribution::Latest, Placement::Default, "latest, default"),
+        of(Distribution::Latest, Placement::Tiered, "latest, tiered"),
+    ];
+    html += &figure(&plot.title, "", &plot.draw(&series));
+    html + END
 }
