@@ -40,6 +40,7 @@ enum Command {
     Exercise(cmd::exercise::Args),
     Eval(cmd::eval::Args),
     Paper(cmd::paper::Args),
+    ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
     /// Print a shell completion script.
     #[command(
         after_help = "Example:\n  isotherm completions bash > /etc/bash_completion.d/isotherm"
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Exercise(args) => cmd::exercise::run(args),
         Command::Eval(args) => cmd::eval::run(&args),
         Command::Paper(args) => cmd::paper::run(&args),
+        Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(
                 shell,

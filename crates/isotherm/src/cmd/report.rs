@@ -5,6 +5,7 @@
 
 mod output;
 mod parse;
+pub(crate) mod reclaim_curve;
 mod source;
 
 use std::io::Write;
@@ -63,6 +64,12 @@ impl CommonArgs {
     fn open(&self) -> anyhow::Result<Source> {
         self.output.format()?;
         Source::open(self.file.as_deref())
+    }
+
+    /// The same, with every single page.
+    fn open_pages(&self) -> anyhow::Result<Source> {
+        self.output.format()?;
+        Source::open_pages(self.file.as_deref())
     }
 
     fn scope(&self) -> Scope {

@@ -17,8 +17,18 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens `file`, `-` for standard input, or else the newest record here.
+    /// Opens `file`, `-` for standard input, or else the newest record here. Page scans are replayed
+    /// as regions.
     pub(super) fn open(file: Option<&Path>) -> anyhow::Result<Self> {
+        let source = Self::open_pages(file)?;
+        Ok(Self {
+            reader: source.reader.replay_pages(),
+            ..source
+        })
+    }
+
+    /// The same, but page scans are left as they are.
+    pub(super) fn open_pages(file: Option<&Path>) -> anyhow::Result<Self> {
         let path = match file {
             Some(path) => path.to_path_buf(),
             None => newest_here()?,
@@ -39,10 +49,7 @@ impl Source {
         };
         let reader =
             Reader::open(watched).with_context(|| format!("cannot read {name} as a record"))?;
-        Ok(Self {
-            name,
-            reader: reader.replay_pages(),
-        })
+        Ok(Self { name, reader })
     }
 
     /// What the record says of itself.

@@ -12,6 +12,7 @@ mod heatmap_svg;
 mod idle;
 pub mod page;
 mod plot;
+mod reclaim_curve;
 mod table;
 pub mod units;
 mod wss;
