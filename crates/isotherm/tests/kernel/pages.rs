@@ -113,3 +113,54 @@ fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
         "{last:?} with madvise"
     );
 }
+
+#[test]
+fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
+    let test = "a_reclaim_curve_says_what_idles_and_what_comes_back";
+    let Some(_turn) = shared(test) else { return };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let workload = Workload::start(&static_workload(256, 16), &[]);
+    let flags = ["--pages", "--duration", "8s"];
+    record_pid(workload.pid(), &path, &flags).finish().success();
+    let hot: u64 = workload.hot().iter().map(|range| range.len()).sum();
+    let curve = |flags: &[&str]| {
+        let file = path.to_str().expect("a path of ours");
+        run(isotherm(["reclaim-curve", file, "--max-slowdown", "1%"]).args(flags))
+    };
+    let json: serde_json::Value =
+        serde_json::from_str(&curve(&["--format", "json"]).success().stdout).expect("JSON");
+    let number = |key: &str| json[key].as_f64().expect("a number");
+    let cold = number("resident_mean_bytes") - hot as f64;
+    let points = json["points"].as_array().expect("points");
+    // After a second of idleness all is gone but the hot part, which never comes to it.
+    let second = points
+        .iter()
+        .find(|point| point["threshold_ns"].as_f64() >= Some(1e9));
+    let second = second.expect("idle for a second");
+    let seconds = number("duration_ns") / 1e9;
+    let expected = cold * (seconds - second["threshold_ns"].as_f64().expect("ns") / 1e9) / seconds;
+    let saved = second["saved_mean_bytes"].as_f64().expect("bytes");
+    assert!(
+        (saved / expected - 1.0).abs() < 0.2,
+        "{saved} of {expected}: {json}"
+    );
+    assert!(json["chosen"]["slowdown"].as_f64() <= Some(0.01), "{json}");
+    let text = curve(&[]).success().stdout;
+    assert!(text.contains("At most 1 % slower: reclaim after"), "{text}");
+
+    let regions = directory.path().join("regions");
+    let flags = ["--duration", "2s"];
+    record_pid(workload.pid(), &regions, &flags)
+        .finish()
+        .success();
+    let refused = run(&mut isotherm([
+        "reclaim-curve".as_ref(),
+        regions.as_os_str(),
+    ]));
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(
+        refused.stderr.contains("isotherm record --pages"),
+        "{refused:?}"
+    );
+}
