@@ -143,7 +143,7 @@ impl ReclaimCurveReport {
     }
 
     fn choice(&self, style: &Style) -> Option<String> {
-        let limit = format!("{} %", 100.0 * self.max_slowdown?);
+        let limit = units::percent(self.max_slowdown? as f32);
         Some(match &self.chosen {
             Some(point) => {
                 let [threshold, saved, share, refaults, slowdown] = fields(point, style);
