@@ -254,6 +254,38 @@ fn the_guard_stops_schemes_that_hurt() {
 }
 
 #[test]
+fn the_guard_believes_the_targets_own_progress() {
+    const TEST: &str = "the_guard_believes_the_targets_own_progress";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let workload = Workload::start(&static_workload(128, 16), &[]);
+    let directory = scratch();
+    let counter = directory.path().join("counter");
+    std::fs::write(&counter, "0 0").expect("a folder of ours");
+    // A thousand a second until it is known what is normal, then a hundred.
+    let counter = counter.display();
+    let tell = format!(
+        "read calls total < {counter}; calls=$((calls + 1)); \
+         [ $calls -le 13 ] && total=$((total + 1000)) || total=$((total + 100)); \
+         echo $calls $total > {counter}; echo $total"
+    );
+    let flags = [
+        "--scheme",
+        "4K max 0 0 1s max pageout",
+        "--max-slowdown",
+        "10%",
+        "--progress-cmd",
+        &tell,
+        "--duration",
+        "22s",
+    ];
+    let summary = act(&workload.pid().to_string(), &flags);
+    assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
+}
+
+#[test]
 fn a_target_that_ends_during_an_action_ends_the_run() {
     const TEST: &str = "a_target_that_ends_during_an_action_ends_the_run";
     let Some(_turn) = alone(TEST) else { return };
