@@ -133,7 +133,7 @@ fn settle(context: &Context) -> Settle {
     if context.quick { SETTLE_QUICK } else { SETTLE }
 }
 
-fn config_path(context: &Context, workload: &str) -> PathBuf {
+pub(super) fn config_path(context: &Context, workload: &str) -> PathBuf {
     context.root.join(format!("workloads/{workload}.cfg"))
 }
 

@@ -16,6 +16,7 @@ mod report_vs_damo;
 mod stats;
 mod subject;
 mod table;
+mod toggle;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ use table::Table;
 Benches:
   accuracy         each monitoring mode against workloads of known truth, and redis
   overhead         redis' throughput with and without recording
+  toggle           speed lost by recording, second by second in the same run
   report_vs_damo   time and memory of reports, ours and damo's, on the same record
   engine           the engine's own criterion benches
 
@@ -138,9 +140,10 @@ impl Context {
 }
 
 type Bench = fn(&Context) -> anyhow::Result<Outcome>;
-const BENCHES: [(&str, Bench); 4] = [
+const BENCHES: [(&str, Bench); 5] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
+    ("toggle", toggle::run),
     ("report_vs_damo", report_vs_damo::run),
     ("engine", engine::run),
 ];

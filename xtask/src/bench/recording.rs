@@ -68,6 +68,10 @@ impl Recording {
         })
     }
 
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
         self.child.check_running()
     }

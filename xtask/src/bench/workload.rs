@@ -94,6 +94,19 @@ impl Workload {
         Ok(after - before)
     }
 
+    /// Accesses per second between each two of `moments`, all of which have passed by a second.
+    pub(super) fn rates(&self, moments: &[Nanos]) -> anyhow::Result<Vec<f64>> {
+        let points = self.points();
+        let pairs = moments.iter().zip(moments.iter().skip(1));
+        let rate = |(&from, &to): (&Nanos, &Nanos)| {
+            let operations = at(&points, to)? - at(&points, from)?;
+            Some(operations / to.since(from).as_secs_f64())
+        };
+        pairs
+            .map(|pair| rate(pair).context("the workload did not tell its progress"))
+            .collect()
+    }
+
     /// What is known so far.
     pub(super) fn episodes(&self) -> anyhow::Result<Vec<Episode>> {
         let file = std::fs::File::open(&self.truth).context("the workload wrote no truth")?;

@@ -1,0 +1,127 @@
+//! What watching costs a program, to a fraction of a percent: the recorder is stopped and continued
+//! every second, so that each second with it stands between two without.
+//!
+//! Runs that are compared with each other differ by more than watching costs (other guests, where memory
+//! happens to lie); neighbouring seconds of the same run much less. A recorder that was stopped has time
+//! to make up for when it goes on, so its cost here is, if anything, too high.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use isotherm_engine::Nanos;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+use serde_json::json;
+
+use super::recording::Recording;
+use super::table::Table;
+use super::workload::Workload;
+use super::{Context, Outcome, accuracy};
+
+const MODES: [&str; 1] = ["default="];
+const WORKLOADS: [&str; 3] = ["static_1g", "scattered_4g", "zigzag"];
+/// Until the recorder knows the program.
+const LEARN: Duration = Duration::from_secs(10);
+const TURN: Duration = Duration::from_millis(1_000);
+
+#[derive(Serialize)]
+struct Loss {
+    workload: String,
+    mode: String,
+    /// Pairs of seconds.
+    pairs: usize,
+    mean_percent: f64,
+    /// Standard error of the mean.
+    error_percent: f64,
+}
+
+pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+    let modes = accuracy::modes(context, &MODES)?;
+    let mut table = Table::new(
+        "speed lost in seconds with the recorder, against those before and after it",
+        &["workload", "recording", "pairs", "loss %", "standard error"],
+    );
+    let mut losses = Vec::new();
+    for workload in WORKLOADS {
+        if !context.only.is_empty() && !context.only.iter().any(|only| only == workload) {
+            continue;
+        }
+        for mode in &modes {
+            let percents = measure(context, workload, mode)?;
+            let (mean, error) = mean_and_error(&percents);
+            table.row(vec![
+                workload.into(),
+                mode.name.clone(),
+                percents.len().to_string(),
+                format!("{mean:.2}"),
+                format!("{error:.2}"),
+            ]);
+            losses.push(Loss {
+                workload: workload.into(),
+                mode: mode.name.clone(),
+                pairs: percents.len(),
+                mean_percent: mean,
+                error_percent: error,
+            });
+        }
+    }
+    Ok(Outcome::Done {
+        tables: vec![table],
+        data: json!(losses),
+    })
+}
+
+/// The loss of every second with the recorder.
+fn measure(context: &Context, name: &str, mode: &super::Mode) -> anyhow::Result<Vec<f64>> {
+    let mut workload = Workload::start(context, &accuracy::config_path(context, name))?;
+    let turns = (context.duration.as_secs() * u64::from(context.repeats)).max(4) as usize;
+    let time = LEARN + TURN * (turns as u32 + 2);
+    let mut recording = Recording::start(context, mode, workload.pid(), time)?;
+    context.sleep(LEARN)?;
+    let mut moments = vec![now()?];
+    for turn in 0..turns {
+        recording.check_running()?;
+        let signal = if turn % 2 == 0 {
+            Signal::SIGSTOP
+        } else {
+            Signal::SIGCONT
+        };
+        kill(Pid::from_raw(recording.id() as i32), signal)?;
+        context.sleep(TURN)?;
+        moments.push(now()?);
+    }
+    kill(Pid::from_raw(recording.id() as i32), Signal::SIGCONT)?;
+    recording.finish(context)?;
+    workload.check_running()?;
+    let rates = workload.rates(&moments)?;
+    let with = (1..rates.len().saturating_sub(1)).step_by(2);
+    Ok(with
+        .map(|at| {
+            let without = f64::midpoint(rates[at - 1], rates[at + 1]);
+            100.0 * (1.0 - rates[at] / without)
+        })
+        .collect())
+}
+
+/// By the clock that the workload tells its progress by.
+fn now() -> anyhow::Result<Nanos> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.into())
+}
+
+fn mean_and_error(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    (mean, (variance / n).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_shrinks_with_the_number_of_pairs() {
+        let (mean, error) = mean_and_error(&[1.0, 3.0, 1.0, 3.0]);
+        assert!((mean - 2.0).abs() < 1e-9 && (error - (4.0_f64 / 3.0 / 4.0).sqrt()).abs() < 1e-9);
+    }
+}
