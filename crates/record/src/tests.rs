@@ -8,14 +8,15 @@ mod pages;
 
 use std::io::{self, Cursor, Write};
 
+use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts, ZoneFacts};
 use isotherm_engine::{AddressRange, Cost, Nanos, RegionSnapshot, Snapshot, TargetId};
 use proptest::prelude::*;
 
 use crate::reader::check_item;
 use crate::writer::MAX_ROWS_HELD;
 use crate::{
-    CostSample, Header, Item, Mapping, MappingChange, Reader, RecordError, TargetExit, TargetStart,
-    UsageSample, Writer,
+    CompactionSample, CostSample, FragmentationSample, Header, Item, Mapping, MappingChange,
+    Reader, RecordError, TargetExit, TargetStart, UsageSample, Writer,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -102,6 +103,27 @@ pub(crate) fn every_item() -> Vec<Item> {
             unknown: 3,
         }),
         Item::Snapshot(snapshot(0, 2, "[0,4)=9@3 [4,8)=?")),
+        Item::Fragmentation(FragmentationSample {
+            time,
+            attributes: CompactionAttributes::default(),
+            facts: NodeFacts {
+                zones: vec![ZoneFacts::default()],
+                ..NodeFacts::default()
+            },
+            status: CompactionStatus::default(),
+        }),
+        Item::Compaction(CompactionSample {
+            time,
+            node: 1,
+            score_before: 93.75,
+            score_after: 80.0,
+            ended: "at_low".into(),
+            took: Nanos(SECOND),
+            cpu: Nanos(SECOND / 2),
+            migrate_scanned: 8192,
+            free_scanned: 512,
+            isolated: 32,
+        }),
         Item::TargetExit(TargetExit {
             time,
             target,
