@@ -103,27 +103,8 @@ pub(crate) fn every_item() -> Vec<Item> {
             unknown: 3,
         }),
         Item::Snapshot(snapshot(0, 2, "[0,4)=9@3 [4,8)=?")),
-        Item::Fragmentation(FragmentationSample {
-            time,
-            attributes: CompactionAttributes::default(),
-            facts: NodeFacts {
-                zones: vec![ZoneFacts::default()],
-                ..NodeFacts::default()
-            },
-            status: CompactionStatus::default(),
-        }),
-        Item::Compaction(CompactionSample {
-            time,
-            node: 1,
-            score_before: 93.75,
-            score_after: 80.0,
-            ended: "at_low".into(),
-            took: Nanos(SECOND),
-            cpu: Nanos(SECOND / 2),
-            migrate_scanned: 8192,
-            free_scanned: 512,
-            isolated: 32,
-        }),
+        fragmentation(time),
+        compaction(time),
         Item::TargetExit(TargetExit {
             time,
             target,
@@ -136,6 +117,33 @@ pub(crate) fn every_item() -> Vec<Item> {
         },
         Item::Snapshot(snapshot(1, 3, "[0,4)=20@4")),
     ]
+}
+
+fn fragmentation(time: Nanos) -> Item {
+    Item::Fragmentation(FragmentationSample {
+        time,
+        attributes: CompactionAttributes::default(),
+        facts: NodeFacts {
+            zones: vec![ZoneFacts::default()],
+            ..NodeFacts::default()
+        },
+        status: CompactionStatus::default(),
+    })
+}
+
+fn compaction(time: Nanos) -> Item {
+    Item::Compaction(CompactionSample {
+        time,
+        node: 1,
+        score_before: 93.75,
+        score_after: 80.0,
+        ended: "at_low".into(),
+        took: Nanos(SECOND),
+        cpu: Nanos(SECOND / 2),
+        migrate_scanned: 8192,
+        free_scanned: 512,
+        isolated: 32,
+    })
 }
 
 pub(crate) fn write(header: &Header, items: &[Item]) -> Vec<u8> {

@@ -14,6 +14,7 @@ mod targets;
 
 pub(crate) use options::{CommandOutput, Improvement, MonitorArgs, TargetArgs};
 pub(crate) use session::{Session, Step};
+pub(crate) use signals::Signals;
 
 use isotherm_engine::{Cost, Intervals, Nanos};
 use isotherm_record::Item;
