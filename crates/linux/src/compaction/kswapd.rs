@@ -58,14 +58,12 @@ impl Kswapd {
     /// Whether it is active now, or was since the last time this was asked.
     pub fn is_active(&mut self) -> bool {
         let now = Instant::now();
-        match self.thread {
-            Some(pid) => self.is_thread_active(pid, now),
-            None => {
-                let scanned = pages_scanned();
-                let before = self.last.replace((now, scanned));
-                before.is_some_and(|(_, before)| scanned > before)
-            }
+        if let Some(pid) = self.thread {
+            return self.is_thread_active(pid, now);
         }
+        let scanned = pages_scanned();
+        let before = self.last.replace((now, scanned));
+        before.is_some_and(|(_, before)| scanned > before)
     }
 
     fn is_thread_active(&mut self, pid: u32, now: Instant) -> bool {

@@ -210,20 +210,11 @@ impl Event<'_> {
                 status,
                 high,
                 dry_run,
-            } => {
-                let what = match status.state {
-                    CompactionState::Idle => format!("nothing to do up to {}", score(*high)),
-                    CompactionState::Compacting if *dry_run => "would compact (dry run)".into(),
-                    CompactionState::Compacting => "compacts".into(),
-                    CompactionState::BackedOff(why) => backs_off(why).into(),
-                    CompactionState::Deferred { .. } => "put off".into(),
-                };
-                let points = status.score.map_or_else(|| "?".into(), score);
-                format!(
-                    "{:>8}  node {node}: score {points}: {what}",
-                    format_duration(*at)
-                )
-            }
+            } => format!(
+                "{:>8}  node {node}: {}",
+                format_duration(*at),
+                state(status, *high, *dry_run)
+            ),
             Self::Round { at, node, round } => {
                 format!(
                     "{:>8}  node {node}: {}",
@@ -253,6 +244,18 @@ impl Event<'_> {
             }
         }
     }
+}
+
+fn state(status: &CompactionStatus, high: f64, dry_run: bool) -> String {
+    let what = match status.state {
+        CompactionState::Idle => format!("nothing to do up to {}", score(high)),
+        CompactionState::Compacting if dry_run => "would compact (dry run)".into(),
+        CompactionState::Compacting => "compacts".into(),
+        CompactionState::BackedOff(why) => backs_off(why).into(),
+        CompactionState::Deferred { .. } => "put off".into(),
+    };
+    let points = status.score.map_or_else(|| "?".into(), score);
+    format!("score {points}: {what}")
 }
 
 fn sentence(round: &Round) -> String {
