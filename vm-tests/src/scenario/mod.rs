@@ -1,6 +1,7 @@
 //! What is checked on which kernel. Each scenario is a file here; [`all`] is the list.
 
 mod boot;
+mod compact;
 mod doctor;
 mod record;
 mod side_by_side;
@@ -53,6 +54,7 @@ pub fn all() -> Vec<Scenario> {
         boot::five_levels(),
         boot::two_nodes(),
         doctor::scenario(),
+        compact::scenario(),
         record::scattered(),
         record::five_levels(),
         record::node(),
