@@ -175,7 +175,7 @@ pub struct CompactionSample {
     pub score_before: f64,
     /// And after.
     pub score_after: f64,
-    /// Why it ended: `at_low`, `kswapd`, `contended`, `to_the_end` (nothing was left to compact) or
+    /// Why it ended: `at_low`, `kswapd`, `contended`, `to_the_end` (the kernel found nothing more to move) or
     /// `interrupted`.
     pub ended: String,
     /// Time that it took.

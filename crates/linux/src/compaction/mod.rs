@@ -24,7 +24,9 @@
 //! Limits: the kernel chooses the zones, in their order, and scans each from its beginning at every
 //! round. It works in its `MIGRATE_SYNC` mode, which waits for pages under writeback, where its own
 //! proactive compaction does not. Lock contention cannot be seen from here: zones are never
-//! `contended`. Free pages on per-CPU lists are in no count.
+//! `contended`. Free pages on per-CPU lists are in no count. Where just every fourth page is in use,
+//! always the first of four, the kernel may find no free page to move to and end at once: its scanner
+//! looks at every 32nd page only, until it finds one (`stride` in `isolate_freepages`; seen on 6.12).
 
 mod kswapd;
 mod parse;

@@ -26,7 +26,7 @@ pub(super) enum Ended {
     Kswapd,
     /// Others waited for a zone's lock.
     Contended,
-    /// The kernel found nothing more to compact.
+    /// The kernel found nothing more to move: its scanners have met.
     ToTheEnd,
     /// We were told to stop.
     Interrupted,

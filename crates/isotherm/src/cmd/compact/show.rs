@@ -263,7 +263,7 @@ fn sentence(round: &Round) -> String {
         Ended::AtLow => "down to the low threshold",
         Ended::Kswapd => "stopped for kswapd",
         Ended::Contended => "stopped, as others waited for a zone's lock",
-        Ended::ToTheEnd => "until nothing was left to compact",
+        Ended::ToTheEnd => "until the kernel found nothing more to move",
         Ended::Interrupted => "until interrupted",
     };
     let mut text = format!(
