@@ -99,8 +99,18 @@ fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
 fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(), VmError> {
     let text = String::from_utf8_lossy(output.bytes("daemon.jsonl")?).into_owned();
     let events = text.lines().map(|line| json(line.as_bytes()));
+    let events = events.collect::<Result<Vec<_>, _>>()?;
+    let end = events.last().unwrap_or(&Value::Null);
+    let (elapsed, own_cpu) = (number(end, "elapsed_ns")?, number(end, "own_cpu_ns")?);
+    report.say(format!(
+        "looking took {:.1} ms of CPU time in {:.1} s",
+        own_cpu / 1e6,
+        elapsed / 1e9
+    ));
+    ensure(own_cpu < elapsed / 4.0, || {
+        format!("the daemon does not sleep between looks: {end}")
+    })?;
     let rounds: Vec<Value> = events
-        .collect::<Result<Vec<_>, _>>()?
         .into_iter()
         .filter(|event| event["event"] == "round")
         .collect();

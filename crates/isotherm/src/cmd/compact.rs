@@ -198,6 +198,8 @@ impl Compact<'_> {
             // Nothing to look at cannot be, as a machine has a node; it would be no reason to spin.
             let next = next.unwrap_or(ends_at).min(ends_at);
             self.clock.sleep_until(next, &[self.signals.wakes()]);
+            // What the end of a round's process left there would end every sleep from now on.
+            self.signals.take_child_end();
         }
         let now = self.clock.now();
         self.say.event(&Event::End {

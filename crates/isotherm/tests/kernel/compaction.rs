@@ -205,6 +205,26 @@ fn a_round_lowers_the_score_and_changes_no_setting() {
 }
 
 #[test]
+fn a_daemon_sleeps_after_a_round() {
+    let test = "a_daemon_sleeps_after_a_round";
+    let Some(_turn) = alone(test) else { return };
+    let proactiveness = match proactiveness() {
+        Ok(proactiveness) => proactiveness,
+        Err(reason) => return skip(test, &reason),
+    };
+    let args = ["--daemon", "--duration", "2s", "--json"];
+    let mut command = isotherm(["compact", "--node", "0", "--proactiveness", &proactiveness]);
+    let done = run(command.args(args)).success();
+    let end: Value =
+        serde_json::from_str(done.stdout.lines().last().expect("an end")).expect("JSON");
+    eprintln!("{test}: {end}");
+    if end["rounds"]["count"] == 0 {
+        return skip(test, "there was no round");
+    }
+    assert!(end["own_cpu_ns"].as_u64() < Some(500_000_000), "{end}");
+}
+
+#[test]
 fn compacting_ends_with_us_however_we_end() {
     let test = "compacting_ends_with_us_however_we_end";
     let Some(_turn) = alone(test) else { return };
@@ -232,7 +252,10 @@ fn compacting_ends_with_us_however_we_end() {
         let started = std::time::Instant::now();
         compact.finish();
         until("the kernel to stop compacting", || {
-            (!Path::new("/proc").join(&child).exists()).then_some(())
+            let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            // An orphan may have to wait until it is reaped.
+            let state = stat.rsplit_once(") ").map_or("Z", |(_, rest)| rest);
+            state.starts_with(['Z', 'X']).then_some(())
         });
         let took = started.elapsed();
         eprintln!("{test}: {signal} stopped it within {took:?}");
