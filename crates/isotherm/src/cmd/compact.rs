@@ -13,7 +13,9 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::{CompactionAttributes, CompactionDecision, CompactionState};
+use isotherm_engine::compaction::{
+    CompactionAttributes, CompactionDecision, CompactionState, NodeFacts,
+};
 use isotherm_linux::clock::{self, Clock};
 use isotherm_linux::compaction::{Fragmentation, kernel_proactiveness};
 
@@ -21,7 +23,7 @@ use crate::recorder::Signals;
 use crate::units::{format_duration, parse_duration};
 
 use journal::Journal;
-use node::{Node, Round};
+use node::{Node, Round, Standing};
 use show::{Event, NodeReport, Report, Say};
 
 /// A check costs about a fifth of a millisecond.
@@ -251,20 +253,27 @@ impl Compact<'_> {
     }
 
     fn compact(&mut self, index: usize, zones: &[usize]) -> anyhow::Result<Round> {
-        let round = self.nodes[index].compact(zones, self.clock, &self.signals)?;
+        let (clock, journal) = (self.clock, &mut self.journal);
+        let mut written = Ok(());
+        let mut show = |standing: Standing, facts: &NodeFacts| {
+            if let Some(journal) = journal
+                && written.is_ok()
+            {
+                written = journal.sample(clock.now(), standing, facts);
+            }
+        };
+        let round = self.nodes[index].compact(zones, clock, &self.signals, &mut show)?;
+        written?;
         if let Some(journal) = &mut self.journal {
             journal.round(self.clock.now(), &self.nodes[index], &round)?;
         }
         Ok(round)
     }
 
-    fn sample(
-        &mut self,
-        index: usize,
-        facts: &isotherm_engine::compaction::NodeFacts,
-    ) -> anyhow::Result<()> {
+    fn sample(&mut self, index: usize, facts: &NodeFacts) -> anyhow::Result<()> {
+        let standing = self.nodes[index].standing();
         match &mut self.journal {
-            Some(journal) => journal.sample(self.clock.now(), &self.nodes[index], facts),
+            Some(journal) => journal.sample(self.clock.now(), standing, facts),
             None => Ok(()),
         }
     }

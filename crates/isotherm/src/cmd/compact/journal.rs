@@ -9,7 +9,7 @@ use isotherm_engine::compaction::{CompactionAttributes, NodeFacts};
 use isotherm_linux::host;
 use isotherm_record::{CompactionSample, FragmentationSample, Header, Item, Writer};
 
-use super::node::{Node, Round};
+use super::node::{Node, Round, Standing};
 
 /// Samples need 700 bytes or so: 60 MB in a day.
 const SAMPLE_INTERVAL: Nanos = Nanos::from_millis(1000);
@@ -64,12 +64,12 @@ impl Journal {
     pub(super) fn sample(
         &mut self,
         now: Nanos,
-        node: &Node,
+        controller: Standing,
         facts: &NodeFacts,
     ) -> anyhow::Result<()> {
         let due = |last: &Nanos| now.since(*last) + EARLY >= SAMPLE_INTERVAL;
         if self.sampled.get(&facts.node).is_none_or(due) {
-            self.write_sample(now, node, facts)?;
+            self.write_sample(now, controller, facts)?;
         }
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Journal {
             free_scanned: round.counters.free_scanned,
             isolated: round.counters.isolated,
         }))?;
-        self.write_sample(now, node, &round.after)
+        self.write_sample(now, node.standing(), &round.after)
     }
 
     /// Ends the record.
@@ -98,13 +98,18 @@ impl Journal {
         Ok(())
     }
 
-    fn write_sample(&mut self, now: Nanos, node: &Node, facts: &NodeFacts) -> anyhow::Result<()> {
+    fn write_sample(
+        &mut self,
+        now: Nanos,
+        controller: Standing,
+        facts: &NodeFacts,
+    ) -> anyhow::Result<()> {
         self.sampled.insert(facts.node, now);
         self.write(&Item::Fragmentation(FragmentationSample {
             time: now,
-            attributes: node.attributes(),
+            attributes: controller.attributes,
             facts: facts.clone(),
-            status: node.status(),
+            status: controller.status,
         }))
     }
 

@@ -88,6 +88,13 @@ impl std::iter::Sum for Totals {
     }
 }
 
+/// What is wanted of a controller, and how it stands.
+#[derive(Clone, Copy)]
+pub(super) struct Standing {
+    pub(super) attributes: CompactionAttributes,
+    pub(super) status: CompactionStatus,
+}
+
 /// One node.
 pub(super) struct Node {
     number: u32,
@@ -140,6 +147,14 @@ impl Node {
         self.trial.unwrap_or_else(|| self.controller.status())
     }
 
+    /// Both at once, for a record.
+    pub(super) fn standing(&self) -> Standing {
+        Standing {
+            attributes: self.attributes(),
+            status: self.status(),
+        }
+    }
+
     /// When to look again. While it is deferred it is looked at as well, for the record.
     pub(super) fn next_look(&self) -> Nanos {
         self.next_look
@@ -168,7 +183,7 @@ impl Node {
         decision
     }
 
-    /// Carries out a round.
+    /// Carries out a round; shows every look at the node in between.
     ///
     /// # Panics
     /// In a dry run.
@@ -177,8 +192,10 @@ impl Node {
         zones: &[usize],
         clock: Clock,
         signals: &Signals,
+        show: &mut dyn FnMut(Standing, &NodeFacts),
     ) -> Result<Round, CompactionError> {
-        let trigger = self.trigger.as_ref().expect("a dry run compacts nothing");
+        let trigger = self.trigger.as_ref();
+        let trigger = trigger.expect("a dry run compacts nothing");
         let counters = Counters::read();
         let score_before = self.controller.status().score.unwrap_or(0.0);
         let mut compacting = trigger.start()?;
@@ -190,6 +207,13 @@ impl Node {
                 break Ended::Interrupted;
             }
             let facts = self.look()?;
+            let standing = self.standing();
+            let score = Some(node_score(&facts, standing.attributes.order));
+            let status = CompactionStatus {
+                score,
+                ..standing.status
+            };
+            show(Standing { status, ..standing }, &facts);
             if let Some(ended) = why_stop(&self.controller, &facts, zones) {
                 break ended;
             }

@@ -270,8 +270,9 @@ fn rounds(rounds: &Rounds) -> String {
         .map(|(why, count)| format!("{count} {}", why.replace('_', " ")))
         .collect();
     format!(
-        "{} rounds of compaction ({}): {}, {} of CPU time; {} pages looked at to move, {} to move to, {} isolated",
+        "{} {} of compaction ({}): {}, {} of CPU time; {} pages looked at to move, {} to move to, {} isolated",
         rounds.count,
+        if rounds.count == 1 { "round" } else { "rounds" },
         ended.join(", "),
         units::duration(rounds.took_ns),
         units::duration(rounds.cpu_ns),
