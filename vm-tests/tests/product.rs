@@ -13,6 +13,16 @@ fn doctor_on_6_12() {
 }
 
 #[test]
+fn compact_on_6_1() {
+    test("compact", Kernel::Debian61);
+}
+
+#[test]
+fn compact_on_6_12() {
+    test("compact", Kernel::Debian612);
+}
+
+#[test]
 fn record_on_6_1() {
     test("record", Kernel::Debian61);
 }

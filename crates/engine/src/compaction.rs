@@ -79,7 +79,10 @@ impl ZoneFacts {
     /// Free pages in blocks of at least `order`.
     fn pages_from(&self, order: usize) -> u64 {
         let blocks = self.free_blocks.iter().enumerate().skip(order);
-        blocks.map(|(order, blocks)| blocks << order).sum()
+        // Facts may come from a file that says anything.
+        blocks.fold(0, |sum: u64, (order, blocks)| {
+            sum.saturating_add(blocks.saturating_mul(1 << order))
+        })
     }
 }
 
@@ -100,7 +103,8 @@ pub struct NodeFacts {
 /// If the node has no such zone.
 pub fn zone_score(facts: &NodeFacts, zone: usize, order: u8) -> f64 {
     let zone = &facts.zones[zone];
-    let node_pages: u64 = facts.zones.iter().map(|zone| zone.present_pages).sum();
+    let pages = facts.zones.iter().map(|zone| zone.present_pages);
+    let node_pages = pages.fold(0, u64::saturating_add);
     if node_pages == 0 {
         return 0.0;
     }

@@ -11,6 +11,7 @@
 pub mod act;
 pub mod cgroup;
 pub mod clock;
+pub mod compaction;
 pub mod cpu;
 pub mod frames;
 pub mod host;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
 use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::{AddressRange, Cost, Nanos, Refusal, Snapshot, TargetId};
 use serde::{Deserialize, Serialize};
@@ -159,6 +160,45 @@ pub struct GuardSample {
     pub status: GuardStatus,
 }
 
+/// How fragmented a node is, and how the controller of its compaction stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FragmentationSample {
+    /// When.
+    pub time: Nanos,
+    /// What is wanted.
+    pub attributes: CompactionAttributes,
+    /// The node's free blocks.
+    pub facts: NodeFacts,
+    /// How the controller stands.
+    pub status: CompactionStatus,
+}
+
+/// A round of compaction of one node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CompactionSample {
+    /// When it ended.
+    pub time: Nanos,
+    /// Which node.
+    pub node: u32,
+    /// The node's score before.
+    pub score_before: f64,
+    /// And after.
+    pub score_after: f64,
+    /// Why it ended: `at_low`, `kswapd`, `contended`, `to_the_end` (the kernel found nothing more to move) or
+    /// `interrupted`.
+    pub ended: String,
+    /// Time that it took.
+    pub took: Nanos,
+    /// CPU time of that.
+    pub cpu: Nanos,
+    /// Pages that were looked at for pages to move; the whole machine's, like those below.
+    pub migrate_scanned: u64,
+    /// Pages that were looked at for free ones.
+    pub free_scanned: u64,
+    /// Pages taken out of use, to be moved or to move them to.
+    pub isolated: u64,
+}
+
 /// Anything that stands in a record after its header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -181,6 +221,10 @@ pub enum Item {
     Action(ActionSample),
     /// How the guard stands, whenever that changes.
     Guard(GuardSample),
+    /// How fragmented a node is, about once a second where that is watched.
+    Fragmentation(FragmentationSample),
+    /// A round of compaction.
+    Compaction(CompactionSample),
     /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
     Note {
         /// When.

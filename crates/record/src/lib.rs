@@ -23,8 +23,8 @@ pub mod writer;
 
 pub use error::RecordError;
 pub use item::{
-    ActionSample, CostSample, GuardSample, Header, Item, Mapping, MappingChange, TargetExit,
-    TargetStart, UsageSample,
+    ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Header, Item,
+    Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
 };
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use reader::{Reader, Truncation};

@@ -8,14 +8,15 @@ mod pages;
 
 use std::io::{self, Cursor, Write};
 
+use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts, ZoneFacts};
 use isotherm_engine::{AddressRange, Cost, Nanos, RegionSnapshot, Snapshot, TargetId};
 use proptest::prelude::*;
 
 use crate::reader::check_item;
 use crate::writer::MAX_ROWS_HELD;
 use crate::{
-    CostSample, Header, Item, Mapping, MappingChange, Reader, RecordError, TargetExit, TargetStart,
-    UsageSample, Writer,
+    CompactionSample, CostSample, FragmentationSample, Header, Item, Mapping, MappingChange,
+    Reader, RecordError, TargetExit, TargetStart, UsageSample, Writer,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -103,6 +104,8 @@ pub(crate) fn every_item() -> Vec<Item> {
             unknown: 3,
         }),
         Item::Snapshot(snapshot(0, 2, "[0,4)=9@3 [4,8)=?")),
+        fragmentation(time),
+        compaction(time),
         Item::TargetExit(TargetExit {
             time,
             target,
@@ -115,6 +118,33 @@ pub(crate) fn every_item() -> Vec<Item> {
         },
         Item::Snapshot(snapshot(1, 3, "[0,4)=20@4")),
     ]
+}
+
+fn fragmentation(time: Nanos) -> Item {
+    Item::Fragmentation(FragmentationSample {
+        time,
+        attributes: CompactionAttributes::default(),
+        facts: NodeFacts {
+            zones: vec![ZoneFacts::default()],
+            ..NodeFacts::default()
+        },
+        status: CompactionStatus::default(),
+    })
+}
+
+fn compaction(time: Nanos) -> Item {
+    Item::Compaction(CompactionSample {
+        time,
+        node: 1,
+        score_before: 93.75,
+        score_after: 80.0,
+        ended: "at_low".into(),
+        took: Nanos(SECOND),
+        cpu: Nanos(SECOND / 2),
+        migrate_scanned: 8192,
+        free_scanned: 512,
+        isolated: 32,
+    })
 }
 
 pub(crate) fn write(header: &Header, items: &[Item]) -> Vec<u8> {

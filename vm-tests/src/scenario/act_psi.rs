@@ -160,7 +160,7 @@ fn stopped(report: &mut Report, items: &[Item]) -> Result<(), VmError> {
 fn status(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let status: Value = serde_json::from_slice(output.bytes("status.json")?)
         .map_err(|e| VmError::Wrong(format!("status.json: {e}")))?;
-    let guard = &status["guard"];
+    let guard = &status["contexts"][0]["guard"];
     for line in output.text("status.txt")?.lines() {
         if line.contains("guard") {
             report.say(format!("status: {}", line.trim()));

@@ -5,6 +5,7 @@ mod act_psi;
 mod act_tier;
 mod acting;
 mod boot;
+mod compact;
 mod doctor;
 mod record;
 mod side_by_side;
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Scenario> {
         boot::five_levels(),
         boot::two_nodes(),
         doctor::scenario(),
+        compact::scenario(),
         record::scattered(),
         record::five_levels(),
         record::node(),

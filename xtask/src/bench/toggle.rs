@@ -22,7 +22,7 @@ const MODES: [&str; 1] = ["default="];
 const WORKLOADS: [&str; 3] = ["static_1g", "scattered_4g", "zigzag"];
 /// Until the recorder knows the program.
 const LEARN: Duration = Duration::from_secs(10);
-const TURN: Duration = Duration::from_millis(1_000);
+const TURN: Duration = Duration::from_secs(1);
 
 #[derive(Serialize)]
 struct Loss {

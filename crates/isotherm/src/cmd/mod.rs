@@ -1,6 +1,7 @@
 //! The subcommands: each has its `Args` (what clap parses) and its `run`.
 
 pub(crate) mod check;
+pub(crate) mod compact;
 pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod doctor;

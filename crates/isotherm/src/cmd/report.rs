@@ -17,8 +17,8 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::report::access::{Bounds, HotRate, SortBy, Which};
 use isotherm_record::report::render::AccessWriter;
 use isotherm_record::report::{
-    Access, AccessOptions, Footprint, Format, Heatmap, HeatmapOptions, Idle, IdleOptions, Scope,
-    Wss, WssOptions,
+    Access, AccessOptions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions, Idle,
+    IdleOptions, Scope, Wss, WssOptions,
 };
 
 use output::{OutputArgs, pipe_may_close};
@@ -39,6 +39,7 @@ enum Report {
     Wss(WssArgs),
     Idle(IdleArgs),
     Footprint(FootprintArgs),
+    Fragmentation(FragmentationArgs),
 }
 
 /// Which record, which part of it, and where to with the report.
@@ -207,6 +208,19 @@ struct FootprintArgs {
     over_time: bool,
 }
 
+/// How fragmented free memory is, its blocks by size over time, and what compacting did about it.
+#[derive(clap::Args)]
+#[command(after_help = "Example: what `isotherm compact` has seen and done
+  isotherm compact --daemon --duration 5min -o compact.isotherm
+  isotherm report fragmentation compact.isotherm -o fragmentation.html")]
+struct FragmentationArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Every step of time as well.
+    #[arg(long)]
+    over_time: bool,
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.report {
         Report::Access(args) => access(&args)?,
@@ -214,6 +228,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Report::Wss(args) => wss(args)?,
         Report::Idle(args) => idle(args)?,
         Report::Footprint(args) => footprint(&args)?,
+        Report::Fragmentation(args) => fragmentation(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -350,6 +365,18 @@ fn footprint(args: &FootprintArgs) -> anyhow::Result<()> {
     let common = &args.common;
     let source = common.open()?;
     let mut report = Footprint::new(source.header(), common.scope(), args.min_rate);
+    source.each(|item| {
+        report.push(item);
+        Ok(())
+    })?;
+    let style = common.output.style(args.over_time);
+    common.output.write(&report.finish(), &style)
+}
+
+fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<()> {
+    let common = &args.common;
+    let source = common.open()?;
+    let mut report = Fragmentation::new(source.header(), common.scope());
     source.each(|item| {
         report.push(item);
         Ok(())

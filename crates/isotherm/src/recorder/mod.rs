@@ -17,6 +17,7 @@ pub(crate) use options::{
     CPU_BUDGET, CommandOutput, Context, Improvement, MonitorArgs, TargetArgs,
 };
 pub(crate) use session::{Session, Step};
+pub(crate) use signals::Signals;
 
 use isotherm_engine::{Cost, Intervals, Nanos};
 use isotherm_record::Item;

@@ -10,6 +10,7 @@ mod accuracy;
 mod acting;
 mod command_line;
 mod common;
+mod compaction;
 mod contexts;
 mod daemon;
 mod endings;

@@ -101,6 +101,7 @@ fn kind(item: &Item) -> &'static str {
         Item::Cost(_) => "samples of monitoring cost",
         Item::Action(_) => "actions",
         Item::Guard(_) => "states of the guard",
+        Item::Fragmentation(_) | Item::Compaction(_) => "samples of fragmentation",
         Item::Note { .. } => "notes",
     }
 }

@@ -19,6 +19,7 @@
 pub mod access;
 pub mod context;
 pub mod footprint;
+pub mod fragmentation;
 pub mod heatmap;
 pub mod idle;
 mod latest;
@@ -37,6 +38,7 @@ mod tests;
 pub use access::{Access, AccessOptions, AccessTable};
 pub use context::{RecordInfo, Scope, TargetInfo};
 pub use footprint::{Footprint, FootprintReport};
+pub use fragmentation::{Fragmentation, FragmentationReport};
 pub use heatmap::{Heatmap, HeatmapOptions, HeatmapReport};
 pub use idle::{Idle, IdleOptions, IdleReport};
 pub use mapping::MappingTable;

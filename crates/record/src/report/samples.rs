@@ -1,9 +1,15 @@
 //! Test records, written as pictures: `[0,4)=9 [4,8)=?` is two regions of four pages each, the first
 //! accessed at 9 of 10 checks, the second unknown. `@5` after a region is an age of 5 s.
 
+use isotherm_engine::compaction::{
+    CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
+};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId};
 
-use crate::item::{Header, Item, Mapping, MappingChange, TargetStart, UsageSample};
+use crate::item::{
+    CompactionSample, FragmentationSample, Header, Item, Mapping, MappingChange, TargetStart,
+    UsageSample,
+};
 
 /// A second, after which sample records begin.
 pub(crate) const STARTED: Nanos = Nanos(1_700_000_000_000_000_000);
@@ -100,4 +106,65 @@ pub(crate) fn small_record() -> Vec<Item> {
         items.push(Item::Snapshot(snapshot));
     }
     items
+}
+
+/// A node whose free memory is used up by huge pages until it is compacted, twice.
+pub(crate) fn fragmentation_record() -> Vec<Item> {
+    let mut controller = CompactionController::new(CompactionAttributes::default());
+    let mut items = Vec::new();
+    for second in 0..10_u64 {
+        let huge_pages = [8, 6, 4, 2, 0][second as usize % 5];
+        let facts = |free_huge: u64| NodeFacts {
+            node: 0,
+            zones: vec![
+                zone("DMA", 4_000, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 3]),
+                zone(
+                    "Normal",
+                    60_000,
+                    [9216, 512, 0, 0, 0, 0, 0, 0, 0, free_huge, 0],
+                ),
+            ],
+            kswapd_active: false,
+        };
+        let now = at(second * 1000);
+        let before = facts(huge_pages);
+        let decision = controller.check(now, &before);
+        items.push(sample(now, &controller, before));
+        if let CompactionDecision::Compact { .. } = decision {
+            let end = now + Nanos::from_millis(200);
+            controller.done(end, &facts(8));
+            items.push(Item::Compaction(CompactionSample {
+                time: end,
+                node: 0,
+                score_before: 93.75,
+                score_after: 67.0,
+                ended: "at_low".into(),
+                took: Nanos::from_millis(200),
+                cpu: Nanos::from_millis(150),
+                migrate_scanned: 8192,
+                free_scanned: 16384,
+                isolated: 4096,
+            }));
+            items.push(sample(end, &controller, facts(8)));
+        }
+    }
+    items
+}
+
+fn zone(name: &str, present_pages: u64, free_blocks: [u64; 11]) -> ZoneFacts {
+    ZoneFacts {
+        name: name.into(),
+        present_pages,
+        free_blocks,
+        contended: false,
+    }
+}
+
+fn sample(time: Nanos, controller: &CompactionController, facts: NodeFacts) -> Item {
+    Item::Fragmentation(FragmentationSample {
+        time,
+        attributes: *controller.attributes(),
+        facts,
+        status: controller.status(),
+    })
 }

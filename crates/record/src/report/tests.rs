@@ -10,10 +10,10 @@ use proptest::prelude::*;
 
 use super::access::{Bounds, SortBy, Which};
 use super::render::{AccessWriter, write};
-use super::samples::{header, small_record, snapshot_at};
+use super::samples::{fragmentation_record, header, small_record, snapshot_at};
 use super::{
-    Access, AccessOptions, Footprint, Format, Heatmap, HeatmapOptions, HeatmapReport, Idle,
-    IdleOptions, Render, Scope, Style, Wss, WssOptions,
+    Access, AccessOptions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
+    HeatmapReport, Idle, IdleOptions, Render, Scope, Style, Wss, WssOptions,
 };
 use crate::item::Item;
 
@@ -250,6 +250,27 @@ fn footprint_reports_are_as_before() {
         report.push(item);
     }
     check("footprint", &report.finish());
+}
+
+#[test]
+fn fragmentation_reports_are_as_before() {
+    let mut report = Fragmentation::new(&header(), Scope::default());
+    for item in &fragmentation_record() {
+        report.push(item);
+    }
+    check("fragmentation", &report.finish());
+}
+
+#[test]
+fn a_record_without_fragmentation_says_so() {
+    let mut report = Fragmentation::new(&header(), Scope::default());
+    for item in &small_record() {
+        report.push(item);
+    }
+    let mut out = Vec::new();
+    let report = report.finish();
+    write(&report, Format::Text, &Style::default(), &mut out).expect("writing to memory");
+    assert!(String::from_utf8_lossy(&out).contains("isotherm compact -o FILE"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod access;
 pub mod colour;
 mod footprint;
+mod fragmentation;
 mod heatmap;
 mod heatmap_html;
 mod heatmap_svg;

@@ -49,6 +49,35 @@ pub(super) struct PlotText<'a> {
     pub(super) note: &'a str,
 }
 
+/// What values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Bytes,
+    /// Thousandths of points from 0 to 100.
+    Score,
+}
+
+impl Unit {
+    /// A value for people.
+    fn show(self, value: u64) -> String {
+        match self {
+            Self::Bytes => units::bytes(value),
+            Self::Score => units::score(value as f64 / 1e3),
+        }
+    }
+
+    /// The top of the scale for values up to `highest`, and the step between its ticks.
+    fn scale(self, highest: u64) -> (u64, u64) {
+        match self {
+            Self::Bytes => {
+                let step = (highest / 6).max(1).next_power_of_two();
+                (highest.div_ceil(step).saturating_mul(step), step)
+            }
+            Self::Score => (100_000, 10_000),
+        }
+    }
+}
+
 /// Opens an SVG picture that carries its own colours.
 pub fn open(width: f64, height: f64, title: &str) -> String {
     format!(
@@ -107,8 +136,13 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
     svg + "</svg>\n"
 }
 
-/// Lines over time, from zero up, each in the band of its minima and maxima.
+/// Bytes over time, from zero up, each line in the band of its minima and maxima.
 pub(super) fn lines(text: &PlotText, lines: &[Line]) -> String {
+    lines_of(Unit::Bytes, text, lines)
+}
+
+/// The same for any unit.
+pub(super) fn lines_of(unit: Unit, text: &PlotText, lines: &[Line]) -> String {
     let mut shown: Vec<&Line> = lines
         .iter()
         .filter(|line| !line.points.is_empty())
@@ -125,7 +159,7 @@ pub(super) fn lines(text: &PlotText, lines: &[Line]) -> String {
         let _ = write!(note, " {left_out} smaller ones are left out.");
     }
     let (legend, top) = legend(&shown, 62.0);
-    let frame = Frame::of(&shown, top + 12.0);
+    let frame = Frame::of(unit, &shown, top + 12.0);
     let mut svg = open(WIDTH, frame.top + frame.height + 34.0, text.title);
     let _ = write!(
         svg,
@@ -183,8 +217,9 @@ fn legend(lines: &[&Line], mut y: f64) -> (String, f64) {
     (svg, y)
 }
 
-/// Where times and bytes lie on the picture.
+/// Where times and values lie on the picture.
 struct Frame {
+    unit: Unit,
     left: f64,
     top: f64,
     width: f64,
@@ -196,20 +231,21 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(lines: &[&Line], top: f64) -> Self {
+    fn of(unit: Unit, lines: &[&Line], top: f64) -> Self {
         let points = || lines.iter().flat_map(|line| line.points);
         let highest = points().map(|p| p.max).max().unwrap_or(0).max(1);
-        let step = (highest / 6).max(1).next_power_of_two();
+        let (max, step) = unit.scale(highest);
         let from = points().map(|p| p.time_ns).min().unwrap_or_default();
         let last = points().map(|p| p.time_ns).max().unwrap_or_default();
         Self {
+            unit,
             left: 84.0,
             top,
             width: WIDTH - 84.0 - 20.0,
             height: 280.0,
             from,
             to: last.max(from + Nanos(1)),
-            max: highest.div_ceil(step).saturating_mul(step),
+            max,
             step,
         }
     }
@@ -219,14 +255,14 @@ impl Frame {
         self.left + part * self.width
     }
 
-    fn y(&self, bytes: u64) -> f64 {
-        self.top + self.height * (1.0 - bytes as f64 / self.max as f64)
+    fn y(&self, value: u64) -> f64 {
+        self.top + self.height * (1.0 - value as f64 / self.max as f64)
     }
 
     fn grid(&self, svg: &mut String) {
         for tick in 0..=self.max / self.step {
-            let bytes = tick * self.step;
-            let y = self.y(bytes);
+            let value = tick * self.step;
+            let y = self.y(value);
             let _ = writeln!(
                 svg,
                 "<path class=\"g\" d=\"M{} {y:.1}h{}\"/><text class=\"e d\" x=\"{}\" y=\"{:.1}\">{}</text>",
@@ -234,7 +270,7 @@ impl Frame {
                 self.width,
                 self.left - 8.0,
                 y + 4.0,
-                units::bytes(bytes)
+                self.unit.show(value)
             );
         }
         let bottom = self.top + self.height;
@@ -295,7 +331,7 @@ impl Frame {
             for line in lines {
                 let after = line.points.partition_point(|p| p.time_ns <= time);
                 if let Some(point) = line.points.get(after.saturating_sub(1)) {
-                    let _ = write!(tip, "\n{}: {}", line.name, units::bytes(point.mean));
+                    let _ = write!(tip, "\n{}: {}", line.name, self.unit.show(point.mean));
                 }
             }
             let _ = writeln!(

@@ -55,6 +55,11 @@ pub fn percent(share: f32) -> String {
     }
 }
 
+/// Points of a score of 0 to 100: `87.5`, `90`.
+pub fn score(points: f64) -> String {
+    one_decimal(points)
+}
+
 /// An access rate; `?` where it is not known.
 pub fn rate(rate: Option<f32>) -> String {
     rate.map_or_else(|| "?".into(), percent)

@@ -1,0 +1,367 @@
+//! What the user is told: tables and sentences, or JSON.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use isotherm_engine::compaction::{
+    BackOff, CompactionAttributes, CompactionDecision, CompactionState, CompactionStatus,
+    NR_ORDERS, NodeFacts, node_score, zone_score,
+};
+use isotherm_engine::{Nanos, PAGE_SIZE};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::units::{format_bytes, format_duration};
+
+use super::node::{Ended, Round, Totals};
+
+/// One look at all nodes, and what was done.
+pub(super) struct Report {
+    pub(super) attributes: CompactionAttributes,
+    pub(super) kernel_proactiveness: Option<u32>,
+    pub(super) dry_run: bool,
+    pub(super) nodes: Vec<NodeReport>,
+}
+
+pub(super) struct NodeReport {
+    pub(super) before: NodeFacts,
+    pub(super) decision: CompactionDecision,
+    pub(super) round: Option<Round>,
+}
+
+/// What a daemon tells of.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Event<'a> {
+    Start {
+        attributes: CompactionAttributes,
+        kernel_proactiveness: Option<u32>,
+        dry_run: bool,
+        nodes: Vec<u32>,
+    },
+    State {
+        #[serde(rename = "at_ns")]
+        at: Nanos,
+        node: u32,
+        #[serde(flatten)]
+        status: CompactionStatus,
+        high: f64,
+        dry_run: bool,
+    },
+    Round {
+        #[serde(rename = "at_ns")]
+        at: Nanos,
+        node: u32,
+        #[serde(flatten)]
+        round: &'a Round,
+    },
+    End {
+        #[serde(rename = "elapsed_ns")]
+        elapsed: Nanos,
+        rounds: Totals,
+        statuses: Vec<CompactionStatus>,
+        #[serde(rename = "own_cpu_ns")]
+        own_cpu: Nanos,
+    },
+}
+
+/// Says it, in one way or the other.
+pub(super) struct Say {
+    json: bool,
+}
+
+impl Say {
+    pub(super) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    pub(super) fn report(&self, report: &Report) -> anyhow::Result<()> {
+        let text = if self.json {
+            format!("{}\n", serde_json::to_string_pretty(&report.json())?)
+        } else {
+            report.text()
+        };
+        print(&text)
+    }
+
+    pub(super) fn event(&self, event: &Event) -> anyhow::Result<()> {
+        let text = if self.json {
+            serde_json::to_string(event)?
+        } else {
+            event.text()
+        };
+        print(&format!("{text}\n"))
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    // A line of a daemon's is wanted when it happens, also through a pipe.
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that has seen enough (`| head`) is no failure.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let order = self.attributes.order;
+        let mut text = String::new();
+        for node in &self.nodes {
+            let _ = writeln!(
+                text,
+                "Node {} for order {order} (blocks of {}): score {}; compacts above {}, down to {}\n",
+                node.before.node,
+                format_bytes(PAGE_SIZE << order),
+                score(node_score(&node.before, order)),
+                score(self.attributes.high()),
+                score(self.attributes.low()),
+            );
+            text += &table(&node.before, order);
+            let _ = writeln!(text, "\n{}", self.outcome(node));
+            if let Some(round) = &node.round {
+                let _ = writeln!(text);
+                text += &table(&round.after, order);
+            }
+            let _ = writeln!(text);
+        }
+        let _ = writeln!(text, "{}", kernels_own(self.kernel_proactiveness));
+        text
+    }
+
+    fn outcome(&self, node: &NodeReport) -> String {
+        let attributes = &self.attributes;
+        match (&node.decision, &node.round) {
+            (_, Some(round)) => sentence(round),
+            (CompactionDecision::Nothing, _) if attributes.proactiveness == 0 => {
+                "nothing to do: proactiveness is 0".into()
+            }
+            (CompactionDecision::Nothing, _) => format!(
+                "nothing to do: the score is not above {}",
+                score(attributes.high())
+            ),
+            (CompactionDecision::BackOff(why), _) => backs_off(*why).into(),
+            (CompactionDecision::Deferred { .. }, _) => "put off".into(),
+            (CompactionDecision::Compact { zones }, None) => {
+                let names: Vec<&str> = zones
+                    .iter()
+                    .map(|zone| &*node.before.zones[*zone].name)
+                    .collect();
+                format!(
+                    "would compact {} until the score is down to {} (dry run)",
+                    names.join(", "),
+                    score(attributes.low())
+                )
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        let order = self.attributes.order;
+        let node = |node: &NodeReport| {
+            json!({
+                "node": node.before.node,
+                "before": facts_json(&node.before, order),
+                "decision": node.decision,
+                "round": node.round,
+                "after": node.round.as_ref().map(|round| facts_json(&round.after, order)),
+            })
+        };
+        json!({
+            "attributes": self.attributes,
+            "low": self.attributes.low(),
+            "high": self.attributes.high(),
+            "kernel_proactiveness": self.kernel_proactiveness,
+            "dry_run": self.dry_run,
+            "nodes": self.nodes.iter().map(node).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Event<'_> {
+    fn text(&self) -> String {
+        match self {
+            Self::Start {
+                attributes,
+                kernel_proactiveness,
+                dry_run,
+                nodes,
+            } => {
+                let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+                format!(
+                    "{} node {} for order {}, looking every {}: above a score of {}, down to {}\n{}",
+                    if *dry_run {
+                        "would compact"
+                    } else {
+                        "compacting"
+                    },
+                    nodes.join(", "),
+                    attributes.order,
+                    format_duration(attributes.check_interval),
+                    score(attributes.high()),
+                    score(attributes.low()),
+                    kernels_own(*kernel_proactiveness)
+                )
+            }
+            Self::State {
+                at,
+                node,
+                status,
+                high,
+                dry_run,
+            } => format!(
+                "{:>8}  node {node}: {}",
+                format_duration(*at),
+                state(status, *high, *dry_run)
+            ),
+            Self::Round { at, node, round } => {
+                format!(
+                    "{:>8}  node {node}: {}",
+                    format_duration(*at),
+                    sentence(round)
+                )
+            }
+            Self::End {
+                elapsed,
+                rounds,
+                statuses,
+                own_cpu,
+            } => {
+                let sum = |count: fn(&CompactionStatus) -> u64| -> u64 {
+                    statuses.iter().map(count).sum()
+                };
+                format!(
+                    "in {}: {} rounds of compaction, {} ({} of CPU time); {} back-offs, {} deferrals; looking took {} of CPU time",
+                    format_duration(*elapsed),
+                    rounds.count,
+                    format_duration(rounds.took_ns),
+                    format_duration(rounds.cpu_ns),
+                    sum(|status| status.nr_back_offs),
+                    sum(|status| status.nr_deferrals),
+                    format_duration(*own_cpu),
+                )
+            }
+        }
+    }
+}
+
+fn state(status: &CompactionStatus, high: f64, dry_run: bool) -> String {
+    let what = match status.state {
+        CompactionState::Idle => format!("nothing to do up to {}", score(high)),
+        CompactionState::Compacting if dry_run => "would compact (dry run)".into(),
+        CompactionState::Compacting => "compacts".into(),
+        CompactionState::BackedOff(why) => backs_off(why).into(),
+        CompactionState::Deferred { .. } => "put off".into(),
+    };
+    let points = status.score.map_or_else(|| "?".into(), score);
+    format!("score {points}: {what}")
+}
+
+fn sentence(round: &Round) -> String {
+    let ended = match round.ended {
+        Ended::AtLow => "down to the low threshold",
+        Ended::Kswapd => "stopped for kswapd",
+        Ended::Contended => "stopped, as others waited for a zone's lock",
+        Ended::ToTheEnd => "until the kernel found nothing more to move",
+        Ended::Interrupted => "until interrupted",
+    };
+    let mut text = format!(
+        "compacted for {} ({} of CPU time), {ended}: score {} -> {}; {} pages looked at to move, {} to move to, {} isolated",
+        format_duration(round.took_ns),
+        format_duration(round.cpu_ns),
+        score(round.score_before),
+        score(round.score_after),
+        round.counters.migrate_scanned,
+        round.counters.free_scanned,
+        round.counters.isolated,
+    );
+    if let Some(time) = round.deferred_ns {
+        let _ = write!(
+            text,
+            "; it brought nothing: none for {}",
+            format_duration(time)
+        );
+    }
+    text
+}
+
+fn backs_off(why: BackOff) -> &'static str {
+    match why {
+        BackOff::Kswapd => "backs off: kswapd is reclaiming",
+        BackOff::Contended => "backs off: others wait for the zones' locks",
+    }
+}
+
+fn kernels_own(proactiveness: Option<u32>) -> String {
+    match proactiveness {
+        Some(0) => "the kernel's own proactive compaction is off".into(),
+        Some(n) => format!(
+            "the kernel compacts proactively as well: vm.compaction_proactiveness is {n} (order 9)"
+        ),
+        None => "this kernel has no proactive compaction of its own".into(),
+    }
+}
+
+/// A score or a threshold, with one decimal where there is one.
+fn score(points: f64) -> String {
+    let text = format!("{points:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), Into::into)
+}
+
+fn facts_json(facts: &NodeFacts, order: u8) -> Value {
+    let zone = |(index, zone): (usize, &isotherm_engine::compaction::ZoneFacts)| {
+        json!({
+            "name": zone.name,
+            "present_bytes": zone.present_pages * PAGE_SIZE,
+            "free_bytes": zone.free_pages() * PAGE_SIZE,
+            "free_blocks": zone.free_blocks,
+            "extfrag": zone.extfrag(order),
+            "score": zone_score(facts, index, order),
+        })
+    };
+    json!({
+        "score": node_score(facts, order),
+        "kswapd_active": facts.kswapd_active,
+        "zones": facts.zones.iter().enumerate().map(zone).collect::<Vec<_>>(),
+    })
+}
+
+/// A node's zones: sizes, scores, and how many free blocks of each size there are.
+fn table(facts: &NodeFacts, order: u8) -> String {
+    let mut head = vec!["ZONE".into(), "SIZE".into(), "FREE".into()];
+    head.extend(["EXTFRAG", "SCORE"].map(String::from));
+    head.extend((0..NR_ORDERS).map(|order| short(PAGE_SIZE << order)));
+    let mut rows: Vec<Vec<String>> = vec![head];
+    for (index, zone) in facts.zones.iter().enumerate() {
+        let mut row = vec![
+            zone.name.clone(),
+            format_bytes(zone.present_pages * PAGE_SIZE),
+            format_bytes(zone.free_pages() * PAGE_SIZE),
+            score(zone.extfrag(order)),
+            score(zone_score(facts, index, order)),
+        ];
+        row.extend(zone.free_blocks.map(|blocks| blocks.to_string()));
+        rows.push(row);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let _ = write!(text, "{:width$}", row[0], width = widths[0]);
+        for (field, width) in row.iter().zip(&widths).skip(1) {
+            let _ = write!(text, "  {field:>width$}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// `64K`, `2M`: a column's head.
+fn short(bytes: u64) -> String {
+    if bytes < 1 << 20 {
+        format!("{}K", bytes >> 10)
+    } else {
+        format!("{}M", bytes >> 20)
+    }
+}

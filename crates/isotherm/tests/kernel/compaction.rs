@@ -1,0 +1,267 @@
+//! `isotherm compact`: what it says anywhere, and what it does to this machine's free memory.
+//!
+//! Compacting moves pages that are in use, but takes none away and changes no setting; rounds here
+//! are as short as the state of this machine's memory allows, and their length is bounded.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use isotherm_record::{Item, Reader};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::common::{Running, alone, isotherm, pause, run, scratch, skip, until};
+
+const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
+/// What a round may take on a busy machine.
+const ROUND_MAX_NS: u64 = 60_000_000_000;
+
+fn json(args: &[&str]) -> Value {
+    let mut all = vec!["compact", "--json"];
+    all.extend(args);
+    let done = run(&mut isotherm(all)).success();
+    serde_json::from_str(&done.stdout).expect("compact --json prints JSON")
+}
+
+fn check_refused(args: &[&str], reason: &str) {
+    let mut all = vec!["compact"];
+    all.extend(args);
+    let done = run(&mut isotherm(all));
+    assert_eq!(done.code(), 2, "{done:?}");
+    assert!(done.stderr.contains(reason), "{args:?}: {}", done.stderr);
+}
+
+#[test]
+fn a_dry_run_tells_the_scores_and_needs_no_privilege() {
+    let report = json(&["--dry-run"]);
+    assert_eq!(report["dry_run"], true);
+    let nodes = report["nodes"].as_array().expect("nodes");
+    assert!(!nodes.is_empty());
+    for node in nodes {
+        let score = node["before"]["score"].as_f64().expect("a score");
+        let zones = node["before"]["zones"].as_array().expect("zones");
+        let sum: f64 = zones.iter().filter_map(|zone| zone["score"].as_f64()).sum();
+        assert!((0.0..=100.0).contains(&score) && (sum - score).abs() < 1e-6);
+        assert!(node["round"].is_null() && node["after"].is_null());
+    }
+    let text = run(&mut isotherm(["compact", "--dry-run", "--node", "0"])).success();
+    for part in ["Node 0 for order 9 (blocks of 2 MiB)", "EXTFRAG", "2M"] {
+        assert!(text.stdout.contains(part), "{}", text.stdout);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    check_refused(&["--order", "11"], "1..=10");
+    check_refused(&["--proactiveness", "101"], "0..=100");
+    check_refused(&["--once", "--daemon"], "cannot be used with");
+    check_refused(&["--duration", "1s"], "--daemon");
+    check_refused(&["--daemon", "--check-interval", "1us"], "too short");
+    check_refused(
+        &["--dry-run", "--node", "4000"],
+        "there is no NUMA node 4000",
+    );
+}
+
+#[test]
+fn without_privilege_it_says_what_to_do_and_keeps_an_older_record() {
+    let test = "without_privilege_it_says_what_to_do_and_keeps_an_older_record";
+    let nobody = 65_534;
+    let mut dry = isotherm(["compact", "--dry-run"]);
+    match dry.uid(nobody).gid(nobody).output() {
+        Err(error) => return skip(test, &format!("cannot become another user: {error}")),
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+    }
+    let older = scratch();
+    let path = older.path().join("older");
+    fs::write(&path, "kept").expect("written");
+    let mut command = isotherm(["compact", "--once", "-o"]);
+    let done = run(command.arg(&path).uid(nobody).gid(nobody));
+    assert_eq!(done.code(), 2, "{done:?}");
+    assert!(done.stderr.contains("run as root"), "{}", done.stderr);
+    assert_eq!(fs::read_to_string(&path).expect("still there"), "kept");
+}
+
+#[test]
+fn a_daemon_records_until_it_is_told_to_stop() {
+    let directory = scratch();
+    let path = directory.path().join("compact.isotherm");
+    let mut command = isotherm([
+        "compact",
+        "--daemon",
+        "--dry-run",
+        "--check-interval",
+        "50ms",
+    ]);
+    let mut daemon = Running::start(command.arg("--json").arg("-o").arg(&path));
+    daemon.line("{\"event\":\"start\"");
+    pause(2.5);
+    daemon.signal(Signal::SIGTERM);
+    let done = daemon.finish().success();
+    let last = done.stdout.lines().last().expect("an end");
+    let end: Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(
+        (&end["event"], &end["rounds"]["count"]),
+        (&"end".into(), &0.into())
+    );
+    let samples = items(&path)
+        .iter()
+        .filter(|item| matches!(item, Item::Fragmentation(_)))
+        .count();
+    assert!((2..=60).contains(&samples), "{samples} samples in 2.5 s");
+    check_reports(&path);
+    // damo knows no such thing.
+    let converted = directory.path().join("damo.json");
+    let convert = isotherm(["convert"]).arg(&path).arg(&converted).output();
+    let output = convert.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("fragmentation"), "{said}");
+}
+
+fn items(path: &Path) -> Vec<Item> {
+    let file = fs::File::open(path).expect("a record");
+    let reader = Reader::open(std::io::BufReader::new(file)).expect("a header");
+    reader.collect::<Result<_, _>>().expect("whole items")
+}
+
+fn check_reports(record: &Path) {
+    for (format, part) in [
+        ("text", "Fragmentation of node 0"),
+        ("json", "\"score_last\""),
+        ("csv", "node,metric,time_ns,min,mean,max"),
+        ("svg", "</svg>"),
+        ("html", "</html>"),
+    ] {
+        let mut command = isotherm(["report", "fragmentation", "--format", format]);
+        let done = run(command.arg(record)).success();
+        assert!(done.stdout.contains(part), "{format}: {}", done.stdout);
+    }
+}
+
+/// How proactive one must be for node 0 to be compacted now, or why that cannot be.
+fn proactiveness() -> Result<String, String> {
+    let report = json(&["--dry-run", "--node", "0"]);
+    let score = report["nodes"][0]["before"]["score"].as_f64();
+    let score = score.expect("a score");
+    // The high threshold 3 points below the score: it changes by itself a little.
+    let wanted = (110.0 - score + 3.0).ceil();
+    if wanted > 100.0 {
+        return Err(format!(
+            "free memory is hardly fragmented here: score {score:.1}"
+        ));
+    }
+    Ok(format!("{wanted:.0}"))
+}
+
+#[test]
+fn a_round_lowers_the_score_and_changes_no_setting() {
+    let test = "a_round_lowers_the_score_and_changes_no_setting";
+    let Some(_turn) = alone(test) else { return };
+    let proactiveness = match proactiveness() {
+        Ok(proactiveness) => proactiveness,
+        Err(reason) => return skip(test, &reason),
+    };
+    let setting = fs::read_to_string(PROACTIVENESS).ok();
+    let directory = scratch();
+    let path = directory.path().join("once.isotherm");
+    let path_text = path.to_str().expect("UTF-8");
+    let args = [
+        "--node",
+        "0",
+        "--proactiveness",
+        &proactiveness,
+        "-o",
+        path_text,
+    ];
+    let report = json(&args);
+    let node = &report["nodes"][0];
+    eprintln!("{test}: {}", node["round"]);
+    if !node["decision"]["back_off"].is_null() {
+        return skip(test, "kswapd is reclaiming");
+    }
+    let round = &node["round"];
+    let number = |name: &str| round[name].as_f64().expect("a number");
+    assert!(number("took_ns") < ROUND_MAX_NS as f64);
+    assert!(
+        number("score_after") <= number("score_before") + 1.0,
+        "{round}"
+    );
+    if round["ended"] == "at_low" {
+        // Others allocate between the last look and the one after.
+        assert!(number("score_after") <= report["low"].as_f64().expect("low") + 3.0);
+    }
+    assert!(
+        round["counters"]["migrate_scanned"].as_u64() > Some(0),
+        "{round}"
+    );
+    assert_eq!(fs::read_to_string(PROACTIVENESS).ok(), setting);
+    let rounds = items(&path);
+    let rounds = rounds
+        .iter()
+        .filter(|item| matches!(item, Item::Compaction(_)));
+    assert_eq!(rounds.count(), 1);
+    check_reports(&path);
+}
+
+#[test]
+fn a_daemon_sleeps_after_a_round() {
+    let test = "a_daemon_sleeps_after_a_round";
+    let Some(_turn) = alone(test) else { return };
+    let proactiveness = match proactiveness() {
+        Ok(proactiveness) => proactiveness,
+        Err(reason) => return skip(test, &reason),
+    };
+    let args = ["--daemon", "--duration", "2s", "--json"];
+    let mut command = isotherm(["compact", "--node", "0", "--proactiveness", &proactiveness]);
+    let done = run(command.args(args)).success();
+    let end: Value =
+        serde_json::from_str(done.stdout.lines().last().expect("an end")).expect("JSON");
+    eprintln!("{test}: {end}");
+    if end["rounds"]["count"] == 0 {
+        return skip(test, "there was no round");
+    }
+    assert!(end["own_cpu_ns"].as_u64() < Some(500_000_000), "{end}");
+}
+
+#[test]
+fn compacting_ends_with_us_however_we_end() {
+    let test = "compacting_ends_with_us_however_we_end";
+    let Some(_turn) = alone(test) else { return };
+    let mut seen = 0;
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let proactiveness = match proactiveness() {
+            Ok(proactiveness) => proactiveness,
+            Err(reason) => return skip(test, &reason),
+        };
+        let args = ["compact", "--node", "0", "--proactiveness", &proactiveness];
+        let mut compact = Running::start(&mut isotherm(args));
+        let children = format!("/proc/{0}/task/{0}/children", compact.pid());
+        let child = loop {
+            let text = fs::read_to_string(&children).unwrap_or_default();
+            if let Some(child) = text.split_whitespace().next() {
+                break Some(child.to_owned());
+            }
+            if !compact.is_running() {
+                break None;
+            }
+        };
+        let Some(child) = child else { continue };
+        seen += 1;
+        compact.signal(signal);
+        let started = std::time::Instant::now();
+        compact.finish();
+        until("the kernel to stop compacting", || {
+            let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            // An orphan may have to wait until it is reaped.
+            let state = stat.rsplit_once(") ").map_or("Z", |(_, rest)| rest);
+            state.starts_with(['Z', 'X']).then_some(())
+        });
+        let took = started.elapsed();
+        eprintln!("{test}: {signal} stopped it within {took:?}");
+        assert!(took.as_secs() < 10, "{took:?}");
+    }
+    if seen == 0 {
+        skip(test, "rounds were over before they could be stopped");
+    }
+}

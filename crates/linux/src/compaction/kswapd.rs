@@ -1,0 +1,155 @@
+//! Whether a node's kswapd is at work.
+//!
+//! Problem: the kernel backs its proactive compaction off while kswapd runs on the node, and asks the
+//! thread's state for that (`kswapd_is_running` in mm/internal.h). No file says it.
+//!
+//! Approach: the thread is found by its name and its parent (kthreadd), and is active while its state
+//! in `/proc/PID/stat` is running or waiting for a disk, or if it used a tenth of the time since it
+//! was last looked at (`/proc/PID/schedstat`): a look every 500 ms would else miss most of its work.
+//!
+//! Limits: where kernel threads cannot be seen (a container with its own PID namespace) pages scanned
+//! by kswapd, in `/proc/vmstat`, have to do, and these are of all nodes together.
+
+use std::fs;
+use std::time::Instant;
+
+/// kthreadd, whose children all kernel threads are.
+const KTHREADD: u32 = 2;
+/// Share of the time from which on it counts as active.
+const ACTIVE_SHARE: f64 = 0.1;
+/// Over less time, a share means nothing.
+const TIME_MIN_S: f64 = 0.01;
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The thread itself is watched.
+    Thread,
+    /// Pages that any node's kswapd scanned.
+    ScannedPages,
+}
+
+/// Watches one node's kswapd.
+#[derive(Debug)]
+pub struct Kswapd {
+    thread: Option<u32>,
+    /// When it was looked at, and what it had done by then: CPU time in ns, or pages scanned.
+    last: Option<(Instant, u64)>,
+}
+
+impl Kswapd {
+    /// Looks for the thread.
+    pub fn of_node(node: u32) -> Self {
+        Self {
+            thread: find(&format!("kswapd{node}")),
+            last: None,
+        }
+    }
+
+    /// By what activity is told.
+    pub fn evidence(&self) -> Evidence {
+        if self.thread.is_some() {
+            Evidence::Thread
+        } else {
+            Evidence::ScannedPages
+        }
+    }
+
+    /// Whether it is active now, or was since the last time this was asked.
+    pub fn is_active(&mut self) -> bool {
+        let now = Instant::now();
+        if let Some(pid) = self.thread {
+            return self.is_thread_active(pid, now);
+        }
+        let scanned = pages_scanned();
+        let before = self.last.replace((now, scanned));
+        before.is_some_and(|(_, before)| scanned > before)
+    }
+
+    fn is_thread_active(&mut self, pid: u32, now: Instant) -> bool {
+        let is_running = state(pid).is_some_and(|state| matches!(state, 'R' | 'D'));
+        let Some(cpu) = cpu_ns(pid) else {
+            return is_running;
+        };
+        let (then, cpu_then) = *self.last.get_or_insert((now, cpu));
+        let elapsed = now.duration_since(then).as_secs_f64();
+        if elapsed < TIME_MIN_S {
+            return is_running;
+        }
+        self.last = Some((now, cpu));
+        let used = cpu.saturating_sub(cpu_then) as f64 / 1e9;
+        is_running || used >= ACTIVE_SHARE * elapsed
+    }
+}
+
+fn find(name: &str) -> Option<u32> {
+    let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        name.to_str()?.parse::<u32>().ok()
+    });
+    pids.filter(|pid| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
+    })
+    // Any program may call itself so.
+    .find(|pid| {
+        stat(*pid).is_some_and(|fields| {
+            fields
+                .get(1)
+                .is_some_and(|parent| parent == &KTHREADD.to_string())
+        })
+    })
+}
+
+/// Fields of `/proc/PID/stat` after the name: state, parent...
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    Some(rest.split_whitespace().take(2).map(str::to_owned).collect())
+}
+
+fn state(pid: u32) -> Option<char> {
+    stat(pid)?.first()?.chars().next()
+}
+
+fn cpu_ns(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+fn pages_scanned() -> u64 {
+    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            line.strip_prefix("pgscan_kswapd")?
+                .rsplit(' ')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_node_no_thread() {
+        let mut kswapd = Kswapd::of_node(4_000_000);
+        assert_eq!(kswapd.evidence(), Evidence::ScannedPages);
+        assert!(!kswapd.is_active(), "nothing to compare with yet");
+    }
+
+    #[test]
+    fn the_first_node_has_one() {
+        let test = "the_first_node_has_one";
+        let mut kswapd = Kswapd::of_node(0);
+        if kswapd.evidence() != Evidence::Thread {
+            eprintln!("SKIP {test}: kernel threads cannot be seen here");
+            return;
+        }
+        // Whatever it says, it says it at once.
+        kswapd.is_active();
+        assert!(kswapd.last.is_some());
+    }
+}

@@ -1,0 +1,304 @@
+//! Compaction of this machine's memory: how fragmented it is, and making the kernel compact a node.
+//!
+//! Problem: the engine's controller ([`isotherm_engine::compaction`]) asks for free blocks per zone,
+//! for kswapd's activity, and for compaction that can be stopped when enough is done. The kernel
+//! offers the first in `/proc`, the second nowhere, and the third not as such: a write to
+//! `/sys/devices/system/node/nodeN/compact` compacts the whole node, to the end.
+//!
+//! Approach: three ways to have memory compacted were compared:
+//!
+//! - *Write to `nodeN/compact` and wait.* Any order, any kernel since 2.6.35, but it always goes on
+//!   until the scanners have met: many times the work that a round down to the low threshold needs.
+//! - *Write `/proc/sys/vm/compaction_proactiveness`*, which since 5.15 starts a round of the
+//!   kernel's own proactive compaction (Documentation/admin-guide/sysctl/vm.rst). It backs off by
+//!   itself and ends at its threshold, but it knows one order (that of huge pages), acts on all nodes
+//!   at once, and is a setting of the whole machine, to be restored also after a crash.
+//! - *Write to `nodeN/compact` from a process of our own, and kill that* when the controller says so.
+//!   The scanner looks for a fatal signal every few pages (`isolate_migratepages_block` in
+//!   mm/compaction.c), puts back what it holds, and is gone.
+//!
+//! The third is taken ([`Trigger`]): it stops at the low threshold and for kswapd, for any order, and
+//! changes no setting, so that nothing is left to restore. The process also dies with us, however we
+//! die. Pages that were moved by then stay where they are; that is all the trace there is.
+//!
+//! Limits: the kernel chooses the zones, in their order, and scans each from its beginning at every
+//! round. It works in its `MIGRATE_SYNC` mode, which waits for pages under writeback, where its own
+//! proactive compaction does not. Lock contention cannot be seen from here: zones are never
+//! `contended`. Free pages on per-CPU lists are in no count. Where just every fourth page is in use,
+//! always the first of four, the kernel may find no free page to move to and end at once: its scanner
+//! looks at every 32nd page only, until it finds one (`stride` in `isolate_freepages`; seen on 6.12).
+
+mod kswapd;
+mod parse;
+mod trigger;
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use isotherm_engine::compaction::{NodeFacts, ZoneFacts};
+use serde::Serialize;
+use thiserror::Error;
+
+pub use kswapd::{Evidence, Kswapd};
+pub use parse::{BuddyZone, ParseError, ZonePages, parse_buddyinfo, parse_zoneinfo};
+pub use trigger::{Compacted, Compacting, Trigger};
+
+const BUDDYINFO: &str = "/proc/buddyinfo";
+const ZONEINFO: &str = "/proc/zoneinfo";
+const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
+
+/// Why fragmentation cannot be told, or memory not be compacted.
+#[derive(Debug, Error)]
+pub enum CompactionError {
+    /// A file could not be read.
+    #[error("cannot read {path}: {source}; is /proc mounted?")]
+    Unreadable {
+        /// Which.
+        path: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{path} is not as expected: {source}")]
+    Malformed {
+        /// Which.
+        path: &'static str,
+        /// Where and why.
+        source: ParseError,
+    },
+    /// No such node.
+    #[error("there is no NUMA node {node} with memory; this machine has {present}")]
+    NoNode {
+        /// The one that was asked for.
+        node: u32,
+        /// Those there are.
+        present: String,
+    },
+    /// The kernel was built without it.
+    #[error(
+        "this kernel cannot compact memory on request: neither {per_node} nor {whole} is there; it needs a kernel with CONFIG_COMPACTION=y"
+    )]
+    Unsupported {
+        /// The node's file.
+        per_node: String,
+        /// The file for all nodes.
+        whole: &'static str,
+    },
+    /// We may not.
+    #[error(
+        "cannot open {} to make the kernel compact: {source}; run as root, and not in a container where it is read-only", path.display()
+    )]
+    Denied {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The process that compacts could not be started or followed.
+    #[error("cannot start a process to compact in: {0}")]
+    NoProcess(io::Error),
+    /// The kernel did not do it.
+    #[error("the kernel refused to compact by {}: {source}", path.display())]
+    Refused {
+        /// The file that was written to.
+        path: PathBuf,
+        /// Its answer.
+        source: io::Error,
+    },
+}
+
+fn read(path: &'static str) -> Result<String, CompactionError> {
+    fs::read_to_string(path).map_err(|source| CompactionError::Unreadable { path, source })
+}
+
+/// Reads what nodes and zones there are and what is free in them. Keep it: zones do not change while
+/// one looks, and sizes take longer to read than free blocks.
+#[derive(Clone, Debug)]
+pub struct Fragmentation {
+    zones: Vec<ZonePages>,
+}
+
+impl Fragmentation {
+    /// Reads the sizes of zones.
+    pub fn open() -> Result<Self, CompactionError> {
+        let malformed = |source| CompactionError::Malformed {
+            path: ZONEINFO,
+            source,
+        };
+        let zones = parse_zoneinfo(&read(ZONEINFO)?).map_err(malformed)?;
+        Ok(Self { zones })
+    }
+
+    /// All nodes with memory as they are now, in order; kswapd is not looked at, and so not active.
+    pub fn nodes(&self) -> Result<Vec<NodeFacts>, CompactionError> {
+        let malformed = |source| CompactionError::Malformed {
+            path: BUDDYINFO,
+            source,
+        };
+        let buddies = parse_buddyinfo(&read(BUDDYINFO)?).map_err(malformed)?;
+        Ok(join(buddies, &self.zones))
+    }
+
+    /// One node as it is now.
+    pub fn node(&self, node: u32) -> Result<NodeFacts, CompactionError> {
+        let nodes = self.nodes()?;
+        let present: Vec<String> = nodes.iter().map(|facts| facts.node.to_string()).collect();
+        nodes
+            .into_iter()
+            .find(|facts| facts.node == node)
+            .ok_or(CompactionError::NoNode {
+                node,
+                present: present.join(", "),
+            })
+    }
+}
+
+/// Free blocks with sizes. A zone that came since its size was read counts for nothing.
+fn join(buddies: Vec<BuddyZone>, sizes: &[ZonePages]) -> Vec<NodeFacts> {
+    let mut nodes: Vec<NodeFacts> = Vec::new();
+    for buddy in buddies {
+        let size = sizes
+            .iter()
+            .find(|zone| zone.node == buddy.node && zone.name == buddy.name);
+        let zone = ZoneFacts {
+            name: buddy.name,
+            present_pages: size.map_or(0, |zone| zone.present),
+            free_blocks: buddy.free_blocks,
+            contended: false,
+        };
+        match nodes.iter_mut().find(|facts| facts.node == buddy.node) {
+            Some(facts) => facts.zones.push(zone),
+            None => nodes.push(NodeFacts {
+                node: buddy.node,
+                zones: vec![zone],
+                kswapd_active: false,
+            }),
+        }
+    }
+    nodes.sort_by_key(|facts| facts.node);
+    nodes
+}
+
+/// The kernel's own setting, 0 to 100; `None` before 5.9, and where it cannot be read.
+pub fn kernel_proactiveness() -> Option<u32> {
+    fs::read_to_string(PROACTIVENESS).ok()?.trim().parse().ok()
+}
+
+/// What compaction has done since the machine started, whoever asked for it: `/proc/vmstat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Pages that the migrate scanner looked at.
+    pub migrate_scanned: u64,
+    /// Pages that the free scanner looked at.
+    pub free_scanned: u64,
+    /// Pages taken out of use to be moved, and as targets.
+    pub isolated: u64,
+    /// Allocations that had to compact for themselves.
+    pub stalls: u64,
+    /// Of the pages that the migrate scanner looked at, those for kcompactd.
+    pub daemon_migrate_scanned: u64,
+}
+
+impl Counters {
+    /// As they are now; zeros where they cannot be read.
+    pub fn read() -> Self {
+        Self::of(&fs::read_to_string("/proc/vmstat").unwrap_or_default())
+    }
+
+    fn of(vmstat: &str) -> Self {
+        let mut counters = Self::default();
+        for line in vmstat.lines() {
+            let Some((name, value)) = line.split_once(' ') else {
+                continue;
+            };
+            let counter = match name {
+                "compact_migrate_scanned" => &mut counters.migrate_scanned,
+                "compact_free_scanned" => &mut counters.free_scanned,
+                "compact_isolated" => &mut counters.isolated,
+                "compact_stall" => &mut counters.stalls,
+                "compact_daemon_migrate_scanned" => &mut counters.daemon_migrate_scanned,
+                _ => continue,
+            };
+            *counter = value.trim().parse().unwrap_or(0);
+        }
+        counters
+    }
+
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        let less = u64::saturating_sub;
+        Self {
+            migrate_scanned: less(self.migrate_scanned, earlier.migrate_scanned),
+            free_scanned: less(self.free_scanned, earlier.free_scanned),
+            isolated: less(self.isolated, earlier.isolated),
+            stalls: less(self.stalls, earlier.stalls),
+            daemon_migrate_scanned: less(
+                self.daemon_migrate_scanned,
+                earlier.daemon_migrate_scanned,
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_joined_by_node_and_name() {
+        let buddies = parse_buddyinfo(
+            "Node 1, zone   Normal      1      0      2\nNode 0, zone      DMA      0      0      1\nNode 0, zone   Normal      5      0      0\n",
+        );
+        let sizes = parse_zoneinfo(
+            "Node 0, zone      DMA\n        present  3998\n        managed  3840\nNode 0, zone   Normal\n        present  500\nNode 1, zone   Normal\n        present  700\n",
+        );
+        let nodes = join(buddies.expect("parses"), &sizes.expect("parses"));
+        let seen: Vec<(u32, &str, u64, u64)> = nodes
+            .iter()
+            .flat_map(|node| node.zones.iter().map(move |zone| (node.node, zone)))
+            .map(|(node, zone)| (node, &*zone.name, zone.present_pages, zone.free_pages()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (0, "DMA", 3998, 4),
+                (0, "Normal", 500, 5),
+                (1, "Normal", 700, 9)
+            ]
+        );
+    }
+
+    #[test]
+    fn counters_are_told_apart() {
+        let before = Counters::of("compact_migrate_scanned 5\ncompact_stall 1\nnr_free_pages 9\n");
+        let after = Counters::of("compact_migrate_scanned 9\ncompact_stall 1\ncompact_isolated 2");
+        let delta = after.since(before);
+        assert_eq!(
+            (delta.migrate_scanned, delta.stalls, delta.isolated),
+            (4, 0, 2)
+        );
+    }
+
+    #[test]
+    fn this_machine_can_be_read() {
+        let nodes = Fragmentation::open().and_then(|here| here.nodes());
+        let nodes = nodes.expect("every Linux has buddyinfo and zoneinfo");
+        assert!(!nodes.is_empty());
+        for node in &nodes {
+            assert!(
+                node.zones
+                    .iter()
+                    .all(|zone| zone.free_pages() <= zone.present_pages)
+            );
+        }
+        assert!(matches!(
+            Fragmentation::open().and_then(|here| here.node(4_000_000)),
+            Err(CompactionError::NoNode {
+                node: 4_000_000,
+                ..
+            })
+        ));
+    }
+}

@@ -1,0 +1,212 @@
+//! `/proc/buddyinfo` and `/proc/zoneinfo` (Documentation/filesystems/proc.rst), read without trust.
+//!
+//! Limits: numbers beyond any machine (2^40 pages are 4 PiB) are refused, so that no sum overflows.
+//! Kernels built for larger blocks than order 10 exist; their blocks are counted as several of 10.
+
+use isotherm_engine::compaction::NR_ORDERS;
+use thiserror::Error;
+
+/// More pages than physical addresses reach.
+const MAX_PAGES: u64 = 1 << 40;
+/// Zones of all nodes: 1024 nodes with 6 zones each, and some to spare.
+const MAX_ZONES: usize = 1 << 13;
+/// Orders that some build of the kernel could have.
+const MAX_ORDERS: usize = 20;
+
+/// Where a text is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}: {why}")]
+pub struct ParseError {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// A line of `/proc/buddyinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuddyZone {
+    /// Its node.
+    pub node: u32,
+    /// `DMA32`, `Normal`...
+    pub name: String,
+    /// Free blocks of each order.
+    pub free_blocks: [u64; NR_ORDERS],
+}
+
+/// A zone in `/proc/zoneinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZonePages {
+    /// Its node.
+    pub node: u32,
+    /// `DMA32`, `Normal`...
+    pub name: String,
+    /// Pages that are there, those that the kernel keeps for itself included.
+    pub present: u64,
+    /// Pages that the buddy allocator manages.
+    pub managed: u64,
+}
+
+/// Reads `/proc/buddyinfo`.
+pub fn parse_buddyinfo(text: &str) -> Result<Vec<BuddyZone>, ParseError> {
+    let mut zones = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let wrong = |why| ParseError {
+            line: index + 1,
+            why,
+        };
+        let (node, rest) =
+            node_of(line).ok_or_else(|| wrong("does not begin with `Node N, zone NAME`"))?;
+        let mut fields = rest.split_whitespace();
+        let name = fields.next().ok_or_else(|| wrong("names no zone"))?;
+        let mut free_blocks = [0; NR_ORDERS];
+        let mut nr_orders = 0;
+        for (order, field) in fields.enumerate() {
+            nr_orders = order + 1;
+            if order >= MAX_ORDERS {
+                return Err(wrong("has more orders than a kernel can have"));
+            }
+            let blocks = pages(field).ok_or_else(|| wrong("has a count that is no such number"))?;
+            let last = NR_ORDERS - 1;
+            free_blocks[order.min(last)] += blocks << order.saturating_sub(last);
+        }
+        if nr_orders == 0 {
+            return Err(wrong("counts no blocks"));
+        }
+        if zones.len() >= MAX_ZONES {
+            return Err(wrong("is one zone more than a machine can have"));
+        }
+        zones.push(BuddyZone {
+            node,
+            name: name.to_owned(),
+            free_blocks,
+        });
+    }
+    Ok(zones)
+}
+
+/// Reads the sizes of zones in `/proc/zoneinfo`; what else stands there is passed over.
+pub fn parse_zoneinfo(text: &str) -> Result<Vec<ZonePages>, ParseError> {
+    let mut zones: Vec<ZonePages> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let wrong = |why| ParseError {
+            line: index + 1,
+            why,
+        };
+        if let Some((node, name)) = node_of(line) {
+            let name = name.trim();
+            if name.is_empty() {
+                return Err(wrong("names no zone"));
+            }
+            if zones.len() >= MAX_ZONES {
+                return Err(wrong("is one zone more than a machine can have"));
+            }
+            zones.push(ZonePages {
+                node,
+                name: name.to_owned(),
+                present: 0,
+                managed: 0,
+            });
+            continue;
+        }
+        let mut fields = line.split_whitespace();
+        let (Some(key @ ("present" | "managed")), Some(value), None) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let value = pages(value).ok_or_else(|| wrong("has a size that is no such number"))?;
+        let zone = zones
+            .last_mut()
+            .ok_or_else(|| wrong("gives a size before any zone"))?;
+        if key == "present" {
+            zone.present = value;
+        } else {
+            zone.managed = value;
+        }
+    }
+    Ok(zones)
+}
+
+/// `Node 0, zone   Normal ...`: the number and what follows `zone`.
+fn node_of(line: &str) -> Option<(u32, &str)> {
+    let (node, rest) = line.strip_prefix("Node ")?.split_once(',')?;
+    let rest = rest.trim_start().strip_prefix("zone")?;
+    rest.starts_with(' ')
+        .then(|| Some((node.trim().parse().ok()?, rest)))?
+}
+
+fn pages(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|pages| *pages <= MAX_PAGES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_refused(text: &str, line: usize, why: &str) {
+        let error = parse_buddyinfo(text).expect_err("is refused");
+        assert_eq!((error.line, error.why), (line, why));
+    }
+
+    #[test]
+    fn buddyinfo_is_read() {
+        let text = "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3 \n\
+                    Node 1, zone   Normal    285     51    186   1065    937    609    331    185    564    825   4099 \n";
+        let zones = parse_buddyinfo(text).expect("parses");
+        assert_eq!(zones.len(), 2);
+        assert_eq!((zones[1].node, &*zones[1].name), (1, "Normal"));
+        assert_eq!(zones[0].free_blocks, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 3]);
+        assert_eq!(zones[1].free_blocks[10], 4099);
+        assert_eq!(parse_buddyinfo(""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn kernels_with_more_or_fewer_orders_are_understood() {
+        let text = "Node 0, zone Normal 0 0 0 0 0 0 0 0 0 0 1 1 1\nNode 0, zone Movable 7 1\n";
+        let zones = parse_buddyinfo(text).expect("parses");
+        assert_eq!(zones[0].free_blocks[10], 1 + 2 + 4);
+        assert_eq!(zones[1].free_blocks[..3], [7, 1, 0]);
+    }
+
+    #[test]
+    fn what_is_no_buddyinfo_is_refused_by_line() {
+        let good = "Node 0, zone DMA 1 2\n";
+        check_refused("hello", 1, "does not begin with `Node N, zone NAME`");
+        check_refused(&format!("{good}Node 0, zone "), 2, "names no zone");
+        check_refused("Node 0, zone DMA", 1, "counts no blocks");
+        check_refused(
+            "Node 0, zone DMA 1 -2",
+            1,
+            "has a count that is no such number",
+        );
+        check_refused(
+            "Node 0, zone DMA 1 1099511627777",
+            1,
+            "has a count that is no such number",
+        );
+        check_refused(
+            &format!("Node 0, zone DMA{}", " 1".repeat(21)),
+            1,
+            "has more orders than a kernel can have",
+        );
+    }
+
+    #[test]
+    fn zoneinfo_is_read() {
+        let text = "Node 0, zone      DMA\n  per-node stats\n      nr_inactive_anon 45\n  pages free     3840\n        boost    0\n        spanned  4095\n        present  3998\n        managed  3840\n        protection: (0, 2983, 23996, 23996)\nNode 0, zone   Normal\n        present  5505024\n        managed  5394266\n";
+        let zones = parse_zoneinfo(text).expect("parses");
+        let seen: Vec<(&str, u64, u64)> = zones
+            .iter()
+            .map(|zone| (&*zone.name, zone.present, zone.managed))
+            .collect();
+        assert_eq!(
+            seen,
+            [("DMA", 3998, 3840), ("Normal", 5_505_024, 5_394_266)]
+        );
+        assert_eq!(
+            parse_zoneinfo("  present 5").map_err(|error| error.line),
+            Err(1)
+        );
+    }
+}
