@@ -177,6 +177,21 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
     Ok(ranges)
 }
 
+/// Every node's ranges of physical RAM, in order of nodes and addresses.
+pub fn all() -> Result<Vec<(u32, AddressRange)>, MemoryMapError> {
+    let mut nodes: Vec<u32> = zones(&read("/proc/zoneinfo")?)
+        .into_iter()
+        .map(|(node, _)| node)
+        .collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let mut found = Vec::new();
+    for node in nodes {
+        found.extend(ram(Some(node))?.into_iter().map(|range| (node, range)));
+    }
+    Ok(found)
+}
+
 /// Top-level "System RAM" lines of `/proc/iomem`, whole pages only.
 fn system_ram(iomem: &str) -> Vec<AddressRange> {
     iomem
