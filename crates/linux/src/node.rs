@@ -276,6 +276,20 @@ mod tests {
     }
 
     #[test]
+    fn every_node_has_its_share_of_ram() {
+        let Ok(ram) = ram(None) else {
+            eprintln!("SKIP every_node_has_its_share_of_ram: not root");
+            return;
+        };
+        let all = all().expect("as readable");
+        let mut nodes: Vec<u32> = all.iter().map(|(node, _)| *node).collect();
+        nodes.dedup();
+        assert_eq!(nodes.len(), count());
+        let is_ram = |range: AddressRange| ram.iter().any(|r| r.intersection(range) == Some(range));
+        assert!(all.iter().all(|(_, range)| is_ram(*range)), "{all:?}");
+    }
+
+    #[test]
     fn our_own_memory_is_on_nodes_that_there_are() {
         let memory = vec![1u8; 64 * PAGE_SIZE as usize];
         let start = (memory.as_ptr() as u64).next_multiple_of(PAGE_SIZE);
