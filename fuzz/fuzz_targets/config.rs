@@ -2,7 +2,7 @@
 //! same.
 #![no_main]
 
-use isotherm_config::{Format, load, scheme_line, text_of, to_json, to_yaml};
+use isotherm_config::{Format, Topology, load, scheme_line, text_of, to_json, to_yaml};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,5 +15,6 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(yaml.contexts, read.contexts);
         }
     }
+    let _ = Topology::read(text);
     let _ = scheme_line(text);
 });

@@ -9,9 +9,9 @@ use isotherm_engine::scheme::{
     Scheme, Watermarks,
 };
 
+use crate::form::{age_text, frequency_text, size_text};
 use crate::model::ContextConfig;
 use crate::problem::Problem;
-use crate::write::{age_text, frequency_text, size_text};
 
 type Faults = Vec<(String, Problem)>;
 

@@ -13,7 +13,7 @@ use crate::scheme;
 use crate::unit::{self, MICROSECOND, MILLISECOND};
 
 /// More kdamonds than this come from a mistake; HMSDK can cut terabytes into one for each gibibyte.
-const KDAMONDS_MAX: usize = 1 << 14;
+pub(crate) const KDAMONDS_MAX: usize = 1 << 14;
 /// More schemes of a context than this too; each is compared with each.
 const SCHEMES_MAX: usize = 256;
 

@@ -5,7 +5,8 @@
 //! - the JSON and YAML that `damo` and HMSDK write, with their names, units and unit strings, and
 //!   [`Own`] keys of Isotherm's beside them ([`load`]);
 //! - one-line schemes, `4K max 0 0 5s max pageout` ([`scheme_line`], and `.damos` files of them);
-//! - names: [`preset`].
+//! - names: [`preset`];
+//! - and planned: [`TierPlan`], for machines with fast and slow nodes.
 //!
 //! Text becomes a tree that knows where each value stands (`node.rs`), the tree becomes the model
 //! (`kdamonds.rs`, `scheme.rs`), and what the parts of the model say together is judged (`judge.rs`).
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod cursor;
+mod form;
 mod json;
 mod judge;
 mod kdamonds;
@@ -32,6 +34,8 @@ mod preset;
 mod problem;
 mod quota;
 mod scheme;
+mod tier;
+mod topology;
 mod unit;
 mod write;
 mod yaml;
@@ -43,6 +47,8 @@ pub use model::{
 };
 pub use preset::{PRESETS, Preset, hmsdk_demote, hmsdk_promote, preset};
 pub use problem::{Place, Problem, Problems, Severity};
+pub use tier::{HMSDK_MEMCG, Move, TierError, TierPlan};
+pub use topology::{Extent, Topology, TopologyError, node_extent};
 pub use write::{to_json, to_yaml};
 
 use cursor::{Cursor, Log};
@@ -138,8 +144,7 @@ fn read(text: &str, format: Format, log: &Log) -> Option<Configuration> {
         log.add(too_long(text.len()));
         return None;
     }
-    // Editors on some systems put a byte order mark first.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = unmarked(text);
     let parse = match format.of(text) {
         Format::Json => json::parse,
         Format::Damos => return line::read_file(text, log),
@@ -147,4 +152,18 @@ fn read(text: &str, format: Format, log: &Log) -> Option<Configuration> {
     };
     let root: Node = parse(text).map_err(|problem| log.add(problem)).ok()?;
     kdamonds::read(&Cursor::root(&root, log))
+}
+
+/// The tree of a text in JSON or YAML.
+fn parse(text: &str) -> Result<Node, Problem> {
+    let text = unmarked(text);
+    match Format::Detect.of(text) {
+        Format::Json => json::parse(text),
+        _ => yaml::parse(text),
+    }
+}
+
+/// Editors on some systems put a byte order mark first.
+fn unmarked(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }

@@ -1,20 +1,33 @@
-//! The model in damo's form, as JSON or YAML that damo reads.
+//! The model as damo writes it: the same keys in the same order, the same units, to the byte where damo
+//! itself is exact. Where it would round to three digits, a smaller unit keeps the value exact
+//! (`form.rs`).
 //!
-//! Every value is exact: in the largest unit that divides it, where damo rounds to three digits.
+//! Keys that the model says nothing about (DAMON's intervals, the number of regions) are left out, so
+//! that what is read again says nothing about them either.
+//!
+//! Source: `to_kvpairs` in damo 3.4.3's `_damon.py`; its YAML is PyYAML's `dump`.
 
 use isotherm_engine::scheme::{
-    Age, Destination, Filter, FilterKind, Frequency, Goal, GoalMetric, OpsFilter, Quota, Scheme,
-    Tuner, Watermarks,
+    Action, Destination, Filter, FilterKind, Goal, GoalMetric, OpsFilter, Quota, Scheme, Tuner,
+    Watermarks,
 };
 use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
+use serde::Serialize;
 
+use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_text, time_text};
 use crate::model::{Configuration, ContextConfig, Intervals, Method, Own};
 use crate::node::{Node, Value, list, map};
 
 /// As damo's JSON.
 pub fn to_json(configuration: &Configuration) -> String {
-    // Writing a tree to memory cannot fail: its keys are texts.
-    serde_json::to_string_pretty(&tree(configuration)).unwrap_or_default() + "\n"
+    let mut json = Vec::new();
+    let form = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut writer = serde_json::Serializer::with_formatter(&mut json, form);
+    tree(configuration)
+        .serialize(&mut writer)
+        .expect("writing a tree of texts to memory cannot fail");
+    json.push(b'\n');
+    String::from_utf8(json).expect("JSON is UTF-8")
 }
 
 /// As damo's YAML.
@@ -32,7 +45,10 @@ fn tree(configuration: &Configuration) -> Node {
         while let Some(next) = contexts.next_if(|next| next.kdamond == context.kdamond) {
             of_kdamond.push(write_context(next));
         }
-        kdamonds.push(map([("contexts", list(of_kdamond))]));
+        kdamonds.push(map([
+            ("refresh_ms", 0.into()),
+            ("contexts", list(of_kdamond)),
+        ]));
     }
     map([("kdamonds", list(kdamonds))])
 }
@@ -47,6 +63,7 @@ fn write_context(context: &ContextConfig) -> Node {
     });
     let mut node = map([
         ("ops", context.operations.name().into()),
+        ("addr_unit", damo_size_text(1).into()),
         ("targets", list(targets)),
     ]);
     if context.intervals.is_some() || context.intervals_goal.is_some() {
@@ -54,11 +71,13 @@ fn write_context(context: &ContextConfig) -> Node {
     }
     if let Some(nr_regions) = context.nr_regions {
         let bounds = [
-            ("min", u64::from(nr_regions.min).into()),
-            ("max", u64::from(nr_regions.max).into()),
+            ("min", count(nr_regions.min.into())),
+            ("max", count(nr_regions.max.into())),
         ];
         push(&mut node, "nr_regions", map(bounds));
     }
+    push(&mut node, "probes", list([]));
+    push(&mut node, "sample_control", sample_control());
     push(&mut node, "pause", context.paused.into());
     push(
         &mut node,
@@ -77,9 +96,34 @@ fn push(node: &mut Node, key: &str, value: Node) {
     }
 }
 
-fn range(range: AddressRange) -> Node {
-    map([("start", range.start.into()), ("end", range.end.into())])
+/// What damo says of the kernel's ways to sample, which Isotherm has one of.
+fn sample_control() -> Node {
+    let primitives = map([("page_table", true.into()), ("page_fault", false.into())]);
+    map([
+        ("primitives_enabled", primitives),
+        ("sample_filters", list([])),
+    ])
 }
+
+fn count(number: u64) -> Node {
+    count_text(number).into()
+}
+
+fn permil(number: u32) -> Node {
+    share_text(number, 1000).into()
+}
+
+fn range(range: AddressRange) -> Node {
+    map([("start", count(range.start)), ("end", count(range.end))])
+}
+
+/// How damo says that there is none.
+const NO_GOAL: IntervalsGoal = IntervalsGoal {
+    access_bp: 0,
+    aggregations: 0,
+    min_sample_interval: Nanos(0),
+    max_sample_interval: Nanos(0),
+};
 
 /// A goal stands among the intervals, so where only that is given, DAMON's intervals are written.
 fn intervals(context: &ContextConfig) -> Node {
@@ -93,16 +137,15 @@ fn intervals(context: &ContextConfig) -> Node {
         ("aggr_us", time_text(intervals.aggregation).into()),
         ("ops_update_us", time_text(intervals.update).into()),
     ]);
-    if let Some(goal) = context.intervals_goal {
-        push(&mut node, "intervals_goal", intervals_goal(&goal));
-    }
+    let goal = context.intervals_goal.unwrap_or(NO_GOAL);
+    push(&mut node, "intervals_goal", intervals_goal(&goal));
     node
 }
 
 fn intervals_goal(goal: &IntervalsGoal) -> Node {
     map([
-        ("access_bp", u64::from(goal.access_bp).into()),
-        ("aggrs", u64::from(goal.aggregations).into()),
+        ("access_bp", share_text(goal.access_bp, 10_000).into()),
+        ("aggrs", count(goal.aggregations.into())),
         ("min_sample_us", time_text(goal.min_sample_interval).into()),
         ("max_sample_us", time_text(goal.max_sample_interval).into()),
     ])
@@ -113,30 +156,28 @@ fn write_scheme(scheme: &Scheme) -> Node {
     let pattern = &scheme.pattern;
     let rate = pattern.nr_accesses;
     let mut node = map([("action", scheme.action.name().into())]);
-    match scheme.destinations.as_slice() {
-        // damo's and the kernel's older way, for one node.
-        [
-            Destination {
-                node: nid,
-                weight: 1,
-            },
-        ] => {
-            push(&mut node, "target_nid", u64::from(*nid).into());
-        }
-        several => {
-            let destinations = several.iter().map(|destination| {
-                map([
-                    ("id", u64::from(destination.node).into()),
-                    ("weight", u64::from(destination.weight).into()),
-                ])
-            });
-            push(&mut node, "dests", list(destinations));
-        }
+    // damo's and the kernel's older way is for one node.
+    let (target, several) = match scheme.destinations.as_slice() {
+        [Destination { node, weight: 1 }] => (Some(u64::from(*node)), [].as_slice()),
+        several => (None, several),
+    };
+    let destinations = several.iter().map(|destination| {
+        map([
+            ("id", u64::from(destination.node).into()),
+            ("weight", u64::from(destination.weight).into()),
+        ])
+    });
+    push(&mut node, "dests", list(destinations));
+    if matches!(scheme.action, Action::MigrateHot | Action::MigrateCold) || target.is_some() {
+        push(&mut node, "target_nid", target.into());
     }
     let pattern = map([
         (
             "sz_bytes",
-            bounds(size_text(pattern.size.min), size_text(pattern.size.max)),
+            bounds(
+                damo_size_text(pattern.size.min),
+                damo_size_text(pattern.size.max),
+            ),
         ),
         (
             "nr_accesses",
@@ -154,9 +195,8 @@ fn write_scheme(scheme: &Scheme) -> Node {
         time_text(scheme.apply_interval).into(),
     );
     push(&mut node, "quotas", quota(&scheme.quota));
-    if let Some(watermarks) = &scheme.watermarks {
-        push(&mut node, "watermarks", write_watermarks(watermarks));
-    }
+    let watermarks = write_watermarks(scheme.watermarks.as_ref());
+    push(&mut node, "watermarks", watermarks);
     push(
         &mut node,
         "filters",
@@ -171,12 +211,12 @@ fn write_scheme(scheme: &Scheme) -> Node {
 
 fn quota(quota: &Quota) -> Node {
     let weights = map([
-        ("sz_permil", u64::from(quota.weights.size_permil).into()),
+        ("sz_permil", permil(quota.weights.size_permil)),
         (
             "nr_accesses_permil",
-            u64::from(quota.weights.nr_accesses_permil).into(),
+            permil(quota.weights.nr_accesses_permil),
         ),
-        ("age_permil", u64::from(quota.weights.age_permil).into()),
+        ("age_permil", permil(quota.weights.age_permil)),
     ]);
     let charge = quota
         .fail_charge
@@ -187,12 +227,14 @@ fn quota(quota: &Quota) -> Node {
     };
     map([
         ("time_ms", time_text(quota.time).into()),
-        ("sz_bytes", size_text(quota.bytes).into()),
+        ("sz_bytes", damo_size_text(quota.bytes).into()),
         ("reset_interval_ms", time_text(quota.reset_interval).into()),
-        ("fail_charge_num", u64::from(charge.0).into()),
-        ("fail_charge_denom", u64::from(charge.1).into()),
+        ("fail_charge_num", count(charge.0.into())),
+        ("fail_charge_denom", count(charge.1.into())),
         ("goals", list(quota.goals.iter().map(goal))),
         ("goal_tuner", tuner.into()),
+        // What came of it, not what shall be.
+        ("effective_sz_bytes", damo_size_text(0).into()),
         ("weights", weights),
     ])
 }
@@ -215,24 +257,35 @@ fn goal(goal: &Goal) -> Node {
     };
     map([
         ("metric", metric.into()),
-        ("nid", node.map(u64::from).into()),
+        ("complement", false.into()),
+        ("nid", node.map(|node| count_text(node.into())).into()),
         ("memcg_path", memcg_path.cloned().into()),
-        ("target_value", goal.target_value.into()),
-        ("current_value", goal.current_value.into()),
+        ("target_value", count(goal.target_value)),
+        ("current_value", count(goal.current_value)),
     ])
 }
 
-fn write_watermarks(watermarks: &Watermarks) -> Node {
+fn write_watermarks(watermarks: Option<&Watermarks>) -> Node {
+    let marks = watermarks.map_or((0, 0, 0), |w| (w.high_permil, w.mid_permil, w.low_permil));
+    let metric = watermarks.map_or("none", |_| "free_mem_rate");
+    let interval = watermarks.map_or(Nanos(0), |w| w.interval);
     map([
-        ("metric", "free_mem_rate".into()),
-        ("interval_us", time_text(watermarks.interval).into()),
-        ("high_permil", u64::from(watermarks.high_permil).into()),
-        ("mid_permil", u64::from(watermarks.mid_permil).into()),
-        ("low_permil", u64::from(watermarks.low_permil).into()),
+        ("metric", metric.into()),
+        ("interval_us", time_text(interval).into()),
+        ("high_permil", permil(marks.0)),
+        ("mid_permil", permil(marks.1)),
+        ("low_permil", permil(marks.2)),
     ])
 }
 
 fn filter(filter: &Filter) -> Node {
+    const DETAILS: [&str; 5] = [
+        "memcg_path",
+        "address_range",
+        "damon_target_idx",
+        "hugepage_size",
+        "probe_hits_wsum_range",
+    ];
     let (name, detail) = match &filter.kind {
         FilterKind::Addr(addresses) => ("addr", Some(("address_range", range(*addresses)))),
         FilterKind::Target(target) => (
@@ -247,17 +300,19 @@ fn filter(filter: &Filter) -> Node {
             ("memcg", Some(("memcg_path", path.as_str().into())))
         }
         FilterKind::Ops(OpsFilter::HugepageSize { min, max }) => {
-            let sizes = [size_text(*min).into(), size_text(*max).into()];
+            let sizes = [damo_size_text(*min).into(), damo_size_text(*max).into()];
             ("hugepage_size", Some(("hugepage_size", list(sizes))))
         }
     };
+    let detail_of = |key| detail.iter().find(|(of, _)| *of == key);
+    let details = DETAILS.map(|key| (key, detail_of(key).map(|(_, value)| value.clone())));
     let mut node = map([
         ("filter_type", name.into()),
         ("matching", filter.matching.into()),
         ("allow", filter.allow.into()),
     ]);
-    if let Some((key, value)) = detail {
-        push(&mut node, key, value);
+    for (key, value) in details {
+        push(&mut node, key, value.into());
     }
     node
 }
@@ -313,52 +368,6 @@ fn method(method: Method) -> Node {
     list(chosen.map(|(name, _)| name.into()))
 }
 
-/// A size in the largest unit that divides it.
-pub(crate) fn size_text(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes == u64::MAX {
-        return "max".to_owned();
-    }
-    let power = if bytes == 0 {
-        0
-    } else {
-        bytes.trailing_zeros() / 10
-    };
-    format!("{} {}", bytes >> (10 * power), UNITS[power as usize])
-}
-
-/// A time in the largest unit that divides it.
-pub(crate) fn time_text(time: Nanos) -> String {
-    const UNITS: [(u64, &str); 4] = [
-        (1000, "us"),
-        (1_000_000, "ms"),
-        (1_000_000_000, "s"),
-        (1, "ns"),
-    ];
-    if time.0 == u64::MAX {
-        return "max".to_owned();
-    }
-    let fits = |(nanos, _): &&(u64, &str)| time.0 != 0 && time.0.is_multiple_of(*nanos);
-    let (nanos, unit) = UNITS.iter().filter(fits).max().unwrap_or(&(1, "ns"));
-    format!("{} {unit}", time.0 / nanos)
-}
-
-/// An access frequency with its unit.
-pub(crate) fn frequency_text(frequency: Frequency) -> String {
-    match frequency {
-        Frequency::Samples(samples) => format!("{samples} samples"),
-        Frequency::Percent(percent) => format!("{percent} %"),
-    }
-}
-
-/// An age with its unit.
-pub(crate) fn age_text(age: Age) -> String {
-    match age {
-        Age::Intervals(intervals) => format!("{intervals} aggr_intervals"),
-        Age::Time(time) => time_text(time),
-    }
-}
-
 fn write_yaml(node: &Node, depth: usize, yaml: &mut String) {
     let indent = "  ".repeat(depth);
     match &node.value {
@@ -402,12 +411,26 @@ fn write_below(node: &Node, depth: usize, yaml: &mut String) {
     }
 }
 
-/// A value on one line. JSON's quoting is YAML's.
+/// A value on one line. JSON's quoting is YAML's; whole numbers that are texts are quoted as PyYAML
+/// does it.
 fn flow(node: &Node) -> String {
     match &node.value {
-        Value::Text(text) if is_plain(text) => text.clone(),
+        Value::Text(text) if is_plain(text) || is_quantity(text) => text.clone(),
+        Value::Text(text) if text.chars().all(|c| c.is_ascii_digit()) && !text.is_empty() => {
+            format!("'{text}'")
+        }
         _ => serde_json::to_string(node).unwrap_or_default(),
     }
+}
+
+/// Whether it is a number that only we and damo take for one: with commas, or with a unit.
+fn is_quantity(text: &str) -> bool {
+    let is_harmless =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | ',' | '.' | '%' | '_');
+    text.starts_with(|c: char| c.is_ascii_digit())
+        && text.contains([' ', ','])
+        && !text.ends_with([' ', ','])
+        && text.chars().all(is_harmless)
 }
 
 /// Whether YAML takes an unquoted text for this very text.

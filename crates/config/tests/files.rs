@@ -53,6 +53,20 @@ fn what_was_read_is_read_again_from_what_is_written() {
 }
 
 #[test]
+fn what_damo_wrote_is_written_again_to_the_byte() {
+    for (name, text) in FIXTURES {
+        let written = match name {
+            "damo_prcl.json" => to_json(&fixture(name)),
+            "damo_tier.yaml" | "hmsdk.yaml" => to_yaml(&fixture(name)),
+            // Raw numbers, statistics, and "max" as 18,446,744,073,709,551,615 %.
+            _ => continue,
+        };
+        // HMSDK ends its file with an empty line.
+        assert_eq!(written.trim_end(), text.trim_end(), "{name}");
+    }
+}
+
+#[test]
 fn isotherms_own_keys_are_read_and_written() {
     let configuration = read(
         "isotherm: {cpu_budget: 1 %, guard: {max_slowdown: 0.5 %, max_psi: 5%}}\n\

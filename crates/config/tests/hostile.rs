@@ -122,6 +122,8 @@ fn any_format(text: &str) {
         let _ = check(text, format);
     }
     let _ = scheme_line(text);
+    let _ = isotherm_config::Topology::read(text);
+    let _ = isotherm_config::node_extent(text);
 }
 
 proptest! {

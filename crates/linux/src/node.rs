@@ -177,6 +177,21 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
     Ok(ranges)
 }
 
+/// Every node's ranges of physical RAM, in order of nodes and addresses.
+pub fn all() -> Result<Vec<(u32, AddressRange)>, MemoryMapError> {
+    let mut nodes: Vec<u32> = zones(&read("/proc/zoneinfo")?)
+        .into_iter()
+        .map(|(node, _)| node)
+        .collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let mut found = Vec::new();
+    for node in nodes {
+        found.extend(ram(Some(node))?.into_iter().map(|range| (node, range)));
+    }
+    Ok(found)
+}
+
 /// Top-level "System RAM" lines of `/proc/iomem`, whole pages only.
 fn system_ram(iomem: &str) -> Vec<AddressRange> {
     iomem
@@ -258,6 +273,20 @@ mod tests {
             [4, 12, 20],
             "pages 2, 6 and 10 of them all"
         );
+    }
+
+    #[test]
+    fn every_node_has_its_share_of_ram() {
+        let Ok(ram) = ram(None) else {
+            eprintln!("SKIP every_node_has_its_share_of_ram: not root");
+            return;
+        };
+        let all = all().expect("as readable");
+        let mut nodes: Vec<u32> = all.iter().map(|(node, _)| *node).collect();
+        nodes.dedup();
+        assert_eq!(nodes.len(), count());
+        let is_ram = |range: AddressRange| ram.iter().any(|r| r.intersection(range) == Some(range));
+        assert!(all.iter().all(|(_, range)| is_ram(*range)), "{all:?}");
     }
 
     #[test]

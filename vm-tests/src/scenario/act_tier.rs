@@ -15,7 +15,7 @@ use crate::vm::VmOutput;
 pub(super) fn migrate() -> Scenario {
     Scenario {
         name: "act-migrate",
-        about: "cold memory moves to node 1 and hot memory back, of a process and of a node",
+        about: "cold memory moves to node 1 and hot memory back, of a process and as `tier plan` has it",
         kernels: &Kernel::ALL,
         long: false,
         run: between_nodes,
@@ -42,9 +42,9 @@ const LEAST_COLD: f64 = 0.4;
 const LEAST_HOT: f64 = 0.9;
 
 /// A configuration as damo writes it, with one scheme.
-fn configuration(operations: &str, scheme: &Value) -> String {
+fn configuration(scheme: &Value) -> String {
     json!({"kdamonds": [{"contexts": [{
-        "ops": operations,
+        "ops": "vaddr",
         "targets": [{"pid": null, "regions": []}],
         "intervals": {"sample_us": "100 ms", "aggr_us": "1 s", "ops_update_us": "10 s"},
         "nr_regions": {"min": "100", "max": "10,000"},
@@ -80,19 +80,12 @@ fn promote() -> Value {
     })
 }
 
-/// As HMSDK writes it, but for the age.
-fn hmsdk() -> Value {
-    json!({
-        "action": "migrate_cold",
-        "target_nid": 1,
-        "access_pattern": pattern(["0 %", "0 %"], ["4 s", "max"]),
-        "quotas": {
-            "time_ms": "1 s", "sz_bytes": "50 GiB", "reset_interval_ms": "20 s",
-            "weights": {"sz_permil": "0 %", "nr_accesses_permil": "0 %", "age_permil": "1 %"},
-        },
-        "filters": [{"filter_type": "young", "matching": true, "allow": false}],
-    })
-}
+/// Shell that plans as a user does who has HMSDK's options in mind, into /tmp/tier.yaml, and shortens
+/// what would take minutes here: cold is what idled for 4 s, counted each second.
+const PLAN: &str = "\
+    isotherm tier plan -m 0 1 -g -o /tmp/tier.yaml || exit 1\n\
+    isotherm check /tmp/tier.yaml || exit 1\n\
+    sed -i 's/min: 30 s/min: 4 s/; s/aggr_us: 2 s/aggr_us: 1 s/' /tmp/tier.yaml\n";
 
 fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
@@ -108,16 +101,16 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
          look promoted --sum\n\
          kill $target; rm /out/truth.jsonl\n\
          {on_0}look again --sum\n\
-         act physical {SLOW} --no-guard -c /hmsdk.json --physical --node 0 --duration 26s\n\
+         {PLAN}\
+         act physical --no-guard -c /tmp/tier.yaml --duration 30s\n\
          look by-frames --sum\n",
         on_0 = STILL.start(1),
         on_1 = STILL.start(2),
     );
     let output = acting::vm(kernel, &script, Duration::from_mins(5))?
         .numa_nodes(2)
-        .text("/cold.json", &configuration("vaddr", &demote()))
-        .text("/hot.json", &configuration("vaddr", &promote()))
-        .text("/hmsdk.json", &configuration("paddr", &hmsdk()))
+        .text("/cold.json", &configuration(&demote()))
+        .text("/hot.json", &configuration(&promote()))
         .run_ok()?;
     let mut report = Report::default();
     of_a_process(&mut report, &output)?;

@@ -13,4 +13,5 @@ pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod start;
 pub(crate) mod swap;
+pub(crate) mod tier;
 pub(crate) mod top;

@@ -1,0 +1,364 @@
+//! Plans for memory of several tiers: which node's cold memory goes where, and whose hot memory comes
+//! back.
+//!
+//! After HMSDK 4.0's `gen_migpol.py`, option by option: for each node that memory leaves, a kdamond
+//! with one scheme, demotions first. Beside it stands damo's tiering example (`scripts/mem_tier.sh`),
+//! whose quotas follow the use of the fast node instead of being fixed.
+//!
+//! What both leave to the user is refused here: memory sent in a circle, a destination that is not
+//! there, and ranges that are cut inside a page.
+
+use isotherm_engine::scheme::{
+    AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, Goal,
+    GoalMetric, OpsFilter, Quota, Scheme, Tuner, Weights,
+};
+use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, PAGE_SIZE};
+use thiserror::Error;
+
+use crate::kdamonds::KDAMONDS_MAX;
+use crate::model::{Configuration, ContextConfig, Intervals, Operations, TargetConfig};
+use crate::preset::{hmsdk_demote, hmsdk_promote};
+use crate::topology::Topology;
+
+/// HMSDK's control group, below the root of cgroup2: it moves only the memory of processes in it.
+pub const HMSDK_MEMCG: &str = "/hmsdk";
+
+/// HMSDK's `--monitoring_intervals 100ms 2s 20s`.
+const HMSDK_INTERVALS: Intervals = Intervals {
+    sample: Nanos::from_millis(100),
+    aggregation: Nanos::from_millis(2_000),
+    update: Nanos::from_millis(20_000),
+};
+/// HMSDK's `--monitoring_nr_regions_range 100 10000`.
+const HMSDK_NR_REGIONS: Bounds<u32> = Bounds {
+    min: 100,
+    max: 10_000,
+};
+/// DAMON's intervals, which damo's example begins with and tunes.
+const DAMON_INTERVALS: Intervals = Intervals {
+    sample: Nanos::from_millis(5),
+    aggregation: Nanos::from_millis(100),
+    update: Nanos::from_millis(1_000),
+};
+/// DAMON's number of regions.
+const DAMON_NR_REGIONS: Bounds<u32> = Bounds { min: 10, max: 1000 };
+/// damo's example: `--damos_apply_interval 1s` and `--damos_quota_interval 1s`.
+const GOALS_INTERVAL: Nanos = Nanos::from_millis(1_000);
+/// damo's example: `--damos_quota_space 200MB`.
+const GOALS_BYTES: u64 = 200 << 20;
+/// damo's example: `--damos_quota_goal node_mem_free_bp 0.5%` of the fast node.
+const GOALS_FREE_BP: u64 = 50;
+/// damo's example: `--damos_quota_goal node_mem_used_bp 99.7%` of the fast node.
+const GOALS_USED_BP: u64 = 9_970;
+/// damo's weights where none are given.
+const DAMO_WEIGHTS: Weights = Weights {
+    size_permil: 1,
+    nr_accesses_permil: 1,
+    age_permil: 1,
+};
+
+/// Memory of one node goes to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The node that it leaves.
+    pub from: u32,
+    /// The node that it goes to.
+    pub to: u32,
+}
+
+/// What is to go where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TierPlan {
+    /// Cold memory; HMSDK's `--demote SRC DEST`, and `--migrate FAST SLOW` from fast to slow.
+    pub demotions: Vec<Move>,
+    /// Hot memory; HMSDK's `--promote SRC DEST`, and `--migrate FAST SLOW` from slow to fast.
+    pub promotions: Vec<Move>,
+    /// Only of processes in this control group; `None` is HMSDK's `--global`.
+    pub memcg: Option<String>,
+    /// Longer ranges are cut into pieces of so many bytes, each with a kdamond of its own; HMSDK's
+    /// `--region-max-size`.
+    pub region_max: Option<u64>,
+    /// Quotas follow the fast node's use by this tuner, instead of being HMSDK's fixed ones.
+    pub goals: Option<Tuner>,
+}
+
+/// Why there is no such plan.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TierError {
+    /// Nothing is to go anywhere.
+    #[error("nothing is to be moved; name a fast and a slow node: --migrate 0 1")]
+    Nothing,
+    /// There is nowhere to go.
+    #[error(
+        "node {node} is the only one with memory, so there is nowhere to move it; for another \
+         machine, describe that by --topology FILE, or by --node 0=512GiB --node 2=96GiB"
+    )]
+    OneNode {
+        /// The one there is.
+        node: u32,
+    },
+    /// No such node.
+    #[error(
+        "there is no NUMA node {node} with memory, only {present}; for another machine, describe \
+         that by --topology FILE or --node {node}=SIZE"
+    )]
+    NoNode {
+        /// The one that was asked for.
+        node: u32,
+        /// Those there are.
+        present: String,
+    },
+    /// From a node to itself.
+    #[error("node {node} cannot be both source and destination; name two nodes")]
+    SameNode {
+        /// The one.
+        node: u32,
+    },
+    /// Two schemes would take from one node.
+    #[error(
+        "node {node} is a source more than once; its memory can be demoted or promoted to one node \
+         (--migrate FAST SLOW takes from both)"
+    )]
+    SourceTwice {
+        /// The one.
+        node: u32,
+    },
+    /// Memory would go round for ever.
+    #[error(
+        "{what} memory of node {node} would come back to it by way of {way}; leave one step out"
+    )]
+    Circle {
+        /// `cold` or `hot`.
+        what: &'static str,
+        /// Where it begins.
+        node: u32,
+        /// Over which nodes.
+        way: String,
+    },
+    /// Pieces are no pages.
+    #[error("ranges cannot be cut into {bytes} bytes; give a multiple of 4 KiB, such as 1G")]
+    NoPages {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// More kdamonds than are read.
+    #[error("pieces of {bytes} bytes make more than {KDAMONDS_MAX} kdamonds; give a larger size")]
+    TooMany {
+        /// What was asked for.
+        bytes: u64,
+    },
+}
+
+impl TierPlan {
+    /// HMSDK's `--migrate FAST SLOW`: cold memory down, hot memory up.
+    pub fn migrate(&mut self, fast: u32, slow: u32) {
+        let (from, to) = (fast, slow);
+        self.demotions.push(Move { from, to });
+        let (from, to) = (slow, fast);
+        self.promotions.push(Move { from, to });
+    }
+
+    /// The plan as a configuration for this machine.
+    ///
+    /// # Errors
+    /// What is contradictory in it, or not there.
+    pub fn configuration(&self, topology: &Topology) -> Result<Configuration, TierError> {
+        self.judge(topology)?;
+        let demotions = self
+            .demotions
+            .iter()
+            .map(|step| (*step, Action::MigrateCold));
+        let promotions = self
+            .promotions
+            .iter()
+            .map(|step| (*step, Action::MigrateHot));
+        let mut contexts = Vec::new();
+        for (step, action) in demotions.chain(promotions) {
+            let regions = topology.regions(step.from).unwrap_or_default();
+            for regions in self.pieces(regions)? {
+                if contexts.len() == KDAMONDS_MAX {
+                    let bytes = self.region_max.unwrap_or(u64::MAX);
+                    return Err(TierError::TooMany { bytes });
+                }
+                contexts.push(self.context(contexts.len(), step, action, regions));
+            }
+        }
+        Ok(Configuration {
+            contexts,
+            warnings: Vec::new(),
+        })
+    }
+
+    fn judge(&self, topology: &Topology) -> Result<(), TierError> {
+        let steps = || self.demotions.iter().chain(&self.promotions);
+        if steps().next().is_none() {
+            return Err(TierError::Nothing);
+        }
+        if let Some(step) = steps().find(|step| step.from == step.to) {
+            return Err(TierError::SameNode { node: step.from });
+        }
+        let mut sources: Vec<u32> = steps().map(|step| step.from).collect();
+        sources.sort_unstable();
+        if let Some(twice) = sources.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(TierError::SourceTwice { node: twice[0] });
+        }
+        no_circle("cold", &self.demotions)?;
+        no_circle("hot", &self.promotions)?;
+        let present = topology.nodes();
+        if let [node] = present.as_slice() {
+            return Err(TierError::OneNode { node: *node });
+        }
+        let mut named = steps().flat_map(|step| [step.from, step.to]);
+        if let Some(node) = named.find(|node| !present.contains(node)) {
+            let present: Vec<String> = present.iter().map(ToString::to_string).collect();
+            let present = present.join(", ");
+            return Err(TierError::NoNode { node, present });
+        }
+        Ok(())
+    }
+
+    /// The regions of each kdamond of a node. HMSDK has every piece of a long range in one of its own,
+    /// and all that are not cut in one behind them.
+    fn pieces(&self, regions: &[AddressRange]) -> Result<Vec<Vec<AddressRange>>, TierError> {
+        let Some(bytes) = self.region_max else {
+            return Ok(vec![regions.to_vec()]);
+        };
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(TierError::NoPages { bytes });
+        }
+        let is_long = |region: &AddressRange| region.len() > bytes;
+        let (long, short): (Vec<_>, Vec<_>) = regions.iter().copied().partition(is_long);
+        let nr_pieces: u64 = long.iter().map(|region| region.len().div_ceil(bytes)).sum();
+        if nr_pieces > KDAMONDS_MAX as u64 {
+            return Err(TierError::TooMany { bytes });
+        }
+        let cut = |region: AddressRange| {
+            let starts = (0..region.len().div_ceil(bytes)).map(move |n| region.start + n * bytes);
+            starts.map(move |start| vec![AddressRange::new(start, region.end.min(start + bytes))])
+        };
+        let mut pieces: Vec<_> = long.into_iter().flat_map(cut).collect();
+        if !short.is_empty() {
+            pieces.push(short);
+        }
+        Ok(pieces)
+    }
+
+    fn context(
+        &self,
+        kdamond: usize,
+        step: Move,
+        action: Action,
+        regions: Vec<AddressRange>,
+    ) -> ContextConfig {
+        let memcg = self.memcg.as_deref();
+        let scheme = match (self.goals, action) {
+            (Some(tuner), _) => by_goal(step, action, memcg, tuner),
+            (None, Action::MigrateCold) => hmsdk_demote(step.to, memcg),
+            (None, _) => hmsdk_promote(step.to, memcg),
+        };
+        let is_tuned = self.goals.is_some();
+        ContextConfig {
+            kdamond,
+            operations: Operations::Paddr,
+            targets: vec![TargetConfig {
+                regions,
+                ..TargetConfig::default()
+            }],
+            intervals: Some(if is_tuned {
+                DAMON_INTERVALS
+            } else {
+                HMSDK_INTERVALS
+            }),
+            intervals_goal: is_tuned.then(IntervalsGoal::default),
+            nr_regions: Some(if is_tuned {
+                DAMON_NR_REGIONS
+            } else {
+                HMSDK_NR_REGIONS
+            }),
+            schemes: vec![scheme],
+            ..ContextConfig::default()
+        }
+    }
+}
+
+/// Fails if one comes back to a node by following the steps. No node is the source of two.
+fn no_circle(what: &'static str, steps: &[Move]) -> Result<(), TierError> {
+    for first in steps {
+        let node = first.from;
+        let mut way = vec![first.to];
+        while let Some(next) = steps.iter().find(|step| Some(&step.from) == way.last()) {
+            if next.to == node {
+                let way: Vec<String> = way.iter().map(ToString::to_string).collect();
+                let way = way.join(", ");
+                return Err(TierError::Circle { what, node, way });
+            }
+            if way.contains(&next.to) {
+                // A circle that this one only leads into; its own nodes tell of it.
+                break;
+            }
+            way.push(next.to);
+        }
+    }
+    Ok(())
+}
+
+/// A scheme of damo's tiering example. Both goals are the fast node's: cold memory leaves while less
+/// than 0.5 % of it is free, hot memory comes while less than 99.7 % of it is used.
+fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Scheme {
+    let is_cold = action == Action::MigrateCold;
+    let (rate, metric, target_value) = if is_cold {
+        let metric = GoalMetric::NodeMemFreeBp { node: step.from };
+        ((0.0, 0.0), metric, GOALS_FREE_BP)
+    } else {
+        let metric = GoalMetric::NodeMemUsedBp { node: step.to };
+        ((5.0, 100.0), metric, GOALS_USED_BP)
+    };
+    let pattern = AccessPattern {
+        size: Bounds {
+            min: 0,
+            max: u64::MAX,
+        },
+        nr_accesses: Bounds {
+            min: Frequency::Percent(rate.0),
+            max: Frequency::Percent(rate.1),
+        },
+        age: Bounds {
+            min: Age::Time(Nanos(0)),
+            max: Age::Time(Nanos(u64::MAX)),
+        },
+    };
+    let outside = memcg.map(|path| Filter {
+        kind: FilterKind::Ops(OpsFilter::Memcg {
+            path: path.to_owned(),
+        }),
+        matching: false,
+        allow: false,
+    });
+    // Young memory is kept from demotion, and nothing else is promoted.
+    let young = Filter {
+        kind: FilterKind::Ops(OpsFilter::Young),
+        matching: true,
+        allow: !is_cold,
+    };
+    Scheme {
+        destinations: vec![Destination {
+            node: step.to,
+            weight: 1,
+        }],
+        apply_interval: GOALS_INTERVAL,
+        quota: Quota {
+            bytes: GOALS_BYTES,
+            reset_interval: GOALS_INTERVAL,
+            weights: DAMO_WEIGHTS,
+            goals: vec![Goal {
+                metric,
+                target_value,
+                current_value: 0,
+            }],
+            tuner,
+            ..Quota::default()
+        },
+        filters: outside.into_iter().chain([young]).collect(),
+        ..Scheme::new(pattern, action)
+    }
+}
