@@ -115,7 +115,12 @@ impl Contexts {
                 *text = format!("{}: {text}", self.members[at].name);
                 return;
             }
-            Item::Usage(_) | Item::Cost(_) | Item::Action(_) | Item::Guard(_) => return,
+            Item::Usage(_)
+            | Item::Cost(_)
+            | Item::Action(_)
+            | Item::Guard(_)
+            | Item::Fragmentation(_)
+            | Item::Compaction(_) => return,
         };
         let number = self.members[at].numbers.get(target);
         *target = *number.expect("a target starts before anything is told of it");
