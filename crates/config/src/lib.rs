@@ -30,6 +30,7 @@ mod kdamonds;
 mod line;
 mod model;
 mod node;
+mod plain;
 mod preset;
 mod problem;
 mod quota;
@@ -45,6 +46,7 @@ pub use line::scheme_line;
 pub use model::{
     Configuration, ContextConfig, Guard, Intervals, Method, Operations, Own, TargetConfig,
 };
+pub use plain::plain;
 pub use preset::{PRESETS, Preset, hmsdk_demote, hmsdk_promote, preset};
 pub use problem::{Place, Problem, Problems, Severity};
 pub use tier::{HMSDK_MEMCG, Move, TierError, TierPlan};

@@ -35,6 +35,15 @@ const GROWTH: f64 = 0.5;
 const HOLD_OFF_MIN: Nanos = Nanos::from_millis(5_000);
 const HOLD_OFF_MAX: Nanos = Nanos::from_millis(300_000);
 
+/// A target that runs less than this in a second is not slowed by a few refaults.
+const LEAST_CPU_PER_S: f64 = 0.02;
+
+/// The share of their time that targets lose to `faults` in so many seconds, in which they ran for
+/// `cpu_s` seconds.
+pub fn waited_share(faults: u64, cost: Nanos, cpu_s: f64, seconds: f64) -> f64 {
+    faults as f64 * cost.as_secs_f64() / cpu_s.max(LEAST_CPU_PER_S * seconds)
+}
+
 /// What must not be exceeded. `None`: no such limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GuardLimits {

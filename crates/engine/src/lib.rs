@@ -8,6 +8,7 @@ pub mod address;
 pub mod attributes;
 pub mod budget;
 pub mod compaction;
+pub mod drive;
 pub mod engine;
 pub mod guard;
 pub mod intervals;

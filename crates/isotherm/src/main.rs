@@ -41,6 +41,7 @@ enum Command {
     Convert(cmd::convert::Args),
     Exercise(cmd::exercise::Args),
     Eval(cmd::eval::Args),
+    Simulate(cmd::simulate::Args),
     Paper(cmd::paper::Args),
     ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
     /// Print a shell completion script.
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => cmd::convert::run(&args),
         Command::Exercise(args) => cmd::exercise::run(args),
         Command::Eval(args) => cmd::eval::run(&args),
+        Command::Simulate(args) => cmd::simulate::run(&args),
         Command::Paper(args) => cmd::paper::run(&args),
         Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
         Command::Completions { shell } => {

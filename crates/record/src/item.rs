@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
 use isotherm_engine::guard::GuardStatus;
-use isotherm_engine::{AddressRange, Cost, Nanos, Refusal, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Cost, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId};
 use serde::{Deserialize, Serialize};
 
 use crate::pages::PageSnapshot;
@@ -145,6 +145,19 @@ pub struct ActionSample {
     pub refused: BTreeMap<Refusal, u64>,
     /// Time that it took.
     pub took: Nanos,
+}
+
+impl ActionSample {
+    /// Adds what came of one operation.
+    pub fn add(&mut self, operation: &Operation, outcome: &Outcome) {
+        self.nr_tried += 1;
+        self.sz_tried += operation.range.len();
+        self.sz_applied += outcome.applied;
+        self.took = self.took + outcome.took;
+        for (why, bytes) in &outcome.refused {
+            *self.refused.entry(*why).or_default() += bytes;
+        }
+    }
 }
 
 /// How the guard stands.

@@ -62,3 +62,73 @@ pub const PUBLISHED_TIERS: TierCosts = TierCosts {
     look_at_bit: Nanos(150),
     migrate_page: Nanos(1_200),
 };
+
+/// What a machine takes for what its processes and Isotherm do: one core of the machines that Isotherm
+/// is developed on (guests with nested virtualisation, where an inter-processor interrupt is dear).
+/// Measured there unless said otherwise: DESIGN.md, "The measured facts", and docs/benchmarks.md.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MachineCosts {
+    /// A page's first fault. Assumed: zeroing 4 KiB, page table, accounts.
+    pub minor_fault: Nanos,
+    /// The fault of a huge page that is there ("zeroing 2 MiB alone is about 90 us").
+    pub huge_fault: Nanos,
+    /// A page comes back from zram: fault and decompression (2.2 to 3.5 us).
+    pub refault_zram: Nanos,
+    /// The fault of a page that a disk is read for, without the disk. Assumed.
+    pub refault_disk: Nanos,
+    /// A page of a file comes back from its file. Assumed: an SSD.
+    pub refault_file: Nanos,
+    /// A page is compressed and put into zram (0.6 to 0.9 GB/s).
+    pub compress: Nanos,
+    /// A page is put aside without compression: dropped, or written by a disk that takes its own time.
+    /// Assumed.
+    pub drop_page: Nanos,
+    /// A page's accessed bit is looked at by reclaim, through the reverse map. Assumed: three cache
+    /// misses.
+    pub scan_page: Nanos,
+    /// A page is unmapped, copied and mapped again; as [`CompactionCosts::migrate_page`].
+    pub migrate_page: Nanos,
+    /// A block becomes a huge page, from outside of its process (1.3 ms).
+    pub collapse: Nanos,
+    /// A huge page is split (53 us).
+    pub split: Nanos,
+    /// One accessed bit is read out of a list of addresses (40 ns).
+    pub read_bit: Nanos,
+    /// A 2 MiB block's page table is read in bulk (0.5 to 0.9 ns a page).
+    pub read_block: Nanos,
+    /// A range is cleared while its process runs: the flush (5.9 us).
+    pub clear_range: Nanos,
+    /// And each page of the range besides (16 pages take 7.1 us, one 5.9).
+    pub clear_page: Nanos,
+    /// A page that is old already is cleared, which needs no flush (0.11 us).
+    pub clear_old: Nanos,
+    /// What clearing a range takes from the process besides ("about 3 us more").
+    pub clear_stolen: Nanos,
+    /// A page walk that finds its tables in the caches at best. Assumed: two dependent cache accesses.
+    pub tlb_miss: Nanos,
+    /// Translations that a core keeps, of either size. Assumed: the usual second-level TLB.
+    pub tlb_entries: u32,
+}
+
+/// The machines that Isotherm is developed on.
+pub const THIS_MACHINE: MachineCosts = MachineCosts {
+    minor_fault: Nanos(700),
+    huge_fault: Nanos(90_000),
+    refault_zram: Nanos(2_800),
+    refault_disk: Nanos(2_000),
+    refault_file: Nanos(90_000),
+    compress: Nanos(5_400),
+    drop_page: Nanos(500),
+    scan_page: Nanos(150),
+    migrate_page: Nanos(1_200),
+    collapse: Nanos(1_300_000),
+    split: Nanos(53_000),
+    read_bit: Nanos(40),
+    read_block: Nanos(360),
+    clear_range: Nanos(5_900),
+    clear_page: Nanos(80),
+    clear_old: Nanos(110),
+    clear_stolen: Nanos(3_000),
+    tlb_miss: Nanos(30),
+    tlb_entries: 1536,
+};

@@ -1,20 +1,16 @@
 //! Acting in one context: its schemes, who carries out what they plan, and its guard.
 
 use anyhow::Context as _;
-use isotherm_engine::scheme::{Action, SchemeEngine};
+use isotherm_engine::drive::carry_out;
+use isotherm_engine::scheme::SchemeEngine;
 use isotherm_engine::{Actuator, Nanos, Operation, Outcome, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_record::{ActionSample, GuardSample, Item};
 
 use super::guard::Watch;
-use super::portions::Portions;
 use super::{Setup, eligible, system};
 use crate::recorder::Session;
-
-/// Operations are carried out in portions of at most this many bytes, or of what the guard allows,
-/// between which its allowance and the user's wish to stop are looked at.
-const PORTION_BYTES: u64 = 64 << 20;
 
 /// Who carries out what is planned.
 enum Hands {
@@ -137,33 +133,20 @@ impl ContextActing {
         plan: &[Operation],
         session: &Session,
     ) -> anyhow::Result<(Vec<Operation>, Vec<Outcome>)> {
-        let mut portions = Portions::new(plan);
-        let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
-        while !session.is_stopped() {
-            let allowed = self.guard.allowance().unwrap_or(u64::MAX);
-            let is_harmless = portions.next_action() == Some(Action::Stat);
-            if allowed == 0 && !is_harmless {
-                break;
-            }
-            portions.take(PORTION_BYTES.min(allowed), &mut portion);
-            if portion.is_empty() {
-                break;
-            }
-            match &mut self.hands {
-                Hands::None => {
-                    outcomes.clear();
-                    outcomes.extend(portion.iter().map(Outcome::assumed));
+        let hands = &mut self.hands;
+        carry_out(
+            plan,
+            self.guard.guard_mut(),
+            || !session.is_stopped(),
+            |portion, outcomes| {
+                match hands {
+                    Hands::None => outcomes.extend(portion.iter().map(Outcome::assumed)),
+                    Hands::Processes(actuator) => actuator.act(portion, outcomes)?,
+                    Hands::Physical(actuator) => actuator.act(portion, outcomes)?,
                 }
-                Hands::Processes(actuator) => actuator.act(&portion, &mut outcomes)?,
-                Hands::Physical(actuator) => actuator.act(&portion, &mut outcomes)?,
-            }
-            if !is_harmless {
-                self.guard
-                    .charge(outcomes.iter().map(|outcome| outcome.applied).sum());
-            }
-            portions.done(&outcomes);
-        }
-        Ok(portions.finish())
+                Ok(())
+            },
+        )
     }
 
     /// One sample for each scheme that did something.
@@ -189,14 +172,7 @@ impl ContextActing {
                 });
                 samples.len() - 1
             });
-            let sample = &mut samples[at];
-            sample.nr_tried += 1;
-            sample.sz_tried += operation.range.len();
-            sample.sz_applied += outcome.applied;
-            sample.took = sample.took + outcome.took;
-            for (why, bytes) in &outcome.refused {
-                *sample.refused.entry(*why).or_default() += bytes;
-            }
+            samples[at].add(operation, outcome);
         }
         samples.into_iter().map(Item::Action).collect()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, GuardStatus};
+use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, GuardStatus, waited_share};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::{cgroup, pressure};
 
@@ -16,8 +16,6 @@ use crate::units::parse_share;
 const PERIOD: Nanos = Nanos(1_000_000_000);
 /// What targets may lose unless the user says otherwise.
 const MAX_SLOWDOWN: f64 = 0.01;
-/// A target that runs less than this in a second is not slowed by a few refaults.
-const LEAST_CPU_S: f64 = 0.02;
 
 /// What targets may lose by being acted on.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -136,13 +134,9 @@ impl Watch {
         })
     }
 
-    /// Bytes that may be acted on now; `None`: no limit.
-    pub(super) fn allowance(&self) -> Option<u64> {
-        self.guard.allowance()
-    }
-
-    pub(super) fn charge(&mut self, bytes: u64) {
-        self.guard.charge(bytes);
+    /// The law by which is acted.
+    pub(super) fn guard_mut(&mut self) -> &mut Guard {
+        &mut self.guard
     }
 
     pub(super) fn status(&self) -> GuardStatus {
@@ -217,7 +211,7 @@ impl Watch {
         };
         let waited = self
             .refault_cost
-            .map(|cost| faults as f64 * cost.as_secs_f64() / cpu.max(LEAST_CPU_S * seconds));
+            .map(|cost| waited_share(faults, cost, cpu, seconds));
         let slowdown = match (waited, lost_speed) {
             (Some(a), Some(b)) => Some(a.max(b)),
             (a, b) => a.or(b),

@@ -8,7 +8,6 @@ mod claims;
 mod context;
 mod eligible;
 mod guard;
-mod portions;
 mod progress;
 mod setup;
 mod system;
@@ -24,7 +23,7 @@ use claims::Claims;
 use context::ContextActing;
 
 pub(crate) use guard::GuardArgs;
-pub(crate) use setup::{SchemeArgs, Setup, lacking, parse};
+pub(crate) use setup::{SchemeArgs, Setup, lacking, load, parse};
 
 /// Schemes at work on a session: those of all its contexts.
 pub(crate) struct Acting {
@@ -122,7 +121,7 @@ impl ActingSummary {
 }
 
 /// A reason, as the end of a sentence.
-fn words(why: Refusal) -> &'static str {
+pub(crate) fn words(why: Refusal) -> &'static str {
     match why {
         Refusal::NoSwap => "for want of swap",
         Refusal::SwapFull => "as swap is full",

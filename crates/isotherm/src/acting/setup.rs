@@ -78,30 +78,7 @@ impl SchemeArgs {
             !how.pages,
             "--pages only records, so far; leave it out to act by the default monitor"
         );
-        let configured = configuration.map_or_else(Vec::new, |c| c.contexts);
-        ensure!(
-            configured.len() <= CONTEXTS_MAX,
-            "the configuration holds {} contexts, and {CONTEXTS_MAX} at most run together; each can \
-             watch several ranges or processes",
-            configured.len()
-        );
-        let mut setups = if configured.len() > 1 {
-            self.ensure_that_contexts_say_all(guard, targets)?;
-            let names = names(&configured);
-            let named = names.into_iter().zip(&configured);
-            let setups = named.map(|(name, context)| {
-                let setup = self.setup(Some(context), guard, targets, how);
-                let setup = setup.with_context(|| format!("{name} cannot be run"))?;
-                let context = Context {
-                    name: Some(name),
-                    ..setup.context
-                };
-                Ok(Setup { context, ..setup })
-            });
-            setups.collect::<anyhow::Result<Vec<_>>>()?
-        } else {
-            vec![self.setup(configured.first(), guard, targets, how)?]
-        };
+        let (configured, mut setups) = self.contexts_of(configuration, guard, targets, how)?;
         ensure!(
             setups.iter().any(|setup| !setup.schemes.is_empty()),
             "nothing to do; name a --preset, a --scheme or a configuration (-c)"
@@ -119,6 +96,42 @@ impl SchemeArgs {
         }
         share_budget(&mut setups, how.cpu_budget);
         Ok(setups)
+    }
+
+    /// What is asked for, context by context, whatever this machine can do; and what a file says of
+    /// them.
+    pub(crate) fn contexts_of(
+        &self,
+        configuration: Option<Configuration>,
+        guard: &GuardArgs,
+        targets: &TargetArgs,
+        how: &MonitorArgs,
+    ) -> anyhow::Result<(Vec<ContextConfig>, Vec<Setup>)> {
+        let configured = configuration.map_or_else(Vec::new, |c| c.contexts);
+        ensure!(
+            configured.len() <= CONTEXTS_MAX,
+            "the configuration holds {} contexts, and {CONTEXTS_MAX} at most run together; each can \
+             watch several ranges or processes",
+            configured.len()
+        );
+        let setups = if configured.len() > 1 {
+            self.ensure_that_contexts_say_all(guard, targets)?;
+            let names = names(&configured);
+            let named = names.into_iter().zip(&configured);
+            let setups = named.map(|(name, context)| {
+                let setup = self.setup(Some(context), guard, targets, how);
+                let setup = setup.with_context(|| format!("{name} cannot be run"))?;
+                let context = Context {
+                    name: Some(name),
+                    ..setup.context
+                };
+                Ok(Setup { context, ..setup })
+            });
+            setups.collect::<anyhow::Result<Vec<_>>>()?
+        } else {
+            vec![self.setup(configured.first(), guard, targets, how)?]
+        };
+        Ok((configured, setups))
     }
 
     /// What one context comes to, or the command line alone.

@@ -11,6 +11,7 @@ pub(crate) mod paper;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod simulate;
 pub(crate) mod start;
 pub(crate) mod swap;
 pub(crate) mod tier;

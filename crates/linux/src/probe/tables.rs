@@ -4,6 +4,7 @@
 //! disturbs nobody: so *reading* everything is cheap, and only *clearing* needs economy. The tables
 //! are followed from the top, so unmapped terabytes cost nothing.
 
+use isotherm_engine::drive::TableProbe;
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AddressRange, TargetId};
 
@@ -136,5 +137,28 @@ mod tests {
         let mut parts = vec![0, 0x20_0000, 0x60_0000];
         retain_overlapping(&mut parts, 21, &ranges);
         assert_eq!(parts, [0, 0x20_0000]);
+    }
+}
+
+impl TableProbe for PageTableProbe {
+    fn occupied_blocks(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+    ) -> Result<Option<Vec<u64>>, ProbeError> {
+        Self::occupied_blocks(self, target, ranges)
+    }
+
+    fn read_blocks(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        look: impl FnMut(BlockFacts),
+    ) -> Result<bool, ProbeError> {
+        Self::read_blocks(self, target, blocks, look)
+    }
+
+    fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
+        Self::clear(self, target, ranges)
     }
 }

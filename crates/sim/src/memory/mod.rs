@@ -168,6 +168,22 @@ impl Memory {
         Some(frame)
     }
 
+    /// Puts a page into a frame of `zone` even below its watermark: for what had one just now.
+    pub(crate) fn take_back(&mut self, zone: usize, page: Page) -> Option<Pfn> {
+        let watermark = self.zones[zone].set_watermark(0);
+        let frame = self.allocate_pages(zone, 0, page);
+        self.zones[zone].set_watermark(watermark);
+        frame
+    }
+
+    /// A frame of `zone` for the kernel even below its watermark: for reclaim itself.
+    pub(crate) fn allocate_reserve(&mut self, zone: usize) -> Option<Pfn> {
+        let watermark = self.zones[zone].set_watermark(0);
+        let frame = self.allocate_kernel(zone, 0);
+        self.zones[zone].set_watermark(watermark);
+        frame
+    }
+
     /// From now on allocations leave `pages` of a zone free.
     pub fn set_watermark(&mut self, zone: usize, pages: u64) {
         self.zones[zone].set_watermark(pages);

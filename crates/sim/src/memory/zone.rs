@@ -108,9 +108,9 @@ impl Zone {
         orders.map(|(order, nr)| nr << order).sum()
     }
 
-    /// From now on allocations leave `pages` free.
-    pub fn set_watermark(&mut self, pages: u64) {
-        self.watermark = pages;
+    /// From now on allocations leave `pages` free. Yields how many it was before.
+    pub fn set_watermark(&mut self, pages: u64) -> u64 {
+        std::mem::replace(&mut self.watermark, pages)
     }
 
     /// Whether a block of `order` could be allocated now.

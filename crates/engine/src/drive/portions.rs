@@ -4,11 +4,47 @@
 //! 2 MiB blocks (of which huge pages are made) and their parts' outcomes joined again, as the schemes
 //! count regions, not parts.
 
-use isotherm_engine::scheme::Action;
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, Outcome};
+use crate::address::{AddressRange, BLOCK_SIZE};
+use crate::guard::Guard;
+use crate::port::{Operation, Outcome};
+use crate::scheme::Action;
+
+/// Operations are carried out in portions of at most this many bytes, or of what the guard allows,
+/// between which its allowance and the user's wish to stop are looked at.
+const PORTION_BYTES: u64 = 64 << 20;
+
+/// Carries out as much of `plan` as `guard` allows, while `goes_on`, by `act`, which appends an outcome
+/// for each operation. Yields what was done, and its outcomes.
+pub fn carry_out<E>(
+    plan: &[Operation],
+    guard: &mut Guard,
+    goes_on: impl Fn() -> bool,
+    mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<(), E>,
+) -> Result<(Vec<Operation>, Vec<Outcome>), E> {
+    let mut portions = Portions::new(plan);
+    let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
+    while goes_on() {
+        let allowed = guard.allowance().unwrap_or(u64::MAX);
+        let is_harmless = portions.next_action() == Some(Action::Stat);
+        if allowed == 0 && !is_harmless {
+            break;
+        }
+        portions.take(PORTION_BYTES.min(allowed), &mut portion);
+        if portion.is_empty() {
+            break;
+        }
+        outcomes.clear();
+        act(&portion, &mut outcomes)?;
+        if !is_harmless {
+            guard.charge(outcomes.iter().map(|outcome| outcome.applied).sum());
+        }
+        portions.done(&outcomes);
+    }
+    Ok(portions.finish())
+}
 
 /// A plan that is being carried out.
-pub(super) struct Portions<'a> {
+struct Portions<'a> {
     plan: &'a [Operation],
     /// The operation that comes next, and how much of it has been taken already.
     next: usize,
@@ -23,7 +59,7 @@ pub(super) struct Portions<'a> {
 }
 
 impl<'a> Portions<'a> {
-    pub(super) fn new(plan: &'a [Operation]) -> Self {
+    fn new(plan: &'a [Operation]) -> Self {
         Self {
             plan,
             next: 0,
@@ -37,13 +73,13 @@ impl<'a> Portions<'a> {
     }
 
     /// What comes next.
-    pub(super) fn next_action(&self) -> Option<Action> {
+    fn next_action(&self) -> Option<Action> {
         Some(self.plan.get(self.next)?.action)
     }
 
     /// Takes at most `bytes`, but at least to the next border of a block, of what comes next: all of
     /// it harmless (only counting), or none.
-    pub(super) fn take(&mut self, bytes: u64, portion: &mut Vec<Operation>) {
+    fn take(&mut self, bytes: u64, portion: &mut Vec<Operation>) {
         portion.clear();
         self.in_hand.clear();
         self.parts.clear();
@@ -86,7 +122,7 @@ impl<'a> Portions<'a> {
     }
 
     /// What became of the last portion.
-    pub(super) fn done(&mut self, outcomes: &[Outcome]) {
+    fn done(&mut self, outcomes: &[Outcome]) {
         assert_eq!(self.in_hand.len(), outcomes.len(), "an outcome for each");
         for ((&which, part), outcome) in self.in_hand.iter().zip(&self.parts).zip(outcomes) {
             if self.last_done == Some(which)
@@ -107,7 +143,7 @@ impl<'a> Portions<'a> {
     }
 
     /// What was done of the plan, and its outcomes.
-    pub(super) fn finish(self) -> (Vec<Operation>, Vec<Outcome>) {
+    fn finish(self) -> (Vec<Operation>, Vec<Outcome>) {
         (self.done, self.outcomes)
     }
 }
@@ -134,7 +170,8 @@ fn add(sum: &mut Outcome, part: &Outcome) {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::{Refusal, TargetId};
+    use crate::port::Refusal;
+    use crate::snapshot::TargetId;
 
     use super::*;
 

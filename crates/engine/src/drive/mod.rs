@@ -1,0 +1,12 @@
+//! The loops around the engine, which every world shares: what is looked at and done in which order.
+//!
+//! The engine is handed facts and hands out plans; here a world's probe and actuator are called, by
+//! the traits of [`crate::port`], so that a real process and a simulated one are watched and acted
+//! on by the same code. Still no clock, no file and no system call: time is told, and all else is the
+//! world's.
+
+mod portions;
+mod tables;
+
+pub use portions::carry_out;
+pub use tables::{TableLoop, TableProbe, TargetSource};

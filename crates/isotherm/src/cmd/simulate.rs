@@ -1,0 +1,263 @@
+//! `isotherm simulate`: a machine that is not there, the engine on it, and the same record of it.
+
+mod items;
+mod scenario;
+mod summary;
+mod trace;
+mod workload;
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_engine::Nanos;
+use isotherm_record::{Header, Writer};
+use isotherm_sim::machine::Machine;
+use isotherm_sim::simulation::{ContextSpec, Simulation, Watch};
+
+use crate::acting::{GuardArgs, SchemeArgs, Setup};
+use crate::recorder::{Method, MonitorArgs, TargetArgs};
+use crate::units::{format_duration, parse_duration};
+use scenario::Stage;
+use summary::Summary;
+
+/// Try schemes on a simulated machine: terabytes, deterministic, no privilege.
+///
+/// The scenario says what the machine is made of and what runs on it; a trace (`record --pages`)
+/// replays what a real program did. Monitors, schemes and the guard are the live ones. What comes out
+/// are predictions: docs/simulator.md says from which measured costs.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  isotherm record --pages --duration 2m -o app.isotherm --pid 1234
+  isotherm simulate --trace app.isotherm --preset prcl          what would prcl save and cost it?
+  isotherm simulate --trace app.isotherm --preset prcl --no-guard --against live.isotherm
+  isotherm simulate scenario.yaml --scheme '4K max 0 0 30s max pageout' -o sim.isotherm
+  isotherm simulate scenario.yaml -c hmsdk.yaml --json
+Then: isotherm report heatmap sim.isotherm
+
+A scenario (scenarios/ holds more):
+  machine: {cpus: 4, nodes: [{size: 8 GiB}], swap: {zram: 4 GiB}, thp: madvise}
+  duration: 60s
+  processes:
+  - name: server
+    mappings:
+    - {name: heap, size: 2 GiB, access: [{pattern: uniform, hot: 10%, rate: 1,000,000}]}")]
+pub(crate) struct Args {
+    /// The machine and what runs on it (YAML or JSON)
+    #[arg(value_name = "SCENARIO")]
+    scenario: Option<PathBuf>,
+
+    /// Replay the program of this record, made by `record --pages`, instead of or beside a scenario's
+    #[arg(long, value_name = "RECORD")]
+    trace: Option<PathBuf>,
+
+    /// How long to simulate [default: the scenario's, or until all processes have ended]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Nanos>,
+
+    /// Watch physical memory, by regions
+    #[arg(long)]
+    physical: bool,
+
+    /// Write what is seen and done to this file, as `run` does
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Compare the prediction with this record of a live run (`run -o`)
+    #[arg(long, value_name = "RECORD")]
+    against: Option<PathBuf>,
+
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// The summary as JSON on standard output
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    schemes: SchemeArgs,
+
+    #[command(flatten)]
+    guard: GuardArgs,
+
+    #[command(flatten)]
+    how: MonitorArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.scenario.is_some() || args.trace.is_some(),
+        "nothing to simulate; name a scenario's file, or a record with --trace"
+    );
+    let stage = stage(args)?;
+    let setups = setups(args)?;
+    let contexts = setups
+        .iter()
+        .map(context)
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let names: Vec<Option<String>> = contexts.iter().map(|c| c.name.clone()).collect();
+    let end = end(args, &stage)?;
+    let mut machine = Machine::new(stage.machine.clone());
+    machine.set_faults(stage.faults.clone());
+    let mut simulation = Simulation::new(machine, stage.starts, contexts, end)?;
+    let recording = items::Recording::new(names);
+    let mut writer = match &args.output {
+        Some(path) => Some((create(path, args, &simulation)?, path)),
+        None => None,
+    };
+    let bar = progress_bar(args, end);
+    let mut summary = Summary::default();
+    let mut events = Vec::new();
+    loop {
+        let goes_on = simulation.step(&mut events);
+        for event in events.drain(..) {
+            summary.take(&event, &simulation);
+            if let Some((writer, path)) = &mut writer {
+                for item in recording.items(&event, &simulation) {
+                    let written = writer.write(&item);
+                    written.with_context(|| format!("cannot write {}", path.display()))?;
+                }
+            }
+        }
+        bar.set_position(simulation.machine().now().0 / 1_000_000);
+        bar.set_message(format_duration(simulation.machine().now()));
+        if !goes_on {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    if let Some((writer, path)) = writer {
+        let finished = writer.finish().map_err(anyhow::Error::from);
+        let flushed = finished.and_then(|mut file| Ok(file.flush()?));
+        flushed.with_context(|| format!("cannot finish {}", path.display()))?;
+    }
+    let mut report = summary.report(&simulation);
+    if let Some(path) = &args.against {
+        report.compare(path)?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else if !args.quiet {
+        print!("{}", report.text());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stage(args: &Args) -> anyhow::Result<Stage> {
+    let mut stage = match &args.scenario {
+        Some(path) => scenario::read(path)?,
+        None => Stage::default(),
+    };
+    if let Some(path) = &args.trace {
+        let replay = trace::read(path)?;
+        if args.scenario.is_none() {
+            stage.machine = replay.machine;
+        }
+        stage.starts.push((Nanos(0), replay.process));
+    }
+    stage.machine.seed = args.how.seed;
+    Ok(stage)
+}
+
+fn setups(args: &Args) -> anyhow::Result<Vec<Setup>> {
+    let targets = TargetArgs {
+        physical: args.physical,
+        ..TargetArgs::default()
+    };
+    let configuration = args.schemes.config.as_deref();
+    let configuration = configuration.map(crate::acting::load).transpose()?;
+    let (_, setups) = args
+        .schemes
+        .contexts_of(configuration, &args.guard, &targets, &args.how)?;
+    Ok(setups)
+}
+
+/// What a context of the live machine is on a simulated one.
+fn context(setup: &Setup) -> anyhow::Result<ContextSpec> {
+    let how = &setup.context.how;
+    let targets = &setup.context.targets;
+    let watch = if setup.is_physical() {
+        Watch::Physical(how.attributes()?, targets.node)
+    } else {
+        match how.method()? {
+            Method::Tables(attributes) => Watch::Tables(attributes),
+            Method::Regions(attributes) => Watch::Regions(attributes),
+            Method::Pages { .. } => bail!(
+                "--pages is how real programs are recorded; simulated ones are watched by tables \
+                 or regions"
+            ),
+        }
+    };
+    Ok(ContextSpec {
+        name: setup.context.name.clone(),
+        watch,
+        limits: targets.range.clone(),
+        schemes: setup.schemes.clone(),
+        guard: setup.limits,
+        dry_run: setup.dry_run,
+    })
+}
+
+fn end(args: &Args, stage: &Stage) -> anyhow::Result<Nanos> {
+    if let Some(end) = args.duration.or(stage.duration) {
+        return Ok(end);
+    }
+    let endless = stage
+        .starts
+        .iter()
+        .find(|(_, process)| process.work.is_none());
+    if let Some((_, process)) = endless {
+        bail!(
+            "process '{}' never ends: say how long to simulate, by --duration or by the scenario's \
+             `duration`, or how much `work` it has to do",
+            process.name
+        );
+    }
+    // A process that gets nothing done any more must not keep us for ever.
+    let work = stage
+        .starts
+        .iter()
+        .map(|(at, process)| *at + Nanos(process.work.unwrap_or_default().0.saturating_mul(100)));
+    Ok(work.max().unwrap_or_default())
+}
+
+fn create(
+    path: &Path,
+    args: &Args,
+    simulation: &Simulation,
+) -> anyhow::Result<Writer<BufWriter<File>>> {
+    let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+    let (intervals, _) = simulation.watching(0);
+    let settings = [
+        ("method", "simulated".to_owned()),
+        ("seed", args.how.seed.to_string()),
+    ];
+    let header = Header {
+        writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
+        host: "simulated".to_owned(),
+        kernel: "simulated".to_owned(),
+        command: std::env::args().collect(),
+        started: Nanos(0),
+        operations: if args.physical { "paddr" } else { "vaddr" }.to_owned(),
+        sample_interval: intervals.sample,
+        aggregation_interval: intervals.aggregation,
+        update_interval: intervals.update,
+        settings: settings.map(|(key, value)| (key.to_owned(), value)).into(),
+    };
+    Writer::create(BufWriter::new(file), &header)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn progress_bar(args: &Args, end: Nanos) -> ProgressBar {
+    if args.quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = "[{elapsed_precise}] {bar:40.cyan/blue} {msg} simulated";
+    let style = ProgressStyle::with_template(style).expect("a template of ours");
+    ProgressBar::new(end.0 / 1_000_000).with_style(style)
+}

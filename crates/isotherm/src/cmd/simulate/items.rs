@@ -1,0 +1,131 @@
+//! A simulation's events as a record's items, so that all reports work on it.
+
+use isotherm_engine::PAGE_SIZE;
+use isotherm_record::{
+    ActionSample, CostSample, GuardSample, Item, Mapping, MappingChange, TargetExit, TargetStart,
+    UsageSample,
+};
+use isotherm_sim::simulation::{Event, Simulation};
+
+/// What is recorded of a simulation.
+pub(super) struct Recording {
+    names: Vec<Option<String>>,
+}
+
+impl Recording {
+    /// Contexts have these names.
+    pub(super) fn new(names: Vec<Option<String>>) -> Self {
+        Self { names }
+    }
+
+    /// What an event says to a record.
+    pub(super) fn items(&self, event: &Event, simulation: &Simulation) -> Vec<Item> {
+        let time = simulation.machine().now();
+        match event {
+            Event::Started {
+                target,
+                context,
+                name,
+                mappings,
+            } => {
+                let added = mappings.iter().map(|(name, range)| Mapping {
+                    range: *range,
+                    permissions: "rw-p".to_owned(),
+                    name: format!("[{name}]"),
+                });
+                vec![
+                    Item::TargetStart(TargetStart {
+                        time,
+                        target: *target,
+                        pid: 0,
+                        name: name.clone(),
+                        context: self.names[*context].clone(),
+                    }),
+                    Item::Mappings(MappingChange {
+                        time,
+                        target: *target,
+                        removed: Vec::new(),
+                        added: added.collect(),
+                    }),
+                ]
+            }
+            Event::Ended { target, was_killed } => {
+                vec![Item::TargetExit(TargetExit {
+                    time,
+                    target: *target,
+                    exit_code: (!was_killed).then_some(0),
+                    signal: was_killed.then_some(9),
+                })]
+            }
+            Event::Snapshot(snapshot) => vec![Item::Snapshot(snapshot.clone())],
+            Event::Guard { context, status } => vec![Item::Guard(GuardSample {
+                time,
+                context: self.names[*context].clone(),
+                status: *status,
+            })],
+            Event::Acted { context, done } => self.actions(*context, done, simulation),
+            Event::Second => vec![usage(simulation), cost(simulation)],
+        }
+    }
+
+    fn actions(
+        &self,
+        context: usize,
+        done: &[(isotherm_engine::Operation, isotherm_engine::Outcome)],
+        simulation: &Simulation,
+    ) -> Vec<Item> {
+        let mut samples: Vec<ActionSample> = Vec::new();
+        for (operation, outcome) in done {
+            let scheme = operation.scheme as u32;
+            let at = samples.iter().position(|sample| sample.scheme == scheme);
+            let at = at.unwrap_or_else(|| {
+                samples.push(ActionSample {
+                    time: simulation.machine().now(),
+                    context: self.names[context].clone(),
+                    scheme,
+                    action: operation.action.name().to_owned(),
+                    ..ActionSample::default()
+                });
+                samples.len() - 1
+            });
+            samples[at].add(operation, outcome);
+        }
+        samples.into_iter().map(Item::Action).collect()
+    }
+}
+
+fn usage(simulation: &Simulation) -> Item {
+    let machine = simulation.machine();
+    let processes = machine.processes().iter().enumerate();
+    let running = processes.filter(|(_, process)| process.is_running());
+    let (mut rss, mut swap) = (
+        std::collections::BTreeMap::new(),
+        std::collections::BTreeMap::new(),
+    );
+    for (index, process) in running {
+        rss.insert(index as u32, process.rss());
+        swap.insert(index as u32, process.swapped());
+    }
+    let zones = machine.memory().zones();
+    let free = machine.memory().free_pages() * PAGE_SIZE;
+    Item::Usage(UsageSample {
+        time: machine.now(),
+        rss,
+        swap,
+        system_total: zones.iter().map(|zone| zone.pages() * PAGE_SIZE).sum(),
+        system_free: free,
+        system_available: free,
+    })
+}
+
+fn cost(simulation: &Simulation) -> Item {
+    let (intervals, unknown) = simulation.watching(0);
+    Item::Cost(CostSample {
+        time: simulation.machine().now(),
+        cost: simulation.cost(0),
+        sample_interval: intervals.sample,
+        aggregation_interval: intervals.aggregation,
+        monitor_rss: 0,
+        unknown,
+    })
+}

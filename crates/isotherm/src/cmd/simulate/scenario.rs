@@ -1,0 +1,486 @@
+//! Scenarios: what a simulated machine is made of, what runs on it and what goes wrong.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context as _, ensure};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use isotherm_sim::access::Use;
+use isotherm_sim::machine::{
+    AreaSpec, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode,
+};
+use serde::{Deserialize, Deserializer};
+
+use super::{trace, workload};
+use crate::units::{parse_bytes, parse_duration, parse_share};
+
+/// Everything that is needed to begin.
+#[derive(Default)]
+pub(super) struct Stage {
+    pub(super) machine: MachineSpec,
+    pub(super) starts: Vec<(Nanos, ProcessSpec)>,
+    pub(super) faults: Vec<Fault>,
+    pub(super) duration: Option<Nanos>,
+}
+
+/// Memory is filled at this pace unless the scenario says how long it takes.
+const FILL_BYTES_PER_S: u64 = 1 << 30;
+
+/// A text that means something with a unit.
+struct Unit<T>(T);
+
+impl<'de, T> Deserialize<'de> for Unit<T>
+where
+    T: Meant,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        T::read(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a text can mean.
+trait Meant: Sized {
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+/// Bytes.
+struct Bytes(u64);
+/// A share of something, 0 to 1.
+struct Share(f64);
+
+impl Meant for Bytes {
+    fn read(text: &str) -> Result<Self, String> {
+        parse_bytes(text).map(Self).map_err(|e| e.to_string())
+    }
+}
+
+impl Meant for Share {
+    fn read(text: &str) -> Result<Self, String> {
+        parse_share(text).map(Self).map_err(|e| e.to_string())
+    }
+}
+
+impl Meant for Nanos {
+    fn read(text: &str) -> Result<Self, String> {
+        parse_duration(text).map_err(|e| e.to_string())
+    }
+}
+
+/// A number without a unit; separators of thousands are fine.
+fn number<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?.replace(['_', ','], "");
+    let parsed = text.trim().parse();
+    parsed.map_err(|error| serde::de::Error::custom(format!("'{text}' is no number here: {error}")))
+}
+
+fn some_number<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    number(deserializer).map(Some)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScenarioFile {
+    #[serde(default)]
+    machine: MachineFile,
+    duration: Option<Unit<Nanos>>,
+    processes: Vec<ProcessFile>,
+    #[serde(default)]
+    faults: Vec<FaultFile>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MachineFile {
+    #[serde(default, deserialize_with = "some_number")]
+    cpus: Option<u32>,
+    nodes: Option<Vec<NodeFile>>,
+    swap: Option<SwapFile>,
+    thp: Option<ThpFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeFile {
+    size: Unit<Bytes>,
+    latency: Option<Unit<Nanos>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SwapFile {
+    zram: Option<Unit<Bytes>>,
+    disk: Option<Unit<Bytes>>,
+    #[serde(default, deserialize_with = "some_number")]
+    ratio: Option<f64>,
+    read: Option<Unit<Nanos>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ThpFile {
+    Always,
+    Madvise,
+    Never,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProcessFile {
+    name: Option<String>,
+    start: Option<Unit<Nanos>>,
+    #[serde(default, deserialize_with = "some_number")]
+    threads: Option<u32>,
+    work: Option<Unit<Nanos>>,
+    memory_bound: Option<Unit<Share>>,
+    #[serde(default, deserialize_with = "some_number")]
+    accesses_per_s: Option<f64>,
+    #[serde(default)]
+    mappings: Vec<MappingFile>,
+    masim: Option<PathBuf>,
+    trace: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MappingFile {
+    name: String,
+    size: Unit<Bytes>,
+    #[serde(default)]
+    kind: KindFile,
+    huge: Option<bool>,
+    from: Option<Unit<Nanos>>,
+    fill: Option<Unit<Nanos>>,
+    #[serde(default)]
+    access: Vec<AccessFile>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KindFile {
+    #[default]
+    Anon,
+    File,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AccessFile {
+    at: Option<Unit<Nanos>>,
+    #[serde(default)]
+    pattern: workload::Shape,
+    hot: Option<String>,
+    #[serde(deserialize_with = "number")]
+    rate: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FaultFile {
+    at: Unit<Nanos>,
+    #[serde(rename = "for")]
+    length: Unit<Nanos>,
+    kind: FaultName,
+    #[serde(default, deserialize_with = "some_number")]
+    node: Option<u32>,
+    #[serde(default, deserialize_with = "some_number")]
+    process: Option<u32>,
+    share: Option<Unit<Share>>,
+    by: Option<Unit<Nanos>>,
+    #[serde(default)]
+    back: bool,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FaultName {
+    NodeFull,
+    SwapFull,
+    MigrationFailures,
+    Contention,
+    Exit,
+    ClockJump,
+}
+
+/// Reads a scenario; files that it names are looked for beside it.
+pub(super) fn read(path: &Path) -> anyhow::Result<Stage> {
+    let name = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+    let text =
+        isotherm_config::text_of(&bytes).map_err(|problem| anyhow::anyhow!("{name}: {problem}"))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    parse(text, folder).with_context(|| format!("{name} cannot be simulated"))
+}
+
+fn parse(text: &str, folder: &Path) -> anyhow::Result<Stage> {
+    let values = isotherm_config::plain(text).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        anyhow::anyhow!("{}", lines.join("\n"))
+    })?;
+    let file: ScenarioFile = serde_path_to_error::deserialize(values)
+        .map_err(|error| anyhow::anyhow!("{}: {}", error.path(), error.inner()))?;
+    let machine = file.machine.spec()?;
+    let mut starts = Vec::new();
+    for (index, process) in file.processes.into_iter().enumerate() {
+        let at = process.start.as_ref().map_or(Nanos(0), |Unit(at)| *at);
+        let spec = process.spec(folder);
+        starts.push((at, spec.with_context(|| format!("processes[{index}]"))?));
+    }
+    ensure!(
+        !starts.is_empty(),
+        "processes: there is none, so nothing would happen"
+    );
+    let faults = file.faults.into_iter().enumerate().map(|(index, fault)| {
+        let fault = fault.fault(machine.nodes.len(), starts.len());
+        fault.with_context(|| format!("faults[{index}]"))
+    });
+    Ok(Stage {
+        faults: faults.collect::<anyhow::Result<_>>()?,
+        machine,
+        starts,
+        duration: file.duration.map(|Unit(duration)| duration),
+    })
+}
+
+impl MachineFile {
+    fn spec(self) -> anyhow::Result<MachineSpec> {
+        let default = MachineSpec::default();
+        let nodes = self.nodes.map_or(default.nodes, |nodes| {
+            let node = |node: NodeFile| NodeSpec {
+                size: node.size.0.0,
+                latency: node.latency.map_or(Nanos(90), |Unit(latency)| latency),
+            };
+            nodes.into_iter().map(node).collect()
+        });
+        ensure!(!nodes.is_empty(), "machine.nodes: there is none");
+        let total: u64 = nodes.iter().map(|node| node.size).sum();
+        for (index, node) in nodes.iter().enumerate() {
+            ensure!(
+                node.size >= 16 << 20 && node.latency.0 > 0,
+                "machine.nodes[{index}]: a node has at least 16 MiB and some latency"
+            );
+        }
+        ensure!(
+            total <= 8 << 40,
+            "machine.nodes: frames are simulated up to 8 TiB"
+        );
+        let cpus = self.cpus.unwrap_or(default.cpus);
+        ensure!(cpus >= 1, "machine.cpus: a machine has at least one");
+        Ok(MachineSpec {
+            cpus,
+            nodes,
+            swap: self.swap.map(SwapFile::spec).transpose()?,
+            thp: match self.thp {
+                Some(ThpFile::Always) => ThpMode::Always,
+                Some(ThpFile::Never) => ThpMode::Never,
+                Some(ThpFile::Madvise) | None => ThpMode::Madvise,
+            },
+            ..default
+        })
+    }
+}
+
+impl SwapFile {
+    fn spec(self) -> anyhow::Result<(SwapKind, u64)> {
+        match (self.zram, self.disk) {
+            (Some(Unit(Bytes(size))), None) => {
+                let ratio = self.ratio.unwrap_or(3.0);
+                ensure!(ratio >= 1.0, "machine.swap.ratio: {ratio} is below 1");
+                Ok((SwapKind::Zram { ratio }, size))
+            }
+            (None, Some(Unit(Bytes(size)))) => {
+                let read = self.read.map_or(Nanos::from_micros(90), |Unit(read)| read);
+                Ok((SwapKind::Disk { read }, size))
+            }
+            _ => anyhow::bail!("machine.swap: say either zram: SIZE or disk: SIZE"),
+        }
+    }
+}
+
+impl ProcessFile {
+    fn spec(self, folder: &Path) -> anyhow::Result<ProcessSpec> {
+        let given = [
+            !self.mappings.is_empty(),
+            self.masim.is_some(),
+            self.trace.is_some(),
+        ];
+        ensure!(
+            given.iter().filter(|given| **given).count() == 1,
+            "say what it does by one of `mappings`, `masim` (a configuration's file) and `trace` (a \
+             record's file)"
+        );
+        let mut spec = if let Some(path) = &self.trace {
+            trace::read(&folder.join(path))?.process
+        } else if let Some(path) = &self.masim {
+            workload::masim(&folder.join(path), self.accesses_per_s)?
+        } else {
+            ProcessSpec {
+                name: "process".to_owned(),
+                threads: 1,
+                work: None,
+                memory_bound: 0.0,
+                accesses_per_s: self.accesses_per_s,
+                areas: areas(self.mappings)?,
+            }
+        };
+        if let Some(name) = self.name {
+            spec.name = name;
+        }
+        spec.threads = self.threads.unwrap_or(spec.threads);
+        spec.work = self.work.map(|Unit(work)| work).or(spec.work);
+        if let Some(Unit(Share(share))) = self.memory_bound {
+            spec.memory_bound = share;
+        }
+        Ok(spec)
+    }
+}
+
+/// Where the first mapping lies, as on real machines.
+const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
+
+fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
+    let mut next = FIRST_ADDRESS;
+    let mut areas = Vec::new();
+    for mapping in mappings {
+        let size = mapping.size.0.0.next_multiple_of(PAGE_SIZE);
+        ensure!(
+            (PAGE_SIZE..=8 << 40).contains(&size),
+            "mapping '{}': {size} bytes are not simulated; from one page to 8 TiB",
+            mapping.name
+        );
+        let range = AddressRange::new(next, next + size);
+        next = (range.end + BLOCK_SIZE).next_multiple_of(BLOCK_SIZE);
+        let accesses = mapping.access.into_iter().map(|access| workload::Access {
+            at: access.at.map_or(Nanos(0), |Unit(at)| at),
+            shape: access.pattern,
+            hot: access.hot,
+            rate: access.rate,
+        });
+        let accesses: Vec<workload::Access> = accesses.collect();
+        let pattern = workload::pattern(&accesses, size);
+        let fill = mapping.fill.map_or(
+            Nanos((u128::from(size) * 1_000_000_000 / u128::from(FILL_BYTES_PER_S)) as u64),
+            |Unit(fill)| fill,
+        );
+        areas.push(AreaSpec {
+            pattern: pattern.with_context(|| format!("mapping '{}'", mapping.name))?,
+            name: mapping.name,
+            range,
+            purpose: match mapping.kind {
+                KindFile::Anon => Use::Anon,
+                KindFile::File => Use::File,
+            },
+            huge: mapping.huge,
+            fill: Some((mapping.from.map_or(Nanos(0), |Unit(from)| from), fill)),
+        });
+    }
+    Ok(areas)
+}
+
+impl FaultFile {
+    fn fault(self, nodes: usize, processes: usize) -> anyhow::Result<Fault> {
+        let share = || {
+            let share = self.share.as_ref().map(|Unit(Share(share))| *share);
+            share.context("say how many of them: `share: 10 %`")
+        };
+        let kind = match self.kind {
+            FaultName::NodeFull => {
+                let node = self.node.context("say which: `node: 0`")?;
+                ensure!((node as usize) < nodes, "there is no node {node}");
+                FaultKind::NodeFull(node)
+            }
+            FaultName::SwapFull => FaultKind::SwapFull,
+            FaultName::MigrationFailures => FaultKind::Migration(share()?),
+            FaultName::Contention => FaultKind::Contention(share()?),
+            FaultName::Exit => {
+                let process = self.process.context("say which: `process: 0`")?;
+                ensure!(
+                    (process as usize) < processes,
+                    "there is no process {process}"
+                );
+                FaultKind::Exit(process)
+            }
+            FaultName::ClockJump => {
+                let Unit(by) = self
+                    .by
+                    .context("say how far: `by: 5s`, with `back: true` backwards")?;
+                let by = i64::try_from(by.0).context("that is too far")?;
+                FaultKind::ClockJump(if self.back { -by } else { by })
+            }
+        };
+        let Unit(from) = self.at;
+        Ok(Fault {
+            kind,
+            from,
+            until: from + self.length.0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        match parse(text, Path::new(".")) {
+            Ok(_) => panic!("it is accepted: {text}"),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    #[test]
+    fn a_scenario_says_what_there_is() {
+        let stage = parse(
+            "machine: {cpus: 4, nodes: [{size: 2 GiB}, {size: 1G, latency: 250ns}], swap: {zram: 1G}}\n\
+             duration: 60s\n\
+             processes:\n\
+             - name: server\n\
+             \x20 start: 2s\n\
+             \x20 mappings:\n\
+             \x20 - {name: heap, size: 1 GiB, access: [{pattern: zipfian, rate: '10,000'}]}\n\
+             \x20 - {name: data, size: 64 MiB, kind: file}\n\
+             faults: [{at: 5s, for: 1s, kind: swap_full}]\n",
+            Path::new("."),
+        );
+        let stage = stage.expect("it is fine");
+        assert_eq!(stage.machine.cpus, 4);
+        assert_eq!(stage.machine.nodes[1].latency, Nanos(250));
+        assert_eq!(stage.duration, Some(Nanos::from_millis(60_000)));
+        let (at, process) = &stage.starts[0];
+        assert_eq!((*at, process.areas.len()), (Nanos::from_millis(2_000), 2));
+        assert_eq!(process.areas[1].purpose, Use::File);
+        assert_eq!(stage.faults[0].until, Nanos::from_millis(6_000));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let with = |process: &str| format!("processes:\n- {{{process}}}\n");
+        let heap = |more: &str| with(&format!("mappings: [{{name: heap, size: 1G{more}}}]"));
+        for (text, wanted) in [
+            ("processes: []", "processes"),
+            (&with("name: x"), "mappings"),
+            (
+                &with("mappings: [{name: heap, size: lots}]"),
+                "processes[0].mappings[0].size",
+            ),
+            (&heap(", colour: red"), "colour"),
+            (&heap(", access: [{rate: fast}]"), "access[0].rate"),
+            (&heap(", access: [{rate: 1, hot: 200%}]"), "hot"),
+            ("machine: {swap: {}}\nprocesses: []", "zram"),
+            ("a: [", "YAML"),
+        ] {
+            let error = error(text);
+            assert!(error.contains(wanted), "{text}\n{error}");
+        }
+        let fault = format!(
+            "{}faults: [{{at: 1s, for: 1s, kind: exit, process: 3}}]",
+            heap("")
+        );
+        assert!(error(&fault).contains("no process 3"));
+    }
+}

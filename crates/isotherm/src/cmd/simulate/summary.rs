@@ -1,0 +1,319 @@
+//! What a simulation came to: for processes, schemes and the machine; and how near that was to a live
+//! run.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use isotherm_engine::{PAGE_SIZE, Refusal};
+use isotherm_record::{Item, Reader};
+use isotherm_sim::memory::Zone;
+use isotherm_sim::simulation::{Event, Simulation};
+use serde::Serialize;
+
+use crate::units::format_bytes;
+
+/// What is counted on the way.
+#[derive(Default)]
+pub(super) struct Summary {
+    seconds: u64,
+    used_byte_seconds: f64,
+    processes: Vec<Usage>,
+    /// By context and scheme.
+    schemes: BTreeMap<(usize, usize), SchemeReport>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Usage {
+    seconds: u64,
+    rss: f64,
+    swapped: f64,
+    rss_max: u64,
+}
+
+impl Summary {
+    pub(super) fn take(&mut self, event: &Event, simulation: &Simulation) {
+        let machine = simulation.machine();
+        match event {
+            Event::Second => {
+                self.seconds += 1;
+                let zones = machine.memory().zones();
+                let all: u64 = zones.iter().map(Zone::pages).sum();
+                let used = all - machine.memory().free_pages();
+                self.used_byte_seconds += (used * PAGE_SIZE) as f64;
+                self.processes
+                    .resize(machine.processes().len(), Usage::default());
+                let processes = machine.processes().iter().zip(&mut self.processes);
+                for (process, usage) in processes.filter(|(process, _)| process.is_running()) {
+                    usage.seconds += 1;
+                    usage.rss += process.rss() as f64;
+                    usage.swapped += process.swapped() as f64;
+                    usage.rss_max = usage.rss_max.max(process.rss());
+                }
+            }
+            Event::Acted { context, done } => {
+                for (operation, outcome) in done {
+                    let at = (*context, operation.scheme);
+                    let scheme = self.schemes.entry(at).or_insert_with(|| SchemeReport {
+                        context: *context,
+                        scheme: operation.scheme,
+                        action: operation.action.name().to_owned(),
+                        ..SchemeReport::default()
+                    });
+                    scheme.tried_bytes += operation.range.len();
+                    scheme.applied_bytes += outcome.applied;
+                    for (why, bytes) in &outcome.refused {
+                        *scheme.refused_bytes.entry(*why).or_default() += bytes;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn report(self, simulation: &Simulation) -> Report {
+        let machine = simulation.machine();
+        let now = machine.now();
+        let processes = machine.processes().iter().zip(&self.processes);
+        let processes = processes.map(|(process, usage)| {
+            let ended = process.ended().unwrap_or(now);
+            let seconds = ended.since(process.started()).as_secs_f64();
+            let work = process.work().as_secs_f64();
+            let losses = process.losses();
+            let mean = |sum: f64| sum / usage.seconds.max(1) as f64;
+            ProcessReport {
+                name: process.name().to_owned(),
+                seconds,
+                work_seconds: work,
+                was_killed: process.was_killed(),
+                slowdown_percent: 100.0 * ((seconds - losses.first_faults) / work.max(1e-9) - 1.0),
+                lost_seconds: Lost {
+                    refaults: losses.refaults,
+                    first_faults: losses.first_faults,
+                    slow_nodes: losses.tiers,
+                    translations: losses.translations,
+                    monitoring: losses.monitoring,
+                    cpu_contention: losses.contention,
+                },
+                rss_mean_bytes: mean(usage.rss),
+                rss_max_bytes: usage.rss_max,
+                swapped_mean_bytes: mean(usage.swapped),
+                major_faults: process.major_faults(),
+                huge_bytes: process.huge(),
+            }
+        });
+        let processes: Vec<ProcessReport> = processes.collect();
+        let stats = machine.stats();
+        let monitors = (0..simulation.nr_contexts()).map(|context| {
+            let cost = simulation.cost(context);
+            cost.monitor_cpu.as_secs_f64()
+        });
+        let seconds = now.as_secs_f64();
+        let stops = (0..simulation.nr_contexts()).map(|at| simulation.guard(at).nr_stops);
+        Report {
+            simulated_seconds: seconds,
+            used_mean_bytes: self.used_byte_seconds / self.seconds.max(1) as f64,
+            monitor_cpu_percent: 100.0 * monitors.sum::<f64>() / seconds.max(1e-9),
+            acting_cpu_seconds: stats.acting_cpu.as_secs_f64(),
+            reclaim_cpu_seconds: stats.reclaim_cpu.as_secs_f64(),
+            guard_stops: stops.sum(),
+            oom_kills: stats.oom_kills,
+            processes,
+            schemes: self.schemes.into_values().collect(),
+            against: None,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    simulated_seconds: f64,
+    used_mean_bytes: f64,
+    monitor_cpu_percent: f64,
+    acting_cpu_seconds: f64,
+    reclaim_cpu_seconds: f64,
+    guard_stops: u64,
+    oom_kills: u64,
+    processes: Vec<ProcessReport>,
+    schemes: Vec<SchemeReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    against: Option<Comparison>,
+}
+
+#[derive(Serialize)]
+struct ProcessReport {
+    name: String,
+    seconds: f64,
+    work_seconds: f64,
+    was_killed: bool,
+    /// Without first faults, which a program has anyway.
+    slowdown_percent: f64,
+    lost_seconds: Lost,
+    rss_mean_bytes: f64,
+    rss_max_bytes: u64,
+    swapped_mean_bytes: f64,
+    major_faults: u64,
+    huge_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Lost {
+    refaults: f64,
+    first_faults: f64,
+    slow_nodes: f64,
+    translations: f64,
+    monitoring: f64,
+    cpu_contention: f64,
+}
+
+#[derive(Default, Serialize)]
+struct SchemeReport {
+    context: usize,
+    scheme: usize,
+    action: String,
+    tried_bytes: u64,
+    applied_bytes: u64,
+    refused_bytes: BTreeMap<Refusal, u64>,
+}
+
+/// The first process beside a live run of it.
+#[derive(Serialize)]
+struct Comparison {
+    live_rss_mean_bytes: f64,
+    live_rss_max_bytes: u64,
+    live_swapped_mean_bytes: f64,
+    /// Saved, of the most that it had, in percent.
+    live_saved_percent: f64,
+    predicted_saved_percent: f64,
+    /// Predicted less live.
+    error_points: f64,
+}
+
+impl Report {
+    /// Compares the first process with the first of a live record.
+    pub(super) fn compare(&mut self, path: &Path) -> anyhow::Result<()> {
+        let name = path.display();
+        let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+        let reader =
+            Reader::open(BufReader::new(file)).with_context(|| format!("cannot read {name}"))?;
+        let mut usage = Usage::default();
+        for item in reader {
+            let item = item.with_context(|| format!("cannot read {name}"))?;
+            if let Item::Usage(sample) = item
+                && let Some(rss) = sample.rss.get(&0).filter(|rss| **rss > 0)
+            {
+                usage.seconds += 1;
+                usage.rss += *rss as f64;
+                usage.rss_max = usage.rss_max.max(*rss);
+                usage.swapped += sample.swap.get(&0).copied().unwrap_or(0) as f64;
+            }
+        }
+        ensure!(usage.seconds > 0, "{name} holds no memory use of a process");
+        let process = self.processes.first().context("no process was simulated")?;
+        let mean = usage.rss / usage.seconds as f64;
+        let saved = |mean: f64, max: u64| 100.0 * (1.0 - mean / (max as f64).max(1.0));
+        let live = saved(mean, usage.rss_max);
+        let predicted = saved(process.rss_mean_bytes, process.rss_max_bytes);
+        self.against = Some(Comparison {
+            live_rss_mean_bytes: mean,
+            live_rss_max_bytes: usage.rss_max,
+            live_swapped_mean_bytes: usage.swapped / usage.seconds as f64,
+            live_saved_percent: live,
+            predicted_saved_percent: predicted,
+            error_points: predicted - live,
+        });
+        Ok(())
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "simulated {:.1} s; memory in use {} on average; watching took {:.2} % of a CPU, acting \
+             {:.2} s, the kernel's reclaim {:.2} s\n",
+            self.simulated_seconds,
+            format_bytes(self.used_mean_bytes as u64),
+            self.monitor_cpu_percent,
+            self.acting_cpu_seconds,
+            self.reclaim_cpu_seconds,
+        );
+        for process in &self.processes {
+            process.say(&mut text);
+        }
+        let mut line = |of: std::fmt::Arguments<'_>| {
+            let _ = text.write_fmt(of);
+            text.push('\n');
+        };
+        for scheme in &self.schemes {
+            let refused = scheme.refused_bytes.iter().map(|(why, bytes)| {
+                format!("{} {}", format_bytes(*bytes), crate::acting::words(*why))
+            });
+            let refused: Vec<String> = refused.collect();
+            line(format_args!(
+                "{}: {} tried, {} applied{}{}",
+                scheme.action,
+                format_bytes(scheme.tried_bytes),
+                format_bytes(scheme.applied_bytes),
+                if refused.is_empty() {
+                    ""
+                } else {
+                    "; refused: "
+                },
+                refused.join(", "),
+            ));
+        }
+        if self.guard_stops > 0 {
+            line(format_args!(
+                "the guard stopped the schemes {} time(s)",
+                self.guard_stops
+            ));
+        }
+        if let Some(against) = &self.against {
+            line(format_args!(
+                "predicted: {:.1} % of its memory saved; live: {:.1} %; off by {:+.1} points",
+                against.predicted_saved_percent, against.live_saved_percent, against.error_points
+            ));
+        }
+        text
+    }
+}
+
+impl ProcessReport {
+    fn say(&self, text: &mut String) {
+        let lost = &self.lost_seconds;
+        let end = if self.was_killed {
+            ", killed for want of memory"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            text,
+            "{}: {:.1} s for {:.1} s of work ({:+.2} %){end}; RSS {} on average, {} at most; {} in swap on \
+             average; {} major faults",
+            self.name,
+            self.seconds,
+            self.work_seconds,
+            self.slowdown_percent,
+            format_bytes(self.rss_mean_bytes as u64),
+            format_bytes(self.rss_max_bytes),
+            format_bytes(self.swapped_mean_bytes as u64),
+            self.major_faults,
+        );
+        let causes = [
+            ("refaults", lost.refaults),
+            ("first faults", lost.first_faults),
+            ("slow nodes", lost.slow_nodes),
+            ("translations", lost.translations),
+            ("monitoring", lost.monitoring),
+            ("others on its CPUs", lost.cpu_contention),
+        ];
+        let causes = causes.iter().filter(|(_, seconds)| seconds.abs() >= 0.0005);
+        let causes: Vec<String> = causes
+            .map(|(name, seconds)| format!("{name} {seconds:.3} s"))
+            .collect();
+        if !causes.is_empty() {
+            let _ = writeln!(text, "  lost: {}", causes.join(", "));
+        }
+    }
+}

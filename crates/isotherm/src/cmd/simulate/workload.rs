@@ -1,0 +1,183 @@
+//! Accesses of simulated processes: shapes over a mapping, and masim's configurations.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, ensure};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use isotherm_exercise::Config;
+use isotherm_exercise::layout::temperature;
+use isotherm_sim::access::Use;
+use isotherm_sim::machine::{AreaSpec, Pattern, ProcessSpec, Rates};
+use serde::Deserialize;
+
+use crate::units::{parse_bytes, parse_share};
+
+/// How accesses are spread over a mapping, or over the part of it that is hot.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Shape {
+    /// The same everywhere.
+    #[default]
+    Uniform,
+    /// From start to end again and again, which each page sees as often.
+    Sequential,
+    /// YCSB's zipfian, scattered: a few pages much more often than the others.
+    Zipfian,
+    /// YCSB's latest: the end most often.
+    Latest,
+}
+
+/// Accesses to a mapping from some moment of the work on.
+pub(super) struct Access {
+    pub(super) at: Nanos,
+    pub(super) shape: Shape,
+    /// A share or a size at its start; all of it if not given.
+    pub(super) hot: Option<String>,
+    /// All together, per second.
+    pub(super) rate: f64,
+}
+
+/// YCSB's constant.
+const SKEW: f64 = 0.99;
+
+/// What `accesses` make together of a mapping. Those that begin at the same time add up; those that
+/// begin later take the place of all before.
+pub(super) fn pattern(accesses: &[Access], bytes: u64) -> anyhow::Result<Pattern> {
+    let mut starts: Vec<Nanos> = accesses.iter().map(|access| access.at).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let mut phases = Vec::new();
+    for start in starts {
+        let now = accesses.iter().filter(|access| access.at == start);
+        phases.push((start, together(&now.collect::<Vec<_>>(), bytes)?));
+    }
+    if phases.is_empty() {
+        phases.push((Nanos(0), Rates::Never));
+    }
+    Ok(Pattern::Phases(phases))
+}
+
+fn together(accesses: &[&Access], bytes: u64) -> anyhow::Result<Rates> {
+    let pages = (bytes / PAGE_SIZE) as usize;
+    for access in accesses {
+        ensure!(
+            access.rate.is_finite() && access.rate >= 0.0,
+            "rate: {} is no number of accesses per second",
+            access.rate
+        );
+    }
+    if let [access] = accesses
+        && matches!(access.shape, Shape::Uniform | Shape::Sequential)
+    {
+        let hot = hot_pages(access, pages)?;
+        let rate = (access.rate / hot as f64) as f32;
+        return Ok(if hot == pages {
+            Rates::Even(rate)
+        } else {
+            Rates::Steps(vec![(hot as u32, rate)])
+        });
+    }
+    let mut rates = vec![0.0_f32; pages];
+    for access in accesses {
+        let hot = hot_pages(access, pages)?;
+        let weights: Vec<f64> = match access.shape {
+            Shape::Uniform | Shape::Sequential => vec![1.0; hot],
+            Shape::Zipfian | Shape::Latest => (0..hot)
+                .map(|rank| ((rank + 1) as f64).powf(-SKEW))
+                .collect(),
+        };
+        let sum: f64 = weights.iter().sum();
+        for (rank, weight) in weights.iter().enumerate() {
+            let page = match access.shape {
+                Shape::Uniform | Shape::Sequential => rank,
+                Shape::Latest => hot - 1 - rank,
+                Shape::Zipfian => {
+                    (isotherm_sim::statistics::scramble(rank as u64) % hot as u64) as usize
+                }
+            };
+            rates[page] += (access.rate * weight / sum) as f32;
+        }
+    }
+    Ok(Rates::Each(Arc::new(rates)))
+}
+
+fn hot_pages(access: &Access, pages: usize) -> anyhow::Result<usize> {
+    let Some(text) = &access.hot else {
+        return Ok(pages);
+    };
+    let hot = if text.contains('%') {
+        let share = parse_share(text).with_context(|| format!("hot: {text}"))?;
+        (pages as f64 * share).round() as usize
+    } else {
+        let bytes = parse_bytes(text).with_context(|| format!("hot: {text}"))?;
+        bytes.div_ceil(PAGE_SIZE) as usize
+    };
+    ensure!(
+        (1..=pages).contains(&hot),
+        "hot: {text} is not between one page and the whole mapping"
+    );
+    Ok(hot)
+}
+
+/// What `isotherm exercise` reaches on the machines that it is developed on, if nothing else is said.
+const ACCESSES_PER_S: f64 = 50e6;
+
+/// A masim configuration as a process: each phase's accesses as rates.
+pub(super) fn masim(path: &Path, accesses_per_s: Option<f64>) -> anyhow::Result<ProcessSpec> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let config = Config::parse(&text).with_context(|| format!("{name} is no workload"))?;
+    let per_second = accesses_per_s.unwrap_or(ACCESSES_PER_S);
+    let mut next = 0x7f00_0000_0000;
+    let places = config.regions.iter().map(|region| {
+        let range = AddressRange::new(next, next + region.size.next_multiple_of(PAGE_SIZE));
+        next = (range.end + BLOCK_SIZE).next_multiple_of(BLOCK_SIZE);
+        range
+    });
+    let places: Vec<AddressRange> = places.collect();
+    let mut phases: Vec<Vec<(Nanos, Rates)>> = vec![Vec::new(); places.len()];
+    let mut start = Nanos(0);
+    for phase in &config.phases {
+        let heat = temperature(&config, phase, &places);
+        for (place, phases) in places.iter().zip(&mut phases) {
+            let mut steps: Vec<(u32, f32)> = Vec::new();
+            let mut heats: Vec<_> = heat.hot.iter().chain(&heat.warm).collect();
+            heats.sort_by_key(|heat| heat.range.start);
+            for heat in heats {
+                let Some(part) = place.intersection(heat.range) else {
+                    continue;
+                };
+                let page = |address: u64| ((address - place.start) / PAGE_SIZE) as u32;
+                let (first, end) = (page(part.start), page(part.end));
+                if steps.last().map_or(0, |(end, _)| *end) < first {
+                    steps.push((first, 0.0));
+                }
+                let pages = (heat.range.len() / PAGE_SIZE).max(1) as f64;
+                steps.push((end, (heat.probability * per_second / pages) as f32));
+            }
+            phases.push((start, Rates::Steps(steps)));
+        }
+        start = start + Nanos::from_millis(phase.duration_ms);
+    }
+    let areas = config.regions.iter().zip(places).zip(phases);
+    let areas = areas.map(|((region, range), phases)| AreaSpec {
+        name: region.name.clone(),
+        range,
+        purpose: Use::Anon,
+        huge: None,
+        pattern: Pattern::Phases(phases),
+        fill: Some((Nanos(0), Nanos(0))),
+    });
+    Ok(ProcessSpec {
+        name: path.file_stem().map_or_else(
+            || "masim".to_owned(),
+            |stem| stem.to_string_lossy().into_owned(),
+        ),
+        threads: 1,
+        work: Some(start),
+        memory_bound: 0.0,
+        accesses_per_s: Some(per_second),
+        areas: areas.collect(),
+    })
+}

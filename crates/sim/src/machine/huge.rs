@@ -1,0 +1,156 @@
+//! Huge pages: at the first fault, by khugepaged, on demand; and back.
+
+use isotherm_engine::{Nanos, Refusal};
+
+use super::{Machine, Place, SET};
+use crate::access::Use;
+use crate::memory::{BLOCK_PAGES, Page};
+
+/// `/sys/kernel/mm/transparent_hugepage/enabled`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ThpMode {
+    /// For all anonymous memory.
+    Always,
+    /// Where the program, or a scheme, asked for it.
+    #[default]
+    Madvise,
+    /// Not at all.
+    Never,
+}
+
+/// khugepaged's pages_to_scan, in blocks, and scan_sleep_millisecs: the kernel's defaults.
+const SCAN_BLOCKS: usize = 8;
+pub(super) const SCAN_PERIOD: Nanos = Nanos::from_millis(10_000);
+/// khugepaged's max_ptes_swap.
+const SWAPPED_MAX: usize = 64;
+
+const BLOCK: Page = BLOCK_PAGES as Page;
+
+impl Machine {
+    fn pages_of_block(first: Page) -> std::ops::Range<Page> {
+        first..first + BLOCK
+    }
+
+    /// Whether all of a block is one anonymous mapping.
+    fn can_be_huge(&self, first: Page) -> bool {
+        let Some(area) = self.areas.get(self.area_at(first)) else {
+            return false;
+        };
+        area.pages.start <= first
+            && first + BLOCK <= area.pages.end
+            && area.spec.purpose == Use::Anon
+    }
+
+    /// Whether a block may become huge by itself: by the machine's mode and advice.
+    pub(super) fn wants_huge(&self, first: Page) -> bool {
+        if !self.can_be_huge(first) {
+            return false;
+        }
+        let advice = self.areas[self.area_at(first)].advice();
+        match self.spec.thp {
+            ThpMode::Never => false,
+            ThpMode::Madvise => advice == Some(true),
+            ThpMode::Always => advice != Some(false),
+        }
+    }
+
+    /// A block's first fault brings a huge page, if it is empty and there is one.
+    pub(super) fn fill_huge(&mut self, first: Page) -> bool {
+        let is_empty =
+            Self::pages_of_block(first).all(|page| self.place[page as usize] == Place::Nowhere);
+        if !is_empty || self.place_block(first, Self::BLOCK_ORDER).is_none() {
+            return false;
+        }
+        for page in Self::pages_of_block(first) {
+            self.set_place(page, Place::Memory);
+        }
+        self.map_huge(first);
+        true
+    }
+
+    fn map_huge(&mut self, first: Page) {
+        self.huge[(first / BLOCK) as usize] = true;
+        self.clear_since[first as usize] = SET;
+        let process = self.areas[self.area_at(first)].process;
+        self.processes[process].huge_blocks += 1;
+    }
+
+    /// Makes a block one huge page. What was not there is there afterwards.
+    pub(super) fn collapse(&mut self, first: Page, present_min: usize) -> Result<Nanos, Refusal> {
+        if !self.can_be_huge(first) {
+            return Err(Refusal::Unmapped);
+        }
+        if self.is_huge(first) {
+            return Err(Refusal::NotPresent);
+        }
+        let of = |wanted: Place| {
+            let pages = Self::pages_of_block(first);
+            let is = |page: &Page| self.place[*page as usize] == wanted;
+            pages.filter(is).collect::<Vec<Page>>()
+        };
+        let (present, swapped) = (of(Place::Memory), of(Place::Swap).len());
+        if present.len() < present_min.max(1) || swapped > SWAPPED_MAX {
+            return Err(Refusal::Sparse);
+        }
+        let was_accessed = present.iter().any(|page| self.is_accessed(*page));
+        for page in &present {
+            self.memory.free_page(*page);
+        }
+        if self.place_block(first, Self::BLOCK_ORDER).is_none() {
+            // Their own frames are free, if no others.
+            for page in &present {
+                let zones = 0..self.spec.nodes.len();
+                let again = zones
+                    .rev()
+                    .find_map(|zone| self.memory.take_back(zone, *page));
+                assert!(again.is_some(), "a frame that was just freed");
+            }
+            return Err(Refusal::NoRoom);
+        }
+        for page in Self::pages_of_block(first) {
+            if self.place[page as usize] == Place::Swap {
+                self.stats.swapped_in += 1;
+                if let Some(swap) = &mut self.swap {
+                    swap.release(&mut self.memory);
+                }
+            }
+            self.set_place(page, Place::Memory);
+        }
+        self.map_huge(first);
+        if !was_accessed {
+            self.clear(first);
+        }
+        Ok(self.spec.costs.collapse)
+    }
+
+    /// Maps a huge page page by page again; each keeps its accessed bit.
+    pub(super) fn split(&mut self, first: Page) -> Nanos {
+        let since = self.clear_since[first as usize];
+        for page in Self::pages_of_block(first) {
+            // A bit that is set was set by some page, and nobody knows which.
+            self.clear_since[page as usize] = since;
+        }
+        self.huge[(first / BLOCK) as usize] = false;
+        let process = self.areas[self.area_at(first)].process;
+        self.processes[process].huge_blocks -= 1;
+        self.spec.costs.split
+    }
+
+    /// khugepaged's round.
+    pub(super) fn khugepaged(&mut self) {
+        self.khugepaged_due = self.now + SCAN_PERIOD;
+        if self.spec.thp == ThpMode::Never || self.huge.is_empty() {
+            return;
+        }
+        for _ in 0..SCAN_BLOCKS.min(self.huge.len()) {
+            let block = self.next_collapse % self.huge.len();
+            self.next_collapse = block + 1;
+            let first = block as Page * BLOCK;
+            if self.wants_huge(first)
+                && let Ok(took) = self.collapse(first, 1)
+            {
+                self.stats.khugepaged_cpu = self.stats.khugepaged_cpu + took;
+            }
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! A machine with processes: page tables, faults, huge pages, swap and reclaim, as events of simulated
+//! time.
+//!
+//! Problem: a policy should be tried before it is let loose, on machines that nobody here owns, by the
+//! very engine that would act; and what acting costs a process must come out, not be put in.
+//!
+//! Approach: every page of every process has a place (nowhere yet, in a frame, in swap, in its file)
+//! and, while it is in a frame, an accessed bit that is drawn when somebody looks ([`pattern`]). A
+//! process has a *work clock*, which goes slower than the machine's by what accesses cost (tiers,
+//! translations: [`speed`]) and stands still during faults. What is away has its next access
+//! scheduled on the work clock, and faults then. The engine's probe and actuator traits are
+//! implemented in [`probe`] and [`actuator`], for virtual and for physical addresses; the kernel's own
+//! reclaim is in [`reclaim`], huge pages in [`huge`].
+//!
+//! Limits: a node is one zone; threads of a process share its faults evenly; there is no page cache
+//! but mapped files, whose pages are clean; forks and shared memory are not simulated.
+
+mod actuator;
+mod check;
+mod fault;
+mod huge;
+pub mod pattern;
+mod probe;
+mod process;
+mod reclaim;
+mod run;
+mod speed;
+mod swap;
+
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
+use rand_core::RngCore;
+use rand_pcg::Pcg64Mcg;
+
+use crate::access::Use;
+use crate::cost::{MachineCosts, THIS_MACHINE};
+use crate::memory::{BLOCK_PAGES, Memory, NodeSize, Owner, Page, Pfn};
+
+pub use actuator::SimActuator;
+pub use fault::{Fault, FaultKind};
+pub use huge::ThpMode;
+pub use pattern::{Pattern, Rates, Trace};
+pub use probe::{ProbeState, SimProbe};
+pub use process::{AreaSpec, Losses, Process, ProcessSpec};
+pub use swap::{Swap, SwapKind};
+
+use process::Area;
+
+/// A node of a machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeSpec {
+    /// Its memory, in bytes; whole blocks of 4 MiB.
+    pub size: u64,
+    /// What an access to it takes that misses the caches.
+    pub latency: Nanos,
+}
+
+/// What a machine is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineSpec {
+    /// CPUs that processes, monitors and the kernel's threads share.
+    pub cpus: u32,
+    /// Its nodes, the nearest first.
+    pub nodes: Vec<NodeSpec>,
+    /// Swap and its size in bytes.
+    pub swap: Option<(SwapKind, u64)>,
+    /// Huge pages.
+    pub thp: ThpMode,
+    /// What operations take.
+    pub costs: MachineCosts,
+    /// Seed of every draw.
+    pub seed: u64,
+}
+
+impl Default for MachineSpec {
+    fn default() -> Self {
+        Self {
+            cpus: 2,
+            nodes: vec![NodeSpec {
+                size: 8 << 30,
+                latency: Nanos(90),
+            }],
+            swap: None,
+            thp: ThpMode::Madvise,
+            costs: THIS_MACHINE,
+            seed: 1,
+        }
+    }
+}
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Place {
+    /// It was never used.
+    Nowhere,
+    /// In a frame.
+    Memory,
+    /// In swap.
+    Swap,
+    /// In its file only.
+    File,
+}
+
+/// What the kernel and Isotherm did, in CPU time and pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineStats {
+    /// CPU time of the kernel's reclaim, in the background and direct.
+    pub reclaim_cpu: Nanos,
+    /// CPU time of khugepaged.
+    pub khugepaged_cpu: Nanos,
+    /// CPU time of actions.
+    pub acting_cpu: Nanos,
+    /// Pages that the kernel's reclaim evicted.
+    pub reclaimed_pages: u64,
+    /// Pages that went to swap, for whatever reason.
+    pub swapped_out: u64,
+    /// Pages that came back.
+    pub swapped_in: u64,
+    /// Processes that were killed for want of memory.
+    pub oom_kills: u64,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub(crate) memory: Memory,
+    spec: MachineSpec,
+    pub(crate) now: Nanos,
+    /// In the order of their pages.
+    areas: Vec<Area>,
+    processes: Vec<Process>,
+    place: Vec<Place>,
+    /// When each page's bit was last known to be clear, in [`TICK`]s of its process's work; [`SET`] if
+    /// it is set. Of a huge page the first counts.
+    clear_since: Vec<u32>,
+    /// Pages that the program itself has filled: what huge pages added is not.
+    filled: Vec<bool>,
+    /// By block of 512 pages: mapped by one entry; has a page table.
+    huge: Vec<bool>,
+    has_table: Vec<bool>,
+    swap: Option<Swap>,
+    faults: Vec<Fault>,
+    /// Where reclaim's scanner stands, by node.
+    hands: Vec<Pfn>,
+    /// Where khugepaged stands.
+    next_collapse: usize,
+    khugepaged_due: Nanos,
+    speeds_due: Nanos,
+    /// How much slower everything is because CPUs are short.
+    contention: f64,
+    busy_before: Nanos,
+    /// Monitors' CPU time, as they report it.
+    pub(crate) monitor_cpu: Nanos,
+    stats: MachineStats,
+    random: Pcg64Mcg,
+}
+
+const SET: u32 = u32::MAX;
+/// Resolution of [`Machine::clear_since`]: 119 hours fit.
+const TICK: u64 = 100_000;
+
+impl Machine {
+    /// A machine on which nothing runs.
+    pub fn new(spec: MachineSpec) -> Self {
+        let sizes = spec.nodes.iter().map(|node| NodeSize {
+            zones: vec![("Normal", node.size / PAGE_SIZE / 1024 * 1024)],
+        });
+        let mut memory = Memory::new(&sizes.collect::<Vec<_>>());
+        let mut hands = Vec::new();
+        for zone in 0..memory.zones().len() {
+            let (start, pages) = {
+                let zone = &memory.zones()[zone];
+                (zone.start(), zone.end() - zone.start())
+            };
+            memory.set_watermark(zone, reclaim::marks(pages).min);
+            hands.push(start);
+        }
+        let random = Pcg64Mcg::new(u128::from(spec.seed) << 1 | 1);
+        let swap = spec.swap.map(|(kind, bytes)| Swap::new(kind, bytes));
+        Self {
+            memory,
+            now: Nanos(0),
+            areas: Vec::new(),
+            processes: Vec::new(),
+            place: Vec::new(),
+            clear_since: Vec::new(),
+            filled: Vec::new(),
+            huge: Vec::new(),
+            has_table: Vec::new(),
+            swap,
+            faults: Vec::new(),
+            hands,
+            next_collapse: 0,
+            khugepaged_due: huge::SCAN_PERIOD,
+            speeds_due: Nanos(0),
+            contention: 1.0,
+            busy_before: Nanos(0),
+            monitor_cpu: Nanos(0),
+            stats: MachineStats::default(),
+            random,
+            spec,
+        }
+    }
+
+    /// Starts a process. Its target number is its place among all.
+    pub fn start(&mut self, spec: ProcessSpec) -> TargetId {
+        let index = self.processes.len();
+        let id = TargetId(index as u32);
+        let mut process = Process::new(&spec, self.now);
+        for area in spec.areas {
+            let pages = self.add_pages(area.range);
+            process.add(self.areas.len(), &area, pages.clone());
+            self.areas.push(Area {
+                spec: area,
+                process: index,
+                pages,
+                advised: None,
+            });
+        }
+        process.finish_layout(&self.areas);
+        self.processes.push(process);
+        self.speeds_due = self.now;
+        id
+    }
+
+    /// Makes room for a range's pages, so that blocks of addresses are blocks of pages.
+    fn add_pages(&mut self, range: AddressRange) -> std::ops::Range<Page> {
+        let lead = range.start % BLOCK_SIZE / PAGE_SIZE;
+        let count = range.len() / PAGE_SIZE;
+        let whole = (lead + count).next_multiple_of(BLOCK_PAGES);
+        let pages = self.memory.add_pages(whole);
+        let end = pages.end as usize;
+        self.place.resize(end, Place::Nowhere);
+        self.clear_since.resize(end, SET);
+        self.filled.resize(end, false);
+        let blocks = end / BLOCK_PAGES as usize;
+        self.huge.resize(blocks, false);
+        self.has_table.resize(blocks, false);
+        pages.start + lead as Page..pages.start + (lead + count) as Page
+    }
+
+    /// What goes wrong, and when.
+    pub fn set_faults(&mut self, faults: Vec<Fault>) {
+        self.faults = faults;
+    }
+
+    /// The time.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// All processes that ever ran, by their target numbers.
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// What it is made of.
+    pub fn spec(&self) -> &MachineSpec {
+        &self.spec
+    }
+
+    /// Physical memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Swap, if there is any.
+    pub fn swap(&self) -> Option<&Swap> {
+        self.swap.as_ref()
+    }
+
+    /// What was done.
+    pub fn stats(&self) -> MachineStats {
+        self.stats
+    }
+
+    /// The node that a frame is on.
+    pub fn node_of(&self, frame: Pfn) -> u32 {
+        self.memory.zone_at(frame) as u32
+    }
+
+    /// A node's physical addresses.
+    pub fn physical_range(&self, node: u32) -> AddressRange {
+        let zone = &self.memory.zones()[node as usize];
+        AddressRange::new(zone.start() * PAGE_SIZE, zone.end() * PAGE_SIZE)
+    }
+
+    /// What a process maps: name, range and whether it is a file, in address order.
+    pub fn mappings(
+        &self,
+        target: TargetId,
+    ) -> impl Iterator<Item = (&str, AddressRange, Use)> + '_ {
+        let areas = self.processes[target.0 as usize].areas().iter();
+        areas.map(|area| {
+            let spec = &self.areas[*area].spec;
+            (spec.name.as_str(), spec.range, spec.purpose)
+        })
+    }
+
+    fn area_at(&self, page: Page) -> usize {
+        self.areas.partition_point(|area| area.pages.end <= page)
+    }
+
+    /// The page of a process at an address, if it maps that.
+    fn page_at(&self, target: TargetId, address: u64) -> Option<Page> {
+        let areas = self.processes.get(target.0 as usize)?.areas();
+        let at = areas.partition_point(|area| self.areas[*area].spec.range.end <= address);
+        let area = &self.areas[*areas.get(at)?];
+        let range = area.spec.range;
+        (range.start <= address)
+            .then(|| area.pages.start + ((address - range.start) / PAGE_SIZE) as Page)
+    }
+
+    /// The page that has a frame.
+    fn page_of(&self, frame: Pfn) -> Option<Page> {
+        match self.memory.owner(frame) {
+            Owner::Page(page) => Some(page),
+            _ => None,
+        }
+    }
+
+    fn is_huge(&self, page: Page) -> bool {
+        self.huge[(page / BLOCK_PAGES as Page) as usize]
+    }
+
+    /// The pages that share an accessed bit with `page`.
+    fn unit(&self, page: Page) -> std::ops::Range<Page> {
+        if self.is_huge(page) {
+            let first = page / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
+            first..first + BLOCK_PAGES as Page
+        } else {
+            page..page + 1
+        }
+    }
+
+    /// Whether a page in memory was accessed since its bit was cleared.
+    pub(crate) fn is_accessed(&mut self, page: Page) -> bool {
+        let unit = self.unit(page);
+        let since = self.clear_since[unit.start as usize];
+        if since == SET {
+            return true;
+        }
+        let area = &self.areas[self.area_at(page)];
+        let process = &self.processes[area.process];
+        let (from, now) = (Nanos(u64::from(since) * TICK), process.work());
+        let first = area.pages.start;
+        let random = &mut self.random;
+        let is_set = process.is_running()
+            && area
+                .spec
+                .pattern
+                .accessed(unit.start - first..unit.end - first, from, now, || {
+                    draw(random)
+                });
+        self.clear_since[unit.start as usize] = if is_set { SET } else { ticks(now) };
+        is_set
+    }
+
+    /// Clears the bit of a page in memory.
+    pub(crate) fn clear(&mut self, page: Page) {
+        let unit = self.unit(page);
+        let process = self.areas[self.area_at(page)].process;
+        self.clear_since[unit.start as usize] = ticks(self.processes[process].work());
+    }
+
+    fn draw(&mut self) -> f64 {
+        draw(&mut self.random)
+    }
+
+    /// Moves a page's place in the books.
+    fn set_place(&mut self, page: Page, place: Place) {
+        let was = std::mem::replace(&mut self.place[page as usize], place);
+        let process = self.areas[self.area_at(page)].process;
+        self.processes[process].count(was, place);
+    }
+}
+
+fn ticks(work: Nanos) -> u32 {
+    ((work.0 / TICK) as u32).min(SET - 1)
+}
+
+fn draw(random: &mut Pcg64Mcg) -> f64 {
+    f64::from(random.next_u32()) / (f64::from(u32::MAX) + 1.0)
+}

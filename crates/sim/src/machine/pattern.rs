@@ -1,0 +1,344 @@
+//! When a page is accessed: rates by phase of the work, or a trace of what a real program did.
+//!
+//! Problem: of billions of accesses only two things matter: whether there was any between two
+//! moments (the accessed bit), and when the next one comes (the fault of a page that is away).
+//!
+//! Approach: time is the process's *work time*, which stands still while it waits. With rates,
+//! accesses to a page are a Poisson process, piecewise even, and both questions are answered by its
+//! integral. With a trace (page scans of a real run) each scan says of each page whether it was
+//! accessed in the interval before; such an interval gets as many accesses as the page's share of
+//! accessed intervals makes likely, at moments that depend on nothing but page and interval. So a
+//! replay is exact to the scan, and made up below it.
+//!
+//! Limits: a page seen in every scan may have been accessed any number of times between two; it is
+//! given [`BUSY`]. Stores and loads are not told apart.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use isotherm_engine::Nanos;
+
+use crate::statistics::scramble;
+
+/// Accesses per second of work to each page of a mapping, by the page's place in it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rates {
+    /// None at all.
+    Never,
+    /// The same for all.
+    Even(f32),
+    /// From the page before (or 0) to each end, this rate; none after the last.
+    Steps(Vec<(u32, f32)>),
+    /// One for each.
+    Each(Arc<Vec<f32>>),
+}
+
+impl Rates {
+    /// That of one page.
+    pub fn of(&self, page: u32) -> f64 {
+        f64::from(match self {
+            Self::Never => 0.0,
+            Self::Even(rate) => *rate,
+            Self::Steps(steps) => {
+                let at = steps.partition_point(|(end, _)| *end <= page);
+                steps.get(at).map_or(0.0, |(_, rate)| *rate)
+            }
+            Self::Each(rates) => rates.get(page as usize).copied().unwrap_or(0.0),
+        })
+    }
+
+    /// That of several together.
+    pub fn sum(&self, pages: Range<u32>) -> f64 {
+        match self {
+            Self::Never => 0.0,
+            Self::Even(rate) => f64::from(*rate) * f64::from(pages.end - pages.start),
+            _ => pages.map(|page| self.of(page)).sum(),
+        }
+    }
+}
+
+/// What a process does to a mapping, as its work goes on.
+#[derive(Clone, Debug)]
+pub enum Pattern {
+    /// Rates, each from a moment of the work on; the first from its start.
+    Phases(Vec<(Nanos, Rates)>),
+    /// What was recorded, from this page of the trace on.
+    Trace(Arc<Trace>, u32),
+}
+
+impl Pattern {
+    /// The same all the time.
+    pub fn steady(rates: Rates) -> Self {
+        Self::Phases(vec![(Nanos(0), rates)])
+    }
+
+    /// Whether one of `pages` was accessed after `from`, up to `to`; `draw` yields a number from 0 up
+    /// to 1.
+    pub(crate) fn accessed(
+        &self,
+        pages: Range<u32>,
+        from: Nanos,
+        to: Nanos,
+        draw: impl FnOnce() -> f64,
+    ) -> bool {
+        match self {
+            Self::Phases(phases) => {
+                let mut expected = 0.0;
+                for (i, (start, rates)) in phases.iter().enumerate() {
+                    let end = phases.get(i + 1).map_or(to, |(next, _)| (*next).min(to));
+                    let elapsed = end.since((*start).max(from)).as_secs_f64();
+                    if elapsed > 0.0 {
+                        expected += rates.sum(pages.clone()) * elapsed;
+                    }
+                }
+                expected > 0.0 && draw() < 1.0 - (-expected).exp()
+            }
+            Self::Trace(trace, first) => pages
+                .into_iter()
+                .any(|page| trace.next(first + page, from).is_some_and(|at| at <= to)),
+        }
+    }
+
+    /// When `page` is accessed next, after `from`; `None` if never again. `draw` is from 0 up to 1.
+    pub(crate) fn next(&self, page: u32, from: Nanos, draw: f64) -> Option<Nanos> {
+        match self {
+            Self::Phases(phases) => {
+                let mut wanted = -(1.0 - draw).ln();
+                for (i, (start, rates)) in phases.iter().enumerate() {
+                    let rate = rates.of(page);
+                    let begin = (*start).max(from);
+                    let end = phases.get(i + 1).map(|(next, _)| *next);
+                    if rate <= 0.0 || end.is_some_and(|end| end <= begin) {
+                        continue;
+                    }
+                    let needed = wanted / rate;
+                    let available = end.map_or(f64::INFINITY, |end| end.since(begin).as_secs_f64());
+                    if needed <= available {
+                        let ns = (needed * 1e9).min(1e18);
+                        return Some(begin + Nanos(ns as u64 + 1));
+                    }
+                    wanted -= available * rate;
+                }
+                None
+            }
+            Self::Trace(trace, first) => trace.next(first + page, from),
+        }
+    }
+
+    /// Accesses per second to a page, at a moment of the work.
+    pub(crate) fn rate(&self, page: u32, at: Nanos) -> f64 {
+        match self {
+            Self::Phases(phases) => {
+                let now = phases.partition_point(|(start, _)| *start <= at);
+                now.checked_sub(1).map_or(0.0, |i| phases[i].1.of(page))
+            }
+            Self::Trace(trace, first) => trace.rate(first + page, at),
+        }
+    }
+}
+
+/// How often a page is accessed between two scans that is accessed in all of them.
+pub const BUSY: u32 = 32;
+
+/// Page scans of a real program: for each page, in which of the intervals between scans it was
+/// accessed.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Where each interval ends, from the start on; the first begins at 0.
+    ends: Vec<Nanos>,
+    words: usize,
+    accessed: Vec<u64>,
+    /// Accesses in an interval in which there are any, by page.
+    density: Vec<u8>,
+    /// The interval in which each page was first in memory; [`NEVER`] if it never was.
+    present_from: Vec<u16>,
+}
+
+const NEVER: u16 = u16::MAX;
+
+impl Trace {
+    /// Nothing accessed and nothing in memory, for intervals that end at `ends`.
+    pub fn new(ends: Vec<Nanos>, pages: u32) -> Self {
+        assert!(ends.len() < usize::from(NEVER), "too many scans");
+        let words = ends.len().div_ceil(64);
+        Self {
+            words,
+            accessed: vec![0; words * pages as usize],
+            density: vec![0; pages as usize],
+            present_from: vec![NEVER; pages as usize],
+            ends,
+        }
+    }
+
+    /// Pages that it tells about.
+    pub fn pages(&self) -> u32 {
+        self.density.len() as u32
+    }
+
+    /// How long it lasts.
+    pub fn duration(&self) -> Nanos {
+        self.ends.last().copied().unwrap_or_default()
+    }
+
+    /// The scan at the end of `interval` saw `page` in memory.
+    pub fn note(&mut self, interval: usize, page: u32, was_accessed: bool) {
+        let from = &mut self.present_from[page as usize];
+        *from = (*from).min(interval as u16);
+        if was_accessed {
+            self.accessed[page as usize * self.words + interval / 64] |= 1 << (interval % 64);
+        }
+    }
+
+    /// Everything was noted: finds how busy pages are.
+    pub fn finish(&mut self) {
+        for page in 0..self.pages() {
+            let from = self.present_from[page as usize];
+            let lived = self.ends.len().saturating_sub(usize::from(from));
+            let set: u32 = self.bits(page).iter().map(|word| word.count_ones()).sum();
+            let share = f64::from(set) / lived.max(1) as f64;
+            let density = if share >= 1.0 && lived > 1 {
+                f64::from(BUSY)
+            } else {
+                (-(1.0 - share).ln() / share.max(1e-9)).round()
+            };
+            self.density[page as usize] = density.clamp(1.0, f64::from(BUSY)) as u8;
+        }
+    }
+
+    /// When a page was first in memory; `None` if it never was.
+    pub fn present_from(&self, page: u32) -> Option<Nanos> {
+        match self.present_from[page as usize] {
+            NEVER => None,
+            0 => Some(Nanos(0)),
+            interval => Some(self.ends[usize::from(interval) - 1]),
+        }
+    }
+
+    fn bits(&self, page: u32) -> &[u64] {
+        &self.accessed[page as usize * self.words..][..self.words]
+    }
+
+    fn start_of(&self, interval: usize) -> Nanos {
+        interval.checked_sub(1).map_or(Nanos(0), |i| self.ends[i])
+    }
+
+    /// The first access to `page` after `from`.
+    fn next(&self, page: u32, from: Nanos) -> Option<Nanos> {
+        let first = self.ends.partition_point(|end| *end <= from);
+        let bits = self.bits(page);
+        let mut interval = first;
+        while interval < self.ends.len() {
+            let rest = bits[interval / 64] >> (interval % 64);
+            if rest == 0 {
+                interval = (interval / 64 + 1) * 64;
+                continue;
+            }
+            interval += rest.trailing_zeros() as usize;
+            if let Some(at) = self.first_in(page, interval, from) {
+                return Some(at);
+            }
+            interval += 1;
+        }
+        None
+    }
+
+    /// The first access after `from` in an interval that has some.
+    fn first_in(&self, page: u32, interval: usize, from: Nanos) -> Option<Nanos> {
+        let (start, end) = (self.start_of(interval), self.ends[interval]);
+        let count = u64::from(self.density[page as usize]);
+        let slot = end.since(start).0 / count;
+        let skipped = from.since(start).0 / slot.max(1);
+        (skipped..count)
+            .map(|i| {
+                let lot = scramble(u64::from(page) << 32 | (interval as u64) << 8 | i);
+                start + Nanos(slot * i + lot % slot.max(1) + 1)
+            })
+            .find(|at| *at > from && *at <= end)
+    }
+
+    fn rate(&self, page: u32, at: Nanos) -> f64 {
+        let interval = self.ends.partition_point(|end| *end <= at);
+        if interval >= self.ends.len() || self.bits(page)[interval / 64] >> (interval % 64) & 1 == 0
+        {
+            return 0.0;
+        }
+        let length = self.ends[interval].since(self.start_of(interval));
+        f64::from(self.density[page as usize]) / length.as_secs_f64().max(1e-9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = Nanos(1_000_000_000);
+
+    fn at(seconds: u64) -> Nanos {
+        Nanos(seconds * SECOND.0)
+    }
+
+    #[test]
+    fn a_rate_sets_bits_as_often_as_it_says() {
+        let pattern = Pattern::Phases(vec![(Nanos(0), Rates::Never), (at(10), Rates::Even(0.5))]);
+        let is_set = |from, to, draw| pattern.accessed(0..1, at(from), at(to), || draw);
+        assert!(!is_set(0, 10, 0.0));
+        // One second at a half each second: 1 - exp(-0.5) = 0.393.
+        assert!(is_set(5, 11, 0.39) && !is_set(5, 11, 0.40));
+        // Two pages are accessed twice as often.
+        assert!(pattern.accessed(0..2, at(10), at(11), || 0.63));
+    }
+
+    #[test]
+    fn the_next_access_waits_for_its_phase() {
+        let pattern = Pattern::Phases(vec![
+            (Nanos(0), Rates::Never),
+            (at(10), Rates::Even(1.0)),
+            (at(20), Rates::Never),
+        ]);
+        let half = pattern.next(0, at(3), 0.5).expect("it comes");
+        assert!((half.as_secs_f64() - 10.0 - 2.0_f64.ln()).abs() < 1e-6);
+        assert_eq!(
+            pattern.next(0, at(3), 1.0 - 1e-9),
+            None,
+            "its phase is over first"
+        );
+        assert_eq!(pattern.next(0, at(20), 0.1), None);
+    }
+
+    #[test]
+    fn a_trace_is_replayed_to_the_scan() {
+        let mut trace = Trace::new((1..=100).map(at).collect(), 2);
+        for interval in [0, 3, 70] {
+            trace.note(interval, 1, true);
+        }
+        trace.note(5, 0, false);
+        trace.finish();
+        let pattern = Pattern::Trace(Arc::new(trace), 0);
+        let seen: Vec<u64> = (0..100)
+            .filter(|&second| pattern.accessed(1..2, at(second), at(second + 1), || 0.0))
+            .collect();
+        assert_eq!(seen, [0, 3, 70]);
+        let next = pattern.next(1, at(4), 0.0).expect("there is one more");
+        assert!(next > at(70) && next <= at(71));
+        assert_eq!(pattern.next(1, next, 0.0), None);
+        assert_eq!(pattern.next(0, at(0), 0.0), None);
+        let Pattern::Trace(trace, _) = &pattern else {
+            unreachable!()
+        };
+        assert_eq!(trace.present_from(0), Some(at(5)));
+        assert_eq!(trace.present_from(1), Some(at(0)));
+    }
+
+    #[test]
+    fn a_page_in_every_scan_is_busy_in_between() {
+        let mut trace = Trace::new((1..=10).map(at).collect(), 1);
+        (0..10).for_each(|interval| trace.note(interval, 0, true));
+        trace.finish();
+        let mut now = Nanos(0);
+        let mut count = 0;
+        while let Some(next) = trace.next(0, now) {
+            (now, count) = (next, count + 1);
+        }
+        assert_eq!(count, 10 * BUSY);
+    }
+}

@@ -1,0 +1,258 @@
+//! The engine's probe, on simulated page tables or frames.
+
+use std::convert::Infallible;
+
+use isotherm_engine::drive::TableProbe;
+use isotherm_engine::table::BlockFacts;
+use isotherm_engine::{
+    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, Nanos, PAGE_SIZE, Sample, TargetId, Touch,
+};
+
+use super::process::Losses;
+use super::{Machine, Place};
+use crate::memory::{BLOCK_PAGES, Page};
+
+/// What a probe keeps from one look to the next.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeState {
+    armed: Vec<Sample>,
+    cost: Cost,
+    is_physical: bool,
+}
+
+impl ProbeState {
+    /// A probe that has not looked yet, of virtual or of physical addresses.
+    pub fn new(is_physical: bool) -> Self {
+        Self {
+            is_physical,
+            ..Self::default()
+        }
+    }
+
+    /// What watching has cost.
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
+}
+
+/// A probe while it looks at its machine.
+#[derive(Debug)]
+pub struct SimProbe<'a> {
+    /// What it looks at.
+    pub machine: &'a mut Machine,
+    /// What it remembers.
+    pub state: &'a mut ProbeState,
+}
+
+impl SimProbe<'_> {
+    fn spend(&mut self, cpu: Nanos) {
+        self.state.cost.monitor_cpu = self.state.cost.monitor_cpu + cpu;
+        self.machine.monitor_cpu = self.machine.monitor_cpu + cpu;
+    }
+
+    /// Clears the bits of a range of a process, with one flush.
+    fn clear_range(&mut self, target: TargetId, range: AddressRange) {
+        let costs = self.machine.spec().costs;
+        let (mut pages, mut needs_flush) = (0, false);
+        for address in (range.start..range.end).step_by(PAGE_SIZE as usize) {
+            if let Some(page) = self.machine.page_at(target, address)
+                && self.machine.place[page as usize] == Place::Memory
+            {
+                if self.machine.is_contended() {
+                    self.state.cost.refused += 1;
+                    continue;
+                }
+                // A huge page is cleared by its first page.
+                if self.machine.unit(page).start == page {
+                    needs_flush |= self.machine.is_accessed(page);
+                    self.machine.clear(page);
+                    pages += 1;
+                }
+            }
+        }
+        self.state.cost.clears += 1;
+        if !needs_flush {
+            self.spend(Nanos(costs.clear_old.0 * pages.max(1)));
+            return;
+        }
+        self.spend(costs.clear_range + Nanos(costs.clear_page.0 * pages));
+        self.state.cost.induced_cpu = self.state.cost.induced_cpu + costs.clear_stolen;
+        if let Some(process) = self.machine.processes.get_mut(target.0 as usize)
+            && process.is_running()
+        {
+            process.wait(costs.clear_stolen, |losses: &mut Losses| {
+                &mut losses.monitoring
+            });
+        }
+    }
+
+    fn pages_of(&self, sample: &Sample) -> Result<Vec<Option<Page>>, Gap> {
+        let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
+        if self.state.is_physical {
+            let frames = addresses.map(|address| self.machine.page_of(address / PAGE_SIZE));
+            let pages: Vec<Option<Page>> = frames.collect();
+            return if pages.iter().all(Option::is_none) {
+                Err(Gap::NoMapping)
+            } else {
+                Ok(pages)
+            };
+        }
+        let process = self.machine.processes.get(sample.target.0 as usize);
+        if !process.is_some_and(super::Process::is_running) {
+            return Err(Gap::Exited);
+        }
+        let pages = addresses.map(|address| self.machine.page_at(sample.target, address));
+        let pages: Vec<Option<Page>> = pages.collect();
+        if pages.iter().all(Option::is_none) {
+            return Err(Gap::Unmapped);
+        }
+        Ok(pages)
+    }
+}
+
+impl AccessProbe for SimProbe<'_> {
+    type Error = Infallible;
+
+    fn arm(&mut self, samples: &[Sample]) -> Result<(), Infallible> {
+        self.state.armed.clear();
+        self.state.armed.extend_from_slice(samples);
+        let costs = self.machine.spec().costs;
+        for sample in samples {
+            if !self.state.is_physical {
+                let end = sample.address + u64::from(sample.nr_pages) * PAGE_SIZE;
+                self.clear_range(sample.target, AddressRange::new(sample.address, end));
+                continue;
+            }
+            // By the reverse map, and without a flush, as DAMON does it.
+            for page in self
+                .pages_of(sample)
+                .unwrap_or_default()
+                .into_iter()
+                .flatten()
+            {
+                self.machine.clear(page);
+            }
+            self.state.cost.clears += 1;
+            self.spend(costs.scan_page);
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), Infallible> {
+        touches.clear();
+        let costs = self.machine.spec().costs;
+        let armed = std::mem::take(&mut self.state.armed);
+        for sample in &armed {
+            let pages = match self.pages_of(sample) {
+                Ok(pages) => pages,
+                Err(gap) => {
+                    touches.push(Touch::Unknown(gap));
+                    continue;
+                }
+            };
+            if self.machine.is_contended() {
+                touches.push(Touch::Unknown(Gap::Unclearable));
+                continue;
+            }
+            let mut accessed = 0;
+            for page in pages.iter().flatten() {
+                let is_there = self.machine.place[*page as usize] == Place::Memory;
+                accessed += u32::from(is_there && self.machine.is_accessed(*page));
+            }
+            touches.push(Touch::Seen {
+                observed: sample.nr_pages,
+                accessed,
+            });
+            self.state.cost.checks += u64::from(sample.nr_pages);
+            self.spend(Nanos(costs.read_bit.0 * u64::from(sample.nr_pages)));
+        }
+        self.state.armed = armed;
+        Ok(())
+    }
+
+    fn cost(&self) -> Cost {
+        self.state.cost
+    }
+}
+
+impl TableProbe for SimProbe<'_> {
+    fn occupied_blocks(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+    ) -> Result<Option<Vec<u64>>, Infallible> {
+        if !self.machine.processes[target.0 as usize].is_running() {
+            return Ok(None);
+        }
+        let mut blocks: Vec<u64> = Vec::new();
+        for range in ranges {
+            let mut address = range.start / BLOCK_SIZE * BLOCK_SIZE;
+            while address < range.end {
+                let page = self.machine.page_at(target, address.max(range.start));
+                let has_table = page
+                    .is_some_and(|p| self.machine.has_table[(p / BLOCK_PAGES as Page) as usize]);
+                if has_table && blocks.last() != Some(&address) {
+                    blocks.push(address);
+                }
+                address += BLOCK_SIZE;
+            }
+        }
+        // An upper-level entry for each: as reading a bit.
+        let read_bit = self.machine.spec().costs.read_bit;
+        self.spend(Nanos(read_bit.0 * blocks.len() as u64));
+        Ok(Some(blocks))
+    }
+
+    fn read_blocks(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        mut look: impl FnMut(BlockFacts),
+    ) -> Result<bool, Infallible> {
+        if !self.machine.processes[target.0 as usize].is_running() {
+            return Ok(false);
+        }
+        for &address in blocks {
+            let mut facts = BlockFacts {
+                address,
+                huge: false,
+                present: [0; 8],
+                accessed: [0; 8],
+            };
+            for i in 0..BLOCK_PAGES as usize {
+                let Some(page) = self.machine.page_at(target, address + i as u64 * PAGE_SIZE)
+                else {
+                    continue;
+                };
+                if self.machine.place[page as usize] != Place::Memory {
+                    continue;
+                }
+                let bit = 1 << (i % 64);
+                facts.present[i / 64] |= bit;
+                if i == 0 && self.machine.is_huge(page) {
+                    facts.huge = true;
+                    facts.present = [u64::MAX; 8];
+                    if self.machine.is_accessed(page) {
+                        facts.accessed = [u64::MAX; 8];
+                    }
+                    break;
+                }
+                if self.machine.is_accessed(page) {
+                    facts.accessed[i / 64] |= bit;
+                }
+            }
+            look(facts);
+            self.state.cost.checks += BLOCK_PAGES;
+        }
+        let read_block = self.machine.spec().costs.read_block;
+        self.spend(Nanos(read_block.0 * blocks.len() as u64));
+        Ok(true)
+    }
+
+    fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), Infallible> {
+        for range in ranges {
+            self.clear_range(target, *range);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,288 @@
+//! A process: what it maps, how its work goes on, and what it lost by waiting.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
+
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+
+use super::Place;
+use super::pattern::Pattern;
+use crate::access::Use;
+use crate::memory::{BLOCK_PAGES, Page};
+
+/// A mapping.
+#[derive(Clone, Debug)]
+pub struct AreaSpec {
+    /// What it is called.
+    pub name: String,
+    /// Where; whole pages.
+    pub range: AddressRange,
+    /// Anonymous memory, or a file's.
+    pub purpose: Use,
+    /// What the program advised about huge pages: `Some(true)` is MADV_HUGEPAGE.
+    pub huge: Option<bool>,
+    /// How it is accessed.
+    pub pattern: Pattern,
+    /// From when on, of the work, and for how long it is filled, from its start to its end; `None`:
+    /// the pattern is a trace, which says when.
+    pub fill: Option<(Nanos, Nanos)>,
+}
+
+/// A process to be started.
+#[derive(Clone, Debug)]
+pub struct ProcessSpec {
+    /// Its name.
+    pub name: String,
+    /// Threads, all busy.
+    pub threads: u32,
+    /// Work after which it ends, if it does by itself.
+    pub work: Option<Nanos>,
+    /// Share of its time that it waits for memory, if all of that is near.
+    pub memory_bound: f64,
+    /// Accesses to memory per second of its work, for what translations cost; `None`: unknown, and
+    /// they are taken to cost nothing.
+    pub accesses_per_s: Option<f64>,
+    /// What it maps, in address order, without overlap.
+    pub areas: Vec<AreaSpec>,
+}
+
+/// A mapping of a process.
+#[derive(Clone, Debug)]
+pub(super) struct Area {
+    pub(super) spec: AreaSpec,
+    pub(super) process: usize,
+    pub(super) pages: Range<Page>,
+    /// What schemes advised about huge pages since.
+    pub(super) advised: Option<bool>,
+}
+
+impl Area {
+    /// What holds for its huge pages: advice, the last if there is more.
+    pub(super) fn advice(&self) -> Option<bool> {
+        self.advised.or(self.spec.huge)
+    }
+}
+
+/// Wall-clock time that a process lost, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Losses {
+    /// Waiting for pages that had been reclaimed.
+    pub refaults: f64,
+    /// First faults of pages.
+    pub first_faults: f64,
+    /// Accesses to slow nodes.
+    pub tiers: f64,
+    /// Translations; negative where huge pages saved some.
+    pub translations: f64,
+    /// Flushes that monitoring caused.
+    pub monitoring: f64,
+    /// CPUs that others used.
+    pub contention: f64,
+}
+
+impl Losses {
+    /// All of them, in seconds.
+    pub fn total(&self) -> f64 {
+        self.refaults
+            + self.first_faults
+            + self.tiers
+            + self.translations
+            + self.monitoring
+            + self.contention
+    }
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    name: String,
+    pub(super) threads: u32,
+    pub(super) memory_bound: f64,
+    pub(super) accesses_per_s: Option<f64>,
+    started: Nanos,
+    pub(super) ended: Option<Nanos>,
+    was_killed: bool,
+    /// Places among the machine's areas, in address order.
+    areas: Vec<usize>,
+    /// Work done, in nanoseconds.
+    pub(super) work: f64,
+    pub(super) work_end: f64,
+    /// Time still to be waited.
+    pub(super) debt: f64,
+    /// Extra time for each unit of work: for tiers, and for translations.
+    pub(super) slow_tiers: f64,
+    pub(super) slow_translations: f64,
+    /// When pages that are away are accessed next.
+    pub(super) returns: BinaryHeap<Reverse<(u64, Page)>>,
+    /// What is filled, and when.
+    pub(super) fills: VecDeque<(Nanos, Range<Page>)>,
+    pub(super) cpu: f64,
+    pub(super) losses: Losses,
+    pub(super) major_faults: u64,
+    pub(super) minor_faults: u64,
+    pub(super) huge_blocks: u64,
+    in_memory: u64,
+    in_swap: u64,
+    in_file: u64,
+}
+
+impl Process {
+    pub(super) fn new(spec: &ProcessSpec, now: Nanos) -> Self {
+        Self {
+            name: spec.name.clone(),
+            threads: spec.threads.max(1),
+            memory_bound: spec.memory_bound,
+            accesses_per_s: spec.accesses_per_s,
+            started: now,
+            ended: None,
+            was_killed: false,
+            areas: Vec::new(),
+            work: 0.0,
+            work_end: spec.work.map_or(f64::INFINITY, |work| work.0 as f64),
+            debt: 0.0,
+            slow_tiers: 0.0,
+            slow_translations: 0.0,
+            returns: BinaryHeap::new(),
+            fills: VecDeque::new(),
+            cpu: 0.0,
+            losses: Losses::default(),
+            major_faults: 0,
+            minor_faults: 0,
+            huge_blocks: 0,
+            in_memory: 0,
+            in_swap: 0,
+            in_file: 0,
+        }
+    }
+
+    /// It also maps this area, which has these pages.
+    pub(super) fn add(&mut self, area: usize, spec: &AreaSpec, pages: Range<Page>) {
+        self.areas.push(area);
+        match (&spec.pattern, spec.fill) {
+            (Pattern::Trace(trace, first), None) => {
+                for page in pages.clone() {
+                    let Some(at) = trace.present_from(first + page - pages.start) else {
+                        continue;
+                    };
+                    match self.fills.back_mut() {
+                        Some((last, run)) if *last == at && run.end == page => run.end += 1,
+                        _ => self.fills.push_back((at, page..page + 1)),
+                    }
+                }
+            }
+            (_, fill) => {
+                let (from, length) = fill.unwrap_or_default();
+                let blocks = pages.clone().step_by(BLOCK_PAGES as usize);
+                let nr = blocks.len().max(1) as u64;
+                for (i, first) in blocks.enumerate() {
+                    let at = from + Nanos(length.0 / nr * i as u64);
+                    let end = (first + BLOCK_PAGES as Page).min(pages.end);
+                    self.fills.push_back((at, first..end));
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish_layout(&mut self, areas: &[Area]) {
+        self.areas.sort_by_key(|area| areas[*area].spec.range.start);
+        self.fills.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn areas(&self) -> &[usize] {
+        &self.areas
+    }
+
+    /// When it started.
+    pub fn started(&self) -> Nanos {
+        self.started
+    }
+
+    /// When it ended, if it has.
+    pub fn ended(&self) -> Option<Nanos> {
+        self.ended
+    }
+
+    /// Whether it was killed for want of memory.
+    pub fn was_killed(&self) -> bool {
+        self.was_killed
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    pub(super) fn end(&mut self, now: Nanos, was_killed: bool) {
+        self.ended = Some(now);
+        self.was_killed = was_killed;
+        self.returns.clear();
+        self.fills.clear();
+    }
+
+    /// Work done so far.
+    pub fn work(&self) -> Nanos {
+        Nanos(self.work as u64)
+    }
+
+    /// CPU time so far.
+    pub fn cpu(&self) -> Nanos {
+        Nanos(self.cpu as u64)
+    }
+
+    /// What it lost so far.
+    pub fn losses(&self) -> Losses {
+        self.losses
+    }
+
+    /// Faults for which something had to be brought back.
+    pub fn major_faults(&self) -> u64 {
+        self.major_faults
+    }
+
+    /// Faults of new memory.
+    pub fn minor_faults(&self) -> u64 {
+        self.minor_faults
+    }
+
+    /// Bytes in memory.
+    pub fn rss(&self) -> u64 {
+        self.in_memory * PAGE_SIZE
+    }
+
+    /// Bytes in swap.
+    pub fn swapped(&self) -> u64 {
+        self.in_swap * PAGE_SIZE
+    }
+
+    /// Bytes of that mapped by huge pages.
+    pub fn huge(&self) -> u64 {
+        self.huge_blocks * BLOCK_PAGES * PAGE_SIZE
+    }
+
+    pub(super) fn count(&mut self, was: Place, is: Place) {
+        let mut of = |place: Place, by: i64| {
+            let counter = match place {
+                Place::Nowhere => return,
+                Place::Memory => &mut self.in_memory,
+                Place::Swap => &mut self.in_swap,
+                Place::File => &mut self.in_file,
+            };
+            *counter = counter.wrapping_add_signed(by);
+        };
+        of(was, -1);
+        of(is, 1);
+    }
+
+    /// Waits for `time`, which one of its threads needs.
+    pub(super) fn wait(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
+        let lost = time.0 as f64 / f64::from(self.threads);
+        self.debt += lost;
+        *of(&mut self.losses) += lost / 1e9;
+    }
+}

@@ -1,0 +1,295 @@
+//! Time goes on: processes work, fault and fill memory; the kernel's threads do their part.
+
+use std::cmp::Reverse;
+
+use isotherm_engine::Nanos;
+
+use super::process::Losses;
+use super::reclaim::Urgency;
+use super::{Machine, Place, SET, SwapKind};
+use crate::access::Use;
+use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Page, Pfn};
+
+/// Within so much time, processes and the kernel's threads take no notice of each other.
+const QUANTUM: Nanos = Nanos::from_millis(10);
+
+/// What a process does next.
+enum Next {
+    Work,
+    Return(Page),
+    Fill(std::ops::Range<Page>),
+    End,
+}
+
+impl Machine {
+    /// Lets everything run until `to`.
+    pub fn advance(&mut self, to: Nanos) {
+        while self.now < to {
+            let length = to.since(self.now).min(QUANTUM);
+            for process in self.to_end() {
+                self.end_process(process, false);
+            }
+            if self.now >= self.speeds_due {
+                self.refresh_speeds();
+            }
+            for process in 0..self.processes.len() {
+                self.work(process, length);
+            }
+            self.balance();
+            if self.now >= self.khugepaged_due {
+                self.khugepaged();
+            }
+            self.now = self.now + length;
+        }
+    }
+
+    /// Lets a process work for `length`.
+    fn work(&mut self, index: usize, length: Nanos) {
+        let mut left = length.0 as f64;
+        loop {
+            let contention = self.contention;
+            let process = &mut self.processes[index];
+            if !process.is_running() {
+                return;
+            }
+            let waited = process.debt.min(left);
+            process.debt -= waited;
+            left -= waited;
+            // Waiting for zram is work for its CPU, waiting for a disk is not; it makes no difference here.
+            process.cpu += waited;
+            if left <= 0.0 {
+                return;
+            }
+            let extra = process.slow_tiers + process.slow_translations;
+            let slow = (1.0 + extra).max(0.05) * contention;
+            let (at, next) = process.next();
+            let needed = (at - process.work).max(0.0) * slow;
+            let (used, next) = if needed <= left {
+                (needed, next)
+            } else {
+                (left, Next::Work)
+            };
+            let done = used / slow;
+            process.work = if matches!(next, Next::Work) {
+                process.work + done
+            } else {
+                at.max(process.work)
+            };
+            process.cpu += used * f64::from(process.threads) / contention;
+            let losses = &mut process.losses;
+            losses.tiers += done * process.slow_tiers / 1e9;
+            losses.translations += done * process.slow_translations / 1e9;
+            losses.contention += (used - used / contention) / 1e9;
+            left -= used;
+            match next {
+                Next::Work => return,
+                Next::End => self.end_process(index, false),
+                Next::Return(page) => {
+                    self.processes[index].returns.pop();
+                    self.come_back(index, page);
+                }
+                Next::Fill(pages) => {
+                    self.processes[index].fills.pop_front();
+                    self.fill(index, pages);
+                }
+            }
+        }
+    }
+
+    /// A page is accessed: if it is away, it faults.
+    fn come_back(&mut self, index: usize, page: Page) {
+        let place = self.place[page as usize];
+        if !matches!(place, Place::Swap | Place::File) {
+            return;
+        }
+        if self.bring_back(page).is_none() {
+            self.end_process(index, true);
+            return;
+        }
+        let cost = self.refault_cost(place);
+        let process = &mut self.processes[index];
+        process.major_faults += 1;
+        process.wait(cost, |losses: &mut Losses| &mut losses.refaults);
+    }
+
+    /// What the fault of a page takes that is away.
+    fn refault_cost(&self, place: Place) -> Nanos {
+        let costs = &self.spec.costs;
+        match (place, self.swap.as_ref().map(super::Swap::kind)) {
+            (Place::File, _) => costs.refault_file,
+            (_, Some(SwapKind::Disk { read })) => costs.refault_disk + read,
+            _ => costs.refault_zram,
+        }
+    }
+
+    /// Puts a page that is away into a frame; `None` if there is no memory left.
+    pub(super) fn bring_back(&mut self, page: Page) -> Option<Pfn> {
+        let frame = self.place_page(page)?;
+        if self.place[page as usize] == Place::Swap {
+            self.stats.swapped_in += 1;
+            if let Some(swap) = &mut self.swap {
+                swap.release(&mut self.memory);
+            }
+        }
+        self.set_place(page, Place::Memory);
+        self.clear_since[page as usize] = SET;
+        Some(frame)
+    }
+
+    /// A program fills pages, of one block, for the first time.
+    fn fill(&mut self, index: usize, pages: std::ops::Range<Page>) {
+        let first = pages.start / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
+        self.has_table[(first / BLOCK_PAGES as Page) as usize] = true;
+        let mut next = pages.start;
+        while next < pages.end {
+            let block = next / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
+            let end = (block + BLOCK_PAGES as Page).min(pages.end);
+            self.has_table[(block / BLOCK_PAGES as Page) as usize] = true;
+            if self.wants_huge(block) && self.fill_huge(block) {
+                let cost = self.spec.costs.huge_fault;
+                let process = &mut self.processes[index];
+                process.minor_faults += 1;
+                process.wait(cost, |losses: &mut Losses| &mut losses.first_faults);
+            }
+            for page in next..end {
+                if !self.fill_page(index, page) {
+                    self.end_process(index, true);
+                    return;
+                }
+            }
+            next = end;
+        }
+    }
+
+    /// Whether there was memory for it.
+    fn fill_page(&mut self, index: usize, page: Page) -> bool {
+        self.filled[page as usize] = true;
+        match self.place[page as usize] {
+            Place::Nowhere => {
+                if self.place_page(page).is_none() {
+                    return false;
+                }
+                self.set_place(page, Place::Memory);
+                let cost = self.spec.costs.minor_fault;
+                let process = &mut self.processes[index];
+                process.minor_faults += 1;
+                process.wait(cost, |losses: &mut Losses| &mut losses.first_faults);
+            }
+            Place::Memory => {}
+            // A huge page had brought it, and it was reclaimed before it was used.
+            Place::Swap | Place::File => self.come_back(index, page),
+        }
+        let unit = self.unit(page).start;
+        self.clear_since[unit as usize] = SET;
+        true
+    }
+
+    /// The node that its process allocates on first: the nearest.
+    pub(super) fn place_page(&mut self, page: Page) -> Option<Pfn> {
+        self.place_block(page, 0).or_else(|| {
+            self.direct_reclaim();
+            self.place_block(page, 0)
+        })
+    }
+
+    pub(super) fn place_block(&mut self, page: Page, order: u8) -> Option<Pfn> {
+        (0..self.spec.nodes.len()).find_map(|node| {
+            if self.is_node_full(node as u32) {
+                return None;
+            }
+            self.memory.allocate_pages(node, order, page)
+        })
+    }
+
+    fn direct_reclaim(&mut self) {
+        for node in 0..self.spec.nodes.len() {
+            self.reclaim(node, Urgency::Direct);
+        }
+    }
+
+    /// A process is no more, and its memory free.
+    pub(super) fn end_process(&mut self, index: usize, was_killed: bool) {
+        let areas = self.processes[index].areas().to_vec();
+        for area in areas {
+            let pages = self.areas[area].pages.clone();
+            for page in pages.clone() {
+                match self.place[page as usize] {
+                    Place::Memory => self.memory.free_page(page),
+                    Place::Swap => {
+                        if let Some(swap) = &mut self.swap {
+                            swap.release(&mut self.memory);
+                        }
+                    }
+                    Place::File | Place::Nowhere => {}
+                }
+                self.set_place(page, Place::Nowhere);
+            }
+            for block in pages.step_by(BLOCK_PAGES as usize) {
+                self.huge[(block / BLOCK_PAGES as Page) as usize] = false;
+            }
+        }
+        let now = self.now;
+        let process = &mut self.processes[index];
+        process.huge_blocks = 0;
+        process.end(now, was_killed);
+        self.stats.oom_kills += u64::from(was_killed);
+    }
+
+    /// A page leaves memory for swap or its file, and its next access is looked up.
+    pub(super) fn evict(&mut self, page: Page) -> Result<Nanos, isotherm_engine::Refusal> {
+        use isotherm_engine::Refusal;
+        let area = &self.areas[self.area_at(page)];
+        let (purpose, process, offset) = (area.spec.purpose, area.process, page - area.pages.start);
+        let (place, cost) = match purpose {
+            Use::File => (Place::File, self.spec.costs.drop_page),
+            Use::Anon => {
+                let is_full = self.is_swap_full();
+                let Some(swap) = &mut self.swap else {
+                    return Err(Refusal::NoSwap);
+                };
+                if is_full || !swap.store(&mut self.memory) {
+                    return Err(Refusal::SwapFull);
+                }
+                self.stats.swapped_out += 1;
+                let costs = &self.spec.costs;
+                let cost = match swap.kind() {
+                    SwapKind::Zram { .. } => costs.compress,
+                    SwapKind::Disk { .. } => costs.drop_page,
+                };
+                (Place::Swap, cost)
+            }
+        };
+        self.memory.free_page(page);
+        self.set_place(page, place);
+        // What a huge page added, and nobody has filled, nobody accesses.
+        if self.filled[page as usize] {
+            let lot = self.draw();
+            let process = &mut self.processes[process];
+            let area = &self.areas[self.areas.partition_point(|a| a.pages.end <= page)];
+            if let Some(at) = area.spec.pattern.next(offset, process.work(), lot) {
+                process.returns.push(Reverse((at.0, page)));
+            }
+        }
+        Ok(cost)
+    }
+
+    pub(super) const BLOCK_ORDER: u8 = BLOCK_ORDER;
+}
+
+impl super::Process {
+    /// When something happens next, on the work clock, and what.
+    fn next(&self) -> (f64, Next) {
+        let mut next = (self.work_end, Next::End);
+        if let Some(Reverse((at, page))) = self.returns.peek()
+            && (*at as f64) < next.0
+        {
+            next = (*at as f64, Next::Return(*page));
+        }
+        if let Some((at, pages)) = self.fills.front()
+            && at.0 as f64 <= next.0
+        {
+            next = (at.0 as f64, Next::Fill(pages.clone()));
+        }
+        next
+    }
+}

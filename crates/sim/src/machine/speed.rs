@@ -1,0 +1,194 @@
+//! What accesses cost: slow nodes, and translations that the TLB does not hold.
+//!
+//! Problem: a process's speed depends on where its memory lies and on how large its pages are, and
+//! single accesses are not simulated.
+//!
+//! Approach: a share of a process's time is waiting for memory (given, for near memory only); it grows
+//! with the mean latency of what it accesses. Translations: the TLB is taken for a cache of
+//! the last N used, whose misses follow from the rates alone by Che's approximation (Che, Tung and
+//! Wang, 2002): there is a time T within which N translations are used, and one is missed if its last
+//! use is longer ago. Compared to the same memory in small pages, which work time is measured with.
+//!
+//! Limits: caches are not simulated; a miss costs the same everywhere. Rates of traces are not
+//! the program's rates of access (scans do not count), so translations are unknown there and cost
+//! nothing.
+
+use isotherm_engine::Nanos;
+
+use super::{Machine, Pattern, Place};
+use crate::memory::{BLOCK_PAGES, Page};
+
+/// Speeds are found anew this often, or less often where there are many pages.
+const PERIOD: Nanos = Nanos::from_millis(1_000);
+const PAGES_PER_PERIOD: u64 = 4 << 20;
+/// Rates are put into classes of a quarter of an octave.
+const CLASSES: usize = 256;
+
+/// How many translations of which rate.
+struct Classes {
+    of: Vec<(f64, f64)>,
+}
+
+impl Classes {
+    fn new() -> Self {
+        Self {
+            of: vec![(0.0, 0.0); CLASSES],
+        }
+    }
+
+    fn add(&mut self, rate: f64) {
+        if rate > 0.0 {
+            let class = (rate.log2() * 4.0 + 128.0).clamp(0.0, CLASSES as f64 - 1.0);
+            let (count, sum) = &mut self.of[class as usize];
+            *count += 1.0;
+            *sum += rate;
+        }
+    }
+
+    /// Share of uses that a cache of so many misses, and all uses.
+    fn misses(&self, entries: f64) -> (f64, f64) {
+        let used: Vec<(f64, f64)> = self.of.iter().copied().filter(|(n, _)| *n > 0.0).collect();
+        let all: f64 = used.iter().map(|(_, sum)| sum).sum();
+        let count: f64 = used.iter().map(|(n, _)| n).sum();
+        if count <= entries || all <= 0.0 {
+            return (0.0, all);
+        }
+        let within = |time: f64| -> f64 {
+            let held = |(n, sum): &(f64, f64)| n * (1.0 - (-sum / n * time).exp());
+            used.iter().map(held).sum()
+        };
+        let (mut low, mut high) = (0.0, 1e12);
+        for _ in 0..100 {
+            let middle = 0.5 * (low + high);
+            if within(middle) < entries {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        let missed = used.iter().map(|(n, sum)| sum * (-sum / n * low).exp());
+        (missed.sum::<f64>() / all, all)
+    }
+}
+
+impl Machine {
+    /// Finds all processes' speeds anew.
+    pub(super) fn refresh_speeds(&mut self) {
+        let pages = self.place.len() as u64;
+        let periods = pages.div_ceil(PAGES_PER_PERIOD).max(1);
+        let period = Nanos(PERIOD.0 * periods);
+        self.find_contention(period);
+        self.speeds_due = self.now + period;
+        for index in 0..self.processes.len() {
+            if self.processes[index].is_running() {
+                self.refresh_speed(index);
+            }
+        }
+    }
+
+    /// CPUs that processes and everybody else need, and there are not.
+    fn find_contention(&mut self, period: Nanos) {
+        let busy = self.monitor_cpu
+            + self.stats.acting_cpu
+            + self.stats.reclaim_cpu
+            + self.stats.khugepaged_cpu;
+        let background = busy.since(self.busy_before).as_secs_f64() / period.as_secs_f64();
+        self.busy_before = busy;
+        let running = self.processes.iter().filter(|p| p.is_running());
+        let threads: u32 = running.map(|p| p.threads).sum();
+        let wanted = f64::from(threads) + background;
+        self.contention = (wanted / f64::from(self.spec.cpus)).max(1.0);
+    }
+
+    fn refresh_speed(&mut self, index: usize) {
+        let process = &self.processes[index];
+        let (memory_bound, accesses) = (process.memory_bound, process.accesses_per_s);
+        let needs_tiers = memory_bound > 0.0 && self.spec.nodes.len() > 1;
+        let needs_tlb = accesses.is_some();
+        let (mut tiers, mut translations) = (0.0, 0.0);
+        if needs_tiers || needs_tlb {
+            let (mut small, mut mixed) = (Classes::new(), Classes::new());
+            let mut waits = (0.0, 0.0);
+            for area in process.areas().to_vec() {
+                self.weigh(area, &mut small, &mut mixed, &mut waits);
+            }
+            if waits.0 > 0.0 {
+                tiers = memory_bound * (waits.1 / waits.0 - 1.0);
+            }
+            if let Some(accesses) = accesses {
+                let costs = &self.spec.costs;
+                let entries = f64::from(costs.tlb_entries);
+                let saved = mixed.misses(entries).0 - small.misses(entries).0;
+                // Some accesses are to the same page as the one before: the rates know of pages only.
+                translations = saved * accesses * costs.tlb_miss.as_secs_f64();
+            }
+        }
+        let process = &mut self.processes[index];
+        (process.slow_tiers, process.slow_translations) = (tiers, translations);
+    }
+
+    /// Adds an area's accesses: by page, by what maps it, and the latency of where it is.
+    fn weigh(&self, area: usize, small: &mut Classes, mixed: &mut Classes, waits: &mut (f64, f64)) {
+        let area = &self.areas[area];
+        if matches!(area.spec.pattern, Pattern::Trace(..)) && self.spec.nodes.len() < 2 {
+            return;
+        }
+        let work = self.processes[area.process].work();
+        let near = self.spec.nodes[0].latency.as_secs_f64();
+        let mut of_block = 0.0;
+        for page in area.pages.clone() {
+            let rate = if self.place[page as usize] == Place::Memory {
+                area.spec.pattern.rate(page - area.pages.start, work)
+            } else {
+                0.0
+            };
+            if rate > 0.0 {
+                small.add(rate);
+                if self.is_huge(page) {
+                    of_block += rate;
+                } else {
+                    mixed.add(rate);
+                }
+                if let Some(frame) = self.memory.frame_of(page) {
+                    let node = &self.spec.nodes[self.node_of(frame) as usize];
+                    waits.0 += rate;
+                    waits.1 += rate * node.latency.as_secs_f64() / near;
+                }
+            }
+            if (page + 1) % BLOCK_PAGES as Page == 0 {
+                mixed.add(std::mem::take(&mut of_block));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tlb_that_holds_everything_misses_nothing() {
+        let mut classes = Classes::new();
+        (0..1000).for_each(|_| classes.add(100.0));
+        assert!(classes.misses(1000.0).0 <= 0.0);
+    }
+
+    #[test]
+    fn of_even_accesses_what_does_not_fit_is_missed() {
+        let mut classes = Classes::new();
+        (0..4000).for_each(|_| classes.add(100.0));
+        let (share, all) = classes.misses(1000.0);
+        assert!((share - 0.75).abs() < 0.01, "{share}");
+        assert!((all - 400_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn what_is_used_often_stays() {
+        let mut classes = Classes::new();
+        (0..900).for_each(|_| classes.add(1000.0));
+        (0..100_000).for_each(|_| classes.add(0.01));
+        // 900 entries are held by those in steady use; nearly all rare uses are missed.
+        let (share, _) = classes.misses(1000.0);
+        assert!((0.0005..0.0015).contains(&share), "{share}");
+    }
+}

@@ -1,0 +1,395 @@
+//! The simulated machine: nothing is lost, nothing is twice, and the same seed gives the same bytes,
+//! whatever goes wrong.
+
+use isotherm_engine::guard::GuardLimits;
+use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Destination, Frequency, Scheme};
+use isotherm_engine::table::TableAttributes;
+use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal};
+use isotherm_sim::access::Use;
+use isotherm_sim::machine::{
+    AreaSpec, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates,
+    SwapKind, ThpMode,
+};
+use isotherm_sim::simulation::{ContextSpec, Event, Simulation, Watch};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+fn seconds(n: u64) -> Nanos {
+    Nanos::from_millis(1000 * n)
+}
+
+fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> MachineSpec {
+    let node = |(i, mib): (usize, &u64)| NodeSpec {
+        size: mib * MIB,
+        latency: Nanos(90 * (i as u64 + 1)),
+    };
+    MachineSpec {
+        nodes: nodes.iter().enumerate().map(node).collect(),
+        swap: swap_mib.map(|mib| (SwapKind::Zram { ratio: 3.0 }, mib * MIB)),
+        thp,
+        seed,
+        ..MachineSpec::default()
+    }
+}
+
+/// A process of `mib`, of which the first `hot` are accessed this often, each page.
+fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
+    let start = 0x7f00_0000_0000;
+    ProcessSpec {
+        name: "program".into(),
+        threads: 1,
+        work: None,
+        memory_bound: 0.3,
+        accesses_per_s: Some(1e7),
+        areas: vec![AreaSpec {
+            name: "heap".into(),
+            range: AddressRange::new(start, start + mib * MIB),
+            purpose: Use::Anon,
+            huge: None,
+            pattern: Pattern::steady(Rates::Steps(vec![((hot * 256) as u32, rate)])),
+            fill: Some((Nanos(0), seconds(1))),
+        }],
+    }
+}
+
+fn scheme(action: Action, idle_s: u64) -> Scheme {
+    let pattern = AccessPattern {
+        nr_accesses: Bounds {
+            min: Frequency::Percent(0.0),
+            max: Frequency::Percent(0.0),
+        },
+        age: Bounds {
+            min: Age::Time(seconds(idle_s)),
+            max: Age::Time(Nanos(u64::MAX)),
+        },
+        ..AccessPattern::ANY
+    };
+    Scheme::new(pattern, action)
+}
+
+fn context(watch: Watch, schemes: Vec<Scheme>) -> ContextSpec {
+    ContextSpec {
+        name: None,
+        watch,
+        limits: Vec::new(),
+        schemes,
+        guard: GuardLimits::default(),
+        dry_run: false,
+    }
+}
+
+fn tables() -> Watch {
+    Watch::Tables(TableAttributes::default())
+}
+
+/// Runs to the end, checks the books at every step if asked for, and yields what was told.
+fn run(mut simulation: Simulation, checks: bool) -> (Simulation, Vec<Event>) {
+    let mut events = Vec::new();
+    while simulation.step(&mut events) {
+        if checks {
+            simulation.machine().check().expect("the books are right");
+        }
+    }
+    simulation.machine().check().expect("the books are right");
+    (simulation, events)
+}
+
+fn simulate(
+    spec: MachineSpec,
+    processes: Vec<ProcessSpec>,
+    contexts: Vec<ContextSpec>,
+    length: Nanos,
+) -> (Simulation, Vec<Event>) {
+    let starts = processes.into_iter().map(|p| (Nanos(0), p)).collect();
+    let simulation = Simulation::new(Machine::new(spec), starts, contexts, length);
+    run(simulation.expect("it can be simulated"), false)
+}
+
+fn refused(events: &[Event], why: Refusal) -> u64 {
+    let done = events.iter().filter_map(|event| match event {
+        Event::Acted { done, .. } => Some(done),
+        _ => None,
+    });
+    let outcomes = done.flatten().map(|(_, outcome)| outcome);
+    outcomes.filter_map(|o| o.refused.get(&why)).sum()
+}
+
+#[test]
+fn idle_memory_is_paged_out_and_the_rest_stays() {
+    let spec = machine(&[512], Some(512), ThpMode::Never, 1);
+    let prcl = context(tables(), vec![scheme(Action::Pageout, 5)]);
+    let (simulation, _) = simulate(spec, vec![process(256, 32, 50.0)], vec![prcl], seconds(30));
+    let process = &simulation.machine().processes()[0];
+    assert!(
+        process.rss() <= 33 * MIB,
+        "{} MiB stay",
+        process.rss() / MIB
+    );
+    assert!(process.rss() >= 31 * MIB);
+    assert!(process.major_faults() < 100);
+    // Compressed to a third.
+    let swap = simulation.machine().swap().expect("there is some");
+    assert_eq!(swap.pool_pages(), swap.stored().div_ceil(3));
+}
+
+#[test]
+fn what_comes_back_costs_what_a_fault_costs() {
+    let spec = machine(&[512], Some(512), ThpMode::Never, 1);
+    let costs = spec.costs;
+    // Each page is accessed every 20 s or so, and taken after 2 s of idleness.
+    let mut eager = context(tables(), vec![scheme(Action::Pageout, 2)]);
+    let program = process(64, 64, 0.05);
+    let (simulation, _) = simulate(
+        spec.clone(),
+        vec![program.clone()],
+        vec![eager.clone()],
+        seconds(60),
+    );
+    let process = &simulation.machine().processes()[0];
+    let expected = process.major_faults() as f64 * costs.refault_zram.as_secs_f64();
+    assert!(
+        process.major_faults() > 10_000,
+        "{}",
+        process.major_faults()
+    );
+    assert!((process.losses().refaults - expected).abs() < 1e-6);
+
+    // A guard does not let it go that far.
+    eager.guard.max_refaults_per_s = Some(50.0);
+    let (guarded, events) = simulate(spec, vec![program], vec![eager], seconds(60));
+    let faults = guarded.machine().processes()[0].major_faults();
+    assert!(faults < process.major_faults() / 3, "{faults}");
+    assert!(
+        events
+            .iter()
+            .any(|event| matches!(event, Event::Guard { .. }))
+    );
+}
+
+#[test]
+fn the_kernel_reclaims_when_memory_is_short_and_kills_when_there_is_none() {
+    // Two processes of 200 MiB in 256 MiB: what is idle goes to swap.
+    let spec = machine(&[256], Some(512), ThpMode::Never, 1);
+    let two = vec![process(200, 20, 50.0), process(200, 20, 50.0)];
+    let (simulation, _) = simulate(spec.clone(), two.clone(), Vec::new(), seconds(10));
+    let stats = simulation.machine().stats();
+    assert!(stats.reclaimed_pages * 4096 > 200 * MIB && stats.oom_kills == 0);
+    assert!(stats.reclaim_cpu > Nanos(0));
+    let spec = MachineSpec { swap: None, ..spec };
+    let (simulation, events) = simulate(spec, two, Vec::new(), seconds(10));
+    assert_eq!(simulation.machine().stats().oom_kills, 1);
+    let killed = |event: &Event| {
+        matches!(
+            event,
+            Event::Ended {
+                was_killed: true,
+                ..
+            }
+        )
+    };
+    assert!(events.iter().any(killed));
+}
+
+#[test]
+fn huge_pages_bloat_sparse_memory_and_splitting_takes_that_back() {
+    let mut sparse = process(256, 0, 0.0);
+    // The first 64 pages of each block are filled and used; the rest is never touched.
+    let rates = (0..256 * 256).map(|page| if page % 512 < 64 { 20.0 } else { 0.0 });
+    sparse.areas[0].pattern = Pattern::steady(Rates::Each(rates.collect::<Vec<_>>().into()));
+    let always = machine(&[1024], Some(512), ThpMode::Always, 1);
+    let rss = |thp, contexts| {
+        let spec = MachineSpec {
+            thp,
+            ..always.clone()
+        };
+        let (simulation, _) = simulate(spec, vec![sparse.clone()], contexts, seconds(30));
+        let process = &simulation.machine().processes()[0];
+        (
+            process.rss() / MIB,
+            process.huge() / MIB,
+            process.losses().translations,
+        )
+    };
+    let (with, huge, saved) = rss(ThpMode::Always, Vec::new());
+    assert_eq!((with, huge), (256, 256));
+    assert!(saved < 0.0, "fewer translations are missed: {saved}");
+    let (without, huge, saved) = rss(ThpMode::Never, Vec::new());
+    assert_eq!((without, huge), (256, 0));
+    assert!(saved.abs() < 1e-9);
+}
+
+#[test]
+fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
+    let spec = machine(&[256, 512], None, ThpMode::Never, 1);
+    let to = |action, node, idle: bool| {
+        let mut scheme = if idle {
+            scheme(action, 3)
+        } else {
+            let mut scheme = Scheme::new(AccessPattern::ANY, action);
+            scheme.pattern.nr_accesses = Bounds {
+                min: Frequency::Percent(5.0),
+                max: Frequency::Percent(100.0),
+            };
+            scheme
+        };
+        scheme.destinations = vec![Destination { node, weight: 1 }];
+        scheme
+    };
+    let watch = |node| {
+        let attributes = Attributes {
+            sample_interval: Nanos::from_millis(20),
+            aggregation_interval: Nanos::from_millis(400),
+            budget: None,
+            ..Attributes::faithful()
+        };
+        Watch::Physical(attributes, Some(node))
+    };
+    let contexts = vec![
+        context(watch(0), vec![to(Action::MigrateCold, 1, true)]),
+        context(watch(1), vec![to(Action::MigrateHot, 0, false)]),
+    ];
+    // The hot part is filled last, and so begins on the far node.
+    let mut program = process(300, 0, 0.0);
+    program.areas[0].pattern =
+        Pattern::steady(Rates::Steps(vec![(250 * 256, 0.0), (300 * 256, 200.0)]));
+    let plain = simulate(spec.clone(), vec![program.clone()], Vec::new(), seconds(60)).0;
+    let tiered = simulate(spec, vec![program], contexts, seconds(60)).0;
+    let lost = |simulation: &Simulation| simulation.machine().processes()[0].losses().tiers;
+    assert!(lost(&plain) > 1.0, "{}", lost(&plain));
+    assert!(
+        lost(&tiered) < lost(&plain) / 2.0,
+        "{} of {}",
+        lost(&tiered),
+        lost(&plain)
+    );
+}
+
+#[test]
+fn what_goes_wrong_is_refused_by_its_name() {
+    let always = |kind| Fault {
+        kind,
+        from: Nanos(0),
+        until: seconds(1000),
+    };
+    let with = |kind| {
+        let mut machine = Machine::new(machine(&[512], Some(512), ThpMode::Never, 1));
+        machine.set_faults(vec![always(kind)]);
+        let prcl = context(tables(), vec![scheme(Action::Pageout, 3)]);
+        let starts = vec![(Nanos(0), process(64, 0, 0.0))];
+        let simulation = Simulation::new(machine, starts, vec![prcl], seconds(10));
+        run(simulation.expect("fine"), true)
+    };
+    assert!(refused(&with(FaultKind::SwapFull).1, Refusal::SwapFull) > 0);
+    assert!(refused(&with(FaultKind::Contention(0.5)).1, Refusal::Locked) > 0);
+    let (simulation, events) = with(FaultKind::Exit(0));
+    assert!(!simulation.machine().processes()[0].is_running());
+    assert!(events.iter().any(|event| matches!(
+        event,
+        Event::Ended {
+            was_killed: false,
+            ..
+        }
+    )));
+}
+
+/// All that is told, as text: what must be the same for the same seed.
+fn told(seed: u64) -> String {
+    let mut machine = Machine::new(machine(&[128, 128], Some(64), ThpMode::Always, seed));
+    machine.set_faults(vec![Fault {
+        kind: FaultKind::Migration(0.3),
+        from: Nanos(0),
+        until: seconds(100),
+    }]);
+    let context = context(tables(), vec![scheme(Action::Pageout, 2)]);
+    let starts = vec![
+        (Nanos(0), process(96, 48, 0.3)),
+        (seconds(2), process(96, 8, 40.0)),
+    ];
+    let simulation = Simulation::new(machine, starts, vec![context], seconds(15));
+    let (simulation, events) = run(simulation.expect("fine"), false);
+    format!("{events:?}{:?}", simulation.machine().processes())
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_any_thread() {
+    let alone = told(7);
+    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| told(7))).collect();
+    for thread in threads {
+        assert!(thread.join().expect("it ends") == alone, "another story");
+    }
+    assert!(told(8) != alone, "another seed tells another");
+}
+
+prop_compose! {
+    fn any_fault()(
+        which in 0..6_u8, share in 0.0..1.0_f64, from in 0..6_u64, length in 1..6_u64, far in -4..4_i64,
+    ) -> Fault {
+        Fault {
+            kind: match which {
+                0 => FaultKind::NodeFull(0),
+                1 => FaultKind::SwapFull,
+                2 => FaultKind::Migration(share),
+                3 => FaultKind::Contention(share),
+                4 => FaultKind::Exit(1),
+                _ => FaultKind::ClockJump(far * 1_000_000_000),
+            },
+            from: seconds(from),
+            until: seconds(from + length),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever machine, programs, schemes and faults: every frame and every page is in exactly one
+    /// place, after every step.
+    #[test]
+    fn everything_is_in_one_place(
+        nodes in prop::collection::vec(16..64_u64, 1..3),
+        swap in prop::option::of(0..64_u64),
+        thp in prop::sample::select(vec![ThpMode::Always, ThpMode::Madvise, ThpMode::Never]),
+        sizes in prop::collection::vec((1..48_u64, 0.0..2.0_f32), 1..3),
+        actions in prop::collection::vec(prop::sample::select(Action::ALL.to_vec()), 1..4),
+        faults in prop::collection::vec(any_fault(), 0..4),
+        is_physical in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let nodes: Vec<u64> = nodes.iter().map(|mib| mib / 4 * 4).collect();
+        let mut machine = Machine::new(machine(&nodes, swap, thp, seed));
+        machine.set_faults(faults);
+        let schemes = actions.into_iter().map(|action| {
+            let mut scheme = scheme(action, 1);
+            if matches!(action, Action::Hugepage | Action::Collapse | Action::MigrateHot) {
+                scheme.pattern = AccessPattern::ANY;
+            }
+            if matches!(action, Action::MigrateHot | Action::MigrateCold) {
+                scheme.destinations = vec![Destination { node: nodes.len() as u32 - 1, weight: 1 }];
+            }
+            scheme
+        });
+        let watch = if is_physical {
+            Watch::Physical(Attributes::faithful(), None)
+        } else {
+            tables()
+        };
+        let context = context(watch, schemes.collect());
+        let starts = sizes.iter().enumerate().map(|(i, (mib, rate))| {
+            (seconds(i as u64), process(*mib, mib / 2, *rate))
+        });
+        let simulation = Simulation::new(machine, starts.collect(), vec![context], seconds(8));
+        let mut simulation = simulation.expect("it can be simulated");
+        let mut events = Vec::new();
+        let mut step = 0;
+        while simulation.step(&mut events) {
+            step += 1;
+            // Every step is checked where that is affordable.
+            if step % 7 == 0 || events.iter().any(|e| matches!(e, Event::Acted { .. })) {
+                prop_assert_eq!(simulation.machine().check(), Ok(()));
+            }
+            events.clear();
+        }
+        prop_assert_eq!(simulation.machine().check(), Ok(()));
+    }
+}
