@@ -123,23 +123,6 @@ fn retain_overlapping(parts: &mut Vec<u64>, shift: u32, ranges: &[AddressRange])
     });
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_cover_the_ranges_once() {
-        let ranges = [
-            AddressRange::new(0x1000, 0x2000),
-            AddressRange::new(0x3000, 0x40_1000),
-        ];
-        assert_eq!(aligned_parts(&ranges, 21), [0, 0x20_0000, 0x40_0000]);
-        let mut parts = vec![0, 0x20_0000, 0x60_0000];
-        retain_overlapping(&mut parts, 21, &ranges);
-        assert_eq!(parts, [0, 0x20_0000]);
-    }
-}
-
 impl TableProbe for PageTableProbe {
     fn occupied_blocks(
         &mut self,
@@ -160,5 +143,22 @@ impl TableProbe for PageTableProbe {
 
     fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
         Self::clear(self, target, ranges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_ranges_once() {
+        let ranges = [
+            AddressRange::new(0x1000, 0x2000),
+            AddressRange::new(0x3000, 0x40_1000),
+        ];
+        assert_eq!(aligned_parts(&ranges, 21), [0, 0x20_0000, 0x40_0000]);
+        let mut parts = vec![0, 0x20_0000, 0x60_0000];
+        retain_overlapping(&mut parts, 21, &ranges);
+        assert_eq!(parts, [0, 0x20_0000]);
     }
 }
