@@ -2,7 +2,7 @@
 //! same.
 #![no_main]
 
-use isotherm_config::{Format, Topology, load, scheme_line, text_of, to_json, to_yaml};
+use isotherm_config::{Format, Topology, load, plain, scheme_line, text_of, to_json, to_yaml};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -16,5 +16,6 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let _ = Topology::read(text);
+    let _ = plain(text);
     let _ = scheme_line(text);
 });

@@ -90,14 +90,14 @@ const PLAN: &str = "\
 fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "{on_0}look start --sum\n\
-         act cold {TABLES} --no-guard -c /cold.json --duration 14s --pid $target\n\
+         act_until cold 'cold_is_on 1' {TABLES} --no-guard -c /cold.json --pid $target\n\
          look demoted --sum\n\
          kill $target; rm /out/truth.jsonl\n\
          # From here on the kernel moves nothing by itself.\n\
          echo 0 >/proc/sys/kernel/numa_balancing\n\
          {on_1}look on-1\n\
          taskset -p 1 $target >/dev/null || exit 1\n\
-         act hot {TABLES} --no-guard -c /hot.json --duration 10s --pid $target\n\
+         act hot {TABLES} --no-guard -c /hot.json --duration 8s --pid $target\n\
          look promoted --sum\n\
          kill $target; rm /out/truth.jsonl\n\
          {on_0}look again --sum\n\

@@ -10,6 +10,7 @@ mod engine;
 mod machine;
 pub(crate) mod measure;
 mod overhead;
+mod prediction;
 mod recording;
 mod redis;
 mod report_vs_damo;
@@ -40,6 +41,7 @@ Benches:
   accuracy         each monitoring mode against workloads of known truth, and redis
   overhead         redis' throughput with and without recording
   toggle           speed lost by recording, second by second in the same run
+  prediction       what the simulated machine foretells of a scheme, and what came of it
   report_vs_damo   time and memory of reports, ours and damo's, on the same record
   engine           the engine's own criterion benches
 
@@ -140,10 +142,11 @@ impl Context {
 }
 
 type Bench = fn(&Context) -> anyhow::Result<Outcome>;
-const BENCHES: [(&str, Bench); 5] = [
+const BENCHES: [(&str, Bench); 6] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),
+    ("prediction", prediction::run),
     ("report_vs_damo", report_vs_damo::run),
     ("engine", engine::run),
 ];

@@ -16,6 +16,8 @@ use crate::units::parse_bytes;
 
 /// Keep hot memory on fast nodes and cold memory on slow ones.
 #[derive(clap::Args)]
+#[command(after_help = "Example:
+  isotherm tier plan -m 0 1 -g -o tier.yaml && isotherm run -c tier.yaml")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,

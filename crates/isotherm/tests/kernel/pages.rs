@@ -141,8 +141,11 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
     let seconds = number("duration_ns") / 1e9;
     let expected = cold * (seconds - second["threshold_ns"].as_f64().expect("ns") / 1e9) / seconds;
     let saved = second["saved_mean_bytes"].as_f64().expect("bytes");
+    // Idleness is seen at the scan after it began, a second later; on a busy machine the first such
+    // threshold may be near the record's end.
+    let scan = cold * 1.2 / seconds;
     assert!(
-        (saved / expected - 1.0).abs() < 0.2,
+        (saved - expected).abs() < 0.1 * expected + scan,
         "{saved} of {expected}: {json}"
     );
     assert!(json["chosen"]["slowdown"].as_f64() <= Some(0.01), "{json}");

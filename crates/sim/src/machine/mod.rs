@@ -142,6 +142,8 @@ pub struct Machine {
     faults: Vec<Fault>,
     /// Where reclaim's scanner stands, by node.
     hands: Vec<Pfn>,
+    /// How often kswapd has found nothing to reclaim on each node since it last did.
+    failures: Vec<u32>,
     /// Where khugepaged stands.
     next_collapse: usize,
     khugepaged_due: Nanos,
@@ -189,6 +191,7 @@ impl Machine {
             has_table: Vec::new(),
             swap,
             faults: Vec::new(),
+            failures: vec![0; hands.len()],
             hands,
             next_collapse: 0,
             khugepaged_due: huge::SCAN_PERIOD,

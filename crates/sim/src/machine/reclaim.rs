@@ -42,6 +42,9 @@ pub(super) enum Urgency {
 
 /// The most frames that one call looks at in the background.
 const BATCH: u64 = 1 << 15;
+/// After so many rounds without any success kswapd leaves a node alone (the kernel's
+/// MAX_RECLAIM_RETRIES), until memory is freed otherwise.
+const FAILURES_MAX: u32 = 16;
 /// What direct reclaim wants.
 const DIRECT_PAGES: u64 = 64;
 
@@ -50,7 +53,9 @@ impl Machine {
     pub(super) fn balance(&mut self) {
         for node in 0..self.spec.nodes.len() {
             let zone = &self.memory.zones()[node];
-            if zone.free_pages() < marks(zone.pages()).low {
+            if zone.free_pages() >= marks(zone.pages()).low {
+                self.failures[node] = 0;
+            } else if self.failures[node] < FAILURES_MAX {
                 self.reclaim(node, Urgency::Background);
             }
         }
@@ -98,6 +103,7 @@ impl Machine {
                 self.stats.reclaimed_pages += 1;
             }
         }
+        self.failures[node] = if got > 0 { 0 } else { self.failures[node] + 1 };
         self.stats.reclaim_cpu = self.stats.reclaim_cpu + took;
     }
 }

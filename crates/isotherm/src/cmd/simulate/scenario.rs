@@ -235,6 +235,12 @@ fn parse(text: &str, folder: &Path) -> anyhow::Result<Stage> {
         !starts.is_empty(),
         "processes: there is none, so nothing would happen"
     );
+    let bytes = starts.iter().flat_map(|(_, process)| &process.areas);
+    let bytes: u64 = bytes.map(|area| area.range.len()).sum();
+    ensure!(
+        bytes <= 8 << 40,
+        "processes: they map {bytes} bytes together; pages are simulated up to 8 TiB"
+    );
     let faults = file.faults.into_iter().enumerate().map(|(index, fault)| {
         let fault = fault.fault(machine.nodes.len(), starts.len());
         fault.with_context(|| format!("faults[{index}]"))
@@ -482,5 +488,23 @@ mod tests {
             heap("")
         );
         assert!(error(&fault).contains("no process 3"));
+    }
+
+    const VALID: &str = "machine: {cpus: 4, nodes: [{size: 64 MiB}], swap: {zram: 1G}, thp: always}\n\
+        duration: 60s\nprocesses:\n- name: a\n  threads: 2\n  mappings:\n  - {name: b, size: 1 MiB, huge: true, \
+        access: [{pattern: latest, hot: 10%, rate: 5}]}\nfaults:\n- {at: 5s, for: 1s, kind: node_full, node: 0}\n";
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC*") {
+            let _ = parse(&text, Path::new("."));
+        }
+
+        #[test]
+        fn no_change_makes_it_panic(at in 0..VALID.len(), length in 0..12_usize, put in "[-a-z0-9{}:,% \n]{0,6}") {
+            let mut text = VALID.to_owned();
+            text.replace_range(at..(at + length).min(VALID.len()), &put);
+            let _ = parse(&text, Path::new("."));
+        }
     }
 }

@@ -38,6 +38,9 @@ pub(super) struct Access {
     pub(super) rate: f64,
 }
 
+/// Where each page has its own rate: 1 TiB of pages, 1 GiB of rates.
+const PAGES_MAX: usize = 1 << 28;
+
 /// YCSB's constant.
 const SKEW: f64 = 0.99;
 
@@ -78,6 +81,10 @@ fn together(accesses: &[&Access], bytes: u64) -> anyhow::Result<Rates> {
             Rates::Steps(vec![(hot as u32, rate)])
         });
     }
+    ensure!(
+        pages <= PAGES_MAX,
+        "pages of more than 1 TiB cannot have a rate each; make them several mappings"
+    );
     let mut rates = vec![0.0_f32; pages];
     for access in accesses {
         let hot = hot_pages(access, pages)?;

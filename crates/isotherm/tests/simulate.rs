@@ -1,0 +1,256 @@
+//! `isotherm simulate`: scenarios and traces, from the command line.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, Snapshot, TargetId};
+use isotherm_record::{
+    Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, TargetStart, Writer,
+};
+use serde_json::Value;
+
+fn isotherm(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
+    command.args(arguments).output().expect("it starts")
+}
+
+fn simulated(arguments: &[&str]) -> Value {
+    let output = isotherm(&[&["simulate", "--json"], arguments].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn refused(arguments: &[&str]) -> String {
+    let output = isotherm(&[&["simulate"], arguments].concat());
+    assert!(!output.status.success(), "{arguments:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn scenario(name: &str) -> PathBuf {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    Path::new(root).join(name)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of ours")
+}
+
+#[test]
+fn a_scheme_saves_what_it_says_it_would() {
+    let server = scenario("server.yaml");
+    let alone = simulated(&[text(&server), "--duration", "30s"]);
+    let prcl = simulated(&[
+        text(&server),
+        "--duration",
+        "30s",
+        "--preset",
+        "prcl",
+        "--no-guard",
+    ]);
+    let rss = |report: &Value| {
+        report["processes"][0]["rss_mean_bytes"]
+            .as_f64()
+            .expect("bytes")
+    };
+    assert!(rss(&prcl) < 0.7 * rss(&alone), "{prcl}");
+    assert!(prcl["processes"][0]["major_faults"].as_u64() > Some(1000));
+    assert!(prcl["monitor_cpu_percent"].as_f64() < Some(1.0));
+    assert_eq!(prcl["schemes"][0]["action"], "pageout");
+    let dry = simulated(&[
+        text(&server),
+        "--duration",
+        "30s",
+        "--preset",
+        "prcl",
+        "--dry-run",
+    ]);
+    assert_eq!(dry["processes"][0]["major_faults"], 0);
+}
+
+#[test]
+fn what_goes_wrong_in_a_scenario_does_not_stop_it() {
+    let report = simulated(&[
+        text(&scenario("bad_day.yaml")),
+        "--preset",
+        "prcl",
+        "--no-guard",
+    ]);
+    assert!(
+        report["schemes"][0]["refused_bytes"]["swap_full"].as_u64() > Some(0),
+        "{report}"
+    );
+    assert!(
+        report["schemes"][0]["refused_bytes"]["locked"].as_u64() > Some(0),
+        "{report}"
+    );
+    assert!(
+        report["processes"][1]["seconds"].as_f64() < Some(26.0),
+        "{report}"
+    );
+}
+
+#[test]
+fn the_record_is_the_same_for_the_same_seed_and_reports_read_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let record = folder.path().join("record");
+    let server = scenario("server.yaml");
+    let mut bytes = Vec::new();
+    for seed in ["3", "3", "4"] {
+        let run = isotherm(&[
+            "simulate",
+            text(&server),
+            "--duration",
+            "12s",
+            "--preset",
+            "prcl",
+            "--seed",
+            seed,
+            "-o",
+            text(&record),
+        ]);
+        assert!(run.status.success(), "{run:?}");
+        bytes.push(fs::read(&record).expect("a record"));
+    }
+    assert!(bytes[0] == bytes[1], "the same seed, other bytes");
+    assert!(bytes[1] != bytes[2], "another seed, the same bytes");
+    for report in ["heatmap", "wss", "footprint", "access", "idle"] {
+        let output = isotherm(&["report", report, text(&record)]);
+        assert!(output.status.success(), "{report}: {output:?}");
+        assert!(!output.stdout.is_empty(), "{report}");
+    }
+}
+
+#[test]
+fn hmsdks_files_run_on_two_nodes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plan = folder.path().join("tier.yaml");
+    let node = |id: u32| format!("{id}=64GiB");
+    let output = isotherm(&[
+        "tier",
+        "plan",
+        "-m",
+        "0",
+        "1",
+        "-g",
+        "--node",
+        &node(0),
+        "--node",
+        &node(1),
+        "-o",
+        text(&plan),
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let far = scenario("far_memory.yaml");
+    let tiered = simulated(&[text(&far), "-c", text(&plan), "--duration", "50s"]);
+    let actions = tiered["schemes"].as_array().expect("schemes");
+    let applied = |action: &str| {
+        let of = actions.iter().filter(|scheme| scheme["action"] == action);
+        of.filter_map(|scheme| scheme["applied_bytes"].as_u64())
+            .sum::<u64>()
+    };
+    assert!(applied("migrate_cold") > 1 << 30, "{tiered}");
+}
+
+/// A program of one block whose first quarter is used all the time, seen for `scans` seconds.
+fn page_record(path: &Path, scans: u64, is_paged: bool) {
+    let second = |n: u64| Nanos(1_000_000_000 * (n + 1));
+    let start = 0x7f00_0000_0000;
+    let range = AddressRange::new(start, start + BLOCK_SIZE);
+    let granularity = ("granularity".to_owned(), "page".to_owned());
+    let header = Header {
+        started: second(0),
+        settings: is_paged.then_some(granularity).into_iter().collect(),
+        ..Header::default()
+    };
+    let file = File::create(path).expect("a file");
+    let mut writer = Writer::create(file, &header).expect("a record");
+    let mut write = |item: Item| writer.write(&item).expect("written");
+    write(Item::TargetStart(TargetStart {
+        time: second(0),
+        name: "traced".into(),
+        ..TargetStart::default()
+    }));
+    write(Item::Mappings(MappingChange {
+        time: second(0),
+        added: vec![Mapping {
+            range,
+            permissions: "rw-p".into(),
+            name: "[heap]".into(),
+        }],
+        ..MappingChange::default()
+    }));
+    for scan in 0..scans {
+        let (from, to) = (second(scan), second(scan + 1));
+        if is_paged {
+            let mut block = PageBlock {
+                block: start,
+                present: [u64::MAX; 8],
+                ..PageBlock::default()
+            };
+            block.accessed[..2].fill(u64::MAX);
+            write(Item::Pages(PageSnapshot {
+                target: TargetId(0),
+                start: from,
+                end: to,
+                blocks: vec![block],
+            }));
+        } else {
+            write(Item::Snapshot(Snapshot {
+                start: from,
+                end: to,
+                nr_samples: 1,
+                ..Snapshot::default()
+            }));
+        }
+    }
+    writer.finish().expect("finished");
+}
+
+#[test]
+fn a_trace_is_replayed_under_a_scheme() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = folder.path().join("trace");
+    page_record(&trace, 40, true);
+    let alone = simulated(&["--trace", text(&trace)]);
+    assert_eq!(alone["processes"][0]["name"], "traced");
+    assert!(
+        (alone["simulated_seconds"].as_f64().expect("s") - 40.0).abs() < 0.5,
+        "{alone}"
+    );
+    assert_eq!(alone["processes"][0]["rss_max_bytes"], BLOCK_SIZE);
+    let prcl = simulated(&["--trace", text(&trace), "--preset", "prcl", "--no-guard"]);
+    let process = &prcl["processes"][0];
+    // A quarter stays.
+    let mean = process["rss_mean_bytes"].as_f64().expect("bytes") / BLOCK_SIZE as f64;
+    assert!((0.27..0.55).contains(&mean), "{prcl}");
+    assert!(process["major_faults"].as_u64() < Some(20), "{prcl}");
+}
+
+#[test]
+fn what_cannot_be_simulated_says_why_and_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let regions = folder.path().join("regions");
+    page_record(&regions, 3, false);
+    let endless = folder.path().join("endless.yaml");
+    fs::write(
+        &endless,
+        "processes: [{mappings: [{name: heap, size: 1 MiB}]}]",
+    )
+    .expect("a file");
+    for (arguments, wanted) in [
+        (&[][..], "--trace"),
+        (&["--trace", text(&regions)], "record --pages"),
+        (&["/nowhere.yaml"], "cannot read /nowhere.yaml"),
+        (&[text(&endless)], "--duration"),
+        (
+            &[text(&endless), "--duration", "1s", "--preset", "none"],
+            "there is no preset",
+        ),
+        (&[text(&endless), "--duration", "1s", "--pages"], "--pages"),
+    ] {
+        let error = refused(arguments);
+        assert!(error.contains(wanted), "{arguments:?}: {error}");
+    }
+}
