@@ -16,6 +16,7 @@ pub mod cost;
 pub mod experiment;
 pub mod kcompactd;
 pub mod memory;
+mod page_cache;
 pub mod paper;
 pub mod statistics;
 pub mod tiers;

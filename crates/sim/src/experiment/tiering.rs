@@ -125,6 +125,8 @@ pub struct Outcome {
     pub demoted: u64,
     /// Pages promoted.
     pub promoted: u64,
+    /// Pages of the snapshot that were dropped from the page cache to make room.
+    pub dropped: u64,
 }
 
 /// Reads per second to each page of redis, in the order in which they were loaded.
@@ -239,6 +241,7 @@ impl<'a> Stage<'a> {
         let cold = add(setting.cold_gib * GIB_PAGES, Use::Anon);
         let anon = add(setting.anon_pages(), Use::Anon);
         let file = add(blocks(setting.file_mib) * BLOCK_PAGES, Use::File);
+        machine.set_page_cache(file.clone());
         let filled = setting.fill;
         let loaded = filled + setting.load;
         let filling = |pages: &Range<Page>, from, to| Filling {
@@ -357,6 +360,7 @@ impl<'a> Stage<'a> {
             slow_gib: self.slow_page_seconds / seconds / GIB_PAGES as f64,
             demoted: moved(FAST, SLOW),
             promoted: moved(SLOW, FAST),
+            dropped: self.machine.dropped(),
         }
     }
 }

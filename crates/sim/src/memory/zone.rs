@@ -113,6 +113,11 @@ impl Zone {
         self.watermark = pages;
     }
 
+    /// Free frames above the watermark.
+    pub(super) fn room(&self) -> u64 {
+        self.free_pages().saturating_sub(self.watermark)
+    }
+
     /// Whether a block of `order` could be allocated now.
     pub fn has_block(&self, order: u8) -> bool {
         self.nr_free[usize::from(order)..].iter().any(|nr| *nr > 0)
