@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 
+use crate::bits::Bits;
 use crate::memory::{Memory, Page};
 
 /// The page cache of a machine each node of which is one zone.
@@ -24,11 +25,10 @@ pub(crate) struct PageCache {
 }
 
 /// What of it is on a node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct NodeCache {
-    nr_pages: u64,
-    /// Where kswapd goes on.
-    next: Page,
+    /// Numbers of its pages, counted from the first of the cache.
+    pages: Bits,
     dropped: u64,
 }
 
@@ -36,8 +36,7 @@ impl PageCache {
     /// `pages`, none of which was read yet.
     pub(crate) fn new(pages: Range<Page>, nodes: usize) -> Self {
         let node = NodeCache {
-            nr_pages: 0,
-            next: pages.start,
+            pages: Bits::new(u64::from(pages.end - pages.start)),
             dropped: 0,
         };
         Self {
@@ -49,15 +48,18 @@ impl PageCache {
     /// `count` pages from `page` on are now on a node.
     pub(crate) fn note_placed(&mut self, page: Page, count: u64, node: u32) {
         if self.pages.contains(&page) {
-            self.nodes[node as usize].nr_pages += count;
+            let first = self.number(page);
+            let cached = &mut self.nodes[node as usize].pages;
+            (first..first + count).for_each(|number| cached.insert(number));
         }
     }
 
     /// A page has moved.
     pub(crate) fn note_moved(&mut self, page: Page, from: u32, to: u32) {
         if self.pages.contains(&page) {
-            self.nodes[from as usize].nr_pages -= 1;
-            self.nodes[to as usize].nr_pages += 1;
+            let number = self.number(page);
+            self.nodes[from as usize].pages.remove(number);
+            self.nodes[to as usize].pages.insert(number);
         }
     }
 
@@ -76,22 +78,30 @@ impl PageCache {
         if memory.room(zone) >= gap {
             return;
         }
-        while cache.nr_pages > 0 && memory.room(zone) < 2 * gap {
-            let is_here = |page: &Page| {
-                let frame = memory.frame_of(*page);
-                frame.is_some_and(|frame| memory.zone_at(frame) == zone)
+        while memory.room(zone) < 2 * gap {
+            let Some(number) = cache.pages.first_from(0) else {
+                return;
             };
-            // Behind are pages that came from another node meanwhile.
-            let found = (cache.next..self.pages.end)
-                .find(is_here)
-                .or_else(|| (self.pages.start..cache.next).find(is_here));
-            let Some(page) = found else {
-                unreachable!("{} pages of the cache are on node {node}", cache.nr_pages);
-            };
-            memory.free_page(page);
-            cache.nr_pages -= 1;
+            memory.free_page(self.pages.start + number as Page);
+            cache.pages.remove(number);
             cache.dropped += 1;
-            cache.next = page + 1;
         }
+    }
+
+    fn number(&self, page: Page) -> u64 {
+        u64::from(page - self.pages.start)
+    }
+
+    /// Whether it knows where its pages are; what is wrong, if not. Slow: for tests.
+    pub(crate) fn check(&self, memory: &Memory) -> Result<(), String> {
+        for page in self.pages.clone() {
+            let on = memory.frame_of(page).map(|frame| memory.zone_at(frame));
+            for (node, cache) in self.nodes.iter().enumerate() {
+                if cache.pages.contains(self.number(page)) != (on == Some(node)) {
+                    return Err(format!("page {page} of the cache is on {on:?}, not {node}"));
+                }
+            }
+        }
+        Ok(())
     }
 }

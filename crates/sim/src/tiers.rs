@@ -51,6 +51,13 @@ impl TieredMachine {
         }
     }
 
+    /// Whether everything is in exactly one place, and known to be there; what is wrong, if not. Slow:
+    /// for tests.
+    pub fn check_places(&self) -> Result<(), String> {
+        self.memory.check()?;
+        self.cache.check(&self.memory)
+    }
+
     /// The node that a frame is on.
     pub fn node_of(&self, frame: Pfn) -> u32 {
         self.memory.zone_at(frame) as u32

@@ -33,7 +33,7 @@ fn proactive_compaction_has_huge_pages_ready() {
         );
     }
     assert!(percentile(&vanilla, 25) > 300.0);
-    assert!(percentile(&proactive, 50) < 10.0, "{proactive:?}");
+    assert!(percentile(&proactive, 25) < 10.0, "{proactive:?}");
     assert!(proactive.latency_us.mean < vanilla.latency_us.mean / 3.0);
     assert!(vanilla.threads.iter().all(|thread| thread.moved == 0));
 }
