@@ -17,6 +17,15 @@ use crate::cost::TierCosts;
 use crate::memory::{Memory, NodeSize, Owner, Page, Pfn};
 use crate::page_cache::PageCache;
 
+impl Watched {
+    /// These samples by physical address, instead of those before.
+    pub fn set(&mut self, samples: &[Sample]) {
+        self.samples.clear();
+        self.samples.extend_from_slice(samples);
+        self.pages.clear();
+    }
+}
+
 /// The machine.
 #[derive(Clone, Debug)]
 pub struct TieredMachine {
@@ -27,8 +36,17 @@ pub struct TieredMachine {
     costs: TierCosts,
     moved: BTreeMap<(u32, u32), u64>,
     cache: PageCache,
-    /// Of samples, while they are looked at.
+    /// How often anything was put anywhere.
+    changes: u64,
+}
+
+/// What a monitor watches.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    samples: Vec<Sample>,
+    /// Whose the frames are, as of so many changes of the machine.
     pages: Vec<Option<Page>>,
+    changes: u64,
 }
 
 impl TieredMachine {
@@ -47,7 +65,7 @@ impl TieredMachine {
             costs,
             moved: BTreeMap::new(),
             cache: PageCache::default(),
-            pages: Vec::new(),
+            changes: 0,
         }
     }
 
@@ -72,6 +90,7 @@ impl TieredMachine {
     /// Puts the `2^order` pages from `page` on on the first of `nodes` that has room. Where none has
     /// room for all, page by page; whether all are in memory.
     pub fn populate(&mut self, page: Page, order: u8, nodes: &[u32]) -> bool {
+        self.changes += 1;
         if self.place(page, order, nodes) {
             return true;
         }
@@ -109,20 +128,22 @@ impl TieredMachine {
         &self.moved
     }
 
-    /// Starts to watch `samples`, by physical address.
-    pub fn arm(&mut self, samples: &[Sample], now: Nanos) {
-        self.find_pages(samples);
-        for &page in self.pages.iter().flatten() {
+    /// Starts to watch.
+    pub fn arm(&mut self, watched: &mut Watched, now: Nanos) {
+        self.find_pages(watched);
+        for &page in watched.pages.iter().flatten() {
             self.accesses.clear(page, now);
         }
     }
 
-    /// What became of `samples`, armed before.
-    pub fn check(&mut self, samples: &[Sample], now: Nanos, touches: &mut Vec<Touch>) {
+    /// What became of the samples armed last.
+    pub fn check(&mut self, watched: &mut Watched, now: Nanos, touches: &mut Vec<Touch>) {
         touches.clear();
-        self.find_pages(samples);
-        let mut pages = self.pages.iter();
-        for sample in samples {
+        if watched.changes != self.changes {
+            self.find_pages(watched);
+        }
+        let mut pages = watched.pages.iter();
+        for sample in &watched.samples {
             let pages = pages.by_ref().take(sample.nr_pages as usize);
             let accesses = &mut self.accesses;
             let accessed = pages
@@ -138,11 +159,12 @@ impl TieredMachine {
 
     /// Looks up whose the frames are. All at once: each is a cache miss, and the processor waits for
     /// several of them at the same time only if nothing hangs on one.
-    fn find_pages(&mut self, samples: &[Sample]) {
-        self.pages.clear();
-        for sample in samples {
+    fn find_pages(&self, watched: &mut Watched) {
+        watched.changes = self.changes;
+        watched.pages.clear();
+        for sample in &watched.samples {
             let owners = frames_of(sample).map(|frame| self.memory.owner(frame));
-            self.pages.extend(owners.map(|owner| match owner {
+            watched.pages.extend(owners.map(|owner| match owner {
                 Owner::Page(page) => Some(page),
                 _ => None,
             }));
@@ -198,6 +220,7 @@ impl TieredMachine {
                 None => refused(Refusal::Unsupported, &mut outcome),
                 Some(to) if to == from => refused(Refusal::NotPresent, &mut outcome),
                 Some(to) => {
+                    self.changes += 1;
                     outcome.took = outcome.took + self.costs.migrate_page;
                     self.cache.make_room(to, &mut self.memory);
                     // kswapd may have dropped the very page.

@@ -30,7 +30,7 @@ use serde::Serialize;
 use crate::access::{Rates, Use};
 use crate::cost::PUBLISHED_TIERS;
 use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Page};
-use crate::tiers::TieredMachine;
+use crate::tiers::{TieredMachine, Watched};
 
 const GIB_PAGES: u64 = 1 << 18;
 const FAST: u32 = 0;
@@ -371,7 +371,7 @@ struct Kdamond {
     schemes: SchemeEngine,
     layout: Option<Layout>,
     next: Nanos,
-    samples: Vec<isotherm_engine::Sample>,
+    watched: Watched,
     touches: Vec<Touch>,
 }
 
@@ -395,13 +395,14 @@ impl Kdamond {
             schemes: SchemeEngine::new(vec![scheme]).expect("a scheme of ours"),
             layout: Some(Layout::Fixed(vec![machine.range_of(node)])),
             next: Nanos(0),
-            samples: Vec::new(),
+            watched: Watched::default(),
             touches: Vec::new(),
         }
     }
 
     fn tick(&mut self, now: Nanos, stage: &mut Stage<'_>) {
-        stage.machine.check(&self.samples, now, &mut self.touches);
+        let machine = &mut stage.machine;
+        machine.check(&mut self.watched, now, &mut self.touches);
         let facts = Facts {
             touches: &self.touches,
             layouts: self
@@ -414,7 +415,7 @@ impl Kdamond {
             cost: Cost::default(),
         };
         let plan = self.engine.tick(now, facts);
-        self.samples.clone_from(&plan.samples);
+        self.watched.set(&plan.samples);
         self.next = plan.next_tick;
         let operations = self
             .schemes
@@ -426,7 +427,7 @@ impl Kdamond {
                 self.engine.reset_age(target, range);
             }
         }
-        stage.machine.arm(&self.samples, now);
+        stage.machine.arm(&mut self.watched, now);
     }
 }
 
