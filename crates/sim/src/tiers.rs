@@ -248,7 +248,9 @@ impl TieredMachine {
                 OpsFilter::Young => {
                     *took = *took + self.costs.look_at_bit;
                     let young = self.accesses.is_accessed(page, now);
-                    self.accesses.clear(page, now);
+                    if young {
+                        self.accesses.clear(page, now);
+                    }
                     young
                 }
                 OpsFilter::Unmapped => self.accesses.purpose(page) == Use::File,
