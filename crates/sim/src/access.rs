@@ -6,7 +6,7 @@
 //! Approach: accesses to a page are a Poisson process of a known rate, so whether there was one since
 //! the bit was cleared is drawn when somebody looks: `1 - exp(-rate x time)`. A bit that was found set
 //! stays set until it is cleared; one that was found clear is drawn anew from then on, as such a process
-//! has no memory. A page takes four bytes.
+//! has no memory. A page takes a bit, and eight bytes more where it is ever accessed.
 //!
 //! Limits: rates do not change between two looks at a page but by [`Accesses::set_rates`].
 
@@ -43,8 +43,18 @@ pub enum Use {
 #[derive(Clone, Debug)]
 struct Group {
     pages: Range<Page>,
-    rates: Rates,
     purpose: Use,
+    /// Nothing where none is ever accessed.
+    pages_accessed: Vec<PageAccess>,
+}
+
+/// Of a page: side by side, as both are needed.
+#[derive(Clone, Copy, Debug)]
+struct PageAccess {
+    /// Accesses per second.
+    rate: f32,
+    /// When its bit was last known to be clear, in ms.
+    clear_since: u32,
 }
 
 /// Accessed bits of all pages.
@@ -52,19 +62,22 @@ struct Group {
 pub struct Accesses {
     /// In the order of their pages.
     groups: Vec<Group>,
-    /// When each page's bit was last known to be clear, in ms; [`SET`] if it is set.
-    clear_since: Vec<u32>,
+    /// Where each group ends.
+    ends: Vec<Page>,
+    /// 64 pages a word: whether the bit was found set since it was cleared.
+    set: Vec<u64>,
+    nr_pages: u64,
     random: Pcg64Mcg,
 }
-
-const SET: u32 = u32::MAX;
 
 impl Accesses {
     /// No pages yet.
     pub fn new(seed: u64) -> Self {
         Self {
             groups: Vec::new(),
-            clear_since: Vec::new(),
+            ends: Vec::new(),
+            set: Vec::new(),
+            nr_pages: 0,
             random: Pcg64Mcg::new(u128::from(seed) << 1 | 1),
         }
     }
@@ -72,27 +85,31 @@ impl Accesses {
     /// From now on `pages`, the next ones of the memory's table, are in use. Their bits are set, as who
     /// fills a page accesses it. Yields the group's number.
     pub fn add(&mut self, pages: Range<Page>, purpose: Use, rates: Rates) -> usize {
-        assert_eq!(
-            pages.start as usize,
-            self.clear_since.len(),
-            "one after the other"
-        );
-        self.clear_since.resize(pages.end as usize, SET);
-        self.groups.push(Group {
+        assert_eq!(u64::from(pages.start), self.nr_pages, "one after the other");
+        self.nr_pages = u64::from(pages.end);
+        // Beyond the last page bits are set as well, for the next group.
+        self.set
+            .resize(self.nr_pages.div_ceil(64) as usize, u64::MAX);
+        self.ends.push(pages.end);
+        let mut group = Group {
             pages,
-            rates,
             purpose,
-        });
+            pages_accessed: Vec::new(),
+        };
+        group.access_at(&rates, 0);
+        self.groups.push(group);
         self.groups.len() - 1
     }
 
     /// From `now` on a group's pages are accessed at other rates.
     pub fn set_rates(&mut self, group: usize, rates: Rates, now: Nanos) {
-        let pages = self.groups[group].pages.clone();
-        for page in pages {
-            self.is_accessed(page, now);
+        // Those that are never accessed are clear as long as they will be.
+        if !self.groups[group].pages_accessed.is_empty() {
+            for page in self.groups[group].pages.clone() {
+                self.is_accessed(page, now);
+            }
         }
-        self.groups[group].rates = rates;
+        self.groups[group].access_at(&rates, milliseconds(now));
     }
 
     /// What a page is used for.
@@ -103,45 +120,83 @@ impl Accesses {
     /// Accesses per second to a page.
     pub fn rate(&self, page: Page) -> f32 {
         let group = self.group(page);
-        match &group.rates {
-            Rates::Never => 0.0,
-            Rates::Even(rate) => *rate,
-            Rates::Each(rates) => rates[(page - group.pages.start) as usize],
-        }
+        let i = (page - group.pages.start) as usize;
+        group.pages_accessed.get(i).map_or(0.0, |page| page.rate)
     }
 
     /// Whether a page was accessed since its bit was cleared.
     pub fn is_accessed(&mut self, page: Page, now: Nanos) -> bool {
-        let since = self.clear_since[page as usize];
-        if since == SET {
+        let (word, bit) = (page as usize / 64, 1 << (page % 64));
+        if self.set[word] & bit != 0 {
             return true;
         }
-        let elapsed_s = f64::from(milliseconds(now).saturating_sub(since)) / 1e3;
-        let rate = f64::from(self.rate(page));
-        let chance = 1.0 - (-rate * elapsed_s).exp();
-        let is_set = chance > 0.0 && self.draw() < chance;
-        self.clear_since[page as usize] = if is_set { SET } else { milliseconds(now) };
+        let at = self.place(page);
+        let group = &mut self.groups[at];
+        let i = (page - group.pages.start) as usize;
+        let Some(PageAccess { rate, clear_since }) = group.pages_accessed.get_mut(i) else {
+            return false;
+        };
+        let elapsed_s = f64::from(milliseconds(now).saturating_sub(*clear_since)) / 1e3;
+        let chance = 1.0 - (-f64::from(*rate) * elapsed_s).exp();
+        let is_set = chance > 0.0 && draw(&mut self.random) < chance;
+        if is_set {
+            self.set[word] |= bit;
+        } else {
+            *clear_since = milliseconds(now);
+        }
         is_set
     }
 
     /// Clears a page's bit.
     pub fn clear(&mut self, page: Page, now: Nanos) {
-        self.clear_since[page as usize] = milliseconds(now);
+        self.set[page as usize / 64] &= !(1 << (page % 64));
+        let at = self.place(page);
+        let group = &mut self.groups[at];
+        let i = (page - group.pages.start) as usize;
+        if let Some(page) = group.pages_accessed.get_mut(i) {
+            page.clear_since = milliseconds(now);
+        }
     }
 
     fn group(&self, page: Page) -> &Group {
-        let at = self.groups.partition_point(|group| group.pages.end <= page);
-        &self.groups[at]
+        &self.groups[self.place(page)]
     }
 
-    /// A number from 0 up to 1.
-    fn draw(&mut self) -> f64 {
-        f64::from(self.random.next_u32()) / (f64::from(u32::MAX) + 1.0)
+    fn place(&self, page: Page) -> usize {
+        // There are a few, and whose page comes next cannot be foreseen: no branches.
+        self.ends.iter().map(|end| usize::from(*end <= page)).sum()
     }
 }
 
+impl Group {
+    /// Pages are accessed at `rates` from now on.
+    fn access_at(&mut self, rates: &Rates, now_ms: u32) {
+        let len = (self.pages.end - self.pages.start) as usize;
+        let old = std::mem::take(&mut self.pages_accessed);
+        let clear_since = |i: usize| old.get(i).map_or(now_ms, |page| page.clear_since);
+        let page = |i, rate| PageAccess {
+            rate,
+            clear_since: clear_since(i),
+        };
+        self.pages_accessed = match rates {
+            Rates::Never => Vec::new(),
+            Rates::Even(rate) => (0..len).map(|i| page(i, *rate)).collect(),
+            Rates::Each(rates) => {
+                assert_eq!(rates.len(), len, "a rate for each page");
+                let rates = rates.iter().enumerate();
+                rates.map(|(i, rate)| page(i, *rate)).collect()
+            }
+        };
+    }
+}
+
+/// A number from 0 up to 1.
+fn draw(random: &mut Pcg64Mcg) -> f64 {
+    f64::from(random.next_u32()) / (f64::from(u32::MAX) + 1.0)
+}
+
 fn milliseconds(now: Nanos) -> u32 {
-    ((now.0 / 1_000_000) as u32).min(SET - 1)
+    (now.0 / 1_000_000).min(u64::from(u32::MAX)) as u32
 }
 
 #[cfg(test)]

@@ -55,8 +55,16 @@ impl Bits {
         }
     }
 
+    /// Whether it has no members.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.levels.last().is_none_or(|top| top[0] == 0)
+    }
+
     /// The least member that is not less than `from`.
     pub(crate) fn first_from(&self, from: u64) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
         let mut at = from;
         for (height, level) in self.levels.iter().enumerate() {
             let word = level.get((at / 64) as usize)?;

@@ -58,6 +58,11 @@ impl Scanners {
         self.migrate / BLOCK_PAGES
     }
 
+    /// Pageblocks between the two scanners.
+    pub fn distance(&self) -> u64 {
+        self.free.saturating_sub(self.position())
+    }
+
     /// Moves up to 32 pages of one pageblock.
     pub fn step(&mut self, memory: &mut Memory, costs: &CompactionCosts) -> Step {
         let mut step = Step::default();

@@ -17,6 +17,7 @@ pub mod experiment;
 pub mod kcompactd;
 pub mod machine;
 pub mod memory;
+mod page_cache;
 pub mod paper;
 pub mod simulation;
 pub mod statistics;

@@ -2,9 +2,12 @@
 //! actuator that migrates its pages.
 //!
 //! A node is one zone, and node `n` is zone `n`. New pages go to the first node that has room, as by
-//! default in the kernel, and stay where they are unless a scheme moves them.
+//! default in the kernel, and stay where they are unless a scheme moves them. A new page for which no
+//! node has room wakes all nodes' kswapd, a migrated one its target's, which drops page cache; a page that
+//! is migrated goes nowhere else (`GFP_NOWAIT`, no other node allowed, as in `mm/damon/paddr.c`).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, Sample, Touch};
@@ -12,6 +15,16 @@ use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusa
 use crate::access::{Accesses, Use};
 use crate::cost::TierCosts;
 use crate::memory::{Memory, NodeSize, Owner, Page, Pfn};
+use crate::page_cache::PageCache;
+
+impl Watched {
+    /// These samples by physical address, instead of those before.
+    pub fn set(&mut self, samples: &[Sample]) {
+        self.samples.clear();
+        self.samples.extend_from_slice(samples);
+        self.pages.clear();
+    }
+}
 
 /// The machine.
 #[derive(Clone, Debug)]
@@ -21,8 +34,19 @@ pub struct TieredMachine {
     /// How they are accessed.
     pub accesses: Accesses,
     costs: TierCosts,
-    /// Pages that each node keeps free.
     moved: BTreeMap<(u32, u32), u64>,
+    cache: PageCache,
+    /// How often anything was put anywhere.
+    changes: u64,
+}
+
+/// What a monitor watches.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    samples: Vec<Sample>,
+    /// Whose the frames are, as of so many changes of the machine.
+    pages: Vec<Option<Page>>,
+    changes: u64,
 }
 
 impl TieredMachine {
@@ -40,7 +64,16 @@ impl TieredMachine {
             accesses: Accesses::new(seed),
             costs,
             moved: BTreeMap::new(),
+            cache: PageCache::default(),
+            changes: 0,
         }
+    }
+
+    /// Whether everything is in exactly one place, and known to be there; what is wrong, if not. Slow:
+    /// for tests.
+    pub fn check_places(&self) -> Result<(), String> {
+        self.memory.check()?;
+        self.cache.check(&self.memory)
     }
 
     /// The node that a frame is on.
@@ -57,16 +90,37 @@ impl TieredMachine {
     /// Puts the `2^order` pages from `page` on on the first of `nodes` that has room. Where none has
     /// room for all, page by page; whether all are in memory.
     pub fn populate(&mut self, page: Page, order: u8, nodes: &[u32]) -> bool {
-        let place = |machine: &mut Self, page, order| {
-            let mut nodes = nodes.iter();
-            nodes.any(|node| {
-                machine
-                    .memory
-                    .allocate_pages(*node as usize, order, page)
-                    .is_some()
-            })
+        self.changes += 1;
+        if self.place(page, order, nodes) {
+            return true;
+        }
+        for node in nodes {
+            self.cache.make_room(*node, &mut self.memory);
+        }
+        self.place(page, order, nodes)
+            || (order > 0 && (0..1 << order).all(|i| self.place(page + i, 0, nodes)))
+    }
+
+    fn place(&mut self, page: Page, order: u8, nodes: &[u32]) -> bool {
+        let has_taken = |node: &&u32| {
+            let frame = self.memory.allocate_pages(**node as usize, order, page);
+            frame.is_some()
         };
-        place(self, page, order) || (order > 0 && (0..1 << order).all(|i| place(self, page + i, 0)))
+        let taken = nodes.iter().find(has_taken).copied();
+        if let Some(node) = taken {
+            self.cache.note_placed(page, 1 << order, node);
+        }
+        taken.is_some()
+    }
+
+    /// From now on `pages`, none of which is in memory yet, are page cache.
+    pub fn set_page_cache(&mut self, pages: Range<Page>) {
+        self.cache = PageCache::new(pages, self.memory.zones().len());
+    }
+
+    /// Pages of the page cache that were dropped to make room.
+    pub fn dropped(&self) -> u64 {
+        self.cache.dropped()
     }
 
     /// Pages that were moved from one node to another.
@@ -74,32 +128,46 @@ impl TieredMachine {
         &self.moved
     }
 
-    /// Starts to watch `samples`, by physical address.
-    pub fn arm(&mut self, samples: &[Sample], now: Nanos) {
-        for sample in samples {
-            for frame in frames_of(sample) {
-                if let Owner::Page(page) = self.memory.owner(frame) {
-                    self.accesses.clear(page, now);
-                }
-            }
+    /// Starts to watch.
+    pub fn arm(&mut self, watched: &mut Watched, now: Nanos) {
+        self.find_pages(watched);
+        for &page in watched.pages.iter().flatten() {
+            self.accesses.clear(page, now);
         }
     }
 
-    /// What became of `samples`, armed before.
-    pub fn check(&mut self, samples: &[Sample], now: Nanos, touches: &mut Vec<Touch>) {
+    /// What became of the samples armed last.
+    pub fn check(&mut self, watched: &mut Watched, now: Nanos, touches: &mut Vec<Touch>) {
         touches.clear();
-        for sample in samples {
-            let mut accessed = 0;
-            for frame in frames_of(sample) {
-                if let Owner::Page(page) = self.memory.owner(frame) {
-                    accessed += u32::from(self.accesses.is_accessed(page, now));
-                }
-            }
+        if watched.changes != self.changes {
+            self.find_pages(watched);
+        }
+        let mut pages = watched.pages.iter();
+        for sample in &watched.samples {
+            let pages = pages.by_ref().take(sample.nr_pages as usize);
+            let accesses = &mut self.accesses;
+            let accessed = pages
+                .flatten()
+                .filter(|page| accesses.is_accessed(**page, now));
             // The kernel takes a frame that nobody has for one that nobody accesses, and so it is.
             touches.push(Touch::Seen {
                 observed: sample.nr_pages,
-                accessed,
+                accessed: accessed.count() as u32,
             });
+        }
+    }
+
+    /// Looks up whose the frames are. All at once: each is a cache miss, and the processor waits for
+    /// several of them at the same time only if nothing hangs on one.
+    fn find_pages(&self, watched: &mut Watched) {
+        watched.changes = self.changes;
+        watched.pages.clear();
+        for sample in &watched.samples {
+            let owners = frames_of(sample).map(|frame| self.memory.owner(frame));
+            watched.pages.extend(owners.map(|owner| match owner {
+                Owner::Page(page) => Some(page),
+                _ => None,
+            }));
         }
     }
 
@@ -152,8 +220,14 @@ impl TieredMachine {
                 None => refused(Refusal::Unsupported, &mut outcome),
                 Some(to) if to == from => refused(Refusal::NotPresent, &mut outcome),
                 Some(to) => {
+                    self.changes += 1;
                     outcome.took = outcome.took + self.costs.migrate_page;
-                    if self.memory.migrate(frame, to as usize) {
+                    self.cache.make_room(to, &mut self.memory);
+                    // kswapd may have dropped the very page.
+                    if self.memory.owner(frame) != Owner::Page(page) {
+                        refused(Refusal::NotPresent, &mut outcome);
+                    } else if self.memory.migrate(frame, to as usize) {
+                        self.cache.note_moved(page, from, to);
                         outcome.applied += PAGE_SIZE;
                         *self.moved.entry((from, to)).or_default() += 1;
                         moves.push((page, to));
@@ -174,7 +248,9 @@ impl TieredMachine {
                 OpsFilter::Young => {
                     *took = *took + self.costs.look_at_bit;
                     let young = self.accesses.is_accessed(page, now);
-                    self.accesses.clear(page, now);
+                    if young {
+                        self.accesses.clear(page, now);
+                    }
                     young
                 }
                 OpsFilter::Unmapped => self.accesses.purpose(page) == Use::File,
@@ -189,7 +265,7 @@ impl TieredMachine {
     }
 }
 
-fn frames_of(sample: &Sample) -> std::ops::Range<Pfn> {
+fn frames_of(sample: &Sample) -> Range<Pfn> {
     let first = sample.address / PAGE_SIZE;
     first..first + u64::from(sample.nr_pages)
 }

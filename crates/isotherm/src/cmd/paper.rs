@@ -71,6 +71,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             &comparisons,
             &page::compaction(&runs, &comparisons),
         )?;
+        if let Some(folder) = &args.output {
+            write(
+                folder,
+                "compaction-latencies.csv",
+                &page::latency_csv(&runs)?,
+            )?;
+            write(folder, "compaction-scores.csv", &page::score_csv(&runs)?)?;
+        }
         all.extend(comparisons);
     }
     if matches!(args.paper, Paper::Tiering | Paper::All) {

@@ -8,8 +8,13 @@
 //! - or what holds the last quarters is the kernel itself, and nothing can be done ([`unmovable`]).
 //!
 //! The node's compaction threads work beside. A huge page that is not there is made by *direct
-//! compaction*: passes, the last of which moves pages until a block is free; what the threads make
-//! meanwhile is taken after any pass.
+//! compaction*, for the kernel in two goes (`__alloc_pages_slowpath`, Linux 5.6): an asynchronous one,
+//! which looks only at pageblocks of the kernel's own type (Vlastimil Babka, *mm, compaction: restrict
+//! async compaction to pageblocks of same migratetype*, Linux 4.12), finds none and has passed all that
+//! lies between the scanners; and, if the threads have made no huge page meanwhile, a synchronous one
+//! that moves pages. So a wait grows shorter as the threads' scanners approach each other.
+//!
+//! Limits: kswapd is not simulated: reclaim finds nothing here.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::CompactionAttributes;
@@ -139,12 +144,16 @@ impl World {
 
     /// Gets a huge page; whether there was one.
     fn get(&mut self, asker: Asker) -> bool {
-        if asker == Asker::Fault && !self.memory.zones()[1].has_block(BLOCK_ORDER) {
-            return self.compact_for(asker, &[1])
-                || self.take(asker)
-                || self.compact_for(asker, &Self::ZONES);
+        match asker {
+            Asker::Kernel => self.take(asker) || self.compact_for_kernel(),
+            // Madvised: the own node's, by compaction if need be; then any.
+            Asker::Fault => {
+                self.take_from(asker, 1)
+                    || self.compact_for_fault(&[1])
+                    || self.take(asker)
+                    || self.compact_for_fault(&Self::ZONES)
+            }
         }
-        self.take(asker) || self.compact_for(asker, &Self::ZONES)
     }
 
     fn take(&mut self, asker: Asker) -> bool {
@@ -166,24 +175,23 @@ impl World {
         taken.is_some()
     }
 
-    /// Direct compaction of the first of `zones` that still holds something to compact.
-    fn compact_for(&mut self, asker: Asker, zones: &[usize]) -> bool {
-        let passes = match asker {
-            Asker::Kernel => self.costs.passes_kernel,
-            Asker::Fault => 1,
-        };
-        for &zone in zones {
+    /// Direct compaction for the kernel (`__alloc_pages_slowpath`, Linux 5.6): asynchronous, draining
+    /// and reclaim, synchronous.
+    fn compact_for_kernel(&mut self) -> bool {
+        self.compact_in_vain();
+        if self.take(Asker::Kernel) {
+            return true;
+        }
+        self.pass_time(self.costs.drain);
+        if self.take(Asker::Kernel) {
+            return true;
+        }
+        for zone in Self::ZONES {
             while !self.is_exhausted[zone] {
-                for _ in 1..passes {
-                    self.pass(zone);
-                    if self.take(asker) {
-                        return true;
-                    }
-                }
-                self.pass(zone);
-                self.is_exhausted[zone] = !self.compact_until_free(zone);
-                if self.take_from(asker, zone) {
-                    self.direct += 1;
+                // The scan in vain has met the end, so all begins at the zone's start.
+                let done = self.scanners[zone].position();
+                self.pass_time(Nanos(self.costs.compacted_block.0 * done));
+                if self.compact_zone(Asker::Kernel, zone) {
                     return true;
                 }
             }
@@ -191,11 +199,36 @@ impl World {
         false
     }
 
-    fn pass(&mut self, zone: usize) {
-        let blocks = self.scanners[zone].position();
-        self.pass_time(Nanos(
-            self.costs.pass.0 + self.costs.pass_per_block.0 * blocks,
-        ));
+    /// Asynchronous direct compaction moves pages only out of pageblocks of the type that is asked for
+    /// (`suitable_migration_source`), and all here are movable: for the kernel's own it looks at every
+    /// pageblock from one scanner's place to the other's, of all zones, and finds none.
+    fn compact_in_vain(&mut self) {
+        for zone in Self::ZONES {
+            if !self.is_exhausted[zone] {
+                let blocks = self.scanners[zone].distance();
+                self.pass_time(Nanos(self.costs.unsuitable_block.0 * blocks));
+            }
+        }
+    }
+
+    /// Direct compaction for a fault, of the first of `zones` that still holds something to compact.
+    fn compact_for_fault(&mut self, zones: &[usize]) -> bool {
+        for &zone in zones {
+            while !self.is_exhausted[zone] {
+                self.pass_time(self.costs.fault_pass);
+                if self.compact_zone(Asker::Fault, zone) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn compact_zone(&mut self, asker: Asker, zone: usize) -> bool {
+        self.is_exhausted[zone] = !self.compact_until_free(zone);
+        let is_taken = self.take_from(asker, zone);
+        self.direct += u64::from(is_taken);
+        is_taken
     }
 
     /// Whether a block came free, in at most a whole round.

@@ -30,7 +30,7 @@ use serde::Serialize;
 use crate::access::{Rates, Use};
 use crate::cost::PUBLISHED_TIERS;
 use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Page};
-use crate::tiers::TieredMachine;
+use crate::tiers::{TieredMachine, Watched};
 
 const GIB_PAGES: u64 = 1 << 18;
 const FAST: u32 = 0;
@@ -125,6 +125,8 @@ pub struct Outcome {
     pub demoted: u64,
     /// Pages promoted.
     pub promoted: u64,
+    /// Pages of the snapshot that were dropped from the page cache to make room.
+    pub dropped: u64,
 }
 
 /// Reads per second to each page of redis, in the order in which they were loaded.
@@ -239,6 +241,7 @@ impl<'a> Stage<'a> {
         let cold = add(setting.cold_gib * GIB_PAGES, Use::Anon);
         let anon = add(setting.anon_pages(), Use::Anon);
         let file = add(blocks(setting.file_mib) * BLOCK_PAGES, Use::File);
+        machine.set_page_cache(file.clone());
         let filled = setting.fill;
         let loaded = filled + setting.load;
         let filling = |pages: &Range<Page>, from, to| Filling {
@@ -357,6 +360,7 @@ impl<'a> Stage<'a> {
             slow_gib: self.slow_page_seconds / seconds / GIB_PAGES as f64,
             demoted: moved(FAST, SLOW),
             promoted: moved(SLOW, FAST),
+            dropped: self.machine.dropped(),
         }
     }
 }
@@ -367,7 +371,7 @@ struct Kdamond {
     schemes: SchemeEngine,
     layout: Option<Layout>,
     next: Nanos,
-    samples: Vec<isotherm_engine::Sample>,
+    watched: Watched,
     touches: Vec<Touch>,
 }
 
@@ -391,13 +395,14 @@ impl Kdamond {
             schemes: SchemeEngine::new(vec![scheme]).expect("a scheme of ours"),
             layout: Some(Layout::Fixed(vec![machine.range_of(node)])),
             next: Nanos(0),
-            samples: Vec::new(),
+            watched: Watched::default(),
             touches: Vec::new(),
         }
     }
 
     fn tick(&mut self, now: Nanos, stage: &mut Stage<'_>) {
-        stage.machine.check(&self.samples, now, &mut self.touches);
+        let machine = &mut stage.machine;
+        machine.check(&mut self.watched, now, &mut self.touches);
         let facts = Facts {
             touches: &self.touches,
             layouts: self
@@ -410,7 +415,7 @@ impl Kdamond {
             cost: Cost::default(),
         };
         let plan = self.engine.tick(now, facts);
-        self.samples.clone_from(&plan.samples);
+        self.watched.set(&plan.samples);
         self.next = plan.next_tick;
         let operations = self
             .schemes
@@ -422,7 +427,7 @@ impl Kdamond {
                 self.engine.reset_age(target, range);
             }
         }
-        stage.machine.arm(&self.samples, now);
+        stage.machine.arm(&mut self.watched, now);
     }
 }
 

@@ -3,13 +3,15 @@
 //! Problem: fragmentation, compaction and tiers are about single pages, and the machines that they
 //! matter on have a billion of them.
 //!
-//! Approach: a frame is four bytes, its owner; what a process maps is four bytes a page, its frame.
-//! Free memory lies in the zones' buddy lists, which are sets of bits. So a terabyte takes about
-//! 2.2 GiB. Frames are numbered through all nodes, without holes.
+//! Approach: a frame is its owner, what a process maps is its frame: at most four bytes each, and next
+//! to nothing where whole blocks are alike ([`table`]). Free memory lies in the zones' buddy lists, which
+//! are sets of bits. So a terabyte takes at most about 2.2 GiB. Frames are numbered through all nodes,
+//! without holes.
 //!
 //! Limits: pages of page tables and of the memory map are not simulated; a machine's size is what is
 //! left of it for use.
 
+mod table;
 mod zone;
 
 #[cfg(test)]
@@ -17,6 +19,7 @@ mod tests;
 
 use std::ops::Range;
 
+use table::{Run, Table};
 pub use zone::{Kind, Zone};
 
 /// Pages in a pageblock, the unit of migrate types and of compaction: 2 MiB.
@@ -80,9 +83,9 @@ pub struct Memory {
     zones: Vec<Zone>,
     /// Node of each zone.
     nodes: Vec<u32>,
-    owners: Vec<u32>,
+    owners: Table,
     /// Frame of each page.
-    frames: Vec<u32>,
+    frames: Table,
 }
 
 impl Memory {
@@ -100,11 +103,13 @@ impl Memory {
             start < u64::from(ISOLATED),
             "frames are numbered by 32 bits"
         );
+        let mut owners = Table::default();
+        owners.grow(start as usize, FREE);
         Self {
             zones,
             nodes: of_node,
-            owners: vec![FREE; start as usize],
-            frames: Vec::new(),
+            owners,
+            frames: Table::default(),
         }
     }
 
@@ -126,12 +131,12 @@ impl Memory {
 
     /// Who has a frame.
     pub fn owner(&self, frame: Pfn) -> Owner {
-        Owner::from_word(self.owners[frame as usize])
+        Owner::from_word(self.owners.get(frame as usize))
     }
 
     /// Where a page is; `None` if it is not in memory.
     pub fn frame_of(&self, page: Page) -> Option<Pfn> {
-        let frame = self.frames[page as usize];
+        let frame = self.frames.get(page as usize);
         (frame != NOWHERE).then_some(u64::from(frame))
     }
 
@@ -147,24 +152,23 @@ impl Memory {
             start + count < u64::from(ISOLATED),
             "pages are numbered by 32 bits"
         );
-        self.frames.resize((start + count) as usize, NOWHERE);
+        self.frames.grow((start + count) as usize, NOWHERE);
         start as Page..(start + count) as Page
     }
 
     /// A block of `2^order` frames of `zone` for the kernel; `None` if there is none.
     pub fn allocate_kernel(&mut self, zone: usize, order: u8) -> Option<Pfn> {
         let frame = self.zones[zone].allocate(order, Kind::Unmovable)?;
-        self.own(frame, order, |_| KERNEL);
+        self.own(frame, order, Run::Same(KERNEL));
         Some(frame)
     }
 
     /// Puts the `2^order` pages from `page` on into a block of frames; `None` if there is none.
     pub fn allocate_pages(&mut self, zone: usize, order: u8, page: Page) -> Option<Pfn> {
         let frame = self.zones[zone].allocate(order, Kind::Movable)?;
-        self.own(frame, order, |i| page + i);
-        for i in 0..1_u32 << order {
-            self.frames[(page + i) as usize] = frame as u32 + i;
-        }
+        self.own(frame, order, Run::Rising(page));
+        let run = Run::Rising(frame as u32);
+        self.frames.set_run(page as usize, 1 << order, run);
         Some(frame)
     }
 
@@ -189,19 +193,24 @@ impl Memory {
         self.zones[zone].set_watermark(pages);
     }
 
+    /// Pages of a zone that are free above its watermark.
+    pub fn room(&self, zone: usize) -> u64 {
+        self.zones[zone].room()
+    }
+
     /// Moves the page at `frame` to another zone; whether there was room.
     pub fn migrate(&mut self, frame: Pfn, zone: usize) -> bool {
         let Some(to) = self.zones[zone].allocate(0, Kind::Movable) else {
             return false;
         };
-        self.owners[to as usize] = ISOLATED;
+        self.owners.set(to as usize, ISOLATED);
         self.move_page(frame, to);
         true
     }
 
     /// Frees the kernel's `2^order` frames from `frame` on.
     pub fn free_kernel(&mut self, frame: Pfn, order: u8) {
-        self.own(frame, order, |_| FREE);
+        self.own(frame, order, Run::Same(FREE));
         let zone = self.zone_at(frame);
         self.zones[zone].release(frame, order);
     }
@@ -209,8 +218,8 @@ impl Memory {
     /// Takes `page` out of memory.
     pub fn free_page(&mut self, page: Page) {
         if let Some(frame) = self.frame_of(page) {
-            self.frames[page as usize] = NOWHERE;
-            self.owners[frame as usize] = FREE;
+            self.frames.set(page as usize, NOWHERE);
+            self.owners.set(frame as usize, FREE);
             let zone = self.zone_at(frame);
             self.zones[zone].note_movable(frame, -1);
             self.zones[zone].release(frame, 0);
@@ -225,14 +234,13 @@ impl Memory {
         };
         let zone = self.zone_at(first);
         let (mut frame, end) = (first, first + u64::from(count));
-        for i in 0..count {
-            debug_assert_eq!(self.frame_of(page + i), Some(first + u64::from(i)));
-            self.frames[(page + i) as usize] = NOWHERE;
-        }
+        debug_assert!((0..count).all(|i| self.frame_of(page + i) == Some(first + u64::from(i))));
+        self.frames
+            .set_run(page as usize, count as usize, Run::Same(NOWHERE));
         while frame < end {
             let fits = (end - frame).ilog2();
             let order = frame.trailing_zeros().min(fits).min(u32::from(BLOCK_ORDER)) as u8;
-            self.own(frame, order, |_| FREE);
+            self.own(frame, order, Run::Same(FREE));
             self.zones[zone].note_movable(frame, -(1 << order));
             self.zones[zone].release(frame, order);
             frame += 1 << order;
@@ -247,13 +255,13 @@ impl Memory {
     /// Takes a free block, which begins at `frame`, out of the lists for compaction.
     pub(crate) fn isolate(&mut self, zone: usize, frame: Pfn, order: u8) {
         self.zones[zone].take(frame, order);
-        self.own(frame, order, |_| ISOLATED);
+        self.own(frame, order, Run::Same(ISOLATED));
     }
 
     /// Gives an isolated frame back.
     pub(crate) fn release_isolated(&mut self, frame: Pfn) {
         debug_assert_eq!(self.owner(frame), Owner::Isolated);
-        self.owners[frame as usize] = FREE;
+        self.owners.set(frame as usize, FREE);
         let zone = self.zone_at(frame);
         self.zones[zone].release(frame, 0);
     }
@@ -264,22 +272,18 @@ impl Memory {
             unreachable!("only pages are moved");
         };
         debug_assert_eq!(self.owner(to), Owner::Isolated);
-        self.frames[page as usize] = to as u32;
-        self.owners[to as usize] = page;
-        self.owners[from as usize] = FREE;
+        self.frames.set(page as usize, to as u32);
+        self.owners.set(to as usize, page);
+        self.owners.set(from as usize, FREE);
         let (source, target) = (self.zone_at(from), self.zone_at(to));
         self.zones[target].note_movable(to, 1);
         self.zones[source].note_movable(from, -1);
         self.zones[source].release(from, 0);
     }
 
-    fn own(&mut self, frame: Pfn, order: u8, word: impl Fn(u32) -> u32) {
-        let frames = &mut self.owners[frame as usize..][..1 << order];
-        let is_page = Owner::from_word(word(0)) != Owner::Free && word(0) < ISOLATED;
-        for (i, owner) in frames.iter_mut().enumerate() {
-            *owner = word(i as u32);
-        }
-        if is_page {
+    fn own(&mut self, frame: Pfn, order: u8, run: Run) {
+        self.owners.set_run(frame as usize, 1 << order, run);
+        if matches!(run, Run::Rising(_)) {
             let zone = self.zone_at(frame);
             self.zones[zone].note_movable(frame, 1 << order);
         }
@@ -291,7 +295,7 @@ impl Memory {
             zone.check(|frame| self.owner(frame))?;
         }
         let mut owned = 0_usize;
-        for (frame, &word) in self.owners.iter().enumerate() {
+        for (frame, word) in self.owners.iter().enumerate() {
             if let Owner::Page(page) = Owner::from_word(word) {
                 owned += 1;
                 if self.frame_of(page) != Some(frame as u64) {
@@ -301,7 +305,7 @@ impl Memory {
                 }
             }
         }
-        let placed = self.frames.iter().filter(|f| **f != NOWHERE).count();
+        let placed = self.frames.iter().filter(|f| *f != NOWHERE).count();
         (placed == owned)
             .then_some(())
             .ok_or_else(|| format!("{placed} pages are in memory, {owned} frames are theirs"))

@@ -35,6 +35,7 @@ pub struct Zone {
     free: [[Bits; NR_ORDERS]; 2],
     /// Free blocks of each order, of both kinds.
     nr_free: [u64; NR_ORDERS],
+    free_pages: u64,
     blocks: Vec<Block>,
     /// Allocations leave this many pages free.
     watermark: u64,
@@ -68,6 +69,7 @@ impl Zone {
             pages,
             free: [lists(), lists()],
             nr_free: [0; NR_ORDERS],
+            free_pages: 0,
             blocks: vec![block; (pages / BLOCK_PAGES) as usize],
             watermark: 0,
         };
@@ -104,8 +106,7 @@ impl Zone {
 
     /// Free frames.
     pub fn free_pages(&self) -> u64 {
-        let orders = self.nr_free.iter().enumerate();
-        orders.map(|(order, nr)| nr << order).sum()
+        self.free_pages
     }
 
     /// From now on allocations leave `pages` free. Yields how many it was before.
@@ -113,10 +114,15 @@ impl Zone {
         std::mem::replace(&mut self.watermark, pages)
     }
 
+    /// Free frames above the watermark.
+    pub(super) fn room(&self) -> u64 {
+        self.free_pages().saturating_sub(self.watermark)
+    }
+
     /// Whether a block of `order` could be allocated now.
     pub fn has_block(&self, order: u8) -> bool {
-        self.nr_free[usize::from(order)..].iter().any(|nr| *nr > 0)
-            && self.free_pages() >= self.watermark + (1 << order)
+        self.free_pages >= self.watermark + (1 << order)
+            && self.nr_free[usize::from(order)..].iter().any(|nr| *nr > 0)
     }
 
     /// Pageblocks.
@@ -214,12 +220,14 @@ impl Zone {
     fn put(&mut self, at: u64, order: u8) {
         self.free[self.list_of(at)][usize::from(order)].insert(at >> order);
         self.nr_free[usize::from(order)] += 1;
+        self.free_pages += 1 << order;
     }
 
     fn remove(&mut self, at: u64, order: u8) {
         debug_assert!(self.is_free_block(at, order), "{at} is no free block");
         self.free[self.list_of(at)][usize::from(order)].remove(at >> order);
         self.nr_free[usize::from(order)] -= 1;
+        self.free_pages -= 1 << order;
     }
 
     fn find(&self, order: u8, kind: Kind) -> Option<(u64, u8)> {

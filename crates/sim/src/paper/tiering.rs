@@ -148,6 +148,71 @@ fn of_run(
     ]
 }
 
+/// A figure of a publication: something by the size of the cold block in GB.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Which publication, records and what.
+    pub title: String,
+    /// Of the values.
+    pub unit: &'static str,
+    /// Simulated and published lines by their names.
+    pub lines: Vec<(&'static str, Vec<(f64, f64)>)>,
+}
+
+/// How much slower redis is, and how much of it is on CXL memory: for each publication and records.
+pub fn figures(runs: &[(Run, Outcome)]) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for source in &SOURCES {
+        for distribution in [Distribution::Zipfian, Distribution::Latest] {
+            let percent = |time: f64| 100.0 * (time - 1.0);
+            let title = |what| format!("{}, {}: {what}", source.0, name(distribution));
+            figures.push(Figure {
+                title: title("slowdown"),
+                unit: "percent slower",
+                lines: lines(source, distribution, runs, 0, percent),
+            });
+            figures.push(Figure {
+                title: title("redis on CXL memory"),
+                unit: "GB",
+                lines: lines(source, distribution, runs, 1, |gb| gb),
+            });
+        }
+    }
+    figures
+}
+
+/// Comparison number `which` of each run of a distribution.
+fn lines(
+    source: &(&'static str, &str, &str),
+    distribution: Distribution,
+    runs: &[(Run, Outcome)],
+    which: usize,
+    value: impl Fn(f64) -> f64,
+) -> Vec<(&'static str, Vec<(f64, f64)>)> {
+    let names = [
+        (Placement::Default, "default", "default, published"),
+        (Placement::Tiered, "tiered", "tiered, published"),
+    ];
+    let mut lines = Vec::new();
+    for (placement, simulated, published) in names {
+        let is_meant = |run: &Run| run.placement == placement && run.distribution == distribution;
+        let cells = runs.iter().filter(|(run, _)| is_meant(run));
+        let points: Vec<(f64, f64, Option<f64>)> = cells
+            .map(|(run, outcome)| {
+                let comparison = &of_run(source, run, outcome)[which];
+                let x = run.cold_gib as f64;
+                let published = comparison.published.map(&value);
+                (x, value(comparison.simulated), published)
+            })
+            .collect();
+        let simulation = points.iter().map(|(x, y, _)| (*x, *y)).collect();
+        let publication = points.iter().filter_map(|(x, _, y)| Some((*x, (*y)?)));
+        lines.push((simulated, simulation));
+        lines.push((published, publication.collect()));
+    }
+    lines
+}
+
 /// A cell of a table whose first three columns name its rows.
 fn published(csv: &str, row: [&str; 3], column: &str) -> Option<f64> {
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());

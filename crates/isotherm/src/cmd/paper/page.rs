@@ -1,5 +1,6 @@
 //! Papers' runs as pages: their figures, and the numbers beside the published ones.
 
+use isotherm_record::report::render::csv_line;
 use isotherm_record::report::render::page::{END, begin, figure, table};
 use isotherm_sim::experiment::compaction::Outcome;
 use isotherm_sim::experiment::tiering::{self, Distribution, Placement};
@@ -21,8 +22,8 @@ pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) ->
     for (run, outcome) in runs {
         match run {
             Run::Driver(_) => html += &latencies(*run, outcome),
-            Run::Java(p) if *p > 0 => html += &scores(*run, outcome),
-            _ => {}
+            Run::Java(0) => {}
+            Run::Java(_) | Run::Unmovable(_) => html += &scores(*run, outcome),
         }
     }
     html + END
@@ -106,5 +107,60 @@ pub(super) fn tiering(
         of(Distribution::Latest, Placement::Tiered, "latest, tiered"),
     ];
     html += &figure(&plot.title, "", &plot.draw(&series));
+    for published in tiering_paper::figures(runs) {
+        let plot = Plot {
+            title: published.title,
+            note: "By the size of the cold block; lines are simulated, dots are published.".into(),
+            x: Axis::linear("GB cold"),
+            y: Axis::linear(published.unit),
+        };
+        let series: Vec<Series> = published.lines.into_iter().map(line).collect();
+        html += &figure(&plot.title, "", &plot.draw(&series));
+    }
     html + END
+}
+
+fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> Series {
+    Series {
+        name: name.into(),
+        points,
+        is_line: !name.ends_with("published"),
+    }
+}
+
+/// The figures' data: how long each huge page took (thinned), as CSV.
+pub(super) fn latency_csv(runs: &[(Run, Outcome)]) -> std::io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    csv_line(&mut out, &["run", "seconds", "us"].map(String::from))?;
+    for (run, outcome) in runs.iter().filter(|(run, _)| matches!(run, Run::Driver(_))) {
+        for (seconds, us) in &outcome.latencies {
+            csv_line(
+                &mut out,
+                &[run.title(), seconds.to_string(), us.to_string()],
+            )?;
+        }
+    }
+    Ok(out)
+}
+
+/// The figures' data: the nodes' scores whenever they were looked at, as CSV.
+pub(super) fn score_csv(runs: &[(Run, Outcome)]) -> std::io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    csv_line(
+        &mut out,
+        &["run", "node", "seconds", "score"].map(String::from),
+    )?;
+    for (run, outcome) in runs {
+        for sample in &outcome.scores {
+            let seconds = sample.time.as_secs_f64().to_string();
+            let fields = [
+                run.title(),
+                sample.node.to_string(),
+                seconds,
+                sample.score.to_string(),
+            ];
+            csv_line(&mut out, &fields)?;
+        }
+    }
+    Ok(out)
 }

@@ -1,0 +1,166 @@
+//! A table of billions of numbers, most of which follow from their neighbours.
+//!
+//! Problem: who has each frame, and where each page is, takes four bytes each; a machine of hundreds of
+//! gigabytes then takes gigabytes, is slow to make, and every look at it misses all caches. Yet most of
+//! it is huge pages and large blocks: 512 entries that are all alike, or that count up.
+//!
+//! Approach: a chunk of 512 entries is one number until something else is written into it.
+
+use super::BLOCK_PAGES;
+
+const CHUNK: usize = BLOCK_PAGES as usize;
+
+#[derive(Clone, Debug)]
+enum Chunk {
+    /// All entries are this.
+    Same(u32),
+    /// The first entry is this, and each is one more than the one before.
+    Rising(u32),
+    Each(Box<[u32; CHUNK]>),
+}
+
+/// Numbers by their place.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    chunks: Vec<Chunk>,
+    len: usize,
+}
+
+/// How the entries of a run follow from its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    /// All are this.
+    Same(u32),
+    /// They count up from this.
+    Rising(u32),
+}
+
+impl Run {
+    const fn at(self, i: usize) -> u32 {
+        match self {
+            Self::Same(value) => value,
+            Self::Rising(first) => first + i as u32,
+        }
+    }
+
+    const fn chunk(self, from: usize) -> Chunk {
+        match self {
+            Self::Same(value) => Chunk::Same(value),
+            Self::Rising(_) => Chunk::Rising(self.at(from)),
+        }
+    }
+}
+
+impl Chunk {
+    fn get(&self, i: usize) -> u32 {
+        match self {
+            Self::Same(value) => *value,
+            Self::Rising(first) => first + i as u32,
+            Self::Each(all) => all[i],
+        }
+    }
+
+    fn each(&mut self) -> &mut [u32; CHUNK] {
+        if !matches!(self, Self::Each(_)) {
+            let all: Box<[u32; CHUNK]> = Box::new(std::array::from_fn(|i| self.get(i)));
+            *self = Self::Each(all);
+        }
+        match self {
+            Self::Each(all) => all,
+            _ => unreachable!("it was just made so"),
+        }
+    }
+}
+
+impl Table {
+    /// So many entries.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has `len` entries from now on, the new ones being `value`.
+    pub(super) fn grow(&mut self, len: usize, value: u32) {
+        let old = self.len;
+        self.chunks.resize(len.div_ceil(CHUNK), Chunk::Same(value));
+        self.len = len;
+        // What lay beyond the end of the last chunk was never seen.
+        let end = old.next_multiple_of(CHUNK).min(len);
+        if old < end {
+            self.set_run(old, end - old, Run::Same(value));
+        }
+    }
+
+    pub(super) fn get(&self, at: usize) -> u32 {
+        self.chunks[at / CHUNK].get(at % CHUNK)
+    }
+
+    pub(super) fn set(&mut self, at: usize, value: u32) {
+        self.chunks[at / CHUNK].each()[at % CHUNK] = value;
+    }
+
+    /// Sets `count` entries from `at` on.
+    pub(super) fn set_run(&mut self, at: usize, count: usize, run: Run) {
+        let mut done = 0;
+        while done < count {
+            let (chunk, from) = ((at + done) / CHUNK, (at + done) % CHUNK);
+            let here = (CHUNK - from).min(count - done);
+            if here == CHUNK {
+                self.chunks[chunk] = run.chunk(done);
+            } else {
+                let all = self.chunks[chunk].each();
+                for (i, entry) in all[from..from + here].iter_mut().enumerate() {
+                    *entry = run.at(done + i);
+                }
+            }
+            done += here;
+        }
+    }
+
+    /// All entries in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.len).map(|at| self.get(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_vector(
+            steps in prop::collection::vec((0_u8..4, 0_usize..3_000, 1_usize..1_500, 0_u32..1_000), 1..40)
+        ) {
+            let (mut table, mut vector) = (Table::default(), Vec::new());
+            for (what, at, count, value) in steps {
+                let end = (at + count).min(vector.len());
+                match what {
+                    0 => {
+                        let len = (vector.len() + count).min(4_000);
+                        vector.resize(len, value);
+                        table.grow(len, value);
+                    }
+                    1 if at < vector.len() => {
+                        vector[at] = value;
+                        table.set(at, value);
+                    }
+                    2 if at < end => {
+                        vector[at..end].fill(value);
+                        table.set_run(at, end - at, Run::Same(value));
+                    }
+                    3 if at < end => {
+                        for (i, entry) in vector[at..end].iter_mut().enumerate() {
+                            *entry = value + i as u32;
+                        }
+                        table.set_run(at, end - at, Run::Rising(value));
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(table.iter().collect::<Vec<_>>(), vector.clone());
+            }
+            prop_assert_eq!(table.len(), vector.len());
+        }
+    }
+}
