@@ -49,6 +49,7 @@ fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
             huge: None,
             pattern: Pattern::steady(Rates::Steps(vec![((hot * 256) as u32, rate)])),
             fill: Some((Nanos(0), seconds(1))),
+            filled_of_block: None,
         }],
     }
 }

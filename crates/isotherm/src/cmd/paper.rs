@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_record::report::render::csv_line;
-use isotherm_sim::paper::{Comparison, compaction, tiering};
+use isotherm_sim::experiment::reclaim::Configuration;
+use isotherm_sim::paper::{Comparison, compaction, reclaim, tiering};
 
 /// Simulate published experiments at their published size, beside the published numbers.
 ///
@@ -24,6 +25,7 @@ use isotherm_sim::paper::{Comparison, compaction, tiering};
 compaction: Nitin Gupta, Proactive Compaction for the Linux kernel (2020): 1 TiB, 80 CPUs.
 tiering: HMSDK v2.0 Performance Results, and DAMON based tiered memory management for CXL memory (both
 2024): redis on 512 GB of DRAM and 96 GB of CXL memory.
+reclaim: SeongJae Park, DAMON: data access monitor, v24, and its physical memory patches (2021).
 
 Examples:
   isotherm paper all
@@ -53,6 +55,8 @@ enum Paper {
     Compaction,
     /// What redis loses on CXL memory, and what migration wins back.
     Tiering,
+    /// What DAMON's schemes save and cost, on synthetic programs with the published footprints.
+    Reclaim,
     /// All of them.
     All,
 }
@@ -97,6 +101,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         )?;
         all.extend(comparisons);
     }
+    if matches!(args.paper, Paper::Reclaim | Paper::All) {
+        let evaluation = reclaim::Evaluation::new(configurations());
+        let title = |run: &reclaim::Run| evaluation.title(run);
+        let runs = simulate(args, &evaluation.runs(), title, |run| evaluation.make(run));
+        let comparisons = evaluation.comparisons(&runs);
+        keep(args, "reclaim", &comparisons, &page::reclaim(&comparisons))?;
+        all.extend(comparisons);
+    }
     let mut out = std::io::stdout().lock();
     let text = if args.json {
         serde_json::to_string_pretty(&all)? + "\n"
@@ -105,6 +117,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     out.write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Those of DAMON's evaluation.
+fn configurations() -> Vec<Configuration> {
+    let of = |name, thp, watched, preset: Option<&str>| Configuration {
+        name,
+        thp,
+        watched,
+        schemes: preset
+            .and_then(isotherm_config::preset)
+            .map_or_else(Vec::new, |preset| preset.schemes),
+    };
+    vec![
+        of("orig", false, None, None),
+        of("rec", false, Some(false), None),
+        of("prec", false, Some(true), None),
+        of("thp", true, None, None),
+        of("ethp", false, Some(false), Some("ethp")),
+        of("prcl", false, Some(false), Some("prcl")),
+        of("pprcl", false, Some(true), Some("pprcl")),
+    ]
 }
 
 /// People look for the drivers together.

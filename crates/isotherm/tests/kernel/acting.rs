@@ -340,3 +340,48 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     assert_eq!(done.code(), 1, "{}", done.stdout);
     assert!(done.stdout.contains("contexts[0].ops"), "{}", done.stdout);
 }
+
+/// What the simulated machine foretells of a program's trace is near what happens to the program.
+#[test]
+fn the_prediction_is_near_what_happens() {
+    let test = "the_prediction_is_near_what_happens";
+    let Some(_turn) = alone(test) else { return };
+    let Some(_swap) = Swap::set_up(test) else {
+        return;
+    };
+    let folder = scratch();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (trace, live) = (file("trace"), file("live"));
+    let watch = |command: &[&str]| {
+        let workload = Workload::start(&static_workload(256, 16), &[]);
+        let pid = workload.pid().to_string();
+        run(isotherm(command)
+            .args(["--duration", "14s", "--pid", &pid, "-o"])
+            .arg(if command[0] == "record" {
+                &trace
+            } else {
+                &live
+            }))
+        .success();
+    };
+    watch(&["record", "--pages"]);
+    watch(&["run", "--preset", "prcl", "--no-guard"]);
+    let simulated = run(&mut isotherm([
+        "simulate",
+        "--json",
+        "--trace",
+        &trace,
+        "--preset",
+        "prcl",
+        "--no-guard",
+        "--against",
+        &live,
+    ]))
+    .success();
+    let report: Value = serde_json::from_str(&simulated.stdout).expect("JSON");
+    let against = &report["against"];
+    let points = |name: &str| against[name].as_f64().expect("a number");
+    assert!(points("live_saved_percent") > 20.0, "{report}");
+    // `xtask bench prediction` measures how near; on a busy machine a test can only be rough.
+    assert!(points("error_points").abs() < 15.0, "{report}");
+}

@@ -27,6 +27,8 @@ pub struct AreaSpec {
     /// From when on, of the work, and for how long it is filled, from its start to its end; `None`:
     /// the pattern is a trace, which says when.
     pub fill: Option<(Nanos, Nanos)>,
+    /// How many pages of each block are filled, from its start on; all if not given.
+    pub filled_of_block: Option<u32>,
 }
 
 /// A process to be started.
@@ -177,7 +179,8 @@ impl Process {
                 let nr = blocks.len().max(1) as u64;
                 for (i, first) in blocks.enumerate() {
                     let at = from + Nanos(length.0 / nr * i as u64);
-                    let end = (first + BLOCK_PAGES as Page).min(pages.end);
+                    let filled = spec.filled_of_block.unwrap_or(BLOCK_PAGES as u32);
+                    let end = (first + filled.min(BLOCK_PAGES as u32)).min(pages.end);
                     self.fills.push_back((at, first..end));
                 }
             }

@@ -2,6 +2,7 @@
 //! whether that number was calibrated on or predicted.
 
 pub mod compaction;
+pub mod reclaim;
 pub mod tiering;
 
 use serde::Serialize;

@@ -29,6 +29,19 @@ pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) ->
     html + END
 }
 
+/// The DAMON evaluation's.
+pub(super) fn reclaim(comparisons: &[Comparison]) -> String {
+    let mut html = begin(
+        "DAMON's schemes, simulated",
+        "Synthetic programs with the footprints of the evaluation of DAMON v24 and of its physical memory \
+         patches (2021): what is hot is calibrated on what prcl saved, how sparse it is on what huge pages \
+         added; all else is predicted. They are no programs: nothing of what was reclaimed comes back.",
+    );
+    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
+    html += &table("Beside the published numbers", "", &HEAD, &rows);
+    html + END
+}
+
 /// Figures 2 and 3: how long each huge page took.
 fn latencies(run: Run, outcome: &Outcome) -> String {
     let points = outcome.latencies.iter();

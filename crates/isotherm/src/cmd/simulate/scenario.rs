@@ -156,6 +156,8 @@ struct MappingFile {
     huge: Option<bool>,
     from: Option<Unit<Nanos>>,
     fill: Option<Unit<Nanos>>,
+    #[serde(default, deserialize_with = "some_number")]
+    filled_of_block: Option<u32>,
     #[serde(default)]
     access: Vec<AccessFile>,
 }
@@ -383,6 +385,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
             },
             huge: mapping.huge,
             fill: Some((mapping.from.map_or(Nanos(0), |Unit(from)| from), fill)),
+            filled_of_block: mapping.filled_of_block,
         });
     }
     Ok(areas)

@@ -101,6 +101,7 @@ impl Seen {
                 huge: Some(false),
                 pattern: Pattern::Trace(trace.clone(), first),
                 fill: None,
+                filled_of_block: None,
             };
             first += (range.len() / PAGE_SIZE) as u32;
             spec
