@@ -1,4 +1,5 @@
 //! Stages of published experiments.
 
 pub mod compaction;
+pub mod redis;
 pub mod tiering;

@@ -11,12 +11,10 @@
 //! on CXL memory costs, in proportion: `1 + (CXL-only - 1) x share`. CXL-only is therefore calibrated;
 //! placement, and with it every other cell, follows.
 //!
-//! Limits: accesses are those to records; redis' index, which every request touches, is taken to be
-//! spread like them. Migration and monitoring cost redis nothing here, which the published tiered
-//! runs, at next to no CXL use, put at some 4 %.
+//! Limits: an access is a cache line that a read touches ([`super::redis`]). Migration and monitoring cost
+//! redis nothing here; the published tiered runs are 3 to 5 % slower even with next to no CXL use.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use isotherm_engine::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, OpsFilter,
@@ -27,6 +25,7 @@ use isotherm_engine::{
 };
 use serde::Serialize;
 
+use super::redis::Reads;
 use crate::access::{Rates, Use};
 use crate::cost::PUBLISHED_TIERS;
 use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Page};
@@ -105,7 +104,8 @@ impl Setting {
         }
     }
 
-    fn anon_pages(&self) -> u64 {
+    /// redis' anonymous memory, in whole huge pages.
+    pub(super) fn anon_pages(&self) -> u64 {
         blocks(self.anon_mib) * BLOCK_PAGES
     }
 }
@@ -117,7 +117,7 @@ fn blocks(mib: u64) -> u64 {
 /// What an experiment came to, while clients read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Mean share of redis' accesses that went to the slow node.
+    /// Mean share of what redis read (in cache lines) that was on the slow node.
     pub slow_share: f64,
     /// Mean of redis' anonymous memory on the slow node, in GiB.
     pub slow_gib: f64,
@@ -129,41 +129,9 @@ pub struct Outcome {
     pub dropped: u64,
 }
 
-/// Reads per second to each page of redis, in the order in which they were loaded.
-pub fn rates(setting: &Setting, distribution: Distribution) -> Arc<Vec<f32>> {
-    const SKEW: f64 = 0.99;
-    let pages = setting.anon_pages();
-    let mut rates = vec![0.0_f64; pages as usize];
-    let mut sum = 0.0;
-    for rank in 0..setting.records {
-        let weight = ((rank + 1) as f64).powf(-SKEW);
-        sum += weight;
-        let page = match distribution {
-            Distribution::Zipfian => scramble(rank) % pages,
-            Distribution::Latest => (setting.records - 1 - rank) * pages / setting.records,
-        };
-        rates[page as usize] += weight;
-    }
-    let scale = setting.reads_per_s / sum;
-    Arc::new(
-        rates
-            .into_iter()
-            .map(|rate| (rate * scale) as f32)
-            .collect(),
-    )
-}
-
-/// Spreads ranks evenly (the finalizer of SplitMix64; Steele, Lea and Flood, 2014).
-fn scramble(rank: u64) -> u64 {
-    let mut z = rank.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 /// One experiment.
-pub fn run(setting: &Setting, placement: Placement, rates: &Arc<Vec<f32>>) -> Outcome {
-    let mut stage = Stage::new(setting, rates);
+pub fn run(setting: &Setting, placement: Placement, reads: &Reads) -> Outcome {
+    let mut stage = Stage::new(setting, reads);
     let mut kdamonds = match placement {
         Placement::Default => Vec::new(),
         Placement::Tiered => vec![
@@ -195,8 +163,8 @@ struct Stage<'a> {
     anon: Filling,
     file: Filling,
     anon_pages: Range<Page>,
-    rates: &'a Arc<Vec<f32>>,
-    /// Reads per second that go to the slow node, and to both.
+    reads: &'a Reads,
+    /// Cache lines read per second that are on the slow node, and on both.
     slow_rate: f64,
     all_rate: f64,
     /// redis' pages on the slow node.
@@ -227,7 +195,7 @@ impl Filling {
 }
 
 impl<'a> Stage<'a> {
-    fn new(setting: &'a Setting, rates: &'a Arc<Vec<f32>>) -> Self {
+    fn new(setting: &'a Setting, reads: &'a Reads) -> Self {
         let nodes = [
             (setting.fast_gib * GIB_PAGES, setting.system_gib * GIB_PAGES),
             (setting.slow_gib * GIB_PAGES, 0),
@@ -257,9 +225,9 @@ impl<'a> Stage<'a> {
             file: filling(&file, filled, loaded),
             anon_pages: anon,
             machine,
-            rates,
+            reads,
             slow_rate: 0.0,
-            all_rate: rates.iter().map(|rate| f64::from(*rate)).sum(),
+            all_rate: reads.lines.iter().map(|rate| f64::from(*rate)).sum(),
             slow_pages: 0,
             is_serving: false,
             last: loaded,
@@ -311,7 +279,7 @@ impl<'a> Stage<'a> {
         self.last = now;
         self.machine
             .accesses
-            .set_rates(1, Rates::Each(self.rates.clone()), now);
+            .set_rates(1, Rates::Each(self.reads.touches.clone()), now);
         for page in self.anon_pages.clone() {
             if let Some(frame) = self.machine.memory.frame_of(page)
                 && self.machine.node_of(frame) == SLOW
@@ -323,7 +291,7 @@ impl<'a> Stage<'a> {
     }
 
     fn rate(&self, page: Page) -> f64 {
-        f64::from(self.rates[(page - self.anon_pages.start) as usize])
+        f64::from(self.reads.lines[(page - self.anon_pages.start) as usize])
     }
 
     /// Pages were moved.
