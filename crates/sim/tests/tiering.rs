@@ -7,10 +7,10 @@ use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting, run};
 /// A hundredth: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3.
 fn small(cold_gib: u64) -> Setting {
     Setting {
-        fast_gib: 6,
-        slow_gib: 2,
-        system_gib: 1,
-        cold_gib,
+        fast_mib: 6 << 10,
+        slow_mib: 2 << 10,
+        system_mib: 1 << 10,
+        cold_mib: cold_gib << 10,
         anon_mib: 538,
         file_mib: 330,
         records: 300_000,

@@ -31,7 +31,7 @@ use crate::cost::PUBLISHED_TIERS;
 use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Page};
 use crate::tiers::{TieredMachine, Watched};
 
-const GIB_PAGES: u64 = 1 << 18;
+const MIB_PAGES: u64 = 1 << 8;
 const FAST: u32 = 0;
 const SLOW: u32 = 1;
 
@@ -58,15 +58,15 @@ pub enum Placement {
 /// Sizes and times of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// Memory of the nodes.
-    pub fast_gib: u64,
+    /// Memory of the nodes, in MiB as all sizes.
+    pub fast_mib: u64,
     /// The slow node's.
-    pub slow_gib: u64,
+    pub slow_mib: u64,
     /// DRAM that the system itself needs. Calibrated on the CXL use by default at 440 GB: the memory
     /// map of both nodes takes 9.5 of it.
-    pub system_gib: u64,
+    pub system_mib: u64,
     /// The cold block.
-    pub cold_gib: u64,
+    pub cold_mib: u64,
     /// redis' anonymous memory in MiB, and its snapshot in the page cache.
     pub anon_mib: u64,
     /// The snapshot.
@@ -89,10 +89,10 @@ impl Setting {
     /// The published one: YCSB with 30 M records, 5 M operations a minute.
     pub fn published(cold_gib: u64) -> Self {
         Self {
-            fast_gib: 512,
-            slow_gib: 96,
-            system_gib: 20,
-            cold_gib,
+            fast_mib: 512 << 10,
+            slow_mib: 96 << 10,
+            system_mib: 20 << 10,
+            cold_mib: cold_gib << 10,
             anon_mib: 53_862,
             file_mib: 33 * 1024,
             records: 30_000_000,
@@ -151,6 +151,8 @@ pub fn run(setting: &Setting, placement: Placement, reads: &Reads) -> Outcome {
         for kdamond in kdamonds.iter_mut().filter(|kdamond| kdamond.next <= now) {
             kdamond.tick(now, &mut stage);
         }
+        #[cfg(test)]
+        (stage.machine.check_places()).expect("everything is in one place");
     }
     stage.outcome()
 }
@@ -197,8 +199,8 @@ impl Filling {
 impl<'a> Stage<'a> {
     fn new(setting: &'a Setting, reads: &'a Reads) -> Self {
         let nodes = [
-            (setting.fast_gib * GIB_PAGES, setting.system_gib * GIB_PAGES),
-            (setting.slow_gib * GIB_PAGES, 0),
+            (setting.fast_mib * MIB_PAGES, setting.system_mib * MIB_PAGES),
+            (setting.slow_mib * MIB_PAGES, 0),
         ];
         let mut machine = TieredMachine::new(&nodes, PUBLISHED_TIERS, setting.seed);
         let mut add = |pages: u64, purpose| {
@@ -206,7 +208,7 @@ impl<'a> Stage<'a> {
             machine.accesses.add(pages.clone(), purpose, Rates::Never);
             pages
         };
-        let cold = add(setting.cold_gib * GIB_PAGES, Use::Anon);
+        let cold = add(setting.cold_mib * MIB_PAGES, Use::Anon);
         let anon = add(setting.anon_pages(), Use::Anon);
         let file = add(blocks(setting.file_mib) * BLOCK_PAGES, Use::File);
         machine.set_page_cache(file.clone());
@@ -325,7 +327,7 @@ impl<'a> Stage<'a> {
         let moved = |from, to| self.machine.moved().get(&(from, to)).copied().unwrap_or(0);
         Outcome {
             slow_share: self.slow_rate_seconds / seconds / self.all_rate,
-            slow_gib: self.slow_page_seconds / seconds / GIB_PAGES as f64,
+            slow_gib: self.slow_page_seconds / seconds / (1024 * MIB_PAGES) as f64,
             demoted: moved(FAST, SLOW),
             promoted: moved(SLOW, FAST),
             dropped: self.machine.dropped(),
@@ -472,5 +474,35 @@ fn young(is_meant: bool) -> Filter {
         kind: FilterKind::Ops(OpsFilter::Young),
         matching: !is_meant,
         allow: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::redis::reads;
+
+    #[test]
+    fn everything_is_in_one_place_after_every_event() {
+        let setting = Setting {
+            fast_mib: 64,
+            slow_mib: 24,
+            system_mib: 4,
+            cold_mib: 52,
+            anon_mib: 16,
+            file_mib: 12,
+            records: 6_000,
+            reads_per_s: 500.0,
+            fill: Nanos::from_millis(20_000),
+            load: Nanos::from_millis(20_000),
+            run: Nanos::from_millis(120_000),
+            seed: 3,
+        };
+        for distribution in [Distribution::Zipfian, Distribution::Latest] {
+            let reads = reads(&setting, distribution);
+            let outcome = run(&setting, Placement::Tiered, &reads);
+            assert!(outcome.demoted > 0 && outcome.dropped > 0, "{outcome:?}");
+            run(&setting, Placement::Default, &reads);
+        }
     }
 }
