@@ -96,7 +96,7 @@ impl Accesses {
             purpose,
             pages_accessed: Vec::new(),
         };
-        group.access_at(&rates, 0);
+        group.access_at(rates, 0);
         self.groups.push(group);
         self.groups.len() - 1
     }
@@ -109,7 +109,7 @@ impl Accesses {
                 self.is_accessed(page, now);
             }
         }
-        self.groups[group].access_at(&rates, milliseconds(now));
+        self.groups[group].access_at(rates, milliseconds(now));
     }
 
     /// What a page is used for.
@@ -170,7 +170,7 @@ impl Accesses {
 
 impl Group {
     /// Pages are accessed at `rates` from now on.
-    fn access_at(&mut self, rates: &Rates, now_ms: u32) {
+    fn access_at(&mut self, rates: Rates, now_ms: u32) {
         let len = (self.pages.end - self.pages.start) as usize;
         let old = std::mem::take(&mut self.pages_accessed);
         let clear_since = |i: usize| old.get(i).map_or(now_ms, |page| page.clear_since);
@@ -180,7 +180,7 @@ impl Group {
         };
         self.pages_accessed = match rates {
             Rates::Never => Vec::new(),
-            Rates::Even(rate) => (0..len).map(|i| page(i, *rate)).collect(),
+            Rates::Even(rate) => (0..len).map(|i| page(i, rate)).collect(),
             Rates::Each(rates) => {
                 assert_eq!(rates.len(), len, "a rate for each page");
                 let rates = rates.iter().enumerate();

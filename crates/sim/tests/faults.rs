@@ -1,12 +1,14 @@
 //! Memory under any order of allocations, releases, compaction and migration while things go wrong.
 
+use isotherm_engine::compaction::CompactionAttributes;
 use isotherm_engine::scheme::{Action, Destination, OpsFilter};
 use isotherm_engine::{AddressRange, Nanos, Operation, PAGE_SIZE, TargetId};
 use isotherm_sim::access::{Rates, Use};
 use isotherm_sim::compaction::Scanners;
 use isotherm_sim::cost::{PUBLISHED_MACHINE, PUBLISHED_TIERS};
 use isotherm_sim::fault::Faults;
-use isotherm_sim::memory::{Page, Pfn};
+use isotherm_sim::kcompactd::Kcompactd;
+use isotherm_sim::memory::{Memory, NodeSize, Page, Pfn};
 use isotherm_sim::tiers::TieredMachine;
 use proptest::prelude::*;
 
@@ -193,4 +195,28 @@ proptest! {
         prop_assert_eq!(one.machine.memory.free_pages(), other.machine.memory.free_pages());
         prop_assert_eq!(one.machine.moved(), other.machine.moved());
     }
+}
+
+#[test]
+fn the_threads_back_off_from_contended_zones() {
+    let nodes = [NodeSize {
+        zones: vec![("Normal", NODE_PAGES)],
+    }];
+    let mut memory = Memory::new(&nodes);
+    for _ in 0..8 {
+        let pages = memory.add_pages(512);
+        memory.allocate_pages(0, 9, pages.start).expect("room");
+        memory.free_run(pages.start, 384);
+    }
+    let mut scanners = vec![Scanners::new(&memory, 0).with_faults(Faults::new(100, 300, 1))];
+    let mut threads = Kcompactd::new(&memory, CompactionAttributes::default());
+    let end = Nanos::from_millis(60_000);
+    threads.run(end, &mut memory, &mut scanners, &PUBLISHED_MACHINE);
+    let thread = threads.summary()[0];
+    assert!(
+        thread.status.nr_back_offs > 0 && thread.moved > 0,
+        "{thread:?}"
+    );
+    scanners[0].release(&mut memory);
+    memory.check().expect("every frame is in one place");
 }
