@@ -74,16 +74,19 @@ pub fn reads(setting: &Setting, distribution: Distribution) -> Reads {
 
 /// Reads per second of each record, in the order in which they were loaded.
 fn record_rates(setting: &Setting, distribution: Distribution) -> Vec<f32> {
-    let weight = |rank: u64| ((rank + 1) as f64).powf(-SKEW);
-    let scale = setting.reads_per_s / (0..setting.records).map(weight).sum::<f64>();
+    let mut sum = 0.0;
     let mut rates = vec![0.0; setting.records as usize];
     for rank in 0..setting.records {
         let record = match distribution {
             Distribution::Zipfian => scramble(rank) % setting.records,
             Distribution::Latest => setting.records - 1 - rank,
         };
-        rates[record as usize] += (weight(rank) * scale) as f32;
+        let weight = ((rank + 1) as f64).powf(-SKEW);
+        rates[record as usize] += weight as f32;
+        sum += weight;
     }
+    let scale = (setting.reads_per_s / sum) as f32;
+    rates.iter_mut().for_each(|rate| *rate *= scale);
     rates
 }
 

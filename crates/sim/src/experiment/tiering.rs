@@ -127,6 +127,8 @@ pub struct Outcome {
     pub promoted: u64,
     /// Pages of the snapshot that were dropped from the page cache to make room.
     pub dropped: u64,
+    /// Accessed bits of redis' pages that were cleared while clients read.
+    pub cleared: u64,
 }
 
 /// One experiment.
@@ -331,6 +333,7 @@ impl<'a> Stage<'a> {
             demoted: moved(FAST, SLOW),
             promoted: moved(SLOW, FAST),
             dropped: self.machine.dropped(),
+            cleared: self.machine.accesses.cleared(),
         }
     }
 }
