@@ -67,6 +67,7 @@ pub struct Accesses {
     /// 64 pages a word: whether the bit was found set since it was cleared.
     set: Vec<u64>,
     nr_pages: u64,
+    cleared: u64,
     random: Pcg64Mcg,
 }
 
@@ -78,6 +79,7 @@ impl Accesses {
             ends: Vec::new(),
             set: Vec::new(),
             nr_pages: 0,
+            cleared: 0,
             random: Pcg64Mcg::new(u128::from(seed) << 1 | 1),
         }
     }
@@ -96,7 +98,7 @@ impl Accesses {
             purpose,
             pages_accessed: Vec::new(),
         };
-        group.access_at(&rates, 0);
+        group.access_at(rates, 0);
         self.groups.push(group);
         self.groups.len() - 1
     }
@@ -109,7 +111,7 @@ impl Accesses {
                 self.is_accessed(page, now);
             }
         }
-        self.groups[group].access_at(&rates, milliseconds(now));
+        self.groups[group].access_at(rates, milliseconds(now));
     }
 
     /// What a page is used for.
@@ -137,8 +139,12 @@ impl Accesses {
             return false;
         };
         let elapsed_s = f64::from(milliseconds(now).saturating_sub(*clear_since)) / 1e3;
-        let chance = 1.0 - (-f64::from(*rate) * elapsed_s).exp();
-        let is_set = chance > 0.0 && draw(&mut self.random) < chance;
+        let expected = f64::from(*rate) * elapsed_s;
+        // The chance is less than what is expected, which spares most exponentials.
+        let is_set = expected > 0.0 && {
+            let drawn = draw(&mut self.random);
+            drawn < expected && drawn < 1.0 - (-expected).exp()
+        };
         if is_set {
             self.set[word] |= bit;
         } else {
@@ -155,7 +161,13 @@ impl Accesses {
         let i = (page - group.pages.start) as usize;
         if let Some(page) = group.pages_accessed.get_mut(i) {
             page.clear_since = milliseconds(now);
+            self.cleared += 1;
         }
+    }
+
+    /// Bits of pages that are accessed, cleared so far: at most so many had to be set again.
+    pub fn cleared(&self) -> u64 {
+        self.cleared
     }
 
     fn group(&self, page: Page) -> &Group {
@@ -170,7 +182,7 @@ impl Accesses {
 
 impl Group {
     /// Pages are accessed at `rates` from now on.
-    fn access_at(&mut self, rates: &Rates, now_ms: u32) {
+    fn access_at(&mut self, rates: Rates, now_ms: u32) {
         let len = (self.pages.end - self.pages.start) as usize;
         let old = std::mem::take(&mut self.pages_accessed);
         let clear_since = |i: usize| old.get(i).map_or(now_ms, |page| page.clear_since);
@@ -180,7 +192,7 @@ impl Group {
         };
         self.pages_accessed = match rates {
             Rates::Never => Vec::new(),
-            Rates::Even(rate) => (0..len).map(|i| page(i, *rate)).collect(),
+            Rates::Even(rate) => (0..len).map(|i| page(i, rate)).collect(),
             Rates::Each(rates) => {
                 assert_eq!(rates.len(), len, "a rate for each page");
                 let rates = rates.iter().enumerate();

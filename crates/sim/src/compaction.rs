@@ -5,11 +5,12 @@
 //! free as a whole. A round is over when the scanners meet. The scanners' places are kept from round to
 //! round, for all who compact the zone.
 //!
-//! Limits: locks are not simulated; pages that cannot be moved are the kernel's only.
+//! Limits: locks are contended, and pages of processes stay where they are, only where [`Faults`] say so.
 
 use isotherm_engine::Nanos;
 
 use crate::cost::CompactionCosts;
+use crate::fault::Faults;
 use crate::memory::{BLOCK_PAGES, Memory, Owner, Pfn};
 
 /// Pages that are moved together (COMPACT_CLUSTER_MAX).
@@ -27,6 +28,7 @@ pub struct Scanners {
     isolated: Vec<Pfn>,
     /// The round has moved nothing so far.
     is_idle_round: bool,
+    faults: Faults,
 }
 
 /// What a step did.
@@ -36,6 +38,8 @@ pub struct Step {
     pub moved: u64,
     /// How long it took.
     pub took: Nanos,
+    /// Another had the zone's lock, and nothing was done.
+    pub is_contended: bool,
     /// Whether the scanners met: `Some(whether the round moved anything)`. The next step begins a new
     /// round.
     pub round_ended: Option<bool>,
@@ -50,7 +54,14 @@ impl Scanners {
             free: memory.zones()[zone].nr_blocks(),
             isolated: Vec::new(),
             is_idle_round: true,
+            faults: Faults::default(),
         }
+    }
+
+    /// From now on `faults` happen.
+    #[must_use]
+    pub fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
     }
 
     /// The pageblock that the migrate scanner is in, counted from the zone's start.
@@ -66,6 +77,11 @@ impl Scanners {
     /// Moves up to 32 pages of one pageblock.
     pub fn step(&mut self, memory: &mut Memory, costs: &CompactionCosts) -> Step {
         let mut step = Step::default();
+        if self.faults.is_contended() {
+            step.is_contended = true;
+            step.took = costs.pass_block;
+            return step;
+        }
         let Some(sources) = self.isolate_pages(memory, costs, &mut step) else {
             return self.end_round(memory, step);
         };
@@ -73,9 +89,13 @@ impl Scanners {
             let Some(target) = self.isolate_free(memory, costs, &mut step) else {
                 return self.end_round(memory, step);
             };
+            step.took = step.took + costs.migrate_page;
+            if self.faults.fails_migration() {
+                self.isolated.push(target);
+                continue;
+            }
             memory.move_page(source, target);
             step.moved += 1;
-            step.took = step.took + costs.migrate_page;
         }
         self.is_idle_round &= step.moved == 0;
         step
@@ -155,7 +175,8 @@ impl Scanners {
     fn end_round(&mut self, memory: &mut Memory, step: Step) -> Step {
         self.release(memory);
         let moved = !self.is_idle_round || step.moved > 0;
-        *self = Self::new(memory, self.zone);
+        let faults = std::mem::take(&mut self.faults);
+        *self = Self::new(memory, self.zone).with_faults(faults);
         Step {
             round_ended: Some(moved),
             ..step

@@ -30,6 +30,8 @@ struct Thread {
     /// Zones that it is to compact in this round, by their place among the node's; the last first.
     zones: Vec<usize>,
     is_compacting: bool,
+    /// The zone, likewise, whose lock another had in this round.
+    contended: Option<usize>,
     /// Until when it is busy, or sleeps.
     clock: Nanos,
     busy: Nanos,
@@ -65,6 +67,7 @@ impl Kcompactd {
             controller: CompactionController::new(attributes),
             zones: Vec::new(),
             is_compacting: false,
+            contended: None,
             clock: Nanos(0),
             busy: Nanos(0),
             moved: 0,
@@ -136,9 +139,13 @@ impl Thread {
     }
 
     fn step(&mut self, memory: &mut Memory, scanners: &mut [Scanners], costs: &CompactionCosts) {
-        let facts = node_facts(memory, self.node);
+        let mut facts = node_facts(memory, self.node);
+        if let Some(zone) = self.contended {
+            facts.zones[zone].contended = true;
+        }
         let Some(&zone) = self.zones.last() else {
             self.controller.done(self.clock, &facts);
+            self.contended = None;
             self.is_compacting = false;
             self.clock = self.controller.next_check().max(self.clock + Nanos(1));
             return;
@@ -151,6 +158,9 @@ impl Thread {
             unreachable!("the facts were of this memory");
         };
         let step = scanners[place].step(memory, costs);
+        if step.is_contended {
+            self.contended = Some(zone);
+        }
         if step.round_ended.is_some() {
             self.zones.pop();
         }

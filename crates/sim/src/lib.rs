@@ -14,6 +14,7 @@ mod bits;
 pub mod compaction;
 pub mod cost;
 pub mod experiment;
+pub mod fault;
 pub mod kcompactd;
 pub mod machine;
 pub mod memory;

@@ -14,6 +14,7 @@ use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusa
 
 use crate::access::{Accesses, Use};
 use crate::cost::TierCosts;
+use crate::fault::Faults;
 use crate::memory::{Memory, NodeSize, Owner, Page, Pfn};
 use crate::page_cache::PageCache;
 
@@ -36,6 +37,7 @@ pub struct TieredMachine {
     costs: TierCosts,
     moved: BTreeMap<(u32, u32), u64>,
     cache: PageCache,
+    faults: Faults,
     /// How often anything was put anywhere.
     changes: u64,
 }
@@ -65,8 +67,14 @@ impl TieredMachine {
             costs,
             moved: BTreeMap::new(),
             cache: PageCache::default(),
+            faults: Faults::default(),
             changes: 0,
         }
+    }
+
+    /// From now on `faults` happen.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
     }
 
     /// Whether everything is in exactly one place, and known to be there; what is wrong, if not. Slow:
@@ -224,7 +232,9 @@ impl TieredMachine {
                     outcome.took = outcome.took + self.costs.migrate_page;
                     self.cache.make_room(to, &mut self.memory);
                     // kswapd may have dropped the very page.
-                    if self.memory.owner(frame) != Owner::Page(page) {
+                    if self.faults.is_contended() || self.faults.fails_migration() {
+                        refused(Refusal::Kept, &mut outcome);
+                    } else if self.memory.owner(frame) != Owner::Page(page) {
                         refused(Refusal::NotPresent, &mut outcome);
                     } else if self.memory.migrate(frame, to as usize) {
                         self.cache.note_moved(page, from, to);

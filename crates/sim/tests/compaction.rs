@@ -6,8 +6,8 @@ use isotherm_sim::experiment::compaction::{Outcome, Setting, driver, java, unmov
 
 fn small(proactiveness: u32) -> Setting {
     Setting {
-        memory_gib: 12,
-        frag_gib: 11,
+        memory_mib: 12 << 10,
+        frag_mib: 11 << 10,
         settle: Nanos::from_millis(5_000),
         ..Setting::published(proactiveness)
     }

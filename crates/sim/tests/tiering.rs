@@ -1,15 +1,16 @@
 //! The published tiering experiments in small.
 
 use isotherm_engine::Nanos;
-use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting, rates, run};
+use isotherm_sim::experiment::redis::reads;
+use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting, run};
 
 /// A hundredth: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3.
 fn small(cold_gib: u64) -> Setting {
     Setting {
-        fast_gib: 6,
-        slow_gib: 2,
-        system_gib: 1,
-        cold_gib,
+        fast_mib: 6 << 10,
+        slow_mib: 2 << 10,
+        system_mib: 1 << 10,
+        cold_mib: cold_gib << 10,
         anon_mib: 538,
         file_mib: 330,
         records: 300_000,
@@ -24,8 +25,8 @@ fn small(cold_gib: u64) -> Setting {
 #[test]
 fn with_room_everything_is_fast() {
     let setting = small(2);
-    let rates = rates(&setting, Distribution::Zipfian);
-    let outcome = run(&setting, Placement::Default, &rates);
+    let reads = reads(&setting, Distribution::Zipfian);
+    let outcome = run(&setting, Placement::Default, &reads);
     assert!(
         outcome.slow_share.abs() < 1e-9 && outcome.slow_gib.abs() < 1e-9,
         "{outcome:?}"
@@ -36,8 +37,8 @@ fn with_room_everything_is_fast() {
 fn without_room_what_comes_last_is_slow_and_stays() {
     let setting = small(5);
     for distribution in [Distribution::Zipfian, Distribution::Latest] {
-        let rates = rates(&setting, distribution);
-        let outcome = run(&setting, Placement::Default, &rates);
+        let reads = reads(&setting, distribution);
+        let outcome = run(&setting, Placement::Default, &reads);
         assert!((outcome.slow_gib - 0.525).abs() < 0.02, "{outcome:?}");
         assert!((outcome.slow_share - 1.0).abs() < 1e-6, "{outcome:?}");
     }
@@ -51,9 +52,9 @@ fn migration_brings_what_is_read_to_the_fast_node() {
         load: Nanos::from_millis(10_000),
         ..small(5)
     };
-    let rates = rates(&setting, Distribution::Zipfian);
-    let outcome = run(&setting, Placement::Tiered, &rates);
+    let reads = reads(&setting, Distribution::Zipfian);
+    let outcome = run(&setting, Placement::Tiered, &reads);
     assert!(outcome.slow_share < 0.3, "{outcome:?}");
     assert!(outcome.demoted > 0 && outcome.promoted > 0, "{outcome:?}");
-    assert_eq!(outcome, run(&setting, Placement::Tiered, &rates));
+    assert_eq!(outcome, run(&setting, Placement::Tiered, &reads));
 }

@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if matches!(args.paper, Paper::Tiering | Paper::All) {
         let runs = simulate(
-            args,
+            (args.jobs, args.quiet),
             &tiering::runs(),
             tiering::Run::title,
             tiering::Run::make,
@@ -148,7 +148,9 @@ fn compaction_runs(
     isotherm_sim::experiment::compaction::Outcome,
 )> {
     let title = |run: &compaction::Run| run.title();
-    let mut runs = simulate(args, &compaction::RUNS, title, |run| run.make());
+    let mut runs = simulate((args.jobs, args.quiet), &compaction::RUNS, title, |run| {
+        run.make()
+    });
     runs.sort_by_key(|(run, _)| match run {
         compaction::Run::Driver(p) => (0, *p),
         compaction::Run::Java(p) => (1, *p),
@@ -168,16 +170,16 @@ fn keep(args: &Args, name: &str, comparisons: &[Comparison], page: &str) -> anyh
 
 /// Makes runs, some at a time, in their order; the outcomes stand in the same order.
 fn simulate<R: Copy + Sync, O: Send>(
-    args: &Args,
+    (jobs, is_quiet): (u8, bool),
     runs: &[R],
     title: impl Fn(&R) -> String + Sync,
     make: impl Fn(&R) -> O + Sync,
 ) -> Vec<(R, O)> {
-    let bar = progress_bar(args.quiet, runs.len());
+    let bar = progress_bar(is_quiet, runs.len());
     let next = AtomicUsize::new(0);
     let made: Mutex<Vec<(usize, O)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..args.jobs {
+        for _ in 0..jobs {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
@@ -312,6 +314,48 @@ mod tests {
         let lines: Vec<&str> = text.lines().skip(3).collect();
         assert!(lines[0].contains("3.50          4     -12.5 %"), "{text}");
         assert!(lines[1].contains("21746          -           -"), "{text}");
+    }
+
+    /// Small versions of a paper's experiments, in their order.
+    fn small_runs(jobs: u8) -> String {
+        use isotherm_sim::experiment::compaction::{Setting, driver};
+        use isotherm_sim::experiment::{redis, tiering};
+
+        let compaction = |proactiveness: &u32| {
+            let published = Setting::published(*proactiveness);
+            driver(&Setting {
+                memory_mib: 2048,
+                frag_mib: 1900,
+                ..published
+            })
+        };
+        let tiering = |cold_gib: &u64| {
+            let setting = tiering::Setting {
+                fast_mib: 512,
+                slow_mib: 128,
+                system_mib: 16,
+                cold_mib: *cold_gib,
+                anon_mib: 64,
+                file_mib: 32,
+                records: 30_000,
+                run: isotherm_engine::Nanos::from_millis(60_000),
+                ..tiering::Setting::published(0)
+            };
+            let reads = redis::reads(&setting, tiering::Distribution::Zipfian);
+            tiering::run(&setting, tiering::Placement::Tiered, &reads)
+        };
+        let name = |_: &_| String::new();
+        let drivers = simulate((jobs, true), &[0, 20, 40, 60, 80], name, compaction);
+        let name = |_: &_| String::new();
+        let cells = simulate((jobs, true), &[440, 460, 480], name, tiering);
+        format!("{drivers:?} {cells:?}")
+    }
+
+    #[test]
+    fn jobs_change_no_byte() {
+        let one = small_runs(1);
+        assert_eq!(small_runs(2), one);
+        assert_eq!(small_runs(4), one);
     }
 
     #[test]

@@ -26,15 +26,15 @@ use crate::kcompactd::{Kcompactd, ScoreSample, ThreadSummary};
 use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Memory, NodeSize};
 use crate::statistics::Distribution;
 
-const GIB_PAGES: u64 = 1 << 18;
+const MIB_PAGES: u64 = 1 << 8;
 
-/// The machine and what fragments it, in GiB.
+/// The machine and what fragments it, in MiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     /// Memory of both nodes for use: 1 TiB less what the kernel's memory map takes.
-    pub memory_gib: u64,
+    pub memory_mib: u64,
     /// What `frag` takes at first; a quarter of it stays its.
-    pub frag_gib: u64,
+    pub frag_mib: u64,
     /// Time between the fragmentation and the test.
     pub settle: Nanos,
     /// As `vm.compaction_proactiveness`.
@@ -47,8 +47,8 @@ impl Setting {
     /// The published machine: 762 GiB were free of 1007, 245 were held.
     pub fn published(proactiveness: u32) -> Self {
         Self {
-            memory_gib: 1008,
-            frag_gib: 980,
+            memory_mib: 1008 << 10,
+            frag_mib: 980 << 10,
             settle: Nanos::from_millis(120_000),
             proactiveness,
             costs: crate::cost::PUBLISHED_MACHINE,
@@ -107,8 +107,8 @@ enum Asker {
 
 impl World {
     fn new(setting: &Setting, fragment: impl FnOnce(&mut Memory)) -> Self {
-        let node = setting.memory_gib / 2 * GIB_PAGES;
-        let dma32 = 2 * GIB_PAGES;
+        let node = setting.memory_mib / 2 * MIB_PAGES;
+        let dma32 = (2048 * MIB_PAGES).min(node / 4);
         let mut memory = Memory::new(&[
             NodeSize {
                 zones: vec![("DMA32", dma32), ("Normal", node - dma32)],
@@ -137,6 +137,8 @@ impl World {
         self.now = self.now + time;
         self.kcompactd
             .run(self.now, &mut self.memory, &mut self.scanners, &self.costs);
+        #[cfg(test)]
+        self.memory.check().expect("every frame is in one place");
     }
 
     /// Zones in the order in which node 0 looks at them: its own, the highest first.
@@ -278,8 +280,8 @@ impl World {
 }
 
 /// As `frag` leaves it: of each 2 MiB the last quarter is a process's.
-fn fragment(memory: &mut Memory, frag_gib: u64) {
-    let mut rest = frag_gib * GIB_PAGES / BLOCK_PAGES;
+fn fragment(memory: &mut Memory, frag_mib: u64) {
+    let mut rest = frag_mib * MIB_PAGES / BLOCK_PAGES;
     for zone in World::ZONES {
         while rest > 0 && memory.zones()[zone].has_block(BLOCK_ORDER) {
             let pages = memory.add_pages(BLOCK_PAGES);
@@ -297,14 +299,14 @@ fn fragment(memory: &mut Memory, frag_gib: u64) {
 
 /// The kernel driver, which takes huge pages until it fails.
 pub fn driver(setting: &Setting) -> Outcome {
-    let world = World::new(setting, |memory| fragment(memory, setting.frag_gib));
+    let world = World::new(setting, |memory| fragment(memory, setting.frag_mib));
     world.run(setting, Asker::Kernel, u64::MAX, Nanos(0))
 }
 
 /// A Java process that touches a heap of `heap_gib` in huge pages.
 pub fn java(setting: &Setting, heap_gib: u64) -> Outcome {
-    let world = World::new(setting, |memory| fragment(memory, setting.frag_gib));
-    let pages = heap_gib * GIB_PAGES / BLOCK_PAGES;
+    let world = World::new(setting, |memory| fragment(memory, setting.frag_mib));
+    let pages = heap_gib * 1024 * MIB_PAGES / BLOCK_PAGES;
     world.run(setting, Asker::Fault, pages, setting.costs.huge_fault)
 }
 
@@ -329,4 +331,31 @@ pub fn unmovable(setting: &Setting, time: Nanos) -> Outcome {
     );
     world.pass_time(time);
     world.run(setting, Asker::Kernel, 0, Nanos(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small enough to look at every frame after every event.
+    fn tiny(proactiveness: u32) -> Setting {
+        Setting {
+            memory_mib: 64,
+            frag_mib: 60,
+            settle: Nanos::from_millis(3_000),
+            ..Setting::published(proactiveness)
+        }
+    }
+
+    #[test]
+    fn every_frame_is_in_one_place_after_every_event() {
+        for proactiveness in [0, 20, 100] {
+            let outcome = driver(&tiny(proactiveness));
+            assert!(outcome.latency_us.count >= 20, "{outcome:?}");
+        }
+        let heap = World::new(&tiny(20), |memory| fragment(memory, 60));
+        let outcome = heap.run(&tiny(20), Asker::Fault, 16, Nanos(540_000));
+        assert_eq!(outcome.latency_us.count, 16);
+        unmovable(&tiny(40), Nanos::from_millis(100_000));
+    }
 }

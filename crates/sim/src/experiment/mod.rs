@@ -2,4 +2,5 @@
 
 pub mod compaction;
 pub mod reclaim;
+pub mod redis;
 pub mod tiering;

@@ -1,12 +1,13 @@
 //! *HMSDK v2.0 Performance Results* and *DAMON based tiered memory management for CXL memory* (both
 //! 2024): all cells of both tables.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 
 use super::{Comparison, Role};
-use crate::experiment::tiering::{Distribution, Outcome, Placement, Setting, rates, run};
+use crate::experiment::redis::{Reads, reads};
+use crate::experiment::tiering::{Distribution, Outcome, Placement, Setting, run};
 
 /// The two publications, which name the tiered configuration differently.
 const SOURCES: [(&str, &str, &str); 2] = [
@@ -68,14 +69,14 @@ impl Run {
     /// Makes it. Takes some seconds and 2 GiB of memory.
     pub fn make(&self) -> Outcome {
         let setting = Setting::published(self.cold_gib);
-        run(&setting, self.placement, rates_of(self.distribution))
+        run(&setting, self.placement, reads_of(self.distribution))
     }
 }
 
-/// The published rates, which are the same in all cells, and take a second to make.
-fn rates_of(distribution: Distribution) -> &'static Arc<Vec<f32>> {
-    static RATES: [OnceLock<Arc<Vec<f32>>>; 2] = [OnceLock::new(), OnceLock::new()];
-    RATES[distribution as usize].get_or_init(|| rates(&Setting::published(0), distribution))
+/// The published reads, which are the same in all cells, and take a second to work out.
+fn reads_of(distribution: Distribution) -> &'static Reads {
+    static READS: [OnceLock<Reads>; 2] = [OnceLock::new(), OnceLock::new()];
+    READS[distribution as usize].get_or_init(|| reads(&Setting::published(0), distribution))
 }
 
 const fn name(distribution: Distribution) -> &'static str {

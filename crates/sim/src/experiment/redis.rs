@@ -1,0 +1,170 @@
+//! Where redis keeps YCSB's records, and how often each page is accessed.
+//!
+//! Problem: what is hot is decided by the page, and a record is not in one page. YCSB's records have ten
+//! fields of 100 bytes, and a read reads all (`fieldcount`, `fieldlength`, `readallfields` of its core
+//! workloads). Values of more than 64 bytes make redis keep a record as a hash table
+//! (`hash-max-listpack-value`): each value, name and entry is an allocation of its own.
+//!
+//! Approach: jemalloc keeps allocations of each size class in pages of their own, which fill one after
+//! the other while the snapshot is loaded. So a read touches the pages of four classes at the place where
+//! its record was loaded, and the bucket of redis' own table:
+//!
+//! | class | what of a record |
+//! |---|---|
+//! | 128 bytes | ten values, the record's buckets |
+//! | 32 bytes | ten entries, redis' own entry, the key |
+//! | 16 bytes | ten names, the object |
+//! | 64 bytes | the record's table |
+//!
+//! For the accessed bit a page that a read touches counts once; for the time that reads take, each of its
+//! cache lines.
+//!
+//! Limits: sizes are scaled to what redis was published to take.
+
+use std::sync::Arc;
+
+use super::tiering::{Distribution, Setting};
+
+/// Bytes of a record in each class.
+const CLASSES: [f64; 4] = [11.0 * 128.0, 12.0 * 32.0, 11.0 * 16.0, 64.0];
+const PAGE: f64 = 4096.0;
+const LINE: f64 = 64.0;
+/// YCSB's constant of zipfian distributions.
+const SKEW: f64 = 0.99;
+
+/// What clients' reads do to each page of redis, in the order in which the pages were loaded.
+#[derive(Clone, Debug)]
+pub struct Reads {
+    /// How many reads per second touch it.
+    pub touches: Arc<Vec<f32>>,
+    /// Cache lines that are read of it per second.
+    pub lines: Arc<Vec<f32>>,
+}
+
+/// The reads of an experiment.
+pub fn reads(setting: &Setting, distribution: Distribution) -> Reads {
+    let records = record_rates(setting, distribution);
+    let nr_pages = setting.anon_pages() as usize;
+    let mut pages = Pages {
+        touches: vec![0.0; nr_pages],
+        lines: vec![0.0; nr_pages],
+        next: 0,
+    };
+    // Redis' own buckets, of eight bytes, come first: the snapshot tells how many there will be.
+    let nr_buckets = setting.records.next_power_of_two() as usize;
+    let index = (nr_buckets * 8).div_ceil(4096).min(nr_pages / 2);
+    let bucket_reads = (setting.reads_per_s / index as f64) as f32;
+    pages.touches[..index].fill(bucket_reads);
+    pages.lines[..index].fill(bucket_reads);
+    pages.next = index;
+
+    let room = (nr_pages - index) as f64 * PAGE;
+    let scale = room / (CLASSES.iter().sum::<f64>() * records.len().max(1) as f64);
+    let mut classes = CLASSES.map(|bytes| Class::new(bytes * scale));
+    for rate in records {
+        for class in &mut classes {
+            class.load(rate, &mut pages);
+        }
+    }
+    Reads {
+        touches: Arc::new(pages.touches),
+        lines: Arc::new(pages.lines),
+    }
+}
+
+/// Reads per second of each record, in the order in which they were loaded.
+fn record_rates(setting: &Setting, distribution: Distribution) -> Vec<f32> {
+    let mut sum = 0.0;
+    let mut rates = vec![0.0; setting.records as usize];
+    for rank in 0..setting.records {
+        let record = match distribution {
+            Distribution::Zipfian => scramble(rank) % setting.records,
+            Distribution::Latest => setting.records - 1 - rank,
+        };
+        let weight = ((rank + 1) as f64).powf(-SKEW);
+        rates[record as usize] += weight as f32;
+        sum += weight;
+    }
+    let scale = (setting.reads_per_s / sum) as f32;
+    rates.iter_mut().for_each(|rate| *rate *= scale);
+    rates
+}
+
+/// Spreads ranks evenly (the finalizer of SplitMix64; Steele, Lea and Flood, 2014).
+fn scramble(rank: u64) -> u64 {
+    let mut z = rank.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// All pages, those from `next` on being unused.
+struct Pages {
+    touches: Vec<f32>,
+    lines: Vec<f32>,
+    next: usize,
+}
+
+/// The pages of a size class.
+struct Class {
+    record_bytes: f64,
+    /// The page that is being filled, and what room it has.
+    page: usize,
+    room: f64,
+}
+
+impl Class {
+    fn new(record_bytes: f64) -> Self {
+        Self {
+            record_bytes,
+            page: 0,
+            room: 0.0,
+        }
+    }
+
+    /// A record that is read at `rate` is loaded.
+    fn load(&mut self, rate: f32, pages: &mut Pages) {
+        let mut bytes = self.record_bytes;
+        while bytes > 0.0 {
+            if self.room <= 0.0 {
+                // The last pages of the classes may be one too many by rounding.
+                self.page = pages.next.min(pages.touches.len() - 1);
+                self.room = PAGE;
+                pages.next += 1;
+            }
+            let taken = bytes.min(self.room);
+            pages.touches[self.page] += rate;
+            pages.lines[self.page] += rate * (taken / LINE) as f32;
+            bytes -= taken;
+            self.room -= taken;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_touches_its_classes_pages_and_a_bucket() {
+        let setting = Setting {
+            anon_mib: 538,
+            records: 300_000,
+            reads_per_s: 1_000.0,
+            ..Setting::published(0)
+        };
+        for distribution in [Distribution::Zipfian, Distribution::Latest] {
+            let Reads { touches, lines } = reads(&setting, distribution);
+            assert_eq!(touches.len() as u64, setting.anon_pages());
+            let sum = |rates: &[f32]| rates.iter().map(|rate| f64::from(*rate)).sum::<f64>();
+            // Four classes and the bucket, and now and then the next page as well.
+            assert!((5_000.0..6_000.0).contains(&sum(&touches)), "{touches:?}");
+            // About 2 KB and a bucket.
+            assert!(
+                (28_000.0..36_000.0).contains(&sum(&lines)),
+                "{}",
+                sum(&lines)
+            );
+        }
+    }
+}
