@@ -189,7 +189,8 @@ fn no_more_is_done_than_the_guard_allows() {
         outcomes.extend(portion.iter().map(Outcome::assumed));
         Ok(())
     };
-    let Ok((done, outcomes)) = carry_out(&[operation.clone()], &mut guard, || true, act);
+    let Ok((done, outcomes)) =
+        carry_out(std::slice::from_ref(&operation), &mut guard, || true, act);
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
     // Five hundredths of a GiB in the first second, and the block that this ends in.
@@ -199,7 +200,7 @@ fn no_more_is_done_than_the_guard_allows() {
         applied / PAGE_SIZE
     );
     let mut free = Guard::new(GuardLimits::default());
-    let Ok((done, _)) = carry_out(&[operation.clone()], &mut free, || false, act);
+    let Ok((done, _)) = carry_out(std::slice::from_ref(&operation), &mut free, || false, act);
     assert!(done.is_empty(), "it was stopped before anything was done");
     let Ok((done, _)) = carry_out(&[operation], &mut free, || true, act);
     assert_eq!(done[0].range.len(), 1 << 30);

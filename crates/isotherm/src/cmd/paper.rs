@@ -104,7 +104,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if matches!(args.paper, Paper::Reclaim | Paper::All) {
         let evaluation = reclaim::Evaluation::new(configurations());
         let title = |run: &reclaim::Run| evaluation.title(run);
-        let runs = simulate(args, &evaluation.runs(), title, |run| evaluation.make(run));
+        let runs = simulate((args.jobs, args.quiet), &evaluation.runs(), title, |run| {
+            evaluation.make(run)
+        });
         let comparisons = evaluation.comparisons(&runs);
         keep(args, "reclaim", &comparisons, &page::reclaim(&comparisons))?;
         all.extend(comparisons);
