@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use isotherm_record::{Item, Reader};
 use nix::sys::signal::Signal;
@@ -14,6 +15,10 @@ use serde_json::Value;
 use crate::common::{Running, alone, isotherm, pause, run, scratch, skip, until};
 
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
+const FRAGMENTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads/frag.py");
+/// What is fragmented, and what must be available for that.
+const FRAGMENTED: u64 = 768 << 20;
+const ROOM: u64 = 3 << 30;
 /// What a round may take on a busy machine.
 const ROUND_MAX_NS: u64 = 60_000_000_000;
 
@@ -137,6 +142,64 @@ fn check_reports(record: &Path) {
         let done = run(command.arg(record)).success();
         assert!(done.stdout.contains(part), "{format}: {}", done.stdout);
     }
+}
+
+/// The highest score of a node, and all that is free in blocks of less than 2 MiB.
+fn score_and_small() -> (f64, u64) {
+    let report = json(&["--dry-run", "--once"]);
+    let nodes = report["nodes"].as_array().expect("nodes");
+    let scores = nodes
+        .iter()
+        .filter_map(|node| node["before"]["score"].as_f64());
+    let zones = nodes
+        .iter()
+        .flat_map(|node| node["before"]["zones"].as_array().expect("zones"));
+    let small = |zone: &Value| -> u64 {
+        let blocks = zone["free_blocks"].as_array().expect("blocks");
+        let bytes = blocks.iter().take(9).enumerate();
+        bytes
+            .map(|(order, blocks)| blocks.as_u64().expect("a count") * (4096 << order))
+            .sum()
+    };
+    (
+        scores.reduce(f64::max).expect("a score"),
+        zones.map(small).sum(),
+    )
+}
+
+#[test]
+fn memory_that_is_fragmented_is_seen_to_be() {
+    let test = "memory_that_is_fragmented_is_seen_to_be";
+    let Some(_turn) = alone(test) else { return };
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("/proc");
+    let free = meminfo.lines().find_map(|line| {
+        let kib = line.strip_prefix("MemFree:")?.strip_suffix("kB")?;
+        Some(kib.trim().parse::<u64>().ok()? << 10)
+    });
+    if free < Some(ROOM) {
+        return skip(test, &format!("only {free:?} bytes are free"));
+    }
+    let (score_before, small_before) = score_and_small();
+    let size = FRAGMENTED.to_string();
+    let mut python = Command::new("python3");
+    let mut fragmenter = Running::start(python.args([FRAGMENTER, "--size", &size]));
+    let ready: Value = serde_json::from_str(&fragmenter.line("ready ")).expect("JSON");
+    let freed = ready["freed"].as_u64().expect("a number");
+    assert_eq!(freed, FRAGMENTED / 4 * 3);
+    let (score, small) = score_and_small();
+    eprintln!(
+        "{test}: {ready}; score {score_before:.2} -> {score:.2}, in small blocks {small_before} -> {small}"
+    );
+    // Others allocate from it at once.
+    assert!(small > freed / 2, "{small} of {freed} lie in small blocks");
+    if small_before < freed / 4 {
+        // Else it may have taken small blocks itself.
+        assert!(score > score_before, "{score_before} -> {score}");
+    }
+    drop(fragmenter);
+    until("what is free to be whole again", || {
+        (score_and_small().1 + freed / 4 < small).then_some(())
+    });
 }
 
 /// How proactive one must be for node 0 to be compacted now, or why that cannot be.
