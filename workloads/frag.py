@@ -3,7 +3,7 @@
 
 Maps memory, fills it with pages of 4 KiB, and gives back three quarters of the pages in every 2 MiB,
 chosen by lot: what is free then lies in small blocks, and a huge page is to be had only by compaction.
-Prints a line `ready {...}`, and holds what is left until its parent ends, or SIGTERM or SIGINT comes.
+Prints `filled` in between and `ready {...}` after that, and holds what is left until its parent ends, or SIGTERM or SIGINT comes.
 
 It gives everything back and fails as soon as the machine has less than --floor available, and is the
 first that the kernel would kill (oom_score_adj 1000). Virtual alignment is not physical alignment, but
@@ -81,6 +81,8 @@ def arguments():
     much.add_argument("--leave", type=size, help="fragment all that is free but this")
     parser.add_argument("--floor", type=size, default=size("512MiB"),
                         help="what must stay available (default 512MiB)")
+    parser.add_argument("--pause", type=float, default=0, metavar="SECONDS",
+                        help="between filling and giving back, for a look at memory then")
     parser.add_argument("--seed", type=int, default=1, help="of the lot (default 1)")
     return parser.parse_args()
 
@@ -106,12 +108,15 @@ def main():
     except OSError as error:
         sys.exit(f"frag: cannot fill memory: {error}; MADV_POPULATE_WRITE needs Linux 5.14")
     filled = time.monotonic()
+    print("filled", flush=True)
+    time.sleep(args.pause)
+    freeing = time.monotonic()
     give_back(memory, length, args.seed)
     ready = {
         "bytes": length,
         "freed": length // PAGES_IN_BLOCK * (PAGES_IN_BLOCK - PAGES_KEPT),
         "fill_seconds": filled - started,
-        "free_seconds": time.monotonic() - filled,
+        "free_seconds": time.monotonic() - freeing,
         "seed": args.seed,
     }
     print("ready", json.dumps(ready), flush=True)

@@ -167,6 +167,17 @@ fn score_and_small() -> (f64, u64) {
     )
 }
 
+/// Bytes on per-CPU lists: a process that frees much leaves hundreds of MiB there, which no account of
+/// free blocks tells of until the kernel takes them from there, some MB a second.
+fn on_per_cpu_lists() -> u64 {
+    let zoneinfo = fs::read_to_string("/proc/zoneinfo").expect("/proc");
+    let counts = zoneinfo.lines().filter_map(|line| {
+        let count = line.trim().strip_prefix("count:")?;
+        count.trim().parse::<u64>().ok()
+    });
+    counts.sum::<u64>() * 4096
+}
+
 #[test]
 fn memory_that_is_fragmented_is_seen_to_be() {
     let test = "memory_that_is_fragmented_is_seen_to_be";
@@ -179,27 +190,27 @@ fn memory_that_is_fragmented_is_seen_to_be() {
     if free < Some(ROOM) {
         return skip(test, &format!("only {free:?} bytes are free"));
     }
-    let (score_before, small_before) = score_and_small();
     let size = FRAGMENTED.to_string();
     let mut python = Command::new("python3");
-    let mut fragmenter = Running::start(python.args([FRAGMENTER, "--size", &size]));
+    let mut fragmenter =
+        Running::start(python.args([FRAGMENTER, "--size", &size, "--pause", "1.5"]));
+    // Memory may have been fragmented before: what counts is what giving back does to it.
+    fragmenter.line("filled");
+    let (score_before, small_before) = score_and_small();
+    let all_before = small_before + on_per_cpu_lists();
     let ready: Value = serde_json::from_str(&fragmenter.line("ready ")).expect("JSON");
     let freed = ready["freed"].as_u64().expect("a number");
     assert_eq!(freed, FRAGMENTED / 4 * 3);
-    let (score, small) = score_and_small();
+    let all = score_and_small().1 + on_per_cpu_lists();
+    // Others allocate from it at once.
+    assert!(all > all_before + freed / 2, "{all_before} -> {all}");
+    let (score, small) = until("the score to rise", || {
+        let (score, small) = score_and_small();
+        (score > score_before && small > small_before + freed / 32).then_some((score, small))
+    });
     eprintln!(
         "{test}: {ready}; score {score_before:.2} -> {score:.2}, in small blocks {small_before} -> {small}"
     );
-    // Others allocate from it at once.
-    assert!(small > freed / 2, "{small} of {freed} lie in small blocks");
-    if small_before < freed / 4 {
-        // Else it may have taken small blocks itself.
-        assert!(score > score_before, "{score_before} -> {score}");
-    }
-    drop(fragmenter);
-    until("what is free to be whole again", || {
-        (score_and_small().1 + freed / 4 < small).then_some(())
-    });
 }
 
 /// How proactive one must be for node 0 to be compacted now, or why that cannot be.
