@@ -70,6 +70,8 @@ pub(super) struct Fault {
     pub(super) nanos: u64,
     /// Whether it brought a huge page.
     pub(super) huge: bool,
+    /// Whether memory was compacted for it (or for another process' meanwhile).
+    pub(super) stalled: bool,
 }
 
 /// Runs the driver to its end.
@@ -114,6 +116,7 @@ fn drive(demand: Demand) -> anyhow::Result<Driven> {
     let base = memory.as_ptr().addr() as u64;
     let first = base.next_multiple_of(HUGE);
     let pagemap = File::open("/proc/self/pagemap").context("cannot open /proc/self/pagemap")?;
+    let mut stalls = Stalls::open()?;
     let mut faults = Vec::with_capacity(demand.pages as usize);
     let (start, system) = (Instant::now(), system_time()?);
     let mut out_of_memory = false;
@@ -132,7 +135,12 @@ fn drive(demand: Demand) -> anyhow::Result<Driven> {
         let nanos = before.elapsed().as_nanos() as u64;
         // Only a huge page brings the last of the 512 small ones too.
         let huge = is_present(&pagemap, address + HUGE - PAGE)?;
-        faults.push(Fault { nanos, huge });
+        let stalled = stalls.grew()?;
+        faults.push(Fault {
+            nanos,
+            huge,
+            stalled,
+        });
     }
     let seconds = start.elapsed().as_secs_f64();
     let system_seconds = system_time()?.saturating_sub(system).as_secs_f64();
@@ -147,6 +155,44 @@ fn drive(demand: Demand) -> anyhow::Result<Driven> {
         system_seconds,
         out_of_memory,
     })
+}
+
+/// Looks at how often the machine had to compact for an allocation: 20 us each time.
+struct Stalls {
+    vmstat: File,
+    text: Vec<u8>,
+    last: u64,
+}
+
+impl Stalls {
+    fn open() -> anyhow::Result<Self> {
+        let vmstat = File::open("/proc/vmstat").context("cannot open /proc/vmstat")?;
+        let mut stalls = Self {
+            vmstat,
+            text: vec![0; 64 << 10],
+            last: 0,
+        };
+        stalls.grew()?;
+        Ok(stalls)
+    }
+
+    /// Whether it happened since the last look.
+    fn grew(&mut self) -> anyhow::Result<bool> {
+        let read = self
+            .vmstat
+            .read_at(&mut self.text, 0)
+            .context("cannot read /proc/vmstat")?;
+        let now = stalls(&self.text[..read]).context("/proc/vmstat has no compact_stall")?;
+        Ok(std::mem::replace(&mut self.last, now) < now)
+    }
+}
+
+fn stalls(vmstat: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(vmstat).ok()?;
+    let lines = text.lines();
+    lines
+        .filter_map(|line| line.strip_prefix("compact_stall "))
+        .find_map(|value| value.parse().ok())
 }
 
 /// Bit 63 of its entry in the pagemap (Documentation/admin-guide/mm/pagemap.rst).
@@ -178,6 +224,15 @@ mod tests {
         assert_eq!(driven.faults.len(), 3);
         assert!(driven.faults.iter().all(|fault| fault.nanos > 0));
         assert!(driven.seconds >= 0.002 && !driven.out_of_memory);
+    }
+
+    #[test]
+    fn stalls_are_read_from_vmstat() {
+        assert_eq!(
+            stalls(b"compact_isolated 3\ncompact_stall 12\ncompact_fail 1\n"),
+            Some(12)
+        );
+        assert_eq!(stalls(b"nr_free_pages 3\n"), None);
     }
 
     #[test]
