@@ -47,6 +47,8 @@ const LEAVE: &str = "2.5GiB";
 const TAKEN: f64 = 0.8;
 /// Populating 20 GiB takes a minute where the hypervisor has to find the memory first.
 const READY_LIMIT: Duration = Duration::from_mins(5);
+/// Longer than the driver takes at most.
+const DAEMON_LIMIT: Duration = Duration::from_mins(10);
 const PERCENTILES: [u32; 6] = [5, 25, 50, 75, 95, 99];
 /// Longer than a fault that finds a huge page ready.
 const SLOW_NANOS: u64 = 1_000_000;
@@ -328,6 +330,9 @@ impl Daemon {
         let mut command = Command::new(&context.isotherm);
         command.args(["compact", "--daemon", "--json"]);
         command.args(["--proactiveness", proactiveness]);
+        // It ends at some time also if we are killed and cannot end it.
+        let limit = rest(context) + DAEMON_LIMIT;
+        command.args(["--duration", &format!("{}s", limit.as_secs())]);
         command.stdout(File::create(&said).context("cannot write to the temporary folder")?);
         let child = Guarded::spawn(context, &mut command)?;
         Ok(Self { child, said })
