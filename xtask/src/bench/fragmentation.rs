@@ -161,33 +161,58 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     } else {
         &options.pace
     };
-    let mut runs = Vec::new();
-    for repeat in 1..=context.repeats {
-        for &pace in paces {
-            for &arm in &arms {
-                let started = Instant::now();
-                let run = measure(context, &mut settings, arm, pace)
-                    .with_context(|| format!("repeat {repeat} of {}", arm.name))?;
-                eprintln!(
-                    "repeat {repeat} {} {}: {:.0} us on average, {} of {} huge, score {:.1} -> {:.1}; took {:.0} s",
-                    arm.name,
-                    pace_name(pace),
-                    run.latency.mean_us,
-                    run.latency.huge,
-                    run.latency.faults,
-                    run.fragmented.score,
-                    run.rested.score,
-                    started.elapsed().as_secs_f64()
-                );
+    let plan = (1..=context.repeats).flat_map(|_| paces.iter());
+    let plan = plan.flat_map(|pace| arms.iter().map(move |arm| (*arm, *pace)));
+    let (mut runs, mut incomplete) = (Vec::new(), None);
+    for (arm, pace) in plan {
+        let started = Instant::now();
+        match measure(context, &mut settings, arm, pace) {
+            Ok(run) => {
+                tell(&run, started.elapsed());
                 runs.push(run);
+            }
+            Err(error) if runs.is_empty() => return Err(error.context(arm.name)),
+            // What was measured until then was measured.
+            Err(error) => {
+                let why = format!("{}, {}: {error:#}", arm.name, pace_name(pace));
+                eprintln!("not complete: {why}");
+                incomplete = Some(why);
+                break;
             }
         }
     }
     let defrag = settings::read(THP_DEFRAG)?;
     Ok(Outcome::Done {
         tables: tables(&runs, &defrag),
-        data: json!({ "defrag": defrag, "rest_seconds": rest(context).as_secs(), "runs": runs }),
+        data: json!({
+            "defrag": defrag,
+            "rest_seconds": rest(context).as_secs(),
+            "incomplete": incomplete,
+            "runs": runs,
+        }),
     })
+}
+
+fn tell(run: &Run, took: Duration) {
+    eprintln!(
+        "{} {}: p50 {:.0} us, mean {:.0} us, {} of {} huge, {} stalled; score {:.1} -> {:.1} -> {:.1}; \
+         filled in {:.1} s, took {:.0} s",
+        run.arm,
+        pace_name(run.pace_mib_per_s),
+        run.latency
+            .percentiles_us
+            .get(2)
+            .map_or(f64::NAN, |(_, us)| *us),
+        run.latency.mean_us,
+        run.latency.huge,
+        run.latency.faults,
+        run.latency.stalled,
+        run.fragmented.score,
+        run.rested.score,
+        run.driven.score,
+        run.fragmented_by.fill_seconds,
+        took.as_secs_f64()
+    );
 }
 
 fn why_not(context: &Context) -> Option<String> {
@@ -392,43 +417,49 @@ fn pace_name(pace: u64) -> String {
     }
 }
 
+const FAULT_HEAD: [&str; 13] = [
+    "arm",
+    "pace",
+    "p5",
+    "p25",
+    "p50",
+    "p75",
+    "p95",
+    "p99",
+    "mean",
+    "mean*",
+    "stalled %",
+    "slow* %",
+    "huge %",
+];
+const WORK_HEAD: [&str; 14] = [
+    "arm",
+    "pace",
+    "fragmented",
+    "rested",
+    "driven",
+    "stalls",
+    "success",
+    "fail",
+    "wakes",
+    "fallbacks",
+    "kcompactd CPU s",
+    "ours CPU s",
+    "driver CPU s",
+    "driver s",
+];
+
 fn tables(runs: &[Run], defrag: &str) -> Vec<Table> {
     let mut faults = Table::new(
         format!(
-            "2 MiB faults in us, medians of runs [least..most]; defrag is {defrag}; slow*: over 1 ms without a stall (the hypervisor), and left out of mean*"
+            "2 MiB faults in us, medians of runs [least..most]; defrag is {defrag}; slow*: over 1 ms \
+             without a stall (the hypervisor), which mean* leaves out"
         ),
-        &[
-            "arm",
-            "pace",
-            "p5",
-            "p25",
-            "p50",
-            "p75",
-            "p95",
-            "p99",
-            "mean",
-            "over 1 ms %",
-            "huge %",
-        ],
+        &FAULT_HEAD,
     );
     let mut work = Table::new(
         "scores, and what was done in the rest and while the driver ran",
-        &[
-            "arm",
-            "pace",
-            "fragmented",
-            "rested",
-            "driven",
-            "stalls",
-            "success",
-            "fail",
-            "wakes",
-            "fallbacks",
-            "kcompactd CPU s",
-            "ours CPU s",
-            "driver CPU s",
-            "driver s",
-        ],
+        &WORK_HEAD,
     );
     let mut seen = Vec::new();
     for run in runs {
