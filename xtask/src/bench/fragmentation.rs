@@ -5,8 +5,8 @@
 //! most of what is free is taken. Each arm has the same rest in between, in which compacting ahead of
 //! demand can do something, and goes on while the driver runs. Memory is fragmented anew for each run.
 //!
-//! The driver takes pages as fast as it can (all that is not ready must be compacted by the fault
-//! itself), and at a steady pace (which leaves compacting ahead a chance to keep up).
+//! The driver takes pages as fast as it can, or, with `--pace`, steadily, which leaves compacting ahead
+//! more time to keep up. What is not ready must be compacted by the fault itself.
 //!
 //! Limits: his driver is a kernel module, which zeroes nothing; a fault here zeroes 2 MiB, about 90 us.
 //! Where a hypervisor takes back what is free, the first touch of a block that was compacted ahead also
@@ -59,7 +59,7 @@ pub(super) struct Options {
     /// fragmentation: fragment this much, instead of all that is free but 2.5 GiB
     #[arg(long, value_name = "SIZE")]
     size: Option<String>,
-    /// fragmentation: the driver's pace in MiB/s; 0 is as fast as it can (default 0 and 1024)
+    /// fragmentation: the driver's pace in MiB/s; 0, the default, is as fast as it can
     #[arg(long, value_name = "MIB_PER_S")]
     pace: Vec<u64>,
     /// fragmentation: seconds between fragmenting and the driver (default 20; 2 with --quick)
@@ -157,7 +157,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
         .collect();
     let options = &context.fragmentation;
     let paces = if options.pace.is_empty() {
-        &[0, 1024][..]
+        &[0][..]
     } else {
         &options.pace
     };
