@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         Some("bench") => bench::main(args),
         // How bench runs a command whose memory is to be measured alone.
         Some("measure") => bench::measure::main(args.skip(1)),
+        // The bench's driver, whose memory is to be its own.
+        Some("drive") => bench::fragmentation::driver::main(args),
         _ => {
             eprintln!("usage: cargo run --release -p xtask -- CHORE\n{CHORES}");
             return ExitCode::from(2);

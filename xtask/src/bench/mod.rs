@@ -7,6 +7,7 @@
 mod accuracy;
 mod child;
 mod engine;
+pub(crate) mod fragmentation;
 mod machine;
 pub(crate) mod measure;
 mod overhead;
@@ -44,10 +45,13 @@ Benches:
   prediction       what the simulated machine foretells of a scheme, and what came of it
   report_vs_damo   time and memory of reports, ours and damo's, on the same record
   engine           the engine's own criterion benches
+  fragmentation    huge page faults in fragmented memory, with the kernel's compaction ahead of demand
+                   and with ours; runs only when named, as it takes most of the machine's memory
 
 Examples:
   cargo run --release -p xtask -- bench --quick
-  cargo run --release -p xtask -- bench accuracy --only static_1g --mode '5ms=--sample-interval 5ms'"
+  cargo run --release -p xtask -- bench accuracy --only static_1g --mode '5ms=--sample-interval 5ms'
+  cargo run --release -p xtask -- bench fragmentation --repeats 2"
 )]
 struct Args {
     /// Benches to run; all if none is named
@@ -61,8 +65,8 @@ struct Args {
     /// Small workloads and short windows: does it work, not how well
     #[arg(long)]
     quick: bool,
-    /// accuracy: only these workloads
-    #[arg(long, value_name = "WORKLOAD")]
+    /// accuracy, toggle: only these workloads; fragmentation: only these arms
+    #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// accuracy, overhead: these modes of `isotherm record` instead of the usual ones
     #[arg(long, value_name = "NAME=FLAGS")]
@@ -76,6 +80,8 @@ struct Args {
     /// Use this binary instead of building one
     #[arg(long, value_name = "PATH")]
     isotherm: Option<PathBuf>,
+    #[command(flatten)]
+    fragmentation: fragmentation::Options,
 }
 
 /// What every bench is given.
@@ -88,6 +94,9 @@ struct Context {
     modes: Vec<Mode>,
     duration: Duration,
     rows: u64,
+    /// Whether benches were asked for by name.
+    named: bool,
+    fragmentation: fragmentation::Options,
     stop: Arc<AtomicBool>,
     /// Records, truths and sockets.
     scratch: tempfile::TempDir,
@@ -149,6 +158,7 @@ const BENCHES: [(&str, Bench); 6] = [
     ("prediction", prediction::run),
     ("report_vs_damo", report_vs_damo::run),
     ("engine", engine::run),
+    ("fragmentation", fragmentation::run),
 ];
 
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
@@ -235,6 +245,8 @@ fn context(args: Args) -> anyhow::Result<Context> {
         rows: args
             .rows
             .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
+        named: !args.names.is_empty(),
+        fragmentation: args.fragmentation,
         stop,
         scratch: tempfile::tempdir().context("cannot create a temporary folder")?,
     })

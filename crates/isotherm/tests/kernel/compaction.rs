@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use isotherm_record::{Item, Reader};
 use nix::sys::signal::Signal;
@@ -14,6 +15,10 @@ use serde_json::Value;
 use crate::common::{Running, alone, isotherm, pause, run, scratch, skip, until};
 
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
+const FRAGMENTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads/frag.py");
+/// What is fragmented, and what must be available for that.
+const FRAGMENTED: u64 = 768 << 20;
+const ROOM: u64 = 3 << 30;
 /// What a round may take on a busy machine.
 const ROUND_MAX_NS: u64 = 60_000_000_000;
 
@@ -137,6 +142,75 @@ fn check_reports(record: &Path) {
         let done = run(command.arg(record)).success();
         assert!(done.stdout.contains(part), "{format}: {}", done.stdout);
     }
+}
+
+/// The highest score of a node, and all that is free in blocks of less than 2 MiB.
+fn score_and_small() -> (f64, u64) {
+    let report = json(&["--dry-run", "--once"]);
+    let nodes = report["nodes"].as_array().expect("nodes");
+    let scores = nodes
+        .iter()
+        .filter_map(|node| node["before"]["score"].as_f64());
+    let zones = nodes
+        .iter()
+        .flat_map(|node| node["before"]["zones"].as_array().expect("zones"));
+    let small = |zone: &Value| -> u64 {
+        let blocks = zone["free_blocks"].as_array().expect("blocks");
+        let bytes = blocks.iter().take(9).enumerate();
+        bytes
+            .map(|(order, blocks)| blocks.as_u64().expect("a count") * (4096 << order))
+            .sum()
+    };
+    (
+        scores.reduce(f64::max).expect("a score"),
+        zones.map(small).sum(),
+    )
+}
+
+/// Bytes on per-CPU lists: a process that frees much leaves hundreds of MiB there, which no account of
+/// free blocks tells of until the kernel takes them from there, some MB a second.
+fn on_per_cpu_lists() -> u64 {
+    let zoneinfo = fs::read_to_string("/proc/zoneinfo").expect("/proc");
+    let counts = zoneinfo.lines().filter_map(|line| {
+        let count = line.trim().strip_prefix("count:")?;
+        count.trim().parse::<u64>().ok()
+    });
+    counts.sum::<u64>() * 4096
+}
+
+#[test]
+fn memory_that_is_fragmented_is_seen_to_be() {
+    let test = "memory_that_is_fragmented_is_seen_to_be";
+    let Some(_turn) = alone(test) else { return };
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("/proc");
+    let free = meminfo.lines().find_map(|line| {
+        let kib = line.strip_prefix("MemFree:")?.strip_suffix("kB")?;
+        Some(kib.trim().parse::<u64>().ok()? << 10)
+    });
+    if free < Some(ROOM) {
+        return skip(test, &format!("only {free:?} bytes are free"));
+    }
+    let size = FRAGMENTED.to_string();
+    let mut python = Command::new("python3");
+    let mut fragmenter =
+        Running::start(python.args([FRAGMENTER, "--size", &size, "--pause", "1.5"]));
+    // Memory may have been fragmented before: what counts is what giving back does to it.
+    fragmenter.line("filled");
+    let (score_before, small_before) = score_and_small();
+    let all_before = small_before + on_per_cpu_lists();
+    let ready: Value = serde_json::from_str(&fragmenter.line("ready ")).expect("JSON");
+    let freed = ready["freed"].as_u64().expect("a number");
+    assert_eq!(freed, FRAGMENTED / 4 * 3);
+    let all = score_and_small().1 + on_per_cpu_lists();
+    // Others allocate from it at once.
+    assert!(all > all_before + freed / 2, "{all_before} -> {all}");
+    let (score, small) = until("the score to rise", || {
+        let (score, small) = score_and_small();
+        (score > score_before && small > small_before + freed / 32).then_some((score, small))
+    });
+    eprintln!(
+        "{test}: {ready}; score {score_before:.2} -> {score:.2}, in small blocks {small_before} -> {small}"
+    );
 }
 
 /// How proactive one must be for node 0 to be compacted now, or why that cannot be.

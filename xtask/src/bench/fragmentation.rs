@@ -1,0 +1,575 @@
+//! Faults of 2 MiB in fragmented memory: with the kernel's own proactive compaction, and with ours.
+//!
+//! After Nitin Gupta, *Proactive Compaction for the Linux kernel*: most of memory is fragmented as his
+//! `frag` does it (`workloads/frag.py`), and a driver then takes huge pages, one write to each, until
+//! most of what is free is taken. Each arm has the same rest in between, in which compacting ahead of
+//! demand can do something, and goes on while the driver runs. Memory is fragmented anew for each run.
+//!
+//! The driver takes pages as fast as it can, or, with `--pace`, steadily, which leaves compacting ahead
+//! more time to keep up. What is not ready must be compacted by the fault itself.
+//!
+//! Limits: his driver is a kernel module, which zeroes nothing; a fault here zeroes 2 MiB, about 90 us.
+//! Where a hypervisor takes back what is free, the first touch of a block that was compacted ahead also
+//! waits for it to give memory again (1 to 5 ms, here). That is no doing of compaction's: such faults
+//! are told by lasting over 1 ms without a stall (`compact_stall`), counted, and left out of a second
+//! mean. The driver looks at that counter between faults, which slows its full speed a little. For memory that is advised MADV_HUGEPAGE, the settings `always`, `madvise` and
+//! `defer+madvise` of `transparent_hugepage/defrag` are the same (`vma_thp_gfp_mask` in
+//! mm/huge_memory.c): it is left as it is, unless it is one of the others, which never compact directly.
+
+pub(crate) mod driver;
+mod settings;
+mod state;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::child::Guarded;
+use super::machine::meminfo;
+use super::stats::cell;
+use super::table::Table;
+use super::{Context, Outcome};
+
+use driver::{Demand, Driven, Fault, HUGE};
+use settings::{PROACTIVENESS, Settings, THP_DEFRAG, THP_ENABLED};
+use state::{Counters, Free};
+
+/// What stays available at every moment.
+const FLOOR: u64 = 2 << 30;
+/// Free memory that is not fragmented: the floor, and room for the bench itself.
+const LEAVE: &str = "2.5GiB";
+/// The share that the driver takes of what is available above the floor.
+const TAKEN: f64 = 0.8;
+/// Populating 20 GiB takes a minute where the hypervisor has to find the memory first.
+const READY_LIMIT: Duration = Duration::from_mins(5);
+/// Longer than the driver takes at most.
+const DAEMON_LIMIT: Duration = Duration::from_mins(10);
+const PERCENTILES: [u32; 6] = [5, 25, 50, 75, 95, 99];
+/// Longer than a fault that finds a huge page ready.
+const SLOW_NANOS: u64 = 1_000_000;
+
+/// What only this bench is asked.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Options {
+    /// fragmentation: fragment this much, instead of all that is free but 2.5 GiB
+    #[arg(long, value_name = "SIZE")]
+    size: Option<String>,
+    /// fragmentation: the driver's pace in MiB/s; 0, the default, is as fast as it can
+    #[arg(long, value_name = "MIB_PER_S")]
+    pace: Vec<u64>,
+    /// fragmentation: seconds between fragmenting and the driver (default 20; 2 with --quick)
+    #[arg(long, value_name = "SECONDS")]
+    rest: Option<u64>,
+}
+
+/// Who compacts ahead of demand.
+#[derive(Clone, Copy, Debug)]
+struct Arm {
+    name: &'static str,
+    /// The kernel's own proactiveness.
+    kernel: &'static str,
+    /// That of `isotherm compact --daemon`, where it runs.
+    ours: Option<&'static str>,
+}
+
+const ARMS: [Arm; 5] = [
+    arm("kernel-0", "0", None),
+    arm("kernel-20", "20", None),
+    arm("ours-20", "0", Some("20")),
+    arm("kernel-80", "80", None),
+    arm("ours-80", "0", Some("80")),
+];
+
+const fn arm(name: &'static str, kernel: &'static str, ours: Option<&'static str>) -> Arm {
+    Arm { name, kernel, ours }
+}
+
+/// One run of one arm.
+#[derive(Serialize)]
+struct Run {
+    arm: &'static str,
+    pace_mib_per_s: u64,
+    fragmented_by: Ready,
+    /// Before fragmenting, after it, after the rest, after the driver.
+    before: Free,
+    fragmented: Free,
+    rested: Free,
+    driven: Free,
+    latency: Latency,
+    during_rest: Counters,
+    during_drive: Counters,
+    ours: Option<Ours>,
+    driver_seconds: f64,
+    driver_system_seconds: f64,
+    /// The driver stopped early, as the floor was reached.
+    out_of_memory: bool,
+}
+
+/// What the fragmenter says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Ready {
+    bytes: u64,
+    freed: u64,
+    fill_seconds: f64,
+    free_seconds: f64,
+    seed: u64,
+}
+
+/// Of the faults that brought a huge page.
+#[derive(Serialize)]
+struct Latency {
+    faults: usize,
+    huge: usize,
+    /// Of these, how many had to wait for compaction.
+    stalled: usize,
+    /// Over 1 ms without that: the hypervisor's doing.
+    slow_unstalled: usize,
+    percentiles_us: Vec<(u32, f64)>,
+    max_us: f64,
+    mean_us: f64,
+    /// Without the slow ones that did not stall.
+    mean_guest_us: f64,
+}
+
+/// What `isotherm compact` did.
+#[derive(Clone, Copy, Serialize)]
+struct Ours {
+    rounds: u64,
+    round_seconds: f64,
+    /// Of the rounds and of looking.
+    cpu_seconds: f64,
+}
+
+pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+    if let Some(reason) = why_not(context) {
+        return Ok(Outcome::Skip(reason));
+    }
+    let mut settings = Settings::open()?;
+    prepare(&mut settings)?;
+    let arms: Vec<Arm> = ARMS
+        .into_iter()
+        .filter(|arm| context.only.is_empty() || context.only.iter().any(|only| only == arm.name))
+        .collect();
+    let options = &context.fragmentation;
+    let paces = if options.pace.is_empty() {
+        &[0][..]
+    } else {
+        &options.pace
+    };
+    let plan = (1..=context.repeats).flat_map(|_| paces.iter());
+    let plan = plan.flat_map(|pace| arms.iter().map(move |arm| (*arm, *pace)));
+    let (mut runs, mut incomplete) = (Vec::new(), None);
+    for (arm, pace) in plan {
+        let started = Instant::now();
+        match measure(context, &mut settings, arm, pace) {
+            Ok(run) => {
+                tell(&run, started.elapsed());
+                runs.push(run);
+            }
+            Err(error) if runs.is_empty() => return Err(error.context(arm.name)),
+            // What was measured until then was measured.
+            Err(error) => {
+                let why = format!("{}, {}: {error:#}", arm.name, pace_name(pace));
+                eprintln!("not complete: {why}");
+                incomplete = Some(why);
+                break;
+            }
+        }
+    }
+    let defrag = settings::read(THP_DEFRAG)?;
+    Ok(Outcome::Done {
+        tables: tables(&runs, &defrag),
+        data: json!({
+            "defrag": defrag,
+            "rest_seconds": rest(context).as_secs(),
+            "incomplete": incomplete,
+            "runs": runs,
+        }),
+    })
+}
+
+fn tell(run: &Run, took: Duration) {
+    eprintln!(
+        "{} {}: p50 {:.0} us, mean {:.0} us, {} of {} huge, {} stalled; score {:.1} -> {:.1} -> {:.1}; \
+         filled in {:.1} s, took {:.0} s",
+        run.arm,
+        pace_name(run.pace_mib_per_s),
+        run.latency
+            .percentiles_us
+            .get(2)
+            .map_or(f64::NAN, |(_, us)| *us),
+        run.latency.mean_us,
+        run.latency.huge,
+        run.latency.faults,
+        run.latency.stalled,
+        run.fragmented.score,
+        run.rested.score,
+        run.driven.score,
+        run.fragmented_by.fill_seconds,
+        took.as_secs_f64()
+    );
+}
+
+fn why_not(context: &Context) -> Option<String> {
+    if !context.named {
+        return Some("it takes most of the machine's memory; name it to run it".into());
+    }
+    if let Err(error) = fs::OpenOptions::new().write(true).open(PROACTIVENESS) {
+        return Some(format!(
+            "cannot open {PROACTIVENESS}: {error}; it needs root and Linux 5.9"
+        ));
+    }
+    let python = Command::new("python3").arg("-V").output();
+    python.is_err().then(|| "there is no python3".into())
+}
+
+/// Huge pages where they are asked for, compacted for by the fault itself if need be.
+fn prepare(settings: &mut Settings) -> anyhow::Result<()> {
+    if settings::read(THP_ENABLED)? == "never" {
+        settings.set(THP_ENABLED, "madvise")?;
+    }
+    if ["never", "defer"].contains(&&*settings::read(THP_DEFRAG)?) {
+        settings.set(THP_DEFRAG, "madvise")?;
+    }
+    Ok(())
+}
+
+fn rest(context: &Context) -> Duration {
+    let default = if context.quick { 2 } else { 20 };
+    Duration::from_secs(context.fragmentation.rest.unwrap_or(default))
+}
+
+fn measure(context: &Context, settings: &mut Settings, arm: Arm, pace: u64) -> anyhow::Result<Run> {
+    settings.set(PROACTIVENESS, "0")?;
+    let before = Free::look(context)?;
+    let (mut fragmenter, ready) = fragment(context)?;
+    let fragmented = Free::look(context)?;
+    let start = Counters::read()?;
+    settings.set(PROACTIVENESS, arm.kernel)?;
+    let daemon = arm
+        .ours
+        .map(|proactiveness| Daemon::start(context, proactiveness))
+        .transpose()?;
+    context.sleep(rest(context))?;
+    // It ends by itself if too little is available.
+    fragmenter.check_running()?;
+    let rested = Free::look(context)?;
+    let middle = Counters::read()?;
+    let Driven {
+        faults,
+        seconds,
+        system_seconds,
+        out_of_memory,
+    } = driver::run(context, demand(&ready, pace)?)?;
+    let end = Counters::read()?;
+    let driven = Free::look(context)?;
+    let ours = daemon.map(Daemon::stop).transpose()?;
+    settings.set(PROACTIVENESS, "0")?;
+    fragmenter.check_running()?;
+    fragmenter.stop()?;
+    Ok(Run {
+        arm: arm.name,
+        pace_mib_per_s: pace,
+        fragmented_by: ready,
+        before,
+        fragmented,
+        rested,
+        driven,
+        latency: latency(&faults),
+        during_rest: middle.since(&start),
+        during_drive: end.since(&middle),
+        ours,
+        driver_seconds: seconds,
+        driver_system_seconds: system_seconds,
+        out_of_memory,
+    })
+}
+
+/// Fragments memory; that lasts as long as the process.
+fn fragment(context: &Context) -> anyhow::Result<(Guarded, Ready)> {
+    let said = context.scratch("frag.stdout");
+    let mut command = Command::new("python3");
+    command.arg(context.root.join("workloads/frag.py"));
+    let size = context.fragmentation.size.as_deref();
+    match size.or(context.quick.then_some("1GiB")) {
+        Some(size) => command.args(["--size", size]),
+        None => command.args(["--leave", LEAVE]),
+    };
+    command.args(["--floor", &FLOOR.to_string()]);
+    command.stdout(File::create(&said).context("cannot write to the temporary folder")?);
+    let mut child = Guarded::spawn(context, &mut command)?;
+    let end = Instant::now() + READY_LIMIT;
+    loop {
+        if let Some(ready) = line(&said, "ready ")? {
+            return Ok((child, serde_json::from_str(&ready)?));
+        }
+        if Instant::now() > end {
+            bail!(
+                "memory was not fragmented after {} s",
+                READY_LIMIT.as_secs()
+            );
+        }
+        child.check_running()?;
+        context.sleep(Duration::from_millis(50))?;
+    }
+}
+
+/// The rest of the last whole line that begins with `start`.
+fn line(path: &Path, start: &str) -> anyhow::Result<Option<String>> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let found = whole
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix(start));
+    Ok(found.map(str::to_owned))
+}
+
+/// Most of what is available, but no more than was fragmented.
+fn demand(ready: &Ready, pace: u64) -> anyhow::Result<Demand> {
+    let available = meminfo("MemAvailable:").context("/proc/meminfo has no MemAvailable")?;
+    let most = (available.saturating_sub(FLOOR) as f64 * TAKEN) as u64;
+    let interval_us = (pace > 0).then(|| 1_000_000 * (HUGE >> 20) / pace);
+    Ok(Demand {
+        pages: most.min(ready.freed) / HUGE,
+        interval_us: interval_us.unwrap_or(0),
+        floor: FLOOR,
+    })
+}
+
+/// `isotherm compact --daemon`.
+struct Daemon {
+    child: Guarded,
+    said: std::path::PathBuf,
+}
+
+impl Daemon {
+    fn start(context: &Context, proactiveness: &str) -> anyhow::Result<Self> {
+        let said = context.scratch("compact.stdout");
+        let mut command = Command::new(&context.isotherm);
+        command.args(["compact", "--daemon", "--json"]);
+        command.args(["--proactiveness", proactiveness]);
+        // It ends at some time also if we are killed and cannot end it.
+        let limit = rest(context) + DAEMON_LIMIT;
+        command.args(["--duration", &format!("{}s", limit.as_secs())]);
+        command.stdout(File::create(&said).context("cannot write to the temporary folder")?);
+        let child = Guarded::spawn(context, &mut command)?;
+        Ok(Self { child, said })
+    }
+
+    fn stop(mut self) -> anyhow::Result<Ours> {
+        self.child.check_running()?;
+        self.child.stop()?;
+        let end = line(&self.said, "{\"event\":\"end\"")?
+            .context("`isotherm compact` did not tell of its end")?;
+        let end: Value = serde_json::from_str(&format!("{{\"event\":\"end\"{end}"))?;
+        let seconds = |value: &Value| value.as_f64().unwrap_or(f64::NAN) / 1e9;
+        let rounds = &end["rounds"];
+        Ok(Ours {
+            rounds: rounds["count"].as_u64().context("no count of rounds")?,
+            round_seconds: seconds(&rounds["took_ns"]),
+            cpu_seconds: seconds(&rounds["cpu_ns"]) + seconds(&end["own_cpu_ns"]),
+        })
+    }
+}
+
+fn latency(faults: &[Fault]) -> Latency {
+    let mut huge: Vec<&Fault> = faults.iter().filter(|fault| fault.huge).collect();
+    huge.sort_unstable_by_key(|fault| fault.nanos);
+    let us = |nanos: u64| nanos as f64 / 1e3;
+    let mean = |faults: &mut dyn Iterator<Item = &&Fault>| {
+        let (sum, count) = faults.fold((0, 0_u64), |(sum, n), fault| (sum + fault.nanos, n + 1));
+        us(sum) / count as f64
+    };
+    let is_slow_unstalled = |fault: &&&Fault| !fault.stalled && fault.nanos > SLOW_NANOS;
+    let nanos: Vec<u64> = huge.iter().map(|fault| fault.nanos).collect();
+    Latency {
+        faults: faults.len(),
+        huge: huge.len(),
+        stalled: huge.iter().filter(|fault| fault.stalled).count(),
+        slow_unstalled: huge.iter().filter(is_slow_unstalled).count(),
+        percentiles_us: PERCENTILES
+            .into_iter()
+            .filter_map(|percent| Some((percent, us(percentile(&nanos, percent)?))))
+            .collect(),
+        max_us: us(nanos.last().copied().unwrap_or(0)),
+        mean_us: mean(&mut huge.iter()),
+        mean_guest_us: mean(&mut huge.iter().filter(|fault| !is_slow_unstalled(fault))),
+    }
+}
+
+/// The smallest value that at least so many percent do not exceed (nearest rank).
+fn percentile(sorted: &[u64], percent: u32) -> Option<u64> {
+    let rank = (sorted.len() * percent as usize).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+fn pace_name(pace: u64) -> String {
+    match pace {
+        0 => "full speed".into(),
+        pace => format!("{pace} MiB/s"),
+    }
+}
+
+const FAULT_HEAD: [&str; 13] = [
+    "arm",
+    "pace",
+    "p5",
+    "p25",
+    "p50",
+    "p75",
+    "p95",
+    "p99",
+    "mean",
+    "mean*",
+    "stalled %",
+    "slow* %",
+    "huge %",
+];
+const WORK_HEAD: [&str; 14] = [
+    "arm",
+    "pace",
+    "fragmented",
+    "rested",
+    "driven",
+    "stalls",
+    "success",
+    "fail",
+    "wakes",
+    "fallbacks",
+    "kcompactd CPU s",
+    "ours CPU s",
+    "driver CPU s",
+    "driver s",
+];
+
+fn tables(runs: &[Run], defrag: &str) -> Vec<Table> {
+    let mut faults = Table::new(
+        format!(
+            "2 MiB faults in us, medians of runs [least..most]; defrag is {defrag}; slow*: over 1 ms \
+             without a stall (the hypervisor), which mean* leaves out"
+        ),
+        &FAULT_HEAD,
+    );
+    let mut work = Table::new(
+        "scores, and what was done in the rest and while the driver ran",
+        &WORK_HEAD,
+    );
+    let mut seen = Vec::new();
+    for run in runs {
+        let key = (run.arm, run.pace_mib_per_s);
+        if seen.contains(&key) {
+            continue;
+        }
+        seen.push(key);
+        let group: Vec<&Run> = runs
+            .iter()
+            .filter(|run| (run.arm, run.pace_mib_per_s) == key)
+            .collect();
+        let name = [run.arm.to_owned(), pace_name(run.pace_mib_per_s)];
+        faults.row(
+            name.clone()
+                .into_iter()
+                .chain(fault_cells(&group))
+                .collect(),
+        );
+        work.row(name.into_iter().chain(work_cells(&group)).collect());
+    }
+    vec![faults, work]
+}
+
+fn fault_cells(runs: &[&Run]) -> Vec<String> {
+    let of = |digits: usize, value: &dyn Fn(&Latency) -> f64| {
+        let values: Vec<f64> = runs.iter().map(|run| value(&run.latency)).collect();
+        cell(&values, digits)
+    };
+    let share = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
+    let mut cells: Vec<String> = (0..PERCENTILES.len())
+        .map(|index| {
+            of(0, &|latency| {
+                latency
+                    .percentiles_us
+                    .get(index)
+                    .map_or(f64::NAN, |(_, us)| *us)
+            })
+        })
+        .collect();
+    cells.push(of(0, &|latency| latency.mean_us));
+    cells.push(of(0, &|latency| latency.mean_guest_us));
+    cells.push(of(1, &|latency| share(latency.stalled, latency.huge)));
+    cells.push(of(1, &|latency| {
+        share(latency.slow_unstalled, latency.huge)
+    }));
+    cells.push(of(1, &|latency| share(latency.huge, latency.faults)));
+    cells
+}
+
+fn work_cells(runs: &[&Run]) -> Vec<String> {
+    let of = |digits: usize, value: &dyn Fn(&Run) -> f64| {
+        let values: Vec<f64> = runs.iter().map(|run| value(run)).collect();
+        cell(&values, digits)
+    };
+    let count = |name: &'static str| {
+        of(0, &|run| {
+            let added = |counters: &Counters| counters.vmstat.get(name).copied().unwrap_or(0);
+            (added(&run.during_rest) + added(&run.during_drive)) as f64
+        })
+    };
+    vec![
+        of(1, &|run| run.fragmented.score),
+        of(1, &|run| run.rested.score),
+        of(1, &|run| run.driven.score),
+        count("compact_stall"),
+        count("compact_success"),
+        count("compact_fail"),
+        count("compact_daemon_wake"),
+        count("thp_fault_fallback"),
+        of(2, &|run| {
+            run.during_rest.kcompactd_seconds + run.during_drive.kcompactd_seconds
+        }),
+        of(2, &|run| run.ours.map_or(0.0, |ours| ours.cpu_seconds)),
+        of(2, &|run| run.driver_system_seconds),
+        of(1, &|run| run.driver_seconds),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let values: Vec<u64> = (1..=200).collect();
+        for (percent, wanted) in [(5, 10), (50, 100), (99, 198)] {
+            assert_eq!(percentile(&values, percent), Some(wanted));
+        }
+        assert_eq!(percentile(&[7], 5), Some(7));
+        assert_eq!(percentile(&[], 50), None);
+    }
+
+    #[test]
+    fn faults_that_fell_back_to_small_pages_are_counted_but_not_timed() {
+        let fault = |nanos, huge, stalled| Fault {
+            nanos,
+            huge,
+            stalled,
+        };
+        let latency = latency(&[
+            fault(90_000, true, false),
+            fault(500, false, false),
+            fault(2_000_000, true, false),
+            fault(1_500_000, true, true),
+        ]);
+        assert_eq!((latency.faults, latency.huge), (4, 3));
+        assert_eq!((latency.stalled, latency.slow_unstalled), (1, 1));
+        assert_eq!(latency.percentiles_us[0], (5, 90.0));
+        assert!((latency.mean_us - 3590.0 / 3.0).abs() < 1e-9);
+        assert!((latency.mean_guest_us - 795.0).abs() < 1e-9);
+    }
+}
