@@ -151,7 +151,7 @@ impl Context {
 }
 
 type Bench = fn(&Context) -> anyhow::Result<Outcome>;
-const BENCHES: [(&str, Bench); 6] = [
+const BENCHES: [(&str, Bench); 7] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),

@@ -8,13 +8,15 @@
 //! configurations make of that is predicted.
 //!
 //! Limits: real programs have phases, which these have not; so nothing that was reclaimed comes back,
-//! and the published slowdown of reclamation, all of which is refaults, is not predicted.
+//! and the published slowdown of reclamation, all of which is refaults, is not predicted; nor is what huge
+//! pages gained, as how often the programs access memory is not known.
 
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE, Scheme};
 use serde::Serialize;
 
 use crate::access::Use;
+use crate::cost::KERNEL_DAMON;
 use crate::machine::{
     AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, SwapKind, ThpMode,
 };
@@ -107,6 +109,7 @@ pub fn run(profile: &Profile, configuration: &Configuration) -> Outcome {
             latency: Nanos(90),
         }],
         swap: Some((SwapKind::Zram { ratio: 3.0 }, 64 << 30)),
+        costs: KERNEL_DAMON,
         thp: if configuration.thp {
             ThpMode::Always
         } else {
