@@ -86,7 +86,9 @@ fn record_rates(setting: &Setting, distribution: Distribution) -> Vec<f32> {
         sum += weight;
     }
     let scale = (setting.reads_per_s / sum) as f32;
-    rates.iter_mut().for_each(|rate| *rate *= scale);
+    for rate in &mut rates {
+        *rate *= scale;
+    }
     rates
 }
 
