@@ -412,7 +412,10 @@ fn abilities(checks: &[Check]) -> Vec<Ability> {
         ability("record, top (processes, control groups)", lacking(&needs)),
         ability("record --pages", lacking(&needs)),
         ability("record --physical", lacking(&physical)),
-        ability("report, convert, exercise, top --replay", None),
+        ability(
+            "report, convert, exercise, simulate, paper, top --replay",
+            None,
+        ),
     ]
 }
 

@@ -102,11 +102,18 @@ pub struct MachineCosts {
     pub read_bit: Nanos,
     /// A 2 MiB block's page table is read in bulk (0.5 to 0.9 ns a page).
     pub read_block: Nanos,
-    /// A range is cleared while its process runs: the flush (5.9 us).
+    /// The monitor wakes, runs its program in the kernel and looks at the clock, whatever it then does: what
+    /// its CPU time is at 50 and at 200 rounds a second (docs/benchmarks.md, `accuracy`) less its clears.
+    pub wake: Nanos,
+    /// A batch of clears, however many: calls, and the reading that verifies them. What the table monitor pays
+    /// for some ninety clears a second (9 ms, of which the rounds above take 5) less the clears themselves.
+    pub batch: Nanos,
+    /// A range is cleared while its process runs: the flush (measured anew in November 2026: 13 to 15 us for
+    /// one page by a script, of which the script has one or two; DESIGN.md has 5.9).
     pub clear_range: Nanos,
-    /// And each page of the range besides (16 pages take 7.1 us, one 5.9).
+    /// And each page of the range besides (16 pages take 17 us, 512 take 48 to 55).
     pub clear_page: Nanos,
-    /// A page that is old already is cleared, which needs no flush (0.11 us).
+    /// A page that is old already is cleared, which needs no flush (512 take 30 to 36 us).
     pub clear_old: Nanos,
     /// What clearing a range takes from the process besides ("about 3 us more").
     pub clear_stolen: Nanos,
@@ -131,9 +138,11 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
     split: Nanos(53_000),
     read_bit: Nanos(40),
     read_block: Nanos(360),
-    clear_range: Nanos(5_900),
-    clear_page: Nanos(80),
-    clear_old: Nanos(110),
+    wake: Nanos(100_000),
+    batch: Nanos(60_000),
+    clear_range: Nanos(12_000),
+    clear_page: Nanos(75),
+    clear_old: Nanos(65),
     clear_stolen: Nanos(3_000),
     tlb_miss: Nanos(30),
     tlb_entries: 1536,
@@ -142,6 +151,9 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
 /// The published evaluation of DAMON's schemes was the kernel's DAMON: it clears a bit where it finds it,
 /// and flushes nothing.
 pub const KERNEL_DAMON: MachineCosts = MachineCosts {
+    // A kernel thread's. Assumed.
+    wake: Nanos(5_000),
+    batch: Nanos(0),
     // As [`TierCosts::look_at_bit`].
     clear_range: Nanos(150),
     clear_page: Nanos(0),

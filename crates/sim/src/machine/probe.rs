@@ -117,6 +117,9 @@ impl AccessProbe for SimProbe<'_> {
         self.state.armed.clear();
         self.state.armed.extend_from_slice(samples);
         let costs = self.machine.spec().costs;
+        if !samples.is_empty() {
+            self.spend(costs.batch);
+        }
         for sample in samples {
             if !self.state.is_physical {
                 let end = sample.address + u64::from(sample.nr_pages) * PAGE_SIZE;
@@ -141,6 +144,7 @@ impl AccessProbe for SimProbe<'_> {
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), Infallible> {
         touches.clear();
         let costs = self.machine.spec().costs;
+        self.spend(costs.wake);
         let armed = std::mem::take(&mut self.state.armed);
         for sample in &armed {
             let pages = match self.pages_of(sample) {
@@ -250,6 +254,7 @@ impl TableProbe for SimProbe<'_> {
     }
 
     fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), Infallible> {
+        self.spend(self.machine.spec().costs.batch);
         for range in ranges {
             self.clear_range(target, *range);
         }
