@@ -56,7 +56,7 @@ fn a_scheme_saves_what_it_says_it_would() {
     };
     assert!(rss(&prcl) < 0.7 * rss(&alone), "{prcl}");
     assert!(prcl["processes"][0]["major_faults"].as_u64() > Some(1000));
-    assert!(prcl["monitor_cpu_percent"].as_f64() < Some(1.0));
+    assert!(prcl["monitor_cpu_percent"].as_f64() < Some(1.2));
     assert_eq!(prcl["schemes"][0]["action"], "pageout");
     let dry = simulated(&[
         text(&server),
