@@ -75,10 +75,10 @@ fn suites(root: &Path, long: bool) -> Vec<Suite> {
             2,
             &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"],
         ),
-        cargo_tests("cargo", if long { 60 } else { 25 }, CARGO_TEST),
+        cargo_tests("cargo", if long { 60 } else { 20 }, CARGO_TEST),
         cargo_tests(
             "vm",
-            if long { 60 } else { 25 },
+            if long { 60 } else { 35 },
             &["cargo", "test", "-p", "isotherm-vm-tests", "--no-fail-fast"],
         ),
     ];

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::acting::{self, COLD, HOT, Pages, Part, STILL, TABLES, about, done, intact, pages};
+use super::acting::{self, COLD, HOT, Pages, Part, STILL, TABLES, about, done, intact, mib, pages};
 use super::workload::SLOW;
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
@@ -71,6 +71,18 @@ fn demote() -> Value {
     })
 }
 
+/// The same, 2 MiB a second, so that there is a middle of it.
+fn demote_slowly() -> Value {
+    let mut scheme = demote();
+    scheme["quotas"] = json!({
+        "time_ms": 0,
+        "sz_bytes": "2 MiB",
+        "reset_interval_ms": "1 s",
+        "weights": {"sz_permil": 0, "nr_accesses_permil": 0, "age_permil": 1},
+    });
+    scheme
+}
+
 /// Hot memory to node 0.
 fn promote() -> Value {
     json!({
@@ -100,6 +112,13 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
          act hot {TABLES} --no-guard -c /hot.json --duration 8s --pid $target\n\
          look promoted --sum\n\
          kill $target; rm /out/truth.jsonl\n\
+         {on_0}look victim --sum\n\
+         # In the middle of it, as soon as anything has moved.\n\
+         taskset 2 isotherm run {TABLES} --no-guard -c /slow.json --pid $target >/dev/null & mover=$!; tries=0\n\
+         until some_cold_is_on 1 || [ $tries -ge 200 ]; do sleep 0.2; tries=$((tries + 1)); done\n\
+         kill -9 $mover; wait $mover\n\
+         look killed --sum\n\
+         kill $target; rm /out/truth.jsonl\n\
          {on_0}look again --sum\n\
          {PLAN}\
          act physical --no-guard -c /tmp/tier.yaml --duration 30s\n\
@@ -110,10 +129,21 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let output = acting::vm(kernel, &script, Duration::from_mins(5))?
         .numa_nodes(2)
         .text("/cold.json", &configuration(&demote()))
+        .text("/slow.json", &configuration(&demote_slowly()))
         .text("/hot.json", &configuration(&promote()))
         .run_ok()?;
     let mut report = Report::default();
     of_a_process(&mut report, &output)?;
+
+    let (start, after) = (pages(&output, "victim")?, pages(&output, "killed")?);
+    report.say(format!(
+        "killed in the middle of migrate_cold, with {} moved",
+        mib(after.cold.on(1))
+    ));
+    ensure((1..COLD).contains(&after.cold.on(1)), || {
+        format!("it was not killed in the middle\n{report}")
+    })?;
+    intact(&start, &after, "when what moved it was killed")?;
 
     let start = pages(&output, "again")?;
     let (_, after) = done(&mut report, &output, "physical", "by-frames")?;

@@ -40,6 +40,8 @@ pub(super) const FUNCTIONS: &str = "\
     kill -0 $target || { echo the workload died under $name; exit 1; }; }\n\
     cold_is_on() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \\n' | \
     grep -q \"\\\"cold\\\":{\\\"present\\\":[0-9]*,\\\"swapped\\\":[0-9]*,\\\"nodes\\\":{\\\"$1\\\":[0-9]*}\"; }\n\
+    some_cold_is_on() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \\n' | \
+    grep -q \"\\\"cold\\\":{[^}]*\\\"nodes\\\":{[^}]*\\\"$1\\\":\"; }\n\
     act_until() { name=$1; until=\"$2\"; shift 2; taskset 2 isotherm run --json \"$@\" >/out/$name.json & running=$!; tries=0; \
     until $until || [ $tries -ge 60 ]; do sleep 1; tries=$((tries + 1)); done; sleep 1; \
     kill -TERM $running; wait $running || { echo acting $name failed; exit 1; }; \

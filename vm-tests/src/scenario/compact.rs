@@ -79,13 +79,13 @@ fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
     ensure(before > LOW + 10.0, || {
         format!("the node was not fragmented: {before}")
     })?;
-    ensure(
-        round["ended"] == "at_low" && (LOW - OVERSHOOT..=LOW).contains(&after),
-        || format!("it did not stop at the low threshold: {round}"),
-    )?;
+    ensure(stopped(round, before, after), || {
+        format!("it did not stop at the low threshold: {round}")
+    })?;
     let record = json(output.bytes("report.json")?)?;
-    ensure(record["nodes"][0]["rounds"]["ended"]["at_low"] == 1, || {
-        format!("the report tells of no round: {record}")
+    let ended = round["ended"].as_str().unwrap_or_default();
+    ensure(record["nodes"][0]["rounds"]["ended"][ended] == 1, || {
+        format!("the report tells of no such round: {record}")
     })?;
     let between = json(output.bytes("between.json")?)?;
     let untouched = number(&between["nodes"][0]["before"], "score")?;
@@ -121,10 +121,22 @@ fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(),
     for round in &rounds {
         report.say(format!("daemon: {round}"));
     }
-    let after = number(&rounds[rounds.len() - 1], "score_after")?;
-    ensure(after <= LOW && after < before, || {
+    let last = &rounds[rounds.len() - 1];
+    let after = number(last, "score_after")?;
+    ensure(stopped(last, before, after), || {
         format!("node 0 is at {after} after {before}")
     })
+}
+
+/// Whether a round stopped at the low threshold; or at the end of the node, having made the best of it:
+/// where the kernel's two scanners meet depends on what lay where, and on a busy host on the lists that
+/// pages were still on.
+fn stopped(round: &Value, before: f64, after: f64) -> bool {
+    match round["ended"].as_str() {
+        Some("at_low") => (LOW - OVERSHOOT..=LOW).contains(&after),
+        Some("to_the_end") => (LOW..before - 10.0).contains(&after),
+        _ => false,
+    }
 }
 
 fn json(bytes: &[u8]) -> Result<Value, VmError> {

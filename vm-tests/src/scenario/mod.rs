@@ -72,18 +72,25 @@ pub fn all() -> Vec<Scenario> {
     ]
 }
 
+/// How often a scenario is tried: an emulated machine has no pace that could be known where its host
+/// has other things to do, and what is measured in it is worth no more than that.
+const TRIES: usize = 3;
+
 /// What a test function does: runs the scenario called `name` on `kernel`, prints its report (or
-/// `SKIP` with the reason), and panics if it fails.
+/// `SKIP` with the reason), and panics if it fails each time it is tried. Every failure is printed.
 pub fn test(name: &str, kernel: Kernel) {
     let scenario = all()
         .into_iter()
         .find(|s| s.name == name)
         .unwrap_or_else(|| panic!("no scenario is called `{name}`"));
     let title = format!("{name} on {}", kernel.series());
-    match (scenario.run)(kernel) {
-        Ok(report) => eprintln!("{title}\n{report}"),
-        Err(e @ VmError::Unavailable { .. }) => eprintln!("SKIP {title}: {e}"),
-        Err(e) => panic!("{title}: {e}"),
+    for tried in 1..=TRIES {
+        match (scenario.run)(kernel) {
+            Ok(report) => return eprintln!("{title}\n{report}"),
+            Err(e @ VmError::Unavailable { .. }) => return eprintln!("SKIP {title}: {e}"),
+            Err(e) if tried == TRIES => panic!("{title}: {e}"),
+            Err(e) => eprintln!("{title} failed, try {tried} of {TRIES}: {e}"),
+        }
     }
 }
 

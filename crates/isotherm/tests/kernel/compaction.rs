@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use isotherm_record::{Item, Reader};
+use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -16,11 +17,13 @@ use crate::common::{Running, alone, isotherm, pause, run, scratch, skip, until};
 
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 const FRAGMENTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads/frag.py");
-/// What is fragmented, and what must be available for that.
-const FRAGMENTED: u64 = 768 << 20;
+/// What must stay available.
 const ROOM: u64 = 3 << 30;
-/// So much that the score rises above the lowest high threshold, 10, whatever per-CPU lists hide of it.
-const FRAGMENTED_MUCH: u64 = 9 << 30;
+/// What is fragmented: so much that the score rises above the lowest high threshold, 10, whatever per-CPU lists hide of it.
+const FRAGMENTED: u64 = 9 << 30;
+/// A score from which a rest of it is left by the time it is compacted: what an ended process left in
+/// small blocks is still being joined to larger ones.
+const FRAGMENTED_BY_ITSELF: f64 = 30.0;
 /// What a round may take on a busy machine.
 const ROUND_MAX_NS: u64 = 60_000_000_000;
 
@@ -146,38 +149,83 @@ fn check_reports(record: &Path) {
     }
 }
 
-/// The highest score of a node, and all that is free in blocks of less than 2 MiB.
-fn score_and_small() -> (f64, u64) {
-    let report = json(&["--dry-run", "--once"]);
-    let nodes = report["nodes"].as_array().expect("nodes");
-    let scores = nodes
-        .iter()
-        .filter_map(|node| node["before"]["score"].as_f64());
-    let zones = nodes
-        .iter()
-        .flat_map(|node| node["before"]["zones"].as_array().expect("zones"));
-    let small = |zone: &Value| -> u64 {
-        let blocks = zone["free_blocks"].as_array().expect("blocks");
-        let bytes = blocks.iter().take(9).enumerate();
-        bytes
-            .map(|(order, blocks)| blocks.as_u64().expect("a count") * (4096 << order))
-            .sum()
-    };
-    (
-        scores.reduce(f64::max).expect("a score"),
-        zones.map(small).sum(),
-    )
+/// debugfs, mounted for a test if it is not mounted anyway.
+struct Debugfs {
+    mounted: Option<tempfile::TempDir>,
 }
 
-/// Bytes on per-CPU lists: a process that frees much leaves hundreds of MiB there, which no account of
-/// free blocks tells of until the kernel takes them from there, some MB a second.
-fn on_per_cpu_lists() -> u64 {
-    let zoneinfo = fs::read_to_string("/proc/zoneinfo").expect("/proc");
-    let counts = zoneinfo.lines().filter_map(|line| {
-        let count = line.trim().strip_prefix("count:")?;
-        count.trim().parse::<u64>().ok()
-    });
-    counts.sum::<u64>() * 4096
+impl Debugfs {
+    fn new() -> Result<Self, nix::Error> {
+        if Path::new("/sys/kernel/debug/extfrag").exists() {
+            return Ok(Self { mounted: None });
+        }
+        let directory = scratch();
+        let none: Option<&str> = None;
+        let (path, flags) = (directory.path(), MsFlags::empty());
+        mount(none, path, Some("debugfs"), flags, none)?;
+        Ok(Self {
+            mounted: Some(directory),
+        })
+    }
+
+    /// The kernel's own view, in percent, by node and zone: `unusable_free_index` of mm/vmstat.c.
+    fn unusable(&self, order: usize) -> Vec<((u64, String), f64)> {
+        let root = self.mounted.as_ref().map(tempfile::TempDir::path);
+        let path = root.unwrap_or(Path::new("/sys/kernel/debug"));
+        let text = fs::read_to_string(path.join("extfrag/unusable_index")).expect("readable");
+        let line = |line: &str| {
+            // Node 0, zone   Normal 0.000 0.001 ...
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let node = words[1].trim_end_matches(',').parse().expect("a node");
+            let index: f64 = words[4 + order].parse().expect("an index");
+            ((node, words[3].to_owned()), 100.0 * index)
+        };
+        text.lines().map(line).collect()
+    }
+}
+
+impl Drop for Debugfs {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.mounted {
+            umount(directory.path()).expect("unmounted");
+        }
+    }
+}
+
+/// What we say of each zone: the share of its free memory that is in blocks smaller than 2 MiB, in percent.
+fn extfrag() -> Vec<((u64, String), f64)> {
+    let report = json(&["--dry-run"]);
+    let nodes = report["nodes"].as_array().expect("nodes");
+    let of_node = |node: &Value| {
+        let number = node["node"].as_u64().expect("a node");
+        let zones = node["before"]["zones"].as_array().expect("zones").clone();
+        zones.into_iter().map(move |zone| {
+            let name = zone["name"].as_str().expect("a name").to_owned();
+            ((number, name), zone["extfrag"].as_f64().expect("a share"))
+        })
+    };
+    nodes.iter().flat_map(of_node).collect()
+}
+
+/// Compares our view with the kernel's; both change all the time, so the kernel is asked before and after.
+fn check_extfrag(debugfs: &Debugfs) {
+    let agreed = || {
+        let before = debugfs.unusable(9);
+        let ours = extfrag();
+        let after = debugfs.unusable(9);
+        let of = |all: &[((u64, String), f64)], zone: &(u64, String)| {
+            let found = all.iter().find(|(of, _)| of == zone);
+            found.map(|(_, index)| *index).expect("the kernel knows it")
+        };
+        assert!(!ours.is_empty());
+        let near = |(zone, share): &((u64, String), f64)| {
+            let (a, b) = (of(&before, zone), of(&after, zone));
+            // The kernel rounds down to 0.1 %.
+            (a.min(b) - 0.2..=a.max(b) + 0.2).contains(share)
+        };
+        ours.iter().all(near).then_some(())
+    };
+    until("our view of fragmentation to be the kernel's", agreed);
 }
 
 /// MemFree, in bytes.
@@ -194,39 +242,28 @@ fn free() -> u64 {
 fn memory_that_is_fragmented_is_seen_to_be() {
     let test = "memory_that_is_fragmented_is_seen_to_be";
     let Some(_turn) = alone(test) else { return };
-    if free() < ROOM {
-        return skip(test, &format!("only {} bytes are free", free()));
-    }
-    let size = FRAGMENTED.to_string();
-    let mut python = Command::new("python3");
-    let mut fragmenter =
-        Running::start(python.args([FRAGMENTER, "--size", &size, "--pause", "1.5"]));
-    // Memory may have been fragmented before: what counts is what giving back does to it.
-    fragmenter.line("filled");
-    let (score_before, small_before) = score_and_small();
-    let all_before = small_before + on_per_cpu_lists();
-    let ready: Value = serde_json::from_str(&fragmenter.line("ready ")).expect("JSON");
-    let freed = ready["freed"].as_u64().expect("a number");
-    assert_eq!(freed, FRAGMENTED / 4 * 3);
-    let all = score_and_small().1 + on_per_cpu_lists();
-    // Others allocate from it at once, and what other tests gave back is still being joined to larger blocks.
-    assert!(all > all_before + freed / 8, "{all_before} -> {all}");
-    let (score, small) = until("the score to rise", || {
-        let (score, small) = score_and_small();
-        let more = small > small_before + freed / 32;
-        (more && score > score_before || small > small_before + freed / 8).then_some((score, small))
-    });
-    eprintln!(
-        "{test}: {ready}; score {score_before:.2} -> {score:.2}, in small blocks {small_before} -> {small}"
-    );
+    let debugfs = match Debugfs::new() {
+        Ok(debugfs) => debugfs,
+        Err(error) => return skip(test, &format!("cannot mount debugfs: {error}")),
+    };
+    check_extfrag(&debugfs);
+    let Some(_fragmented) = Fragmented::enough(test) else {
+        return;
+    };
+    check_extfrag(&debugfs);
+    eprintln!("{test}: {:?}", extfrag());
 }
 
-/// How proactive one must be for node 0 to be compacted now; `None` if it is hardly fragmented.
-fn proactiveness() -> Option<String> {
+/// Node 0's score.
+fn score() -> f64 {
     let report = json(&["--dry-run", "--node", "0"]);
     let score = report["nodes"][0]["before"]["score"].as_f64();
-    let score = score.expect("a score");
-    // The high threshold 5 points below the score: it changes by itself.
+    score.expect("a score")
+}
+
+/// How proactive one must be for node 0 to be compacted at this score: the high threshold is 5 points
+/// below it, as it changes by itself. `None` if it is hardly fragmented.
+fn proactiveness_at(score: f64) -> Option<String> {
     let wanted = (110.0 - score + 5.0).ceil();
     (wanted <= 100.0).then(|| format!("{:.0}", wanted.max(0.0)))
 }
@@ -234,35 +271,39 @@ fn proactiveness() -> Option<String> {
 /// Free memory that is fragmented enough to be compacted: by itself, or by a process that is kept.
 struct Fragmented {
     fragmenter: Option<Running>,
+    /// What compacts it.
+    proactiveness: String,
 }
 
 impl Fragmented {
     fn enough(test: &str) -> Option<Self> {
-        if proactiveness().is_some() {
-            return Some(Self { fragmenter: None });
-        }
-        if free() < FRAGMENTED_MUCH + ROOM {
-            skip(
-                test,
-                "free memory is neither fragmented nor enough to fragment",
-            );
+        let is_by_itself = score() > FRAGMENTED_BY_ITSELF;
+        if !is_by_itself && free() < FRAGMENTED + ROOM {
+            let reason = "free memory is neither fragmented nor enough to fragment";
+            skip(test, reason);
             return None;
         }
-        let size = FRAGMENTED_MUCH.to_string();
-        let mut python = Command::new("python3");
-        let mut fragmenter = Running::start(python.args([FRAGMENTER, "--size", &size]));
-        for _ in 0..10 {
-            if fragmenter.stdout().contains("ready ") {
-                break;
-            }
-            pause(6.0);
-        }
-        fragmenter.line("ready ");
-        until("the score to rise", proactiveness);
+        let fragmenter = (!is_by_itself).then(fragment);
+        let proactiveness = until("the score to rise", || proactiveness_at(score()));
         Some(Self {
-            fragmenter: Some(fragmenter),
+            fragmenter,
+            proactiveness,
         })
     }
+}
+
+fn fragment() -> Running {
+    let size = FRAGMENTED.to_string();
+    let mut python = Command::new("python3");
+    let mut fragmenter = Running::start(python.args([FRAGMENTER, "--size", &size]));
+    for _ in 0..20 {
+        if fragmenter.stdout().contains("ready ") {
+            break;
+        }
+        pause(3.0);
+    }
+    fragmenter.line("ready ");
+    fragmenter
 }
 
 impl Drop for Fragmented {
@@ -278,10 +319,10 @@ impl Drop for Fragmented {
 fn a_round_lowers_the_score_and_changes_no_setting() {
     let test = "a_round_lowers_the_score_and_changes_no_setting";
     let Some(_turn) = alone(test) else { return };
-    let Some(_fragmented) = Fragmented::enough(test) else {
+    let Some(fragmented) = Fragmented::enough(test) else {
         return;
     };
-    let proactiveness = proactiveness().expect("it is fragmented");
+    let proactiveness = &fragmented.proactiveness;
     let setting = fs::read_to_string(PROACTIVENESS).ok();
     let directory = scratch();
     let path = directory.path().join("once.isotherm");
@@ -290,7 +331,7 @@ fn a_round_lowers_the_score_and_changes_no_setting() {
         "--node",
         "0",
         "--proactiveness",
-        &proactiveness,
+        proactiveness,
         "-o",
         path_text,
     ];
@@ -328,12 +369,12 @@ fn a_round_lowers_the_score_and_changes_no_setting() {
 fn a_daemon_sleeps_after_a_round() {
     let test = "a_daemon_sleeps_after_a_round";
     let Some(_turn) = alone(test) else { return };
-    let Some(_fragmented) = Fragmented::enough(test) else {
+    let Some(fragmented) = Fragmented::enough(test) else {
         return;
     };
-    let proactiveness = proactiveness().expect("it is fragmented");
+    let proactiveness = &fragmented.proactiveness;
     let args = ["--daemon", "--duration", "2s", "--json"];
-    let mut command = isotherm(["compact", "--node", "0", "--proactiveness", &proactiveness]);
+    let mut command = isotherm(["compact", "--node", "0", "--proactiveness", proactiveness]);
     let done = run(command.args(args)).success();
     let end: Value =
         serde_json::from_str(done.stdout.lines().last().expect("an end")).expect("JSON");
@@ -354,7 +395,7 @@ fn compacting_ends_with_us_however_we_end() {
     let mut seen = 0;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         // The first may have left little to do.
-        let proactiveness = proactiveness().unwrap_or_else(|| "100".to_owned());
+        let proactiveness = proactiveness_at(score()).unwrap_or_else(|| "100".to_owned());
         let args = ["compact", "--node", "0", "--proactiveness", &proactiveness];
         let mut compact = Running::start(&mut isotherm(args));
         let children = format!("/proc/{0}/task/{0}/children", compact.pid());
