@@ -123,6 +123,47 @@ fn the_record_is_the_same_for_the_same_seed_and_reports_read_it() {
 }
 
 #[test]
+fn fragmented_memory_is_compacted_and_reported() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let record = directory.path().join("record");
+    let smaller = directory.path().join("smaller.yaml");
+    let whole = fs::read_to_string(scenario("fragmented.yaml")).expect("a scenario");
+    let changes = [
+        ("64 GiB", "4 GiB"),
+        ("16 GiB", "1 GiB"),
+        ("60 GiB", "3.75 GiB"),
+        ("32 GiB", "2 GiB"),
+    ];
+    let text_of = |proactiveness: &str| {
+        let change = |text: String, (from, to): &(&str, &str)| text.replace(from, to);
+        let text = changes.iter().fold(whole.clone(), change);
+        text.replace(
+            "proactiveness: 60",
+            &format!("proactiveness: {proactiveness}"),
+        )
+    };
+    fs::write(&smaller, text_of("60")).expect("written");
+    let ahead = simulated(&[text(&smaller), "-o", text(&record)]);
+    assert_eq!(ahead["huge_pages"]["faults"], 1024, "{ahead}");
+    assert_eq!(ahead["huge_pages"]["compaction_stall_seconds"], 0.0);
+    assert!(ahead["huge_pages"]["kcompactd_cpu_seconds"].as_f64() > Some(0.0));
+    let report = isotherm(&["report", "fragmentation", "--format", "json", text(&record)]);
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    assert!(
+        report["nodes"][0]["rounds"]["ended"]["at_low"].as_u64() > Some(0),
+        "{report}"
+    );
+    fs::write(&smaller, text_of("0")).expect("written");
+    let direct = simulated(&[text(&smaller)]);
+    assert_eq!(direct["huge_pages"]["kcompactd_cpu_seconds"], 0.0);
+    assert!(
+        direct["huge_pages"]["compacted_for"].as_u64() > Some(500),
+        "{direct}"
+    );
+    assert!(direct["processes"][1]["lost_seconds"]["compaction"].as_f64() > Some(0.0));
+}
+
+#[test]
 fn hmsdks_files_run_on_two_nodes() {
     let folder = tempfile::tempdir().expect("a folder");
     let plan = folder.path().join("tier.yaml");
@@ -143,7 +184,7 @@ fn hmsdks_files_run_on_two_nodes() {
     ]);
     assert!(output.status.success(), "{output:?}");
     let far = scenario("far_memory.yaml");
-    let tiered = simulated(&[text(&far), "-c", text(&plan), "--duration", "50s"]);
+    let tiered = simulated(&[text(&far), "-c", text(&plan), "--duration", "100s"]);
     let actions = tiered["schemes"].as_array().expect("schemes");
     let applied = |action: &str| {
         let of = actions.iter().filter(|scheme| scheme["action"] == action);

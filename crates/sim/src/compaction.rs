@@ -38,6 +38,10 @@ pub struct Step {
     pub moved: u64,
     /// How long it took.
     pub took: Nanos,
+    /// Frames of pageblocks that were looked through for pages to move.
+    pub migrate_scanned: u64,
+    /// And for free ones.
+    pub free_scanned: u64,
     /// Another had the zone's lock, and nothing was done.
     pub is_contended: bool,
     /// Whether the scanners met: `Some(whether the round moved anything)`. The next step begins a new
@@ -128,6 +132,7 @@ impl Scanners {
             }
             if self.migrate.is_multiple_of(BLOCK_PAGES) {
                 step.took = step.took + costs.scan_block;
+                step.migrate_scanned += BLOCK_PAGES;
             }
             let mut pages = Vec::with_capacity(CLUSTER);
             while self.migrate < end && pages.len() < CLUSTER {
@@ -164,6 +169,7 @@ impl Scanners {
                 continue;
             }
             step.took = step.took + costs.scan_block;
+            step.free_scanned += BLOCK_PAGES;
             for (frame, order) in zone.free_blocks_in(self.free) {
                 memory.isolate(self.zone, frame, order);
                 self.isolated.extend(frame..frame + (1 << order));

@@ -51,6 +51,19 @@ pub const PUBLISHED_MACHINE: CompactionCosts = CompactionCosts {
     huge_fault: Nanos(540_000),
 };
 
+/// Compaction on the machines that Isotherm is developed on (`xtask bench fragmentation`, docs/benchmarks.md).
+pub const THIS_MACHINES_COMPACTION: CompactionCosts = CompactionCosts {
+    take: Nanos(0),
+    migrate_page: MIGRATE_PAGE,
+    scan_block: Nanos(2_000),
+    pass_block: Nanos(20),
+    unsuitable_block: Nanos(0),
+    compacted_block: Nanos(0),
+    drain: Nanos(0),
+    fault_pass: Nanos(0),
+    huge_fault: THIS_MACHINE.huge_fault,
+};
+
 /// What watching and moving pages between tiers takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TierCosts {

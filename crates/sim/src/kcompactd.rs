@@ -22,6 +22,55 @@ pub struct ScoreSample {
     pub score: f64,
 }
 
+/// Why a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoundEnd {
+    /// The score came down to the low threshold.
+    AtLow,
+    /// Reclaim began.
+    Kswapd,
+    /// Another had a zone's lock.
+    Contended,
+    /// The scanners met.
+    ToTheEnd,
+}
+
+impl RoundEnd {
+    /// As in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AtLow => "at_low",
+            Self::Kswapd => "kswapd",
+            Self::Contended => "contended",
+            Self::ToTheEnd => "to_the_end",
+        }
+    }
+}
+
+/// A round of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Round {
+    /// When it ended.
+    pub time: Nanos,
+    /// Which node's.
+    pub node: u32,
+    /// Why it ended.
+    pub ended: RoundEnd,
+    /// The node's score before.
+    pub score_before: f64,
+    /// And after.
+    pub score_after: f64,
+    /// Time, all of a CPU, that it took.
+    pub took: Nanos,
+    /// Pages that it moved.
+    pub moved: u64,
+    /// Frames of pageblocks that it looked through for pages to move.
+    pub migrate_scanned: u64,
+    /// And for free ones.
+    pub free_scanned: u64,
+}
+
 /// One node's thread.
 #[derive(Clone, Debug)]
 struct Thread {
@@ -30,12 +79,18 @@ struct Thread {
     /// Zones that it is to compact in this round, by their place among the node's; the last first.
     zones: Vec<usize>,
     is_compacting: bool,
+    /// The round that it is in; its end is not known yet.
+    round: Round,
+    has_met_end: bool,
+    ended: Vec<Round>,
     /// The zone, likewise, whose lock another had in this round.
     contended: Option<usize>,
     /// Until when it is busy, or sleeps.
     clock: Nanos,
     busy: Nanos,
     moved: u64,
+    /// The node's kswapd is at work.
+    is_kswapd_awake: bool,
 }
 
 /// All nodes' threads.
@@ -67,16 +122,35 @@ impl Kcompactd {
             controller: CompactionController::new(attributes),
             zones: Vec::new(),
             is_compacting: false,
+            round: Round {
+                time: Nanos(0),
+                node,
+                ended: RoundEnd::AtLow,
+                score_before: 0.0,
+                score_after: 0.0,
+                took: Nanos(0),
+                moved: 0,
+                migrate_scanned: 0,
+                free_scanned: 0,
+            },
+            has_met_end: false,
+            ended: Vec::new(),
             contended: None,
             clock: Nanos(0),
             busy: Nanos(0),
             moved: 0,
+            is_kswapd_awake: false,
         };
         Self {
             threads: (0..memory.nr_nodes()).map(thread).collect(),
             scores: Vec::new(),
             order: attributes.order,
         }
+    }
+
+    /// Whether a node's kswapd is at work: its compaction thread then backs off.
+    pub fn note_kswapd(&mut self, node: u32, is_awake: bool) {
+        self.threads[node as usize].is_kswapd_awake = is_awake;
     }
 
     /// Lets the threads run up to `until`. A step that begins before may end after.
@@ -92,7 +166,7 @@ impl Kcompactd {
                 if thread.is_compacting {
                     thread.step(memory, scanners, costs);
                 } else {
-                    let facts = node_facts(memory, thread.node);
+                    let facts = thread.facts(memory);
                     self.scores.push(ScoreSample {
                         time: thread.clock,
                         node: thread.node,
@@ -120,6 +194,23 @@ impl Kcompactd {
         self.threads.iter().map(summary).collect()
     }
 
+    /// CPU time that the threads took together.
+    pub fn busy(&self) -> Nanos {
+        let busy = self.threads.iter().map(|thread| thread.busy);
+        busy.fold(Nanos(0), |sum, busy| sum + busy)
+    }
+
+    /// How a node's controller stands.
+    pub fn status(&self, node: u32) -> CompactionStatus {
+        self.threads[node as usize].controller.status()
+    }
+
+    /// Rounds that have ended since this was asked last, node by node.
+    pub fn take_rounds(&mut self) -> Vec<Round> {
+        let threads = self.threads.iter_mut();
+        threads.flat_map(|thread| thread.ended.drain(..)).collect()
+    }
+
     /// Whether every thread sleeps.
     pub fn is_at_rest(&self) -> bool {
         self.threads.iter().all(|thread| !thread.is_compacting)
@@ -127,24 +218,61 @@ impl Kcompactd {
 }
 
 impl Thread {
+    fn facts(&self, memory: &Memory) -> NodeFacts {
+        NodeFacts {
+            kswapd_active: self.is_kswapd_awake,
+            ..node_facts(memory, self.node)
+        }
+    }
+
+    fn end_round(&mut self, facts: &NodeFacts) {
+        let attributes = self.controller.attributes();
+        let score_after = node_score(facts, attributes.order);
+        let ended = if score_after <= attributes.low() {
+            RoundEnd::AtLow
+        } else if self.contended.is_some() {
+            RoundEnd::Contended
+        } else if facts.kswapd_active && !self.has_met_end {
+            RoundEnd::Kswapd
+        } else {
+            RoundEnd::ToTheEnd
+        };
+        self.ended.push(Round {
+            time: self.clock,
+            ended,
+            score_after,
+            ..self.round
+        });
+    }
+
     fn check(&mut self, facts: &NodeFacts) {
         if let CompactionDecision::Compact { mut zones } = self.controller.check(self.clock, facts)
         {
             zones.reverse();
             self.zones = zones;
             self.is_compacting = true;
+            self.has_met_end = false;
+            self.round = Round {
+                score_before: node_score(facts, self.controller.attributes().order),
+                took: Nanos(0),
+                moved: 0,
+                migrate_scanned: 0,
+                free_scanned: 0,
+                ..self.round
+            };
         } else {
             self.clock = self.controller.next_check().max(self.clock + Nanos(1));
         }
     }
 
     fn step(&mut self, memory: &mut Memory, scanners: &mut [Scanners], costs: &CompactionCosts) {
-        let mut facts = node_facts(memory, self.node);
+        let mut facts = self.facts(memory);
         if let Some(zone) = self.contended {
             facts.zones[zone].contended = true;
         }
         let Some(&zone) = self.zones.last() else {
             self.controller.done(self.clock, &facts);
+            self.end_round(&facts);
             self.contended = None;
             self.is_compacting = false;
             self.clock = self.controller.next_check().max(self.clock + Nanos(1));
@@ -163,7 +291,13 @@ impl Thread {
         }
         if step.round_ended.is_some() {
             self.zones.pop();
+            self.has_met_end = true;
         }
+        let round = &mut self.round;
+        round.took = round.took + step.took;
+        round.moved += step.moved;
+        round.migrate_scanned += step.migrate_scanned;
+        round.free_scanned += step.free_scanned;
         self.clock = self.clock + step.took;
         self.busy = self.busy + step.took;
         self.moved += step.moved;

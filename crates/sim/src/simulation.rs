@@ -17,6 +17,7 @@ use isotherm_engine::{
     TargetId, Touch,
 };
 
+use crate::kcompactd::Round;
 use crate::machine::{Machine, ProbeState, Process, ProcessSpec, SimActuator, SimProbe};
 use crate::memory::Zone;
 
@@ -99,6 +100,8 @@ pub enum Event {
         /// How it stands.
         status: GuardStatus,
     },
+    /// A round of a node's compaction thread has ended.
+    Compacted(Round),
     /// A second has passed: memory use and costs can be read.
     Second,
 }
@@ -405,6 +408,7 @@ impl Simulation {
                 .start(self.starts.pop().expect("there is one").1);
         }
         self.tell_processes(events);
+        events.extend(self.machine.take_rounds().into_iter().map(Event::Compacted));
         let is_running = |process: &Process| process.is_running();
         let nobody_left =
             self.starts.is_empty() && !self.machine.processes().iter().any(is_running);
@@ -575,10 +579,11 @@ fn facts(machine: &Machine, wanted: &[Metric]) -> SystemFacts {
                 facts.some_mem_psi_total_us = Some((lost * 1e6) as u64);
             }
             Metric::Node(node) => {
-                if let Some(zone) = zones.get(*node as usize) {
+                if *node < machine.memory().nr_nodes() {
+                    let frames = machine.memory().frames_of(*node);
                     let memory = NodeMemory {
-                        total: zone.pages() * PAGE_SIZE,
-                        free: zone.free_pages() * PAGE_SIZE,
+                        total: (frames.end - frames.start) * PAGE_SIZE,
+                        free: machine.memory().free_on(*node) * PAGE_SIZE,
                     };
                     facts.nodes.insert(*node, memory);
                 }

@@ -7,9 +7,10 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal};
 use isotherm_sim::access::Use;
 use isotherm_sim::machine::{
-    AreaSpec, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates,
-    SwapKind, ThpMode,
+    AreaSpec, Defrag, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
+    Rates, SwapKind, ThpMode,
 };
+use isotherm_sim::memory::Owner;
 use isotherm_sim::simulation::{ContextSpec, Event, Simulation, Watch};
 use proptest::prelude::*;
 
@@ -21,8 +22,8 @@ fn seconds(n: u64) -> Nanos {
 
 fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> MachineSpec {
     let node = |(i, mib): (usize, &u64)| NodeSpec {
-        size: mib * MIB,
         latency: Nanos(90 * (i as u64 + 1)),
+        ..NodeSpec::new(mib * MIB)
     };
     MachineSpec {
         nodes: nodes.iter().enumerate().map(node).collect(),
@@ -50,6 +51,7 @@ fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
             pattern: Pattern::steady(Rates::Steps(vec![((hot * 256) as u32, rate)])),
             fill: Some((Nanos(0), seconds(1))),
             filled_of_block: None,
+            given_back: None,
         }],
     }
 }
@@ -322,6 +324,106 @@ fn the_same_seed_gives_the_same_bytes_on_any_thread() {
     assert!(told(8) != alone, "another seed tells another");
 }
 
+#[test]
+fn zones_are_as_on_x86_and_the_kernel_takes_nothing_movable() {
+    let mut spec = machine(&[4096, 256], Some(512), ThpMode::Never, 1);
+    spec.nodes[0].movable = 512 * MIB;
+    spec.nodes[1].movable = u64::MAX;
+    let machine = Machine::new(spec);
+    let zones = machine.memory().zones().iter();
+    let zones: Vec<(&str, u64)> = zones.map(|z| (z.name(), z.pages() / 256)).collect();
+    let wanted = [
+        ("DMA32", 3072),
+        ("Normal", 512),
+        ("Movable", 512),
+        ("Movable", 256),
+    ];
+    assert_eq!(zones, wanted);
+    assert_eq!(machine.node_of(machine.memory().frames_of(1).start), 1);
+
+    // Paged out to zram, whose pool is the kernel's: node 1 is filled by pages alone.
+    let mut spec = self::machine(&[64, 64], Some(512), ThpMode::Never, 1);
+    spec.nodes[1].movable = 64 * MIB;
+    let (simulation, _) = simulate(spec, vec![process(160, 16, 50.0)], vec![], seconds(5));
+    let machine = simulation.machine();
+    assert!(machine.swap().expect("there is some").pool_pages() > 0);
+    let is_kernel = |frame| machine.memory().owner(frame) == Owner::Kernel;
+    assert!(!machine.memory().frames_of(1).any(is_kernel));
+    assert!(machine.memory().frames_of(0).any(is_kernel));
+}
+
+#[test]
+fn nodes_fill_one_after_the_other_before_anything_is_reclaimed() {
+    let spec = machine(&[64, 64], Some(512), ThpMode::Never, 1);
+    let (simulation, _) = simulate(spec, vec![process(100, 10, 50.0)], vec![], seconds(5));
+    let machine = simulation.machine();
+    assert_eq!(machine.stats().swapped_out, 0);
+    assert!(machine.memory().free_on(0) < machine.memory().free_on(1));
+}
+
+/// A machine whose free memory a process has fragmented, on which another asks for 64 MiB of huge pages
+/// some seconds later.
+fn fragmented(defrag: Defrag, compaction_proactiveness: u32) -> Simulation {
+    let spec = MachineSpec {
+        defrag,
+        compaction_proactiveness,
+        ..machine(&[512], None, ThpMode::Madvise, 1)
+    };
+    let mut fragmenter = process(496, 0, 0.0);
+    fragmenter.areas[0].given_back = Some((seconds(2), 0.75));
+    let mut huge = process(64, 64, 50.0);
+    huge.areas[0].huge = Some(true);
+    let starts = vec![(Nanos(0), fragmenter), (seconds(10), huge)];
+    let simulation = Simulation::new(Machine::new(spec), starts, vec![], seconds(15));
+    run(simulation.expect("it can be simulated"), true).0
+}
+
+#[test]
+fn huge_pages_are_made_by_whoever_is_allowed_to() {
+    let none = fragmented(Defrag::Never, 0);
+    let stats = none.machine().stats();
+    // What the other left free as a whole.
+    assert!(stats.huge_faults <= 8, "{stats:?}");
+    assert_eq!(stats.huge_faults + stats.huge_fallbacks, 32);
+    assert_eq!(none.machine().processes()[1].rss(), 64 * MIB);
+    assert_eq!(none.machine().fragmentation(0).2.nr_rounds, 0);
+
+    let direct = fragmented(Defrag::Madvise, 0);
+    let stats = direct.machine().stats();
+    assert_eq!((stats.huge_faults, stats.huge_fallbacks), (32, 0));
+    assert!(stats.compaction_successes >= 24, "{stats:?}");
+    let lost = direct.machine().processes()[1].losses().compaction;
+    assert!((lost - stats.compaction_stall.as_secs_f64()).abs() < 1e-6);
+    assert!(lost > 0.0);
+
+    let ahead = fragmented(Defrag::Never, 100);
+    let stats = ahead.machine().stats();
+    assert_eq!((stats.huge_faults, stats.compaction_stall), (32, Nanos(0)));
+    assert!(stats.kcompactd_cpu > Nanos(0));
+    assert!(ahead.machine().fragmentation(0).2.nr_rounds > 0);
+}
+
+#[test]
+fn a_node_delivers_no_more_than_it_can() {
+    // 10 million accesses a second are 640 MB/s.
+    let seconds_of_work = |bandwidth| {
+        let mut spec = machine(&[512], None, ThpMode::Never, 1);
+        spec.nodes[0].bandwidth = bandwidth;
+        let (simulation, _) = simulate(spec, vec![process(64, 64, 50.0)], vec![], seconds(20));
+        let process = &simulation.machine().processes()[0];
+        (process.work().as_secs_f64(), process.losses().tiers)
+    };
+    let (most, _) = seconds_of_work(None);
+    let (enough, lost) = seconds_of_work(Some(1_000_000_000));
+    assert!(
+        (most - enough).abs() < 0.01 && lost < 0.01,
+        "{enough}, {lost}"
+    );
+    let (half, lost) = seconds_of_work(Some(320_000_000));
+    assert!((half / most - 0.5).abs() < 0.05, "{half} of {most}");
+    assert!((half + lost - most).abs() < 0.5, "{lost} s lost");
+}
+
 prop_compose! {
     fn any_fault()(
         which in 0..6_u8, share in 0.0..1.0_f64, from in 0..6_u64, length in 1..6_u64, far in -4..4_i64,
@@ -349,6 +451,10 @@ proptest! {
     #[test]
     fn everything_is_in_one_place(
         nodes in prop::collection::vec(16..64_u64, 1..3),
+        movable in prop::sample::select(vec![0, 8, 64_u64]),
+        defrag in prop::sample::select(vec![Defrag::Always, Defrag::Madvise, Defrag::Never]),
+        compaction_proactiveness in 0..=100_u32,
+        given_back in prop::option::of(0.0..1.0),
         swap in prop::option::of(0..64_u64),
         thp in prop::sample::select(vec![ThpMode::Always, ThpMode::Madvise, ThpMode::Never]),
         sizes in prop::collection::vec((1..48_u64, 0.0..2.0_f32), 1..3),
@@ -358,7 +464,13 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let nodes: Vec<u64> = nodes.iter().map(|mib| mib / 4 * 4).collect();
-        let mut machine = Machine::new(machine(&nodes, swap, thp, seed));
+        let mut spec = MachineSpec {
+            defrag,
+            compaction_proactiveness,
+            ..machine(&nodes, swap, thp, seed)
+        };
+        spec.nodes.iter_mut().for_each(|node| node.movable = movable * MIB);
+        let mut machine = Machine::new(spec);
         machine.set_faults(faults);
         let schemes = actions.into_iter().map(|action| {
             let mut scheme = scheme(action, 1);
@@ -377,7 +489,9 @@ proptest! {
         };
         let context = context(watch, schemes.collect());
         let starts = sizes.iter().enumerate().map(|(i, (mib, rate))| {
-            (seconds(i as u64), process(*mib, mib / 2, *rate))
+            let mut program = process(*mib, mib / 2, *rate);
+            program.areas[0].given_back = given_back.map(|share| (seconds(2), share));
+            (seconds(i as u64), program)
         });
         let simulation = Simulation::new(machine, starts.collect(), vec![context], seconds(8));
         let mut simulation = simulation.expect("it can be simulated");

@@ -73,6 +73,7 @@ impl Profile {
                 pattern: Pattern::steady(Rates::Steps(vec![(hot, HOT_RATE)])),
                 fill: Some((Nanos(0), Nanos::from_millis(500))),
                 filled_of_block: Some(per_block),
+                given_back: None,
             }],
         }
     }
@@ -104,10 +105,7 @@ pub struct Outcome {
 pub fn run(profile: &Profile, configuration: &Configuration) -> Outcome {
     let machine = Machine::new(MachineSpec {
         cpus: 36,
-        nodes: vec![NodeSpec {
-            size: 128 << 30,
-            latency: Nanos(90),
-        }],
+        nodes: vec![NodeSpec::new(128 << 30)],
         swap: Some((SwapKind::Zram { ratio: 3.0 }, 64 << 30)),
         costs: KERNEL_DAMON,
         thp: if configuration.thp {

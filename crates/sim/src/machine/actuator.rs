@@ -225,7 +225,7 @@ impl SimActuator<'_> {
             if fails {
                 return Err(Refusal::Kept);
             }
-            if self.machine.is_node_full(to) || !self.machine.memory.migrate(frame, to as usize) {
+            if !self.machine.move_to_node(frame, to as usize) {
                 return Err(Refusal::NoRoom);
             }
         }

@@ -2,7 +2,7 @@
 
 use isotherm_engine::{Nanos, Refusal};
 
-use super::{Machine, Place, SET};
+use super::{Defrag, Machine, Place, SET};
 use crate::access::Use;
 use crate::memory::{BLOCK_PAGES, Page};
 
@@ -54,18 +54,31 @@ impl Machine {
         }
     }
 
-    /// A block's first fault brings a huge page, if it is empty and there is one.
-    pub(super) fn fill_huge(&mut self, first: Page) -> bool {
+    /// A block's first fault brings a huge page, if it is empty and there is one, or one can be made:
+    /// whether it did, and what making one took.
+    pub(super) fn fill_huge(&mut self, first: Page) -> (bool, Nanos) {
         let is_empty =
             Self::pages_of_block(first).all(|page| self.place[page as usize] == Place::Nowhere);
-        if !is_empty || self.place_block(first, Self::BLOCK_ORDER).is_none() {
-            return false;
+        if !is_empty {
+            return (false, Nanos(0));
+        }
+        let is_asked_for = self.areas[self.area_at(first)].advice() == Some(true);
+        let may_compact = match self.spec.defrag {
+            Defrag::Always => true,
+            Defrag::Madvise => is_asked_for,
+            Defrag::Never => false,
+        };
+        let (frame, took) = self.place_huge(first, may_compact);
+        if frame.is_none() {
+            self.stats.huge_fallbacks += 1;
+            return (false, took);
         }
         for page in Self::pages_of_block(first) {
             self.set_place(page, Place::Memory);
         }
         self.map_huge(first);
-        true
+        self.stats.huge_faults += 1;
+        (true, took)
     }
 
     fn map_huge(&mut self, first: Page) {
@@ -96,14 +109,11 @@ impl Machine {
         for page in &present {
             self.memory.free_page(*page);
         }
-        if self.place_block(first, Self::BLOCK_ORDER).is_none() {
+        let (frame, compacting) = self.place_huge(first, true);
+        if frame.is_none() {
             // Their own frames are free, if no others.
             for page in &present {
-                let zones = 0..self.spec.nodes.len();
-                let again = zones
-                    .rev()
-                    .find_map(|zone| self.memory.take_back(zone, *page));
-                assert!(again.is_some(), "a frame that was just freed");
+                self.put_back(*page);
             }
             return Err(Refusal::NoRoom);
         }
@@ -120,7 +130,7 @@ impl Machine {
         if !was_accessed {
             self.clear(first);
         }
-        Ok(self.spec.costs.collapse)
+        Ok(self.spec.costs.collapse + compacting)
     }
 
     /// Maps a huge page page by page again; each keeps its accessed bit.

@@ -12,14 +12,16 @@
 //! implemented in [`probe`] and [`actuator`], for virtual and for physical addresses; the kernel's own
 //! reclaim is in [`reclaim`], huge pages in [`huge`].
 //!
-//! Limits: a node is one zone; threads of a process share its faults evenly; there is no page cache
+//! Limits: threads of a process share its faults evenly; there is no page cache
 //! but mapped files, whose pages are clean; forks and shared memory are not simulated.
 
 mod actuator;
 mod check;
+mod compact;
 mod fault;
 mod huge;
 pub mod pattern;
+mod place;
 mod probe;
 mod process;
 mod reclaim;
@@ -32,10 +34,11 @@ use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 
 use crate::access::Use;
-use crate::cost::{MachineCosts, THIS_MACHINE};
+use crate::cost::{CompactionCosts, MachineCosts, THIS_MACHINE, THIS_MACHINES_COMPACTION};
 use crate::memory::{BLOCK_PAGES, Memory, NodeSize, Owner, Page, Pfn};
 
 pub use actuator::SimActuator;
+pub use compact::Defrag;
 pub use fault::{Fault, FaultKind};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
@@ -43,6 +46,8 @@ pub use probe::{ProbeState, SimProbe};
 pub use process::{AreaSpec, Losses, Process, ProcessSpec};
 pub use swap::{Swap, SwapKind};
 
+use compact::Compaction;
+use place::Marks;
 use process::Area;
 
 /// A node of a machine.
@@ -52,6 +57,22 @@ pub struct NodeSpec {
     pub size: u64,
     /// What an access to it takes that misses the caches.
     pub latency: Nanos,
+    /// Bytes a second that it can deliver; `None`: more than anybody asks for.
+    pub bandwidth: Option<u64>,
+    /// How much of it, at its end, is for movable pages only (`movablecore`), in bytes.
+    pub movable: u64,
+}
+
+impl NodeSpec {
+    /// A node of `size` bytes, as fast as near memory is.
+    pub fn new(size: u64) -> Self {
+        Self {
+            size,
+            latency: Nanos(90),
+            bandwidth: None,
+            movable: 0,
+        }
+    }
 }
 
 /// What a machine is made of.
@@ -65,8 +86,14 @@ pub struct MachineSpec {
     pub swap: Option<(SwapKind, u64)>,
     /// Huge pages.
     pub thp: ThpMode,
+    /// Who makes room for them.
+    pub defrag: Defrag,
+    /// `vm.compaction_proactiveness`, 0 to 100.
+    pub compaction_proactiveness: u32,
     /// What operations take.
     pub costs: MachineCosts,
+    /// What compaction takes.
+    pub compaction_costs: CompactionCosts,
     /// Seed of every draw.
     pub seed: u64,
 }
@@ -75,13 +102,13 @@ impl Default for MachineSpec {
     fn default() -> Self {
         Self {
             cpus: 2,
-            nodes: vec![NodeSpec {
-                size: 8 << 30,
-                latency: Nanos(90),
-            }],
+            nodes: vec![NodeSpec::new(8 << 30)],
             swap: None,
             thp: ThpMode::Madvise,
+            defrag: Defrag::Madvise,
+            compaction_proactiveness: 20,
             costs: THIS_MACHINE,
+            compaction_costs: THIS_MACHINES_COMPACTION,
             seed: 1,
         }
     }
@@ -108,6 +135,18 @@ pub struct MachineStats {
     pub reclaim_cpu: Nanos,
     /// CPU time of khugepaged.
     pub khugepaged_cpu: Nanos,
+    /// CPU time of the compaction threads.
+    pub kcompactd_cpu: Nanos,
+    /// Time that faults and khugepaged spent in direct compaction.
+    pub compaction_stall: Nanos,
+    /// Huge pages that came of it.
+    pub compaction_successes: u64,
+    /// How often it was in vain.
+    pub compaction_failures: u64,
+    /// Huge pages that a first fault brought.
+    pub huge_faults: u64,
+    /// First faults that wanted one and got none.
+    pub huge_fallbacks: u64,
     /// CPU time of actions.
     pub acting_cpu: Nanos,
     /// Pages that the kernel's reclaim evicted.
@@ -140,6 +179,11 @@ pub struct Machine {
     has_table: Vec<bool>,
     swap: Option<Swap>,
     faults: Vec<Fault>,
+    compaction: Compaction,
+    /// By zone.
+    marks: Vec<Marks>,
+    /// By node.
+    is_kswapd_awake: Vec<bool>,
     /// Where reclaim's scanner stands, by node.
     hands: Vec<Pfn>,
     /// How often kswapd has found nothing to reclaim on each node since it last did.
@@ -164,19 +208,16 @@ const TICK: u64 = 100_000;
 impl Machine {
     /// A machine on which nothing runs.
     pub fn new(spec: MachineSpec) -> Self {
-        let sizes = spec.nodes.iter().map(|node| NodeSize {
-            zones: vec![("Normal", node.size / PAGE_SIZE / 1024 * 1024)],
-        });
-        let mut memory = Memory::new(&sizes.collect::<Vec<_>>());
-        let mut hands = Vec::new();
-        for zone in 0..memory.zones().len() {
-            let (start, pages) = {
-                let zone = &memory.zones()[zone];
-                (zone.start(), zone.end() - zone.start())
-            };
-            memory.set_watermark(zone, reclaim::marks(pages).min);
-            hands.push(start);
+        let nodes = spec.nodes.iter().enumerate();
+        let sizes: Vec<NodeSize> = nodes.map(|(i, node)| place::zones(i, node)).collect();
+        let mut memory = Memory::new(&sizes);
+        let marks = place::marks(&memory);
+        for (zone, marks) in marks.iter().enumerate() {
+            memory.set_watermark(zone, marks.min);
         }
+        let nodes = 0..memory.nr_nodes();
+        let hands: Vec<Pfn> = nodes.map(|node| memory.frames_of(node).start).collect();
+        let compaction = Compaction::new(&memory, spec.compaction_proactiveness);
         let random = Pcg64Mcg::new(u128::from(spec.seed) << 1 | 1);
         let swap = spec.swap.map(|(kind, bytes)| Swap::new(kind, bytes));
         Self {
@@ -191,6 +232,9 @@ impl Machine {
             has_table: Vec::new(),
             swap,
             faults: Vec::new(),
+            marks,
+            compaction,
+            is_kswapd_awake: vec![false; hands.len()],
             failures: vec![0; hands.len()],
             hands,
             next_collapse: 0,
@@ -279,13 +323,13 @@ impl Machine {
 
     /// The node that a frame is on.
     pub fn node_of(&self, frame: Pfn) -> u32 {
-        self.memory.zone_at(frame) as u32
+        self.memory.node_at(frame)
     }
 
     /// A node's physical addresses.
     pub fn physical_range(&self, node: u32) -> AddressRange {
-        let zone = &self.memory.zones()[node as usize];
-        AddressRange::new(zone.start() * PAGE_SIZE, zone.end() * PAGE_SIZE)
+        let frames = self.memory.frames_of(node);
+        AddressRange::new(frames.start * PAGE_SIZE, frames.end * PAGE_SIZE)
     }
 
     /// What a process maps: name, range and whether it is a file, in address order.

@@ -29,6 +29,8 @@ pub struct AreaSpec {
     pub fill: Option<(Nanos, Nanos)>,
     /// How many pages of each block are filled, from its start on; all if not given.
     pub filled_of_block: Option<u32>,
+    /// What share of its pages the program gives back, by lot, and when: that fragments free memory.
+    pub given_back: Option<(Nanos, f64)>,
 }
 
 /// A process to be started.
@@ -73,6 +75,8 @@ pub struct Losses {
     pub refaults: f64,
     /// First faults of pages.
     pub first_faults: f64,
+    /// Making room for huge pages at first faults.
+    pub compaction: f64,
     /// Accesses to slow nodes.
     pub tiers: f64,
     /// Translations; negative where huge pages saved some.
@@ -88,6 +92,7 @@ impl Losses {
     pub fn total(&self) -> f64 {
         self.refaults
             + self.first_faults
+            + self.compaction
             + self.tiers
             + self.translations
             + self.monitoring
@@ -114,11 +119,15 @@ pub struct Process {
     pub(super) debt: f64,
     /// Extra time for each unit of work: for tiers, and for translations.
     pub(super) slow_tiers: f64,
+    /// Of its accesses, which go to which node.
+    pub(super) shares: Vec<f64>,
     pub(super) slow_translations: f64,
     /// When pages that are away are accessed next.
     pub(super) returns: BinaryHeap<Reverse<(u64, Page)>>,
     /// What is filled, and when.
     pub(super) fills: VecDeque<(Nanos, Range<Page>)>,
+    /// What is given back, when, and how large a share.
+    pub(super) returnings: VecDeque<(Nanos, Range<Page>, f64)>,
     pub(super) cpu: f64,
     pub(super) losses: Losses,
     pub(super) major_faults: u64,
@@ -144,9 +153,11 @@ impl Process {
             work_end: spec.work.map_or(f64::INFINITY, |work| work.0 as f64),
             debt: 0.0,
             slow_tiers: 0.0,
+            shares: Vec::new(),
             slow_translations: 0.0,
             returns: BinaryHeap::new(),
             fills: VecDeque::new(),
+            returnings: VecDeque::new(),
             cpu: 0.0,
             losses: Losses::default(),
             major_faults: 0,
@@ -161,6 +172,9 @@ impl Process {
     /// It also maps this area, which has these pages.
     pub(super) fn add(&mut self, area: usize, spec: &AreaSpec, pages: Range<Page>) {
         self.areas.push(area);
+        if let Some((at, share)) = spec.given_back {
+            self.returnings.push_back((at, pages.clone(), share));
+        }
         match (&spec.pattern, spec.fill) {
             (Pattern::Trace(trace, first), None) => {
                 for page in pages.clone() {
@@ -190,6 +204,9 @@ impl Process {
     pub(super) fn finish_layout(&mut self, areas: &[Area]) {
         self.areas.sort_by_key(|area| areas[*area].spec.range.start);
         self.fills.make_contiguous().sort_by_key(|(at, _)| *at);
+        self.returnings
+            .make_contiguous()
+            .sort_by_key(|(at, _, _)| *at);
     }
 
     /// Its name.
@@ -226,6 +243,7 @@ impl Process {
         self.was_killed = was_killed;
         self.returns.clear();
         self.fills.clear();
+        self.returnings.clear();
     }
 
     /// Work done so far.

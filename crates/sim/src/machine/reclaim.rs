@@ -3,33 +3,14 @@
 //!
 //! Approach: an approximation of LRU, the clock (Corbató, 1968), which Linux's lists with their second
 //! chance amount to: a hand goes round a node's frames; pages whose accessed bit is set lose it and
-//! stay, others go. Watermarks are the kernel's (`mm/page_alloc.c`): min from the square root of a
-//! zone's size, low and high a thousandth of it above each other.
+//! stay, others go. Background reclaim ends when a zone of the node is above its high watermark
+//! (`pgdat_balanced`).
 //!
 //! Limits: anonymous pages and files are not weighed against each other (swappiness).
 
-use isotherm_engine::{Nanos, PAGE_SIZE};
+use isotherm_engine::Nanos;
 
 use super::Machine;
-
-/// Watermarks of a zone, in pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Marks {
-    pub(super) min: u64,
-    pub(super) low: u64,
-    pub(super) high: u64,
-}
-
-pub(super) fn marks(pages: u64) -> Marks {
-    let kib = pages * PAGE_SIZE / 1024;
-    let min = ((kib * 16) as f64).sqrt() as u64 * 1024 / PAGE_SIZE;
-    let step = (min / 4).max(pages / 1000);
-    Marks {
-        min,
-        low: min + step,
-        high: min + 2 * step,
-    }
-}
 
 /// Who needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,25 +30,40 @@ const FAILURES_MAX: u32 = 16;
 const DIRECT_PAGES: u64 = 64;
 
 impl Machine {
-    /// kswapd: keeps every node above its low watermark.
+    /// kswapd: works where it was woken, until a zone of the node is above its high watermark.
     pub(super) fn balance(&mut self) {
         for node in 0..self.spec.nodes.len() {
-            let zone = &self.memory.zones()[node];
-            if zone.free_pages() >= marks(zone.pages()).low {
+            if !self.is_kswapd_awake[node] {
+                continue;
+            }
+            let is_balanced = self.shortage(node) == 0;
+            if is_balanced {
                 self.failures[node] = 0;
-            } else if self.failures[node] < FAILURES_MAX {
+            }
+            if is_balanced || self.failures[node] >= FAILURES_MAX {
+                self.is_kswapd_awake[node] = false;
+            } else {
                 self.reclaim(node, Urgency::Background);
             }
         }
     }
 
+    /// Pages that a node lacks until one of its zones is above its high watermark.
+    fn shortage(&self, node: usize) -> u64 {
+        let lacking = |zone: usize| {
+            let free = self.memory.zones()[zone].free_pages();
+            self.marks[zone].high.saturating_sub(free)
+        };
+        self.zones_of(node).map(lacking).min().unwrap_or(0)
+    }
+
     pub(super) fn reclaim(&mut self, node: usize, urgency: Urgency) {
-        let zone = &self.memory.zones()[node];
-        let (start, end, free) = (zone.start(), zone.end(), zone.free_pages());
+        let frames = self.memory.frames_of(node as u32);
+        let (start, end) = (frames.start, frames.end);
         let (wanted, most) = match urgency {
-            Urgency::Background => (marks(zone.pages()).high.saturating_sub(free), BATCH),
+            Urgency::Background => (self.shortage(node), BATCH),
             // Twice round: the first round may only clear bits.
-            Urgency::Direct => (DIRECT_PAGES, 2 * zone.pages()),
+            Urgency::Direct => (DIRECT_PAGES, 2 * (end - start)),
         };
         let mut took = Nanos(0);
         let mut got = 0;

@@ -5,10 +5,9 @@ use std::cmp::Reverse;
 use isotherm_engine::Nanos;
 
 use super::process::Losses;
-use super::reclaim::Urgency;
 use super::{Machine, Place, SET, SwapKind};
 use crate::access::Use;
-use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Page, Pfn};
+use crate::memory::{BLOCK_PAGES, Page, Pfn};
 
 /// Within so much time, processes and the kernel's threads take no notice of each other.
 const QUANTUM: Nanos = Nanos::from_millis(10);
@@ -18,6 +17,7 @@ enum Next {
     Work,
     Return(Page),
     Fill(std::ops::Range<Page>),
+    GiveBack(std::ops::Range<Page>, f64),
     End,
 }
 
@@ -36,6 +36,7 @@ impl Machine {
                 self.work(process, length);
             }
             self.balance();
+            self.run_kcompactd(self.now + length);
             if self.now >= self.khugepaged_due {
                 self.khugepaged();
             }
@@ -92,6 +93,10 @@ impl Machine {
                     self.processes[index].fills.pop_front();
                     self.fill(index, pages);
                 }
+                Next::GiveBack(pages, share) => {
+                    self.processes[index].returnings.pop_front();
+                    self.give_back(pages, share);
+                }
             }
         }
     }
@@ -145,11 +150,15 @@ impl Machine {
             let block = next / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
             let end = (block + BLOCK_PAGES as Page).min(pages.end);
             self.has_table[(block / BLOCK_PAGES as Page) as usize] = true;
-            if self.wants_huge(block) && self.fill_huge(block) {
-                let cost = self.spec.costs.huge_fault;
+            if self.wants_huge(block) {
+                let (is_huge, compacting) = self.fill_huge(block);
                 let process = &mut self.processes[index];
-                process.minor_faults += 1;
-                process.wait(cost, |losses: &mut Losses| &mut losses.first_faults);
+                process.wait(compacting, |losses: &mut Losses| &mut losses.compaction);
+                if is_huge {
+                    let cost = self.spec.costs.huge_fault;
+                    process.minor_faults += 1;
+                    process.wait(cost, |losses: &mut Losses| &mut losses.first_faults);
+                }
             }
             for page in next..end {
                 if !self.fill_page(index, page) {
@@ -159,6 +168,34 @@ impl Machine {
             }
             next = end;
         }
+    }
+
+    /// A program gives back a share of pages, by lot (MADV_DONTNEED).
+    fn give_back(&mut self, pages: std::ops::Range<Page>, share: f64) {
+        for page in pages {
+            if self.draw() >= share {
+                continue;
+            }
+            if self.is_huge(page) {
+                self.split(page / BLOCK_PAGES as Page * BLOCK_PAGES as Page);
+            }
+            self.drop_page(page);
+        }
+    }
+
+    /// A page's content is no more, wherever it is.
+    fn drop_page(&mut self, page: Page) {
+        match self.place[page as usize] {
+            Place::Memory => self.memory.free_page(page),
+            Place::Swap => {
+                if let Some(swap) = &mut self.swap {
+                    swap.release(&mut self.memory);
+                }
+            }
+            Place::File | Place::Nowhere => {}
+        }
+        self.set_place(page, Place::Nowhere);
+        self.filled[page as usize] = false;
     }
 
     /// Whether there was memory for it.
@@ -184,46 +221,12 @@ impl Machine {
         true
     }
 
-    /// The node that its process allocates on first: the nearest.
-    pub(super) fn place_page(&mut self, page: Page) -> Option<Pfn> {
-        self.place_block(page, 0).or_else(|| {
-            self.direct_reclaim();
-            self.place_block(page, 0)
-        })
-    }
-
-    pub(super) fn place_block(&mut self, page: Page, order: u8) -> Option<Pfn> {
-        (0..self.spec.nodes.len()).find_map(|node| {
-            if self.is_node_full(node as u32) {
-                return None;
-            }
-            self.memory.allocate_pages(node, order, page)
-        })
-    }
-
-    fn direct_reclaim(&mut self) {
-        for node in 0..self.spec.nodes.len() {
-            self.reclaim(node, Urgency::Direct);
-        }
-    }
-
     /// A process is no more, and its memory free.
     pub(super) fn end_process(&mut self, index: usize, was_killed: bool) {
         let areas = self.processes[index].areas().to_vec();
         for area in areas {
             let pages = self.areas[area].pages.clone();
-            for page in pages.clone() {
-                match self.place[page as usize] {
-                    Place::Memory => self.memory.free_page(page),
-                    Place::Swap => {
-                        if let Some(swap) = &mut self.swap {
-                            swap.release(&mut self.memory);
-                        }
-                    }
-                    Place::File | Place::Nowhere => {}
-                }
-                self.set_place(page, Place::Nowhere);
-            }
+            pages.clone().for_each(|page| self.drop_page(page));
             for block in pages.step_by(BLOCK_PAGES as usize) {
                 self.huge[(block / BLOCK_PAGES as Page) as usize] = false;
             }
@@ -272,8 +275,6 @@ impl Machine {
         }
         Ok(cost)
     }
-
-    pub(super) const BLOCK_ORDER: u8 = BLOCK_ORDER;
 }
 
 impl super::Process {
@@ -289,6 +290,12 @@ impl super::Process {
             && at.0 as f64 <= next.0
         {
             next = (at.0 as f64, Next::Fill(pages.clone()));
+        }
+        // After what is filled at the same time.
+        if let Some((at, pages, share)) = self.returnings.front()
+            && (at.0 as f64) < next.0
+        {
+            next = (at.0 as f64, Next::GiveBack(pages.clone(), *share));
         }
         next
     }

@@ -4,12 +4,15 @@
 //! single accesses are not simulated.
 //!
 //! Approach: a share of a process's time is waiting for memory (given, for near memory only); it grows
-//! with the mean latency of what it accesses. Translations: the TLB is taken for a cache of
+//! with the mean latency of what it accesses. Bandwidth is a roof (Williams, Waterman and Patterson,
+//! *Roofline*, 2009): below it latency does not change, at it waits grow until no more is asked for than there
+//! is. Translations: the TLB is taken for a cache of
 //! the last N used, whose misses follow from the rates alone by Che's approximation (Che, Tung and
 //! Wang, 2002): there is a time T within which N translations are used, and one is missed if its last
 //! use is longer ago. Compared to the same memory in small pages, which work time is measured with.
 //!
-//! Limits: caches are not simulated; a miss costs the same everywhere. Rates of traces are not
+//! Limits: caches are not simulated, so each access moves a cache line, and what is said of a program's
+//! accesses should be those that miss; latency below the roof does not depend on load; a miss costs the same everywhere. Rates of traces are not
 //! the program's rates of access (scans do not count), so translations are unknown there and cost
 //! nothing.
 
@@ -23,6 +26,10 @@ const PERIOD: Nanos = Nanos::from_millis(1_000);
 const PAGES_PER_PERIOD: u64 = 4 << 20;
 /// Rates are put into classes of a quarter of an octave.
 const CLASSES: usize = 256;
+/// What an access moves.
+const LINE_BYTES: f64 = 64.0;
+/// Rounds in which waits and what is asked of nodes come to agree.
+const ROUNDS: usize = 40;
 
 /// How many translations of which rate.
 struct Classes {
@@ -84,6 +91,7 @@ impl Machine {
                 self.refresh_speed(index);
             }
         }
+        self.find_waits();
     }
 
     /// CPUs that processes and everybody else need, and there are not.
@@ -91,7 +99,8 @@ impl Machine {
         let busy = self.monitor_cpu
             + self.stats.acting_cpu
             + self.stats.reclaim_cpu
-            + self.stats.khugepaged_cpu;
+            + self.stats.khugepaged_cpu
+            + self.stats.kcompactd_cpu;
         let background = busy.since(self.busy_before).as_secs_f64() / period.as_secs_f64();
         self.busy_before = busy;
         let running = self.processes.iter().filter(|p| p.is_running());
@@ -102,18 +111,20 @@ impl Machine {
 
     fn refresh_speed(&mut self, index: usize) {
         let process = &self.processes[index];
-        let (memory_bound, accesses) = (process.memory_bound, process.accesses_per_s);
-        let needs_tiers = memory_bound > 0.0 && self.spec.nodes.len() > 1;
-        let needs_tlb = accesses.is_some();
-        let (mut tiers, mut translations) = (0.0, 0.0);
-        if needs_tiers || needs_tlb {
+        let accesses = process.accesses_per_s;
+        let nodes = &self.spec.nodes;
+        let has_tiers = nodes.len() > 1 || nodes.iter().any(|node| node.bandwidth.is_some());
+        let needs_tiers = process.memory_bound > 0.0 && has_tiers;
+        let mut shares = vec![0.0; nodes.len()];
+        let mut translations = 0.0;
+        if needs_tiers || accesses.is_some() {
             let (mut small, mut mixed) = (Classes::new(), Classes::new());
-            let mut waits = (0.0, 0.0);
             for area in process.areas().to_vec() {
-                self.weigh(area, &mut small, &mut mixed, &mut waits);
+                self.weigh(area, &mut small, &mut mixed, &mut shares);
             }
-            if waits.0 > 0.0 {
-                tiers = memory_bound * (waits.1 / waits.0 - 1.0);
+            let all: f64 = shares.iter().sum();
+            for share in &mut shares {
+                *share /= all.max(f64::MIN_POSITIVE);
             }
             if let Some(accesses) = accesses {
                 let costs = &self.spec.costs;
@@ -124,17 +135,56 @@ impl Machine {
             }
         }
         let process = &mut self.processes[index];
-        (process.slow_tiers, process.slow_translations) = (tiers, translations);
+        process.shares = shares;
+        process.slow_translations = translations;
     }
 
-    /// Adds an area's accesses: by page, by what maps it, and the latency of where it is.
-    fn weigh(&self, area: usize, small: &mut Classes, mixed: &mut Classes, waits: &mut (f64, f64)) {
+    /// Who waits how much longer for memory than if all of it were near and idle: by the nodes' latencies,
+    /// stretched where more is asked of a node than it can deliver, until it can.
+    fn find_waits(&mut self) {
+        let near = self.spec.nodes[0].latency.as_secs_f64();
+        let latencies = self
+            .spec
+            .nodes
+            .iter()
+            .map(|node| node.latency.as_secs_f64() / near);
+        let latencies: Vec<f64> = latencies.collect();
+        let mut stretch = vec![1.0_f64; latencies.len()];
+        for _ in 0..ROUNDS {
+            let mut asked = vec![0.0; latencies.len()];
+            for process in self.processes.iter_mut().filter(|p| p.is_running()) {
+                let waits = process.shares.iter().zip(&latencies).zip(&stretch);
+                let wait: f64 = waits
+                    .map(|((share, latency), stretch)| share * latency * stretch)
+                    .sum();
+                let knows = process.shares.iter().any(|share| *share > 0.0);
+                process.slow_tiers = if knows {
+                    process.memory_bound * (wait - 1.0)
+                } else {
+                    0.0
+                };
+                let slow = (1.0 + process.slow_tiers + process.slow_translations).max(0.05);
+                let lines = process.accesses_per_s.unwrap_or(0.0) / (slow * self.contention);
+                for (asked, share) in asked.iter_mut().zip(&process.shares) {
+                    *asked += lines * LINE_BYTES * share;
+                }
+            }
+            let nodes = self.spec.nodes.iter().zip(&mut stretch).zip(asked);
+            for ((node, stretch), asked) in nodes {
+                if let Some(bandwidth) = node.bandwidth {
+                    *stretch = (*stretch * (asked / bandwidth as f64)).max(1.0);
+                }
+            }
+        }
+    }
+
+    /// Adds an area's accesses: by page, by what maps it, and by the node that it is on.
+    fn weigh(&self, area: usize, small: &mut Classes, mixed: &mut Classes, shares: &mut [f64]) {
         let area = &self.areas[area];
         if matches!(area.spec.pattern, Pattern::Trace(..)) && self.spec.nodes.len() < 2 {
             return;
         }
         let work = self.processes[area.process].work();
-        let near = self.spec.nodes[0].latency.as_secs_f64();
         let mut of_block = 0.0;
         for page in area.pages.clone() {
             let rate = if self.place[page as usize] == Place::Memory {
@@ -150,9 +200,7 @@ impl Machine {
                     mixed.add(rate);
                 }
                 if let Some(frame) = self.memory.frame_of(page) {
-                    let node = &self.spec.nodes[self.node_of(frame) as usize];
-                    waits.0 += rate;
-                    waits.1 += rate * node.latency.as_secs_f64() / near;
+                    shares[self.node_of(frame) as usize] += rate;
                 }
             }
             if (page + 1) % BLOCK_PAGES as Page == 0 {

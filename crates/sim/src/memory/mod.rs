@@ -27,6 +27,9 @@ pub const BLOCK_PAGES: u64 = 512;
 /// The order of a huge page.
 pub const BLOCK_ORDER: u8 = 9;
 
+/// The zone of which the kernel takes nothing for itself.
+pub const MOVABLE_ZONE: &str = "Movable";
+
 /// A frame's number.
 pub type Pfn = u64;
 /// A page of some process: its place in [`Memory`]'s table of pages.
@@ -129,6 +132,24 @@ impl Memory {
         self.nodes.last().map_or(0, |last| last + 1)
     }
 
+    /// The node that a frame is on.
+    pub fn node_at(&self, frame: Pfn) -> u32 {
+        self.nodes[self.zone_at(frame)]
+    }
+
+    /// A node's frames.
+    pub fn frames_of(&self, node: u32) -> Range<Pfn> {
+        let mut zones = self.zones_of(node).map(|zone| &self.zones[zone]);
+        let first = zones.next().map_or(0..0, |zone| zone.start()..zone.end());
+        first.start..zones.last().map_or(first.end, Zone::end)
+    }
+
+    /// Free pages of a node.
+    pub fn free_on(&self, node: u32) -> u64 {
+        let zones = self.zones_of(node);
+        zones.map(|zone| self.zones[zone].free_pages()).sum()
+    }
+
     /// Who has a frame.
     pub fn owner(&self, frame: Pfn) -> Owner {
         Owner::from_word(self.owners.get(frame as usize))
@@ -158,6 +179,9 @@ impl Memory {
 
     /// A block of `2^order` frames of `zone` for the kernel; `None` if there is none.
     pub fn allocate_kernel(&mut self, zone: usize, order: u8) -> Option<Pfn> {
+        if self.zones[zone].name() == MOVABLE_ZONE {
+            return None;
+        }
         let frame = self.zones[zone].allocate(order, Kind::Unmovable)?;
         self.own(frame, order, Run::Same(KERNEL));
         Some(frame)

@@ -2,8 +2,8 @@
 
 use isotherm_engine::PAGE_SIZE;
 use isotherm_record::{
-    ActionSample, CostSample, GuardSample, Item, Mapping, MappingChange, TargetExit, TargetStart,
-    UsageSample,
+    ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Item, Mapping,
+    MappingChange, TargetExit, TargetStart, UsageSample,
 };
 use isotherm_sim::simulation::{Event, Simulation};
 
@@ -64,7 +64,25 @@ impl Recording {
                 status: *status,
             })],
             Event::Acted { context, done } => self.actions(*context, done, simulation),
-            Event::Second => vec![usage(simulation), cost(simulation)],
+            Event::Compacted(round) => vec![Item::Compaction(CompactionSample {
+                time: round.time,
+                node: round.node,
+                score_before: round.score_before,
+                score_after: round.score_after,
+                ended: round.ended.name().to_owned(),
+                took: round.took,
+                cpu: round.took,
+                migrate_scanned: round.migrate_scanned,
+                free_scanned: round.free_scanned,
+                // What is moved, and where to.
+                isolated: 2 * round.moved,
+            })],
+            Event::Second => {
+                let nodes = 0..simulation.machine().memory().nr_nodes();
+                let mut items: Vec<Item> = nodes.map(|n| fragmentation(n, simulation)).collect();
+                items.extend([usage(simulation), cost(simulation)]);
+                items
+            }
         }
     }
 
@@ -92,6 +110,17 @@ impl Recording {
         }
         samples.into_iter().map(Item::Action).collect()
     }
+}
+
+fn fragmentation(node: u32, simulation: &Simulation) -> Item {
+    let machine = simulation.machine();
+    let (attributes, facts, status) = machine.fragmentation(node);
+    Item::Fragmentation(FragmentationSample {
+        time: machine.now(),
+        attributes,
+        facts,
+        status,
+    })
 }
 
 fn usage(simulation: &Simulation) -> Item {

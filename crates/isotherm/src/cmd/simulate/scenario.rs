@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use isotherm_sim::access::Use;
 use isotherm_sim::machine::{
-    AreaSpec, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode,
+    AreaSpec, Defrag, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode,
 };
 use serde::{Deserialize, Deserializer};
 
@@ -102,6 +102,9 @@ struct MachineFile {
     nodes: Option<Vec<NodeFile>>,
     swap: Option<SwapFile>,
     thp: Option<ThpFile>,
+    defrag: Option<ThpFile>,
+    #[serde(default, deserialize_with = "some_number")]
+    compaction_proactiveness: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -109,6 +112,8 @@ struct MachineFile {
 struct NodeFile {
     size: Unit<Bytes>,
     latency: Option<Unit<Nanos>>,
+    bandwidth: Option<Unit<Bytes>>,
+    movable: Option<Unit<Bytes>>,
 }
 
 #[derive(Deserialize)]
@@ -158,6 +163,8 @@ struct MappingFile {
     fill: Option<Unit<Nanos>>,
     #[serde(default, deserialize_with = "some_number")]
     filled_of_block: Option<u32>,
+    given_back: Option<Unit<Share>>,
+    given_back_at: Option<Unit<Nanos>>,
     #[serde(default)]
     access: Vec<AccessFile>,
 }
@@ -260,8 +267,10 @@ impl MachineFile {
         let default = MachineSpec::default();
         let nodes = self.nodes.map_or(default.nodes, |nodes| {
             let node = |node: NodeFile| NodeSpec {
-                size: node.size.0.0,
                 latency: node.latency.map_or(Nanos(90), |Unit(latency)| latency),
+                bandwidth: node.bandwidth.map(|Unit(Bytes(bytes))| bytes),
+                movable: node.movable.map_or(0, |Unit(Bytes(bytes))| bytes),
+                ..NodeSpec::new(node.size.0.0)
             };
             nodes.into_iter().map(node).collect()
         });
@@ -269,8 +278,8 @@ impl MachineFile {
         let total: u64 = nodes.iter().map(|node| node.size).sum();
         for (index, node) in nodes.iter().enumerate() {
             ensure!(
-                node.size >= 16 << 20 && node.latency.0 > 0,
-                "machine.nodes[{index}]: a node has at least 16 MiB and some latency"
+                node.size >= 16 << 20 && node.latency.0 > 0 && node.bandwidth != Some(0),
+                "machine.nodes[{index}]: a node has at least 16 MiB, some latency and some bandwidth"
             );
         }
         ensure!(
@@ -279,7 +288,20 @@ impl MachineFile {
         );
         let cpus = self.cpus.unwrap_or(default.cpus);
         ensure!(cpus >= 1, "machine.cpus: a machine has at least one");
+        let compaction_proactiveness = self
+            .compaction_proactiveness
+            .unwrap_or(default.compaction_proactiveness);
+        ensure!(
+            compaction_proactiveness <= 100,
+            "machine.compaction_proactiveness: {compaction_proactiveness} is above 100"
+        );
         Ok(MachineSpec {
+            compaction_proactiveness,
+            defrag: match self.defrag {
+                Some(ThpFile::Always) => Defrag::Always,
+                Some(ThpFile::Never) => Defrag::Never,
+                Some(ThpFile::Madvise) | None => Defrag::Madvise,
+            },
             cpus,
             nodes,
             swap: self.swap.map(SwapFile::spec).transpose()?,
@@ -375,6 +397,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
             Nanos((u128::from(size) * 1_000_000_000 / u128::from(FILL_BYTES_PER_S)) as u64),
             |Unit(fill)| fill,
         );
+        let from = mapping.from.map_or(Nanos(0), |Unit(from)| from);
         areas.push(AreaSpec {
             pattern: pattern.with_context(|| format!("mapping '{}'", mapping.name))?,
             name: mapping.name,
@@ -384,8 +407,12 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
                 KindFile::File => Use::File,
             },
             huge: mapping.huge,
-            fill: Some((mapping.from.map_or(Nanos(0), |Unit(from)| from), fill)),
+            fill: Some((from, fill)),
             filled_of_block: mapping.filled_of_block,
+            given_back: mapping.given_back.map(|Unit(Share(share))| {
+                let at = mapping.given_back_at.map(|Unit(at)| at);
+                (at.unwrap_or(from + fill), share)
+            }),
         });
     }
     Ok(areas)
@@ -480,6 +507,15 @@ mod tests {
             (&heap(", colour: red"), "colour"),
             (&heap(", access: [{rate: fast}]"), "access[0].rate"),
             (&heap(", access: [{rate: 1, hot: 200%}]"), "hot"),
+            (&heap(", given_back: 2s"), "given_back"),
+            (
+                "machine: {compaction_proactiveness: 101}\nprocesses: []",
+                "compaction_proactiveness",
+            ),
+            (
+                "machine: {nodes: [{size: 1G, bandwidth: 0}]}\nprocesses: []",
+                "bandwidth",
+            ),
             ("machine: {swap: {}}\nprocesses: []", "zram"),
             ("a: [", "YAML"),
         ] {
@@ -493,8 +529,9 @@ mod tests {
         assert!(error(&fault).contains("no process 3"));
     }
 
-    const VALID: &str = "machine: {cpus: 4, nodes: [{size: 64 MiB}], swap: {zram: 1G}, thp: always}\n\
-        duration: 60s\nprocesses:\n- name: a\n  threads: 2\n  mappings:\n  - {name: b, size: 1 MiB, huge: true, \
+    const VALID: &str = "machine: {cpus: 4, nodes: [{size: 64 MiB}], swap: {zram: 1G}, thp: always, defrag: never, \
+        compaction_proactiveness: 40}\n\
+        duration: 60s\nprocesses:\n- name: a\n  threads: 2\n  mappings:\n  - {name: b, size: 1 MiB, huge: true, given_back: 50%, \
         access: [{pattern: latest, hot: 10%, rate: 5}]}\nfaults:\n- {at: 5s, for: 1s, kind: node_full, node: 0}\n";
 
     proptest::proptest! {

@@ -93,6 +93,7 @@ impl Summary {
                 lost_seconds: Lost {
                     refaults: losses.refaults,
                     first_faults: losses.first_faults,
+                    compaction: losses.compaction,
                     slow_nodes: losses.tiers,
                     translations: losses.translations,
                     monitoring: losses.monitoring,
@@ -119,6 +120,14 @@ impl Summary {
             monitor_cpu_percent: 100.0 * monitors.sum::<f64>() / seconds.max(1e-9),
             acting_cpu_seconds: stats.acting_cpu.as_secs_f64(),
             reclaim_cpu_seconds: stats.reclaim_cpu.as_secs_f64(),
+            huge_pages: HugePages {
+                faults: stats.huge_faults,
+                fallbacks: stats.huge_fallbacks,
+                compacted_for: stats.compaction_successes,
+                compaction_failures: stats.compaction_failures,
+                compaction_stall_seconds: stats.compaction_stall.as_secs_f64(),
+                kcompactd_cpu_seconds: stats.kcompactd_cpu.as_secs_f64(),
+            },
             guard_stops: stops.sum(),
             oom_kills: stats.oom_kills,
             processes,
@@ -135,12 +144,24 @@ pub(super) struct Report {
     monitor_cpu_percent: f64,
     acting_cpu_seconds: f64,
     reclaim_cpu_seconds: f64,
+    huge_pages: HugePages,
     guard_stops: u64,
     oom_kills: u64,
     processes: Vec<ProcessReport>,
     schemes: Vec<SchemeReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     against: Option<Comparison>,
+}
+
+/// What huge pages there were to be had, and what for.
+#[derive(Serialize)]
+struct HugePages {
+    faults: u64,
+    fallbacks: u64,
+    compacted_for: u64,
+    compaction_failures: u64,
+    compaction_stall_seconds: f64,
+    kcompactd_cpu_seconds: f64,
 }
 
 #[derive(Serialize)]
@@ -163,6 +184,7 @@ struct ProcessReport {
 struct Lost {
     refaults: f64,
     first_faults: f64,
+    compaction: f64,
     slow_nodes: f64,
     translations: f64,
     monitoring: f64,
@@ -238,6 +260,7 @@ impl Report {
             self.acting_cpu_seconds,
             self.reclaim_cpu_seconds,
         );
+        self.huge_pages.say(&mut text);
         for process in &self.processes {
             process.say(&mut text);
         }
@@ -279,6 +302,25 @@ impl Report {
     }
 }
 
+impl HugePages {
+    fn say(&self, text: &mut String) {
+        if self.faults + self.fallbacks > 0 {
+            let _ = writeln!(
+                text,
+                "huge pages: {} at first faults, {} of them by direct compaction ({:.3} s), {} not to be had",
+                self.faults, self.compacted_for, self.compaction_stall_seconds, self.fallbacks,
+            );
+        }
+        if self.kcompactd_cpu_seconds > 0.0 {
+            let _ = writeln!(
+                text,
+                "the compaction threads took {:.3} s",
+                self.kcompactd_cpu_seconds
+            );
+        }
+    }
+}
+
 impl ProcessReport {
     fn say(&self, text: &mut String) {
         let lost = &self.lost_seconds;
@@ -303,6 +345,7 @@ impl ProcessReport {
         let causes = [
             ("refaults", lost.refaults),
             ("first faults", lost.first_faults),
+            ("compaction", lost.compaction),
             ("slow nodes", lost.slow_nodes),
             ("translations", lost.translations),
             ("monitoring", lost.monitoring),

@@ -102,6 +102,7 @@ impl Seen {
                 pattern: Pattern::Trace(trace.clone(), first),
                 fill: None,
                 filled_of_block: None,
+                given_back: None,
             };
             first += (range.len() / PAGE_SIZE) as u32;
             spec
@@ -116,10 +117,7 @@ impl Seen {
         };
         let size = self.system_total.max(1 << 30);
         let machine = MachineSpec {
-            nodes: vec![NodeSpec {
-                size,
-                latency: Nanos(90),
-            }],
+            nodes: vec![NodeSpec::new(size)],
             swap: Some((SwapKind::Zram { ratio: ZRAM_RATIO }, size)),
             ..MachineSpec::default()
         };

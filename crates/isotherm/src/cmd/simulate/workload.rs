@@ -176,6 +176,7 @@ pub(super) fn masim(path: &Path, accesses_per_s: Option<f64>) -> anyhow::Result<
         pattern: Pattern::Phases(phases),
         fill: Some((Nanos(0), Nanos(0))),
         filled_of_block: None,
+        given_back: None,
     });
     Ok(ProcessSpec {
         name: path.file_stem().map_or_else(

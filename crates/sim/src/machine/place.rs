@@ -1,0 +1,164 @@
+//! Where pages are put: nodes and their zones, in the kernel's order and above its watermarks.
+//!
+//! A node's zones are as on x86: what lies below 4 GiB is the first node's DMA32, and what was set aside for
+//! movable pages lies at a node's end. Memory is taken from a node's highest zone first, and a lower one
+//! keeps a reserve from those who can use a higher one (`lowmem_reserve_ratio`). As in
+//! `get_page_from_freelist`, every node is asked down to its low watermarks; only where all are below them,
+//! kswapd is woken, and what lies above the min watermarks is taken.
+
+use isotherm_engine::PAGE_SIZE;
+
+use super::reclaim::Urgency;
+use super::{Machine, NodeSpec};
+use crate::memory::{MOVABLE_ZONE, Memory, NodeSize, Page, Pfn};
+
+/// What of the first node is DMA32: the fourth GiB of addresses is for devices.
+const DMA32_BYTES: u64 = 3 << 30;
+/// Zones are of whole blocks of 4 MiB.
+const ZONE_UNIT: u64 = 4 << 20;
+
+/// A node's zones, in the order of addresses.
+pub(super) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
+    let pages = |bytes: u64| bytes / ZONE_UNIT * (ZONE_UNIT / PAGE_SIZE);
+    let movable = pages(node.movable.min(node.size));
+    let rest = pages(node.size) - movable;
+    let dma32 = if index == 0 {
+        rest.min(pages(DMA32_BYTES))
+    } else {
+        0
+    };
+    let zones = [
+        ("DMA32", dma32),
+        ("Normal", rest - dma32),
+        (MOVABLE_ZONE, movable),
+    ];
+    NodeSize {
+        zones: zones.into_iter().filter(|(_, pages)| *pages > 0).collect(),
+    }
+}
+
+/// Watermarks of a zone, in pages, with what it keeps from users of higher zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    pub(super) min: u64,
+    pub(super) low: u64,
+    pub(super) high: u64,
+}
+
+/// Of all zones: `min_free_kbytes` is the square root of what is not movable (`mm/page_alloc.c`), each zone
+/// has its share of it, and low and high lie a thousandth of the zone above each other.
+pub(super) fn marks(memory: &Memory) -> Vec<Marks> {
+    let lowmem = memory.zones().iter().filter(|z| z.name() != MOVABLE_ZONE);
+    let lowmem: u64 = lowmem.map(crate::memory::Zone::pages).sum();
+    let min_kib = ((lowmem * PAGE_SIZE / 1024 * 16) as f64).sqrt() as u64;
+    let min_pages = min_kib.clamp(128, 256 << 10) * 1024 / PAGE_SIZE;
+    let of = |(place, zone): (usize, &crate::memory::Zone)| {
+        let pages = zone.pages();
+        let min = if zone.name() == MOVABLE_ZONE {
+            (pages / 1024).clamp(32, 128)
+        } else {
+            (u128::from(min_pages) * u128::from(pages) / u128::from(lowmem.max(1))) as u64
+        };
+        let step = (min / 4).max(pages / 1000);
+        let reserve = reserve(memory, place);
+        Marks {
+            min: min + reserve,
+            low: min + step + reserve,
+            high: min + 2 * step + reserve,
+        }
+    };
+    memory.zones().iter().enumerate().map(of).collect()
+}
+
+/// Pages that a zone keeps from those who can use higher zones of its node.
+fn reserve(memory: &Memory, place: usize) -> u64 {
+    let zones = memory.zones();
+    let node = memory.node_at(zones[place].start());
+    let above = memory.zones_of(node).filter(|zone| *zone > place);
+    let above: u64 = above.map(|zone| zones[zone].pages()).sum();
+    let ratio = if zones[place].name() == "DMA32" {
+        256
+    } else {
+        32
+    };
+    above / ratio
+}
+
+impl Machine {
+    /// Places of a node's zones, the highest first.
+    pub(super) fn zones_of(&self, node: usize) -> std::ops::Range<usize> {
+        let mut zones = self.memory.zones_of(node as u32);
+        let first = zones.next().unwrap_or(0);
+        first..zones.last().unwrap_or(first) + 1
+    }
+
+    /// A frame for a page, on the nearest node that has one; reclaims if none has.
+    pub(super) fn place_page(&mut self, page: Page) -> Option<Pfn> {
+        self.place_block(page, 0).or_else(|| {
+            for node in 0..self.spec.nodes.len() {
+                self.reclaim(node, Urgency::Direct);
+            }
+            self.place_block(page, 0)
+        })
+    }
+
+    /// Frames for `2^order` pages, on the nearest node that has them.
+    pub(super) fn place_block(&mut self, page: Page, order: u8) -> Option<Pfn> {
+        let nodes = 0..self.spec.nodes.len();
+        let above_low = nodes
+            .clone()
+            .find_map(|node| self.place_on(node, page, order, |marks| marks.low));
+        if above_low.is_some() {
+            return above_low;
+        }
+        if order == 0 {
+            self.is_kswapd_awake.fill(true);
+        }
+        nodes
+            .into_iter()
+            .find_map(|node| self.place_on(node, page, order, |marks| marks.min))
+    }
+
+    /// The same on one node, leaving its zones what `mark` says.
+    fn place_on(
+        &mut self,
+        node: usize,
+        page: Page,
+        order: u8,
+        mark: impl Fn(&Marks) -> u64,
+    ) -> Option<Pfn> {
+        if self.is_node_full(node as u32) {
+            return None;
+        }
+        for zone in self.zones_of(node).rev() {
+            let free = self.memory.zones()[zone].free_pages();
+            if free >= mark(&self.marks[zone]) + (1 << order)
+                && let Some(frame) = self.memory.allocate_pages(zone, order, page)
+            {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    /// Moves the page at `frame` to a node; whether there was room. Who finds none above the low watermarks
+    /// wakes the node's kswapd.
+    pub(super) fn move_to_node(&mut self, frame: Pfn, node: usize) -> bool {
+        if self.is_node_full(node as u32) {
+            return false;
+        }
+        let zones = self.zones_of(node);
+        let has_room = |zone: usize| self.memory.zones()[zone].free_pages() > self.marks[zone].low;
+        if !zones.clone().any(has_room) {
+            self.is_kswapd_awake[node] = true;
+        }
+        zones.rev().any(|zone| self.memory.migrate(frame, zone))
+    }
+
+    /// Puts a page that had a frame just now into one again, whatever the watermarks.
+    pub(super) fn put_back(&mut self, page: Page) {
+        let mut zones = (0..self.memory.zones().len()).rev();
+        let again = zones.find_map(|zone| self.memory.take_back(zone, page));
+        assert!(again.is_some(), "a frame that was just freed");
+    }
+}
