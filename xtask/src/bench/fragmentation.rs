@@ -18,6 +18,7 @@
 
 pub(crate) mod driver;
 mod settings;
+mod simulated;
 mod state;
 
 use std::fs::{self, File};
@@ -163,12 +164,13 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     };
     let plan = (1..=context.repeats).flat_map(|_| paces.iter());
     let plan = plan.flat_map(|pace| arms.iter().map(move |arm| (*arm, *pace)));
-    let (mut runs, mut incomplete) = (Vec::new(), None);
+    let (mut runs, mut beside, mut incomplete) = (Vec::new(), Vec::new(), None);
     for (arm, pace) in plan {
         let started = Instant::now();
         match measure(context, &mut settings, arm, pace) {
             Ok(run) => {
                 tell(&run, started.elapsed());
+                beside.push(simulated::simulate(context, arm, &run)?);
                 runs.push(run);
             }
             Err(error) if runs.is_empty() => return Err(error.context(arm.name)),
@@ -182,13 +184,16 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
         }
     }
     let defrag = settings::read(THP_DEFRAG)?;
+    let mut tables = tables(&runs, &defrag);
+    tables.push(simulated::table(&beside));
     Ok(Outcome::Done {
-        tables: tables(&runs, &defrag),
+        tables,
         data: json!({
             "defrag": defrag,
             "rest_seconds": rest(context).as_secs(),
             "incomplete": incomplete,
             "runs": runs,
+            "simulated": beside,
         }),
     })
 }

@@ -36,6 +36,7 @@ use rand_pcg::Pcg64Mcg;
 use crate::access::Use;
 use crate::cost::{CompactionCosts, MachineCosts, THIS_MACHINE, THIS_MACHINES_COMPACTION};
 use crate::memory::{BLOCK_PAGES, Memory, NodeSize, Owner, Page, Pfn};
+use crate::statistics::Distribution;
 
 pub use actuator::SimActuator;
 pub use compact::Defrag;
@@ -198,6 +199,8 @@ pub struct Machine {
     /// Monitors' CPU time, as they report it.
     pub(crate) monitor_cpu: Nanos,
     stats: MachineStats,
+    /// How long each first fault of a huge page took.
+    huge_faults: Vec<Nanos>,
     random: Pcg64Mcg,
 }
 
@@ -244,6 +247,7 @@ impl Machine {
             busy_before: Nanos(0),
             monitor_cpu: Nanos(0),
             stats: MachineStats::default(),
+            huge_faults: Vec::new(),
             random,
             spec,
         }
@@ -319,6 +323,12 @@ impl Machine {
     /// What was done.
     pub fn stats(&self) -> MachineStats {
         self.stats
+    }
+
+    /// How long first faults took that brought a huge page, in microseconds.
+    pub fn huge_fault_latency(&self) -> Distribution {
+        let us = self.huge_faults.iter().map(|took| took.0 as f64 / 1e3);
+        Distribution::of(us.collect())
     }
 
     /// The node that a frame is on.

@@ -156,6 +156,7 @@ impl Machine {
                 process.wait(compacting, |losses: &mut Losses| &mut losses.compaction);
                 if is_huge {
                     let cost = self.spec.costs.huge_fault;
+                    self.huge_faults.push(compacting + cost);
                     process.minor_faults += 1;
                     process.wait(cost, |losses: &mut Losses| &mut losses.first_faults);
                 }

@@ -12,6 +12,7 @@ use isotherm_engine::{PAGE_SIZE, Refusal};
 use isotherm_record::{Item, Reader};
 use isotherm_sim::memory::Zone;
 use isotherm_sim::simulation::{Event, Simulation};
+use isotherm_sim::statistics::Distribution;
 use serde::Serialize;
 
 use crate::units::format_bytes;
@@ -122,6 +123,7 @@ impl Summary {
             reclaim_cpu_seconds: stats.reclaim_cpu.as_secs_f64(),
             huge_pages: HugePages {
                 faults: stats.huge_faults,
+                latency_us: machine.huge_fault_latency(),
                 fallbacks: stats.huge_fallbacks,
                 compacted_for: stats.compaction_successes,
                 compaction_failures: stats.compaction_failures,
@@ -157,6 +159,7 @@ pub(super) struct Report {
 #[derive(Serialize)]
 struct HugePages {
     faults: u64,
+    latency_us: Distribution,
     fallbacks: u64,
     compacted_for: u64,
     compaction_failures: u64,
@@ -307,8 +310,14 @@ impl HugePages {
         if self.faults + self.fallbacks > 0 {
             let _ = writeln!(
                 text,
-                "huge pages: {} at first faults, {} of them by direct compaction ({:.3} s), {} not to be had",
-                self.faults, self.compacted_for, self.compaction_stall_seconds, self.fallbacks,
+                "huge pages: {} at first faults ({:.0} us each, {:.0} us at most), {} of them by direct \
+                 compaction ({:.3} s), {} not to be had",
+                self.faults,
+                self.latency_us.mean,
+                self.latency_us.max,
+                self.compacted_for,
+                self.compaction_stall_seconds,
+                self.fallbacks,
             );
         }
         if self.kcompactd_cpu_seconds > 0.0 {
