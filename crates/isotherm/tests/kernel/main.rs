@@ -19,4 +19,5 @@ mod harmless;
 mod pages;
 mod physical;
 mod scale;
+mod simulated;
 mod targets;

@@ -25,7 +25,7 @@ pub struct AreaSpec {
     /// How it is accessed.
     pub pattern: Pattern,
     /// From when on, of the work, and for how long it is filled, from its start to its end; `None`:
-    /// the pattern is a trace, which says when.
+    /// as it is accessed, by a trace's word, or at the start of the phase that accesses it.
     pub fill: Option<(Nanos, Nanos)>,
     /// How many pages of each block are filled, from its start on; all if not given.
     pub filled_of_block: Option<u32>,
@@ -181,9 +181,19 @@ impl Process {
                     let Some(at) = trace.present_from(first + page - pages.start) else {
                         continue;
                     };
-                    match self.fills.back_mut() {
-                        Some((last, run)) if *last == at && run.end == page => run.end += 1,
-                        _ => self.fills.push_back((at, page..page + 1)),
+                    self.touch(at, page);
+                }
+            }
+            (Pattern::Phases(phases), None) => {
+                let mut is_filled = vec![false; pages.len()];
+                for (at, rates) in phases {
+                    for page in pages.clone() {
+                        let offset = page - pages.start;
+                        let is_new = !is_filled[offset as usize] && rates.of(offset) > 0.0;
+                        if is_new {
+                            is_filled[offset as usize] = true;
+                            self.touch(*at, page);
+                        }
                     }
                 }
             }
@@ -198,6 +208,14 @@ impl Process {
                     self.fills.push_back((at, first..end));
                 }
             }
+        }
+    }
+
+    /// A page is filled at a time, after those that were told before.
+    fn touch(&mut self, at: Nanos, page: Page) {
+        match self.fills.back_mut() {
+            Some((last, run)) if *last == at && run.end == page => run.end += 1,
+            _ => self.fills.push_back((at, page..page + 1)),
         }
     }
 

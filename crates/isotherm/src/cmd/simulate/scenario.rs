@@ -148,6 +148,8 @@ struct ProcessFile {
     #[serde(default)]
     mappings: Vec<MappingFile>,
     masim: Option<PathBuf>,
+    #[serde(default)]
+    sparse: bool,
     trace: Option<PathBuf>,
 }
 
@@ -344,10 +346,14 @@ impl ProcessFile {
             "say what it does by one of `mappings`, `masim` (a configuration's file) and `trace` (a \
              record's file)"
         );
+        ensure!(
+            !self.sparse || self.masim.is_some(),
+            "`sparse` is for what a `masim` configuration touches"
+        );
         let mut spec = if let Some(path) = &self.trace {
             trace::read(&folder.join(path))?.process
         } else if let Some(path) = &self.masim {
-            workload::masim(&folder.join(path), self.accesses_per_s)?
+            workload::masim(&folder.join(path), self.accesses_per_s, self.sparse)?
         } else {
             ProcessSpec {
                 name: "process".to_owned(),

@@ -130,8 +130,13 @@ fn hot_pages(access: &Access, pages: usize) -> anyhow::Result<usize> {
 /// What `isotherm exercise` reaches on the machines that it is developed on, if nothing else is said.
 const ACCESSES_PER_S: f64 = 50e6;
 
-/// A masim configuration as a process: each phase's accesses as rates.
-pub(super) fn masim(path: &Path, accesses_per_s: Option<f64>) -> anyhow::Result<ProcessSpec> {
+/// A masim configuration as a process: each phase's accesses as rates. All of it is resident from the
+/// start, or as it is touched.
+pub(super) fn masim(
+    path: &Path,
+    accesses_per_s: Option<f64>,
+    is_sparse: bool,
+) -> anyhow::Result<ProcessSpec> {
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     let config = Config::parse(&text).with_context(|| format!("{name} is no workload"))?;
@@ -174,7 +179,7 @@ pub(super) fn masim(path: &Path, accesses_per_s: Option<f64>) -> anyhow::Result<
         purpose: Use::Anon,
         huge: None,
         pattern: Pattern::Phases(phases),
-        fill: Some((Nanos(0), Nanos(0))),
+        fill: (!is_sparse).then_some((Nanos(0), Nanos(0))),
         filled_of_block: None,
         given_back: None,
     });
