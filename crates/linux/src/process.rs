@@ -238,6 +238,41 @@ impl Process {
         self.call_move_pages(pages, Some(nodes), "move the memory")
     }
 
+    /// Reads a byte of each page, so that the kernel maps for the processor what it had hidden from it to see
+    /// who uses it (NUMA balancing). Pages that cannot be read are left out. They count as accessed then.
+    pub fn fault_in(&self, pages: &[u64]) {
+        let mut bytes = [0_u8; MAX_VECTORS];
+        let mut rest = pages;
+        while !rest.is_empty() && self.is_alive() {
+            let count = rest.len().min(MAX_VECTORS);
+            let remote: Vec<libc::iovec> = rest[..count]
+                .iter()
+                .map(|page| libc::iovec {
+                    iov_base: *page as *mut libc::c_void,
+                    iov_len: 1,
+                })
+                .collect();
+            let local = libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: count,
+            };
+            // SAFETY: `local` is as long as all of `remote`, whose addresses are another process's.
+            let read = unsafe {
+                libc::process_vm_readv(
+                    self.pid as libc::pid_t,
+                    &raw const local,
+                    1,
+                    remote.as_ptr(),
+                    count as libc::c_ulong,
+                    0,
+                )
+            };
+            // It stops at the first page that cannot be read.
+            let done = usize::try_from(read).unwrap_or(0);
+            rest = &rest[count.min(done + usize::from(done < count))..];
+        }
+    }
+
     fn call_move_pages(
         &self,
         pages: &[u64],
@@ -390,5 +425,27 @@ mod tests {
             Process::open(child.id()),
             Err(ProcessError::NoSuchProcess { .. })
         ));
+    }
+
+    #[test]
+    fn pages_are_read_and_those_that_cannot_be_are_left_out() {
+        let ours = Process::open(std::process::id()).expect("we exist");
+        let memory = vec![0_u8; 16 << 20];
+        let first = (memory.as_ptr() as u64).next_multiple_of(4096);
+        // More than one call takes, and a hole among them.
+        let mut pages: Vec<u64> = (0..3000).map(|i| first + i * 4096).collect();
+        pages.insert(1500, 4096);
+        ours.fault_in(&pages);
+        let pagemap = std::fs::File::open("/proc/self/pagemap").expect("our own");
+        let is_present = |page: u64| {
+            let mut entry = [0; 8];
+            std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, page / 4096 * 8)
+                .expect("an entry");
+            u64::from_le_bytes(entry) >> 63 == 1
+        };
+        let there = |pages: &[u64]| pages.iter().filter(|page| is_present(**page)).count();
+        assert_eq!(there(&pages), 3000);
+        assert!(!is_present(first + 3500 * 4096));
+        drop(memory);
     }
 }

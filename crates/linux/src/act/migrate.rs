@@ -5,18 +5,19 @@ use isotherm_engine::{PAGE_SIZE, Refusal, TargetId};
 
 use super::batch::Block;
 use super::{ProcessActuator, bits, refuse_all};
-use crate::probe::ProbeError;
-use crate::process::ProcessError;
+use crate::probe::{Leaf, ProbeError};
+use crate::process::{Process, ProcessError};
 
 /// Pages in one call: it takes and gives a word for each.
 const CHUNK_PAGES: usize = 4096;
 
 impl ProcessActuator {
-    /// Moves what is wanted, shared out by the destinations' weights.
+    /// Moves what is wanted, shared out by the destinations' weights. What is idle is so afterwards.
     pub(super) fn migrate(
         &mut self,
         target: TargetId,
         destinations: &[Destination],
+        is_idle: bool,
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
         let Some(process) = self.probe.process(target) else {
@@ -33,6 +34,7 @@ impl ProcessActuator {
                 pages.into_iter().map(move |page| (i, page))
             })
             .collect();
+        let mut hidden = Vec::new();
         for chunk in pages.chunks(CHUNK_PAGES) {
             let addresses: Vec<u64> = chunk
                 .iter()
@@ -66,6 +68,13 @@ impl ProcessActuator {
                 let pages = pages_of(&blocks[block], page);
                 if now == wanted[i] {
                     blocks[block].applied = bits::or(&blocks[block].applied, &pages);
+                } else if now == -libc::ENOENT {
+                    hidden.push(Hidden {
+                        block,
+                        page,
+                        address: addresses[i],
+                        node: wanted[i],
+                    });
                 } else {
                     blocks[block].refuse(&pages, refusal(now));
                 }
@@ -79,8 +88,109 @@ impl ProcessActuator {
                 }
             }
         }
+        if hidden.is_empty() {
+            return Ok(());
+        }
+        self.move_hidden(target, hidden, is_idle, blocks)
+    }
+
+    /// Moves what NUMA balancing has hidden from the processor to see who uses it: from Linux 6.1 to 6.4 it
+    /// is not there to move_pages(2) either (until *mm/gup: reintroduce FOLL_NUMA as
+    /// FOLL_HONOR_NUMA_FAULT*), so it is read first. Reading may move it, too: frames tell.
+    fn move_hidden(
+        &mut self,
+        target: TargetId,
+        hidden: Vec<Hidden>,
+        is_idle: bool,
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        let spans = |pages: &[Hidden]| -> Vec<(u64, u32)> {
+            pages.iter().map(|page| (page.address, 1)).collect()
+        };
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        if !self.probe.leaves(target, &spans(&hidden), &mut before)? {
+            refuse_all(blocks, Refusal::Exited);
+            return Ok(());
+        }
+        let (hidden, gone): (Vec<_>, Vec<_>) = hidden
+            .into_iter()
+            .zip(before)
+            .partition(|(_, leaf)| leaf.is_present());
+        for (page, _) in gone {
+            let pages = pages_of(&blocks[page.block], page.page);
+            blocks[page.block].refuse(&pages, Refusal::NotPresent);
+        }
+        let (hidden, before): (Vec<Hidden>, Vec<Leaf>) = hidden.into_iter().unzip();
+        let addresses: Vec<u64> = hidden.iter().map(|page| page.address).collect();
+        let Some(process) = self.probe.process(target) else {
+            refuse_all(blocks, Refusal::Exited);
+            return Ok(());
+        };
+        process.fault_in(&addresses);
+        let moved = move_what_is_elsewhere(process, &hidden, &addresses);
+        let status = match moved {
+            Ok(status) => status,
+            Err(ProcessError::NoSuchProcess { .. }) => vec![-libc::ESRCH; hidden.len()],
+            Err(error) => return Err(error.into()),
+        };
+        if !self.probe.leaves(target, &spans(&hidden), &mut after)? {
+            refuse_all(blocks, Refusal::Exited);
+            return Ok(());
+        }
+        let mut read: Vec<Block> = Vec::new();
+        for (i, page) in hidden.iter().enumerate() {
+            let block = &mut blocks[page.block];
+            let pages = pages_of(block, page.page);
+            let has_moved = before[i].frame() != after[i].frame();
+            if read.last().is_none_or(|last| last.address != block.address) {
+                let wanted = bits::NONE;
+                read.push(Block {
+                    wanted,
+                    ..block.clone()
+                });
+            }
+            if let Some(read) = read.last_mut() {
+                read.wanted = bits::or(&read.wanted, &pages);
+            }
+            if status[i] != page.node {
+                block.refuse(&pages, refusal(status[i]));
+            } else if has_moved {
+                block.applied = bits::or(&block.applied, &pages);
+            } else {
+                block.refuse(&pages, Refusal::NotPresent);
+            }
+        }
+        if is_idle {
+            // Nobody but us has read it.
+            self.make_old(target, &mut read)?;
+        }
         Ok(())
     }
+}
+
+/// A page that is there by its page table, and not by `move_pages`.
+struct Hidden {
+    block: usize,
+    page: usize,
+    address: u64,
+    node: i32,
+}
+
+/// Moves those pages that are not where they are wanted. Where each is then, or a negative errno.
+fn move_what_is_elsewhere(
+    process: &Process,
+    hidden: &[Hidden],
+    addresses: &[u64],
+) -> Result<Vec<i32>, ProcessError> {
+    let mut status = process.nodes_of(addresses)?;
+    let places = 0..hidden.len();
+    let left: Vec<usize> = places.filter(|&i| status[i] != hidden[i].node).collect();
+    let from: Vec<u64> = left.iter().map(|&i| addresses[i]).collect();
+    let to: Vec<i32> = left.iter().map(|&i| hidden[i].node).collect();
+    for (&i, moved) in left.iter().zip(process.move_pages(&from, &to)?) {
+        status[i] = moved;
+    }
+    Ok(status)
 }
 
 /// The pages that move with `page`.

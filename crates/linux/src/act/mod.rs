@@ -124,7 +124,9 @@ impl ProcessActuator {
             Action::Hugepage | Action::Collapse => self.collapse(target, &mut blocks)?,
             Action::Nohugepage => self.split(target, &mut blocks)?,
             Action::MigrateHot | Action::MigrateCold => {
-                self.migrate(target, &operations[0].destinations, &mut blocks)?;
+                let operation = &operations[0];
+                let is_idle = operation.action == Action::MigrateCold;
+                self.migrate(target, &operation.destinations, is_idle, &mut blocks)?;
             }
             Action::LruPrio => refuse_all(&mut blocks, Refusal::Unsupported),
         }
