@@ -165,6 +165,32 @@ impl Accesses {
         }
     }
 
+    /// Where the pages end, from `page` on, that [`Accesses::take_accessed`] looks at together.
+    pub(crate) fn word_end(&self, page: Page) -> Page {
+        (page / 64 * 64 + 64).min(self.group(page).pages.end)
+    }
+
+    /// Which of up to 64 pages were accessed, as [`Accesses::is_accessed`] says; their bits are cleared.
+    /// The pages are those from `first` on, which lie together up to [`Accesses::word_end`], of which
+    /// `pages` has the bit: the lowest is that of `first`.
+    pub(crate) fn take_accessed(&mut self, first: Page, pages: u64, now: Nanos) -> u64 {
+        if self.group(first).pages_accessed.is_empty() {
+            // Nobody has set a bit since it was cleared.
+            let (word, shift) = (first as usize / 64, first % 64);
+            let found = self.set[word] >> shift & pages;
+            self.set[word] &= !(found << shift);
+            return found;
+        }
+        let mut found = 0;
+        for i in ones(pages) {
+            if self.is_accessed(first + i, now) {
+                self.clear(first + i, now);
+                found |= 1 << i;
+            }
+        }
+        found
+    }
+
     /// Bits of pages that are accessed, cleared so far: at most so many had to be set again.
     pub fn cleared(&self) -> u64 {
         self.cleared
@@ -200,6 +226,15 @@ impl Group {
             }
         };
     }
+}
+
+/// The places of a word's bits that are set.
+pub(crate) fn ones(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let lowest = (word != 0).then(|| word.trailing_zeros());
+        word &= word.wrapping_sub(1);
+        lowest
+    })
 }
 
 /// A number from 0 up to 1.
