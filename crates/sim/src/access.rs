@@ -68,6 +68,8 @@ pub struct Accesses {
     set: Vec<u64>,
     nr_pages: u64,
     cleared: u64,
+    /// How often it was said who accesses what.
+    changes: u64,
     random: Pcg64Mcg,
 }
 
@@ -80,6 +82,7 @@ impl Accesses {
             set: Vec::new(),
             nr_pages: 0,
             cleared: 0,
+            changes: 0,
             random: Pcg64Mcg::new(u128::from(seed) << 1 | 1),
         }
     }
@@ -88,6 +91,7 @@ impl Accesses {
     /// fills a page accesses it. Yields the group's number.
     pub fn add(&mut self, pages: Range<Page>, purpose: Use, rates: Rates) -> usize {
         assert_eq!(u64::from(pages.start), self.nr_pages, "one after the other");
+        self.changes += 1;
         self.nr_pages = u64::from(pages.end);
         // Beyond the last page bits are set as well, for the next group.
         self.set
@@ -105,6 +109,7 @@ impl Accesses {
 
     /// From `now` on a group's pages are accessed at other rates.
     pub fn set_rates(&mut self, group: usize, rates: Rates, now: Nanos) {
+        self.changes += 1;
         // Those that are never accessed are clear as long as they will be.
         if !self.groups[group].pages_accessed.is_empty() {
             for page in self.groups[group].pages.clone() {
@@ -153,16 +158,24 @@ impl Accesses {
         is_set
     }
 
-    /// Clears a page's bit.
-    pub fn clear(&mut self, page: Page, now: Nanos) {
+    /// Clears a page's bit. Whether it may be set again, as the page is accessed.
+    pub fn clear(&mut self, page: Page, now: Nanos) -> bool {
         self.set[page as usize / 64] &= !(1 << (page % 64));
         let at = self.place(page);
         let group = &mut self.groups[at];
         let i = (page - group.pages.start) as usize;
-        if let Some(page) = group.pages_accessed.get_mut(i) {
+        let accessed = group.pages_accessed.get_mut(i);
+        let is_accessed = accessed.is_some();
+        if let Some(page) = accessed {
             page.clear_since = milliseconds(now);
             self.cleared += 1;
         }
+        is_accessed
+    }
+
+    /// How often it was said who accesses what.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Where the pages end, from `page` on, that [`Accesses::take_accessed`] looks at together.
@@ -255,7 +268,9 @@ mod tests {
         let mut accesses = Accesses::new(1);
         accesses.add(0..20_000, Use::Anon, Rates::Even(rate));
         let start = Nanos::from_millis(1_000);
-        (0..20_000).for_each(|page| accesses.clear(page, start));
+        for page in 0..20_000 {
+            accesses.clear(page, start);
+        }
         let later = start + Nanos::from_millis(ms);
         let found = (0..20_000).filter(|page| accesses.is_accessed(*page, later));
         found.count() as f64 / 20_000.0
@@ -273,7 +288,9 @@ mod tests {
         let mut accesses = Accesses::new(7);
         accesses.add(0..5_000, Use::File, Rates::Even(0.5));
         let at = |ms| Nanos::from_millis(ms);
-        (0..5_000).for_each(|page| accesses.clear(page, at(0)));
+        for page in 0..5_000 {
+            accesses.clear(page, at(0));
+        }
         let mut found = 0;
         for ms in [250, 500, 750, 1_000] {
             for page in 0..5_000 {

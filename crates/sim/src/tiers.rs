@@ -46,9 +46,10 @@ pub struct TieredMachine {
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     samples: Vec<Sample>,
-    /// Whose the frames are, as of so many changes of the machine.
-    pages: Vec<Option<Page>>,
-    changes: u64,
+    /// Pages whose bits may be set when it is looked at them, and for which sample: as of so many changes
+    /// of the machine and of its accesses.
+    pages: Vec<(u32, Page)>,
+    changes: (u64, u64),
 }
 
 impl TieredMachine {
@@ -139,28 +140,27 @@ impl TieredMachine {
     /// Starts to watch.
     pub fn arm(&mut self, watched: &mut Watched, now: Nanos) {
         self.find_pages(watched);
-        for &page in watched.pages.iter().flatten() {
-            self.accesses.clear(page, now);
-        }
+        // Once clear, the bit of a page that nobody accesses stays clear.
+        let accesses = &mut self.accesses;
+        (watched.pages).retain(|(_, page)| accesses.clear(*page, now));
     }
 
     /// What became of the samples armed last.
     pub fn check(&mut self, watched: &mut Watched, now: Nanos, touches: &mut Vec<Touch>) {
-        touches.clear();
-        if watched.changes != self.changes {
+        if watched.changes != self.changes() {
             self.find_pages(watched);
         }
-        let mut pages = watched.pages.iter();
-        for sample in &watched.samples {
-            let pages = pages.by_ref().take(sample.nr_pages as usize);
-            let accesses = &mut self.accesses;
-            let accessed = pages
-                .flatten()
-                .filter(|page| accesses.is_accessed(**page, now));
+        touches.clear();
+        let mut pages = watched.pages.iter().peekable();
+        for (i, sample) in (0..).zip(&watched.samples) {
+            let mut accessed = 0;
+            while let Some((_, page)) = pages.next_if(|(of, _)| *of == i) {
+                accessed += u32::from(self.accesses.is_accessed(*page, now));
+            }
             // The kernel takes a frame that nobody has for one that nobody accesses, and so it is.
             touches.push(Touch::Seen {
                 observed: sample.nr_pages,
-                accessed: accessed.count() as u32,
+                accessed,
             });
         }
     }
@@ -168,15 +168,19 @@ impl TieredMachine {
     /// Looks up whose the frames are. All at once: each is a cache miss, and the processor waits for
     /// several of them at the same time only if nothing hangs on one.
     fn find_pages(&self, watched: &mut Watched) {
-        watched.changes = self.changes;
+        watched.changes = self.changes();
         watched.pages.clear();
-        for sample in &watched.samples {
+        for (i, sample) in (0..).zip(&watched.samples) {
             let owners = frames_of(sample).map(|frame| self.memory.owner(frame));
-            watched.pages.extend(owners.map(|owner| match owner {
-                Owner::Page(page) => Some(page),
+            watched.pages.extend(owners.filter_map(|owner| match owner {
+                Owner::Page(page) => Some((i, page)),
                 _ => None,
             }));
         }
+    }
+
+    fn changes(&self) -> (u64, u64) {
+        (self.changes, self.accesses.changes())
     }
 
     /// Carries out operations: one outcome for each, in their order.
