@@ -304,4 +304,33 @@ mod tests {
         let expected = 1.0 - (-0.5_f64).exp();
         assert!((f64::from(found) / 5_000.0 - expected).abs() < 0.02);
     }
+
+    #[test]
+    fn a_word_is_taken_as_page_by_page() {
+        let mut accesses = Accesses::new(3);
+        accesses.add(0..100, Use::Anon, Rates::Never);
+        accesses.add(100..300, Use::Anon, Rates::Even(0.5));
+        for page in (0..300).step_by(3) {
+            accesses.clear(page, Nanos(0));
+        }
+        let mut slowly = accesses.clone();
+        let now = Nanos::from_millis(1_000);
+        let mut first = 5;
+        while first < 300 {
+            let end = accesses.word_end(first);
+            let pages = 0x5555_7777_3333_ffff & u64::MAX >> (64 - (end - first));
+            let found = accesses.take_accessed(first, pages, now);
+            for i in 0..end - first {
+                let is_meant = pages >> i & 1 == 1;
+                let was_accessed = is_meant && slowly.is_accessed(first + i, now);
+                if was_accessed {
+                    slowly.clear(first + i, now);
+                }
+                assert_eq!(found >> i & 1 == 1, was_accessed, "page {}", first + i);
+            }
+            first = end;
+        }
+        assert_eq!(accesses.set, slowly.set);
+        assert_eq!(accesses.cleared(), slowly.cleared());
+    }
 }
