@@ -68,6 +68,8 @@ pub struct Accesses {
     set: Vec<u64>,
     nr_pages: u64,
     cleared: u64,
+    /// How often it was said who accesses what.
+    changes: u64,
     random: Pcg64Mcg,
 }
 
@@ -80,6 +82,7 @@ impl Accesses {
             set: Vec::new(),
             nr_pages: 0,
             cleared: 0,
+            changes: 0,
             random: Pcg64Mcg::new(u128::from(seed) << 1 | 1),
         }
     }
@@ -88,6 +91,7 @@ impl Accesses {
     /// fills a page accesses it. Yields the group's number.
     pub fn add(&mut self, pages: Range<Page>, purpose: Use, rates: Rates) -> usize {
         assert_eq!(u64::from(pages.start), self.nr_pages, "one after the other");
+        self.changes += 1;
         self.nr_pages = u64::from(pages.end);
         // Beyond the last page bits are set as well, for the next group.
         self.set
@@ -105,6 +109,7 @@ impl Accesses {
 
     /// From `now` on a group's pages are accessed at other rates.
     pub fn set_rates(&mut self, group: usize, rates: Rates, now: Nanos) {
+        self.changes += 1;
         // Those that are never accessed are clear as long as they will be.
         if !self.groups[group].pages_accessed.is_empty() {
             for page in self.groups[group].pages.clone() {
@@ -153,16 +158,50 @@ impl Accesses {
         is_set
     }
 
-    /// Clears a page's bit.
-    pub fn clear(&mut self, page: Page, now: Nanos) {
+    /// Clears a page's bit. Whether it may be set again, as the page is accessed.
+    pub fn clear(&mut self, page: Page, now: Nanos) -> bool {
         self.set[page as usize / 64] &= !(1 << (page % 64));
         let at = self.place(page);
         let group = &mut self.groups[at];
         let i = (page - group.pages.start) as usize;
-        if let Some(page) = group.pages_accessed.get_mut(i) {
+        let accessed = group.pages_accessed.get_mut(i);
+        let is_accessed = accessed.is_some();
+        if let Some(page) = accessed {
             page.clear_since = milliseconds(now);
             self.cleared += 1;
         }
+        is_accessed
+    }
+
+    /// How often it was said who accesses what.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Where the pages end, from `page` on, that [`Accesses::take_accessed`] looks at together.
+    pub(crate) fn word_end(&self, page: Page) -> Page {
+        (page / 64 * 64 + 64).min(self.group(page).pages.end)
+    }
+
+    /// Which of up to 64 pages were accessed, as [`Accesses::is_accessed`] says; their bits are cleared.
+    /// The pages are those from `first` on, which lie together up to [`Accesses::word_end`], of which
+    /// `pages` has the bit: the lowest is that of `first`.
+    pub(crate) fn take_accessed(&mut self, first: Page, pages: u64, now: Nanos) -> u64 {
+        if self.group(first).pages_accessed.is_empty() {
+            // Nobody has set a bit since it was cleared.
+            let (word, shift) = (first as usize / 64, first % 64);
+            let found = self.set[word] >> shift & pages;
+            self.set[word] &= !(found << shift);
+            return found;
+        }
+        let mut found = 0;
+        for i in ones(pages) {
+            if self.is_accessed(first + i, now) {
+                self.clear(first + i, now);
+                found |= 1 << i;
+            }
+        }
+        found
     }
 
     /// Bits of pages that are accessed, cleared so far: at most so many had to be set again.
@@ -202,6 +241,15 @@ impl Group {
     }
 }
 
+/// The places of a word's bits that are set.
+pub(crate) fn ones(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let lowest = (word != 0).then(|| word.trailing_zeros());
+        word &= word.wrapping_sub(1);
+        lowest
+    })
+}
+
 /// A number from 0 up to 1.
 fn draw(random: &mut Pcg64Mcg) -> f64 {
     f64::from(random.next_u32()) / (f64::from(u32::MAX) + 1.0)
@@ -220,7 +268,9 @@ mod tests {
         let mut accesses = Accesses::new(1);
         accesses.add(0..20_000, Use::Anon, Rates::Even(rate));
         let start = Nanos::from_millis(1_000);
-        (0..20_000).for_each(|page| accesses.clear(page, start));
+        for page in 0..20_000 {
+            accesses.clear(page, start);
+        }
         let later = start + Nanos::from_millis(ms);
         let found = (0..20_000).filter(|page| accesses.is_accessed(*page, later));
         found.count() as f64 / 20_000.0
@@ -238,7 +288,9 @@ mod tests {
         let mut accesses = Accesses::new(7);
         accesses.add(0..5_000, Use::File, Rates::Even(0.5));
         let at = |ms| Nanos::from_millis(ms);
-        (0..5_000).for_each(|page| accesses.clear(page, at(0)));
+        for page in 0..5_000 {
+            accesses.clear(page, at(0));
+        }
         let mut found = 0;
         for ms in [250, 500, 750, 1_000] {
             for page in 0..5_000 {
@@ -251,5 +303,34 @@ mod tests {
         // As if it had been looked at once.
         let expected = 1.0 - (-0.5_f64).exp();
         assert!((f64::from(found) / 5_000.0 - expected).abs() < 0.02);
+    }
+
+    #[test]
+    fn a_word_is_taken_as_page_by_page() {
+        let mut accesses = Accesses::new(3);
+        accesses.add(0..100, Use::Anon, Rates::Never);
+        accesses.add(100..300, Use::Anon, Rates::Even(0.5));
+        for page in (0..300).step_by(3) {
+            accesses.clear(page, Nanos(0));
+        }
+        let mut slowly = accesses.clone();
+        let now = Nanos::from_millis(1_000);
+        let mut first = 5;
+        while first < 300 {
+            let end = accesses.word_end(first);
+            let pages = 0x5555_7777_3333_ffff & u64::MAX >> (64 - (end - first));
+            let found = accesses.take_accessed(first, pages, now);
+            for i in 0..end - first {
+                let is_meant = pages >> i & 1 == 1;
+                let was_accessed = is_meant && slowly.is_accessed(first + i, now);
+                if was_accessed {
+                    slowly.clear(first + i, now);
+                }
+                assert_eq!(found >> i & 1 == 1, was_accessed, "page {}", first + i);
+            }
+            first = end;
+        }
+        assert_eq!(accesses.set, slowly.set);
+        assert_eq!(accesses.cleared(), slowly.cleared());
     }
 }

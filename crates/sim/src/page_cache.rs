@@ -54,12 +54,14 @@ impl PageCache {
         }
     }
 
-    /// A page has moved.
-    pub(crate) fn note_moved(&mut self, page: Page, from: u32, to: u32) {
+    /// `count` pages from `page` on have moved.
+    pub(crate) fn note_moved(&mut self, page: Page, count: u64, from: u32, to: u32) {
         if self.pages.contains(&page) {
-            let number = self.number(page);
-            self.nodes[from as usize].pages.remove(number);
-            self.nodes[to as usize].pages.insert(number);
+            let first = self.number(page);
+            for number in first..first + count {
+                self.nodes[from as usize].pages.remove(number);
+                self.nodes[to as usize].pages.insert(number);
+            }
         }
     }
 
@@ -68,24 +70,30 @@ impl PageCache {
         self.nodes.iter().map(|node| node.dropped).sum()
     }
 
-    /// Somebody wants a page of a node: if it is below its low watermark, kswapd works up to the high one.
-    pub(crate) fn make_room(&mut self, node: u32, memory: &mut Memory) {
-        let Some(cache) = self.nodes.get_mut(node as usize) else {
-            return;
-        };
+    /// Somebody wants pages of a node: if it is below its low watermark, kswapd works up to the high one.
+    /// Yields how many may be taken before it is to be asked again; 0 if there is no room.
+    pub(crate) fn make_room(&mut self, node: u32, memory: &mut Memory) -> u64 {
         let zone = node as usize;
+        let Some(cache) = self.nodes.get_mut(zone) else {
+            return memory.room(zone);
+        };
         let gap = memory.zones()[zone].pages() / 1000;
-        if memory.room(zone) >= gap {
-            return;
+        if memory.room(zone) < gap {
+            while memory.room(zone) < 2 * gap {
+                let Some(number) = cache.pages.first_from(0) else {
+                    break;
+                };
+                memory.free_page(self.pages.start + number as Page);
+                cache.pages.remove(number);
+                cache.dropped += 1;
+            }
         }
-        while memory.room(zone) < 2 * gap {
-            let Some(number) = cache.pages.first_from(0) else {
-                return;
-            };
-            memory.free_page(self.pages.start + number as Page);
-            cache.pages.remove(number);
-            cache.dropped += 1;
+        let room = memory.room(zone);
+        if room == 0 || cache.pages.is_empty() {
+            return room;
         }
+        // Who finds just the gap is still given a page without waking it.
+        (room + 1).saturating_sub(gap).max(1)
     }
 
     fn number(&self, page: Page) -> u64 {

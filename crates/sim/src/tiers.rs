@@ -46,9 +46,10 @@ pub struct TieredMachine {
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     samples: Vec<Sample>,
-    /// Whose the frames are, as of so many changes of the machine.
-    pages: Vec<Option<Page>>,
-    changes: u64,
+    /// Pages whose bits may be set when it is looked at them, and for which sample: as of so many changes
+    /// of the machine and of its accesses.
+    pages: Vec<(u32, Page)>,
+    changes: (u64, u64),
 }
 
 impl TieredMachine {
@@ -139,28 +140,27 @@ impl TieredMachine {
     /// Starts to watch.
     pub fn arm(&mut self, watched: &mut Watched, now: Nanos) {
         self.find_pages(watched);
-        for &page in watched.pages.iter().flatten() {
-            self.accesses.clear(page, now);
-        }
+        // Once clear, the bit of a page that nobody accesses stays clear.
+        let accesses = &mut self.accesses;
+        (watched.pages).retain(|(_, page)| accesses.clear(*page, now));
     }
 
     /// What became of the samples armed last.
     pub fn check(&mut self, watched: &mut Watched, now: Nanos, touches: &mut Vec<Touch>) {
-        touches.clear();
-        if watched.changes != self.changes {
+        if watched.changes != self.changes() {
             self.find_pages(watched);
         }
-        let mut pages = watched.pages.iter();
-        for sample in &watched.samples {
-            let pages = pages.by_ref().take(sample.nr_pages as usize);
-            let accesses = &mut self.accesses;
-            let accessed = pages
-                .flatten()
-                .filter(|page| accesses.is_accessed(**page, now));
+        touches.clear();
+        let mut pages = watched.pages.iter().peekable();
+        for (i, sample) in (0..).zip(&watched.samples) {
+            let mut accessed = 0;
+            while let Some((_, page)) = pages.next_if(|(of, _)| *of == i) {
+                accessed += u32::from(self.accesses.is_accessed(*page, now));
+            }
             // The kernel takes a frame that nobody has for one that nobody accesses, and so it is.
             touches.push(Touch::Seen {
                 observed: sample.nr_pages,
-                accessed: accessed.count() as u32,
+                accessed,
             });
         }
     }
@@ -168,15 +168,19 @@ impl TieredMachine {
     /// Looks up whose the frames are. All at once: each is a cache miss, and the processor waits for
     /// several of them at the same time only if nothing hangs on one.
     fn find_pages(&self, watched: &mut Watched) {
-        watched.changes = self.changes;
+        watched.changes = self.changes();
         watched.pages.clear();
-        for sample in &watched.samples {
+        for (i, sample) in (0..).zip(&watched.samples) {
             let owners = frames_of(sample).map(|frame| self.memory.owner(frame));
-            watched.pages.extend(owners.map(|owner| match owner {
-                Owner::Page(page) => Some(page),
+            watched.pages.extend(owners.filter_map(|owner| match owner {
+                Owner::Page(page) => Some((i, page)),
                 _ => None,
             }));
         }
+    }
+
+    fn changes(&self) -> (u64, u64) {
+        (self.changes, self.accesses.changes())
     }
 
     /// Carries out operations: one outcome for each, in their order.
@@ -196,83 +200,197 @@ impl TieredMachine {
         now: Nanos,
         moves: &mut Vec<(Page, u32)>,
     ) -> Outcome {
-        let mut outcome = Outcome::default();
-        let to = operation.destinations.first().map(|to| to.node);
-        let (first, end) = (
-            operation.range.start / PAGE_SIZE,
-            operation.range.end / PAGE_SIZE,
-        );
-        let refused = |why, outcome: &mut Outcome| {
-            *outcome.refused.entry(why).or_default() += PAGE_SIZE;
-        };
-        for frame in first..end {
-            outcome.took = outcome.took + self.costs.look_at_frame;
-            let Owner::Page(page) = self.memory.owner(frame) else {
-                refused(Refusal::NotPresent, &mut outcome);
-                continue;
-            };
-            if !self.passes(operation, page, now, &mut outcome.took) {
-                continue;
+        let mut done = Done::default();
+        let end = operation.range.end / PAGE_SIZE;
+        let mut frame = operation.range.start / PAGE_SIZE;
+        while frame < end {
+            let (owner, count) = self.memory.owners_from(frame, end);
+            done.looked_at += count;
+            if let Owner::Page(page) = owner {
+                let run = Frames { frame, page, count };
+                self.act_on_run(operation, run, now, &mut done, moves);
+            } else {
+                done.not_present += count;
             }
-            outcome.filter_passed += PAGE_SIZE;
-            let from = self.node_of(frame);
-            let to = match operation.action {
-                Action::Stat => {
-                    outcome.applied += PAGE_SIZE;
-                    continue;
-                }
-                Action::MigrateHot | Action::MigrateCold => to,
-                _ => None,
-            };
-            match to {
-                None => refused(Refusal::Unsupported, &mut outcome),
-                Some(to) if to == from => refused(Refusal::NotPresent, &mut outcome),
-                Some(to) => {
-                    self.changes += 1;
-                    outcome.took = outcome.took + self.costs.migrate_page;
-                    self.cache.make_room(to, &mut self.memory);
-                    // kswapd may have dropped the very page.
-                    if self.faults.is_contended() || self.faults.fails_migration() {
-                        refused(Refusal::Kept, &mut outcome);
-                    } else if self.memory.owner(frame) != Owner::Page(page) {
-                        refused(Refusal::NotPresent, &mut outcome);
-                    } else if self.memory.migrate(frame, to as usize) {
-                        self.cache.note_moved(page, from, to);
-                        outcome.applied += PAGE_SIZE;
-                        *self.moved.entry((from, to)).or_default() += 1;
-                        moves.push((page, to));
-                    } else {
-                        refused(Refusal::NoRoom, &mut outcome);
-                    }
-                }
-            }
+            frame += count;
         }
-        outcome
+        done.outcome(&self.costs)
     }
 
-    /// The first filter that matches decides.
-    fn passes(&mut self, operation: &Operation, page: Page, now: Nanos, took: &mut Nanos) -> bool {
-        for (filter, matching, allow) in &operation.filters {
-            let has = match filter {
-                OpsFilter::Anon => self.accesses.purpose(page) == Use::Anon,
-                OpsFilter::Young => {
-                    *took = *took + self.costs.look_at_bit;
-                    let young = self.accesses.is_accessed(page, now);
-                    if young {
-                        self.accesses.clear(page, now);
-                    }
-                    young
+    /// Acts on those of a run's pages that pass the filters: up to 64 at a time, as their bits lie in a
+    /// word.
+    fn act_on_run(
+        &mut self,
+        operation: &Operation,
+        mut run: Frames,
+        now: Nanos,
+        done: &mut Done,
+        moves: &mut Vec<(Page, u32)>,
+    ) {
+        let from = self.node_of(run.frame);
+        let to = operation.destinations.first().map(|to| to.node);
+        while run.count > 0 {
+            let end = self.accesses.word_end(run.page);
+            let word = run.split_off(u64::from(end - run.page));
+            let mut passing = self.passing(operation, &word, now, done);
+            let nr_passing = u64::from(passing.count_ones());
+            done.passed += nr_passing;
+            match (operation.action, to) {
+                (Action::Stat, _) => done.applied += nr_passing,
+                (Action::MigrateHot | Action::MigrateCold, Some(to)) if to == from => {
+                    done.not_present += nr_passing;
                 }
-                OpsFilter::Unmapped => self.accesses.purpose(page) == Use::File,
-                OpsFilter::HugepageSize { min, .. } => *min <= PAGE_SIZE,
-                OpsFilter::Active | OpsFilter::Memcg { .. } => false,
-            };
-            if has == *matching {
-                return *allow;
+                (Action::MigrateHot | Action::MigrateCold, Some(to)) => {
+                    while passing != 0 {
+                        let first = passing.trailing_zeros();
+                        let count = (passing >> first).trailing_ones();
+                        self.migrate(word.part(first, count), (from, to), done, moves);
+                        passing &= !(mask(count) << first);
+                    }
+                }
+                _ => done.unsupported += nr_passing,
             }
         }
-        operation.pass_unmatched
     }
+
+    /// Moves a run of pages from one node to another.
+    fn migrate(
+        &mut self,
+        mut run: Frames,
+        (from, to): (u32, u32),
+        done: &mut Done,
+        moves: &mut Vec<(Page, u32)>,
+    ) {
+        self.changes += 1;
+        done.tried += run.count;
+        // Each page has its own faults.
+        let together = if self.faults.are_possible() {
+            1
+        } else {
+            run.count
+        };
+        while run.count > 0 {
+            let room = self.cache.make_room(to, &mut self.memory);
+            let wanted = together.min(run.count);
+            if self.faults.is_contended() || self.faults.fails_migration() {
+                run.split_off(wanted);
+                done.kept += wanted;
+                continue;
+            }
+            if room == 0 {
+                // Nor will there be any for the others.
+                run.split_off(wanted);
+                done.no_room += wanted;
+                continue;
+            }
+            let count = wanted.min(room);
+            let count = self.memory.migrate_run(run.frame, count, to as usize);
+            assert!(count > 0, "node {to} has room");
+            let moved = run.split_off(count);
+            self.cache.note_moved(moved.page, count, from, to);
+            done.applied += count;
+            *self.moved.entry((from, to)).or_default() += count;
+            moves.extend((moved.page..moved.page + count as Page).map(|page| (page, to)));
+        }
+    }
+
+    /// Which of up to 64 pages pass: of each the first filter that matches decides.
+    fn passing(
+        &mut self,
+        operation: &Operation,
+        word: &Frames,
+        now: Nanos,
+        done: &mut Done,
+    ) -> u64 {
+        let all_if = |has: bool| if has { u64::MAX } else { 0 };
+        let (mut undecided, mut allowed) = (mask(word.count as u32), 0);
+        for (filter, matching, allow) in &operation.filters {
+            let has = match filter {
+                OpsFilter::Anon => all_if(self.accesses.purpose(word.page) == Use::Anon),
+                OpsFilter::Young => {
+                    done.bits_looked_at += u64::from(undecided.count_ones());
+                    self.accesses.take_accessed(word.page, undecided, now)
+                }
+                OpsFilter::Unmapped => all_if(self.accesses.purpose(word.page) == Use::File),
+                OpsFilter::HugepageSize { min, .. } => all_if(*min <= PAGE_SIZE),
+                OpsFilter::Active | OpsFilter::Memcg { .. } => 0,
+            };
+            let matched = undecided & if *matching { has } else { !has };
+            undecided &= !matched;
+            allowed |= matched & all_if(*allow);
+        }
+        allowed | undecided & all_if(operation.pass_unmatched)
+    }
+}
+
+/// Pages that follow each other, in frames that do.
+#[derive(Clone, Copy, Debug)]
+struct Frames {
+    frame: Pfn,
+    page: Page,
+    count: u64,
+}
+
+impl Frames {
+    /// Takes off up to `count` from its start.
+    fn split_off(&mut self, count: u64) -> Self {
+        let count = count.min(self.count);
+        let taken = Self { count, ..*self };
+        self.frame += count;
+        self.page += count as Page;
+        self.count -= count;
+        taken
+    }
+
+    /// `count` of them from the one at `first` on.
+    fn part(self, first: u32, count: u32) -> Self {
+        Self {
+            frame: self.frame + u64::from(first),
+            page: self.page + first,
+            count: count.into(),
+        }
+    }
+}
+
+/// What an operation came to so far, in pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    looked_at: u64,
+    bits_looked_at: u64,
+    passed: u64,
+    applied: u64,
+    /// Whose migration was begun.
+    tried: u64,
+    not_present: u64,
+    no_room: u64,
+    kept: u64,
+    unsupported: u64,
+}
+
+impl Done {
+    fn outcome(&self, costs: &TierCosts) -> Outcome {
+        let refused = [
+            (Refusal::NotPresent, self.not_present),
+            (Refusal::NoRoom, self.no_room),
+            (Refusal::Kept, self.kept),
+            (Refusal::Unsupported, self.unsupported),
+        ];
+        let refused = refused.into_iter().filter(|(_, pages)| *pages > 0);
+        let took = self.looked_at * costs.look_at_frame.0
+            + self.bits_looked_at * costs.look_at_bit.0
+            + self.tried * costs.migrate_page.0;
+        Outcome {
+            filter_passed: self.passed * PAGE_SIZE,
+            applied: self.applied * PAGE_SIZE,
+            refused: refused.map(|(why, n)| (why, n * PAGE_SIZE)).collect(),
+            took: Nanos(took),
+        }
+    }
+}
+
+/// The lowest `count` bits, from 1 to 64.
+const fn mask(count: u32) -> u64 {
+    u64::MAX >> (64 - count)
 }
 
 fn frames_of(sample: &Sample) -> Range<Pfn> {

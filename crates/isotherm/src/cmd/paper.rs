@@ -14,6 +14,7 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_record::report::render::csv_line;
 use isotherm_sim::experiment::reclaim::Configuration;
+use isotherm_sim::experiment::tiering::{Distribution, Placement};
 use isotherm_sim::paper::{Comparison, compaction, reclaim, tiering};
 
 /// Simulate published experiments at their published size, beside the published numbers.
@@ -86,12 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         all.extend(comparisons);
     }
     if matches!(args.paper, Paper::Tiering | Paper::All) {
-        let runs = simulate(
-            (args.jobs, args.quiet),
-            &tiering::runs(),
-            tiering::Run::title,
-            tiering::Run::make,
-        );
+        let runs = tiering_runs(args);
         let comparisons = tiering::comparisons(&runs);
         keep(
             args,
@@ -157,6 +153,22 @@ fn compaction_runs(
         compaction::Run::Driver(p) => (0, *p),
         compaction::Run::Java(p) => (1, *p),
         compaction::Run::Unmovable(p) => (2, *p),
+    });
+    runs
+}
+
+/// And for what the same records come to.
+fn tiering_runs(args: &Args) -> Vec<(tiering::Run, isotherm_sim::experiment::tiering::Outcome)> {
+    let mut runs = simulate(
+        (args.jobs, args.quiet),
+        &tiering::runs(),
+        tiering::Run::title,
+        tiering::Run::make,
+    );
+    runs.sort_by_key(|(run, _)| {
+        let is_default = run.placement == Placement::Default;
+        let is_latest = run.distribution == Distribution::Latest;
+        (is_default, is_latest, run.cold_gib)
     });
     runs
 }

@@ -155,6 +155,20 @@ impl Memory {
         Owner::from_word(self.owners.get(frame as usize))
     }
 
+    /// Who has a frame, and of how many frames from it on the same can be said: nobody or the kernel has
+    /// them too, or the pages that follow. At most up to `end` and to the end of the pageblock.
+    pub fn owners_from(&self, frame: Pfn, end: Pfn) -> (Owner, u64) {
+        let owner = self.owner(frame);
+        let run = match owner {
+            Owner::Page(page) => Run::Rising(page),
+            other => Run::Same(other.word()),
+        };
+        let count = self
+            .owners
+            .run_len(frame as usize, (end - frame) as usize, run);
+        (owner, count as u64)
+    }
+
     /// Where a page is; `None` if it is not in memory.
     pub fn frame_of(&self, page: Page) -> Option<Pfn> {
         let frame = self.frames.get(page as usize);
@@ -232,6 +246,25 @@ impl Memory {
         true
     }
 
+    /// Moves the `count` pages that follow each other from `frame` on, in one pageblock, to another zone,
+    /// as [`Memory::migrate`] would one by one. Yields how many were moved: fewer where there is no room
+    /// for more in a row.
+    pub fn migrate_run(&mut self, frame: Pfn, count: u64, zone: usize) -> u64 {
+        let Some((to, count)) = self.zones[zone].allocate_run(count) else {
+            return 0;
+        };
+        let Owner::Page(page) = self.owner(frame) else {
+            unreachable!("only pages are moved");
+        };
+        let len = count as usize;
+        self.frames
+            .set_run(page as usize, len, Run::Rising(to as u32));
+        self.owners.set_run(to as usize, len, Run::Rising(page));
+        self.zones[zone].note_movable(to, count as i32);
+        self.release_run(frame, count);
+        count
+    }
+
     /// Frees the kernel's `2^order` frames from `frame` on.
     pub fn free_kernel(&mut self, frame: Pfn, order: u8) {
         self.own(frame, order, Run::Same(FREE));
@@ -256,15 +289,21 @@ impl Memory {
         let Some(first) = self.frame_of(page) else {
             return;
         };
-        let zone = self.zone_at(first);
-        let (mut frame, end) = (first, first + u64::from(count));
         debug_assert!((0..count).all(|i| self.frame_of(page + i) == Some(first + u64::from(i))));
         self.frames
             .set_run(page as usize, count as usize, Run::Same(NOWHERE));
+        self.release_run(first, count.into());
+    }
+
+    /// Frees neighbouring frames, which were pages'.
+    fn release_run(&mut self, first: Pfn, count: u64) {
+        let zone = self.zone_at(first);
+        let (mut frame, end) = (first, first + count);
+        self.owners
+            .set_run(first as usize, count as usize, Run::Same(FREE));
         while frame < end {
             let fits = (end - frame).ilog2();
             let order = frame.trailing_zeros().min(fits).min(u32::from(BLOCK_ORDER)) as u8;
-            self.own(frame, order, Run::Same(FREE));
             self.zones[zone].note_movable(frame, -(1 << order));
             self.zones[zone].release(frame, order);
             frame += 1 << order;

@@ -4,7 +4,9 @@
 //! gigabytes then takes gigabytes, is slow to make, and every look at it misses all caches. Yet most of
 //! it is huge pages and large blocks: 512 entries that are all alike, or that count up.
 //!
-//! Approach: a chunk of 512 entries is one number until something else is written into it.
+//! Approach: a chunk of 512 entries is one number until something else is written into it, and again once
+//! its last entry is written and all are alike or count up: what fills or empties a chunk mostly goes
+//! through it from its start to its end.
 
 use super::BLOCK_PAGES;
 
@@ -39,7 +41,7 @@ impl Run {
     const fn at(self, i: usize) -> u32 {
         match self {
             Self::Same(value) => value,
-            Self::Rising(first) => first + i as u32,
+            Self::Rising(first) => first.wrapping_add(i as u32),
         }
     }
 
@@ -57,6 +59,31 @@ impl Chunk {
             Self::Same(value) => *value,
             Self::Rising(first) => first + i as u32,
             Self::Each(all) => all[i],
+        }
+    }
+
+    /// From entry `i` on, how many of at most `count` entries follow from it, itself included.
+    fn run_len(&self, i: usize, count: usize, run: Run) -> usize {
+        let count = count.min(CHUNK - i);
+        match self {
+            Self::Each(all) => {
+                let entries = all[i..i + count].iter().enumerate();
+                let mut following = entries.map(|(i, entry)| *entry == run.at(i));
+                following.position(|follows| !follows).unwrap_or(count)
+            }
+            Self::Same(_) if matches!(run, Run::Same(_)) => count,
+            Self::Rising(_) if matches!(run, Run::Rising(_)) => count,
+            _ => 1,
+        }
+    }
+
+    /// Becomes one number if that says the same.
+    fn fold(&mut self) {
+        let first = self.get(0);
+        let rises = first.checked_add(CHUNK as u32).map(|_| Run::Rising(first));
+        let found = [Some(Run::Same(first)), rises].into_iter().flatten();
+        if let Some(run) = { found }.find(|run| self.run_len(0, CHUNK, *run) == CHUNK) {
+            *self = run.chunk(0);
         }
     }
 
@@ -95,7 +122,17 @@ impl Table {
     }
 
     pub(super) fn set(&mut self, at: usize, value: u32) {
-        self.chunks[at / CHUNK].each()[at % CHUNK] = value;
+        let chunk = &mut self.chunks[at / CHUNK];
+        chunk.each()[at % CHUNK] = value;
+        if at % CHUNK == CHUNK - 1 {
+            chunk.fold();
+        }
+    }
+
+    /// How many entries from `at` on follow from it as those of `run` do, at most `count`, and at most
+    /// up to the end of a chunk.
+    pub(super) fn run_len(&self, at: usize, count: usize, run: Run) -> usize {
+        self.chunks[at / CHUNK].run_len(at % CHUNK, count, run)
     }
 
     /// Sets `count` entries from `at` on.
@@ -110,6 +147,9 @@ impl Table {
                 let all = self.chunks[chunk].each();
                 for (i, entry) in all[from..from + here].iter_mut().enumerate() {
                     *entry = run.at(done + i);
+                }
+                if from + here == CHUNK {
+                    self.chunks[chunk].fold();
                 }
             }
             done += here;

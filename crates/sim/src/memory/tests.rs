@@ -87,3 +87,42 @@ proptest! {
         prop_assert_eq!(memory.check(), Ok(()));
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    #[test]
+    fn a_run_is_migrated_as_page_by_page(
+        holes in prop::collection::vec((0_u32..1024, 1_u64..100), 0..12),
+        runs in prop::collection::vec((1024_u64..4096, 1_u64..600), 1..12),
+    ) {
+        let mut memory = small();
+        let pages = memory.add_pages(4096);
+        for page in pages.clone().step_by(512) {
+            let zone = if page < 1024 { 2 } else { 1 };
+            prop_assert!(memory.allocate_pages(zone, 9, page).is_some());
+        }
+        for (first, count) in holes {
+            (first..(first + count as u32).min(1024)).for_each(|page| memory.free_page(page));
+        }
+        let mut slowly = memory.clone();
+        for (frame, count) in runs {
+            let (owner, count) = memory.owners_from(frame, (frame + count).min(4096));
+            let (mut done, mut done_slowly) = (0, 0);
+            if matches!(owner, Owner::Page(_)) {
+                while done < count {
+                    match memory.migrate_run(frame + done, count - done, 2) {
+                        0 => break,
+                        more => done += more,
+                    }
+                }
+                done_slowly = (frame..frame + count).filter(|f| slowly.migrate(*f, 2)).count();
+            }
+            prop_assert_eq!(done, done_slowly as u64);
+            memory.check().map_err(TestCaseError::fail)?;
+            prop_assert!((0..6 * 1024).all(|frame| memory.owner(frame) == slowly.owner(frame)));
+            for (zone, other) in memory.zones().iter().zip(slowly.zones()) {
+                prop_assert_eq!(zone.free_blocks(), other.free_blocks());
+            }
+        }
+    }
+}

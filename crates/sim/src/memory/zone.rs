@@ -173,6 +173,30 @@ impl Zone {
         Some(self.start + at)
     }
 
+    /// Takes up to `most` frames in a row for movable pages, of one pageblock: those that allocations one
+    /// by one would take. Yields the first and how many.
+    pub(super) fn allocate_run(&mut self, most: u64) -> Option<(Pfn, u64)> {
+        let most = most.min(self.room());
+        if most == 0 {
+            return None;
+        }
+        let Some((at, found)) = self.find(0, Kind::Movable) else {
+            return self.allocate(0, Kind::Movable).map(|frame| (frame, 1));
+        };
+        // All lists of lower orders are empty, so the next frames to be taken are the block's.
+        let count = most.min(1 << found).min(BLOCK_PAGES);
+        self.remove(at, found);
+        let (mut rest, end) = (at + count, at + (1 << found));
+        while rest < end {
+            // What is left ends where the block does, so that the alignment says how much fits.
+            let order = rest.trailing_zeros().min((end - rest).ilog2()) as u8;
+            self.put(rest, order);
+            rest += 1 << order;
+        }
+        self.blocks[(at / BLOCK_PAGES) as usize].free -= count as u16;
+        Some((self.start + at, count))
+    }
+
     /// Takes the free block at `frame`, which is one of the lists' blocks.
     pub(super) fn take(&mut self, frame: Pfn, order: u8) {
         let at = frame - self.start;

@@ -37,12 +37,14 @@ pub struct Run {
     pub cold_gib: u64,
 }
 
-/// All cells that follow from placement, the longest first.
+/// All cells that follow from placement, the longest first. Which records are read goes in turn: so where
+/// two are made at the same time, neither waits for what the other works out.
 pub fn runs() -> Vec<Run> {
     let mut runs = Vec::new();
     for placement in [Placement::Tiered, Placement::Default] {
-        for distribution in [Distribution::Zipfian, Distribution::Latest] {
-            runs.extend(COLD_GIB.map(|cold_gib| Run {
+        for cold_gib in COLD_GIB {
+            let distributions = [Distribution::Zipfian, Distribution::Latest];
+            runs.extend(distributions.map(|distribution| Run {
                 distribution,
                 placement,
                 cold_gib,
