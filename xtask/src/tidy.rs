@@ -70,6 +70,7 @@ const ROOMS: &[Room] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-exercise",
+            "isotherm-sim",
         ],
     ),
 ];

@@ -140,7 +140,7 @@ impl Machine {
     /// Compacts a zone until it has a block, or the scanners have met after a whole round.
     fn compact_directly(&mut self, zone: usize) -> Nanos {
         let scanners = &mut self.compaction.scanners[zone];
-        let (mut took, mut ends) = (Nanos(0), 0);
+        let (mut took, mut ends) = (self.spec.compaction_costs.fault_pass, 0);
         while ends < 2 && !self.memory.zones()[zone].has_block(BLOCK_ORDER) {
             let step = scanners.step(&mut self.memory, &self.spec.compaction_costs);
             took = took + step.took;
