@@ -6,13 +6,16 @@ use crate::port::Cost;
 /// Clearing a whole block costs about as much as this many clusters: one flush each, but 512
 /// entries at 0.09 us instead of 16 (a cluster costs 7 to 19 us while the target runs).
 pub(super) const UNITS_PER_ARM: f64 = 3.0;
-/// A wake-up costs as much as a few clears, so units are spent in batches of at least this many.
-const BATCH_UNITS: f64 = 12.0;
+/// A wake-up, and what comes with it, costs as much as ten clears (150 to 200 us; `xtask bench accuracy`), so
+/// units are spent in batches: in batches of 12 two thirds of the budget went for that. A batch is at most this
+/// large, and this dear unless it is as small as it may be: while units seem dear, nobody is to wait for long.
+const BATCH_UNITS: std::ops::RangeInclusive<f64> = 12.0..=40.0;
+const BATCH_NS: f64 = 1_500_000.0;
 
 /// How much time's share may be saved up, in seconds: a quiet spell pays for a burst.
 const SAVED_SECONDS: f64 = 3.0;
-/// At most this share of one CPU is spent within a tick's time, whatever was saved: a burst must
-/// not be felt either.
+/// At most this share of one CPU is spent within a tick's time, whatever was saved, or one batch: a burst
+/// must not be felt either.
 const BURST_SHARE: f64 = 0.05;
 const FIRST_GUESS_NS: f64 = 10_000.0;
 
@@ -48,8 +51,13 @@ impl Purse {
 
     /// How long it takes until a batch can be paid for.
     pub(super) fn wait_for_batch(&self) -> Nanos {
-        let lacking = BATCH_UNITS * self.ns_per_unit - self.balance_ns;
+        let lacking = self.batch() * self.ns_per_unit - self.balance_ns;
         Nanos((lacking / self.share).max(0.0) as u64)
+    }
+
+    /// The least number of units that are spent at once.
+    fn batch(&self) -> f64 {
+        (BATCH_NS / self.ns_per_unit).clamp(*BATCH_UNITS.start(), *BATCH_UNITS.end())
     }
 
     /// How many units (cleared clusters) may be spent in this tick.
@@ -68,8 +76,9 @@ impl Purse {
         self.other_work = false;
         self.spent_units = 0.0;
         let burst = elapsed.max(1e6) * BURST_SHARE.max(self.share);
-        let units = self.balance_ns.min(burst) / self.ns_per_unit;
-        if units < BATCH_UNITS { 0.0 } else { units }
+        let most = (burst / self.ns_per_unit).max(self.batch());
+        let units = (self.balance_ns / self.ns_per_unit).min(most);
+        if units < self.batch() { 0.0 } else { units }
     }
 
     /// Says how many units the plan uses.
@@ -81,6 +90,28 @@ impl Purse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_units_cost_a_batch_comes_in_time() {
+        for cost in 1..400 {
+            let unit = f64::from(cost) * 1_000.0 / 3.0;
+            let mut purse = Purse::new(0.01, Nanos(0));
+            let (mut cpu, mut now, mut waited) = (0.0, Nanos(0), Nanos(0));
+            for _ in 0..500 {
+                now = now + Nanos::from_millis(20);
+                let cost = Cost {
+                    monitor_cpu: Nanos(cpu as u64),
+                    ..Cost::default()
+                };
+                let units = purse.allow(now, &cost).floor();
+                purse.spend(units);
+                cpu += units * unit;
+                let wait = if units > 0.0 { Nanos(0) } else { waited };
+                waited = wait + Nanos::from_millis(20);
+                assert!(waited < Nanos::from_millis(6_000), "{unit} ns: {waited:?}");
+            }
+        }
+    }
 
     #[test]
     fn over_time_no_more_than_the_share_is_spent() {
