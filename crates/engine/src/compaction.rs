@@ -28,9 +28,13 @@
 //! compacted as well. The kernel takes any drop of its integer score for progress; here that must be
 //! a whole point, as free lists move by themselves.
 
+mod round;
+
 use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
+
+pub use round::RoundEnd;
 
 /// Orders of a buddy allocator: blocks of 1, 2, 4, ... 1024 pages.
 pub const NR_ORDERS: usize = 11;

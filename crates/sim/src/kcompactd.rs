@@ -3,7 +3,7 @@
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, CompactionStatus, NodeFacts,
-    ZoneFacts, node_score,
+    RoundEnd, ZoneFacts, node_score,
 };
 use serde::Serialize;
 
@@ -20,32 +20,6 @@ pub struct ScoreSample {
     pub node: u32,
     /// 0 to 100.
     pub score: f64,
-}
-
-/// Why a round ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RoundEnd {
-    /// The score came down to the low threshold.
-    AtLow,
-    /// Reclaim began.
-    Kswapd,
-    /// Another had a zone's lock.
-    Contended,
-    /// The scanners met.
-    ToTheEnd,
-}
-
-impl RoundEnd {
-    /// As in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AtLow => "at_low",
-            Self::Kswapd => "kswapd",
-            Self::Contended => "contended",
-            Self::ToTheEnd => "to_the_end",
-        }
-    }
 }
 
 /// A round of a thread.

@@ -85,7 +85,7 @@ fn reserve(memory: &Memory, place: usize) -> u64 {
 }
 
 impl Machine {
-    /// Places of a node's zones, the highest first.
+    /// Places of a node's zones, in the order of addresses.
     pub(super) fn zones_of(&self, node: usize) -> std::ops::Range<usize> {
         let mut zones = self.memory.zones_of(node as u32);
         let first = zones.next().unwrap_or(0);

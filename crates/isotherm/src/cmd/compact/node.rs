@@ -3,7 +3,7 @@
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::{
     BackOff, CompactionAttributes, CompactionController, CompactionDecision, CompactionState,
-    CompactionStatus, NodeFacts, Stop, node_score,
+    CompactionStatus, NodeFacts, RoundEnd, Stop, node_score,
 };
 use isotherm_linux::clock::Clock;
 use isotherm_linux::compaction::{
@@ -16,35 +16,6 @@ use crate::recorder::Signals;
 /// Time between two looks at a node while it is compacted: at some GB/s of scanning, a few MB.
 const STEP: Nanos = Nanos::from_millis(5);
 
-/// Why a round ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Ended {
-    /// The low threshold was reached.
-    AtLow,
-    /// kswapd went to work.
-    Kswapd,
-    /// Others waited for a zone's lock.
-    Contended,
-    /// The kernel found nothing more to move: its scanners have met.
-    ToTheEnd,
-    /// We were told to stop.
-    Interrupted,
-}
-
-impl Ended {
-    /// As it stands in a record.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::AtLow => "at_low",
-            Self::Kswapd => "kswapd",
-            Self::Contended => "contended",
-            Self::ToTheEnd => "to_the_end",
-            Self::Interrupted => "interrupted",
-        }
-    }
-}
-
 /// A round of compaction.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Round {
@@ -53,7 +24,7 @@ pub(super) struct Round {
     /// And after.
     pub(super) score_after: f64,
     /// Why it ended.
-    pub(super) ended: Ended,
+    pub(super) ended: RoundEnd,
     /// Time that it took.
     pub(super) took_ns: Nanos,
     /// CPU time of that.
@@ -201,10 +172,10 @@ impl Node {
         let mut compacting = trigger.start()?;
         let ended = loop {
             if compacting.wait(STEP) {
-                break Ended::ToTheEnd;
+                break RoundEnd::ToTheEnd;
             }
             if signals.is_stopped() {
-                break Ended::Interrupted;
+                break RoundEnd::Interrupted;
             }
             let facts = self.look()?;
             let standing = self.standing();
@@ -245,7 +216,11 @@ impl Node {
             score_before,
             score_after: node_score(&after, self.attributes().order),
             // It may have ended just when we were about to stop it.
-            ended: if to_the_end { Ended::ToTheEnd } else { ended },
+            ended: if to_the_end {
+                RoundEnd::ToTheEnd
+            } else {
+                ended
+            },
             took_ns: took,
             cpu_ns: cpu,
             counters: Counters::read().since(counters),
@@ -260,14 +235,14 @@ fn why_stop(
     controller: &CompactionController,
     facts: &NodeFacts,
     zones: &[usize],
-) -> Option<Ended> {
+) -> Option<RoundEnd> {
     let is_there = |zone: &&usize| **zone < facts.zones.len();
-    let mut ended = Ended::AtLow;
+    let mut ended = RoundEnd::AtLow;
     for zone in zones.iter().filter(is_there) {
         match controller.stop(facts, *zone)? {
             Stop::AtLow => {}
-            Stop::BackOff(BackOff::Kswapd) => ended = Ended::Kswapd,
-            Stop::BackOff(BackOff::Contended) => ended = Ended::Contended,
+            Stop::BackOff(BackOff::Kswapd) => ended = RoundEnd::Kswapd,
+            Stop::BackOff(BackOff::Contended) => ended = RoundEnd::Contended,
         }
     }
     Some(ended)

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use isotherm_engine::compaction::{
     BackOff, CompactionAttributes, CompactionDecision, CompactionState, CompactionStatus,
-    NR_ORDERS, NodeFacts, node_score, zone_score,
+    NR_ORDERS, NodeFacts, RoundEnd, node_score, zone_score,
 };
 use isotherm_engine::{Nanos, PAGE_SIZE};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::units::{format_bytes, format_duration};
 
-use super::node::{Ended, Round, Totals};
+use super::node::{Round, Totals};
 
 /// One look at all nodes, and what was done.
 pub(super) struct Report {
@@ -260,11 +260,11 @@ fn state(status: &CompactionStatus, high: f64, dry_run: bool) -> String {
 
 fn sentence(round: &Round) -> String {
     let ended = match round.ended {
-        Ended::AtLow => "down to the low threshold",
-        Ended::Kswapd => "stopped for kswapd",
-        Ended::Contended => "stopped, as others waited for a zone's lock",
-        Ended::ToTheEnd => "until the kernel found nothing more to move",
-        Ended::Interrupted => "until interrupted",
+        RoundEnd::AtLow => "down to the low threshold",
+        RoundEnd::Kswapd => "stopped for kswapd",
+        RoundEnd::Contended => "stopped, as others waited for a zone's lock",
+        RoundEnd::ToTheEnd => "until the kernel found nothing more to move",
+        RoundEnd::Interrupted => "until interrupted",
     };
     let mut text = format!(
         "compacted for {} ({} of CPU time), {ended}: score {} -> {}; {} pages looked at to move, {} to move to, {} isolated",
