@@ -26,6 +26,7 @@ fn memory() -> Snapshot {
             nr_accesses: nr_accesses.or(Some(0.0)),
             age,
             age_ns: Nanos(u64::from(age) * INTERVAL.0),
+            memory: None,
         }
     };
     Snapshot {

@@ -325,6 +325,7 @@ impl Engine {
                     nr_accesses: region.known.then(|| region.nr_accesses as f32 / fraction),
                     age: region.age,
                     age_ns: region.age_ns,
+                    memory: None,
                 }));
             self.plan.snapshots.push(snapshot);
         }

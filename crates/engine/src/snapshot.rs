@@ -29,6 +29,100 @@ pub struct RegionSnapshot {
     pub age: u32,
     /// The same as a duration: intervals may be retuned while `age` counts.
     pub age_ns: Nanos,
+    /// What of the region's addresses holds memory; `None` where the source cannot tell (DAMON's
+    /// regions are of addresses alone).
+    pub memory: Option<RegionMemory>,
+}
+
+/// What a region's addresses hold, in bytes. Only resident memory is hot, cold or idle: holes and
+/// swapped-out pages are neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionMemory {
+    /// In memory at the end of the interval, as `VmRSS` counts it.
+    pub resident: u64,
+    /// Of the resident bytes, those touched at least once in the interval.
+    pub touched: u64,
+    /// Of the resident bytes, those of which it cannot be known whether they were touched.
+    pub unknown: u64,
+    /// Swapped out; not resident.
+    pub swapped: u64,
+}
+
+impl RegionMemory {
+    /// The sum of two neighbours.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            resident: self.resident + other.resident,
+            touched: self.touched + other.touched,
+            unknown: self.unknown + other.unknown,
+            swapped: self.swapped + other.swapped,
+        }
+    }
+
+    /// The share of it that `part` of `whole` bytes of addresses holds, if it is spread evenly.
+    #[must_use]
+    pub fn share(self, part: u64, whole: u64) -> Self {
+        let of =
+            |bytes: u64| (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64;
+        Self {
+            resident: of(self.resident),
+            touched: of(self.touched),
+            unknown: of(self.unknown),
+            swapped: of(self.swapped),
+        }
+    }
+}
+
+impl RegionSnapshot {
+    /// Bytes of memory in it; all of its addresses where the source cannot tell.
+    pub fn resident(&self) -> u64 {
+        self.memory.map_or(self.range.len(), |m| m.resident)
+    }
+
+    /// Bytes touched in the interval; all of an accessed region where the source cannot tell.
+    pub fn touched(&self) -> u64 {
+        let accessed = self.nr_accesses.is_some_and(|n| n > 0.0);
+        let all = if accessed { self.range.len() } else { 0 };
+        self.memory.map_or(all, |m| m.touched)
+    }
+
+    /// Bytes of which it is not known whether they were touched.
+    pub fn unknown(&self) -> u64 {
+        let all = if self.nr_accesses.is_none() {
+            self.range.len()
+        } else {
+            0
+        };
+        self.memory.map_or(all, |m| m.unknown)
+    }
+
+    /// Bytes that are there and were not touched.
+    pub fn untouched(&self) -> u64 {
+        self.resident()
+            .saturating_sub(self.touched())
+            .saturating_sub(self.unknown())
+    }
+
+    /// Bytes that have been idle for the region's age; none while any of it is accessed.
+    pub fn idle(&self) -> u64 {
+        if self.nr_accesses.is_some_and(|n| n <= 0.0) {
+            self.untouched()
+        } else {
+            0
+        }
+    }
+
+    /// The part of it that lies in `range`, one of its own parts; memory counts as spread evenly.
+    #[must_use]
+    pub fn part(&self, range: AddressRange) -> Self {
+        let share = |m: RegionMemory| m.share(range.len(), self.range.len());
+        Self {
+            range,
+            memory: self.memory.map(share),
+            ..*self
+        }
+    }
 }
 
 /// The regions of one target over one aggregation interval, in address order, not overlapping.

@@ -142,6 +142,7 @@ fn snapshots_of(memory: &Memory, now: u64) -> Vec<Snapshot> {
                 nr_accesses: (nr_accesses <= NR_SAMPLES).then_some(nr_accesses as f32),
                 age,
                 age_ns: Nanos(u64::from(age) * SECOND.0),
+                memory: None,
             }
         };
         Snapshot {

@@ -34,6 +34,7 @@ fn record() -> Vec<u8> {
             nr_accesses,
             age: second as u32,
             age_ns: Nanos(second * 1_000_000_000),
+            memory: None,
         };
         let snapshot = Snapshot {
             target: TargetId(0),

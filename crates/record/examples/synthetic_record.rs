@@ -165,6 +165,7 @@ impl Generator {
                     nr_accesses: accesses,
                     age,
                     age_ns: Nanos(INTERVAL.0 * u64::from(age)),
+                    memory: None,
                 });
             }
         }

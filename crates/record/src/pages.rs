@@ -297,6 +297,7 @@ impl<'a> Runs<'a> {
             nr_accesses,
             age: now as u32 - state.since(),
             age_ns: self.ends[now].since(self.ends[state.since() as usize]),
+            memory: None,
         });
     }
 

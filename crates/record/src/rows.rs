@@ -155,6 +155,7 @@ impl Rows {
                 nr_accesses,
                 age: age[row],
                 age_ns: Nanos(age_ns[row]),
+                memory: None,
             });
         }
         Ok(regions)

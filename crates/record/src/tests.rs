@@ -49,6 +49,7 @@ pub(crate) fn snapshot(target: u32, tenth: u64, picture: &str) -> Snapshot {
             nr_accesses: accesses.parse().ok(),
             age,
             age_ns: Nanos::from_millis(100 * u64::from(age)),
+            memory: None,
         }
     });
     let start = Nanos(10 * SECOND) + Nanos::from_millis(100 * tenth);
@@ -381,6 +382,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
                     nr_accesses,
                     age,
                     age_ns: Nanos(age_ns),
+                    memory: None,
                 })
                 .collect(),
         })

@@ -200,6 +200,7 @@ fn snapshot(start: Nanos, number: u64) -> Snapshot {
                 nr_accesses: Some(count as f32),
                 age: (number % 10) as u32,
                 age_ns: Nanos::from_millis(number % 10 * 100),
+                memory: None,
             }
         })
         .collect();

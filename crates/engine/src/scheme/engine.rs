@@ -53,6 +53,7 @@ use crate::snapshot::{Snapshot, TargetId};
 ///     nr_accesses: Some(0.0),
 ///     age: 0,
 ///     age_ns: Nanos(0),
+///     memory: None,
 /// };
 /// let snapshot = Snapshot { nr_samples: 20, regions: vec![region], ..Snapshot::default() };
 /// let plan = engine.plan(Nanos(0), &[snapshot], &SystemFacts::default());

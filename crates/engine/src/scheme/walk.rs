@@ -56,7 +56,7 @@ pub(super) fn walk(
             continue;
         };
         walk.is_last_region = index == last;
-        walk.rest.push((0, RegionSnapshot { range, ..*region }));
+        walk.rest.push((0, region.part(range)));
         while let Some((first_turn, mut region)) = walk.rest.pop() {
             let turns = live.iter_mut().zip(&patterns).enumerate();
             for (turn, ((index, state), pattern)) in turns.skip(first_turn) {
@@ -175,12 +175,9 @@ impl Walk<'_> {
     /// Divides `region`: the part from `address` on has its turn next.
     fn split(&mut self, region: &mut RegionSnapshot, address: u64) {
         let AddressRange { start, end } = region.range;
-        let second = RegionSnapshot {
-            range: AddressRange::new(address, end),
-            ..*region
-        };
+        let second = region.part(AddressRange::new(address, end));
         self.rest.push((self.turn, second));
-        region.range = AddressRange::new(start, address);
+        *region = region.part(AddressRange::new(start, address));
     }
 }
 

@@ -49,6 +49,7 @@ impl TableMonitor {
                     nr_accesses: draft.rate.map(|rate| rate * nr_samples as f32),
                     age: u32::try_from(draft.age.0 / self.aggregation.0).unwrap_or(u32::MAX),
                     age_ns: draft.age,
+                    memory: None,
                 })
                 .collect();
             snapshots.push(Snapshot {

@@ -56,6 +56,7 @@ fn snapshot(start_ms: u64, end_ms: u64, seen: &str) -> Snapshot {
                     nr_accesses: accesses,
                     age: 0,
                     age_ns: Nanos(0),
+                    memory: None,
                 }),
         );
     }

@@ -162,6 +162,7 @@ mod tests {
             nr_accesses,
             age: 0,
             age_ns: Nanos(0),
+            memory: None,
         };
         let snapshot = Snapshot {
             nr_samples: 20,

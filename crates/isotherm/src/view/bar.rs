@@ -176,6 +176,7 @@ mod tests {
                     nr_accesses: Some(0.0),
                     age: 1,
                     age_ns: isotherm_engine::Nanos(0),
+                    memory: None,
                 })
                 .collect(),
             ..Snapshot::default()

@@ -19,6 +19,7 @@ fn region(start: u64, mib: u64, nr_accesses: Option<f32>, age_s: u64) -> RegionS
         nr_accesses,
         age: 1,
         age_ns: Nanos(age_s * 1_000_000_000),
+        memory: None,
     }
 }
 

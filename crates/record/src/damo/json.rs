@@ -351,6 +351,7 @@ impl Scale {
                 (None, Some(count)) => Nanos((count as u64).saturating_mul(self.interval.0)),
                 (None, None) => Nanos(0),
             },
+            memory: None,
         }))
     }
 }

@@ -158,6 +158,7 @@ impl Event {
                 nr_accesses: Some(count as f32),
                 age: u32::try_from(age).map_err(|_| "an impossible age")?,
                 age_ns: Nanos(0),
+                memory: None,
             })
         };
         Ok(Self {

@@ -44,6 +44,7 @@ fn region(text: &str) -> RegionSnapshot {
         nr_accesses: (accesses != "?").then(|| accesses.parse().expect("a count")),
         age: seconds as u32 * 10,
         age_ns: Nanos::from_millis(seconds * 1000),
+        memory: None,
     }
 }
 

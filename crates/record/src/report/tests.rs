@@ -412,6 +412,7 @@ fn wild_snapshots() -> impl Strategy<Value = Vec<Snapshot>> {
         nr_accesses: accesses.map(f32::from),
         age: age as u32,
         age_ns: Nanos(age),
+        memory: None,
     });
     let regions = proptest::collection::vec(region, 0..20);
     let snapshot = (0_u32..3, any::<u64>(), any::<u64>(), any::<u32>(), regions);

@@ -137,6 +137,7 @@ fn region(dir: &Path, aggregation: Nanos) -> io::Result<RegionSnapshot> {
         nr_accesses: Some(number("nr_accesses")? as f32),
         age: age as u32,
         age_ns: Nanos(age * aggregation.0),
+        memory: None,
     })
 }
 

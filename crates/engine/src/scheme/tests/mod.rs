@@ -38,6 +38,7 @@ fn snapshot(region: &crate::region::Region) -> RegionSnapshot {
         nr_accesses: region.known.then_some(region.nr_accesses as f32),
         age: region.age,
         age_ns: Nanos(u64::from(region.age) * SECOND.0),
+        memory: None,
     }
 }
 
