@@ -20,9 +20,12 @@ use super::child::Guarded;
 use super::recording::{Recorded, Recording};
 use super::{Context, Mode, Outcome, machine};
 use program::Running;
-use score::{Score, Shown};
+use score::Score;
 
+mod agree;
 pub(crate) mod program;
+mod programs;
+mod real;
 mod score;
 
 /// How long a program may take to populate its memory.
@@ -54,6 +57,9 @@ pub(super) struct Options {
         default_value = "1%"
     )]
     budgets: Vec<String>,
+    /// truth: these real programs, or all; without --cases nothing else
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    programs: Vec<String>,
 }
 
 /// One program, recorded in one mode.
@@ -85,6 +91,39 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     }
     let options = &context.truth;
     let modes = modes(context)?;
+    let asked = options.cases.is_some() || !options.case.is_empty();
+    // Everything, where nothing is asked for.
+    let (cases, programs) = match (asked, options.programs.is_empty()) {
+        (false, true) => (true, vec!["all".to_owned()]),
+        (asked, _) => (asked, options.programs.clone()),
+    };
+    let watched = if cases {
+        family(context, &modes)?
+    } else {
+        Vec::new()
+    };
+    let (compared, skipped) = real::run(context, &programs, &modes)?;
+    let mut tables = Vec::new();
+    if cases {
+        tables.push(score::summary(&watched));
+    }
+    if !programs.is_empty() {
+        tables.push(real::table(&compared));
+    }
+    Ok(Outcome::Done {
+        tables,
+        data: json!({
+            "seed": options.seed,
+            "cases": watched,
+            "programs": compared,
+            "skipped": skipped,
+        }),
+    })
+}
+
+/// The programs that are drawn.
+fn family(context: &Context, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
+    let options = &context.truth;
     let numbers: Vec<u64> = if options.case.is_empty() {
         (0..options.cases.unwrap_or(12)).collect()
     } else {
@@ -92,19 +131,16 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     };
     let mut watched = Vec::new();
     println!("{}", score::LEGEND);
-    println!("{}", Shown::head());
+    println!("{}", score::head());
     for number in numbers {
-        let one = watch_case(context, options.seed, number, &modes)
+        let one = watch_case(context, options.seed, number, modes)
             .with_context(|| format!("case {number} of seed {}", options.seed))?;
         for line in score::lines(&one) {
             println!("{line}");
         }
         watched.push(one);
     }
-    Ok(Outcome::Done {
-        tables: vec![score::summary(&watched)],
-        data: json!({ "seed": options.seed, "cases": watched }),
-    })
+    Ok(watched)
 }
 
 /// The default monitor at each budget, and DAMON's rules.

@@ -64,8 +64,9 @@ impl Verdict {
     }
 
     /// How far the working set is off, as a share of the true one (at least 1 MiB): below 0 is too
-    /// small. The true one lies between two numbers where pages may count either way.
-    pub fn error(&self) -> f64 {
+    /// small. The true one lies between two numbers where pages may count either way. `None` where
+    /// next to nothing was touched, or is said to be.
+    pub fn error(&self) -> Option<f64> {
         let least = self.truth;
         let most = self.truth + self.unknown_touched + self.either;
         let off = if self.working_set < least {
@@ -73,7 +74,7 @@ impl Verdict {
         } else {
             (self.working_set - most).max(0.0)
         };
-        off / least.max(FEW)
+        (least.max(self.working_set) >= FEW).then(|| off / least.max(FEW))
     }
 }
 
@@ -176,7 +177,7 @@ mod tests {
         let verdict = verdict(regions.map(|p| region(p, p + 1, Some(1.0))).collect());
         assert_eq!(verdict.precision(), Some(1.0));
         assert_eq!(verdict.recall(), Some(1.0));
-        assert!(verdict.error().abs() < 1e-9);
+        assert_eq!(verdict.error(), Some(0.0));
     }
 
     #[test]
@@ -184,7 +185,7 @@ mod tests {
         let verdict = verdict(vec![region(0, 8192, Some(0.5))]);
         assert_eq!(verdict.precision(), Some(0.25));
         assert_eq!(verdict.recall(), Some(1.0));
-        assert!((verdict.error() - 3.0).abs() < 1e-9);
+        assert_eq!(verdict.error(), Some(3.0));
     }
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
         let verdict = verdict(vec![mixed]);
         assert_eq!(verdict.precision(), Some(0.25));
         assert_eq!(verdict.recall(), Some(0.25));
-        assert!(verdict.error().abs() < 1e-9, "the sum is right");
+        assert_eq!(verdict.error(), Some(0.0), "the sum is right");
     }
 
     #[test]
@@ -211,7 +212,8 @@ mod tests {
         let unknown = verdict(vec![region(0, 8192, None)]);
         assert_eq!((unknown.precision(), unknown.recall()), (None, None));
         assert!((unknown.unknown_touched - 2048.0).abs() < 1e-9);
-        assert!(unknown.error().abs() < 1e-9);
+        assert_eq!(unknown.error(), None);
+        assert_eq!(missed.error(), Some(-1.0));
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Score {
         let of = |f: &dyn Fn(&Verdict) -> Option<f64>| verdicts.iter().filter_map(f).collect();
         let precision: Vec<f64> = of(&Verdict::precision);
         let recall: Vec<f64> = of(&Verdict::recall);
-        let errors: Vec<f64> = of(&|v| Some(v.error()));
+        let errors: Vec<f64> = of(&Verdict::error);
         let sum = |f: fn(&Verdict) -> f64| verdicts.iter().map(f).sum::<f64>();
         let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).min(1.0));
         let hit = sum(|v| v.hit);
@@ -107,16 +107,12 @@ fn over(bytes: u64, time: Nanos, rss: &Rss) -> f64 {
     (bytes as f64 - most as f64 * (1.0 + RSS_SLACK) - RSS_SLACK_BYTES).max(0.0)
 }
 
-/// A line of the table that grows while the bench runs.
-pub(super) struct Shown;
-
-impl Shown {
-    pub(super) fn head() -> String {
-        line(&[
-            "case", "mode", "n", "P", "worst", "all", "R", "worst", "all", "WSS%", "worst%",
-            "truth", "said", "idle!", "?%", ">RSS", "CPU%", "",
-        ])
-    }
+/// Of the table that grows while the bench runs.
+pub(super) fn head() -> String {
+    line(&[
+        "case", "mode", "n", "P", "worst", "all", "R", "worst", "all", "WSS%", "worst%", "truth",
+        "said", "idle!", "?%", ">RSS", "CPU%", "",
+    ])
 }
 
 fn line(cells: &[&str]) -> String {
