@@ -10,6 +10,8 @@ use crate::bench::table::Table;
 
 /// What is aimed at for precision and recall.
 const AIM: f64 = 0.95;
+/// The share of touched pages that may be unknown in a case that is judged.
+const UNKNOWN_MAX: f64 = 0.05;
 /// How exactly the kernel keeps count of resident memory, and how far apart looks at it are.
 const RSS_SLACK: f64 = 0.01;
 const RSS_SLACK_BYTES: f64 = (4u64 << 20) as f64;
@@ -85,6 +87,11 @@ impl Score {
     fn both(&self, precision: Option<f64>, recall: Option<f64>) -> Option<f64> {
         // Nothing claimed where something was to be found: recall says so.
         (self.snapshots > 0).then(|| precision.unwrap_or(1.0).min(recall.unwrap_or(1.0)))
+    }
+
+    /// Whether the monitor says of most of what was touched whether it was.
+    fn is_known(&self) -> bool {
+        self.unknown.is_none_or(|share| share <= UNKNOWN_MAX)
     }
 
     fn median_of_both(&self) -> Option<f64> {
@@ -184,6 +191,7 @@ pub(super) fn summary(watched: &[Watched]) -> Table {
         &[
             "mode",
             "cases",
+            "of these unknown",
             "P and R >= 0.95 (median)",
             "worst case (median)",
             "worst snapshot",
@@ -200,34 +208,36 @@ pub(super) fn summary(watched: &[Watched]) -> Table {
     }
     for mode in modes {
         let runs = watched.iter().flat_map(|one| &one.runs);
-        let scores: Vec<&Score> = runs.filter(|r| r.mode == mode).map(|r| &r.score).collect();
-        let of = |f: &dyn Fn(&Score) -> Option<f64>| -> Vec<f64> {
-            scores.iter().filter_map(|score| f(score)).collect()
-        };
-        let medians = of(&Score::median_of_both);
-        let worst = of(&Score::worst_of_both);
-        let errors = of(&|score| score.error);
-        let count = |good: usize, all: usize| format!("{good} of {all}");
-        let least = |values: &[f64]| {
-            let least = values.iter().copied().reduce(f64::min);
-            least.map_or("-".into(), |v| format!("{v:.3}"))
-        };
-        table.row(vec![
-            mode.to_owned(),
-            scores.len().to_string(),
-            count(medians.iter().filter(|v| **v >= AIM).count(), medians.len()),
-            least(&medians),
-            least(&worst),
-            count(errors.iter().filter(|e| **e <= 0.1).count(), errors.len()),
-            median(errors).map_or("-".into(), |v| format!("{:.1}", v * 100.0)),
-            count(
-                scores
-                    .iter()
-                    .filter(|s| s.touched_over_rss_bytes > 0.0 || s.idle_over_rss_bytes > 0.0)
-                    .count(),
-                scores.len(),
-            ),
-        ]);
+        let all: Vec<&Score> = runs.filter(|r| r.mode == mode).map(|r| &r.score).collect();
+        table.row(summary_row(mode, &all));
     }
     table
+}
+
+fn summary_row(mode: &str, all: &[&Score]) -> Vec<String> {
+    // To say that nothing is known is no error, but no merit either.
+    let known: Vec<&Score> = all.iter().copied().filter(|s| s.is_known()).collect();
+    let of = |f: &dyn Fn(&Score) -> Option<f64>| -> Vec<f64> {
+        known.iter().filter_map(|score| f(score)).collect()
+    };
+    let medians = of(&Score::median_of_both);
+    let worst = of(&Score::worst_of_both);
+    let errors = of(&|score| score.error);
+    let count = |good: usize, all: usize| format!("{good} of {all}");
+    let least = |values: &[f64]| {
+        let least = values.iter().copied().reduce(f64::min);
+        least.map_or("-".into(), |v| format!("{v:.3}"))
+    };
+    let exceeds = |s: &&&Score| s.touched_over_rss_bytes > 0.0 || s.idle_over_rss_bytes > 0.0;
+    vec![
+        mode.to_owned(),
+        all.len().to_string(),
+        (all.len() - known.len()).to_string(),
+        count(medians.iter().filter(|v| **v >= AIM).count(), medians.len()),
+        least(&medians),
+        least(&worst),
+        count(errors.iter().filter(|e| **e <= 0.1).count(), errors.len()),
+        median(errors).map_or("-".into(), |v| format!("{:.1}", v * 100.0)),
+        count(all.iter().filter(exceeds).count(), all.len()),
+    ]
 }
