@@ -26,6 +26,8 @@ fn main() -> ExitCode {
         Some("measure") => bench::measure::main(args.skip(1)),
         // The bench's driver, whose memory is to be its own.
         Some("drive") => bench::fragmentation::driver::main(args),
+        // A program of the truth bench.
+        Some("truth-case") => bench::truth::program::main(args),
         _ => {
             eprintln!("usage: cargo run --release -p xtask -- CHORE\n{CHORES}");
             return ExitCode::from(2);

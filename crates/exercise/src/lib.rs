@@ -8,6 +8,7 @@
 
 pub mod accuracy;
 pub mod config;
+pub mod family;
 pub mod layout;
 pub mod run;
 pub mod size;

@@ -19,6 +19,7 @@ mod stats;
 mod subject;
 mod table;
 mod toggle;
+pub(crate) mod truth;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -47,11 +48,14 @@ Benches:
   engine           the engine's own criterion benches
   fragmentation    huge page faults in fragmented memory, with the kernel's compaction ahead of demand
                    and with ours; runs only when named, as it takes most of the machine's memory
+  truth            every snapshot against what really happened in its own interval, on programs drawn
+                   from a seed; runs only when named
 
 Examples:
   cargo run --release -p xtask -- bench --quick
   cargo run --release -p xtask -- bench accuracy --only static_1g --mode '5ms=--sample-interval 5ms'
-  cargo run --release -p xtask -- bench fragmentation --repeats 2"
+  cargo run --release -p xtask -- bench fragmentation --repeats 2
+  cargo run --release -p xtask -- bench truth --seed 7 --cases 20 --budgets 1%,10%"
 )]
 struct Args {
     /// Benches to run; all if none is named
@@ -68,7 +72,7 @@ struct Args {
     /// accuracy, toggle: only these workloads; fragmentation: only these arms
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// accuracy, overhead: these modes of `isotherm record` instead of the usual ones
+    /// accuracy, overhead, truth: these modes of `isotherm record` instead of the usual ones
     #[arg(long, value_name = "NAME=FLAGS")]
     mode: Vec<String>,
     /// Seconds that each recording takes
@@ -82,6 +86,8 @@ struct Args {
     isotherm: Option<PathBuf>,
     #[command(flatten)]
     fragmentation: fragmentation::Options,
+    #[command(flatten)]
+    truth: truth::Options,
 }
 
 /// What every bench is given.
@@ -93,10 +99,13 @@ struct Context {
     only: Vec<String>,
     modes: Vec<Mode>,
     duration: Duration,
+    /// What was asked for, where a bench has a usual duration of its own.
+    asked_duration: Option<Duration>,
     rows: u64,
     /// Whether benches were asked for by name.
     named: bool,
     fragmentation: fragmentation::Options,
+    truth: truth::Options,
     stop: Arc<AtomicBool>,
     /// Records, truths and sockets.
     scratch: tempfile::TempDir,
@@ -151,7 +160,7 @@ impl Context {
 }
 
 type Bench = fn(&Context) -> anyhow::Result<Outcome>;
-const BENCHES: [(&str, Bench); 7] = [
+const BENCHES: [(&str, Bench); 8] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),
@@ -159,6 +168,7 @@ const BENCHES: [(&str, Bench); 7] = [
     ("report_vs_damo", report_vs_damo::run),
     ("engine", engine::run),
     ("fragmentation", fragmentation::run),
+    ("truth", truth::run),
 ];
 
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
@@ -241,12 +251,14 @@ fn context(args: Args) -> anyhow::Result<Context> {
             .iter()
             .map(|mode| Mode::parse(mode))
             .collect::<Result<_, _>>()?,
+        asked_duration: args.duration.map(Duration::from_secs),
         duration: Duration::from_secs(args.duration.unwrap_or(if args.quick { 5 } else { 30 })),
         rows: args
             .rows
             .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
         named: !args.names.is_empty(),
         fragmentation: args.fragmentation,
+        truth: args.truth,
         stop,
         scratch: tempfile::tempdir().context("cannot create a temporary folder")?,
     })

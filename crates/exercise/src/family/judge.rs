@@ -1,0 +1,241 @@
+//! Holds a snapshot against what was really touched in its interval, page by page.
+//!
+//! A region that says how much of it is resident and touched counts each of its pages as touched
+//! with that chance; one that does not, and is accessed, counts whole, with its holes. Pages that
+//! may count either way are in neither of what is compared. Pages of which the monitor says that it
+//! does not know are left out of precision and recall, and counted.
+
+use std::ops::Range;
+
+use isotherm_engine::{Nanos, PAGE_SIZE, RegionSnapshot, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use super::journal::{Journal, Touched};
+use super::pages::PageSet;
+
+/// Less than this is too little to be judged by itself: 1 MiB.
+const FEW: f64 = 256.0;
+
+/// How long a region must be said to be idle to be checked for that.
+pub const IDLE_FOR: Nanos = Nanos::from_millis(2000);
+
+/// One snapshot, judged. All in pages of the program's memory unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// When the interval ended.
+    pub end: Nanos,
+    /// How long it was.
+    pub interval: Nanos,
+    /// Pages touched in it, those left out as unknown not counted.
+    pub truth: f64,
+    /// Pages that may count either way.
+    pub either: f64,
+    /// Pages said to be touched, less those that may count either way.
+    pub claimed: f64,
+    /// Pages that were touched and are said to be.
+    pub hit: f64,
+    /// Pages said to be touched, all of them.
+    pub working_set: f64,
+    /// Pages of which the monitor says that it does not know.
+    pub unknown: f64,
+    /// Touched pages among these.
+    pub unknown_touched: f64,
+    /// Pages said to be idle for [`IDLE_FOR`].
+    pub idle: f64,
+    /// Pages of these that were touched in that time.
+    pub wrongly_idle: f64,
+    /// Bytes of the whole process that are said to be touched.
+    pub touched_bytes: u64,
+    /// Bytes of the whole process that are said to be idle.
+    pub idle_bytes: u64,
+    /// Bytes of the whole process that are said to be resident.
+    pub resident_bytes: u64,
+}
+
+impl Verdict {
+    /// The share of what is said to be touched that was; `None` where next to nothing is.
+    pub fn precision(&self) -> Option<f64> {
+        (self.claimed >= FEW).then(|| (self.hit / self.claimed).min(1.0))
+    }
+
+    /// The share of what was touched that is said to be; `None` where next to nothing was.
+    pub fn recall(&self) -> Option<f64> {
+        (self.truth >= FEW).then(|| (self.hit / self.truth).min(1.0))
+    }
+
+    /// How far the working set is off, as a share of the true one (at least 1 MiB): below 0 is too
+    /// small. The true one lies between two numbers where pages may count either way. `None` where
+    /// next to nothing was touched, or is said to be.
+    pub fn error(&self) -> Option<f64> {
+        let least = self.truth;
+        let most = self.truth + self.unknown_touched + self.either;
+        let off = if self.working_set < least {
+            self.working_set - least
+        } else {
+            (self.working_set - most).max(0.0)
+        };
+        (least.max(self.working_set) >= FEW).then(|| off / least.max(FEW))
+    }
+}
+
+/// Judges `snapshot`.
+pub fn judge(journal: &Journal, snapshot: &Snapshot, edge: Nanos) -> Verdict {
+    let touched = journal.touched(snapshot.start, snapshot.end, edge);
+    let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
+    let recent = journal.touched(since, snapshot.end, edge).certain;
+    let mut verdict = Verdict {
+        end: snapshot.end,
+        interval: snapshot.end.since(snapshot.start),
+        truth: touched.certain.len() as f64,
+        either: touched.either.len() as f64,
+        ..Verdict::default()
+    };
+    for region in &snapshot.regions {
+        verdict.touched_bytes += region.touched();
+        verdict.idle_bytes += region.idle();
+        verdict.resident_bytes += region.resident();
+        let Some(range) = region.range.intersection(journal.ready.memory) else {
+            continue;
+        };
+        let base = journal.ready.memory.start;
+        let pages = (range.start - base) / PAGE_SIZE..(range.end - base).div_ceil(PAGE_SIZE);
+        let pages = pages.start as usize..pages.end as usize;
+        add(&mut verdict, &region.part(range), pages, &touched, &recent);
+    }
+    verdict
+}
+
+fn add(
+    verdict: &mut Verdict,
+    region: &RegionSnapshot,
+    pages: Range<usize>,
+    touched: &Touched,
+    recent: &PageSet,
+) {
+    let in_pages = |bytes: u64| bytes as f64 / PAGE_SIZE as f64;
+    let resident = in_pages(region.resident()).max(f64::MIN_POSITIVE);
+    let (claimed, unknown) = (in_pages(region.touched()), in_pages(region.unknown()));
+    let share = |part: f64| (part / resident).min(1.0);
+    let truth = touched.certain.count(pages.clone()) as f64;
+    let either = touched.either.count(pages.clone()) as f64;
+    verdict.working_set += claimed;
+    verdict.claimed += (claimed - share(claimed) * either).max(0.0);
+    verdict.unknown += unknown;
+    verdict.unknown_touched += share(unknown) * truth;
+    verdict.truth -= share(unknown) * truth;
+    // What is said of the known pages is said of the touched ones among them.
+    let known = truth * (1.0 - share(unknown));
+    let chance = (claimed / (resident - unknown).max(f64::MIN_POSITIVE)).min(1.0);
+    verdict.hit += (chance * known).min(claimed);
+    if region.age_ns >= IDLE_FOR && region.idle() > 0 {
+        let idle = in_pages(region.idle());
+        verdict.idle += idle;
+        verdict.wrongly_idle += (share(idle) * recent.count(pages) as f64).min(idle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::Order;
+    use super::super::journal::tests::{BASE, case, journal, steady};
+    use super::*;
+    use isotherm_engine::{AddressRange, RegionMemory, TargetId};
+
+    /// All of a quarter of 32 MiB is touched again and again in the first half second.
+    fn program() -> Journal {
+        journal(case(Order::Sweep), steady(50, 4096))
+    }
+
+    fn region(first: u64, last: u64, nr_accesses: Option<f32>) -> RegionSnapshot {
+        RegionSnapshot {
+            range: AddressRange::new(BASE + first * PAGE_SIZE, BASE + last * PAGE_SIZE),
+            nr_accesses,
+            age: 0,
+            age_ns: Nanos(0),
+            memory: None,
+        }
+    }
+
+    fn snapshot(regions: Vec<RegionSnapshot>) -> Snapshot {
+        Snapshot {
+            target: TargetId(0),
+            start: Nanos::from_millis(100),
+            end: Nanos::from_millis(400),
+            nr_samples: 1,
+            regions,
+        }
+    }
+
+    fn verdict(regions: Vec<RegionSnapshot>) -> Verdict {
+        judge(&program(), &snapshot(regions), Nanos::from_millis(2))
+    }
+
+    #[test]
+    fn the_truth_itself_is_right() {
+        let regions = program().layout.hot(0);
+        let regions = regions.iter().map(|p| u64::from(*p));
+        let verdict = verdict(regions.map(|p| region(p, p + 1, Some(1.0))).collect());
+        assert_eq!(verdict.precision(), Some(1.0));
+        assert_eq!(verdict.recall(), Some(1.0));
+        assert_eq!(verdict.error(), Some(0.0));
+    }
+
+    #[test]
+    fn a_region_counts_whole_where_it_does_not_say_what_is_touched() {
+        let verdict = verdict(vec![region(0, 8192, Some(0.5))]);
+        assert_eq!(verdict.precision(), Some(0.25));
+        assert_eq!(verdict.recall(), Some(1.0));
+        assert_eq!(verdict.error(), Some(3.0));
+    }
+
+    #[test]
+    fn a_region_counts_in_proportion_where_it_says_so() {
+        let memory = RegionMemory {
+            resident: 32 << 20,
+            touched: 8 << 20,
+            ..RegionMemory::default()
+        };
+        let mixed = RegionSnapshot {
+            memory: Some(memory),
+            ..region(0, 8192, Some(0.5))
+        };
+        let verdict = verdict(vec![mixed]);
+        assert_eq!(verdict.precision(), Some(0.25));
+        assert_eq!(verdict.recall(), Some(0.25));
+        assert_eq!(verdict.error(), Some(0.0), "the sum is right");
+    }
+
+    #[test]
+    fn what_is_not_said_at_all_is_missed_and_what_is_unknown_is_counted_apart() {
+        let missed = verdict(vec![]);
+        assert_eq!((missed.precision(), missed.recall()), (None, Some(0.0)));
+        let unknown = verdict(vec![region(0, 8192, None)]);
+        assert_eq!((unknown.precision(), unknown.recall()), (None, None));
+        assert!((unknown.unknown_touched - 2048.0).abs() < 1e-9);
+        assert_eq!(unknown.error(), None);
+        assert_eq!(missed.error(), Some(-1.0));
+    }
+
+    #[test]
+    fn idle_memory_that_was_touched_is_found() {
+        let idle = RegionSnapshot {
+            age_ns: Nanos::from_millis(5000),
+            ..region(0, 8192, Some(0.0))
+        };
+        let old = verdict(vec![idle]);
+        assert!((old.wrongly_idle - 2048.0).abs() < 1e-9);
+        let young = verdict(vec![region(0, 8192, Some(0.0))]);
+        assert!(young.wrongly_idle.abs() < 1e-9);
+    }
+
+    #[test]
+    fn only_the_programs_memory_is_judged_but_sums_are_of_the_whole_process() {
+        let beside = RegionSnapshot {
+            range: AddressRange::new(BASE - (64 << 20), BASE),
+            ..region(0, 1, Some(1.0))
+        };
+        let verdict = verdict(vec![beside]);
+        assert_eq!(verdict.touched_bytes, 64 << 20);
+        assert!(verdict.working_set.abs() < 1e-9);
+    }
+}

@@ -1,0 +1,255 @@
+//! Is what the monitor says of an interval true of that interval?
+//!
+//! Each program of a family that is drawn from a seed (`isotherm_exercise::family`) runs as a process
+//! of its own and is recorded in each mode in turn. Every snapshot is then held against the touches
+//! that the program logged for that snapshot's own interval. Nothing is fixed but the rule by which
+//! programs are drawn, so there is nothing to tune to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use isotherm_engine::Nanos;
+use isotherm_exercise::family::judge::{Verdict, judge};
+use isotherm_exercise::family::{Case, EDGE, Journal, Ready};
+use serde::Serialize;
+use serde_json::json;
+
+use super::child::Guarded;
+use super::recording::{Recorded, Recording};
+use super::{Context, Mode, Outcome, machine};
+use program::Running;
+use score::Score;
+
+mod agree;
+pub(crate) mod program;
+mod programs;
+mod real;
+mod score;
+
+/// How long a program may take to populate its memory.
+const READY_LIMIT: Duration = Duration::from_mins(2);
+/// What a monitor may miss: the beginning of the record, and some snapshots after each move.
+const SETTLE: Nanos = Nanos::from_millis(5000);
+const SETTLE_SNAPSHOTS: usize = 3;
+/// Time between two looks at a program's resident memory.
+const RSS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What the bench can be told.
+#[derive(Clone, Debug, clap::Args)]
+#[group(id = "truth")]
+pub(super) struct Options {
+    /// truth: the seed that the programs are drawn from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// truth: how many programs are drawn
+    #[arg(long, value_name = "K")]
+    cases: Option<u64>,
+    /// truth: only these of the programs, by number
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    case: Vec<u64>,
+    /// truth: budgets of the default monitor
+    #[arg(
+        long,
+        value_name = "SHARE",
+        value_delimiter = ',',
+        default_value = "1%"
+    )]
+    budgets: Vec<String>,
+    /// truth: these real programs, or all; without --cases nothing else
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    programs: Vec<String>,
+}
+
+/// One program, recorded in one mode.
+#[derive(Serialize)]
+struct Run {
+    mode: String,
+    score: Score,
+    cpu_claimed_percent: Option<f64>,
+    cpu_claimed_induced_percent: Option<f64>,
+    cpu_measured_percent: f64,
+    recorder_rss_bytes: u64,
+    verdicts: Vec<Verdict>,
+}
+
+/// All modes on one program.
+#[derive(Serialize)]
+struct Watched {
+    case: Case,
+    ready: Ready,
+    /// Touches of each hot page in a second, as they came to be.
+    touches_per_second: f64,
+    runs: Vec<Run>,
+    failures: Vec<String>,
+}
+
+pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+    if !context.named {
+        return Ok(Outcome::Skip("it takes long; name it to run it".into()));
+    }
+    let options = &context.truth;
+    let modes = modes(context)?;
+    let asked = options.cases.is_some() || !options.case.is_empty();
+    // Everything, where nothing is asked for.
+    let (cases, programs) = match (asked, options.programs.is_empty()) {
+        (false, true) => (true, vec!["all".to_owned()]),
+        (asked, _) => (asked, options.programs.clone()),
+    };
+    let watched = if cases {
+        family(context, &modes)?
+    } else {
+        Vec::new()
+    };
+    let (compared, skipped) = real::run(context, &programs, &modes)?;
+    let mut tables = Vec::new();
+    if cases {
+        tables.push(score::summary(&watched));
+    }
+    if !programs.is_empty() {
+        tables.push(real::table(&compared));
+    }
+    Ok(Outcome::Done {
+        tables,
+        data: json!({
+            "seed": options.seed,
+            "cases": watched,
+            "programs": compared,
+            "skipped": skipped,
+        }),
+    })
+}
+
+/// The programs that are drawn.
+fn family(context: &Context, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
+    let options = &context.truth;
+    let numbers: Vec<u64> = if options.case.is_empty() {
+        (0..options.cases.unwrap_or(12)).collect()
+    } else {
+        options.case.clone()
+    };
+    let mut watched = Vec::new();
+    println!("{}", score::LEGEND);
+    println!("{}", score::head());
+    for number in numbers {
+        let one = watch_case(context, options.seed, number, modes)
+            .with_context(|| format!("case {number} of seed {}", options.seed))?;
+        for line in score::lines(&one) {
+            println!("{line}");
+        }
+        watched.push(one);
+    }
+    Ok(watched)
+}
+
+/// The default monitor at each budget, and DAMON's rules.
+fn modes(context: &Context) -> anyhow::Result<Vec<Mode>> {
+    if !context.modes.is_empty() {
+        return Ok(context.modes.clone());
+    }
+    let budgets = &context.truth.budgets;
+    let budgets = budgets
+        .iter()
+        .map(|share| format!("{share}=--cpu-budget {share}"));
+    budgets
+        .chain(["faithful=--faithful".to_owned()])
+        .map(|mode| Mode::parse(&mode))
+        .collect()
+}
+
+fn watch_case(
+    context: &Context,
+    seed: u64,
+    number: u64,
+    modes: &[Mode],
+) -> anyhow::Result<Watched> {
+    let available = machine::meminfo("MemAvailable:").unwrap_or(0);
+    let mut program = Running::start(context, seed, number, available / 4)?;
+    let ready = program.ready.clone();
+    let (mut taken, mut failures) = (Vec::new(), Vec::new());
+    for mode in modes {
+        program.check_running()?;
+        match record(context, mode, program.pid()) {
+            Ok((recorded, rss)) => taken.push((mode, recorded, rss)),
+            Err(error) if context.stop.load(Ordering::Relaxed) => return Err(error),
+            Err(error) => failures.push(format!("{}: {error:#}", mode.name)),
+        }
+    }
+    // Its last touch comes after the last snapshot.
+    context.sleep(Duration::from_millis(100))?;
+    let journal = program.finish()?;
+    let runs = taken
+        .into_iter()
+        .map(|(mode, recorded, rss)| judge_run(&journal, mode, &recorded, &rss))
+        .collect();
+    Ok(Watched {
+        case: ready.case,
+        ready,
+        touches_per_second: journal.rate(),
+        runs,
+        failures,
+    })
+}
+
+/// Resident bytes of a process, over time.
+type Rss = Vec<(Nanos, u64)>;
+
+/// Records a process and looks at its resident memory meanwhile.
+fn record(context: &Context, mode: &Mode, pid: u32) -> anyhow::Result<(Recorded, Rss)> {
+    let done = AtomicBool::new(false);
+    let rss: Mutex<Rss> = Mutex::default();
+    let duration = context.asked_duration.unwrap_or(Duration::from_secs(15));
+    let recorded = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                if let (Ok(now), Some(bytes)) =
+                    (SystemTime::now().duration_since(UNIX_EPOCH), resident(pid))
+                {
+                    rss.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((now.into(), bytes));
+                }
+                std::thread::sleep(RSS_INTERVAL);
+            }
+        });
+        let recorded = Recording::start(context, mode, pid, duration)
+            .and_then(|recording| recording.finish(context));
+        done.store(true, Ordering::Relaxed);
+        recorded
+    })?;
+    Ok((
+        recorded,
+        rss.into_inner().unwrap_or_else(PoisonError::into_inner),
+    ))
+}
+
+fn resident(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * isotherm_engine::PAGE_SIZE)
+}
+
+fn judge_run(journal: &Journal, mode: &Mode, recorded: &Recorded, rss: &Rss) -> Run {
+    let moves = journal.moves();
+    let began = recorded.snapshots.first().map_or(Nanos(0), |s| s.start);
+    let settled = recorded.snapshots.iter().enumerate().filter(|(i, s)| {
+        // The snapshots in which the memory may still be unknown: that with the move in it, and the
+        // next ones.
+        let earlier = recorded.snapshots[i.saturating_sub(SETTLE_SNAPSHOTS)].start;
+        s.start >= began + SETTLE
+            && !moves.iter().any(|at| (earlier..s.end).contains(at))
+            && journal.covers(s.start, s.end)
+    });
+    let verdicts: Vec<Verdict> = settled.map(|(_, s)| judge(journal, s, EDGE)).collect();
+    let percent = |share: Option<f64>| share.map(|share| share * 100.0);
+    Run {
+        mode: mode.name.clone(),
+        score: Score::of(&verdicts, rss),
+        cpu_claimed_percent: percent(recorded.cpu_claimed),
+        cpu_claimed_induced_percent: percent(recorded.cpu_claimed_induced),
+        cpu_measured_percent: recorded.cpu_measured * 100.0,
+        recorder_rss_bytes: recorded.rss_max,
+        verdicts,
+    }
+}

@@ -1,0 +1,217 @@
+//! Real programs: what each needs, how it is filled, and what keeps it busy.
+//!
+//! The steps are shell scripts with `$DIR` (a folder of the program's own), `$EXPERIMENT` (where the
+//! shipped evaluation keeps what it starts programs with) and `$HERE` (this folder). The program and
+//! its load are `exec`ed, so that they are children of the bench and end with it.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::super::Context;
+use super::super::child::Guarded;
+
+/// How long a step of preparation may take: one installs a package from the net.
+const STEP_LIMIT: Duration = Duration::from_mins(3);
+const READY_LIMIT: Duration = Duration::from_mins(2);
+
+/// A program and how it is used.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    /// Commands without which it cannot be run.
+    requires: &'static [&'static str],
+    /// Before the program starts.
+    setup: &'static str,
+    /// The program.
+    serve: &'static str,
+    /// Once it has started.
+    fill: &'static str,
+    /// What keeps it busy; nothing if it does that itself.
+    load: &'static str,
+    /// The child of the program that is watched, by a word of its command line; else the program.
+    child: Option<&'static str>,
+}
+
+pub(super) const PROGRAMS: [Program; 7] = [
+    Program {
+        name: "redis",
+        requires: &["redis-server", "redis-cli", "redis-benchmark"],
+        setup: "",
+        serve: "exec redis-server --port 0 --unixsocket $DIR/redis.sock --dir $DIR --save '' --appendonly no",
+        fill: "bash $EXPERIMENT/redis_fill 150000 4096",
+        load: "exec redis-benchmark -s $DIR/redis.sock -c 2 -n 1000000000 -r 15000 -q get key:__rand_int__",
+        child: None,
+    },
+    Program {
+        name: "memcached",
+        requires: &["memcached", "python3"],
+        setup: "",
+        serve: "exec memcached -u root -s $DIR/memcached.sock -m 1024 -t 2",
+        fill: "python3 $EXPERIMENT/memcached_client.py fill $DIR/memcached.sock 150000",
+        load: "exec python3 $EXPERIMENT/memcached_client.py read $DIR/memcached.sock 150000 100000",
+        child: None,
+    },
+    Program {
+        name: "postgresql",
+        requires: &["pgbench", "setpriv"],
+        setup: "bash $EXPERIMENT/postgresql setup",
+        serve: "exec bash $EXPERIMENT/postgresql serve",
+        fill: "bash $EXPERIMENT/postgresql fill",
+        // `read` runs pgbench as its child, which ends when its parent's connection does.
+        load: "exec bash $EXPERIMENT/postgresql read 100000",
+        child: Some("[local]"),
+    },
+    Program {
+        name: "jvm",
+        requires: &["java", "javac"],
+        setup: "javac -d $DIR $EXPERIMENT/IdleHeap.java",
+        serve: "exec java -Xms1g -Xmx1g -XX:+UseSerialGC -cp $DIR IdleHeap 700 100000",
+        fill: "sleep 8",
+        load: "",
+        child: None,
+    },
+    Program {
+        name: "sqlite",
+        requires: &["python3"],
+        setup: "python3 -c 'import sqlite3'",
+        serve: "exec python3 $HERE/sqlite.py $DIR/items.db >$DIR/said",
+        fill: "until grep -q ready $DIR/said; do sleep 0.1; done",
+        load: "",
+        child: None,
+    },
+    Program {
+        name: "duckdb",
+        requires: &["python3"],
+        setup: "test -x $CACHE/duckdb/bin/python || { python3 -m venv $CACHE/duckdb && $CACHE/duckdb/bin/pip install -q duckdb; }; \
+                $CACHE/duckdb/bin/python -c 'import duckdb'",
+        serve: "exec $CACHE/duckdb/bin/python $HERE/duckdb.py >$DIR/said",
+        fill: "until grep -q ready $DIR/said; do sleep 0.1; done",
+        load: "",
+        child: None,
+    },
+    Program {
+        name: "x264",
+        requires: &["x264"],
+        setup: "",
+        serve: "exec x264 --quiet --threads 1 --demuxer raw --input-res 1280x720 --preset medium -o /dev/null - </dev/urandom",
+        fill: "sleep 3",
+        load: "",
+        child: None,
+    },
+];
+
+/// A program at work.
+pub(super) struct Busy {
+    // Ended in this order.
+    load: Option<Guarded>,
+    server: Guarded,
+    watched: u32,
+    _folder: tempfile::TempDir,
+}
+
+impl Program {
+    /// What it lacks here, if anything.
+    pub(super) fn lacks(&self) -> Option<String> {
+        let found = |command: &str| {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|folder| folder.join(command).exists())
+        };
+        let missing = self.requires.iter().find(|command| !found(command))?;
+        Some(format!(
+            "there is no {missing}; `scripts/install-deps truth` installs it"
+        ))
+    }
+
+    /// Starts and fills it, and keeps it busy.
+    pub(super) fn start(&self, context: &Context) -> anyhow::Result<Busy> {
+        let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+        // PostgreSQL runs as another user.
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
+        let step = |script: &str, name: &str| -> anyhow::Result<()> {
+            if script.is_empty() {
+                return Ok(());
+            }
+            let mut child = Guarded::spawn(context, &mut shell(context, script, folder.path()))?;
+            child
+                .finish(context, STEP_LIMIT)
+                .with_context(|| format!("cannot {name} {}", self.name))
+        };
+        step(self.setup, "set up")?;
+        let mut server = Guarded::spawn(context, &mut shell(context, self.serve, folder.path()))?;
+        step(self.fill, "fill")?;
+        server.check_running()?;
+        let load = (!self.load.is_empty())
+            .then(|| Guarded::spawn(context, &mut shell(context, self.load, folder.path())))
+            .transpose()?;
+        context.sleep(Duration::from_secs(2))?;
+        let watched = match self.child {
+            None => server.id(),
+            Some(word) => child_of(context, server.id(), word)?,
+        };
+        Ok(Busy {
+            load,
+            server,
+            watched,
+            _folder: folder,
+        })
+    }
+}
+
+impl Busy {
+    pub(super) fn pid(&self) -> u32 {
+        self.watched
+    }
+
+    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+        self.server.check_running()?;
+        self.load.as_mut().map_or(Ok(()), Guarded::check_running)
+    }
+}
+
+fn shell(context: &Context, script: &str, folder: &Path) -> Command {
+    let mut command = Command::new("bash");
+    let here = context.root.join("xtask/src/bench/truth");
+    command
+        .args(["-c", &format!("set -e; {script}")])
+        .env("DIR", folder)
+        .env("EXPERIMENT", context.root.join("crates/eval/experiments"))
+        .env("HERE", here)
+        .env("CACHE", cache(context))
+        .current_dir(folder)
+        .stdout(Stdio::null());
+    command
+}
+
+/// What need not be fetched again.
+fn cache(context: &Context) -> PathBuf {
+    context.root.join("target/truth")
+}
+
+/// The child of `parent` whose command line has `word` in it.
+fn child_of(context: &Context, parent: u32, word: &str) -> anyhow::Result<u32> {
+    let end = Instant::now() + READY_LIMIT;
+    loop {
+        for entry in std::fs::read_dir("/proc")?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+                continue;
+            };
+            let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+            let stat = String::from_utf8_lossy(&read("stat")).into_owned();
+            let of = stat
+                .rsplit(") ")
+                .next()
+                .and_then(|rest| rest.split(' ').nth(1));
+            let line = String::from_utf8_lossy(&read("cmdline")).into_owned();
+            if of.and_then(|n| n.parse().ok()) == Some(parent) && line.contains(word) {
+                return Ok(pid);
+            }
+        }
+        if Instant::now() > end {
+            bail!("no child of process {parent} is called `{word}`");
+        }
+        context.sleep(Duration::from_millis(100))?;
+    }
+}

@@ -1,0 +1,213 @@
+//! Real programs: the monitor's windows take turns with exact scans over equal intervals.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use isotherm_engine::Snapshot;
+use isotherm_exercise::accuracy::median;
+use serde::Serialize;
+
+use super::super::recording::{Recorded, Recording};
+use super::super::table::Table;
+use super::super::{Context, Mode};
+use super::agree::{Agreement, Exact, agree};
+use super::programs::{Busy, PROGRAMS, Program};
+
+/// How long a window is, and the one in which a monitor's own interval is found out.
+const WINDOW: Duration = Duration::from_secs(12);
+/// Windows of each mode.
+const TURNS: usize = 2;
+/// What a monitor may miss: the beginning of a window.
+const SETTLE: Duration = Duration::from_secs(5);
+/// A scan has to be done before the next one.
+const INTERVAL_MIN: f64 = 0.1;
+
+/// One mode on one program.
+#[derive(Serialize)]
+pub(super) struct Compared {
+    pub(super) program: &'static str,
+    pub(super) mode: String,
+    interval_seconds: f64,
+    turns: Vec<Agreement>,
+    /// The exact scan in the middle against those around it: what can be had at most.
+    ceiling: Agreement,
+    cpu_claimed_induced_percent: Option<f64>,
+    cpu_measured_percent: f64,
+}
+
+/// All programs wanted, and why some were not run.
+pub(super) fn run(
+    context: &Context,
+    wanted: &[String],
+    modes: &[Mode],
+) -> anyhow::Result<(Vec<Compared>, Vec<String>)> {
+    let (mut compared, mut skipped) = (Vec::new(), Vec::new());
+    for name in wanted {
+        if name != "all" && !PROGRAMS.iter().any(|program| program.name == name) {
+            let known: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
+            anyhow::bail!(
+                "there is no program `{name}`; there are all, {}",
+                known.join(", ")
+            );
+        }
+    }
+    let is_wanted = |p: &&Program| wanted.iter().any(|name| name == "all" || name == p.name);
+    for program in PROGRAMS.iter().filter(is_wanted) {
+        let result = match program.lacks() {
+            Some(reason) => Err(anyhow::anyhow!(reason)),
+            None => one_program(context, program, modes),
+        };
+        match result {
+            Ok(of_it) => {
+                for one in &of_it {
+                    println!("{} {}: {}", one.program, one.mode, one.line());
+                }
+                compared.extend(of_it);
+            }
+            Err(error) => {
+                context.sleep(Duration::ZERO)?;
+                let reason = format!("{}: {error:#}", program.name);
+                println!("SKIP {reason}");
+                skipped.push(reason);
+            }
+        }
+    }
+    Ok((compared, skipped))
+}
+
+fn one_program(
+    context: &Context,
+    program: &Program,
+    modes: &[Mode],
+) -> anyhow::Result<Vec<Compared>> {
+    let mut busy = program.start(context)?;
+    let mut compared = Vec::new();
+    for mode in modes {
+        let one = take_turns(context, program.name, mode, &mut busy);
+        compared.push(one.with_context(|| mode.name.clone())?);
+    }
+    Ok(compared)
+}
+
+fn take_turns(
+    context: &Context,
+    program: &'static str,
+    mode: &Mode,
+    busy: &mut Busy,
+) -> anyhow::Result<Compared> {
+    let trial = window(context, mode, busy)?;
+    let intervals = settled(&trial.snapshots)
+        .iter()
+        .map(|s| s.end.since(s.start).as_secs_f64());
+    let interval = median(intervals.collect())
+        .context("the monitor has no snapshots after it has settled")?
+        .max(INTERVAL_MIN);
+    let millis = format!("{:.0}ms", interval * 1e3);
+    let exact = Mode::parse(&format!(
+        "exact=--pages --max-stall 1s --aggregation-interval {millis}"
+    ))?;
+    // The first scans find what was touched before.
+    let scan = |busy: &mut Busy| -> anyhow::Result<Vec<Snapshot>> {
+        let scans = window(context, &exact, busy)?.snapshots;
+        Ok(scans.get(2..).unwrap_or(&[]).to_vec())
+    };
+    let mut scans = vec![scan(busy)?];
+    let (mut turns, mut costs) = (Vec::new(), Vec::new());
+    for turn in 0..TURNS {
+        let said = window(context, mode, busy)?;
+        scans.push(scan(busy)?);
+        let (before, after) = (Exact::of(&scans[turn]), Exact::of(&scans[turn + 1]));
+        turns.push(agree(&before, settled(&said.snapshots), &after));
+        costs.push(said);
+    }
+    let ceiling = agree(&Exact::of(&scans[0]), &scans[1], &Exact::of(&scans[TURNS]));
+    let share = |f: &dyn Fn(&Recorded) -> Option<f64>| median(costs.iter().filter_map(f).collect());
+    Ok(Compared {
+        program,
+        mode: mode.name.clone(),
+        interval_seconds: interval,
+        turns,
+        ceiling,
+        cpu_claimed_induced_percent: share(&|r| r.cpu_claimed_induced).map(|s| s * 100.0),
+        cpu_measured_percent: share(&|r| Some(r.cpu_measured)).unwrap_or(0.0) * 100.0,
+    })
+}
+
+fn window(context: &Context, mode: &Mode, busy: &mut Busy) -> anyhow::Result<Recorded> {
+    busy.check_running()?;
+    let duration = context.asked_duration.unwrap_or(WINDOW);
+    Recording::start(context, mode, busy.pid(), duration)?.finish(context)
+}
+
+fn settled(snapshots: &[Snapshot]) -> &[Snapshot] {
+    let Some(first) = snapshots.first() else {
+        return &[];
+    };
+    let from = first.start + SETTLE.into();
+    &snapshots[snapshots.partition_point(|s| s.start < from)..]
+}
+
+impl Compared {
+    fn line(&self) -> String {
+        self.cells()[2..].join("  ")
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let of = |f: fn(&Agreement) -> Option<f64>| -> Vec<f64> {
+            self.turns.iter().filter_map(f).collect()
+        };
+        let cell = |values: Vec<f64>, digits| super::super::stats::cell(&values, digits);
+        let mib =
+            |values: Vec<f64>| cell(values.iter().map(|v| v / f64::from(1 << 20)).collect(), 0);
+        let percent = |values: Vec<f64>| cell(values.iter().map(|v| v * 100.0).collect(), 0);
+        let only = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.3}"));
+        vec![
+            self.program.to_owned(),
+            self.mode.clone(),
+            format!("{:.0} ms", self.interval_seconds * 1e3),
+            cell(of(|a| a.precision), 3),
+            cell(of(|a| a.recall), 3),
+            mib(of(|a| a.exact_bytes)),
+            mib(of(|a| a.said_bytes)),
+            cell(of(|a| a.working_set), 2),
+            percent(of(|a| a.undecided)),
+            percent(of(|a| a.unknown)),
+            format!(
+                "{}, {}, {}",
+                only(self.ceiling.precision),
+                only(self.ceiling.recall),
+                only(self.ceiling.working_set)
+            ),
+            format!(
+                "{}, {:.2}",
+                self.cpu_claimed_induced_percent
+                    .map_or("-".into(), |v| format!("{v:.2}")),
+                self.cpu_measured_percent
+            ),
+        ]
+    }
+}
+
+pub(super) fn table(compared: &[Compared]) -> Table {
+    let mut table = Table::new(
+        "Real programs: against exact scans before and after, over equal intervals",
+        &[
+            "program",
+            "mode",
+            "interval",
+            "P",
+            "R",
+            "exact MiB",
+            "said MiB",
+            "WSS ratio",
+            "undecided %",
+            "unknown %",
+            "scan against scans: P, R, WSS",
+            "CPU %: claimed, measured",
+        ],
+    );
+    for one in compared {
+        table.row(one.cells());
+    }
+    table
+}
