@@ -23,8 +23,9 @@ const DECAY: f32 = 0.8;
 const DECAY_QUIET: f32 = 0.97;
 /// An observation that differs by more than this from what was believed says that the block changed.
 const SURPRISE: f32 = 0.4;
-/// Weight of what is believed of pages that were just touched after they had been idle.
-const TOUCHED_ONCE_WEIGHT: f32 = 0.5;
+/// Weight of what is believed of pages that were just touched after they had been idle: too little to
+/// be told unless their neighbours say the same.
+const TOUCHED_ONCE_WEIGHT: f32 = 0.2;
 /// A page told idle once and for all spares that many later observations.
 const IDLE_BONUS: f32 = 0.3;
 /// How much a block that moved as one gains from being looked at in parts.

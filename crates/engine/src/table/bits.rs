@@ -31,6 +31,10 @@ pub(super) fn count(bits: &Bitmap) -> u32 {
     bits.iter().map(|word| word.count_ones()).sum()
 }
 
+pub(super) fn has(bits: &Bitmap, page: usize) -> bool {
+    bits[page / 64] >> (page % 64) & 1 == 1
+}
+
 pub(super) fn is_empty(bits: &Bitmap) -> bool {
     bits.iter().all(|word| *word == 0)
 }
@@ -48,10 +52,44 @@ pub(super) fn next(bits: &Bitmap, from: usize) -> Option<usize> {
     }
 }
 
+/// How often neighbouring pages differ.
+pub(super) fn nr_changes(bits: &Bitmap) -> u32 {
+    let mut before = bits[0] & 1;
+    let mut changes = 0;
+    for word in bits {
+        changes += (word ^ (word << 1 | before)).count_ones();
+        before = word >> 63;
+    }
+    changes
+}
+
 /// One past the last page.
 pub(super) fn end(bits: &Bitmap) -> usize {
     let last = bits.iter().rposition(|word| *word != 0);
     last.map_or(0, |word| {
         word * 64 + 64 - bits[word].leading_zeros() as usize
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_counted_across_words() {
+        assert_eq!(nr_changes(&NONE), 0);
+        assert_eq!(nr_changes(&ALL), 0);
+        assert_eq!(nr_changes(&mask_of(3..70)), 2);
+        assert_eq!(nr_changes(&mask_of(64..512)), 1);
+    }
+
+    #[test]
+    fn the_first_page_from_a_place_on_and_the_last_are_found() {
+        let pages = mask_of(70..72);
+        assert_eq!(
+            (next(&pages, 0), next(&pages, 71), next(&pages, 72)),
+            (Some(70), Some(71), None)
+        );
+        assert_eq!((end(&pages), end(&NONE)), (72, 0));
+    }
 }

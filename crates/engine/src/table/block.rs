@@ -366,6 +366,15 @@ impl Block {
         self.since = Since::Each(each);
     }
 
+    /// Pages that are told to have been touched in the last interval.
+    pub(super) fn busy(&self) -> Bitmap {
+        if self.estimate.is_some_and(|share| share >= LEAST_SHARE) {
+            or(&self.touched, &self.blind)
+        } else {
+            self.touched
+        }
+    }
+
     /// How many pages of `mask` are resident, touched (as an expected value), unknown and swapped.
     pub(super) fn counts(&self, mask: &Bitmap, hides_accesses: bool) -> Counts {
         let of = |map: &Bitmap| f64::from(count(&and(map, mask)));

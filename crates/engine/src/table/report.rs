@@ -1,13 +1,14 @@
 //! Regions from blocks: neighbours that are alike become one.
 
+use super::bits;
 use super::block::{Block, Counts, GRANULE_BYTES, GRANULES, State, nanos_of};
 use super::layout::{Target, block_of};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 
-/// Regions that are shorter than this are joined with their neighbours first, where there are too
-/// many; then twice that, and so on.
-const COARSE_MIN: u64 = GRANULE_BYTES;
+/// Regions that are at most so long are joined with their neighbours first, where there are too many;
+/// then twice that, and so on.
+const COARSE_MIN: u64 = PAGE_SIZE;
 const COARSE_MAX: u64 = 1 << 40;
 /// From this length on, regions of two mappings may be joined.
 const COARSE_ACROSS_MAPPINGS: u64 = 1 << 20;
@@ -93,11 +94,16 @@ pub(super) fn regions<'a>(
     now: u32,
     most: usize,
 ) -> Vec<Vec<Draft>> {
-    let mut all: Vec<Vec<Draft>> = targets.map(drafts).collect();
+    let targets: Vec<&Target> = targets.collect();
+    // Even a process of a thousand is told in more than one region.
+    let most = most.max(16 * targets.len());
+    let blocks = targets.iter().flat_map(|target| &target.blocks);
+    let nr_changes: usize = blocks.map(|b| bits::nr_changes(&b.busy()) as usize).sum();
+    // To the page, where there are not too many places where touched and untouched pages meet.
+    let by_page = nr_changes < most;
+    let mut all: Vec<Vec<Draft>> = targets.iter().map(|t| drafts(t, by_page, now)).collect();
     let rates = all.iter().flatten().map(Draft::rate);
     let threshold = rates.fold(0.0, f64::max) / 10.0;
-    // Even a process of a thousand is told in more than one region.
-    let most = most.max(16 * all.len());
     let mut shortest = 0;
     loop {
         for drafts in &mut all {
@@ -111,8 +117,13 @@ pub(super) fn regions<'a>(
 }
 
 /// A draft for each stretch of granules in one state and of one age.
-fn drafts(target: &Target) -> Vec<Draft> {
-    let mut drafts = Vec::new();
+fn drafts(target: &Target, by_page: bool, now: u32) -> Vec<Draft> {
+    let mut drafts = Drafts {
+        target,
+        by_page,
+        now,
+        all: Vec::new(),
+    };
     let mut mappings = target.mappings.iter().peekable();
     for block in &target.blocks {
         let whole = block.range();
@@ -120,73 +131,105 @@ fn drafts(target: &Target) -> Vec<Draft> {
         let mut rest = mappings.clone();
         while let Some(mapping) = rest.next_if(|m| m.range.start < whole.end) {
             if let Some(piece) = whole.intersection(mapping.range) {
-                add_piece(target, block, piece, mapping.range.start, &mut drafts);
+                drafts.add_piece(block, piece, mapping.range.start);
             }
         }
     }
-    drafts
+    drafts.all
 }
 
-fn add_piece(
-    target: &Target,
-    block: &Block,
-    piece: AddressRange,
-    mapping: u64,
-    drafts: &mut Vec<Draft>,
-) {
-    if block.is_uniform() {
-        add_draft(target, block, piece, mapping, 0, drafts);
-        return;
-    }
-    for granule in 0..GRANULES {
-        let start = block_of(piece.start) + granule as u64 * GRANULE_BYTES;
-        if let Some(part) = AddressRange::new(start, start + GRANULE_BYTES).intersection(piece) {
-            add_draft(target, block, part, mapping, granule, drafts);
-        }
-    }
+/// The drafts of a target while they are made.
+struct Drafts<'a> {
+    target: &'a Target,
+    by_page: bool,
+    now: u32,
+    all: Vec<Draft>,
 }
 
-fn add_draft(
-    target: &Target,
-    block: &Block,
-    range: AddressRange,
-    mapping: u64,
-    granule: usize,
-    drafts: &mut Vec<Draft>,
-) {
-    let state = block.state(granule);
-    if state == State::Absent {
-        return;
-    }
-    let mask = if range.len() == BLOCK_SIZE {
-        super::bits::ALL
-    } else {
-        block.pages_in(range)
-    };
-    let counts = block.counts(&mask, target.hides_accesses);
-    if counts.resident <= 0.0 && counts.swapped <= 0.0 {
-        return;
-    }
-    let rate = f64::from(block.belief.rate.unwrap_or(0.0));
-    let next = Draft {
-        range,
-        mapping,
-        state,
-        since: f64::from(block.since(granule)),
-        rates: rate * counts.touched,
-        counts,
-    };
-    match drafts.last_mut() {
-        Some(last)
-            if last.range.end == range.start
-                && last.mapping == mapping
-                && last.state == state
-                && block_of(last.range.start) == block.address
-                && (last.since - next.since).abs() < 1.0 =>
-        {
-            last.absorb(&next);
+impl Drafts<'_> {
+    fn add_piece(&mut self, block: &Block, piece: AddressRange, mapping: u64) {
+        let busy = block.busy();
+        let is_mixed = self.by_page && bits::nr_changes(&busy) > 0;
+        if block.is_uniform() && !is_mixed {
+            let (state, since) = (block.state(0), block.since(0));
+            self.add(block, piece, mapping, state, since);
+            return;
         }
-        _ => drafts.push(next),
+        for granule in 0..GRANULES {
+            let start = block.address + granule as u64 * GRANULE_BYTES;
+            let whole = AddressRange::new(start, start + GRANULE_BYTES);
+            let Some(part) = whole.intersection(piece) else {
+                continue;
+            };
+            let (state, since) = (block.state(granule), block.since(granule));
+            if is_mixed && state == State::Busy {
+                self.add_by_page(block, part, mapping, &busy, since);
+            } else {
+                self.add(block, part, mapping, state, since);
+            }
+        }
+    }
+
+    /// A busy granule in stretches of touched and untouched pages. Since when the untouched ones have
+    /// been so is not known.
+    fn add_by_page(
+        &mut self,
+        block: &Block,
+        part: AddressRange,
+        mapping: u64,
+        busy: &bits::Bitmap,
+        since: u32,
+    ) {
+        let page = |address: u64| ((address - block.address) / PAGE_SIZE) as usize;
+        let (mut from, end) = (page(part.start), page(part.end));
+        while from < end {
+            let is_busy = |page: &usize| bits::has(busy, *page);
+            let same = |page: &usize| is_busy(page) == is_busy(&from);
+            let to = (from..end).find(|page| !same(page)).unwrap_or(end);
+            let (state, since) = if is_busy(&from) {
+                (State::Busy, since)
+            } else {
+                (State::Idle, self.now)
+            };
+            self.add(block, block.addresses(from..to), mapping, state, since);
+            from = to;
+        }
+    }
+
+    fn add(&mut self, block: &Block, range: AddressRange, mapping: u64, state: State, since: u32) {
+        if state == State::Absent {
+            return;
+        }
+        let mask = if range.len() == BLOCK_SIZE {
+            bits::ALL
+        } else {
+            block.pages_in(range)
+        };
+        let counts = block.counts(&mask, self.target.hides_accesses);
+        if counts.resident <= 0.0 && counts.swapped <= 0.0 {
+            return;
+        }
+        let rate = f64::from(block.belief.rate.unwrap_or(0.0));
+        let next = Draft {
+            range,
+            mapping,
+            state,
+            since: f64::from(since),
+            rates: rate * counts.touched,
+            counts,
+        };
+        match self.all.last_mut() {
+            Some(last)
+                if last.range.end == range.start
+                    && last.mapping == mapping
+                    && last.state == state
+                    && block_of(last.range.start) == block.address
+                    && (last.since - next.since).abs() < 1.0 =>
+            {
+                last.absorb(&next);
+            }
+            _ => self.all.push(next),
+        }
     }
 }
 
