@@ -116,8 +116,9 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
         Some(trace) => {
             let runs = replay::run(context, trace, &modes, &[])?;
             println!("{}\n{}", score::LEGEND, score::head());
-            runs.iter()
-                .for_each(|run| println!("{}", score::run_line("", run)));
+            for run in &runs {
+                println!("{}", score::run_line("", run));
+            }
             runs
         }
     };

@@ -189,7 +189,9 @@ impl Journal {
                 Order::Random => ENOUGH * count,
             };
             if to - from >= enough {
-                hot.iter().for_each(|page| set.insert(*page as usize));
+                for page in hot {
+                    set.insert(*page as usize);
+                }
                 continue;
             }
             for position in from..to {

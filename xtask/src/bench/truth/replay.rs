@@ -294,7 +294,9 @@ mod tests {
         let block = |n: u64| 0x7f00_0000_0000 + n * BLOCK_SIZE;
         let scan = |pages: &[usize]| {
             let mut set = PageSet::new(3 * PAGES_PER_BLOCK);
-            pages.iter().for_each(|page| set.insert(*page));
+            for page in pages {
+                set.insert(*page);
+            }
             set
         };
         Trace {
