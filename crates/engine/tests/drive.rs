@@ -82,6 +82,7 @@ impl TableProbe for Script {
                 huge: false,
                 present: [u64::MAX; 8],
                 accessed: if is_clear { [0; 8] } else { [u64::MAX; 8] },
+                swapped: [0; 8],
             });
         }
         Ok(!self.is_gone)
@@ -95,6 +96,10 @@ impl TableProbe for Script {
             }
         }
         Ok(())
+    }
+
+    fn is_clearable(&mut self, _: TargetId, _: u64) -> Result<bool, Infallible> {
+        Ok(true)
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct Columns {
     nr_samples: Vec<u32>,
     age: Vec<u32>,
     age_ns: Vec<u64>,
+    memory: [Vec<Option<u64>>; 4],
     huge: Vec<bool>,
     present: Vec<u8>,
     accessed: Vec<u8>,
@@ -55,6 +56,16 @@ impl Columns {
             self.nr_accesses.push(region.nr_accesses);
             self.age.push(region.age);
             self.age_ns.push(region.age_ns.0);
+            let memory = region.memory;
+            let parts = [
+                memory.map(|m| m.resident),
+                memory.map(|m| m.touched),
+                memory.map(|m| m.unknown),
+                memory.map(|m| m.swapped),
+            ];
+            for (column, part) in self.memory.iter_mut().zip(parts) {
+                column.push(part);
+            }
         }
     }
 
@@ -111,12 +122,17 @@ impl Columns {
             ) as ArrayRef
         };
         match kind {
-            Kind::Regions => {
+            Kind::Regions | Kind::BareRegions => {
                 columns.push(Arc::new(UInt64Array::from(self.end)));
                 columns.push(Arc::new(Float32Array::from(self.nr_accesses)));
                 columns.push(Arc::new(UInt32Array::from(self.nr_samples)));
                 columns.push(Arc::new(UInt32Array::from(self.age)));
                 columns.push(Arc::new(UInt64Array::from(self.age_ns)));
+                if kind == Kind::Regions {
+                    let memory = self.memory.into_iter();
+                    columns
+                        .extend(memory.map(|part| Arc::new(UInt64Array::from(part)) as ArrayRef));
+                }
             }
             Kind::Pages => {
                 columns.push(Arc::new(BooleanArray::from(self.huge)));

@@ -17,7 +17,8 @@
 use std::collections::HashMap;
 
 use isotherm_engine::{
-    AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, RegionSnapshot, Snapshot, TargetId,
+    AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, RegionMemory, RegionSnapshot,
+    Snapshot, TargetId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -292,12 +293,20 @@ impl<'a> Runs<'a> {
             _ => None,
         };
         let now = self.ends.len() - 1;
+        let bytes = end - start;
+        let of_kind = |kind| if state.kind() == kind { bytes } else { 0 };
+        let memory = RegionMemory {
+            resident: bytes,
+            touched: of_kind(ACCESSED),
+            unknown: if nr_accesses.is_none() { bytes } else { 0 },
+            swapped: 0,
+        };
         self.regions.push(RegionSnapshot {
             range: AddressRange::new(start, end),
             nr_accesses,
             age: now as u32 - state.since(),
             age_ns: self.ends[now].since(self.ends[state.since() as usize]),
-            memory: None,
+            memory: Some(memory),
         });
     }
 

@@ -193,8 +193,8 @@ pub fn import<W: Write>(input: File, output: W) -> Result<Conversion, ConvertErr
         .collect();
     let mut items = parse_items(metadata.get(ITEMS_KEY).map_or("[]", String::as_str))?;
     let schema = Schema::new_with_metadata(builder.schema().fields().clone(), metadata);
-    let header = header_of(&schema).map_err(|error| ConvertError::NotARecord(error.to_string()))?;
-    let kind = Kind::of(&header);
+    let (header, kind) =
+        header_of(&schema).map_err(|error| ConvertError::NotARecord(error.to_string()))?;
     let mut merge = Merge {
         writer: Writer::create(output, &header)?,
         rows: 0,

@@ -22,7 +22,7 @@ use arrow_ipc::MessageHeader;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
 use arrow_schema::SchemaRef;
-use isotherm_engine::{AddressRange, Snapshot, SnapshotSource};
+use isotherm_engine::{AddressRange, RegionSnapshot, Snapshot, SnapshotSource};
 
 use crate::error::RecordError;
 use crate::frame::{Frame, FrameReader, MAX_BODY, Next};
@@ -100,8 +100,7 @@ impl<R: Read> Reader<R> {
         })?;
         let schema = try_fb_to_schema(schema)
             .map_err(|error| RecordError::NotARecord(format!("its schema is broken: {error}")))?;
-        let header = header_of(&schema)?;
-        let kind = Kind::of(&header);
+        let (header, kind) = header_of(&schema)?;
         Ok(Self {
             frames,
             header,
@@ -273,6 +272,7 @@ pub(crate) fn check_item(item: &Item) -> Result<(), String> {
     match item {
         Item::Snapshot(snapshot) => snapshot.regions.iter().try_for_each(|region| {
             check_range(&region.range)?;
+            check_memory(region)?;
             match region.nr_accesses {
                 Some(n) if !n.is_finite() || n < 0.0 => Err(format!("has {n} accesses")),
                 _ => Ok(()),
@@ -289,6 +289,28 @@ pub(crate) fn check_item(item: &Item) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// Says what is wrong with what a region claims to hold: more than its addresses, or parts that are
+/// more than the whole.
+pub(crate) fn check_memory(region: &RegionSnapshot) -> Result<(), String> {
+    let Some(memory) = region.memory else {
+        return Ok(());
+    };
+    let is_within = |sum: Option<u64>, whole: u64| sum.is_some_and(|sum| sum <= whole);
+    let parts = memory.touched.checked_add(memory.unknown);
+    let all = memory.resident.checked_add(memory.swapped);
+    if is_within(parts, memory.resident) && is_within(all, region.range.len()) {
+        return Ok(());
+    }
+    Err(format!(
+        "has a region of {} bytes with {} resident ({} touched, {} unknown) and {} swapped out",
+        region.range.len(),
+        memory.resident,
+        memory.touched,
+        memory.unknown,
+        memory.swapped
+    ))
 }
 
 /// Checks every length that a batch claims, so that decoding it cannot go astray.

@@ -6,13 +6,16 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{
     ArrowPrimitiveType, Float32Type, TimestampNanosecondType, UInt32Type, UInt64Type,
 };
-use arrow_array::{Array, BooleanArray, FixedSizeBinaryArray, Float32Array, RecordBatch};
+use arrow_array::{
+    Array, BooleanArray, FixedSizeBinaryArray, Float32Array, RecordBatch, UInt64Array,
+};
 use arrow_buffer::ScalarBuffer;
-use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
 use crate::error::RecordError;
 use crate::item::Item;
 use crate::pages::{PageBits, PageBlock, PageSnapshot, check_blocks};
+use crate::reader::check_memory;
 use crate::schema::Kind;
 
 /// Decoded rows, and how far they have been handed out.
@@ -38,6 +41,8 @@ enum Columns {
         nr_samples: ScalarBuffer<u32>,
         age: ScalarBuffer<u32>,
         age_ns: ScalarBuffer<u64>,
+        /// Resident, touched, unknown, swapped; version 1 has none of them.
+        memory: Option<[UInt64Array; 4]>,
     },
     Pages {
         block: ScalarBuffer<u64>,
@@ -60,13 +65,17 @@ impl Rows {
             }
         }
         let columns = match kind {
-            Kind::Regions => Columns::Regions {
+            Kind::Regions | Kind::BareRegions => Columns::Regions {
                 start: values::<UInt64Type>(batch, 4),
                 end: values::<UInt64Type>(batch, 5),
                 nr_accesses: batch.column(6).as_primitive::<Float32Type>().clone(),
                 nr_samples: values::<UInt32Type>(batch, 7),
                 age: values::<UInt32Type>(batch, 8),
                 age_ns: values::<UInt64Type>(batch, 9),
+                memory: (kind == Kind::Regions).then(|| {
+                    [10, 11, 12, 13]
+                        .map(|column| batch.column(column).as_primitive::<UInt64Type>().clone())
+                }),
             },
             Kind::Pages => Columns::Pages {
                 block: values::<UInt64Type>(batch, 4),
@@ -132,6 +141,7 @@ impl Rows {
             nr_accesses,
             age,
             age_ns,
+            memory,
             ..
         } = &self.columns
         else {
@@ -150,13 +160,19 @@ impl Rows {
             if nr_accesses.is_some_and(|n| !n.is_finite() || n < 0.0) {
                 return Err(self.corrupt(&format!("has a region with {} accesses", values[row])));
             }
-            regions.push(RegionSnapshot {
+            let memory = memory.as_ref().map(|parts| memory_of(parts, row));
+            let region = RegionSnapshot {
                 range,
                 nr_accesses,
                 age: age[row],
                 age_ns: Nanos(age_ns[row]),
-                memory: None,
-            });
+                memory: memory
+                    .transpose()
+                    .map_err(|why| self.corrupt(why))?
+                    .flatten(),
+            };
+            check_memory(&region).map_err(|reason| self.corrupt(&reason))?;
+            regions.push(region);
         }
         Ok(regions)
     }
@@ -198,6 +214,23 @@ impl Rows {
 
 fn values<T: ArrowPrimitiveType>(batch: &RecordBatch, column: usize) -> ScalarBuffer<T::Native> {
     batch.column(column).as_primitive::<T>().values().clone()
+}
+
+/// What a region holds: all of it is known, or nothing.
+fn memory_of(parts: &[UInt64Array; 4], row: usize) -> Result<Option<RegionMemory>, &'static str> {
+    match parts
+        .each_ref()
+        .map(|p| p.is_valid(row).then(|| p.value(row)))
+    {
+        [Some(resident), Some(touched), Some(unknown), Some(swapped)] => Ok(Some(RegionMemory {
+            resident,
+            touched,
+            unknown,
+            swapped,
+        })),
+        [None, None, None, None] => Ok(None),
+        _ => Err("has a region of whose memory only a part is told"),
+    }
 }
 
 fn bits(bytes: &[u8]) -> PageBits {

@@ -16,8 +16,11 @@ use crate::pages::{GRANULARITY, GRANULARITY_PAGE};
 pub(crate) const HEADER_KEY: &str = "isotherm.header";
 /// Metadata key of the format's version.
 pub(crate) const VERSION_KEY: &str = "isotherm.version";
-/// The version written, and the highest one read.
-pub(crate) const VERSION: u32 = 1;
+/// The version written, and the highest one read. Version 1 has no columns about memory
+/// ([`MEMORY_COLUMNS`]).
+pub(crate) const VERSION: u32 = 2;
+/// What a region's addresses hold, in bytes; all null where the source cannot tell.
+pub(crate) const MEMORY_COLUMNS: [&str; 4] = ["resident", "touched", "unknown", "swapped"];
 /// Metadata key, on a message without rows, of an item as JSON.
 pub(crate) const ITEM_KEY: &str = "isotherm.item";
 /// Metadata key, on a message, of the CRC-32 of all of it but this value.
@@ -27,10 +30,13 @@ pub(crate) const CHECKSUM_KEY: &str = "isotherm.crc32";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Regions,
+    /// Regions as version 1 has them: addresses alone. Only read.
+    BareRegions,
     Pages,
 }
 
 impl Kind {
+    /// What is written under `header`.
     pub(crate) fn of(header: &Header) -> Self {
         if header.settings.get(GRANULARITY).map(String::as_str) == Some(GRANULARITY_PAGE) {
             Self::Pages
@@ -42,7 +48,9 @@ impl Kind {
     /// Bytes of one row once it is decoded.
     pub(crate) fn row_bytes(self) -> usize {
         match self {
-            Self::Regions => 57,
+            Self::BareRegions => 57,
+            // The memory columns have 8 bytes and a validity bit each.
+            Self::Regions => 57 + 4 * 9,
             Self::Pages => 229,
         }
     }
@@ -57,7 +65,7 @@ impl Kind {
             column("target", DataType::UInt32),
         ];
         fields.extend(match self {
-            Self::Regions => vec![
+            Self::Regions | Self::BareRegions => vec![
                 column("start", DataType::UInt64),
                 column("end", DataType::UInt64),
                 Field::new("nr_accesses", DataType::Float32, true),
@@ -73,6 +81,9 @@ impl Kind {
                 column("unknown", DataType::FixedSizeBinary(64)),
             ],
         });
+        if self == Self::Regions {
+            fields.extend(MEMORY_COLUMNS.map(|name| Field::new(name, DataType::UInt64, true)));
+        }
         fields
     }
 }
@@ -106,11 +117,11 @@ pub(crate) fn schema_of(header: &Header) -> Result<Schema, RecordError> {
     ))
 }
 
-/// The header that a schema holds, once the schema is known to be a record's.
+/// The header that a schema holds and what the rows are, once the schema is known to be a record's.
 ///
 /// Columns must be ours in name, type and order; whether they may be null is left to the rows, since
 /// other programs that rewrite a record mark every column so.
-pub(crate) fn header_of(schema: &Schema) -> Result<Header, RecordError> {
+pub(crate) fn header_of(schema: &Schema) -> Result<(Header, Kind), RecordError> {
     let metadata = schema.metadata();
     let Some(json) = metadata.get(HEADER_KEY) else {
         return Err(RecordError::NotARecord(format!(
@@ -126,25 +137,27 @@ pub(crate) fn header_of(schema: &Schema) -> Result<Header, RecordError> {
     }
     let header: Header = serde_json::from_str(json)
         .map_err(|error| RecordError::NotARecord(format!("its header does not parse: {error}")))?;
-    let expected = Kind::of(&header).fields();
-    let same = schema.fields().len() == expected.len()
-        && schema
-            .fields()
-            .iter()
-            .zip(&expected)
-            .all(|(found, wanted)| {
-                found.name() == wanted.name() && found.data_type() == wanted.data_type()
-            });
-    if same {
-        Ok(header)
+    let kind = Kind::of(&header);
+    if has_columns_of(schema, kind) {
+        Ok((header, kind))
+    } else if kind == Kind::Regions && has_columns_of(schema, Kind::BareRegions) {
+        Ok((header, Kind::BareRegions))
     } else {
         let names = |fields: Vec<String>| fields.join(", ");
         Err(RecordError::NotARecord(format!(
             "its columns are {}; a record's are {}",
             names(schema.fields().iter().map(|f| describe(f)).collect()),
-            names(expected.iter().map(describe).collect()),
+            names(kind.fields().iter().map(describe).collect()),
         )))
     }
+}
+
+fn has_columns_of(schema: &Schema, kind: Kind) -> bool {
+    let expected = kind.fields();
+    let is_same = |(found, wanted): (&Arc<Field>, &Field)| {
+        found.name() == wanted.name() && found.data_type() == wanted.data_type()
+    };
+    schema.fields().len() == expected.len() && schema.fields().iter().zip(&expected).all(is_same)
 }
 
 fn describe(field: &Field) -> String {

@@ -9,7 +9,9 @@ mod pages;
 use std::io::{self, Cursor, Write};
 
 use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts, ZoneFacts};
-use isotherm_engine::{AddressRange, Cost, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{
+    AddressRange, Cost, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId,
+};
 use proptest::prelude::*;
 
 use crate::reader::check_item;
@@ -36,10 +38,15 @@ pub(crate) fn header() -> Header {
     }
 }
 
-/// A snapshot from a picture, e.g. `"[0,4)=9@2 [4,8)=?"`: pages, accesses (`?` for unknown), age.
+/// A snapshot from a picture, e.g. `"[0,4)=9@2 [4,8)=? [8,16)=3@1:4/2/1/3"`: pages, accesses (`?` for
+/// unknown), age; pages resident, touched, unknown and swapped out, where that is known.
 pub(crate) fn snapshot(target: u32, tenth: u64, picture: &str) -> Snapshot {
     let regions = picture.split_whitespace().map(|text| {
         let (range, rest) = text[1..].split_once(")=").expect("[a,b)=n@age");
+        let (rest, memory) = match rest.split_once(':') {
+            Some((rest, parts)) => (rest, Some(memory(parts))),
+            None => (rest, None),
+        };
         let (start, end) = range.split_once(',').expect("a,b");
         let (accesses, age) = rest.split_once('@').unwrap_or((rest, "0"));
         let age: u32 = age.parse().expect("an age");
@@ -49,7 +56,7 @@ pub(crate) fn snapshot(target: u32, tenth: u64, picture: &str) -> Snapshot {
             nr_accesses: accesses.parse().ok(),
             age,
             age_ns: Nanos::from_millis(100 * u64::from(age)),
-            memory: None,
+            memory,
         }
     });
     let start = Nanos(10 * SECOND) + Nanos::from_millis(100 * tenth);
@@ -59,6 +66,20 @@ pub(crate) fn snapshot(target: u32, tenth: u64, picture: &str) -> Snapshot {
         end: start + Nanos::from_millis(100),
         nr_samples: 20,
         regions: regions.collect(),
+    }
+}
+
+fn memory(parts: &str) -> RegionMemory {
+    let pages = |text: &str| text.parse::<u64>().expect("pages") * 4096;
+    let [resident, touched, unknown, swapped] = parts.split('/').map(pages).collect::<Vec<_>>()[..]
+    else {
+        panic!("resident/touched/unknown/swapped")
+    };
+    RegionMemory {
+        resident,
+        touched,
+        unknown,
+        swapped,
     }
 }
 
@@ -85,7 +106,11 @@ pub(crate) fn every_item() -> Vec<Item> {
                 name: "[heap]".into(),
             }],
         }),
-        Item::Snapshot(snapshot(0, 0, "[0,4)=9@2 [4,8)=? [9,20)=0.25@7")),
+        Item::Snapshot(snapshot(
+            0,
+            0,
+            "[0,4)=9@2 [4,8)=? [9,20)=0.25@7:6/3/1/2 [20,30)=0@9:0/0/0/10",
+        )),
         Item::Snapshot(snapshot(1, 0, "[0,4)=0@3")),
         Item::Snapshot(snapshot(0, 1, "")),
         Item::Usage(UsageSample {
@@ -170,6 +195,21 @@ fn every_kind_of_item_comes_back_in_order() {
     assert_eq!(reader.header(), &header());
     assert_eq!(reader.truncated(), None);
     assert!(!reader.is_page_record());
+}
+
+/// `tests/version-1.isotherm` was written by the version before regions told of memory.
+#[test]
+fn records_of_the_first_version_are_read() {
+    let (items, reader) = read(include_bytes!("tests/version-1.isotherm"));
+    assert_eq!(reader.header(), &header());
+    let mut expected = every_item();
+    for item in &mut expected {
+        if let Item::Snapshot(snapshot) = item {
+            snapshot.regions.retain(|r| r.range.start < 20 * 4096);
+            snapshot.regions.iter_mut().for_each(|r| r.memory = None);
+        }
+    }
+    assert_eq!(items, expected);
 }
 
 #[test]
@@ -347,11 +387,27 @@ fn what_a_record_cannot_hold_is_refused_by_name() {
         assert!(said.contains(word), "{said}");
     };
     refused(writer.write(&Item::Snapshot(bad)), "NaN");
+    for picture in ["[0,4)=9:5/0/0/0", "[0,4)=9:3/0/0/2", "[0,4)=9:2/2/1/0"] {
+        let bad = Item::Snapshot(snapshot(0, 0, picture));
+        refused(writer.write(&bad), "resident");
+    }
     refused(writer.write(&pages::scan(0, "4")), "granularity");
     // Nothing of it was kept.
     let good = Item::Snapshot(snapshot(0, 0, "[0,4)=9"));
     writer.write(&good).expect("writable");
     assert_eq!(read(&writer.finish().expect("memory")).0, [good]);
+}
+
+/// Memory that `length` bytes of addresses can hold.
+fn memory_within(length: u64, cuts: [u64; 3]) -> RegionMemory {
+    let resident = cuts[0] % (length + 1);
+    let touched = cuts[1] % (resident + 1);
+    RegionMemory {
+        resident,
+        touched,
+        unknown: (resident - touched) / 2,
+        swapped: cuts[2] % (length - resident + 1),
+    }
 }
 
 fn any_snapshot() -> impl Strategy<Value = Snapshot> {
@@ -361,6 +417,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
         proptest::option::of(0_f32..1e6),
         any::<u32>(),
         any::<u64>(),
+        proptest::option::of(proptest::array::uniform3(any::<u64>())),
     );
     let regions = proptest::collection::vec(region, 0..40);
     (
@@ -377,13 +434,15 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
             nr_samples,
             regions: regions
                 .into_iter()
-                .map(|(start, length, nr_accesses, age, age_ns)| RegionSnapshot {
-                    range: AddressRange::new(start, start + length),
-                    nr_accesses,
-                    age,
-                    age_ns: Nanos(age_ns),
-                    memory: None,
-                })
+                .map(
+                    |(start, length, nr_accesses, age, age_ns, memory)| RegionSnapshot {
+                        range: AddressRange::new(start, start + length),
+                        nr_accesses,
+                        age,
+                        age_ns: Nanos(age_ns),
+                        memory: memory.map(|cuts| memory_within(length, cuts)),
+                    },
+                )
                 .collect(),
         })
 }

@@ -30,12 +30,13 @@ use crate::frame::{
 };
 use crate::item::{Header, Item};
 use crate::pages::{PageSnapshot, check_blocks};
+use crate::reader::check_memory;
 use crate::schema::{Kind, schema_of};
 
 /// Rows gathered before they are written.
 pub const MAX_ROWS_HELD: usize = 16_384;
 /// Most regions of one snapshot.
-pub const MAX_REGIONS: usize = 4 << 20;
+pub const MAX_REGIONS: usize = 2 << 20;
 /// Most blocks of one page snapshot: 2 TiB of memory.
 pub const MAX_PAGE_BLOCKS: usize = 1 << 20;
 /// Longest time that rows of earlier snapshots are held back.
@@ -144,6 +145,8 @@ impl<W: Write> Writer<W> {
                 region.range, region.nr_accesses
             )));
         }
+        let checked = snapshot.regions.iter().try_for_each(check_memory);
+        checked.map_err(|reason| RecordError::Unwritable(format!("the snapshot {reason}")))?;
         self.make_room(snapshot.regions.len(), snapshot.end)?;
         self.rows.push_snapshot(self.next_snapshot, snapshot);
         self.end_snapshot(snapshot.end)

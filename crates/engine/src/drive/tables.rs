@@ -1,10 +1,10 @@
 //! The table monitor's loop: who is there, what their tables say, what is cleared next.
 
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::address::{AddressRange, Nanos};
 use crate::intervals::Intervals;
-use crate::port::{AccessProbe, Touch};
+use crate::port::AccessProbe;
 use crate::snapshot::{Snapshot, TargetId};
-use crate::table::{ArmOrder, BlockFacts, MappedRange, TableAttributes, TableMonitor};
+use crate::table::{BlockFacts, Due, MappedRange, TableAttributes, TableMonitor};
 
 /// Shortest time between two looks at who is there and what they map.
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);
@@ -13,8 +13,8 @@ const UPDATE_MAX: Nanos = Nanos::from_millis(60_000);
 /// Such looks may take at most this part of what may be spent; with many thousand mappings they
 /// come less often.
 const UPDATE_SHARE_OF_BUDGET: f64 = 0.2;
-/// Each reading reaches some hundred MiB further around what was touched.
-const READINGS_MAX: usize = 4;
+/// Up to so many targets, new page tables are looked for at the end of each interval.
+const TARGETS_WITH_FRESH_BLOCKS: usize = 64;
 
 /// A probe that can read whole page tables, too.
 pub trait TableProbe: AccessProbe {
@@ -37,6 +37,16 @@ pub trait TableProbe: AccessProbe {
 
     /// Clears the accessed bits of `ranges`, in address order.
     fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), Self::Error>;
+
+    /// Whether the accessed bit of the page at `address` can be cleared by [`TableProbe::clear`].
+    fn is_clearable(&mut self, target: TargetId, address: u64) -> Result<bool, Self::Error>;
+
+    /// Whether the target's page tables do not show all accesses to its memory, as others map it
+    /// beside them: KVM guests, devices.
+    fn hides_accesses(&self, target: TargetId) -> bool {
+        let _ = target;
+        false
+    }
 }
 
 /// Who is watched.
@@ -59,10 +69,8 @@ pub trait TargetSource<P: AccessProbe> {
 pub struct TableLoop {
     monitor: TableMonitor,
     attributes: TableAttributes,
-    touches: Vec<Touch>,
     next_update: Nanos,
     update_interval: Nanos,
-    nr_unknown: u64,
 }
 
 impl TableLoop {
@@ -71,10 +79,8 @@ impl TableLoop {
         Self {
             monitor: TableMonitor::new(attributes, now),
             attributes,
-            touches: Vec::new(),
             next_update: now,
             update_interval: UPDATE_MIN,
-            nr_unknown: 0,
         }
     }
 
@@ -87,27 +93,23 @@ impl TableLoop {
         targets: &mut T,
         snapshots: &mut Vec<Snapshot>,
     ) -> Result<Option<Nanos>, P::Error> {
-        probe.check(&mut self.touches)?;
-        let unknown = |touch: &&Touch| matches!(touch, Touch::Unknown(_));
-        self.nr_unknown += self.touches.iter().filter(unknown).count() as u64;
-        let mut reading = self.monitor.reading_due(now, &probe.cost());
         if now >= self.next_update {
             self.update(now, probe, targets)?;
             if targets.is_over() {
                 return Ok(None);
             }
-            // New segments need a first look before anything is decided about them.
-            reading |= self.monitor.reading_due(now, &probe.cost());
         }
-        if reading {
-            self.read_tables(now, probe, targets)?;
+        match self.monitor.due(now) {
+            Due::Nothing => {}
+            Due::Window => self.look_after_window(probe)?,
+            Due::End => {
+                self.read_tables(now, probe, targets)?;
+                snapshots.extend(self.monitor.end_interval(now, &probe.cost()));
+                self.clear(now, probe)?;
+            }
         }
-        let plan = self.monitor.tick(now, &self.touches, &probe.cost());
-        self.arm_segments(&plan.arms, now, probe)?;
-        probe.arm(&plan.samples)?;
-        snapshots.extend(plan.snapshots);
-        let update_at = self.next_update.max(now + self.attributes.window);
-        Ok(Some(plan.wake_at.min(update_at)))
+        let next = self.monitor.next_due().min(self.next_update);
+        Ok(Some(next.max(now + Nanos(1))))
     }
 
     /// The next step looks who is there.
@@ -120,9 +122,9 @@ impl TableLoop {
         self.monitor.reset_age(target, range, now);
     }
 
-    /// Samples so far about which nothing could be known.
+    /// How often nothing could be known of pages, as their bits cannot be cleared.
     pub fn nr_unknown(&self) -> u64 {
-        self.nr_unknown
+        self.monitor.nr_unclearable()
     }
 
     /// The intervals in force.
@@ -141,22 +143,39 @@ impl TableLoop {
         probe: &mut P,
         targets: &mut T,
     ) -> Result<(), P::Error> {
-        let before = probe.cost().monitor_cpu;
+        let before = probe.cost();
         for ended in targets.update(probe, now)? {
             self.monitor.remove(ended);
         }
         for id in targets.ids() {
-            let mappings = targets.mappings(id);
-            let ranges: Vec<AddressRange> = mappings.iter().map(|m| m.range).collect();
-            let Some(blocks) = probe.occupied_blocks(id, &ranges)? else {
-                continue;
-            };
-            self.monitor.set_layout(id, &mappings, &blocks, now);
+            let is_new = !self.monitor.is_watched(id);
+            self.monitor.set_mappings(id, &targets.mappings(id), now);
+            self.monitor
+                .set_hides_accesses(id, probe.hides_accesses(id));
+            self.update_blocks(id, now, probe)?;
+            if is_new {
+                // What appears from now on is seen to appear.
+                self.read_target(id, now, probe)?;
+            }
         }
-        let spent = probe.cost().monitor_cpu.since(before).as_secs_f64();
+        let after = probe.cost();
+        self.monitor.note_other_work(&before, &after);
+        let spent = after.monitor_cpu.since(before.monitor_cpu).as_secs_f64();
         let needed = spent / (self.attributes.cpu_share * UPDATE_SHARE_OF_BUDGET);
         self.update_interval = Nanos((needed * 1e9) as u64).clamp(UPDATE_MIN, UPDATE_MAX);
         self.next_update = now + self.update_interval;
+        Ok(())
+    }
+
+    fn update_blocks<P: TableProbe>(
+        &mut self,
+        id: TargetId,
+        now: Nanos,
+        probe: &mut P,
+    ) -> Result<(), P::Error> {
+        if let Some(blocks) = probe.occupied_blocks(id, &self.monitor.ranges(id))? {
+            self.monitor.set_blocks(id, &blocks, now);
+        }
         Ok(())
     }
 
@@ -166,42 +185,64 @@ impl TableLoop {
         probe: &mut P,
         targets: &T,
     ) -> Result<(), P::Error> {
-        for id in targets.ids() {
-            // What is seen may say that more is worth a look.
-            for _ in 0..READINGS_MAX {
-                let monitor = &mut self.monitor;
-                let blocks = &monitor.blocks_to_read(id);
-                if blocks.is_empty() {
-                    break;
-                }
-                if !probe.read_blocks(id, blocks, |facts| monitor.look(id, &facts, now))? {
-                    // It ended, or became another program: find out at once.
-                    self.next_update = now;
-                    break;
-                }
+        let ids = targets.ids();
+        for &id in &ids {
+            if ids.len() <= TARGETS_WITH_FRESH_BLOCKS {
+                self.update_blocks(id, now, probe)?;
             }
+            self.read_target(id, now, probe)?;
         }
         Ok(())
     }
 
-    /// Clears whole segments, and says how their tables look right after.
-    fn arm_segments<P: TableProbe>(
+    fn read_target<P: TableProbe>(
         &mut self,
-        orders: &[ArmOrder],
+        id: TargetId,
         now: Nanos,
         probe: &mut P,
     ) -> Result<(), P::Error> {
-        for group in orders.chunk_by(|a, b| a.target == b.target) {
-            let target = group[0].target;
-            let mut ranges: Vec<AddressRange> = group.iter().map(|order| order.range).collect();
-            ranges.sort_unstable();
-            probe.clear(target, &joined(&ranges))?;
-            let mut blocks: Vec<u64> = ranges.iter().map(|r| r.start & !(BLOCK_SIZE - 1)).collect();
-            blocks.sort_unstable();
-            blocks.dedup();
-            let monitor = &mut self.monitor;
-            probe.read_blocks(target, &blocks, |facts| monitor.armed(target, &facts, now))?;
+        let monitor = &mut self.monitor;
+        let blocks = monitor.blocks(id);
+        if !blocks.is_empty()
+            && !probe.read_blocks(id, &blocks, |facts| monitor.look(id, &facts))?
+        {
+            // It ended, or became another program: find out at once.
+            self.next_update = now;
         }
+        Ok(())
+    }
+
+    /// Clears what is worth it at the start of an interval, and looks what came of that.
+    fn clear<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
+        let before = probe.cost();
+        let ranges = self.monitor.plan_clears(now, &before);
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        for group in ranges.chunk_by(|a, b| a.0 == b.0) {
+            let of_target: Vec<AddressRange> = group.iter().map(|(_, range)| *range).collect();
+            probe.clear(group[0].0, &joined(&of_target))?;
+        }
+        for (target, blocks) in self.monitor.watched_blocks() {
+            let monitor = &mut self.monitor;
+            probe.read_blocks(target, &blocks, |facts| monitor.cleared(target, &facts))?;
+        }
+        for (target, address) in self.monitor.stuck() {
+            let is_clearable = probe.is_clearable(target, address)?;
+            self.monitor
+                .settle_stuck(target, address, is_clearable, now);
+        }
+        self.monitor.clears_done(&before, &probe.cost());
+        Ok(())
+    }
+
+    fn look_after_window<P: TableProbe>(&mut self, probe: &mut P) -> Result<(), P::Error> {
+        for (target, blocks) in self.monitor.watched_blocks() {
+            let monitor = &mut self.monitor;
+            let look = |facts: BlockFacts| monitor.look_after_window(target, &facts);
+            probe.read_blocks(target, &blocks, look)?;
+        }
+        self.monitor.end_window();
         Ok(())
     }
 }

@@ -1,8 +1,10 @@
-//! Keeps the segments in step with the target's mappings and page tables.
+//! What a target maps, and which of its blocks have page tables.
 
-use super::segment::{Segment, block_of};
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
-use crate::snapshot::TargetId;
+use std::collections::BTreeMap;
+
+use super::bits::{Bitmap, NONE, mask_of, or};
+use super::block::Block;
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 
 /// A mapping, by its range; its start serves as its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,134 +13,149 @@ pub struct MappedRange {
     pub range: AddressRange,
 }
 
-/// A layout that was told before.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Known {
-    mappings: Vec<MappedRange>,
-    blocks: Vec<u64>,
-    /// How often it has been the same again.
-    pub(super) nr_same: u32,
+pub(super) const fn block_of(address: u64) -> u64 {
+    address & !(BLOCK_SIZE - 1)
 }
 
-impl Known {
-    pub(super) fn is(&self, mappings: &[MappedRange], blocks: &[u64]) -> bool {
-        self.mappings == mappings && self.blocks == blocks
+/// A target: its mappings and blocks, both in address order.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) mappings: Vec<MappedRange>,
+    #[expect(
+        clippy::vec_box,
+        reason = "a block is 400 bytes, and blocks come and go in the middle"
+    )]
+    pub(super) blocks: Vec<Box<Block>>,
+    /// The watched pages of blocks that are not watched whole.
+    partial: BTreeMap<u64, Bitmap>,
+    /// When its current interval began.
+    pub(super) from: Nanos,
+    /// Its page tables do not show all accesses to its memory.
+    pub(super) hides_accesses: bool,
+    /// Blocks below this place in `blocks` were looked at already.
+    cursor: usize,
+}
+
+impl Target {
+    pub(super) fn new(now: Nanos) -> Self {
+        Self {
+            mappings: Vec::new(),
+            blocks: Vec::new(),
+            partial: BTreeMap::new(),
+            from: now,
+            hides_accesses: false,
+            cursor: 0,
+        }
     }
 
-    pub(super) fn keep(&mut self, mappings: &[MappedRange], blocks: &[u64]) {
+    /// Takes in what is mapped. Blocks follow by [`Target::set_blocks`].
+    pub(super) fn set_mappings(&mut self, mappings: &[MappedRange]) {
+        if self.mappings == mappings {
+            return;
+        }
         self.mappings.clear();
         self.mappings.extend_from_slice(mappings);
-        self.blocks.clear();
-        self.blocks.extend_from_slice(blocks);
+        self.partial = partial_blocks(mappings);
+    }
+
+    /// Keeps the blocks of `addresses` (in address order), forgets others, and makes new ones.
+    pub(super) fn set_blocks(&mut self, addresses: &[u64], now: u32) {
+        let same = self.blocks.len() == addresses.len()
+            && self
+                .blocks
+                .iter()
+                .zip(addresses)
+                .all(|(b, a)| b.address == *a);
+        if same {
+            return;
+        }
+        let mut old = std::mem::take(&mut self.blocks).into_iter().peekable();
+        self.blocks = Vec::with_capacity(addresses.len());
+        for &address in addresses {
+            while old.next_if(|block| block.address < address).is_some() {}
+            let kept = old.next_if(|block| block.address == address);
+            self.blocks
+                .push(kept.unwrap_or_else(|| Box::new(Block::new(address, now))));
+        }
+    }
+
+    /// The pages of a block that are watched.
+    pub(super) fn watched(&self, address: u64) -> Bitmap {
+        let partial = self.partial.get(&address);
+        partial.copied().unwrap_or(super::bits::ALL)
+    }
+
+    /// A new interval begins.
+    pub(super) fn begin_interval(&mut self, now: Nanos) {
+        self.from = now;
+        self.cursor = 0;
+        for block in &mut self.blocks {
+            block.begin_interval();
+        }
+    }
+
+    /// The place of a block; fastest where asked for in address order.
+    pub(super) fn find(&mut self, address: u64) -> Option<usize> {
+        let at = match self.blocks.get(self.cursor) {
+            Some(block) if block.address == address => self.cursor,
+            _ => self
+                .blocks
+                .binary_search_by_key(&address, |block| block.address)
+                .ok()?,
+        };
+        self.cursor = at + 1;
+        Some(at)
+    }
+
+    /// The mapping that `address` lies in.
+    pub(super) fn mapping_at(&self, address: u64) -> Option<AddressRange> {
+        let at = self.mappings.partition_point(|m| m.range.end <= address);
+        let mapping = self.mappings.get(at)?.range;
+        mapping.contains(address).then_some(mapping)
     }
 }
 
-/// The new segments of `target`: every part of a mapping that lies in one of `blocks` is covered,
-/// by the old segments that still fit and by fresh ones for the rest.
-pub(super) fn rebuild(
-    target: TargetId,
-    old: Vec<Segment>,
-    mappings: &[MappedRange],
-    blocks: &[u64],
-    now: Nanos,
-) -> Vec<Segment> {
-    let mut new = Vec::with_capacity(old.len());
-    let mut old = old.into_iter().peekable();
-    for piece in pieces(mappings, blocks) {
-        let mut covered_to = piece.range.start;
-        while let Some(segment) = old.next_if(|s| s.range.start < piece.range.end) {
-            let fits = segment.range.start >= covered_to && segment.range.end <= piece.range.end;
-            if !fits {
+/// Blocks that mappings cover in part, with the pages that they cover.
+fn partial_blocks(mappings: &[MappedRange]) -> BTreeMap<u64, Bitmap> {
+    let mut partial: BTreeMap<u64, Bitmap> = BTreeMap::new();
+    for mapping in mappings {
+        let AddressRange { start, end } = mapping.range;
+        for block in [block_of(start), block_of(end - 1)] {
+            let whole = AddressRange::new(block, block + BLOCK_SIZE);
+            let Some(part) = whole.intersection(mapping.range) else {
+                continue;
+            };
+            if part == whole {
                 continue;
             }
-            if let Some(gap) = AddressRange::checked(covered_to, segment.range.start) {
-                new.push(Segment::new(target, gap, piece.mapping, now));
-            }
-            covered_to = segment.range.end;
-            push_merged(
-                &mut new,
-                Segment {
-                    mapping: piece.mapping,
-                    ..segment
-                },
-                now,
-            );
-        }
-        if let Some(rest) = AddressRange::checked(covered_to, piece.range.end) {
-            new.push(Segment::new(target, rest, piece.mapping, now));
+            let page = |address: u64| ((address - block) / PAGE_SIZE) as usize;
+            let pages = mask_of(page(part.start)..page(part.end));
+            let watched = partial.entry(block).or_insert(NONE);
+            *watched = or(watched, &pages);
         }
     }
-    new
-}
-
-/// Appends `segment`, joined with the one before it where both have long been alike.
-fn push_merged(new: &mut Vec<Segment>, segment: Segment, now: Nanos) {
-    if let Some(last) = new.last_mut()
-        && last.can_join(&segment, now)
-    {
-        last.join(&segment);
-        return;
-    }
-    new.push(segment);
-}
-
-struct Piece {
-    range: AddressRange,
-    mapping: u64,
-}
-
-/// The parts of the mappings that lie in the blocks, each in one block, in address order.
-fn pieces(mappings: &[MappedRange], blocks: &[u64]) -> Vec<Piece> {
-    let mut pieces = Vec::with_capacity(blocks.len());
-    let mut at = 0;
-    for mapping in mappings {
-        // A block may hold several mappings: step back at most to the one the last mapping ended in.
-        let first = block_of(mapping.range.start);
-        while at > 0 && blocks[at - 1] >= first {
-            at -= 1;
-        }
-        while let Some(&block) = blocks.get(at) {
-            if block >= mapping.range.end {
-                break;
-            }
-            let whole = AddressRange::new(block, block + BLOCK_SIZE);
-            if let Some(range) = whole.intersection(mapping.range) {
-                pieces.push(Piece {
-                    range,
-                    mapping: mapping.range.start,
-                });
-            }
-            at += 1;
-        }
-    }
-    pieces
+    partial
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::bits::count;
     use super::*;
 
     #[test]
-    fn pieces_lie_in_blocks_and_mappings() {
+    fn blocks_at_the_edges_of_mappings_are_watched_in_part() {
         let map = |start, end| MappedRange {
             range: AddressRange::new(start, end),
         };
-        let mappings = [
+        let partial = partial_blocks(&[
             map(0x1000, 0x3000),
             map(0x5000, 0x20_2000),
             map(0x60_0000, 0x80_0000),
-        ];
-        let blocks = [0, 0x20_0000, 0x40_0000, 0x60_0000];
-        let got: Vec<_> = pieces(&mappings, &blocks)
+        ]);
+        let counts: Vec<_> = partial
             .iter()
-            .map(|p| (p.range.start, p.range.end))
+            .map(|(b, pages)| (*b, count(pages)))
             .collect();
-        let expected = [
-            (0x1000, 0x3000),
-            (0x5000, 0x20_0000),
-            (0x20_0000, 0x20_2000),
-            (0x60_0000, 0x80_0000),
-        ];
-        assert_eq!(got, expected);
+        assert_eq!(counts, [(0, 2 + 507), (0x20_0000, 2)]);
     }
 }

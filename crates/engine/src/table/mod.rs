@@ -1,4 +1,4 @@
-//! The table monitor: reads every page table, clears few bits. The default for processes.
+//! The page-table monitor: reads every page table, clears few bits. The default for processes.
 //!
 //! The problem: DAMON samples one random page of each region, and the regions must find the hot
 //! areas by splitting at random; small or scattered hot areas in large memory are found late or
@@ -6,53 +6,59 @@
 //! (DESIGN.md), *reading* all accessed bits of a gigabyte costs 0.2 ms, less than *clearing* forty
 //! of them. So reading everything is cheap, and what needs economy is clearing.
 //!
-//! The approach: memory in use is cut into *segments*, at first one for each page table (2 MiB) and
-//! mapping. A segment starts `Fresh`; one cluster of 16 neighbouring pages is sampled (cleared, and
-//! looked at one window of 20 ms later). If it is idle, the whole segment is *armed*: all its bits
-//! are cleared with one range. From then on every read of the tables tells exactly which of its
-//! pages were touched, and while none is, no further clear is needed: cold memory, most of memory,
-//! costs only the reading. A segment of which many pages were touched is cut where touched and
-//! untouched stretches meet, to the page, and the touched part is sampled again, so that its rate
-//! follows. What may be spent is a share of one CPU; each tick spends from a purse that fills at that rate and
-//! pays the measured cost, the monitor's own and the estimated flush time in the target. Fresh
-//! segments are sampled in an order that halves the gaps, with the neighbours of busy ones first: a
-//! hot area is found in the time that a small fraction of the memory takes.
+//! The approach: time is cut into intervals, each of which ends in a snapshot about *itself*. At its
+//! start some accessed bits are cleared; at its end all tables are read. A page whose bit was clear
+//! at the start is known exactly: touched in the interval, or not. Pages whose bit was set at the
+//! start are blind, and told by an estimate: from those of their block that were cleared (16
+//! neighbours or all), else from what is believed of them since earlier intervals or of their
+//! neighbours. Idle memory, most of memory, stays clear and so exact without any further clear. Which
+//! bits are cleared follows from one rule, what a clear is worth for what it costs
+//! ([`belief`](self::belief)), within a token bucket that fills with the user's CPU budget and pays
+//! what was measured: the monitor's own CPU time, and the estimated flush time in the target.
 //!
-//! Rates are comparable with DAMON's: the share of sampling windows in which a page is touched. For
-//! armed segments it is computed from the share touched between two reads, taking a page's accesses
-//! as a Poisson process.
+//! What an interval costs in any case (reading, telling) decides how long it is: half of the budget
+//! at most goes there, so that with more memory intervals get longer, and the budget holds.
 //!
-//! Limits: within a segment of scattered touches only the mean rate is known (page granularity is
-//! the scanner's business). A page that cannot be cleared says nothing; a segment of such pages is
+//! Rates are comparable with DAMON's: the share of 20 ms windows in which a page is touched, from
+//! reading what was cleared once more after the first window. Whether a page was touched at all in
+//! the interval is another thing, and told beside it ([`crate::RegionMemory::touched`]).
+//!
+//! Limits: ages are of 64 KiB, touched pages to the page. Which of a block's blind pages were touched
+//! is not known where only some were watched: their number is. A page that cannot be cleared, and
+//! untouched memory of a process whose page tables do not show all accesses (a KVM guest's), is
 //! unknown.
 
+mod belief;
 mod bits;
+mod block;
 mod layout;
-mod order;
-mod purse;
+mod plan;
 mod report;
-mod segment;
 #[cfg(test)]
 mod tests;
+mod token_bucket;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
-use crate::port::{Cost, Sample, Touch};
+use crate::address::{AddressRange, Nanos};
+use crate::port::Cost;
 use crate::snapshot::{Snapshot, TargetId};
 
+pub use block::BlockFacts;
 pub use layout::MappedRange;
-pub use segment::BlockFacts;
 
-use purse::Purse;
-use segment::{CLUSTER_PAGES, Segment, Verdict, Watch, block_of};
+use bits::{and, and_not, count, is_empty, or};
+use block::ticks;
+use layout::Target;
+use plan::{Prices, Watch};
+use token_bucket::{TokenBucket, total_ns};
 
 /// What the table monitor may spend, and how finely it looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TableAttributes {
     /// Share of one CPU for monitoring and what it induces, 0 to 1.
     pub cpu_share: f64,
-    /// Sampling window: how long after clearing a cluster it is looked at.
+    /// Sampling window: how long after clearing it is looked at how much was touched already.
     pub window: Nanos,
     /// Shortest time between two snapshots; longer where reading the tables costs too much.
     pub aggregation_min: Nanos,
@@ -71,69 +77,52 @@ impl Default for TableAttributes {
     }
 }
 
-/// Pages to clear so that a segment is armed.
+/// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArmOrder {
-    /// Whose.
-    pub target: TargetId,
-    /// One range to clear.
-    pub range: AddressRange,
+pub enum Due {
+    /// Nothing yet.
+    Nothing,
+    /// A window after the clears has passed: read the blocks of [`TableMonitor::watched_blocks`].
+    Window,
+    /// The interval ends: read all blocks.
+    End,
 }
 
-/// What to do now, in this order: clear `arms`, read their blocks again and pass them to
-/// [`TableMonitor::armed`]; then arm `samples`; then sleep until `wake_at`.
-#[derive(Clone, Debug, Default)]
-pub struct TablePlan {
-    /// Segments to clear whole.
-    pub arms: Vec<ArmOrder>,
-    /// Clusters to watch until the next tick.
-    pub samples: Vec<Sample>,
-    /// Finished snapshots, one for each target.
-    pub snapshots: Vec<Snapshot>,
-    /// When to tick again.
-    pub wake_at: Nanos,
-}
+/// Part of the budget that goes into what every interval costs, whatever is cleared.
+const FIXED_SHARE: f64 = 0.5;
+const INTERVAL_MAX: Nanos = Nanos(60 * 1_000_000_000);
+/// How far around a block that changed, in blocks, others of the same behaviour become less sure.
+const DOUBT_REACH: usize = 64;
+/// Most blocks between two known ones that these may speak for.
+const INFERRED_BLOCKS: usize = 64;
+/// Shares that differ by less agree.
+const AGREEMENT: f32 = 0.3;
+/// Share of the touched pages of a block cleared whole from which on it moved as one.
+const UNIFORM: f32 = 0.95;
 
-/// Segments of an unchanged layout are joined, where they have become alike, every this many times
-/// that it is told.
-const JOIN_EVERY: u32 = 8;
-/// Quiet blocks are read every this many times.
-const TURNS: u64 = 4;
-/// How far around touched quiet memory, in segments, everything is looked at, and for how long.
-const ALARM_REACH: usize = 128;
-const ALERT: Nanos = Nanos::from_millis(2_000);
-/// How far around memory that went idle, in segments, what was alike is sampled at once.
-const SUSPECT_REACH: usize = 256;
-
-type Key = (TargetId, u64);
-
-/// The monitor. A driver calls, in a loop: [`set_layout`](Self::set_layout) now and then;
-/// [`reading_due`](Self::reading_due), and if so [`look`](Self::look) for all
-/// [`blocks_to_read`](Self::blocks_to_read); then [`tick`](Self::tick); then does what the plan
-/// says.
+/// The monitor. A driver (`drive::TableLoop`) asks [`due`](Self::due); at the end of an interval it
+/// hands in what all tables say by [`look`](Self::look), takes the snapshots by
+/// [`end_interval`](Self::end_interval), clears what [`plan_clears`](Self::plan_clears) says, and
+/// hands in what came of it by [`cleared`](Self::cleared); a window later what was touched by then,
+/// by [`look_after_window`](Self::look_after_window).
 #[derive(Debug)]
 pub struct TableMonitor {
     attributes: TableAttributes,
-    /// In order of target and address.
-    segments: Vec<Segment>,
-    fresh: VecDeque<Key>,
-    /// Segments that are sampled, by when that is due.
-    sampled: BTreeSet<(Nanos, Key)>,
-    to_arm: VecDeque<Key>,
-    /// Armed, and some of their pages were touched long ago: to be armed anew when there is means.
-    stale: VecDeque<Key>,
-    in_flight: Vec<Key>,
-    purse: Purse,
-    aggregation: Nanos,
-    snapshot_from: BTreeMap<TargetId, Nanos>,
-    /// What the segments were made for.
-    layouts: BTreeMap<TargetId, layout::Known>,
-    next_reading: Nanos,
-    reading_at: Nanos,
-    /// Counts readings: quiet blocks take turns in being read.
-    turn: u64,
-    reading_since: Option<(Nanos, Nanos)>,
-    read_this_tick: bool,
+    targets: BTreeMap<TargetId, Target>,
+    bucket: TokenBucket,
+    prices: Prices,
+    started: Nanos,
+    interval: Nanos,
+    interval_end: Nanos,
+    window_end: Option<Nanos>,
+    watches: Vec<Watch>,
+    /// CPU time of the interval that is not for what every interval costs: clears and updates.
+    other_ns: f64,
+    /// The total cost when the last interval ended.
+    cost_at_end: Option<f64>,
+    /// What the clears in progress were foretold to cost, in microseconds.
+    planned_us: f32,
+    nr_unclearable: u64,
 }
 
 impl TableMonitor {
@@ -141,443 +130,399 @@ impl TableMonitor {
     pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
         Self {
             attributes,
-            segments: Vec::new(),
-            fresh: VecDeque::new(),
-            sampled: BTreeSet::new(),
-            to_arm: VecDeque::new(),
-            stale: VecDeque::new(),
-            in_flight: Vec::new(),
-            purse: Purse::new(attributes.cpu_share, now),
-            aggregation: attributes.aggregation_min,
-            snapshot_from: BTreeMap::new(),
-            layouts: BTreeMap::new(),
-            next_reading: now,
-            reading_at: now,
-            turn: 0,
-            reading_since: None,
-            read_this_tick: false,
+            targets: BTreeMap::new(),
+            bucket: TokenBucket::new(attributes.cpu_share, now),
+            prices: Prices::default(),
+            started: now,
+            interval: attributes.aggregation_min,
+            interval_end: now,
+            window_end: None,
+            watches: Vec::new(),
+            other_ns: 0.0,
+            cost_at_end: None,
+            planned_us: 0.0,
+            nr_unclearable: 0,
         }
     }
 
     /// Time between snapshots at present.
     pub fn aggregation_interval(&self) -> Nanos {
-        self.aggregation
+        self.interval
     }
 
-    /// How many segments are kept.
-    pub fn nr_segments(&self) -> usize {
-        self.segments.len()
+    /// How often pages were found that cannot be cleared.
+    pub fn nr_unclearable(&self) -> u64 {
+        self.nr_unclearable
     }
 
-    /// Whether all tables are to be read before the next tick. `cost` is the total so far, from
-    /// which the reading's own cost is found.
-    pub fn reading_due(&mut self, now: Nanos, cost: &Cost) -> bool {
-        let due = now >= self.next_reading;
-        if due {
-            self.purse.note_other_work();
-            self.reading_at = now;
-            self.reading_since = Some((now, cost.monitor_cpu));
-            self.read_this_tick = true;
+    /// What is due at `now`.
+    pub fn due(&self, now: Nanos) -> Due {
+        if now >= self.interval_end {
+            Due::End
+        } else if self.window_end.is_some_and(|end| now >= end) {
+            Due::Window
+        } else {
+            Due::Nothing
         }
-        due
     }
 
-    /// Says which blocks of `target` have page tables and which mappings there are. Segments that
-    /// lie in them are kept, others forgotten, new ones made. Both lists in address order.
-    pub fn set_layout(
-        &mut self,
-        target: TargetId,
-        mappings: &[MappedRange],
-        blocks: &[u64],
-        now: Nanos,
-    ) {
-        self.purse.note_other_work();
-        let layout = self.layouts.entry(target).or_default();
-        let is_same = layout.is(mappings, blocks);
-        layout.nr_same = if is_same { layout.nr_same + 1 } else { 0 };
-        if is_same && !layout.nr_same.is_multiple_of(JOIN_EVERY) {
-            self.fresh = order::halving_gaps(&self.segments, now);
-            return;
+    /// When something is due next.
+    pub fn next_due(&self) -> Nanos {
+        let window = self.window_end.unwrap_or(self.interval_end);
+        window.min(self.interval_end)
+    }
+
+    /// Whether `target` is watched.
+    pub fn is_watched(&self, target: TargetId) -> bool {
+        self.targets.contains_key(&target)
+    }
+
+    /// Says what `target` maps, in address order, as far as it is to be watched.
+    pub fn set_mappings(&mut self, target: TargetId, mappings: &[MappedRange], now: Nanos) {
+        let target = self.targets.entry(target);
+        target
+            .or_insert_with(|| Target::new(now))
+            .set_mappings(mappings);
+    }
+
+    /// Says which blocks of `target` have page tables, in address order. Blocks that lie in them are
+    /// kept, others forgotten, new ones made.
+    pub fn set_blocks(&mut self, target: TargetId, blocks: &[u64], now: Nanos) {
+        let now = self.ticks(now);
+        if let Some(target) = self.targets.get_mut(&target) {
+            target.set_blocks(blocks, now);
         }
-        layout.keep(mappings, blocks);
-        let first = self.segments.partition_point(|s| s.target < target);
-        let end = self.segments.partition_point(|s| s.target <= target);
-        let old: Vec<Segment> = self.segments.splice(first..end, []).collect();
-        let new = layout::rebuild(target, old, mappings, blocks, now);
-        self.segments.splice(first..first, new);
-        self.snapshot_from.entry(target).or_insert(now);
-        self.fresh = order::halving_gaps(&self.segments, now);
+    }
+
+    /// Says whether the page tables of `target` do not show all accesses to its memory: then what is
+    /// not seen to be touched is unknown.
+    pub fn set_hides_accesses(&mut self, target: TargetId, hides: bool) {
+        if let Some(target) = self.targets.get_mut(&target) {
+            target.hides_accesses = hides;
+        }
     }
 
     /// Lets memory in `range` count its age anew from `now`, as an action does in DAMON.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
-        let first = self
-            .segments
-            .partition_point(|s| (s.target, s.range.end) <= (target, range.start));
-        for segment in self.segments[first..]
+        let now = self.ticks(now);
+        let Some(target) = self.targets.get_mut(&target) else {
+            return;
+        };
+        let first = target
+            .blocks
+            .partition_point(|block| block.range().end <= range.start);
+        for block in target.blocks[first..]
             .iter_mut()
-            .take_while(|s| s.target == target && s.range.start < range.end)
+            .take_while(|block| block.address < range.end)
         {
-            segment.age_from = now;
+            block.reset_age(range, now);
         }
     }
 
     /// Forgets `target`.
     pub fn remove(&mut self, target: TargetId) {
-        self.segments.retain(|s| s.target != target);
-        self.snapshot_from.remove(&target);
-        self.layouts.remove(&target);
+        self.targets.remove(&target);
     }
 
-    /// The blocks of `target` whose tables are worth reading now, in address order. Of those that
-    /// have long been idle only every [`TURNS`]th: what is touched in one piece is noticed all the
-    /// same, and then its neighbours are to be read, too: ask again after looking at what was given,
-    /// until there is nothing more.
-    pub fn blocks_to_read(&self, target: TargetId) -> Vec<u64> {
-        let first = self.segments.partition_point(|s| s.target < target);
-        let segments = self.segments[first..]
-            .iter()
-            .take_while(|s| s.target == target);
-        let mut blocks: Vec<u64> = segments
-            .filter(|s| s.is_worth_a_look() && s.looked_at < self.reading_at)
-            .filter(|s| {
-                let its_turn = (s.block() / BLOCK_SIZE + self.turn).is_multiple_of(TURNS);
-                its_turn || !s.is_quiet(self.reading_at)
-            })
-            .map(Segment::block)
-            .collect();
-        blocks.dedup();
-        blocks
+    /// The ranges that `target` maps.
+    pub fn ranges(&self, target: TargetId) -> Vec<AddressRange> {
+        let target = self.targets.get(&target);
+        target.map_or_else(Vec::new, |t| t.mappings.iter().map(|m| m.range).collect())
     }
 
-    /// Takes in what a block's tables say.
-    pub fn look(&mut self, target: TargetId, facts: &BlockFacts, now: Nanos) {
-        let mut i = self.first_in_block(target, facts.address);
-        while i < self.segments.len() && self.is_in_block(i, target, facts.address) {
-            let was = self.segments[i].watch;
-            let was_quiet = self.segments[i].is_quiet(now);
-            let verdict = self.segments[i].look(facts, now, self.attributes.window);
-            if was_quiet && self.segments[i].rate > 0.0 {
-                self.alarm(i, now);
-            }
-            if was == Watch::Armed && verdict == Verdict::Stale {
-                self.refresh(i);
-            }
-            if was == Watch::Armed && verdict == Verdict::Spent {
-                i += self.spent(i, now);
-            } else {
-                i += 1;
-            }
-        }
+    /// All blocks of `target`, in address order.
+    pub fn blocks(&self, target: TargetId) -> Vec<u64> {
+        let target = self.targets.get(&target);
+        target.map_or_else(Vec::new, |t| t.blocks.iter().map(|b| b.address).collect())
     }
 
-    /// Says what the tables of a block look like right after an [`ArmOrder`] for it was carried out.
-    pub fn armed(&mut self, target: TargetId, facts: &BlockFacts, now: Nanos) {
-        let mut i = self.first_in_block(target, facts.address);
-        while i < self.segments.len() && self.is_in_block(i, target, facts.address) {
-            let segment = &mut self.segments[i];
-            if segment.arm_queued && !segment.arm(facts, now) {
-                segment.arm_not_before = now + Nanos(30 * 1_000_000_000);
-                let due = segment.sample_not_before;
-                enqueue(&mut self.sampled, segment, due);
-            }
-            i += 1;
-        }
-    }
-
-    /// Takes in the answers to the last plan's samples, and decides what comes next.
-    pub fn tick(&mut self, now: Nanos, touches: &[Touch], cost: &Cost) -> TablePlan {
-        self.take_touches(touches, now);
-        let mut plan = TablePlan::default();
-        if std::mem::take(&mut self.read_this_tick) {
-            self.turn += 1;
-            self.schedule_reading(now, cost);
-            plan.snapshots = self.report(now);
-        }
-        let mut units = self.purse.allow(now, cost);
-        self.plan_arms(&mut plan, &mut units, now);
-        self.plan_samples(&mut plan, units, now);
-        self.purse
-            .spend(plan.samples.len() as f64 + purse::UNITS_PER_ARM * plan.arms.len() as f64);
-        plan.wake_at = self.next_wake(&plan, now);
-        plan
-    }
-
-    /// One window from now while samples are out or due; else when the next is, or the next reading.
-    fn next_wake(&self, plan: &TablePlan, now: Nanos) -> Nanos {
-        let next_window = now + self.attributes.window;
-        if !plan.samples.is_empty() {
-            return next_window;
-        }
-        let is_waiting =
-            !self.fresh.is_empty() || !self.to_arm.is_empty() || !self.stale.is_empty();
-        let due = match self.sampled.first() {
-            _ if is_waiting => now,
-            Some((due, _)) => *due,
-            None => self.next_reading,
-        };
-        let affordable = now + self.purse.wait_for_batch();
-        due.max(affordable).min(self.next_reading).max(next_window)
-    }
-
-    fn take_touches(&mut self, touches: &[Touch], now: Nanos) {
-        let in_flight = std::mem::take(&mut self.in_flight);
-        for (key, touch) in in_flight.into_iter().zip(touches) {
-            let Some(i) = self.find(key) else { continue };
-            let was_fresh = self.segments[i].watch == Watch::Fresh;
-            self.segments[i].sampled(*touch, now, self.aggregation);
-            if self.segments[i].is_surprise() {
-                self.suspect_neighbours(i);
-            }
-            if matches!(touch, Touch::Seen { accessed: 1.., .. }) && was_fresh {
-                self.prefer_neighbours(i);
-            }
-            self.queue(i, now);
-        }
-    }
-
-    /// Puts segment `i`, just sampled, where it belongs next.
-    fn queue(&mut self, i: usize, now: Nanos) {
-        let segment = &mut self.segments[i];
-        let key = (segment.target, segment.range.start);
-        if segment.watch == Watch::Fresh {
-            // Still unknown: it comes back with the fresh ones.
+    /// Takes in what a block's tables say at the end of the interval.
+    pub fn look(&mut self, target: TargetId, facts: &BlockFacts) {
+        let interval_start = self.interval_start();
+        let Some(target) = self.targets.get_mut(&target) else {
             return;
-        }
-        let wants_arming = (segment.nr_idle > 0 || segment.mixed) && !segment.is_surprise();
-        if wants_arming && !segment.arm_queued && now >= segment.arm_not_before {
-            segment.arm_queued = true;
-            segment.mixed = false;
-            self.to_arm.push_back(key);
-        } else {
-            let due = segment.sample_not_before;
-            enqueue(&mut self.sampled, segment, due);
-        }
-    }
-
-    /// Busy memory was found idle: what was just as busy around it probably is idle, too.
-    fn suspect_neighbours(&mut self, i: usize) {
-        let rate = self.segments[i].rate_before_idle;
-        for j in self.neighbours(i, SUSPECT_REACH) {
-            let segment = &mut self.segments[j];
-            let alike = segment.watch == Watch::Sampled
-                && !segment.arm_queued
-                && segment.nr_idle == 0
-                && (segment.rate - rate).abs() <= 0.3;
-            if alike && segment.nr_steady > 0 {
-                segment.nr_steady = 0;
-                // Before all that is only due.
-                enqueue(&mut self.sampled, segment, Nanos(0));
-            }
-        }
-    }
-
-    /// Quiet memory was touched: what lies around it is to be looked at now.
-    fn alarm(&mut self, i: usize, now: Nanos) {
-        let until = now + ALERT;
-        for j in self.neighbours(i, ALARM_REACH) {
-            self.segments[j].alert_until = until;
-        }
-    }
-
-    /// Segments around `i` of the same target and without a gap, up to `reach` each way.
-    fn neighbours(&self, i: usize, reach: usize) -> std::ops::RangeInclusive<usize> {
-        let joined =
-            |a: &Segment, b: &Segment| a.target == b.target && a.range.end == b.range.start;
-        let (mut first, mut last) = (i, i);
-        while first > 0
-            && i - first < reach
-            && joined(&self.segments[first - 1], &self.segments[first])
-        {
-            first -= 1;
-        }
-        while last + 1 < self.segments.len()
-            && last - i < reach
-            && joined(&self.segments[last], &self.segments[last + 1])
-        {
-            last += 1;
-        }
-        first..=last
-    }
-
-    /// Some pages of armed segment `i` were touched: they are to be watched again.
-    fn refresh(&mut self, i: usize) {
-        let segment = &mut self.segments[i];
-        if !segment.arm_queued {
-            segment.arm_queued = true;
-            self.stale.push_back((segment.target, segment.range.start));
-        }
-    }
-
-    /// Fresh neighbours of a busy segment are probably busy too: sample them next.
-    fn prefer_neighbours(&mut self, i: usize) {
-        for j in [i.wrapping_sub(1), i + 1] {
-            if let Some(segment) = self.segments.get(j)
-                && segment.watch == Watch::Fresh
-            {
-                self.fresh.push_front((segment.target, segment.range.start));
-            }
-        }
-    }
-
-    /// Segment `i` was armed, and many of its pages were touched: cut it, or sample it, or arm it
-    /// anew. Returns how many segments stand in its place.
-    fn spent(&mut self, i: usize, now: Nanos) -> usize {
-        let segment = &mut self.segments[i];
-        let target = segment.target;
-        if !segment.whole {
-            // Too few pages kept watch to say which parts are in use: sample, then arm them all.
-            restart_sampling(segment);
-            segment.mixed = true;
-            enqueue(&mut self.sampled, segment, now);
-            return 1;
-        }
-        if let Some(parts) = segment.parts() {
-            let whole = segment.clone();
-            let parts: Vec<Segment> = parts
-                .into_iter()
-                .map(|(range, busy)| {
-                    let mut part = whole.part(range);
-                    if busy {
-                        restart_sampling(&mut part);
-                        enqueue(&mut self.sampled, &mut part, now);
-                    } else {
-                        part.rate = 0.0;
-                        part.age_rate = 0.0;
-                    }
-                    part
-                })
-                .collect();
-            let nr = parts.len();
-            self.segments.splice(i..=i, parts);
-            return nr;
-        }
-        let lasted = now.since(segment.armed_at);
-        if lasted > Nanos(2 * 1_000_000_000) && segment.rate < 0.1 {
-            // Scattered, slow touches: arm it again when there is means for that.
-            if !segment.arm_queued {
-                segment.arm_queued = true;
-                self.to_arm.push_back((target, segment.range.start));
-            }
-        } else {
-            restart_sampling(segment);
-            // It was told apart just now that it has no parts: do not try again at once.
-            segment.arm_not_before = now + Nanos(5 * 1_000_000_000);
-            let due = segment.sample_not_before;
-            enqueue(&mut self.sampled, segment, due);
-        }
-        1
-    }
-
-    fn plan_arms(&mut self, plan: &mut TablePlan, units: &mut f64, now: Nanos) {
-        // While memory is still unknown, knowing it comes first: arming a block whose bits were never
-        // cleared costs several samples. What is alike for certain can wait to be watched.
-        let share = if self.fresh.is_empty() { 0.6 } else { 0.05 };
-        let mut units_for_arms = *units * share;
-        while units_for_arms >= purse::UNITS_PER_ARM {
-            let Some(key) = self.to_arm.pop_front().or_else(|| self.stale.pop_front()) else {
-                break;
-            };
-            let Some(i) = self.find(key) else { continue };
-            let segment = &mut self.segments[i];
-            if !segment.arm_queued {
-                continue;
-            }
-            // No bit set: arming needs no clear, but the look that follows it all the same.
-            let range = segment.range_to_clear().unwrap_or(segment.range);
-            plan.arms.push(ArmOrder {
-                target: key.0,
-                range,
-            });
-            segment.looked_at = now;
-            units_for_arms -= purse::UNITS_PER_ARM;
-            *units -= purse::UNITS_PER_ARM;
-        }
-    }
-
-    fn plan_samples(&mut self, plan: &mut TablePlan, mut units: f64, now: Nanos) {
-        let for_fresh = if self.sampled.is_empty() {
-            units
-        } else {
-            units * 0.7
         };
-        let mut picked: Vec<(Key, Sample)> = Vec::new();
-        while units >= 1.0 {
-            let prefer_fresh = (picked.len() as f64) < for_fresh;
-            let Some(key) = self.next_to_sample(prefer_fresh, now) else {
-                break;
+        let Some(at) = target.find(facts.address) else {
+            return;
+        };
+        let watched = target.watched(facts.address);
+        let was_watched = target.from <= interval_start;
+        let block = &mut target.blocks[at];
+        let is_new = was_watched && block.made_at > ticks(target.from.since(self.started));
+        block.look(facts, &watched, is_new);
+    }
+
+    /// Ends the interval: yields a snapshot of each target over it. `cost` is the total so far.
+    pub fn end_interval(&mut self, now: Nanos, cost: &Cost) -> Vec<Snapshot> {
+        self.judge_watches();
+        self.estimate_the_rest();
+        let ticks = self.ticks(now);
+        for target in self.targets.values_mut() {
+            for block in &mut target.blocks {
+                block.settle(ticks, target.hides_accesses);
+            }
+        }
+        let snapshots = self.snapshots(now, ticks);
+        for target in self.targets.values_mut() {
+            target.begin_interval(now);
+        }
+        self.schedule(now, cost);
+        snapshots
+    }
+
+    /// What is to be cleared now, in order of target and address. What came of it is to be said by
+    /// [`TableMonitor::cleared`] for all [`TableMonitor::watched_blocks`].
+    pub fn plan_clears(&mut self, now: Nanos, cost: &Cost) -> Vec<(TargetId, AddressRange)> {
+        self.bucket.settle(now, cost);
+        let allowance_us = self.bucket.allowance_ns(self.interval) / 1000.0;
+        let targets = self.targets.iter_mut().map(|(id, target)| (*id, target));
+        let plan = plan::plan(targets, now, allowance_us as f32, self.prices);
+        self.watches = plan.watches;
+        self.planned_us = plan.cost_us;
+        let mut ranges = plan.ranges;
+        ranges.sort_unstable();
+        let window_end = now + self.attributes.window;
+        self.window_end = (!ranges.is_empty()).then_some(window_end);
+        ranges
+    }
+
+    /// The blocks of which pages are watched, by target and in address order.
+    pub fn watched_blocks(&self) -> Vec<(TargetId, Vec<u64>)> {
+        let groups = self.watches.chunk_by(|a, b| a.target == b.target);
+        groups
+            .map(|group| (group[0].target, group.iter().map(|w| w.address).collect()))
+            .collect()
+    }
+
+    /// Takes in what the tables of a watched block say right after it was cleared.
+    pub fn cleared(&mut self, target: TargetId, facts: &BlockFacts) {
+        let Some((watch, block)) = self.watch_of(target, facts.address) else {
+            return;
+        };
+        (watch.watched, watch.stuck) = block.cleared(facts, &watch.pages);
+    }
+
+    /// One page of each watched block of which some bits are set in spite of clearing: were they
+    /// touched at once, or can they not be cleared? To be answered by [`TableMonitor::settle_stuck`].
+    pub fn stuck(&self) -> Vec<(TargetId, u64)> {
+        let stuck = self.watches.iter().filter(|w| !is_empty(&w.stuck));
+        stuck
+            .map(|w| {
+                let page = bits::next(&w.stuck, 0).unwrap_or(0) as u64;
+                (w.target, w.address + page * crate::address::PAGE_SIZE)
+            })
+            .collect()
+    }
+
+    /// Says whether the stuck pages of the block of `address` can be cleared at all.
+    pub fn settle_stuck(&mut self, target: TargetId, address: u64, is_clearable: bool, now: Nanos) {
+        let Some((watch, block)) = self.watch_of(target, layout::block_of(address)) else {
+            return;
+        };
+        watch.is_stuck_touched = is_clearable;
+        if !is_clearable {
+            block.give_up(&watch.stuck, now);
+            self.nr_unclearable += 1;
+        }
+    }
+
+    /// Says what clearing and looking again cost.
+    pub fn clears_done(&mut self, before: &Cost, after: &Cost) {
+        let took_ns = total_ns(after) - total_ns(before);
+        self.other_ns += took_ns;
+        self.prices
+            .learn(self.planned_us, (took_ns / 1000.0) as f32);
+    }
+
+    /// Says that CPU time was spent on something that not every interval needs.
+    pub fn note_other_work(&mut self, before: &Cost, after: &Cost) {
+        self.other_ns += total_ns(after) - total_ns(before);
+    }
+
+    /// Takes in what the tables of a watched block say after a window.
+    pub fn look_after_window(&mut self, target: TargetId, facts: &BlockFacts) {
+        if let Some((watch, _)) = self.watch_of(target, facts.address) {
+            let mut touched = count(&and(&watch.watched, &facts.accessed));
+            if watch.is_stuck_touched {
+                touched += count(&watch.stuck);
+            }
+            watch.touched_in_window = Some(touched);
+        }
+    }
+
+    /// The window is over.
+    pub fn end_window(&mut self) {
+        self.window_end = None;
+    }
+
+    fn watch_of(
+        &mut self,
+        target: TargetId,
+        address: u64,
+    ) -> Option<(&mut Watch, &mut block::Block)> {
+        let at = self
+            .watches
+            .binary_search_by_key(&(target, address), |w| (w.target, w.address))
+            .ok()?;
+        let target = self.targets.get_mut(&target)?;
+        let block = target.find(address)?;
+        Some((&mut self.watches[at], &mut target.blocks[block]))
+    }
+
+    fn ticks(&self, now: Nanos) -> u32 {
+        ticks(now.since(self.started))
+    }
+
+    fn interval_start(&self) -> Nanos {
+        Nanos(self.interval_end.0.saturating_sub(self.interval.0))
+    }
+
+    /// What the watched pages say of their blocks.
+    fn judge_watches(&mut self) {
+        let mut changed: Vec<(TargetId, usize, f32)> = Vec::new();
+        for watch in std::mem::take(&mut self.watches) {
+            let Some(target) = self.targets.get_mut(&watch.target) else {
+                continue;
             };
-            let Some(i) = self.find(key) else { continue };
-            let segment = &mut self.segments[i];
-            let is_out = picked.iter().any(|(out, _)| *out == key);
-            if segment.watch == Watch::Armed || segment.arm_queued || is_out {
+            let Some(at) = target.find(watch.address) else {
+                continue;
+            };
+            let block = &mut target.blocks[at];
+            if let Some(before) = judge(&watch, block) {
+                changed.push((watch.target, at, before));
+            }
+        }
+        for (target, at, before) in changed {
+            let Some(target) = self.targets.get_mut(&target) else {
+                continue;
+            };
+            let from = at.saturating_sub(DOUBT_REACH);
+            let to = (at + DOUBT_REACH + 1).min(target.blocks.len());
+            for block in &mut target.blocks[from..to] {
+                if block.estimate.is_none() && (block.belief.touched - before).abs() < AGREEMENT {
+                    block.belief.doubt();
+                }
+            }
+        }
+    }
+
+    /// Estimates for the blocks that were not watched.
+    fn estimate_the_rest(&mut self) {
+        for target in self.targets.values_mut() {
+            for block in &mut target.blocks {
+                if !block.is_fresh_look {
+                    block.miss();
+                } else if block.estimate.is_none() {
+                    block.estimate_unwatched();
+                }
+                block.join_touched();
+            }
+            infer(target);
+        }
+    }
+
+    fn snapshots(&self, now: Nanos, ticks: u32) -> Vec<Snapshot> {
+        let most = self.attributes.max_nr_regions as usize;
+        let regions = report::regions(self.targets.values(), ticks, most);
+        let mut snapshots = Vec::new();
+        let since_start = now.since(self.started);
+        for ((id, target), drafts) in self.targets.iter().zip(regions) {
+            // Where the target was added just now there was no interval yet.
+            let interval = now.since(target.from);
+            if interval == Nanos(0) {
                 continue;
             }
-            units -= 1.0;
-            picked.push((key, order::cluster_in(segment, CLUSTER_PAGES)));
+            let nr_samples = (interval.0 / self.attributes.window.0).max(1) as u32;
+            let finish = |draft: &report::Draft| draft.finish(since_start, interval, nr_samples);
+            snapshots.push(Snapshot {
+                target: *id,
+                start: target.from,
+                end: now,
+                nr_samples,
+                regions: drafts.iter().map(finish).collect(),
+            });
         }
-        // The probe works target by target.
-        picked.sort_by_key(|(_, sample)| (sample.target, sample.address));
-        (self.in_flight, plan.samples) = picked.into_iter().unzip();
+        snapshots
     }
 
-    /// A fresh segment, or the one whose last sample is the oldest, if it is due.
-    fn next_to_sample(&mut self, prefer_fresh: bool, now: Nanos) -> Option<Key> {
-        if prefer_fresh && let Some(key) = self.fresh.pop_front() {
-            return Some(key);
+    /// Sets the length of the next interval, so that what every interval costs stays within its part
+    /// of the budget.
+    fn schedule(&mut self, now: Nanos, cost: &Cost) {
+        let total = total_ns(cost);
+        if let Some(before) = self.cost_at_end.replace(total) {
+            let fixed_ns = (total - before - self.other_ns).max(0.0);
+            let needed = Nanos((fixed_ns / (self.attributes.cpu_share * FIXED_SHARE)) as u64);
+            // A single interval's cost is noisy: go half of the way.
+            let middle = Nanos(u64::midpoint(self.interval.0, needed.0));
+            self.interval = middle.clamp(self.attributes.aggregation_min, INTERVAL_MAX);
         }
-        while self.sampled.first().is_some_and(|(due, _)| *due <= now) {
-            let (due, key) = self.sampled.pop_first()?;
-            let current = |i: usize| self.segments[i].queued_for == due;
-            if self.find(key).is_some_and(current) {
-                return Some(key);
+        self.other_ns = 0.0;
+        self.window_end = None;
+        self.interval_end = now + self.interval;
+    }
+}
+
+/// What the watched pages of a block say of its blind ones. Yields what was believed before where
+/// that is a surprise.
+fn judge(watch: &Watch, block: &mut block::Block) -> Option<f32> {
+    if !block.is_fresh_look {
+        return None;
+    }
+    let at_once = if watch.is_stuck_touched {
+        and(&watch.stuck, &block.present)
+    } else {
+        bits::NONE
+    };
+    block.touched = or(&block.touched, &at_once);
+    block.blind = and_not(&block.blind, &at_once);
+    let watched = or(&and(&watch.watched, &block.present), &at_once);
+    let nr_watched = count(&watched);
+    if nr_watched == 0 {
+        return None;
+    }
+    block.was_watched = watched;
+    let nr_touched = count(&and(&watched, &block.touched));
+    let before = block.belief.touched;
+    let (share, is_surprise) = block.belief.observe(nr_watched, nr_touched);
+    block.estimate = Some(share);
+    if watch.is_whole {
+        let share = nr_touched as f32 / nr_watched as f32;
+        block.belief.is_uniform = !(1.0 - UNIFORM..=UNIFORM).contains(&share);
+        block.belief.since_whole = 0;
+    }
+    if let Some(in_window) = watch.touched_in_window
+        && nr_touched > 0
+    {
+        let rate = in_window.min(nr_touched) as f32 / nr_touched as f32;
+        block.belief.observe_rate(rate);
+    }
+    is_surprise.then_some(before)
+}
+
+/// Lets known blocks speak for those between them of which nothing is known, if they agree: as in
+/// DAMON, a sample speaks for the memory around it until there are better ones.
+fn infer(target: &mut Target) {
+    let mut before: Option<(usize, f32)> = None;
+    for at in 0..target.blocks.len() {
+        let block = &target.blocks[at];
+        let Some(share) = block.known_share() else {
+            continue;
+        };
+        let Some((first, other)) = before.replace((at, share)) else {
+            continue;
+        };
+        let is_near = at - first > 1 && at - first <= INFERRED_BLOCKS;
+        if !is_near || (share - other).abs() > AGREEMENT {
+            continue;
+        }
+        let of = |i: usize| target.mapping_at(target.blocks[i].address);
+        if of(first).is_none() || of(first) != of(at) {
+            continue;
+        }
+        for block in &mut target.blocks[first + 1..at] {
+            if block.is_fresh_look {
+                block.estimate = Some(f32::midpoint(share, other));
             }
         }
-        self.fresh.pop_front()
     }
-
-    /// When the tables are read next: often enough for the shortest aggregation interval, but
-    /// reading shall take at most four tenths of what may be spent.
-    fn schedule_reading(&mut self, now: Nanos, cost: &Cost) {
-        if let Some((_, cpu_before)) = self.reading_since.take() {
-            let reading = cost.monitor_cpu.since(cpu_before).as_secs_f64();
-            let needed = Nanos((reading / (self.attributes.cpu_share * 0.4) * 1e9) as u64);
-            let longest = Nanos(60 * 1_000_000_000);
-            // A single reading's cost is noisy: go half of the way.
-            let middle = Nanos(u64::midpoint(self.aggregation.0, needed.0));
-            self.aggregation = middle.clamp(self.attributes.aggregation_min, longest);
-        }
-        self.next_reading = now + self.aggregation;
-    }
-
-    fn find(&self, (target, start): Key) -> Option<usize> {
-        self.segments
-            .binary_search_by_key(&(target, start), |s| (s.target, s.range.start))
-            .ok()
-    }
-
-    fn first_in_block(&self, target: TargetId, block: u64) -> usize {
-        self.segments
-            .partition_point(|s| (s.target, s.range.start) < (target, block))
-    }
-
-    fn is_in_block(&self, i: usize, target: TargetId, block: u64) -> bool {
-        let segment = &self.segments[i];
-        segment.target == target && block_of(segment.range.start) == block
-    }
-}
-
-/// Puts a segment into the queue of those to sample, in place of where it stood before.
-fn enqueue(sampled: &mut BTreeSet<(Nanos, Key)>, segment: &mut Segment, due: Nanos) {
-    segment.queued_for = due;
-    sampled.insert((due, (segment.target, segment.range.start)));
-}
-
-fn restart_sampling(segment: &mut Segment) {
-    segment.watch = Watch::Sampled;
-    // Its rate is known, roughly: the next samples refine it.
-    segment.nr_samples = 1;
-    segment.nr_idle = 0;
-    segment.mixed = false;
-    segment.arm_queued = false;
 }

@@ -20,6 +20,7 @@ impl Leaf {
     const SWAPPED: u64 = 0x40;
     const HUGE_1G: u64 = 0x80;
     const CHANGED: u64 = 0x100;
+    const SPECIAL: u64 = 0x400;
     pub(super) const TABLE: u64 = 0x200;
 
     /// A page is there (also one that NUMA balancing made PROT_NONE).
@@ -37,6 +38,10 @@ impl Leaf {
     /// The page is part of a 1 GiB leaf.
     pub fn is_huge_1g(self) -> bool {
         self.0 & Self::HUGE_1G != 0
+    }
+    /// No page of its own stands behind it: the huge zero page, device memory.
+    pub fn is_special(self) -> bool {
+        self.0 & Self::SPECIAL != 0
     }
     /// The table could not be read.
     pub fn is_unreadable(self) -> bool {
@@ -78,26 +83,49 @@ pub struct TableCopy<'a> {
     pub(super) frame_mask: u64,
 }
 
+/// `_PAGE_SPECIAL`: no page of its own stands behind the entry (the shared zero page, device memory),
+/// and it does not count as resident.
+const SPECIAL: u64 = 0x200;
+/// The swap type stands in the top bits of a swap entry; types from here on are the kernel's own
+/// (migration, poison, markers): `MAX_SWAPFILES` is 23 at least.
+const SWAP_TYPE_SHIFT: u32 = 59;
+const SWAP_TYPES: u64 = 23;
+
+/// What a table says of its 512 pages: a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableBitmaps {
+    /// In memory, and resident.
+    pub present: [u64; 8],
+    /// Of these, those whose accessed bit is set.
+    pub accessed: [u64; 8],
+    /// Swapped out.
+    pub swapped: [u64; 8],
+}
+
 impl TableCopy<'_> {
-    /// Bitmaps of the present and of the accessed pages.
-    pub fn bitmaps(&self) -> ([u64; 8], [u64; 8]) {
-        let mut present = [0; 8];
-        let mut accessed = [0; 8];
+    /// The table's bitmaps.
+    pub fn bitmaps(&self) -> TableBitmaps {
+        let mut bitmaps = TableBitmaps::default();
         for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {
             // First flags in bytes, eight entries at a time and without dependencies, which the
             // compiler turns into vector code; then eight bytes into eight bits by multiplying.
             let mut there = [0u8; 64];
             let mut used = [0u8; 64];
+            let mut out = [0u8; 64];
             for (i, entry) in entries.iter().enumerate() {
                 // Present, or PROT_NONE (bit 8), which is present to everybody but the processor.
-                let is_there = (entry | entry >> 8) & 1;
+                let is_mapped = (entry | entry >> 8) & 1;
+                let is_there = is_mapped & !(entry >> SPECIAL.trailing_zeros());
                 there[i] = is_there as u8;
                 used[i] = (is_there & (entry >> 5)) as u8;
+                let is_swap = *entry != 0 && entry >> SWAP_TYPE_SHIFT < SWAP_TYPES;
+                out[i] = u8::from(is_swap) & !(is_mapped as u8);
             }
-            present[word] = pack(&there);
-            accessed[word] = pack(&used);
+            bitmaps.present[word] = pack(&there);
+            bitmaps.accessed[word] = pack(&used);
+            bitmaps.swapped[word] = pack(&out);
         }
-        (present, accessed)
+        bitmaps
     }
 
     /// Frame number of page `index`, if it is present.
@@ -135,13 +163,20 @@ mod tests {
         entries[0] = 0x21;
         entries[63] = 0x1;
         entries[64] = 0x120; // PROT_NONE and accessed
-        entries[511] = 0x20; // not present: the bit means nothing
-        let (present, accessed) = TableCopy {
+        entries[100] = 0x221; // the zero page
+        entries[101] = 0x20_0000 | 3 << 59; // a swap entry
+        entries[102] = 0x20_0000 | 30 << 59; // a migration entry
+        let TableBitmaps {
+            present,
+            accessed,
+            swapped,
+        } = TableCopy {
             entries: &entries,
             frame_mask: !0xfff,
         }
         .bitmaps();
         assert_eq!((present[0], present[1], present[7]), (1 | 1 << 63, 1, 0));
+        assert_eq!(swapped, [0, 1 << 37, 0, 0, 0, 0, 0, 0]);
         assert_eq!((accessed[0], accessed[1], accessed[7]), (1, 1, 0));
     }
 }

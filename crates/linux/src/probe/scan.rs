@@ -459,6 +459,7 @@ mod tests {
             huge: false,
             present: [u64::MAX; 8],
             accessed,
+            swapped: [0; 8],
         }
     }
 

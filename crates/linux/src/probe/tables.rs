@@ -9,6 +9,7 @@ use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AddressRange, TargetId};
 
 use super::page_table::{PageTableProbe, ProbeError};
+use super::scan::ClearMethod;
 use super::walker::{Table, WalkerError};
 
 const TOP_SHIFT: u32 = 30;
@@ -57,18 +58,26 @@ impl PageTableProbe {
             return Ok(false);
         };
         let read = self.walker.tables(&space, blocks, |i, table| {
+            let address = blocks[i];
+            let none = BlockFacts {
+                address,
+                huge: false,
+                present: [0; 8],
+                accessed: [0; 8],
+                swapped: [0; 8],
+            };
             let facts = match table {
                 Table::Copy(copy) => {
-                    let (present, accessed) = copy.bitmaps();
+                    let bitmaps = copy.bitmaps();
                     BlockFacts {
-                        address: blocks[i],
-                        huge: false,
-                        present,
-                        accessed,
+                        present: bitmaps.present,
+                        accessed: bitmaps.accessed,
+                        swapped: bitmaps.swapped,
+                        ..none
                     }
                 }
+                Table::Leaf(leaf) if leaf.is_special() => none,
                 Table::Leaf(leaf) => BlockFacts {
-                    address: blocks[i],
                     huge: true,
                     present: [u64::MAX; 8],
                     accessed: if leaf.is_accessed() {
@@ -76,13 +85,9 @@ impl PageTableProbe {
                     } else {
                         [0; 8]
                     },
+                    ..none
                 },
-                Table::Absent => BlockFacts {
-                    address: blocks[i],
-                    huge: false,
-                    present: [0; 8],
-                    accessed: [0; 8],
-                },
+                Table::Absent => none,
                 // Nothing is known of it this time; the next read will tell.
                 Table::Changed => return,
             };
@@ -143,6 +148,10 @@ impl TableProbe for PageTableProbe {
 
     fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
         Self::clear(self, target, ranges)
+    }
+
+    fn is_clearable(&mut self, target: TargetId, address: u64) -> Result<bool, ProbeError> {
+        self.is_clearable(target, address, ClearMethod::Madvise)
     }
 }
 

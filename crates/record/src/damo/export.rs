@@ -121,6 +121,11 @@ fn push_snapshot(out: &mut String, snapshot: &Snapshot, conversion: &mut Convers
             continue;
         };
         conversion.regions += 1;
+        if region.memory.is_some() {
+            conversion
+                .left_out
+                .add("regions' resident and swapped bytes", 1);
+        }
         total = total.saturating_add(region.range.len());
         out.push_str(if first { "" } else { ", " });
         first = false;

@@ -222,16 +222,20 @@ impl TableProbe for SimProbe<'_> {
                 huge: false,
                 present: [0; 8],
                 accessed: [0; 8],
+                swapped: [0; 8],
             };
             for i in 0..BLOCK_PAGES as usize {
                 let Some(page) = self.machine.page_at(target, address + i as u64 * PAGE_SIZE)
                 else {
                     continue;
                 };
+                let bit = 1 << (i % 64);
+                if self.machine.place[page as usize] == Place::Swap {
+                    facts.swapped[i / 64] |= bit;
+                }
                 if self.machine.place[page as usize] != Place::Memory {
                     continue;
                 }
-                let bit = 1 << (i % 64);
                 facts.present[i / 64] |= bit;
                 if i == 0 && self.machine.is_huge(page) {
                     facts.huge = true;
@@ -259,5 +263,9 @@ impl TableProbe for SimProbe<'_> {
             self.clear_range(target, *range);
         }
         Ok(())
+    }
+
+    fn is_clearable(&mut self, _: TargetId, _: u64) -> Result<bool, Infallible> {
+        Ok(!self.machine.is_contended())
     }
 }

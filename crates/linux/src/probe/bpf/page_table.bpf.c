@@ -23,6 +23,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define ENTRY_PRESENT 0x001ULL
 #define ENTRY_ACCESSED 0x020ULL
 #define ENTRY_DIRTY 0x040ULL
+#define ENTRY_SPECIAL 0x200ULL  /* no page of its own: the zero page, device memory */
 #define ENTRY_LEAF 0x080ULL     /* PSE: a huge page, above the lowest level */
 #define ENTRY_PROTNONE 0x100ULL /* with PRESENT clear: PROT_NONE, as NUMA balancing makes it */
 
@@ -37,6 +38,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define SLOT_HUGE_1G 0x080ULL
 #define SLOT_CHANGED 0x100ULL /* the table was replaced while it was copied */
 #define SLOT_TABLE 0x200ULL   /* a table was copied */
+#define SLOT_SPECIAL 0x400ULL
 
 struct control {
 	__u64 task;        /* task_struct of a thread of the target, found by locate */
@@ -117,6 +119,8 @@ static __always_inline __u64 describe(const struct control *c, __u64 entry, __u6
 		flags |= SLOT_ACCESSED;
 	if (entry & ENTRY_DIRTY)
 		flags |= SLOT_DIRTY;
+	if (entry & ENTRY_SPECIAL)
+		flags |= SLOT_SPECIAL;
 	return frame | flags;
 }
 

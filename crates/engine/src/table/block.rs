@@ -1,0 +1,402 @@
+//! A block: the 512 pages of one page table, and what is known of their accesses.
+//!
+//! A page is *armed* while its accessed bit is known to be clear: a later look tells exactly whether
+//! it was touched since. Once touched it is *blind*: its bit stays set, and says nothing of what came
+//! after, until it is cleared again. So a look at a block yields exact knowledge of its armed pages,
+//! and an estimate for the blind ones ([`Belief`]).
+//!
+//! Ages are kept for granules of 16 pages; memory for them is taken only where they differ.
+
+use super::belief::Belief;
+use super::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
+
+/// Pages that share an age.
+pub(super) const GRANULE_PAGES: usize = 16;
+pub(super) const GRANULES: usize = PAGES_PER_BLOCK / GRANULE_PAGES;
+/// Bytes of a granule.
+pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
+
+/// Less than this share of blind pages touched counts as none, as the sample that says so is of
+/// about 16 pages.
+pub(super) const LEAST_SHARE: f32 = 0.1;
+
+/// Observed pages from which on a belief is told.
+const LEAST_WEIGHT: f32 = 0.5;
+
+/// What the tables of one 2 MiB block say at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockFacts {
+    /// Where the block starts; a multiple of 2 MiB.
+    pub address: u64,
+    /// One 2 MiB leaf maps it: all its pages share one accessed bit.
+    pub huge: bool,
+    /// Bit `i`: page `i` is there, and counts as resident (the shared zero page does not).
+    pub present: [u64; 8],
+    /// Bit `i`: page `i`'s accessed bit is set.
+    pub accessed: [u64; 8],
+    /// Bit `i`: page `i` is swapped out.
+    pub swapped: [u64; 8],
+}
+
+/// What is known of a granule in the interval that ended last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// No page is there, nor swapped out.
+    Absent,
+    Idle,
+    Busy,
+    Unknown,
+}
+
+/// Pages whose accessed bit cannot be cleared: shared, locked or special.
+#[derive(Clone, Debug)]
+struct Unclearable {
+    pages: Bitmap,
+    retry_at: Nanos,
+    nr_tries: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) address: u64,
+    pub(super) huge: bool,
+    /// It was looked at before.
+    is_known: bool,
+    /// It was looked at when the last interval ended.
+    pub(super) is_fresh_look: bool,
+    pub(super) present: Bitmap,
+    pub(super) armed: Bitmap,
+    /// Touched in the last interval, as seen.
+    pub(super) touched: Bitmap,
+    /// Nothing was seen of these in the last interval.
+    pub(super) blind: Bitmap,
+    /// Blind when the interval began, and cleared then.
+    pub(super) was_watched: Bitmap,
+    /// When it was first heard of, in ticks.
+    pub(super) made_at: u32,
+    swapped: Option<Box<Bitmap>>,
+    unclearable: Option<Box<Unclearable>>,
+    pub(super) belief: Belief,
+    /// Share of the blind pages that were touched in the last interval; `None`: not known.
+    pub(super) estimate: Option<f32>,
+    /// Two bits for each granule.
+    states: u64,
+    since: Since,
+}
+
+/// Since when each granule is in its state, in ticks.
+#[derive(Clone, Debug)]
+enum Since {
+    All(u32),
+    Each(Box<[u32; GRANULES]>),
+}
+
+/// The states of a block of which nothing is there.
+const ALL_ABSENT: u64 = 0;
+
+/// Ages are counted in 1/64 s from the start of monitoring: 776 days fit.
+const TICK: u64 = 1_000_000_000 / 64;
+
+pub(super) fn ticks(time: Nanos) -> u32 {
+    u32::try_from(time.0 / TICK).unwrap_or(u32::MAX)
+}
+
+pub(super) fn nanos_of(ticks: u32) -> Nanos {
+    Nanos(u64::from(ticks) * TICK)
+}
+
+impl Block {
+    pub(super) fn new(address: u64, now: u32) -> Self {
+        Self {
+            address,
+            huge: false,
+            is_known: false,
+            is_fresh_look: false,
+            present: NONE,
+            armed: NONE,
+            touched: NONE,
+            blind: NONE,
+            was_watched: NONE,
+            made_at: now,
+            swapped: None,
+            unclearable: None,
+            belief: Belief::default(),
+            estimate: None,
+            states: 0,
+            since: Since::All(now),
+        }
+    }
+
+    /// Takes in what the tables say at the end of an interval. `is_new`: the block had no table when
+    /// the interval began, so that whatever is there came in it.
+    pub(super) fn look(&mut self, facts: &BlockFacts, watched: &Bitmap, is_new: bool) {
+        let present = and(&facts.present, watched);
+        let accessed = and(&facts.accessed, &present);
+        let swapped = and(&facts.swapped, watched);
+        self.swapped = (!is_empty(&swapped)).then(|| Box::new(swapped));
+        if self.huge != facts.huge {
+            // Collapsed or split: the bits of before were others.
+            self.armed = NONE;
+        }
+        self.huge = facts.huge;
+        self.is_fresh_look = true;
+        let appeared = if self.is_known || is_new {
+            and_not(&present, &self.present)
+        } else {
+            NONE
+        };
+        let watching = or(&self.armed, &appeared);
+        self.touched = and(&watching, &accessed);
+        self.blind = and_not(&present, &watching);
+        // Also what somebody else cleared.
+        self.armed = and_not(&present, &accessed);
+        self.present = present;
+        self.is_known = true;
+        self.estimate = None;
+        if let Some(unclearable) = &mut self.unclearable {
+            // What came clear after all is unclearable no more.
+            unclearable.pages = and(&unclearable.pages, &accessed);
+            self.blind = and_not(&self.blind, &unclearable.pages);
+        }
+    }
+
+    /// An interval begins: the tables have not been read at its end yet.
+    pub(super) fn begin_interval(&mut self) {
+        self.is_fresh_look = false;
+        self.was_watched = NONE;
+        self.belief.since_whole = self.belief.since_whole.saturating_add(1);
+    }
+
+    /// Estimates the share of blind pages that were touched in an interval in which none was watched.
+    pub(super) fn estimate_unwatched(&mut self) {
+        let nr_touched = count(&self.touched);
+        let nr_armed = nr_touched + count(&self.armed);
+        let is_quiet = nr_armed >= GRANULE_PAGES as u32 && nr_touched == 0;
+        self.belief.forget(is_quiet);
+        if is_empty(&self.blind) || self.belief.weight < LEAST_WEIGHT {
+            return;
+        }
+        let mut share = self.belief.touched;
+        if share < LEAST_SHARE && nr_armed >= GRANULE_PAGES as u32 {
+            // Its armed pages are watched all the same: what happens to them happens to the others.
+            share = share.max(nr_touched as f32 / nr_armed as f32);
+        }
+        self.estimate = Some(share);
+    }
+
+    /// Pages that were touched after having been idle are blind from now on.
+    pub(super) fn join_touched(&mut self) {
+        let joined = count(&and_not(&self.touched, &self.was_watched));
+        self.belief.join(joined, count(&self.not_armed()));
+    }
+
+    /// Share of its pages that were touched in the interval, where that is known.
+    pub(super) fn known_share(&self) -> Option<f32> {
+        let present = count(&self.present);
+        if present == 0 || !self.is_fresh_look {
+            return None;
+        }
+        let blind = count(&self.blind) as f32;
+        let estimate = if blind > 0.0 { self.estimate? } else { 0.0 };
+        Some((count(&self.touched) as f32 + blind * estimate) / present as f32)
+    }
+
+    /// Nothing could be read at the end of the interval.
+    pub(super) fn miss(&mut self) {
+        self.touched = NONE;
+        self.blind = self.present;
+        self.armed = NONE;
+        self.estimate = None;
+        self.is_fresh_look = false;
+    }
+
+    /// Takes in what the tables say right after `pages` were cleared. Yields those that came clear,
+    /// and those that did not.
+    pub(super) fn cleared(&mut self, facts: &BlockFacts, pages: &Bitmap) -> (Bitmap, Bitmap) {
+        let there = and(pages, &facts.present);
+        let clear = and_not(&there, &facts.accessed);
+        self.armed = or(&self.armed, &clear);
+        (clear, and(&there, &facts.accessed))
+    }
+
+    /// `pages` cannot be cleared: nothing can be known of them for some time.
+    pub(super) fn give_up(&mut self, pages: &Bitmap, now: Nanos) {
+        let unclearable = self.unclearable.get_or_insert_with(|| {
+            Box::new(Unclearable {
+                pages: NONE,
+                retry_at: now,
+                nr_tries: 0,
+            })
+        });
+        unclearable.pages = or(&unclearable.pages, pages);
+        let wait = 1_000_000_000u64 << unclearable.nr_tries.min(6);
+        unclearable.nr_tries += 1;
+        unclearable.retry_at = now + Nanos(wait);
+    }
+
+    /// Pages that may be cleared at `now`, so that they can be watched.
+    pub(super) fn candidates(&self, now: Nanos) -> Bitmap {
+        let pages = self.not_armed();
+        match &self.unclearable {
+            Some(unclearable) if now < unclearable.retry_at => and_not(&pages, &unclearable.pages),
+            _ => pages,
+        }
+    }
+
+    fn not_armed(&self) -> Bitmap {
+        and_not(&self.present, &self.armed)
+    }
+
+    pub(super) fn range(&self) -> AddressRange {
+        AddressRange::new(self.address, self.address + BLOCK_SIZE)
+    }
+
+    /// The block's pages that lie in `range`.
+    pub(super) fn pages_in(&self, range: AddressRange) -> Bitmap {
+        let Some(range) = range.intersection(self.range()) else {
+            return NONE;
+        };
+        let page = |address: u64| ((address - self.address) / PAGE_SIZE) as usize;
+        mask_of(page(range.start)..page(range.end))
+    }
+
+    /// The addresses of pages `pages`.
+    pub(super) fn addresses(&self, pages: std::ops::Range<usize>) -> AddressRange {
+        let at = |page: usize| self.address + page as u64 * PAGE_SIZE;
+        AddressRange::new(at(pages.start), at(pages.end))
+    }
+
+    /// Brings states and ages up to date at the end of an interval. `hides_accesses`: an untouched
+    /// page may have been accessed all the same.
+    pub(super) fn settle(&mut self, now: u32, hides_accesses: bool) {
+        let before = self.states;
+        let mut after = 0;
+        for granule in 0..GRANULES {
+            let state = self.state_of(granule, hides_accesses);
+            after |= (state as u64) << (2 * granule);
+        }
+        self.states = after;
+        if before == after {
+            return;
+        }
+        let changed = before ^ after;
+        let is_changed = |granule: usize| changed >> (2 * granule) & 3 != 0;
+        if (0..GRANULES).all(is_changed) || before == ALL_ABSENT {
+            self.since = Since::All(now);
+            return;
+        }
+        let mut each = match &self.since {
+            Since::All(since) => Box::new([*since; GRANULES]),
+            Since::Each(each) => each.clone(),
+        };
+        for granule in (0..GRANULES).filter(|g| is_changed(*g)) {
+            each[granule] = now;
+        }
+        self.since = Since::Each(each);
+    }
+
+    fn state_of(&self, granule: usize, hides_accesses: bool) -> State {
+        let bits = |map: &Bitmap| map[granule / 4] >> (granule % 4 * GRANULE_PAGES) & 0xFFFF;
+        let present = bits(&self.present);
+        let swapped = self.swapped.as_ref().map_or(0, |swapped| bits(swapped));
+        if present == 0 {
+            return if swapped == 0 {
+                State::Absent
+            } else {
+                State::Idle
+            };
+        }
+        if bits(&self.touched) != 0 {
+            return State::Busy;
+        }
+        let blind = bits(&self.blind);
+        let is_busy = self.estimate.is_some_and(|share| share >= LEAST_SHARE);
+        if blind != 0 && is_busy {
+            return State::Busy;
+        }
+        let known = bits(&self.armed) | if self.estimate.is_some() { blind } else { 0 };
+        let is_told = (known & present).count_ones() * 2 >= present.count_ones();
+        if !is_told || hides_accesses || !self.is_fresh_look {
+            State::Unknown
+        } else {
+            State::Idle
+        }
+    }
+
+    pub(super) fn state(&self, granule: usize) -> State {
+        match self.states >> (2 * granule) & 3 {
+            0 => State::Absent,
+            1 => State::Idle,
+            2 => State::Busy,
+            _ => State::Unknown,
+        }
+    }
+
+    pub(super) fn since(&self, granule: usize) -> u32 {
+        match &self.since {
+            Since::All(since) => *since,
+            Since::Each(each) => each[granule],
+        }
+    }
+
+    /// Whether all granules have one state and one age.
+    pub(super) fn is_uniform(&self) -> bool {
+        const ONES: u64 = 0x5555_5555_5555_5555;
+        let is_one_state = self.states == (self.states & 3) * ONES;
+        is_one_state && matches!(self.since, Since::All(_))
+    }
+
+    /// Lets the granules in `range` count their age anew.
+    pub(super) fn reset_age(&mut self, range: AddressRange, now: u32) {
+        let pages = self.pages_in(range);
+        if pages == bits::ALL {
+            self.since = Since::All(now);
+            return;
+        }
+        let mut each = match &self.since {
+            Since::All(since) => Box::new([*since; GRANULES]),
+            Since::Each(each) => each.clone(),
+        };
+        for (granule, since) in each.iter_mut().enumerate() {
+            if pages[granule / 4] >> (granule % 4 * GRANULE_PAGES) & 0xFFFF != 0 {
+                *since = now;
+            }
+        }
+        self.since = Since::Each(each);
+    }
+
+    /// How many pages of `mask` are resident, touched (as an expected value), unknown and swapped.
+    pub(super) fn counts(&self, mask: &Bitmap, hides_accesses: bool) -> Counts {
+        let of = |map: &Bitmap| f64::from(count(&and(map, mask)));
+        let (present, blind) = (of(&self.present), of(&self.blind));
+        let estimate = self
+            .estimate
+            .map(|share| if share < LEAST_SHARE { 0.0 } else { share });
+        let touched = of(&self.touched) + blind * f64::from(estimate.unwrap_or(0.0));
+        let untold = if hides_accesses || !self.is_fresh_look {
+            present - touched
+        } else {
+            let unclearable = self
+                .unclearable
+                .as_ref()
+                .map_or(0.0, |u| of(&and(&u.pages, &self.present)));
+            unclearable + if estimate.is_none() { blind } else { 0.0 }
+        };
+        Counts {
+            resident: present,
+            touched,
+            unknown: untold,
+            swapped: self.swapped.as_ref().map_or(0.0, |swapped| of(swapped)),
+        }
+    }
+}
+
+/// Pages, by what is known of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) resident: f64,
+    pub(super) touched: f64,
+    pub(super) unknown: f64,
+    pub(super) swapped: f64,
+}

@@ -1,0 +1,85 @@
+//! What may be spent: a token bucket that fills with a share of one CPU and pays measured cost.
+
+use crate::address::Nanos;
+use crate::port::Cost;
+
+/// How much time's share may be saved up, in seconds: a quiet spell pays for a burst.
+const SAVED_SECONDS: f64 = 3.0;
+/// At most this share of one CPU is spent on clears at once, whatever was saved: a burst must not be
+/// felt either.
+const BURST_SHARE: f64 = 0.05;
+
+#[derive(Debug)]
+pub(super) struct TokenBucket {
+    share: f64,
+    balance_ns: f64,
+    last: Nanos,
+    last_cost: Option<f64>,
+}
+
+impl TokenBucket {
+    pub(super) fn new(share: f64, now: Nanos) -> Self {
+        Self {
+            share,
+            balance_ns: share * SAVED_SECONDS * 1e9,
+            last: now,
+            last_cost: None,
+        }
+    }
+
+    /// Fills for the time that has passed and pays what was spent in it.
+    pub(super) fn settle(&mut self, now: Nanos, cost: &Cost) {
+        let elapsed = now.since(self.last).0 as f64;
+        self.last = now;
+        let total = total_ns(cost);
+        // What was used up before the first time (loading the program) is the price of starting.
+        let paid = total - self.last_cost.replace(total).unwrap_or(total);
+        let most = self.share * SAVED_SECONDS * 1e9;
+        self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
+    }
+
+    /// CPU time that clears may take now, in nanoseconds, where they are planned every `interval`.
+    pub(super) fn allowance_ns(&self, interval: Nanos) -> f64 {
+        let burst = interval.0 as f64 * BURST_SHARE.max(self.share);
+        self.balance_ns.clamp(0.0, burst)
+    }
+}
+
+/// CPU time of the monitor and what it takes from targets.
+pub(super) fn total_ns(cost: &Cost) -> f64 {
+    (cost.monitor_cpu.0 + cost.induced_cpu.0) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Spends all that is allowed every 400 ms, and `each_ns` beside it; the share of a CPU spent.
+    fn spend(times: u64, each_ns: f64) -> f64 {
+        let mut bucket = TokenBucket::new(0.01, Nanos(0));
+        let interval = Nanos::from_millis(400);
+        let (mut cpu, mut now) = (0.0, Nanos(0));
+        for _ in 0..times {
+            now = now + interval;
+            let cost = Cost {
+                monitor_cpu: Nanos(cpu as u64),
+                ..Cost::default()
+            };
+            bucket.settle(now, &cost);
+            cpu += bucket.allowance_ns(interval) + each_ns;
+        }
+        cpu / now.0 as f64
+    }
+
+    #[test]
+    fn over_time_no_more_than_the_share_is_spent() {
+        let share = spend(1000, 1_500_000.0);
+        assert!(share > 0.0095 && share < 0.0105, "{share}");
+    }
+
+    #[test]
+    fn nothing_is_allowed_while_the_rest_costs_more_than_the_share() {
+        let share = spend(1000, 5_000_000.0);
+        assert!(share < 0.0129, "{share}");
+    }
+}
