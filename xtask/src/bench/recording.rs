@@ -89,7 +89,8 @@ impl Recording {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Recorded> {
+/// Reads a record of one target.
+pub(super) fn read(path: &Path) -> anyhow::Result<Recorded> {
     let file = File::open(path).context("the recorder left no record")?;
     let reader = Reader::open(file).context("the recorder left no usable record")?;
     let mut snapshots: BTreeMap<TargetId, Vec<Snapshot>> = BTreeMap::new();

@@ -5,14 +5,15 @@
 //! that the program logged for that snapshot's own interval. Nothing is fixed but the rule by which
 //! programs are drawn, so there is nothing to tune to.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, Snapshot};
 use isotherm_exercise::family::judge::{Verdict, judge};
-use isotherm_exercise::family::{Case, EDGE, Journal, Ready};
+use isotherm_exercise::family::{Case, Journal, Ready};
 use serde::Serialize;
 use serde_json::json;
 
@@ -26,6 +27,7 @@ mod agree;
 pub(crate) mod program;
 mod programs;
 mod real;
+mod replay;
 mod score;
 
 /// How long a program may take to populate its memory.
@@ -60,6 +62,12 @@ pub(super) struct Options {
     /// truth: these real programs, or all; without --cases nothing else
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     programs: Vec<String>,
+    /// truth: replay what each drawn program did in the simulated machine, too
+    #[arg(long)]
+    simulate: bool,
+    /// truth: replay this record of `record --pages` in the simulated machine; without --cases nothing else
+    #[arg(long, value_name = "RECORD")]
+    replay: Option<PathBuf>,
 }
 
 /// One program, recorded in one mode.
@@ -93,7 +101,8 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     let modes = modes(context)?;
     let asked = options.cases.is_some() || !options.case.is_empty();
     // Everything, where nothing is asked for.
-    let (cases, programs) = match (asked, options.programs.is_empty()) {
+    let nothing = options.programs.is_empty() && options.replay.is_none();
+    let (cases, programs) = match (asked, nothing) {
         (false, true) => (true, vec!["all".to_owned()]),
         (asked, _) => (asked, options.programs.clone()),
     };
@@ -101,6 +110,17 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
         family(context, &modes)?
     } else {
         Vec::new()
+    };
+    let replayed = match &options.replay {
+        None => Vec::new(),
+        Some(trace) => {
+            let runs = replay::run(context, trace, &modes, &[])?;
+            println!("{}\n{}", score::LEGEND, score::head());
+            for run in &runs {
+                println!("{}", score::run_line("", run));
+            }
+            runs
+        }
     };
     let (compared, skipped) = real::run(context, &programs, &modes)?;
     let mut tables = Vec::new();
@@ -115,6 +135,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
         data: json!({
             "seed": options.seed,
             "cases": watched,
+            "replayed": replayed,
             "programs": compared,
             "skipped": skipped,
         }),
@@ -179,10 +200,21 @@ fn watch_case(
     // Its last touch comes after the last snapshot.
     context.sleep(Duration::from_millis(100))?;
     let journal = program.finish()?;
-    let runs = taken
-        .into_iter()
-        .map(|(mode, recorded, rss)| judge_run(&journal, mode, &recorded, &rss))
+    let mut runs: Vec<Run> = taken
+        .iter()
+        .map(|(mode, recorded, rss)| judge_run(&journal, mode, recorded, rss))
         .collect();
+    let first = taken.first().map(|(_, recorded, _)| &recorded.snapshots);
+    if let (true, Some([first, .., last])) = (context.truth.simulate, first.map(Vec::as_slice)) {
+        let moves = journal.moves();
+        let moves: Vec<Nanos> = moves.iter().map(|at| at.since(first.start)).collect();
+        let replayed = replay::write(context, &journal, first.start, last.end)
+            .and_then(|trace| replay::run(context, &trace, modes, &moves));
+        match replayed {
+            Ok(replayed) => runs.extend(replayed),
+            Err(error) => failures.push(format!("simulated: {error:#}")),
+        }
+    }
     Ok(Watched {
         case: ready.case,
         ready,
@@ -230,18 +262,25 @@ fn resident(pid: u32) -> Option<u64> {
     Some(pages * isotherm_engine::PAGE_SIZE)
 }
 
+/// Snapshots that are not of the beginning, nor of a move or just after it.
+fn settled<'a>(
+    snapshots: &'a [Snapshot],
+    moves: &'a [Nanos],
+) -> impl Iterator<Item = &'a Snapshot> {
+    let began = snapshots.first().map_or(Nanos(0), |s| s.start);
+    let settled = snapshots.iter().enumerate().filter(move |(i, s)| {
+        let earlier = snapshots[i.saturating_sub(SETTLE_SNAPSHOTS)].start;
+        s.start >= began + SETTLE && !moves.iter().any(|at| (earlier..s.end).contains(at))
+    });
+    settled.map(|(_, snapshot)| snapshot)
+}
+
 fn judge_run(journal: &Journal, mode: &Mode, recorded: &Recorded, rss: &Rss) -> Run {
     let moves = journal.moves();
-    let began = recorded.snapshots.first().map_or(Nanos(0), |s| s.start);
-    let settled = recorded.snapshots.iter().enumerate().filter(|(i, s)| {
-        // The snapshots in which the memory may still be unknown: that with the move in it, and the
-        // next ones.
-        let earlier = recorded.snapshots[i.saturating_sub(SETTLE_SNAPSHOTS)].start;
-        s.start >= began + SETTLE
-            && !moves.iter().any(|at| (earlier..s.end).contains(at))
-            && journal.covers(s.start, s.end)
-    });
-    let verdicts: Vec<Verdict> = settled.map(|(_, s)| judge(journal, s, EDGE)).collect();
+    let verdicts: Vec<Verdict> = settled(&recorded.snapshots, &moves)
+        .filter(|s| journal.covers(s.start, s.end))
+        .map(|s| judge(journal, s))
+        .collect();
     let percent = |share: Option<f64>| share.map(|share| share * 100.0);
     Run {
         mode: mode.name.clone(),

@@ -29,7 +29,7 @@ pub enum Order {
 pub enum Populated {
     /// All of them.
     All,
-    /// Every so-manieth.
+    /// One page of each so many.
     Every(u64),
     /// The first half.
     Half,

@@ -141,7 +141,7 @@ impl Journal {
 
     /// The pages touched in `[start, end)`, where the times of touches and of the interval's edges
     /// are known to `edge`.
-    pub fn touched(&self, start: Nanos, end: Nanos, edge: Nanos) -> Touched {
+    pub fn touched_by(&self, start: Nanos, end: Nanos, edge: Nanos) -> Touched {
         let (start, end, edge) = (start.0, end.0, edge.0);
         // Batches do not overlap, so each of these bounds divides them in two.
         let first = |time: u64| self.batches.partition_point(|b| b.end <= time);
@@ -189,7 +189,9 @@ impl Journal {
                 Order::Random => ENOUGH * count,
             };
             if to - from >= enough {
-                hot.iter().for_each(|page| set.insert(*page as usize));
+                for page in hot {
+                    set.insert(*page as usize);
+                }
                 continue;
             }
             for position in from..to {
@@ -256,7 +258,7 @@ pub(super) mod tests {
             let journal = journal(case(order), steady(100, 16));
             for (start, end) in [(0, 1000), (95, 105), (100, 140), (460, 540), (250, 250)] {
                 let (start, end) = (Nanos::from_millis(start), Nanos::from_millis(end));
-                let touched = journal.touched(start, end, Nanos::from_millis(2));
+                let touched = journal.touched_by(start, end, Nanos::from_millis(2));
                 let mut certain = PageSet::new(journal.layout.span());
                 let mut possible = certain.clone();
                 for batch in &journal.batches {
@@ -288,7 +290,7 @@ pub(super) mod tests {
             ..case(Order::Sweep)
         };
         let journal = journal(case, steady(10, 1));
-        let touched = journal.touched(Nanos(0), Nanos::from_millis(100), Nanos::from_millis(2));
+        let touched = journal.touched_by(Nanos(0), Nanos::from_millis(100), Nanos::from_millis(2));
         assert_eq!(touched.certain.len() % 512, 0);
         assert!(!touched.certain.is_empty());
     }

@@ -7,14 +7,18 @@
 
 use std::ops::Range;
 
-use isotherm_engine::{Nanos, PAGE_SIZE, RegionSnapshot, Snapshot};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 
+use super::EDGE;
 use super::journal::{Journal, Touched};
 use super::pages::PageSet;
 
 /// Less than this is too little to be judged by itself: 1 MiB.
 const FEW: f64 = 256.0;
+
+/// The share of touched pages that may count either way in an interval that is judged.
+const UNDECIDED_MAX: f64 = 1.0 / 3.0;
 
 /// How long a region must be said to be idle to be checked for that.
 pub const IDLE_FOR: Nanos = Nanos::from_millis(2000);
@@ -53,19 +57,25 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Whether it is known of most of what may have been touched that it was. Where it is not, as
+    /// with a sweep at the interval's edge, precision and recall would be those of the rest.
+    pub fn is_decided(&self) -> bool {
+        self.either <= UNDECIDED_MAX * (self.truth + self.unknown_touched + self.either)
+    }
+
     /// The share of what is said to be touched that was; `None` where next to nothing is.
     pub fn precision(&self) -> Option<f64> {
-        (self.claimed >= FEW).then(|| (self.hit / self.claimed).min(1.0))
+        (self.is_decided() && self.claimed >= FEW).then(|| (self.hit / self.claimed).min(1.0))
     }
 
     /// The share of what was touched that is said to be; `None` where next to nothing was.
     pub fn recall(&self) -> Option<f64> {
-        (self.truth >= FEW).then(|| (self.hit / self.truth).min(1.0))
+        (self.is_decided() && self.truth >= FEW).then(|| (self.hit / self.truth).min(1.0))
     }
 
     /// How far the working set is off, as a share of the true one (at least 1 MiB): below 0 is too
     /// small. The true one lies between two numbers where pages may count either way. `None` where
-    /// next to nothing was touched, or is said to be.
+    /// next to nothing was touched, or is said to be, or it is not known which.
     pub fn error(&self) -> Option<f64> {
         let least = self.truth;
         let most = self.truth + self.unknown_touched + self.either;
@@ -74,15 +84,42 @@ impl Verdict {
         } else {
             (self.working_set - most).max(0.0)
         };
-        (least.max(self.working_set) >= FEW).then(|| off / least.max(FEW))
+        (self.is_decided() && least.max(self.working_set) >= FEW).then(|| off / least.max(FEW))
+    }
+}
+
+/// What is known of a program.
+pub trait Truth {
+    /// The pages touched in an interval.
+    fn touched(&self, start: Nanos, end: Nanos) -> Touched;
+
+    /// The parts of `range` that are the program's memory, and their page numbers.
+    fn parts(&self, range: AddressRange) -> Vec<(AddressRange, Range<usize>)>;
+}
+
+impl Truth for Journal {
+    fn touched(&self, start: Nanos, end: Nanos) -> Touched {
+        self.touched_by(start, end, EDGE)
+    }
+
+    fn parts(&self, range: AddressRange) -> Vec<(AddressRange, Range<usize>)> {
+        let base = self.ready.memory.start;
+        let part = range.intersection(self.ready.memory);
+        part.map(|part| {
+            let first = (part.start - base) / PAGE_SIZE;
+            let last = (part.end - base).div_ceil(PAGE_SIZE);
+            (part, first as usize..last as usize)
+        })
+        .into_iter()
+        .collect()
     }
 }
 
 /// Judges `snapshot`.
-pub fn judge(journal: &Journal, snapshot: &Snapshot, edge: Nanos) -> Verdict {
-    let touched = journal.touched(snapshot.start, snapshot.end, edge);
+pub fn judge(truth: &impl Truth, snapshot: &Snapshot) -> Verdict {
+    let touched = truth.touched(snapshot.start, snapshot.end);
     let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
-    let recent = journal.touched(since, snapshot.end, edge).certain;
+    let recent = truth.touched(since, snapshot.end).certain;
     let mut verdict = Verdict {
         end: snapshot.end,
         interval: snapshot.end.since(snapshot.start),
@@ -94,13 +131,9 @@ pub fn judge(journal: &Journal, snapshot: &Snapshot, edge: Nanos) -> Verdict {
         verdict.touched_bytes += region.touched();
         verdict.idle_bytes += region.idle();
         verdict.resident_bytes += region.resident();
-        let Some(range) = region.range.intersection(journal.ready.memory) else {
-            continue;
-        };
-        let base = journal.ready.memory.start;
-        let pages = (range.start - base) / PAGE_SIZE..(range.end - base).div_ceil(PAGE_SIZE);
-        let pages = pages.start as usize..pages.end as usize;
-        add(&mut verdict, &region.part(range), pages, &touched, &recent);
+        for (part, pages) in truth.parts(region.range) {
+            add(&mut verdict, &region.part(part), pages, &touched, &recent);
+        }
     }
     verdict
 }
@@ -167,7 +200,7 @@ mod tests {
     }
 
     fn verdict(regions: Vec<RegionSnapshot>) -> Verdict {
-        judge(&program(), &snapshot(regions), Nanos::from_millis(2))
+        judge(&program(), &snapshot(regions))
     }
 
     #[test]
@@ -214,6 +247,26 @@ mod tests {
         assert!((unknown.unknown_touched - 2048.0).abs() < 1e-9);
         assert_eq!(unknown.error(), None);
         assert_eq!(missed.error(), Some(-1.0));
+    }
+
+    #[test]
+    fn an_interval_with_a_sweep_at_its_edge_is_not_judged() {
+        // One sweep of 1 ms, at 500 ms.
+        let sweep = vec![super::super::journal::Batch {
+            start: 500_000_000,
+            end: 501_000_000,
+            from: 0,
+            to: 2048,
+            phase: 0,
+        }];
+        let all = vec![region(0, 8192, Some(1.0))];
+        let late = Snapshot {
+            end: Nanos::from_millis(501),
+            ..snapshot(all)
+        };
+        let verdict = judge(&journal(case(Order::Sweep), sweep), &late);
+        assert!(!verdict.is_decided());
+        assert_eq!((verdict.precision(), verdict.recall()), (None, None));
     }
 
     #[test]

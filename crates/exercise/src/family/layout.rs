@@ -103,12 +103,12 @@ impl Layout {
             Order::Sweep | Order::Spread => (position % hot as u64) as usize,
             Order::Random => {
                 // SplitMix64: any position by itself.
-                let mut z = (position ^ self.case.seed.rotate_left(32)) // any stream will do
+                let mut z = (position ^ self.case.seed.rotate_left(32))
                     .wrapping_add(1)
                     .wrapping_mul(0x9E37_79B9_7F4A_7C15);
                 z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
                 z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-                (((z ^ (z >> 31)) as u128 * hot as u128) >> 64) as usize
+                ((u128::from(z ^ (z >> 31)) * hot as u128) >> 64) as usize
             }
         }
     }
@@ -153,7 +153,7 @@ mod tests {
         for index in 0..100 {
             let case = Case::draw(11, index).within(200 << 20);
             let layout = Layout::new(case);
-            let populated = (0..layout.span as u64).filter(|p| layout.is_populated(*p));
+            let populated = (0..layout.span).filter(|p| layout.is_populated(*p));
             let populated = populated.count() as u64;
             assert!(populated * PAGE_SIZE >= case.total, "{case:?}");
             for phase in 0..2 {

@@ -8,7 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK, Snapshot};
+use isotherm_engine::{
+    AddressRange, BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK, RegionSnapshot, Snapshot,
+};
 use isotherm_exercise::accuracy::median;
 use serde::Serialize;
 
@@ -150,7 +152,7 @@ pub(super) fn agree(before: &Exact, said: &[Snapshot], after: &Exact) -> Agreeme
 
 /// Spreads what a region says over the pages that are there; gives back the touched bytes that find
 /// no page.
-fn spread(claims: &mut BTreeMap<u64, Block>, region: &isotherm_engine::RegionSnapshot) -> f64 {
+fn spread(claims: &mut BTreeMap<u64, Block>, region: &RegionSnapshot) -> f64 {
     let resident = region.resident().max(1) as f64;
     let touched = region.touched() as f64;
     let (chance, unknown) = (
@@ -181,14 +183,14 @@ fn spread(claims: &mut BTreeMap<u64, Block>, region: &isotherm_engine::RegionSna
 }
 
 fn working_set(snapshot: &Snapshot) -> f64 {
-    let touched = snapshot.regions.iter().map(|region| region.touched());
+    let touched = snapshot.regions.iter().map(RegionSnapshot::touched);
     touched.sum::<u64>() as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isotherm_engine::{Nanos, RegionMemory, RegionSnapshot, TargetId};
+    use isotherm_engine::{Nanos, RegionMemory, TargetId};
 
     const BASE: u64 = 0x7f00_0000_0000;
 

@@ -77,7 +77,7 @@ pub(super) const PROGRAMS: [Program; 7] = [
         name: "sqlite",
         requires: &["python3"],
         setup: "python3 -c 'import sqlite3'",
-        serve: "exec python3 $HERE/sqlite.py $DIR/items.db >$DIR/said",
+        serve: "exec python3 $HERE/sqlite_reads.py $DIR/items.db >$DIR/said",
         fill: "until grep -q ready $DIR/said; do sleep 0.1; done",
         load: "",
         child: None,
@@ -87,7 +87,7 @@ pub(super) const PROGRAMS: [Program; 7] = [
         requires: &["python3"],
         setup: "test -x $CACHE/duckdb/bin/python || { python3 -m venv $CACHE/duckdb && $CACHE/duckdb/bin/pip install -q duckdb; }; \
                 $CACHE/duckdb/bin/python -c 'import duckdb'",
-        serve: "exec $CACHE/duckdb/bin/python $HERE/duckdb.py >$DIR/said",
+        serve: "exec $CACHE/duckdb/bin/python $HERE/duckdb_sums.py >$DIR/said",
         fill: "until grep -q ready $DIR/said; do sleep 0.1; done",
         load: "",
         child: None,

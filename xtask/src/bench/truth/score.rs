@@ -22,7 +22,8 @@ P precision, R recall of touched pages, median and worst over snapshots; all: ov
 snapshots together. WSS: error of the working set, median of the absolute and worst with its sign.
 idle!: most said to be idle for 2 s that was touched in that time. ?: share unknown. >RSS: most by
 which touched or idle bytes exceed the process' resident memory. CPU: the monitor's, with what it takes
-from the target, of one CPU, by its own account; and by the kernel's, loading included.";
+from the target, of one CPU, by its own account; and by the kernel's, loading included. ~: what the same
+program did, replayed in the simulated machine.";
 
 /// One record.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -84,9 +85,10 @@ impl Score {
     }
 
     /// Both of precision and recall, by `f`, where there was anything to find.
-    fn both(&self, precision: Option<f64>, recall: Option<f64>) -> Option<f64> {
+    fn both(precision: Option<f64>, recall: Option<f64>) -> Option<f64> {
         // Nothing claimed where something was to be found: recall says so.
-        (self.snapshots > 0).then(|| precision.unwrap_or(1.0).min(recall.unwrap_or(1.0)))
+        let any = precision.or(recall).is_some();
+        any.then(|| precision.unwrap_or(1.0).min(recall.unwrap_or(1.0)))
     }
 
     /// Whether the monitor says of most of what was touched whether it was.
@@ -95,11 +97,11 @@ impl Score {
     }
 
     fn median_of_both(&self) -> Option<f64> {
-        self.both(self.precision, self.recall)
+        Self::both(self.precision, self.recall)
     }
 
     fn worst_of_both(&self) -> Option<f64> {
-        self.both(self.precision_worst, self.recall_worst)
+        Self::both(self.precision_worst, self.recall_worst)
     }
 }
 
@@ -144,13 +146,18 @@ pub(super) fn lines(watched: &Watched) -> Vec<String> {
             .iter()
             .fold(String::new(), |all, one| format!("{all}; {one}"))
     )];
-    lines.extend(watched.runs.iter().map(|run| run_line(case.index, run)));
+    lines.extend(
+        watched
+            .runs
+            .iter()
+            .map(|run| run_line(&case.index.to_string(), run)),
+    );
     let failures = watched.failures.iter();
     lines.extend(failures.map(|failure| format!("     FAILED {failure}")));
     lines
 }
 
-fn run_line(index: u64, run: &Run) -> String {
+pub(super) fn run_line(index: &str, run: &Run) -> String {
     let score = &run.score;
     let share = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.3}"));
     let percent = |value: Option<f64>| value.map_or("-".into(), |v| format!("{:.1}", v * 100.0));
@@ -160,7 +167,7 @@ fn run_line(index: u64, run: &Run) -> String {
         .cpu_claimed_induced_percent
         .map_or("-".into(), |v| format!("{v:.2}"));
     line(&[
-        &index.to_string(),
+        index,
         &run.mode,
         &score.snapshots.to_string(),
         &share(score.precision),

@@ -1,0 +1,345 @@
+//! The second way, with no second observer: a trace is replayed in the simulated machine, and its
+//! monitor is held against the trace.
+//!
+//! A trace is a record of page scans: of a real program (`isotherm record --pages`), or of a program
+//! of the family, made from its log of touches by [`write`], which no scan had to find out. What a
+//! simulated process accesses is exact to the scan's interval, and made up below it: so pages of the
+//! scans that a snapshot holds in part may count either way. The simulated process lags behind the
+//! trace by the time that it lost: in first faults at its start, and then evenly, by what the
+//! simulation says in the end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_exercise::family::journal::Touched;
+use isotherm_exercise::family::judge::{Truth, Verdict, judge};
+use isotherm_exercise::family::pages::PageSet;
+use isotherm_exercise::family::{EDGE, Journal};
+use isotherm_record::{
+    Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, Reader, TargetStart, Writer,
+};
+
+use super::super::child::Guarded;
+use super::super::recording::{Recorded, read as read_record};
+use super::super::{Context, Mode};
+use super::Run;
+use super::score::Score;
+
+/// Of the traces that are made here.
+const STEP: Nanos = Nanos::from_millis(25);
+/// How much of what has been lost may have been so unevenly.
+const LAG_UNEVEN: f64 = 0.1;
+/// How long a simulation may take.
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// Replays a trace under each mode's monitor. `moves`: when its hot memory moves, after its start.
+pub(super) fn run(
+    context: &Context,
+    trace: &Path,
+    modes: &[Mode],
+    moves: &[Nanos],
+) -> anyhow::Result<Vec<Run>> {
+    let mut truth = Trace::read(trace)?;
+    let mut runs = Vec::new();
+    for mode in modes {
+        let (recorded, lag) =
+            simulate(context, trace, mode).with_context(|| format!("simulating {}", mode.name))?;
+        truth.lag = lag;
+        let moves: Vec<Nanos> = moves.iter().map(|at| *at + lag.at(*at).1).collect();
+        let verdicts: Vec<Verdict> = super::settled(&recorded.snapshots, &moves)
+            .filter(|s| s.end <= truth.end())
+            .map(|s| judge(&truth, s))
+            .collect();
+        let percent = |share: Option<f64>| share.map(|share| share * 100.0);
+        runs.push(Run {
+            mode: format!("~{}", mode.name),
+            score: Score::of(&verdicts, &Vec::new()),
+            cpu_claimed_percent: percent(recorded.cpu_claimed),
+            cpu_claimed_induced_percent: percent(recorded.cpu_claimed_induced),
+            cpu_measured_percent: 0.0,
+            recorder_rss_bytes: 0,
+            verdicts,
+        });
+    }
+    Ok(runs)
+}
+
+/// Simulates, and says by how much the process lagged behind the trace.
+fn simulate(context: &Context, trace: &Path, mode: &Mode) -> anyhow::Result<(Recorded, Lag)> {
+    let output = context.scratch("simulated.isotherm");
+    let report = context.scratch("simulated.json");
+    let _ = std::fs::remove_file(&output);
+    let mut command = Command::new(&context.isotherm);
+    command
+        .args(["simulate", "--quiet", "--json", "--trace"])
+        .arg(trace)
+        .arg("-o")
+        .arg(&output)
+        .args(&mode.flags)
+        .stdout(File::create(&report).context("cannot write to the temporary folder")?);
+    Guarded::spawn(context, &mut command)?.finish(context, LIMIT)?;
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report)?)?;
+    let lost = report["processes"][0]["lost_seconds"]
+        .as_object()
+        .context("the simulation does not say what the process lost")?;
+    let seconds = report["simulated_seconds"].as_f64().unwrap_or(0.0);
+    let all: f64 = lost.values().filter_map(serde_json::Value::as_f64).sum();
+    let first = lost["first_faults"].as_f64().unwrap_or(0.0);
+    let rate = (all - first).max(0.0) / seconds.max(1.0);
+    Ok((read_record(&output)?, Lag { first, rate }))
+}
+
+/// Writes what a program of the family did from `start` to `end` as a record of page scans.
+pub(super) fn write(
+    context: &Context,
+    journal: &Journal,
+    start: Nanos,
+    end: Nanos,
+) -> anyhow::Result<PathBuf> {
+    let path = context.scratch("trace.isotherm");
+    let file = BufWriter::new(File::create(&path).context("cannot create the trace")?);
+    let memory = journal.ready.memory;
+    let header = Header {
+        writer: "xtask bench truth".into(),
+        operations: "vaddr".into(),
+        started: start,
+        settings: BTreeMap::from([(
+            isotherm_record::pages::GRANULARITY.to_owned(),
+            isotherm_record::pages::GRANULARITY_PAGE.to_owned(),
+        )]),
+        ..Header::default()
+    };
+    let mut writer = Writer::create(file, &header)?;
+    writer.write(&Item::TargetStart(TargetStart {
+        time: start,
+        name: "case".into(),
+        ..TargetStart::default()
+    }))?;
+    writer.write(&Item::Mappings(MappingChange {
+        time: start,
+        added: vec![Mapping {
+            range: memory,
+            permissions: "rw-p".into(),
+            name: String::new(),
+        }],
+        ..MappingChange::default()
+    }))?;
+    let mut time = start;
+    while time + STEP <= end {
+        let touched = journal.touched_by(time, time + STEP, Nanos(0));
+        let blocks = (0..memory.len() / BLOCK_SIZE).map(|block| scan(journal, block, &touched));
+        writer.write(&Item::Pages(PageSnapshot {
+            target: TargetId(0),
+            start: time,
+            end: time + STEP,
+            blocks: blocks.collect(),
+        }))?;
+        time = time + STEP;
+    }
+    writer.finish()?;
+    Ok(path)
+}
+
+fn scan(journal: &Journal, block: u64, touched: &Touched) -> PageBlock {
+    let mut scan = PageBlock {
+        block: journal.ready.memory.start + block * BLOCK_SIZE,
+        ..PageBlock::default()
+    };
+    for page in 0..PAGES_PER_BLOCK {
+        let number = block as usize * PAGES_PER_BLOCK + page;
+        let bit = 1 << (page % 64);
+        if journal.layout.is_populated(number as u64) {
+            scan.present[page / 64] |= bit;
+        }
+        // A batch across the edge of two scans counts in both.
+        if touched.certain.contains(number) || touched.either.contains(number) {
+            scan.accessed[page / 64] |= bit;
+        }
+    }
+    scan
+}
+
+/// A record of page scans, as what is known.
+struct Trace {
+    /// Place of each block among them.
+    blocks: BTreeMap<u64, usize>,
+    /// Ends of intervals, since the start, and the pages accessed in each.
+    scans: Vec<(Nanos, PageSet)>,
+    lag: Lag,
+}
+
+/// By how much the simulated process lags behind the trace.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lag {
+    /// From its first faults on.
+    first: f64,
+    /// What is lost more in each second.
+    rate: f64,
+}
+
+impl Lag {
+    /// Least and most that it can be about then, as far as losses are even.
+    fn at(self, time: Nanos) -> (Nanos, Nanos) {
+        let grown = self.rate * time.as_secs_f64();
+        let nanos = |seconds: f64| Nanos((seconds.max(0.0) * 1e9) as u64);
+        let near = LAG_UNEVEN * grown + EDGE.as_secs_f64();
+        let lag = self.first + grown;
+        (nanos(lag - near), nanos(lag + near))
+    }
+}
+
+impl Trace {
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+        let reader = Reader::open(BufReader::new(file))?;
+        let mut scans: Vec<PageSnapshot> = Vec::new();
+        for item in reader {
+            if let Item::Pages(scan) = item.with_context(|| format!("cannot read {name}"))?
+                && scans
+                    .first()
+                    .is_none_or(|first| first.target == scan.target)
+            {
+                scans.push(scan);
+            }
+        }
+        let Some(start) = scans.first().map(|scan| scan.start) else {
+            bail!("{name} holds no page scans; `isotherm record --pages` makes them");
+        };
+        let blocks = scans.iter().flat_map(|scan| &scan.blocks).map(|b| b.block);
+        let blocks: std::collections::BTreeSet<u64> = blocks.collect();
+        let blocks: BTreeMap<u64, usize> = blocks.into_iter().zip(0..).collect();
+        let scans = scans.iter().map(|scan| {
+            let mut accessed = PageSet::new(blocks.len() * PAGES_PER_BLOCK);
+            for block in &scan.blocks {
+                let first = blocks[&block.block] * PAGES_PER_BLOCK;
+                // The replay takes what is unknown for accessed.
+                for page in 0..PAGES_PER_BLOCK {
+                    let bits = block.accessed[page / 64] | block.unknown[page / 64];
+                    if bits >> (page % 64) & 1 == 1 {
+                        accessed.insert(first + page);
+                    }
+                }
+            }
+            (scan.end.since(start), accessed)
+        });
+        Ok(Self {
+            scans: scans.collect(),
+            blocks,
+            lag: Lag::default(),
+        })
+    }
+
+    fn end(&self) -> Nanos {
+        self.scans.last().map_or(Nanos(0), |(end, _)| *end)
+    }
+}
+
+impl Truth for Trace {
+    fn touched(&self, start: Nanos, end: Nanos) -> Touched {
+        let mut certain = PageSet::new(self.blocks.len() * PAGES_PER_BLOCK);
+        let mut either = certain.clone();
+        let mut began = Nanos(0);
+        let (least, most) = self.lag.at(start);
+        for (ended, accessed) in &self.scans {
+            if began + least >= start && *ended + most <= end {
+                certain.add(accessed);
+            } else if began + least < end && *ended + most > start {
+                either.add(accessed);
+            }
+            began = *ended;
+        }
+        either.remove(&certain);
+        certain.index();
+        either.index();
+        Touched { certain, either }
+    }
+
+    fn parts(&self, range: AddressRange) -> Vec<(AddressRange, Range<usize>)> {
+        let mut parts: Vec<(AddressRange, Range<usize>)> = Vec::new();
+        let first = range.start / BLOCK_SIZE * BLOCK_SIZE;
+        for (block, place) in self.blocks.range(first..range.end) {
+            let whole = AddressRange::new(*block, block + BLOCK_SIZE);
+            let Some(part) = whole.intersection(range) else {
+                continue;
+            };
+            let page = |address: u64| {
+                place * PAGES_PER_BLOCK + (address - block).div_ceil(PAGE_SIZE) as usize
+            };
+            let pages = page(part.start)..page(part.end);
+            match parts.last_mut() {
+                Some((last, of)) if last.end == part.start => {
+                    *last = AddressRange::new(last.start, part.end);
+                    of.end = pages.end;
+                }
+                _ => parts.push((part, pages)),
+            }
+        }
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace() -> Trace {
+        let block = |n: u64| 0x7f00_0000_0000 + n * BLOCK_SIZE;
+        let scan = |pages: &[usize]| {
+            let mut set = PageSet::new(3 * PAGES_PER_BLOCK);
+            for page in pages {
+                set.insert(*page);
+            }
+            set
+        };
+        Trace {
+            blocks: BTreeMap::from([(block(0), 0), (block(1), 1), (block(9), 2)]),
+            scans: vec![
+                (Nanos::from_millis(100), scan(&[1])),
+                (Nanos::from_millis(200), scan(&[2, 3])),
+                (Nanos::from_millis(300), scan(&[3, 4])),
+            ],
+            lag: Lag::default(),
+        }
+    }
+
+    #[test]
+    fn scans_within_are_certain_and_those_at_the_edges_are_not() {
+        let touched = trace().touched(Nanos::from_millis(50), Nanos::from_millis(250));
+        let members = |set: &PageSet| (0..8).filter(|p| set.contains(*p)).collect::<Vec<_>>();
+        assert_eq!(members(&touched.certain), [2, 3]);
+        assert_eq!(members(&touched.either), [1, 4]);
+    }
+
+    #[test]
+    fn what_lags_is_held_against_what_was_before() {
+        let late = Trace {
+            lag: Lag {
+                first: 0.1,
+                rate: 0.0,
+            },
+            ..trace()
+        };
+        // Scans are at 100 to 200, 200 to 300 and 300 to 400 ms.
+        let touched = late.touched(Nanos::from_millis(150), Nanos::from_millis(350));
+        assert!(touched.certain.contains(2) && !touched.certain.contains(1));
+        assert!(touched.either.contains(1) && touched.either.contains(4));
+    }
+
+    #[test]
+    fn parts_of_a_range_are_the_blocks_that_are_known() {
+        let base = 0x7f00_0000_0000;
+        let range = AddressRange::new(base + PAGE_SIZE, base + 10 * BLOCK_SIZE);
+        let parts = trace().parts(range);
+        assert_eq!(parts.len(), 2);
+        assert_eq!(parts[0].1, 1..1024);
+        assert_eq!(parts[1].1, 1024..1536);
+    }
+}
