@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use isotherm_engine::drive::{TableLoop, TargetSource, carry_out};
-use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, GuardStatus, waited_share};
+use isotherm_engine::drive::{Carried, Pace, TableLoop, TargetSource, carry_out};
+use isotherm_engine::guard::{
+    Guard, GuardLimits, GuardSignals, GuardStatus, WaitSource, waited_share,
+};
 use isotherm_engine::scheme::{Metric, NodeMemory, SchemeError, SystemFacts};
 use isotherm_engine::table::{MappedRange, TableAttributes};
 use isotherm_engine::{
@@ -245,6 +247,7 @@ struct Context {
     probe: ProbeState,
     schemes: SchemeEngine,
     guard: Guard,
+    pace: Pace,
     is_physical: bool,
     spares_accessed: bool,
     dry_run: bool,
@@ -300,6 +303,7 @@ impl Context {
             probe: ProbeState::new(is_physical),
             schemes: SchemeEngine::new(spec.schemes)?,
             guard: Guard::new(spec.guard),
+            pace: Pace::default(),
             is_physical,
             spares_accessed,
             dry_run: spec.dry_run,
@@ -485,6 +489,8 @@ impl Simulation {
                     slowdown: Some(waited_share(new, cost, cpu - cpu_before, seconds)),
                     refaults_per_s: Some(new as f64 / seconds),
                     psi: Some(((lost - lost_before) / seconds).clamp(0.0, 1.0)),
+                    waited: Some(Nanos(new * cost.0)),
+                    waited_by: Some(WaitSource::Refaults),
                 }
             };
             if context.guard.observe(now, signals, resident) {
@@ -528,9 +534,11 @@ impl Simulation {
             is_physical: context.is_physical,
             spare_accessed: context.spares_accessed,
         };
-        let Ok((done, outcomes)) = carry_out::<Infallible>(
+        // A live step ends after 50 ms and goes on a moment later; here acting takes no time.
+        let Ok(carried) = carry_out::<Infallible>(
             &plan,
             &mut context.guard,
+            (&mut context.pace, Nanos(u64::MAX)),
             || true,
             |portion, outcomes| {
                 if dry_run {
@@ -540,6 +548,7 @@ impl Simulation {
                 actuator.act(portion, outcomes)
             },
         );
+        let Carried { done, outcomes, .. } = carried;
         for (target, range) in context.schemes.done(&done, &outcomes) {
             if dry_run {
                 continue;
