@@ -58,7 +58,7 @@ impl Pace {
         let speed = there as f64 / took as f64;
         let known = self.speeds.entry(action).or_insert(speed);
         // Slower is believed at once, faster by and by.
-        *known = speed.min((*known + speed) / 2.0);
+        *known = speed.min(f64::midpoint(*known, speed));
     }
 }
 
