@@ -160,9 +160,9 @@ fn a_burst_is_a_debt_that_must_be_paid_back() {
 
 #[test]
 fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
+    const SECONDS: u64 = 3600;
     for period in [6, 15, 30, 60, 120] {
         let (mut guard, mut out, mut lost) = (by_slowdown(0.01), 0_u64, 0);
-        const SECONDS: u64 = 3600;
         for n in 0..SECONDS {
             // A burst brings 200 MiB back, at 15 us a page.
             let waited = if n % period == 0 {
