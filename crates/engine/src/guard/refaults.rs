@@ -68,7 +68,7 @@ impl RefaultHistory {
     /// The blocks of `plan` that were paged out: whether they came back is to be [found](Self::found).
     pub fn suspects(&self, plan: &[Operation]) -> BTreeMap<TargetId, Vec<u64>> {
         let mut suspects: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
-        for operation in plan.iter().filter(|o| o.action == Action::Pageout) {
+        for operation in plan.iter().filter(|o| is_meant(o)) {
             let (first, end) = blocks_of(operation.range);
             let target = operation.target;
             for ((_, block), known) in self.blocks.range((target, first)..(target, end)) {
@@ -109,7 +109,7 @@ impl RefaultHistory {
         for operation in plan {
             let (first, end) = blocks_of(operation.range);
             let target = operation.target;
-            if operation.action != Action::Pageout {
+            if !is_meant(&operation) {
                 fine.push(operation);
                 continue;
             }
@@ -152,6 +152,11 @@ impl RefaultHistory {
     pub fn nr_refaults(&self) -> u64 {
         self.nr_refaults
     }
+}
+
+/// Whether memory is kept from it: a scheme about memory that is in use means what it does.
+fn is_meant(operation: &Operation) -> bool {
+    operation.action == Action::Pageout && operation.idle_only
 }
 
 impl Known {
@@ -280,8 +285,12 @@ mod tests {
             target: TargetId(1),
             ..operation(0, 1)
         };
-        let (fine, kept) = history.sift(second(2), vec![cold, other, operation(0, 1)]);
-        assert_eq!((fine.len(), kept.len()), (2, 1));
+        let hot = Operation {
+            idle_only: false,
+            ..operation(0, 1)
+        };
+        let (fine, kept) = history.sift(second(2), vec![cold, other, hot, operation(0, 1)]);
+        assert_eq!((fine.len(), kept.len()), (3, 1));
         history.forget(TARGET);
         assert!(history.sift(second(2), vec![operation(0, 1)]).1.is_empty());
     }

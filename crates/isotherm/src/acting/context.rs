@@ -186,6 +186,10 @@ impl ContextActing {
         let Hands::Processes(actuator) = &mut self.hands else {
             return Ok((plan, Vec::new()));
         };
+        // Without a guard schemes do what they say, as DAMON's do.
+        if !self.guard.limits().is_limited() {
+            return Ok((plan, Vec::new()));
+        }
         for snapshot in &self.snapshots {
             self.history.look(snapshot);
         }
