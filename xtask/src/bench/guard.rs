@@ -18,7 +18,7 @@ use super::{Context, Outcome};
 
 /// What all programs begin with: `hold` fills memory with what halves when compressed; the last line
 /// says how far a program got.
-const COMMON: &str = r#"
+const COMMON: &str = r"
 import mmap, os, sys, threading, time
 seconds = float(sys.argv[1])
 def hold(mib):
@@ -33,7 +33,7 @@ def touch(memory, start, end):
 def ready():
     print('ready', flush=True)
     return time.monotonic() + seconds
-"#;
+";
 
 /// Does nothing but touch 200 MiB now and then; how far it gets is what that leaves of the time.
 const BURSTY: &str = r"
@@ -133,7 +133,7 @@ const CASES: [(&str, &str, &[&str]); 9] = [
 ];
 /// Guarded, and not.
 const ARMS: [(&str, &[&str]); 2] = [("guard 1%", &[]), ("no guard", &["--no-guard"])];
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_mins(1);
 const RESAMPLES: usize = 2000;
 
 /// A run of a program.
