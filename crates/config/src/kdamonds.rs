@@ -266,12 +266,14 @@ fn read_goal(cursor: &Cursor) -> Option<IntervalsGoal> {
 fn read_own(cursor: &Cursor) -> Option<Own> {
     let fields = cursor.map()?;
     let cpu_budget = fields.get("cpu_budget").and_then(|c| share(&c));
+    let act_budget = fields.get("act_budget").and_then(|c| share(&c));
     let max_nr_regions = fields.get("max_nr_regions").and_then(|c| c.count_u32());
     let method = fields.get("method").and_then(|c| read_method(&c));
     let guard = fields.get("guard").and_then(|c| read_guard(&c));
     fields.finish();
     Some(Own {
         cpu_budget,
+        act_budget,
         method,
         max_nr_regions,
         guard: guard.unwrap_or_default(),
@@ -287,6 +289,10 @@ fn read_guard(cursor: &Cursor) -> Option<Guard> {
             .and_then(|c| c.read(unit::number))
             .filter(|n| n.is_finite()),
         max_psi: fields.get("max_psi").and_then(|c| share(&c)),
+        max_refault_wait: fields
+            .get("max_refault_wait")
+            .and_then(|c| c.time(MILLISECOND))
+            .filter(|time| time.0 > 0),
     };
     fields.finish();
     Some(guard)

@@ -87,6 +87,7 @@ pub struct Intervals {
 /// ```yaml
 /// isotherm:
 ///   cpu_budget: 1 %          # share of one CPU for monitoring; not with an intervals goal
+///   act_budget: 5 %          # share of one CPU for acting, where no CPU is idle
 ///   method: tables           # tables, pages, faithful, or a list of improvements on DAMON's
 ///                            # regions: [clusters, populated, weighted, aligned], all, none
 ///   max_nr_regions: 1000     # where nr_regions is not given
@@ -94,11 +95,14 @@ pub struct Intervals {
 ///     max_slowdown: 1 %      # most time that targets may lose
 ///     max_refaults_per_s: 100
 ///     max_psi: 5 %           # most memory pressure: share of time that some task waited
+///     max_refault_wait: 50 ms  # most time that a target may wait for memory within a second
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Own {
     /// Share of one CPU that monitoring may take: above 0, at most 1.
     pub cpu_budget: Option<f64>,
+    /// Share of one CPU that acting may take from busy CPUs: above 0, at most 1.
+    pub act_budget: Option<f64>,
     /// How to watch.
     pub method: Option<Method>,
     /// Most regions.
@@ -127,6 +131,8 @@ pub struct Guard {
     pub max_refaults_per_s: Option<f64>,
     /// Share of time in which some task waited for memory: 0 to 1.
     pub max_psi: Option<f64>,
+    /// Time that one target may wait for memory within a second.
+    pub max_refault_wait: Option<Nanos>,
 }
 
 impl Own {
@@ -135,6 +141,7 @@ impl Own {
     pub fn or(self, general: Self) -> Self {
         Self {
             cpu_budget: self.cpu_budget.or(general.cpu_budget),
+            act_budget: self.act_budget.or(general.act_budget),
             method: self.method.or(general.method),
             max_nr_regions: self.max_nr_regions.or(general.max_nr_regions),
             guard: Guard {
@@ -144,6 +151,10 @@ impl Own {
                     .max_refaults_per_s
                     .or(general.guard.max_refaults_per_s),
                 max_psi: self.guard.max_psi.or(general.guard.max_psi),
+                max_refault_wait: self
+                    .guard
+                    .max_refault_wait
+                    .or(general.guard.max_refault_wait),
             },
         }
     }

@@ -326,6 +326,7 @@ fn own(own: &Own) -> Node {
     };
     let share = |share: f64| format!("{} %", share * 100.0).into();
     put("cpu_budget", own.cpu_budget.map(share));
+    put("act_budget", own.act_budget.map(share));
     put("method", own.method.map(method));
     put(
         "max_nr_regions",
@@ -340,6 +341,12 @@ fn own(own: &Own) -> Node {
         ("max_slowdown", own.guard.max_slowdown.map(share)),
         ("max_refaults_per_s", refaults),
         ("max_psi", own.guard.max_psi.map(share)),
+        (
+            "max_refault_wait",
+            own.guard
+                .max_refault_wait
+                .map(|wait| time_text(wait).into()),
+        ),
     ] {
         if let Some(value) = value {
             push(&mut guard, key, value);

@@ -13,17 +13,39 @@
 //! ```text
 //! start            5 % of the targets' memory per second
 //! strain < 1       rate grows by up to a half each second, times (1 - strain), while it is used up
+//! strain unknown   the rate stays as it is: a signal that is missing is no room
 //! strain >= 1      stop at once; rate / 4; nothing for the hold-off: 5 s, doubled each time up to
 //!                  5 min; it halves again for every hold-off that passes quietly
 //! least            0.0083 % per second: senpai's pace (0.05 % every 6 s)
 //! ```
 //!
-//! Limits: signals are of all targets together. Memory that was reclaimed before the stop stays
-//! reclaimed until it is touched. Without limits nothing is slowed and nothing stopped.
+//! **Debt.** A limit on the slowdown also limits what is lost in all ([`Ledger`]): `max_slowdown` of
+//! the time since the start, and of the last ten minutes. A loss is
+//!
+//! - the time that a target's threads waited for memory that schemes took (of several targets the one
+//!   that waited longest: each has its own time to lose), at most the time that passed;
+//! - the CPU time that acting took from a machine that had none to spare, by the targets' part of the
+//!   CPU time that was used. It is not divided by the number of CPUs: a thread that is held up may
+//!   hold a lock that all others wait for, and does in programs that share one.
+//!
+//! What is overdrawn by more than a step closes the guard until it is paid back. CPU time alone does
+//! not get that far: a step is no longer than what is left of the ledger ([`Guard::loss_room_ns`]).
+//!
+//! Limits: loss shows only after it has occurred, so a first burst after a long quiet may overdraw by
+//! all that it reads back; that is paid back later, not undone. Memory that was reclaimed before the
+//! stop stays reclaimed until it is touched. Without limits nothing is slowed and nothing stopped.
+
+mod budget;
+mod ledger;
+mod refaults;
 
 use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
+
+pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
+pub use ledger::{Account, Ledger};
+pub use refaults::RefaultHistory;
 
 /// Share of the targets' memory that may be acted on in the first second.
 const START_PER_S: f64 = 0.05;
@@ -53,12 +75,18 @@ pub struct GuardLimits {
     pub max_refaults_per_s: Option<f64>,
     /// Share of time in which some task waited for memory, 0 to 1.
     pub max_psi: Option<f64>,
+    /// Time that one target may wait for memory within a second.
+    #[serde(default)]
+    pub max_refault_wait: Option<Nanos>,
 }
 
 impl GuardLimits {
     /// Whether there is any.
     pub fn is_limited(&self) -> bool {
-        self.max_slowdown.is_some() || self.max_refaults_per_s.is_some() || self.max_psi.is_some()
+        self.max_slowdown.is_some()
+            || self.max_refaults_per_s.is_some()
+            || self.max_psi.is_some()
+            || self.max_refault_wait.is_some()
     }
 }
 
@@ -71,6 +99,26 @@ pub struct GuardSignals {
     pub refaults_per_s: Option<f64>,
     /// Share of time in which some task waited for memory.
     pub psi: Option<f64>,
+    /// Time that the target which waited longest has waited for memory since the last observation.
+    #[serde(default)]
+    pub waited: Option<Nanos>,
+    /// By what that was measured.
+    #[serde(default)]
+    pub waited_by: Option<WaitSource>,
+}
+
+/// By what it is measured how long targets wait for memory; the worst of what there is counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitSource {
+    /// The kernel's delay accounting (`swapin` and `thrashing`).
+    Delays,
+    /// Pressure (PSI) of the targets' control group.
+    Pressure,
+    /// Refaults, times what one costs here.
+    Refaults,
+    /// The progress command: speed that was lost.
+    Progress,
 }
 
 /// Which limit was exceeded.
@@ -83,6 +131,8 @@ pub enum Limit {
     Refaults,
     /// [`GuardLimits::max_psi`].
     Psi,
+    /// [`GuardLimits::max_refault_wait`].
+    RefaultWait,
 }
 
 /// How the guard stands.
@@ -102,6 +152,21 @@ pub struct GuardStatus {
     pub until: Option<Nanos>,
     /// What was measured last.
     pub signals: GuardSignals,
+    /// A limited signal is not known, so the rate does not grow.
+    #[serde(default)]
+    pub is_blind: bool,
+    /// Closed until a debt is paid back.
+    #[serde(default)]
+    pub is_in_debt: bool,
+    /// What targets have lost since the start.
+    #[serde(default)]
+    pub since_start: Account,
+    /// And in the last ten minutes.
+    #[serde(default)]
+    pub recent: Account,
+    /// How the budget of acting stands.
+    #[serde(default)]
+    pub budget: ActBudgetStatus,
 }
 
 /// The controller.
@@ -122,6 +187,9 @@ pub struct Guard {
     exceeded: Option<Limit>,
     nr_stops: u64,
     signals: GuardSignals,
+    is_blind: bool,
+    ledger: Ledger,
+    is_in_debt: bool,
 }
 
 impl Guard {
@@ -141,6 +209,9 @@ impl Guard {
             exceeded: None,
             nr_stops: 0,
             signals: GuardSignals::default(),
+            is_blind: false,
+            ledger: Ledger::default(),
+            is_in_debt: false,
         }
     }
 
@@ -159,16 +230,30 @@ impl Guard {
         self.resident = resident;
         let (strain, limit) = self.strongest(signals);
         self.strain = strain;
+        self.is_blind = strain.is_none() || self.lacks_any(signals);
         if strain.is_some_and(|strain| strain >= 1.0) {
             self.stop(now, limit);
         } else {
-            self.go_on(now, strain.unwrap_or(0.0));
+            self.go_on(now, strain.filter(|_| !self.is_blind));
         }
+        self.settle(now, elapsed, signals.waited);
         self.was_used_up = false;
         // What was not used is not saved up; what was taken too much is paid off.
         let debt = self.allowance.min(0.0);
         self.allowance = debt + self.share_per_s * resident as f64 * elapsed.clamp(0.0, 5.0);
         was_open != self.is_open()
+    }
+
+    /// Acting took so much time of the targets' (CPU that nobody had to spare).
+    pub fn taken(&mut self, now: Nanos, lost: Nanos) {
+        if self.limits.max_slowdown.is_some() {
+            self.ledger.add(now, Nanos(0), lost);
+        }
+    }
+
+    /// What targets may still lose, in nanoseconds; `None`: anything.
+    pub fn loss_room_ns(&self) -> Option<f64> {
+        self.limits.max_slowdown.map(|_| self.ledger.room_ns())
     }
 
     /// Bytes that may be acted on now; `None`: as many as schemes want.
@@ -200,13 +285,59 @@ impl Guard {
             strain: self.strain,
             exceeded: self.exceeded,
             nr_stops: self.nr_stops,
-            until: self.closed_until,
+            until: self.until(),
             signals: self.signals,
+            is_blind: self.limits.is_limited() && self.is_blind,
+            is_in_debt: self.is_in_debt,
+            since_start: self.ledger.since_start(),
+            recent: self.ledger.recent(),
+            budget: ActBudgetStatus::default(),
         }
     }
 
     fn is_open(&self) -> bool {
-        self.last.is_some() && self.closed_until.is_none()
+        self.last.is_some() && self.closed_until.is_none() && !self.is_in_debt
+    }
+
+    /// When it opens again, as far as can be foreseen.
+    fn until(&self) -> Option<Nanos> {
+        let paid = self.last.zip(self.limits.max_slowdown);
+        let paid = paid.filter(|_| self.is_in_debt).map(|(last, share)| {
+            let debt = (-self.ledger.room_ns()).max(0.0);
+            last + Nanos((debt / share.max(1e-9)) as u64)
+        });
+        self.closed_until.max(paid)
+    }
+
+    /// Enters a second in the ledger.
+    fn settle(&mut self, now: Nanos, elapsed: f64, waited: Option<Nanos>) {
+        let Some(share) = self.limits.max_slowdown else {
+            self.is_in_debt = false;
+            return;
+        };
+        let passed = Nanos((elapsed * 1e9) as u64);
+        let allowed = Nanos((share * elapsed * 1e9) as u64);
+        let lost = waited.unwrap_or_default().min(passed);
+        self.ledger.add(now, allowed, lost);
+        let room = self.ledger.room_ns();
+        if self.is_in_debt {
+            self.is_in_debt = room < 0.0;
+        } else if room < -(STEP.0 as f64) {
+            self.is_in_debt = true;
+            if self.closed_until.is_none() {
+                self.nr_stops += 1;
+                self.exceeded = Some(Limit::Slowdown);
+            }
+        }
+    }
+
+    /// Whether a signal is missing that is limited.
+    fn lacks_any(&self, signals: GuardSignals) -> bool {
+        let limits = &self.limits;
+        (limits.max_slowdown.is_some() && signals.slowdown.is_none())
+            || (limits.max_refaults_per_s.is_some() && signals.refaults_per_s.is_none())
+            || (limits.max_psi.is_some() && signals.psi.is_none())
+            || (limits.max_refault_wait.is_some() && signals.waited.is_none())
     }
 
     fn strongest(&self, signals: GuardSignals) -> (Option<f64>, Option<Limit>) {
@@ -218,6 +349,11 @@ impl Guard {
                 Limit::Refaults,
             ),
             (signals.psi, self.limits.max_psi, Limit::Psi),
+            (
+                signals.waited.map(Nanos::as_secs_f64),
+                self.limits.max_refault_wait.map(Nanos::as_secs_f64),
+                Limit::RefaultWait,
+            ),
         ];
         all.into_iter()
             .filter_map(|(signal, limit, which)| Some((signal? / limit?.max(1e-9), which)))
@@ -237,7 +373,8 @@ impl Guard {
         }
     }
 
-    fn go_on(&mut self, now: Nanos, strain: f64) {
+    /// `strain` is `None` where it is not known, or not all of it.
+    fn go_on(&mut self, now: Nanos, strain: Option<f64>) {
         if let Some(until) = self.closed_until {
             if now >= until {
                 self.closed_until = None;
@@ -245,7 +382,9 @@ impl Guard {
             }
             return;
         }
-        if self.was_used_up {
+        if let Some(strain) = strain
+            && self.was_used_up
+        {
             let growth = 1.0 + GROWTH * (1.0 - strain);
             self.share_per_s = (self.share_per_s * growth).min(MOST_PER_S);
         }
@@ -257,110 +396,4 @@ impl Guard {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GIB: u64 = 1 << 30;
-
-    fn guard(max_refaults_per_s: f64) -> Guard {
-        Guard::new(GuardLimits {
-            max_refaults_per_s: Some(max_refaults_per_s),
-            ..GuardLimits::default()
-        })
-    }
-
-    fn refaults(per_s: f64) -> GuardSignals {
-        GuardSignals {
-            refaults_per_s: Some(per_s),
-            ..GuardSignals::default()
-        }
-    }
-
-    fn second(n: u64) -> Nanos {
-        Nanos(1_000_000_000 * (n + 1))
-    }
-
-    #[test]
-    fn without_limits_nothing_is_limited() {
-        let mut guard = Guard::new(GuardLimits::default());
-        assert_eq!(guard.allowance(), None);
-        guard.observe(second(0), refaults(1e9), GIB);
-        assert_eq!(guard.allowance(), None);
-        assert!(guard.status().is_open);
-    }
-
-    #[test]
-    fn nothing_is_allowed_before_anything_was_observed() {
-        let mut guard = guard(100.0);
-        assert_eq!(guard.allowance(), Some(0));
-        assert!(guard.observe(second(0), GuardSignals::default(), GIB));
-        assert_eq!(guard.allowance(), Some(GIB / 20));
-    }
-
-    #[test]
-    fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() {
-        let allowed_after = |strain: f64, used: bool| {
-            let mut guard = guard(100.0);
-            for n in 0..4 {
-                guard.observe(second(n), refaults(100.0 * strain), GIB);
-                let allowed = guard.allowance().expect("limited");
-                guard.charge(if used { allowed + 1 } else { 0 });
-            }
-            guard.observe(second(4), refaults(100.0 * strain), GIB);
-            guard.allowance().expect("limited") as f64 / GIB as f64
-        };
-        assert!((allowed_after(0.0, true) - 0.05 * 1.5f64.powi(4)).abs() < 1e-3);
-        assert!((allowed_after(0.5, true) - 0.05 * 1.25f64.powi(4)).abs() < 1e-3);
-        assert!((allowed_after(0.0, false) - 0.05).abs() < 1e-3);
-    }
-
-    #[test]
-    fn what_was_taken_too_much_is_paid_off() {
-        let mut guard = guard(100.0);
-        guard.observe(second(0), GuardSignals::default(), GIB);
-        guard.charge(GIB / 10);
-        guard.observe(second(1), refaults(50.0), GIB);
-        let allowed = guard.allowance().expect("limited") as f64 / GIB as f64;
-        assert!((allowed - (0.05 * 1.25 - 0.05)).abs() < 1e-3, "{allowed}");
-    }
-
-    #[test]
-    fn over_the_limit_it_stops_at_once_and_comes_back_slowly() {
-        let mut guard = guard(100.0);
-        guard.observe(second(0), refaults(0.0), GIB);
-        assert!(guard.observe(second(1), refaults(100.0), GIB));
-        assert_eq!(guard.allowance(), Some(0));
-        let status = guard.status();
-        assert_eq!(
-            (status.is_open, status.exceeded, status.nr_stops),
-            (false, Some(Limit::Refaults), 1)
-        );
-        for n in 2..6 {
-            assert!(!guard.observe(second(n), refaults(0.0), GIB), "second {n}");
-        }
-        assert!(guard.observe(second(6), refaults(0.0), GIB));
-        assert_eq!(guard.allowance(), Some(GIB / 80));
-        // The next stop is twice as long.
-        guard.observe(second(7), refaults(500.0), GIB);
-        assert_eq!(guard.status().until, Some(second(17)));
-    }
-
-    #[test]
-    fn hold_offs_shorten_again_in_quiet_times_and_the_rate_has_a_floor() {
-        let mut guard = guard(1.0);
-        let mut n = 0;
-        for _ in 0..12 {
-            guard.observe(second(n), refaults(2.0), GIB);
-            n = guard.status().until.expect("closed").0 / 1_000_000_000;
-            guard.observe(second(n), refaults(0.0), GIB);
-            n += 1;
-        }
-        let least = guard.status().bytes_per_s.expect("limited") as f64 / GIB as f64;
-        assert!((least - LEAST_PER_S).abs() < 1e-6, "{least}");
-        assert_eq!(guard.hold_off, HOLD_OFF_MAX);
-        for quiet in 0..700 {
-            guard.observe(second(n + quiet), refaults(0.0), GIB);
-        }
-        assert_eq!(guard.hold_off, HOLD_OFF_MIN);
-    }
-}
+mod tests;

@@ -148,6 +148,8 @@ pub enum Refusal {
     NotPresent,
     /// It was accessed in the meantime, or the kernel kept it for a reason it does not tell.
     Kept,
+    /// It came back soon after it had been reclaimed, and is kept for longer this time.
+    Refaulted,
     /// Too little of a block is in use for a huge page.
     Sparse,
     /// No room at the destination, or for a huge page.

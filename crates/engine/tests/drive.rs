@@ -3,8 +3,8 @@
 
 use std::convert::Infallible;
 
-use isotherm_engine::drive::{TableLoop, TableProbe, TargetSource, carry_out};
-use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals};
+use isotherm_engine::drive::{Carried, Pace, TableLoop, TableProbe, TargetSource, carry_out};
+use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, STEP};
 use isotherm_engine::scheme::Action;
 use isotherm_engine::table::{BlockFacts, MappedRange, TableAttributes};
 use isotherm_engine::{
@@ -194,8 +194,10 @@ fn no_more_is_done_than_the_guard_allows() {
         outcomes.extend(portion.iter().map(Outcome::assumed));
         Ok(())
     };
-    let Ok((done, outcomes)) =
-        carry_out(std::slice::from_ref(&operation), &mut guard, || true, act);
+    let mut pace = Pace::default();
+    let plan = std::slice::from_ref(&operation);
+    let Ok(carried) = carry_out(plan, &mut guard, (&mut pace, STEP), || true, act);
+    let Carried { done, outcomes, .. } = carried;
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
     // Five hundredths of a GiB in the first second, and the block that this ends in.
@@ -205,8 +207,11 @@ fn no_more_is_done_than_the_guard_allows() {
         applied / PAGE_SIZE
     );
     let mut free = Guard::new(GuardLimits::default());
-    let Ok((done, _)) = carry_out(std::slice::from_ref(&operation), &mut free, || false, act);
-    assert!(done.is_empty(), "it was stopped before anything was done");
-    let Ok((done, _)) = carry_out(&[operation], &mut free, || true, act);
-    assert_eq!(done[0].range.len(), 1 << 30);
+    let Ok(stopped) = carry_out(plan, &mut free, (&mut pace, STEP), || false, act);
+    assert!(
+        stopped.done.is_empty(),
+        "it was stopped before anything was done"
+    );
+    let Ok(all) = carry_out(plan, &mut free, (&mut pace, STEP), || true, act);
+    assert_eq!(all.done[0].range.len(), 1 << 30);
 }

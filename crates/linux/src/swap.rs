@@ -101,6 +101,7 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
     let sys = Path::new("/sys/block").join(&name);
     let device = Path::new("/dev").join(&name);
     let bytes = bytes & !(PAGE_SIZE - 1);
+    prefer_lz4(&sys);
     fs::write(sys.join("disksize"), bytes.to_string()).map_err(step(format!(
         "size {} (its compression is {}; is the kernel's module for that there?)",
         device.display(),
@@ -119,6 +120,33 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
         return Err(error);
     }
     Ok(device)
+}
+
+/// Chooses LZ4 where the kernel has it: it brings pages back in two thirds of the time that LZO-RLE
+/// takes, which is what targets wait for. Only where the kernel's own default is an LZO.
+fn prefer_lz4(sys: &Path) {
+    let path = sys.join("comp_algorithm");
+    let offered = fs::read_to_string(&path).unwrap_or_default();
+    let has_lz4 = offered.split_whitespace().any(|word| word == "lz4");
+    if has_lz4 && compression(sys).starts_with("lzo") {
+        // The default works as well.
+        fs::write(&path, "lz4").ok();
+    }
+}
+
+/// The algorithm that a zram device compresses by.
+pub fn compression_of(device: &Path) -> String {
+    compression(&Path::new("/sys/block").join(device.file_name().unwrap_or_default()))
+}
+
+/// Memory that all zram devices take, in bytes.
+pub fn zram_pool() -> u64 {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let used = |stat: String| stat.split_whitespace().nth(2)?.parse::<u64>().ok();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("zram"))
+        .filter_map(|entry| used(fs::read_to_string(entry.path().join("mm_stat")).ok()?))
+        .sum()
 }
 
 /// The algorithm that a device compresses by, as the kernel marks it: `lzo [lzo-rle] lz4`.

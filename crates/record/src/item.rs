@@ -145,6 +145,9 @@ pub struct ActionSample {
     pub refused: BTreeMap<Refusal, u64>,
     /// Time that it took.
     pub took: Nanos,
+    /// CPU time that it took, compressing pages included; zero in older records.
+    #[serde(default)]
+    pub cpu: Nanos,
 }
 
 impl ActionSample {

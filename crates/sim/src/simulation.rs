@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use isotherm_engine::drive::{TableLoop, TargetSource, carry_out};
+use isotherm_engine::drive::{Carried, Pace, TableLoop, TargetSource, carry_out};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, GuardStatus, waited_share};
 use isotherm_engine::scheme::{Metric, NodeMemory, SchemeError, SystemFacts};
 use isotherm_engine::table::{MappedRange, TableAttributes};
@@ -245,6 +245,7 @@ struct Context {
     probe: ProbeState,
     schemes: SchemeEngine,
     guard: Guard,
+    pace: Pace,
     is_physical: bool,
     spares_accessed: bool,
     dry_run: bool,
@@ -300,6 +301,7 @@ impl Context {
             probe: ProbeState::new(is_physical),
             schemes: SchemeEngine::new(spec.schemes)?,
             guard: Guard::new(spec.guard),
+            pace: Pace::default(),
             is_physical,
             spares_accessed,
             dry_run: spec.dry_run,
@@ -477,16 +479,17 @@ impl Simulation {
             let (faults_before, cpu_before) = std::mem::replace(&mut context.before, (faults, cpu));
             let lost_before = std::mem::replace(&mut context.lost_before, lost);
             let seconds = PERIOD.as_secs_f64();
-            let signals = if now.0 == 0 {
-                GuardSignals::default()
-            } else {
+            let mut signals = GuardSignals::default();
+            if now.0 > 0 {
                 let new = faults - faults_before;
-                GuardSignals {
+                signals = GuardSignals {
                     slowdown: Some(waited_share(new, cost, cpu - cpu_before, seconds)),
                     refaults_per_s: Some(new as f64 / seconds),
                     psi: Some(((lost - lost_before) / seconds).clamp(0.0, 1.0)),
-                }
-            };
+                    waited: Some(Nanos(new * cost.0)),
+                    ..GuardSignals::default()
+                };
+            }
             if context.guard.observe(now, signals, resident) {
                 events.push(Event::Guard {
                     context: at,
@@ -522,15 +525,16 @@ impl Simulation {
         let wanted = context.schemes.wanted_metrics(clock);
         let facts = facts(&self.machine, &wanted);
         let plan = context.schemes.plan(clock, &snapshots, &facts);
-        let (dry_run, machine) = (context.dry_run, &mut self.machine);
+        let dry_run = context.dry_run;
         let mut actuator = SimActuator {
-            machine,
+            machine: &mut self.machine,
             is_physical: context.is_physical,
             spare_accessed: context.spares_accessed,
         };
-        let Ok((done, outcomes)) = carry_out::<Infallible>(
+        let Ok(Carried { done, outcomes, .. }) = carry_out::<Infallible>(
             &plan,
             &mut context.guard,
+            (&mut context.pace, Nanos(u64::MAX)),
             || true,
             |portion, outcomes| {
                 if dry_run {

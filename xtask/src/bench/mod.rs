@@ -8,6 +8,7 @@ mod accuracy;
 mod child;
 mod engine;
 pub(crate) mod fragmentation;
+mod guard;
 mod machine;
 pub(crate) mod measure;
 mod overhead;
@@ -44,6 +45,8 @@ Benches:
   overhead         redis' throughput with and without recording
   toggle           speed lost by recording, second by second in the same run
   prediction       what the simulated machine foretells of a scheme, and what came of it
+  guard            slowdown and memory saved under prcl, with and without the guard: bursts, shifts,
+                   locks; on the swap that there is (zram or a disk)
   report_vs_damo   time and memory of reports, ours and damo's, on the same record
   engine           the engine's own criterion benches
   fragmentation    huge page faults in fragmented memory, with the kernel's compaction ahead of demand
@@ -69,7 +72,7 @@ struct Args {
     /// Small workloads and short windows: does it work, not how well
     #[arg(long)]
     quick: bool,
-    /// accuracy, toggle: only these workloads; fragmentation: only these arms
+    /// accuracy, toggle, guard: only these workloads; fragmentation: only these arms
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// accuracy, overhead, truth: these modes of `isotherm record` instead of the usual ones
@@ -165,6 +168,7 @@ const BENCHES: [(&str, Bench); 8] = [
     ("overhead", overhead::run),
     ("toggle", toggle::run),
     ("prediction", prediction::run),
+    ("guard", guard::run),
     ("report_vs_damo", report_vs_damo::run),
     ("engine", engine::run),
     ("fragmentation", fragmentation::run),

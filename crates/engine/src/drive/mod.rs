@@ -8,5 +8,5 @@
 mod portions;
 mod tables;
 
-pub use portions::carry_out;
+pub use portions::{Carried, Pace, carry_out};
 pub use tables::{TableLoop, TableProbe, TargetSource};

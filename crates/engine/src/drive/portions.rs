@@ -1,42 +1,108 @@
 //! A plan in portions: no portion is larger than what may be done now.
 //!
-//! A region may be gigabytes, and the guard allow megabytes. So operations are cut at the borders of
-//! 2 MiB blocks (of which huge pages are made) and their parts' outcomes joined again, as the schemes
-//! count regions, not parts.
+//! A region may be gigabytes, and the guard allow megabytes, or a step 50 ms. So operations are cut
+//! at the borders of 2 MiB blocks (of which huge pages are made) and their parts' outcomes joined
+//! again, as the schemes count regions, not parts. How much goes into a step follows from how fast
+//! the same action was lately ([`Pace`]).
 
-use crate::address::{AddressRange, BLOCK_SIZE};
+use std::collections::BTreeMap;
+
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::guard::Guard;
-use crate::port::{Operation, Outcome};
+use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
 
-/// Operations are carried out in portions of at most this many bytes, or of what the guard allows,
-/// between which its allowance and the user's wish to stop are looked at.
-const PORTION_BYTES: u64 = 64 << 20;
+/// Most bytes of one portion.
+const PORTION_MAX: u64 = 64 << 20;
+/// Most bytes of a portion while little is found in memory: what comes next may be all there.
+const SPARSE_MAX: u64 = 16 << 20;
+/// A portion of an action whose speed is not known yet.
+const FIRST_PORTION: u64 = 2 * BLOCK_SIZE;
 
-/// Carries out as much of `plan` as `guard` allows, while `goes_on`, by `act`, which appends an outcome
-/// for each operation. Yields what was done, and its outcomes.
+/// How fast actions are carried out: bytes of memory that is there, per nanosecond.
+#[derive(Clone, Debug, Default)]
+pub struct Pace {
+    speeds: BTreeMap<Action, f64>,
+    /// Little was found lately: portions may be so many times as large.
+    stretch: u64,
+}
+
+impl Pace {
+    /// The bytes of the next portion, if it may take `left`. Sized as if all of it were there.
+    fn portion(&self, action: Action, left: Nanos) -> u64 {
+        let Some(speed) = self.speeds.get(&action) else {
+            return FIRST_PORTION;
+        };
+        let bytes = ((speed * left.0 as f64) as u64).clamp(BLOCK_SIZE, PORTION_MAX);
+        let stretched = bytes.saturating_mul(self.stretch.max(1));
+        bytes.max(stretched.min(SPARSE_MAX))
+    }
+
+    /// What a portion came to.
+    fn learn(&mut self, action: Action, portion: &[Operation], outcomes: &[Outcome]) {
+        let took: u64 = outcomes.iter().map(|outcome| outcome.took.0).sum();
+        let asked: u64 = portion.iter().map(|operation| operation.range.len()).sum();
+        let absent = |outcome: &Outcome| {
+            let of = |why| outcome.refused.get(&why).copied().unwrap_or(0);
+            of(Refusal::NotPresent) + of(Refusal::Unmapped) + of(Refusal::Exited)
+        };
+        let there = asked.saturating_sub(outcomes.iter().map(absent).sum());
+        self.stretch = if there < asked / 8 {
+            (self.stretch.max(1) * 2).min(64)
+        } else {
+            1
+        };
+        if took == 0 || there < BLOCK_SIZE / 2 {
+            return;
+        }
+        let speed = there as f64 / took as f64;
+        let known = self.speeds.entry(action).or_insert(speed);
+        // Slower is believed at once, faster by and by.
+        *known = speed.min(f64::midpoint(*known, speed));
+    }
+}
+
+/// What came of carrying out a plan.
+#[derive(Debug, Default)]
+pub struct Carried {
+    /// What was done.
+    pub done: Vec<Operation>,
+    /// The outcome of each.
+    pub outcomes: Vec<Outcome>,
+    /// What was left for another step.
+    pub rest: Vec<Operation>,
+}
+
+/// Carries out as much of `plan` as `guard` allows and as goes into `room` of time, while `goes_on`, by
+/// `act`, which appends an outcome for each operation. If there is any room, something is done, be it a
+/// block.
 pub fn carry_out<E>(
     plan: &[Operation],
     guard: &mut Guard,
+    (pace, room): (&mut Pace, Nanos),
     goes_on: impl Fn() -> bool,
     mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<(), E>,
-) -> Result<(Vec<Operation>, Vec<Outcome>), E> {
+) -> Result<Carried, E> {
     let mut portions = Portions::new(plan);
     let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
+    let mut spent = Nanos(0);
     while goes_on() {
+        let Some(action) = portions.next_action() else {
+            break;
+        };
         let allowed = guard.allowance().unwrap_or(u64::MAX);
-        let is_harmless = portions.next_action() == Some(Action::Stat);
-        if allowed == 0 && !is_harmless {
+        let is_harmless = action == Action::Stat;
+        if !is_harmless && (allowed == 0 || spent >= room) {
             break;
         }
-        portions.take(PORTION_BYTES.min(allowed), &mut portion);
-        if portion.is_empty() {
-            break;
-        }
+        let bytes = pace.portion(action, room.since(spent));
+        portions.take(bytes.min(allowed), &mut portion);
         outcomes.clear();
         act(&portion, &mut outcomes)?;
         if !is_harmless {
             guard.charge(outcomes.iter().map(|outcome| outcome.applied).sum());
+            spent = outcomes.iter().fold(spent, |sum, one| sum + one.took);
+            pace.learn(action, &portion, &outcomes);
         }
         portions.done(&outcomes);
     }
@@ -78,15 +144,18 @@ impl<'a> Portions<'a> {
     }
 
     /// Takes at most `bytes`, but at least to the next border of a block, of what comes next: all of
-    /// it harmless (only counting), or none.
+    /// it harmless (only counting), or of one action.
     fn take(&mut self, bytes: u64, portion: &mut Vec<Operation>) {
         portion.clear();
         self.in_hand.clear();
         self.parts.clear();
-        let is_harmless = self.next_action() == Some(Action::Stat);
+        let Some(action) = self.next_action() else {
+            return;
+        };
+        let is_harmless = action == Action::Stat;
         let mut room = bytes;
         while let Some(operation) = self.plan.get(self.next) {
-            if (operation.action == Action::Stat) != is_harmless {
+            if operation.action != action {
                 break;
             }
             let start = operation.range.start + self.taken;
@@ -142,9 +211,17 @@ impl<'a> Portions<'a> {
         }
     }
 
-    /// What was done of the plan, and its outcomes.
-    fn finish(self) -> (Vec<Operation>, Vec<Outcome>) {
-        (self.done, self.outcomes)
+    /// What was done of the plan, its outcomes, and what is left.
+    fn finish(self) -> Carried {
+        let mut rest: Vec<Operation> = self.plan[self.next..].to_vec();
+        if let Some(first) = rest.first_mut() {
+            first.range.start += self.taken;
+        }
+        Carried {
+            done: self.done,
+            outcomes: self.outcomes,
+            rest,
+        }
     }
 }
 
@@ -170,7 +247,7 @@ fn add(sum: &mut Outcome, part: &Outcome) {
 
 #[cfg(test)]
 mod tests {
-    use crate::port::Refusal;
+    use crate::guard::{GuardLimits, STEP};
     use crate::snapshot::TargetId;
 
     use super::*;
@@ -207,8 +284,13 @@ mod tests {
             let ranges = portion.iter().map(|operation| operation.range);
             all.push(ranges.map(|r| (r.start / MIB, r.end / MIB)).collect());
         }
-        let (done, outcomes) = portions.finish();
+        let Carried {
+            done,
+            outcomes,
+            rest,
+        } = portions.finish();
         assert_eq!(done, plan, "all of it, whole");
+        assert!(rest.is_empty());
         for (operation, outcome) in done.iter().zip(outcomes) {
             let refused: u64 = outcome.refused.values().sum();
             assert_eq!(outcome.applied + refused, operation.range.len());
@@ -220,10 +302,12 @@ mod tests {
     fn what_fits_goes_together() {
         let plan = [
             operation(Action::Pageout, 0, 10),
-            operation(Action::Cold, 20, 30),
+            operation(Action::Pageout, 20, 30),
         ];
         assert_eq!(portions(&plan, 64 * MIB), [[(0, 10), (20, 30)]]);
         assert_eq!(portions(&plan, 20 * MIB), [[(0, 10), (20, 30)]]);
+        let two = [plan[0].clone(), operation(Action::Cold, 20, 30)];
+        assert_eq!(portions(&two, 64 * MIB), [[(0, 10)], [(20, 30)]]);
     }
 
     #[test]
@@ -259,5 +343,67 @@ mod tests {
                 vec![(202, 203)]
             ]
         );
+    }
+
+    /// Carries out `plan` in steps, each page in `ns` where `is_there`. Yields for each step how long it took and the
+    /// bytes done.
+    fn steps(plan: &[Operation], ns: u64, is_there: impl Fn(u64) -> bool) -> Vec<(Nanos, u64)> {
+        let mut guard = Guard::new(GuardLimits::default());
+        let (mut pace, mut rest, mut steps) = (Pace::default(), plan.to_vec(), Vec::new());
+        while !rest.is_empty() && steps.len() < 100_000 {
+            let act = |portion: &[Operation], outcomes: &mut Vec<Outcome>| -> Result<(), ()> {
+                outcomes.extend(portion.iter().map(|operation| {
+                    let pages = (operation.range.start..operation.range.end).step_by(4096);
+                    let there = pages.filter(|page| is_there(*page)).count() as u64;
+                    let absent = operation.range.len() - there * 4096;
+                    Outcome {
+                        applied: there * 4096,
+                        refused: [(Refusal::NotPresent, absent)].into(),
+                        took: Nanos(there * ns + 10_000),
+                        ..Outcome::default()
+                    }
+                }));
+                Ok(())
+            };
+            let carried = carry_out(&rest, &mut guard, (&mut pace, STEP), || true, act);
+            let Carried {
+                done,
+                outcomes,
+                rest: left,
+            } = carried.expect("never fails");
+            let took = outcomes.iter().fold(Nanos(0), |sum, one| sum + one.took);
+            steps.push((took, done.iter().map(|o| o.range.len()).sum()));
+            rest = left;
+        }
+        steps
+    }
+
+    #[test]
+    fn a_step_takes_50_ms_and_the_rest_of_the_plan_waits() {
+        let plan = [operation(Action::Pageout, 0, 2300)];
+        for ns in [500, 4_000, 18_000, 60_000] {
+            let steps = steps(&plan, ns, |_| true);
+            assert_eq!(steps.iter().map(|step| step.1).sum::<u64>(), 2300 * MIB);
+            // The very first portion is a guess, and no portion is less than a block.
+            let longest = steps[1..].iter().map(|step| step.0).max().expect("steps");
+            let block = Nanos(512 * ns + 10_000);
+            assert!(longest <= STEP + block, "{ns} ns: {longest:?}");
+            let shortest = steps[1..steps.len() - 1].iter().map(|step| step.0).min();
+            assert!(
+                shortest >= Some(Nanos::from_millis(25)),
+                "{ns} ns: {shortest:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_passed_quickly() {
+        let plan = [operation(Action::Pageout, 0, 40_000)];
+        let steps = steps(&plan, 10_000, |address| {
+            (address / MIB).is_multiple_of(1000)
+        });
+        assert!(steps.len() < 30, "{} steps", steps.len());
+        let longest = steps.iter().map(|step| step.0).max().expect("steps");
+        assert!(longest < Nanos::from_millis(80), "{longest:?}");
     }
 }

@@ -1,9 +1,14 @@
 //! Acting in one context: its schemes, who carries out what they plan, and its guard.
 
+use std::collections::BTreeMap;
+
 use anyhow::Context as _;
-use isotherm_engine::drive::carry_out;
-use isotherm_engine::scheme::SchemeEngine;
-use isotherm_engine::{Actuator, Nanos, Operation, Outcome, Snapshot, TargetId};
+use isotherm_engine::drive::{Carried, Pace, carry_out};
+use isotherm_engine::guard::RefaultHistory;
+use isotherm_engine::scheme::{Action, SchemeEngine};
+use isotherm_engine::{
+    Actuator, BLOCK_SIZE, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId,
+};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_record::{ActionSample, GuardSample, Item};
@@ -28,6 +33,10 @@ pub(super) struct ContextActing {
     hands: Hands,
     is_physical: bool,
     snapshots: Vec<Snapshot>,
+    pace: Pace,
+    history: RefaultHistory,
+    /// What is left of plans that did not go into one step.
+    rest: Vec<Operation>,
 }
 
 impl ContextActing {
@@ -52,6 +61,9 @@ impl ContextActing {
             hands,
             is_physical: setup.is_physical(),
             snapshots: Vec::new(),
+            pace: Pace::default(),
+            history: RefaultHistory::default(),
+            rest: Vec::new(),
         })
     }
 
@@ -73,6 +85,8 @@ impl ContextActing {
             actuator.remove(target);
         }
         self.guard.forget(target);
+        self.history.forget(target);
+        self.rest.retain(|operation| operation.target != target);
     }
 
     /// Takes the snapshots among `items`, which are this context's.
@@ -84,8 +98,18 @@ impl ContextActing {
         }));
     }
 
-    /// Does what follows from the snapshots, and appends what was done. Yields the CPU time that it
-    /// took.
+    /// Whether a plan has not been finished.
+    pub(super) fn has_rest(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    /// What is left of a plan is not wanted any more.
+    pub(super) fn drop_rest(&mut self) {
+        self.rest.clear();
+    }
+
+    /// Does what follows from the snapshots, or goes on with what is left of a plan, for at most 50 ms,
+    /// and appends what was done. Yields the CPU time that it took.
     pub(super) fn step(
         &mut self,
         now: Nanos,
@@ -99,10 +123,35 @@ impl ContextActing {
                 status,
             }));
         }
-        if self.snapshots.is_empty() {
+        if self.snapshots.is_empty() && self.rest.is_empty() {
             return Ok(Nanos(0));
         }
+        let room = self.guard.begin(now);
         let cpu_before = process_cpu();
+        let mut carried = Carried::default();
+        if !self.snapshots.is_empty() {
+            carried = self.plan(now, session)?;
+        }
+        self.carry_out(&mut carried, room, session)?;
+        let spent = process_cpu().since(cpu_before);
+        let Carried { done, outcomes, .. } = &carried;
+        let is_dry = matches!(self.hands, Hands::None);
+        items.extend(self.samples(now, done, outcomes, spent));
+        for (target, range) in self.schemes.done(done, outcomes) {
+            if !is_dry {
+                session.reset_age(target, range);
+            }
+        }
+        // Compressing pages is not watching, and not to be saved on by watching less.
+        let spent = process_cpu().since(cpu_before);
+        session.leave_out(spent);
+        self.guard.end(session.now(), spent);
+        Ok(spent)
+    }
+
+    /// Plans anew for the targets of the snapshots. Yields what is not to be done, as memory that came
+    /// back is kept.
+    fn plan(&mut self, now: Nanos, session: &Session) -> anyhow::Result<Carried> {
         let wanted = self.schemes.wanted_metrics(now);
         let mut facts = system::facts(&wanted);
         facts.eligible_bp = eligible::shares(
@@ -113,32 +162,60 @@ impl ContextActing {
             self.is_physical,
         );
         let plan = self.schemes.plan(now, &self.snapshots, &facts);
-        let (done, outcomes) = self.carry_out(&plan, session)?;
-        let is_dry = matches!(self.hands, Hands::None);
-        items.extend(self.samples(now, &done, &outcomes, is_dry));
-        for (target, range) in self.schemes.done(&done, &outcomes) {
-            if !is_dry {
-                session.reset_age(target, range);
-            }
-        }
-        // Compressing pages is not watching, and not to be saved on by watching less.
-        let spent = process_cpu().since(cpu_before);
-        session.leave_out(spent);
-        Ok(spent)
+        let (plan, kept) = self.keep_what_came_back(now, plan)?;
+        let is_new = |target| self.snapshots.iter().any(|s| s.target == target);
+        self.rest.retain(|operation| !is_new(operation.target));
+        self.rest.extend(plan);
+        let refused = |operation: &Operation| Outcome {
+            refused: [(Refusal::Refaulted, operation.range.len())].into(),
+            ..Outcome::default()
+        };
+        Ok(Carried {
+            outcomes: kept.iter().map(refused).collect(),
+            done: kept,
+            rest: Vec::new(),
+        })
     }
 
-    /// Carries out as much of the plan as the guard allows: what was done, and its outcomes.
+    /// Divides a plan into what may be done, and what came back too soon the last time.
+    fn keep_what_came_back(
+        &mut self,
+        now: Nanos,
+        plan: Vec<Operation>,
+    ) -> anyhow::Result<(Vec<Operation>, Vec<Operation>)> {
+        let Hands::Processes(actuator) = &mut self.hands else {
+            return Ok((plan, Vec::new()));
+        };
+        // Without a guard schemes do what they say, as DAMON's do.
+        if !self.guard.limits().is_limited() {
+            return Ok((plan, Vec::new()));
+        }
+        for snapshot in &self.snapshots {
+            self.history.look(snapshot);
+        }
+        for (target, blocks) in self.history.suspects(&plan) {
+            let history = &mut self.history;
+            actuator.present(target, &blocks, |block, pages| {
+                history.found(now, target, block, pages);
+            })?;
+        }
+        Ok(self.history.sift(now, plan))
+    }
+
+    /// Carries out as much of the plan as the guard allows and as goes into `room`, and adds what was done.
     fn carry_out(
         &mut self,
-        plan: &[Operation],
+        carried: &mut Carried,
+        room: Nanos,
         session: &Session,
-    ) -> anyhow::Result<(Vec<Operation>, Vec<Outcome>)> {
+    ) -> anyhow::Result<()> {
         let hands = &mut self.hands;
-        carry_out(
-            plan,
+        let mut more = carry_out(
+            &self.rest,
             self.guard.guard_mut(),
+            (&mut self.pace, room),
             || !session.is_stopped(),
-            |portion, outcomes| {
+            |portion, outcomes| -> anyhow::Result<()> {
                 match hands {
                     Hands::None => outcomes.extend(portion.iter().map(Outcome::assumed)),
                     Hands::Processes(actuator) => actuator.act(portion, outcomes)?,
@@ -146,7 +223,38 @@ impl ContextActing {
                 }
                 Ok(())
             },
-        )
+        )?;
+        self.rest = std::mem::take(&mut more.rest);
+        self.note_paged_out(&more)?;
+        carried.done.extend(more.done);
+        carried.outcomes.extend(more.outcomes);
+        Ok(())
+    }
+
+    /// What was paged out may come back.
+    fn note_paged_out(&mut self, carried: &Carried) -> anyhow::Result<()> {
+        let mut blocks: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
+        for (operation, outcome) in carried.done.iter().zip(&carried.outcomes) {
+            if operation.action != Action::Pageout || outcome.applied == 0 {
+                continue;
+            }
+            self.guard.paged_out(operation.target, outcome.applied);
+            let first = operation.range.start & !(BLOCK_SIZE - 1);
+            let of_target = blocks.entry(operation.target).or_default();
+            of_target.extend((first..operation.range.end).step_by(BLOCK_SIZE as usize));
+        }
+        let Hands::Processes(actuator) = &mut self.hands else {
+            return Ok(());
+        };
+        for (target, mut blocks) in blocks {
+            blocks.sort_unstable();
+            blocks.dedup();
+            let history = &mut self.history;
+            actuator.present(target, &blocks, |block, left| {
+                history.paged_out(target, block, left);
+            })?;
+        }
+        Ok(())
     }
 
     /// One sample for each scheme that did something.
@@ -155,8 +263,9 @@ impl ContextActing {
         now: Nanos,
         done: &[Operation],
         outcomes: &[Outcome],
-        dry_run: bool,
+        spent: Nanos,
     ) -> Vec<Item> {
+        let dry_run = matches!(self.hands, Hands::None);
         let mut samples: Vec<ActionSample> = Vec::new();
         for (operation, outcome) in done.iter().zip(outcomes) {
             let scheme = operation.scheme as u32;
@@ -173,6 +282,12 @@ impl ContextActing {
                 samples.len() - 1
             });
             samples[at].add(operation, outcome);
+        }
+        // Schemes share what a step took, by their part of the time.
+        let total: u64 = samples.iter().map(|sample| sample.took.0).sum();
+        for sample in &mut samples {
+            let share = u128::from(spent.0) * u128::from(sample.took.0) / u128::from(total.max(1));
+            sample.cpu = Nanos(share as u64);
         }
         samples.into_iter().map(Item::Action).collect()
     }

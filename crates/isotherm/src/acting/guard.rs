@@ -1,21 +1,31 @@
-//! The guard's eyes: refaults, pressure and the targets' own speed, once a second.
+//! The guard's eyes: waits, refaults, pressure and the targets' own speed, once a second; and the
+//! budget of acting.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, GuardStatus, waited_share};
+use isotherm_engine::guard::{
+    ActBudget, Guard, GuardLimits, GuardSignals, GuardStatus, STEP, WaitSource, room_of,
+    waited_share,
+};
 use isotherm_engine::{Nanos, TargetId};
+use isotherm_linux::load::CpuTimes;
 use isotherm_linux::{cgroup, pressure};
 
 use super::Setup;
+use super::idle::IdleMeter;
 use super::progress::Progress;
+use super::waits::Waits;
 use crate::recorder::Session;
-use crate::units::parse_share;
+use crate::units::{parse_duration, parse_share};
 
 const PERIOD: Nanos = Nanos(1_000_000_000);
 /// What targets may lose unless the user says otherwise.
 const MAX_SLOWDOWN: f64 = 0.01;
+/// What acting may take from busy CPUs unless the user says otherwise.
+const ACT_BUDGET: f64 = 0.05;
+/// How the guard stands is told at least so often.
+const TOLD_EVERY: Nanos = Nanos(10_000_000_000);
 
 /// What targets may lose by being acted on.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -33,6 +43,14 @@ pub(crate) struct GuardArgs {
     #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "no_guard")]
     pub(crate) max_psi: Option<f64>,
 
+    /// Time that one target may wait for memory within a second, e.g. 50ms
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "no_guard")]
+    pub(crate) max_refault_wait: Option<Nanos>,
+
+    /// Share of one CPU that acting may take where no CPU is idle [default: 5%; none with --no-guard]
+    #[arg(long, value_name = "SHARE", value_parser = parse_budget)]
+    pub(crate) act_budget: Option<f64>,
+
     /// A command that prints how far the targets have got: a number that counts up. Their speed is
     /// then part of the slowdown
     #[arg(long, value_name = "COMMAND", conflicts_with = "no_guard")]
@@ -41,6 +59,15 @@ pub(crate) struct GuardArgs {
     /// Act whatever it costs the targets
     #[arg(long)]
     pub(crate) no_guard: bool,
+}
+
+fn parse_budget(text: &str) -> anyhow::Result<f64> {
+    let share = parse_share(text)?;
+    ensure!(
+        share > 0.0,
+        "'{text}' is nothing; schemes could not act at all"
+    );
+    Ok(share)
 }
 
 fn parse_rate(text: &str) -> anyhow::Result<f64> {
@@ -66,6 +93,7 @@ impl GuardArgs {
             max_slowdown: self.max_slowdown.or(configured.max_slowdown),
             max_refaults_per_s: self.max_refaults.or(configured.max_refaults_per_s),
             max_psi: self.max_psi.or(configured.max_psi),
+            max_refault_wait: self.max_refault_wait.or(configured.max_refault_wait),
         };
         if limits.is_limited() {
             return limits;
@@ -74,6 +102,14 @@ impl GuardArgs {
             max_slowdown: Some(MAX_SLOWDOWN),
             ..limits
         }
+    }
+}
+
+impl GuardArgs {
+    /// Share of one CPU that acting may take, on top of that of a configuration.
+    pub(crate) fn act_budget(&self, configured: Option<f64>) -> Option<f64> {
+        let by_default = (!self.no_guard).then_some(ACT_BUDGET);
+        self.act_budget.or(configured).or(by_default)
     }
 }
 
@@ -90,15 +126,22 @@ fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> 
 /// The guard and what it looks at.
 pub(super) struct Watch {
     context: usize,
+    is_physical: bool,
     guard: Guard,
     limits: GuardLimits,
     needs_psi: bool,
     group: Option<PathBuf>,
-    refault_cost: Option<Nanos>,
+    waits: Waits,
     progress: Option<Progress>,
+    budget: ActBudget,
+    idle: IdleMeter,
+    /// The part of the CPU time in use that is the targets': of what acting takes from others, they
+    /// lose so much.
+    target_share: f64,
+    times: Option<(Nanos, CpuTimes)>,
     next: Nanos,
+    next_told: Nanos,
     last: Option<Nanos>,
-    before: BTreeMap<TargetId, pressure::Progress>,
     psi_before: Option<u64>,
 }
 
@@ -119,17 +162,30 @@ impl Watch {
             .as_deref()
             .map(Progress::start)
             .transpose()?;
+        let waits = Waits::new();
+        let is_limited = limits.max_slowdown.is_some() || limits.max_refault_wait.is_some();
+        if let Some(lack) = waits.lacks()
+            && is_limited
+            && !setup.dry_run
+        {
+            eprintln!("isotherm: {lack}");
+        }
         Ok(Self {
             context,
+            is_physical: setup.is_physical(),
             guard: Guard::new(limits),
             limits,
             needs_psi: limits.max_psi.is_some(),
             group,
-            refault_cost: limits.max_slowdown.and_then(|_| pressure::refault_cost()),
+            waits,
             progress,
+            budget: ActBudget::new(setup.act_budget),
+            idle: IdleMeter::default(),
+            target_share: 1.0,
+            times: None,
             next: Nanos(0),
+            next_told: Nanos(0),
             last: None,
-            before: BTreeMap::new(),
             psi_before: None,
         })
     }
@@ -140,7 +196,10 @@ impl Watch {
     }
 
     pub(super) fn status(&self) -> GuardStatus {
-        self.guard.status()
+        GuardStatus {
+            budget: self.budget.status(),
+            ..self.guard.status()
+        }
     }
 
     pub(super) fn limits(&self) -> GuardLimits {
@@ -152,21 +211,42 @@ impl Watch {
         can_be_kept(limits, self.group.as_deref())
     }
 
-    /// Changes the limits while running; [`Watch::can_set`] says whether they can be kept.
-    pub(super) fn set_limits(&mut self, limits: GuardLimits) {
+    /// Changes limits and budget while running; [`Watch::can_set`] says whether they can be kept.
+    pub(super) fn set(&mut self, limits: GuardLimits, act_budget: Option<f64>) {
         self.guard.set_limits(limits);
         self.limits = limits;
         self.needs_psi = limits.max_psi.is_some();
-        if limits.max_slowdown.is_some() && self.refault_cost.is_none() {
-            self.refault_cost = pressure::refault_cost();
-        }
+        self.budget.set_share(act_budget);
     }
 
     pub(super) fn forget(&mut self, target: TargetId) {
-        self.before.remove(&target);
+        self.waits.forget(target);
     }
 
-    /// Looks, if a second has passed. Yields how the guard stands where that has changed.
+    /// So much was paged out of `target`.
+    pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
+        self.waits.paged_out(target, bytes);
+    }
+
+    /// A step of acting begins. Yields how long it may take.
+    pub(super) fn begin(&mut self, now: Nanos) -> Nanos {
+        let idle_cpus = self.idle.stop(now);
+        self.budget.refill(now, idle_cpus);
+        let taken = self.budget.taken_share() * self.target_share;
+        let room = self.guard.loss_room_ns();
+        let room = room.map_or(STEP, |ns| room_of(ns, taken));
+        self.budget.room().min(room)
+    }
+
+    /// It is over, and took so much CPU time.
+    pub(super) fn end(&mut self, now: Nanos, cpu: Nanos) {
+        let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
+        self.guard.taken(now, Nanos(taken as u64));
+        self.idle.start(now);
+    }
+
+    /// Looks, if a second has passed. Yields how the guard stands where that has changed, and now and
+    /// then where it has not.
     pub(super) fn observe(&mut self, now: Nanos, session: &Session) -> Option<GuardStatus> {
         if now < self.next {
             return None;
@@ -178,24 +258,18 @@ impl Watch {
             return None;
         }
         let changed = self.guard.observe(now, signals, resident);
-        changed.then(|| self.guard.status())
+        if !changed && now < self.next_told {
+            return None;
+        }
+        self.next_told = now + TOLD_EVERY;
+        Some(self.status())
     }
 
     fn signals(&mut self, now: Nanos, session: &Session) -> (GuardSignals, u64) {
         let elapsed = self.last.replace(now).map(|last| now.since(last));
-        let (mut faults, mut cpu, mut resident) = (0, 0.0, 0);
         let live = session.live().into_iter();
         let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
-        for (target, process) in of_context {
-            resident += process.usage().map_or(0, |usage| usage.rss);
-            let Some(progress) = pressure::progress(process) else {
-                continue;
-            };
-            if let Some(before) = self.before.insert(target, progress) {
-                faults += progress.major_faults.saturating_sub(before.major_faults);
-                cpu += progress.cpu.since(before.cpu).as_secs_f64();
-            }
-        }
+        let waited = self.waits.look(now, of_context, self.group.as_deref());
         let psi_total = self
             .needs_psi
             .then(|| pressure::some_memory_us(self.group.as_deref()))
@@ -206,25 +280,49 @@ impl Watch {
             .progress
             .as_mut()
             .and_then(|progress| progress.slowdown(is_resting));
+        self.learn_share(now, waited.cpu_s);
         let Some(seconds) = elapsed.map(Nanos::as_secs_f64).filter(|s| *s > 0.0) else {
-            return (GuardSignals::default(), resident);
+            return (GuardSignals::default(), waited.resident);
         };
-        let waited = self
-            .refault_cost
-            .map(|cost| waited_share(faults, cost, cpu, seconds));
-        let slowdown = match (waited, lost_speed) {
-            (Some(a), Some(b)) => Some(a.max(b)),
-            (a, b) => a.or(b),
-        };
+        let share = |time: Nanos| waited_share(1, time, waited.cpu_s, seconds);
         let psi = psi_total
             .zip(psi_before)
             .map(|(total, before)| total.saturating_sub(before) as f64 / 1e6 / seconds);
-        let signals = GuardSignals {
-            slowdown,
-            refaults_per_s: Some(faults as f64 / seconds),
+        let mut signals = GuardSignals {
+            slowdown: waited.together.map(share),
+            refaults_per_s: Some(waited.refaults as f64 / seconds),
             psi,
+            waited: waited.longest,
+            waited_by: waited.by,
         };
-        (signals, resident)
+        if let Some(lost) = lost_speed {
+            signals.slowdown = Some(signals.slowdown.map_or(lost, |waited| waited.max(lost)));
+            let lost = Nanos((lost * seconds * 1e9) as u64);
+            if signals.waited.is_none_or(|waited| lost > waited) {
+                signals.waited = Some(lost);
+                signals.waited_by = Some(WaitSource::Progress);
+            }
+        }
+        (signals, waited.resident)
+    }
+
+    /// Which part of the CPU time in use was the targets'.
+    fn learn_share(&mut self, now: Nanos, cpu_s: f64) {
+        let Some(times) = CpuTimes::read() else {
+            self.target_share = 1.0;
+            return;
+        };
+        if let Some((before, then)) = self.times.replace((now, times))
+            && !self.is_physical
+        {
+            let wall = now.since(before).as_secs_f64() * f64::from(times.nr);
+            let busy = wall - times.idle.since(then.idle).as_secs_f64();
+            self.target_share = if busy > 0.0 {
+                (cpu_s / busy).clamp(0.0, 1.0)
+            } else {
+                1.0
+            };
+        }
     }
 }
 
@@ -256,5 +354,9 @@ mod tests {
             ..GuardArgs::default()
         };
         assert!(!limits(&none).is_limited());
+        assert_eq!(none.act_budget(None), None);
+        assert_eq!(none.act_budget(Some(0.2)), Some(0.2));
+        assert_eq!(GuardArgs::default().act_budget(None), Some(ACT_BUDGET));
+        assert!(parse_budget("0%").is_err() && parse_budget("5%").is_ok());
     }
 }

@@ -8,11 +8,13 @@ mod claims;
 mod context;
 mod eligible;
 mod guard;
+mod idle;
 mod progress;
 mod setup;
 mod system;
+mod waits;
 
-use isotherm_engine::guard::{GuardLimits, GuardStatus};
+use isotherm_engine::guard::{GuardLimits, GuardStatus, Limit};
 use isotherm_engine::scheme::{Action, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Nanos, Refusal};
 use isotherm_record::Item;
@@ -120,6 +122,19 @@ impl ActingSummary {
     }
 }
 
+/// Between two steps of acting others have their turn, and it is seen who has something to do.
+const BETWEEN_STEPS: Nanos = Nanos::from_millis(20);
+
+/// A limit, in a word or two.
+pub(crate) fn limit_words(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Slowdown => "slowdown",
+        Limit::Refaults => "refaults",
+        Limit::Psi => "pressure",
+        Limit::RefaultWait => "a long wait",
+    }
+}
+
 /// A reason, as the end of a sentence.
 pub(crate) fn words(why: Refusal) -> &'static str {
     match why {
@@ -131,6 +146,7 @@ pub(crate) fn words(why: Refusal) -> &'static str {
         Refusal::Unmapped => "not mapped",
         Refusal::NotPresent => "not in memory, or as wanted already",
         Refusal::Kept => "touched meanwhile, or kept by the kernel",
+        Refusal::Refaulted => "kept, as it came back before",
         Refusal::Sparse => "in blocks too sparse for huge pages",
         Refusal::NoRoom => "for want of room",
         Refusal::Exited => "of targets that ended",
@@ -189,6 +205,38 @@ impl Acting {
         Ok(())
     }
 
+    /// When a plan is to be gone on with that was not finished, if there is one.
+    pub(crate) fn wake_at(&self, now: Nanos) -> Option<Nanos> {
+        let is_waiting = self.contexts.iter().any(ContextActing::has_rest);
+        is_waiting.then_some(now + BETWEEN_STEPS)
+    }
+
+    /// What was done so far, in a line, for a terminal.
+    pub(crate) fn headline(&self) -> String {
+        let contexts = || self.contexts.iter();
+        let guards: Vec<GuardStatus> = contexts().map(|c| c.guard.status()).collect();
+        let waited: u64 = guards.iter().map(|g| g.since_start.lost.0).sum();
+        let stops: u64 = guards.iter().map(|g| g.nr_stops).sum();
+        let why = guards.iter().find_map(|g| g.exceeded);
+        let why = why.map_or_else(String::new, |limit| format!(" ({})", limit_words(limit)));
+        let strain = guards.iter().filter_map(|g| g.strain).reduce(f64::max);
+        let strain = strain.map_or_else(|| "unknown".into(), |strain| format!("{strain:.2}"));
+        let state = if guards.iter().any(|g| g.is_in_debt) {
+            ", paying back"
+        } else if guards.iter().any(|g| !g.is_open) {
+            ", stopped"
+        } else if guards.iter().any(|g| g.budget.is_exhausted) {
+            ", waiting for CPU"
+        } else {
+            ""
+        };
+        format!(
+            "targets lost {:.2} s, {stops} stops{why}, strain {strain}, acting {:.1} s of CPU{state}",
+            waited as f64 / 1e9,
+            self.cpu.as_secs_f64(),
+        )
+    }
+
     /// What was done so far.
     pub(crate) fn summary(&self) -> ActingSummary {
         let schemes = self.contexts.iter().flat_map(|context| {
@@ -235,7 +283,8 @@ impl Acting {
         }
         for (context, setup) in self.contexts.iter_mut().zip(setups) {
             context.schemes.set_schemes(setup.schemes.clone())?;
-            context.guard.set_limits(setup.limits);
+            context.guard.set(setup.limits, setup.act_budget);
+            context.drop_rest();
         }
         Ok(())
     }
@@ -250,6 +299,7 @@ impl Acting {
     /// Stops acting in one context, or goes on.
     pub(crate) fn set_context_paused(&mut self, at: usize, is_paused: bool) {
         self.contexts[at].schemes.set_paused(is_paused);
+        self.contexts[at].drop_rest();
     }
 
     fn follow_targets(&mut self, session: &Session, items: &mut Vec<Item>) -> anyhow::Result<()> {

@@ -46,6 +46,8 @@ pub(crate) struct Setup {
     /// It begins paused: it watches, and does not act.
     pub(crate) is_paused: bool,
     pub(crate) limits: GuardLimits,
+    /// Share of one CPU that acting may take from busy ones.
+    pub(crate) act_budget: Option<f64>,
     pub(crate) progress_cmd: Option<String>,
 }
 
@@ -95,6 +97,10 @@ impl SchemeArgs {
             eprintln!("isotherm: {warning}");
         }
         share_budget(&mut setups, how.cpu_budget);
+        let nr = setups.len() as f64;
+        for budget in setups.iter_mut().filter_map(|s| s.act_budget.as_mut()) {
+            *budget /= nr;
+        }
         Ok(setups)
     }
 
@@ -144,14 +150,16 @@ impl SchemeArgs {
     ) -> anyhow::Result<Setup> {
         let (mut targets, mut how) = (targets.clone(), how.clone());
         let mut schemes = Vec::new();
-        let mut limits = GuardLimits::default();
+        let (mut limits, mut act_budget) = (GuardLimits::default(), None);
         if let Some(context) = configured {
             apply(context, &mut targets, &mut how)?;
             limits = GuardLimits {
                 max_slowdown: context.own.guard.max_slowdown,
                 max_refaults_per_s: context.own.guard.max_refaults_per_s,
                 max_psi: context.own.guard.max_psi,
+                max_refault_wait: context.own.guard.max_refault_wait,
             };
+            act_budget = context.own.act_budget;
             schemes.clone_from(&context.schemes);
         }
         for line in &self.scheme {
@@ -172,6 +180,7 @@ impl SchemeArgs {
             dry_run: self.dry_run,
             is_paused: configured.is_some_and(|context| context.paused),
             limits: guard.limits(limits),
+            act_budget: guard.act_budget(act_budget),
             progress_cmd: guard.progress_cmd.clone(),
         })
     }

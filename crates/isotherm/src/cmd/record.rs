@@ -209,6 +209,7 @@ struct Recording {
     items: Vec<Item>,
     nr_snapshots: u64,
     last: std::collections::BTreeMap<u32, View>,
+    saved: Saved,
 }
 
 /// A target's last snapshot, in bytes.
@@ -218,6 +219,34 @@ struct View {
     bytes: u64,
     hot: u64,
     unknown: u64,
+}
+
+/// Memory that is saved by swapping it out: what the targets have in swap since the start, but for what
+/// compressed swap takes for it.
+#[derive(Default)]
+struct Saved {
+    /// At the first look: bytes in swap, and of zram's pools.
+    first: Option<(u64, u64)>,
+    swapped: u64,
+    pool: u64,
+}
+
+impl Saved {
+    fn look(&mut self, swap: u64) {
+        let pool = isotherm_linux::swap::zram_pool();
+        let (first_swap, first_pool) = *self.first.get_or_insert((swap, pool));
+        self.swapped = swap.saturating_sub(first_swap);
+        self.pool = pool.saturating_sub(first_pool);
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "saved {} ({} in swap, zram takes {})",
+            format_bytes(self.swapped.saturating_sub(self.pool)),
+            format_bytes(self.swapped),
+            format_bytes(self.pool),
+        )
+    }
 }
 
 impl Recording {
@@ -230,6 +259,7 @@ impl Recording {
             items: Vec::new(),
             nr_snapshots: 0,
             last: std::collections::BTreeMap::new(),
+            saved: Saved::default(),
         })
     }
 
@@ -245,7 +275,10 @@ impl Recording {
         // What the first look found has been acted on.
         self.write_items()?;
         loop {
-            let step = session.step(ends_at, &mut self.items)?;
+            let now = session.now();
+            let wake_at = acting.as_ref().and_then(|acting| acting.wake_at(now));
+            let until = wake_at.map_or(ends_at, |wake_at| wake_at.min(ends_at));
+            let step = session.step(until, &mut self.items)?;
             if let Some(acting) = &mut acting {
                 acting.step(session, &mut self.items)?;
             }
@@ -253,7 +286,8 @@ impl Recording {
             let now = session.now();
             if now >= next_look {
                 next_look = now + Nanos::from_millis(250);
-                self.show(session, started, bar);
+                let acted = acting.as_deref().map(Acting::headline);
+                self.show(session, started, acted, bar);
             }
             if step != Step::Going || now >= ends_at {
                 return Ok(());
@@ -274,6 +308,7 @@ impl Recording {
                     self.last.insert(pages.target.0, view);
                 }
                 Item::TargetExit(exit) => drop(self.last.remove(&exit.target.0)),
+                Item::Usage(usage) => self.saved.look(usage.swap.values().sum()),
                 _ => {}
             }
             if let Some(writer) = &mut self.writer {
@@ -288,8 +323,13 @@ impl Recording {
         Ok(())
     }
 
-    fn show(&self, session: &Session, started: Nanos, bar: &ProgressBar) {
+    fn show(&self, session: &Session, started: Nanos, acted: Option<String>, bar: &ProgressBar) {
         if bar.is_hidden() {
+            return;
+        }
+        bar.set_position(session.now().since(started).0 / 1_000_000);
+        if let Some(acted) = acted {
+            bar.set_message(format!("{}; {acted}", self.saved.text()));
             return;
         }
         let total = self.total();
@@ -300,7 +340,6 @@ impl Recording {
             format_bytes(total.bytes),
             100.0 * total.hot as f64 / total.bytes.max(1) as f64,
         ));
-        bar.set_position(session.now().since(started).0 / 1_000_000);
     }
 
     fn total(&self) -> View {

@@ -39,6 +39,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 format_bytes(swap::facts().total),
                 device.display()
             );
+            println!("it compresses by {}", swap::compression_of(&device));
         }
         What::Off => {
             for device in swap::take_down_all_zram()? {

@@ -133,7 +133,8 @@ fn resolve(orders: &Orders) -> anyhow::Result<Vec<Setup>> {
 impl Daemon {
     /// One turn of the loop; says whether to go on.
     fn step(&mut self, items: &mut Vec<Item>) -> anyhow::Result<bool> {
-        let until = self.session.now() + TURN;
+        let now = self.session.now();
+        let until = (now + TURN).min(self.acting.wake_at(now).unwrap_or(now + TURN));
         let step = self.session.step(until, items)?;
         self.act(items)?;
         if self.session.take_hang_up() {
@@ -260,6 +261,7 @@ impl Daemon {
             }
             nr_schemes += new.schemes.len();
             (old.schemes, old.limits, old.is_paused) = (new.schemes, new.limits, new.is_paused);
+            old.act_budget = new.act_budget;
         }
         self.seen.tuned(self.session.now(), name);
         Ok(vec![format!(

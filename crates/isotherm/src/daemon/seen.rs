@@ -124,7 +124,8 @@ impl Seen {
                 }
             }
             Item::Cost(cost) => self.monitor_rss = cost.monitor_rss,
-            Item::Guard(sample) => {
+            // Only what has changed is an event.
+            Item::Guard(sample) if !self.is_known(&sample) => {
                 if self.guard_events.len() == EVENTS_MAX {
                     self.guard_events.pop_front();
                 }
@@ -132,6 +133,16 @@ impl Seen {
             }
             _ => {}
         }
+    }
+
+    /// Whether the guard of its context stood like this already.
+    fn is_known(&self, sample: &GuardSample) -> bool {
+        let of_context = |event: &&GuardSample| event.context == sample.context;
+        let last = self.guard_events.iter().rev().find(of_context);
+        last.is_some_and(|last| {
+            (last.status.is_open, last.status.nr_stops)
+                == (sample.status.is_open, sample.status.nr_stops)
+        })
     }
 
     pub(super) fn tuned(&mut self, at: Nanos, by: &str) {

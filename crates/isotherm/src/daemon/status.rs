@@ -108,6 +108,8 @@ pub(super) fn text(status: &Value) -> String {
             lines.push(format!("{indent}{}", scheme_line(i, scheme, is_dry)));
         }
         lines.push(format!("{indent}{}", guard_line(context)));
+        let budget = budget_line(&context["guard"]["budget"]);
+        lines.push(format!("{indent}{budget}"));
     }
     let monitor = &status["monitor"];
     lines.push(format!(
@@ -201,15 +203,47 @@ fn guard_line(context: &Value) -> String {
     let exceeded = guard["exceeded"]
         .as_str()
         .map_or_else(String::new, |limit| format!(", last by {limit}"));
+    let state = match (&guard["is_open"], &guard["is_in_debt"]) {
+        (Value::Bool(true), _) => "open",
+        (_, Value::Bool(true)) => "closed until what was lost is paid back",
+        _ => "closed",
+    };
+    let blind = if guard["is_blind"] == true {
+        ", a limited signal is not known, so it does not grow"
+    } else {
+        ""
+    };
+    let seconds = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e9;
+    let lost = &guard["recent"];
     format!(
-        "guard: {}, up to {}/s, strain {strain}, {} stops{exceeded}",
-        if guard["is_open"] == true {
-            "open"
-        } else {
-            "closed"
-        },
+        "guard: {state}, up to {}/s, strain {strain}{blind}, {} stops{exceeded}; targets lost {:.2} of \
+         {:.2} s allowed in the last 10 minutes",
         format_bytes(rate),
         guard["nr_stops"],
+        seconds(&lost["lost"]),
+        seconds(&lost["allowed"]),
+    )
+}
+
+/// What acting takes.
+fn budget_line(budget: &Value) -> String {
+    let seconds = |key: &str| budget[key].as_f64().unwrap_or(0.0) / 1e9;
+    let share = budget["share"].as_f64();
+    let share = share.map_or_else(
+        || "no budget".into(),
+        |share| format!("{} of a CPU where none is idle", format_share(share)),
+    );
+    let idle = budget["idle_cpus"].as_f64();
+    let idle = idle.map_or_else(|| "unknown".into(), |cpus| format!("{cpus:.1}"));
+    format!(
+        "acting: {share}; {:.2} s of CPU so far, {:.2} s of it from busy CPUs; {idle} CPUs idle{}",
+        seconds("spent"),
+        seconds("charged"),
+        if budget["is_exhausted"] == true {
+            ", waiting"
+        } else {
+            ""
+        },
     )
 }
 

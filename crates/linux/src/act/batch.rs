@@ -157,6 +157,20 @@ pub(super) fn wanted(blocks: &[Block], areas: &[MappedArea]) -> Vec<AddressRange
     parts
 }
 
+/// `ranges`, the larger ones cut at multiples of `bytes`.
+pub(super) fn cut(ranges: &[AddressRange], bytes: u64) -> Vec<AddressRange> {
+    let mut parts = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let mut start = range.start;
+        while start < range.end {
+            let end = ((start / bytes + 1) * bytes).min(range.end);
+            parts.push(AddressRange::new(start, end));
+            start = end;
+        }
+    }
+    parts
+}
+
 /// Blocks that overlap `range`, of blocks in address order.
 pub(super) fn within(blocks: &mut [Block], range: AddressRange) -> &mut [Block] {
     let first = blocks.partition_point(|block| block.address + BLOCK_SIZE <= range.start);
@@ -315,6 +329,14 @@ mod tests {
             permissions: "rw-p".into(),
             name: String::new(),
         }
+    }
+
+    #[test]
+    fn large_ranges_are_cut_at_borders() {
+        let range = |(start, end)| AddressRange::new(start, end);
+        let parts = cut(&[(1, 3), (5, 17), (20, 24)].map(range), 4);
+        let wanted = [(1, 3), (5, 8), (8, 12), (12, 16), (16, 17), (20, 24)].map(range);
+        assert_eq!(parts, wanted);
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
-        let areas = self.areas.get(&target).map_or(&[][..], Vec::as_slice);
+        let areas = super::areas_of(&self.areas, target);
         let least = self.options.collapse_min_present * PAGES_PER_BLOCK as f64;
         for block in &mut *blocks {
             let whole = block.wanted;

@@ -29,7 +29,7 @@ mod physical;
 mod reclaim;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isotherm_engine::scheme::Action;
 use isotherm_engine::table::BlockFacts;
@@ -51,6 +51,10 @@ pub use physical::PhysicalActuator;
 pub const BATCH_BYTES: u64 = 64 << 20;
 /// Most operations in one batch.
 const BATCH_OPERATIONS: usize = 1024;
+
+/// What a target maps is read again after so long: a step's portions share one reading. What changed
+/// in between, the kernel refuses ([`Refusal::Unmapped`]), and an exec ends the reading of tables.
+const AREAS_LAST: Duration = Duration::from_millis(100);
 
 /// How actions are carried out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +81,7 @@ pub struct ProcessActuator {
     options: ActOptions,
     swap: SwapFacts,
     /// What the targets of the operations at hand map; who has ended maps nothing.
-    areas: BTreeMap<TargetId, Vec<MappedArea>>,
+    areas: BTreeMap<TargetId, (Instant, Vec<MappedArea>)>,
     advised: Vec<Advised>,
 }
 
@@ -101,6 +105,20 @@ impl ProcessActuator {
     /// Forgets `target`.
     pub fn remove(&mut self, target: TargetId) {
         self.probe.remove(target);
+        self.areas.remove(&target);
+    }
+
+    /// How many pages of each of `blocks` are in memory; of a target that has ended, none is told.
+    pub fn present(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        mut see: impl FnMut(u64, u32),
+    ) -> Result<(), ProbeError> {
+        self.probe.read_blocks(target, blocks, |facts| {
+            see(facts.address, bits::pages(&facts.present) as u32);
+        })?;
+        Ok(())
     }
 
     /// Carries out operations of one target and action.
@@ -173,7 +191,7 @@ impl ProcessActuator {
         target: TargetId,
         operations: &[Operation],
     ) -> Result<Option<Vec<Block>>, ProbeError> {
-        let areas = self.areas.get(&target).map_or(&[][..], Vec::as_slice);
+        let areas = areas_of(&self.areas, target);
         let mut parts: Vec<AddressRange> = operations
             .iter()
             .flat_map(|operation| batch::clip(operation.range, areas))
@@ -207,7 +225,7 @@ impl ProcessActuator {
 
     /// The ranges of `target`'s wanted pages.
     fn wanted(&self, target: TargetId, blocks: &[Block]) -> Vec<AddressRange> {
-        let areas = self.areas.get(&target).map_or(&[][..], Vec::as_slice);
+        let areas = areas_of(&self.areas, target);
         batch::wanted(blocks, areas)
     }
 
@@ -280,15 +298,19 @@ impl Actuator for ProcessActuator {
     ) -> Result<(), ProbeError> {
         outcomes.clear();
         self.swap = swap::facts();
-        self.areas.clear();
         let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
+        self.areas
+            .retain(|_, (read, _)| read.elapsed() < AREAS_LAST);
         for target in targets {
+            if self.areas.contains_key(&target) {
+                continue;
+            }
             // It may have called exec, or mapped and unmapped since.
             let alive = self.probe.refresh(target)?;
             if let Some(Ok(areas)) = self.probe.process(target).map(Process::mappings)
                 && alive
             {
-                self.areas.insert(target, areas);
+                self.areas.insert(target, (Instant::now(), areas));
             }
         }
         outcomes.resize(operations.len(), Outcome::default());
@@ -357,6 +379,13 @@ fn block(facts: &BlockFacts, parts: &[AddressRange], areas: &[MappedArea]) -> Bl
         wanted: present,
         ..Block::default()
     }
+}
+
+fn areas_of(
+    areas: &BTreeMap<TargetId, (Instant, Vec<MappedArea>)>,
+    target: TargetId,
+) -> &[MappedArea] {
+    areas.get(&target).map_or(&[], |(_, areas)| areas)
 }
 
 const fn reclaims(action: Action) -> bool {

@@ -6,6 +6,7 @@ use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
 use crate::frames::Frames;
 use crate::probe::{Leaf, ProbeError};
+use crate::process::PAGEOUT_CALL_BYTES;
 use crate::swap;
 
 impl ProcessActuator {
@@ -22,7 +23,7 @@ impl ProcessActuator {
                 block.refuse(&anonymous, why);
             }
         }
-        let ranges = self.wanted(target, blocks);
+        let ranges = batch::cut(&self.wanted(target, blocks), PAGEOUT_CALL_BYTES);
         self.advise(target, &ranges, libc::MADV_PAGEOUT, blocks)?;
         let mut left = vec![bits::NONE; blocks.len()];
         self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
@@ -66,7 +67,7 @@ impl ProcessActuator {
         operations: &[Operation],
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
-        let areas = self.areas.get(&target).map_or(&[][..], Vec::as_slice);
+        let areas = super::areas_of(&self.areas, target);
         let ranges: Vec<AddressRange> = operations
             .iter()
             .flat_map(|operation| batch::clip(operation.range, areas))

@@ -1,0 +1,241 @@
+//! How long targets wait for memory that was taken from them.
+//!
+//! Three accounts, of which the worst counts, as each may miss something:
+//!
+//! - the kernel's delay accounting, where it is on: it sees only threads that began after it was;
+//! - pressure (PSI) of the control group, where one is watched: it misses pages that the kernel does
+//!   not take for a part of the working set;
+//! - refaults, times what one costs here. Those are major faults, and what comes back from swap
+//!   without one: read ahead, or found in the swap cache. That is seen as a fall of VmSwap that was
+//!   not made good by paging out; what was freed falls, too, so it is at most what the system read
+//!   from swap.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use isotherm_engine::guard::WaitSource;
+use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
+use isotherm_linux::delays::{self, Delays};
+use isotherm_linux::pressure;
+use isotherm_linux::process::{Process, ProcessUsage};
+
+/// What a refault costs is measured again after so long: it depends on the load.
+const COST_LASTS: Nanos = Nanos(60_000_000_000);
+
+/// What a target was like at the last look.
+#[derive(Clone, Copy)]
+struct Seen {
+    progress: pressure::Progress,
+    swap: u64,
+    delay: Option<Nanos>,
+}
+
+/// What has become of the targets since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Waited {
+    /// Refaults of all of them, major or not.
+    pub(super) refaults: u64,
+    /// CPU seconds of all of them.
+    pub(super) cpu_s: f64,
+    /// Bytes that they have in memory.
+    pub(super) resident: u64,
+    /// Time that all of them waited, together.
+    pub(super) together: Option<Nanos>,
+    /// Time that the one waited which waited longest.
+    pub(super) longest: Option<Nanos>,
+    /// By what that was measured.
+    pub(super) by: Option<WaitSource>,
+}
+
+/// The accounts.
+pub(super) struct Waits {
+    delays: Option<Delays>,
+    cost: Option<Nanos>,
+    cost_read: Nanos,
+    before: BTreeMap<TargetId, Seen>,
+    /// Bytes that were paged out of each target since the last look.
+    paged_out: BTreeMap<TargetId, u64>,
+    swapped_in: Option<u64>,
+    pressure_us: Option<u64>,
+}
+
+impl Waits {
+    /// Finds what this machine tells.
+    pub(super) fn new() -> Self {
+        Self {
+            delays: Delays::open().ok(),
+            cost: pressure::refault_cost(),
+            cost_read: Nanos(0),
+            before: BTreeMap::new(),
+            paged_out: BTreeMap::new(),
+            swapped_in: pressure::swapped_in(),
+            pressure_us: None,
+        }
+    }
+
+    /// What is not known of waits on this machine, and what would help; `None` where nothing is
+    /// missing.
+    pub(super) fn lacks(&self) -> Option<String> {
+        let hint = if delays::is_on() {
+            ""
+        } else {
+            "; `sysctl kernel.task_delayacct=1` would let the kernel tell it, of programs that start \
+             after"
+        };
+        match (&self.delays, self.cost) {
+            (Some(_), _) => None,
+            (None, Some(cost)) => Some(format!(
+                "how long targets wait for memory is estimated: refaults, at {:.1} us each as \
+                 measured here{hint}",
+                cost.0 as f64 / 1e3
+            )),
+            (None, None) => Some(format!(
+                "how long targets wait for memory is not known here (there is no swap to measure, \
+                 and no delay accounting), so the guard does not let schemes act faster{hint}"
+            )),
+        }
+    }
+
+    /// So many bytes of `target` were paged out.
+    pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
+        *self.paged_out.entry(target).or_default() += bytes;
+    }
+
+    /// `target` is no more.
+    pub(super) fn forget(&mut self, target: TargetId) {
+        self.before.remove(&target);
+        self.paged_out.remove(&target);
+    }
+
+    /// Looks at `targets`, whose control group is `group`, if they are all that is in one.
+    pub(super) fn look<'a>(
+        &mut self,
+        now: Nanos,
+        targets: impl Iterator<Item = (TargetId, &'a Process)>,
+        group: Option<&Path>,
+    ) -> Waited {
+        if now.since(self.cost_read) >= COST_LASTS {
+            self.cost = pressure::refault_cost().or(self.cost);
+            self.cost_read = now;
+        }
+        let swapped_in = pressure::swapped_in();
+        let read = swapped_in
+            .zip(self.swapped_in)
+            .map_or(0, |(now, before)| now.saturating_sub(before));
+        self.swapped_in = swapped_in;
+        let mut waited = Waited::default();
+        for (target, process) in targets {
+            let usage = process.usage().unwrap_or_default();
+            waited.resident += usage.rss;
+            let Some(progress) = pressure::progress(process) else {
+                continue;
+            };
+            self.add(&mut waited, target, process, (progress, usage), read);
+        }
+        self.paged_out.clear();
+        let stalled = group.and_then(|group| pressure::some_memory_us(Some(group)));
+        let before = std::mem::replace(&mut self.pressure_us, stalled);
+        if let Some((stalled, before)) = stalled.zip(before) {
+            let stalled = Nanos::from_micros(stalled.saturating_sub(before));
+            waited.together = waited.together.max(Some(stalled));
+            note(&mut waited, stalled, WaitSource::Pressure);
+        }
+        waited
+    }
+
+    fn add(
+        &mut self,
+        waited: &mut Waited,
+        target: TargetId,
+        process: &Process,
+        (progress, usage): (pressure::Progress, ProcessUsage),
+        read: u64,
+    ) {
+        let delays = self.delays.as_ref();
+        let seen = Seen {
+            progress,
+            swap: usage.swap,
+            delay: delays.and_then(|delays| delays.waited(process.pid()).ok()),
+        };
+        let out = self.paged_out.get(&target).copied().unwrap_or(0);
+        let Some(before) = self.before.insert(target, seen) else {
+            return;
+        };
+        let refaults = refaults(&before, &seen, out, read);
+        waited.refaults += refaults;
+        waited.cpu_s += progress.cpu.since(before.progress.cpu).as_secs_f64();
+        let delayed = seen.delay.zip(before.delay);
+        let delayed = delayed.map(|(now, before)| now.since(before));
+        let counted = self.cost.map(|cost| Nanos(refaults * cost.0));
+        if let Some(worst) = delayed.max(counted) {
+            waited.together = Some(waited.together.unwrap_or_default() + worst);
+        }
+        if let Some(delayed) = delayed {
+            note(waited, delayed, WaitSource::Delays);
+        }
+        if let Some(counted) = counted {
+            note(waited, counted, WaitSource::Refaults);
+        }
+    }
+}
+
+/// Takes in that a target waited for so long.
+fn note(waited: &mut Waited, time: Nanos, by: WaitSource) {
+    if waited.longest.is_none_or(|longest| time > longest) {
+        (waited.longest, waited.by) = (Some(time), Some(by));
+    }
+}
+
+/// Pages that came back, of a target of which `out` bytes were paged out, while the system read `read`
+/// pages from swap.
+fn refaults(before: &Seen, now: &Seen, out: u64, read: u64) -> u64 {
+    let major = now
+        .progress
+        .major_faults
+        .saturating_sub(before.progress.major_faults);
+    let fallen = (before.swap + out).saturating_sub(now.swap) / PAGE_SIZE;
+    major.max(fallen.min(read))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(major_faults: u64, swapped_pages: u64) -> Seen {
+        Seen {
+            progress: pressure::Progress {
+                major_faults,
+                cpu: Nanos(0),
+            },
+            swap: swapped_pages * PAGE_SIZE,
+            delay: None,
+        }
+    }
+
+    #[test]
+    fn what_comes_back_without_a_major_fault_is_a_refault() {
+        // Reading ahead: 10 major faults bring 80 pages.
+        assert_eq!(refaults(&seen(0, 100), &seen(10, 20), 0, 80), 80);
+        // Paged out and in again between two looks.
+        assert_eq!(
+            refaults(&seen(0, 100), &seen(0, 100), 50 * PAGE_SIZE, 60),
+            50
+        );
+        // Freed, which nobody waited for.
+        assert_eq!(refaults(&seen(0, 100), &seen(0, 20), 0, 0), 0);
+        // Of files.
+        assert_eq!(refaults(&seen(0, 0), &seen(7, 0), 0, 0), 7);
+        // Only paged out.
+        assert_eq!(refaults(&seen(0, 0), &seen(0, 50), 50 * PAGE_SIZE, 1000), 0);
+    }
+
+    #[test]
+    fn the_longest_wait_counts() {
+        let mut waited = Waited::default();
+        note(&mut waited, Nanos(0), WaitSource::Delays);
+        note(&mut waited, Nanos(5), WaitSource::Refaults);
+        note(&mut waited, Nanos(3), WaitSource::Pressure);
+        assert_eq!(waited.longest, Some(Nanos(5)));
+        assert_eq!(waited.by, Some(WaitSource::Refaults));
+    }
+}
