@@ -1,7 +1,7 @@
 //! Acting in one context: its schemes, who carries out what they plan, and its guard.
 
 use anyhow::Context as _;
-use isotherm_engine::drive::carry_out;
+use isotherm_engine::drive::{DryRun, carry_out};
 use isotherm_engine::scheme::SchemeEngine;
 use isotherm_engine::{Actuator, Nanos, Operation, Outcome, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
@@ -27,6 +27,8 @@ pub(super) struct ContextActing {
     pub(super) guard: Watch,
     hands: Hands,
     is_physical: bool,
+    /// What a dry run has counted already.
+    dry_run: DryRun,
     snapshots: Vec<Snapshot>,
 }
 
@@ -51,6 +53,7 @@ impl ContextActing {
             guard: Watch::new(at, setup)?,
             hands,
             is_physical: setup.is_physical(),
+            dry_run: DryRun::default(),
             snapshots: Vec::new(),
         })
     }
@@ -73,6 +76,12 @@ impl ContextActing {
             actuator.remove(target);
         }
         self.guard.forget(target);
+        self.dry_run.forget(target);
+    }
+
+    /// Bytes that would be out of memory now, had the dry run been none.
+    pub(super) fn would_be_out(&self) -> u64 {
+        self.dry_run.paged_out()
     }
 
     /// Takes the snapshots among `items`, which are this context's.
@@ -112,9 +121,16 @@ impl ContextActing {
             session,
             self.is_physical,
         );
-        let plan = self.schemes.plan(now, &self.snapshots, &facts);
-        let (done, outcomes) = self.carry_out(&plan, session)?;
+        let mut plan = self.schemes.plan(now, &self.snapshots, &facts);
         let is_dry = matches!(self.hands, Hands::None);
+        if is_dry {
+            self.dry_run.observe(&self.snapshots);
+            plan = self.dry_run.fresh(&plan);
+        }
+        let (done, outcomes) = self.carry_out(&plan, session)?;
+        if is_dry {
+            self.dry_run.assume(&done);
+        }
         items.extend(self.samples(now, &done, &outcomes, is_dry));
         for (target, range) in self.schemes.done(&done, &outcomes) {
             if !is_dry {
