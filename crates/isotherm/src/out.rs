@@ -30,10 +30,16 @@ fn end(error: &io::Error) -> ! {
 
 /// Whether `error` says that the reader of our standard output has gone.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let is_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    let kind = |cause: &(dyn std::error::Error + 'static)| {
+        let by_json = cause.downcast_ref::<serde_json::Error>();
+        let by_io = cause.downcast_ref::<io::Error>();
+        by_io
+            .map(io::Error::kind)
+            .or_else(|| by_json?.io_error_kind())
+    };
     error
         .chain()
-        .any(|cause| cause.downcast_ref().is_some_and(is_pipe))
+        .any(|cause| kind(cause) == Some(io::ErrorKind::BrokenPipe))
 }
 
 /// The command line as a record's header has it.

@@ -1,17 +1,22 @@
 //! `isotherm record`: watches targets and writes what it sees to a file.
 
+mod command;
+mod summary;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
-use std::time::Duration;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos, PAGE_SIZE};
 use isotherm_record::{Item, Writer};
+
+use command::{end_in_time, wait_for};
+use summary::{Summary, cpu_share};
 
 use crate::acting::{Acting, ActingSummary, Setup};
 use crate::recorder::{Context, MonitorArgs, Session, Step, TargetArgs};
@@ -19,8 +24,6 @@ use crate::units::{format_bytes, format_duration, parse_time_span};
 
 /// Targets whose children are looked for.
 const CHILDREN_OF: usize = 64;
-/// What a command gets to end by itself once it was asked to.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Record which memory of running programs, or of the machine, is accessed, and how often.
 ///
@@ -173,7 +176,11 @@ impl Watch {
         let goes_on = matches!(child.try_wait(), Ok(None));
         if goes_on && !is_stopped && self.stop_command {
             end_in_time(&mut child);
-        } else if goes_on && !is_stopped && !self.quiet {
+            // It ended as it was asked to: no failure of its own.
+            wait_for(Some(child), false);
+            return ExitCode::SUCCESS;
+        }
+        if goes_on && !is_stopped && !self.quiet {
             eprintln!(
                 "isotherm: the recording is complete; waiting for the command (pid {}) to end \
                  (Ctrl-C ends it now, --stop-command ends it by itself)",
@@ -515,127 +522,6 @@ fn totals_of_pages(pages: &isotherm_record::PageSnapshot) -> MemoryTotals {
                 ..MemoryTotals::default()
             })
         })
-}
-
-/// What a recording came to. Percentages are of one CPU.
-#[derive(serde::Serialize)]
-struct Summary {
-    file: Option<String>,
-    seconds: f64,
-    snapshots: u64,
-    regions: usize,
-    /// Addresses, whatever they hold.
-    monitored_bytes: u64,
-    resident_bytes: Option<u64>,
-    swapped_bytes: Option<u64>,
-    hot_bytes: u64,
-    unknown_bytes: u64,
-    rss_bytes: Option<u64>,
-    /// What RSS would be, had the dry run been none.
-    rss_bytes_after_dry_run: Option<u64>,
-    children_not_watched: usize,
-    monitor_cpu_percent: f64,
-    induced_cpu_percent_estimated: f64,
-    clears: u64,
-    checks: u64,
-    refused: u64,
-    monitor_peak_rss_bytes: u64,
-    method: Option<String>,
-    #[serde(flatten)]
-    acted: Option<ActingSummary>,
-}
-
-impl Summary {
-    fn text(&self) -> String {
-        let unknown = if self.unknown_bytes > 0 {
-            format!(", {} unknown", format_bytes(self.unknown_bytes))
-        } else {
-            String::new()
-        };
-        let method = self
-            .method
-            .as_ref()
-            .map_or_else(String::new, |text| format!("\n{text}"));
-        let acted = self
-            .acted
-            .as_ref()
-            .map_or_else(String::new, |acted| format!("\n{}", acted.text()));
-        let wrote = self
-            .file
-            .as_ref()
-            .map_or_else(String::new, |file| format!("\nwrote {file}"));
-        let watched = match self.resident_bytes {
-            Some(resident) => format!("{} resident", format_bytes(resident)),
-            None => format!("{} watched", format_bytes(self.monitored_bytes)),
-        };
-        let mut notes = String::new();
-        if let (Some(rss), Some(after)) = (self.rss_bytes, self.rss_bytes_after_dry_run) {
-            notes += &format!(
-                "\nRSS is {}, and would be about {}",
-                format_bytes(rss),
-                format_bytes(after)
-            );
-        }
-        match self.children_not_watched {
-            0 => {}
-            1 => notes += "\n1 child process was not watched; --children watches them",
-            nr => {
-                notes +=
-                    &format!("\n{nr} child processes were not watched; --children watches them");
-            }
-        }
-        format!(
-            "recorded {:.1} s in {} snapshots: {watched}, {} accessed in the last{unknown}\n\
-             watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}{acted}{notes}{wrote}",
-            self.seconds,
-            self.snapshots,
-            format_bytes(self.hot_bytes),
-            self.monitor_cpu_percent,
-            self.induced_cpu_percent_estimated,
-            self.clears,
-            self.refused,
-            format_bytes(self.monitor_peak_rss_bytes),
-        )
-    }
-}
-
-fn cpu_share(cost: Cost, elapsed: Nanos) -> f64 {
-    100.0 * (cost.monitor_cpu + cost.induced_cpu).as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
-}
-
-/// Asks the command to end, and ends it if it does not.
-fn end_in_time(child: &mut Child) {
-    isotherm_linux::process::terminate(child);
-    let started = std::time::Instant::now();
-    while started.elapsed() < LAST_WORDS {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    child.kill().ok();
-}
-
-/// Waits for the command, passing a request to stop on, and turns how it ended into our exit code.
-fn wait_for(child: Option<Child>, stopped: bool) -> ExitCode {
-    use std::os::unix::process::ExitStatusExt;
-    let Some(mut child) = child else {
-        return ExitCode::SUCCESS;
-    };
-    if stopped {
-        // From a terminal the command got the signal itself; from elsewhere only we did.
-        std::thread::sleep(Duration::from_millis(50));
-        isotherm_linux::process::terminate(&mut child);
-    }
-    match child.wait() {
-        Ok(status) => {
-            let code = status
-                .code()
-                .or_else(|| status.signal().map(|signal| 128 + signal));
-            ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
-        }
-        Err(_) => ExitCode::FAILURE,
-    }
 }
 
 /// A name in the working directory that is not taken.

@@ -65,7 +65,7 @@ pub(crate) struct TargetArgs {
     pub(crate) simulated: bool,
 
     /// With --physical: only the memory of this NUMA node
-    #[arg(long, value_name = "N", requires = "physical")]
+    #[arg(long, value_name = "N", requires = "physical", conflicts_with_all = ["pid", "cgroup", "command"])]
     pub(crate) node: Option<u32>,
 
     /// Only these addresses (DAMON's initial regions), e.g. 0x7f0000000000-0x7f4000000000
