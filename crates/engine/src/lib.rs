@@ -37,4 +37,4 @@ pub use port::{
     AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, SnapshotSource, Touch,
 };
 pub use scheme::{Scheme, SchemeEngine};
-pub use snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
+pub use snapshot::{MemoryTotals, RegionMemory, RegionSnapshot, Snapshot, TargetId};

@@ -118,6 +118,9 @@ pub struct Operation {
     pub target: TargetId,
     /// Where; whole pages.
     pub range: AddressRange,
+    /// How many bytes of it hold memory: what the action can be about. All of the range where the
+    /// monitor cannot tell.
+    pub bytes: u64,
     /// Rules that only the world can apply, page by page, in order; each with its `matching` and
     /// `allow`. Pages that none matches are acted on if `pass_unmatched`.
     pub filters: Vec<(OpsFilter, bool, bool)>,
@@ -126,6 +129,20 @@ pub struct Operation {
     /// The scheme is about memory that is not accessed: pages that were, since it was looked at, are
     /// not meant.
     pub idle_only: bool,
+}
+
+impl Operation {
+    /// The part of it that is about `range`, one of its own parts; memory counts as spread evenly.
+    #[must_use]
+    pub fn part(&self, range: AddressRange) -> Self {
+        let whole = u128::from(self.range.len().max(1));
+        let bytes = u128::from(self.bytes) * u128::from(range.len()) / whole;
+        Self {
+            range,
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            ..self.clone()
+        }
+    }
 }
 
 /// Why memory was not acted on.
@@ -180,7 +197,7 @@ pub struct Outcome {
 impl Outcome {
     /// What a dry run reports: that all of it was done, in no time.
     pub fn assumed(operation: &Operation) -> Self {
-        let bytes = operation.range.len();
+        let bytes = operation.bytes;
         Self {
             filter_passed: bytes,
             applied: bytes,

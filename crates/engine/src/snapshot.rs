@@ -104,6 +104,13 @@ impl RegionSnapshot {
             .saturating_sub(self.unknown())
     }
 
+    /// Bytes that are neither in memory nor swapped out: addresses that nothing was ever put at.
+    pub fn holes(&self) -> u64 {
+        let held = |m: RegionMemory| m.resident.saturating_add(m.swapped);
+        self.memory
+            .map_or(0, |m| self.range.len().saturating_sub(held(m)))
+    }
+
     /// Bytes that have been idle for the region's age; none while any of it is accessed.
     pub fn idle(&self) -> u64 {
         if self.nr_accesses.is_some_and(|n| n <= 0.0) {
@@ -122,6 +129,79 @@ impl RegionSnapshot {
             memory: self.memory.map(share),
             ..*self
         }
+    }
+}
+
+/// What the regions of a snapshot, or of several, come to in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryTotals {
+    /// Addresses that are watched, whatever they hold.
+    pub addresses: u64,
+    /// In memory; all addresses where the source cannot tell.
+    pub resident: u64,
+    /// Of the resident bytes, those touched in the interval.
+    pub touched: u64,
+    /// Of the resident bytes, those of which nothing is known.
+    pub unknown: u64,
+    /// Of the resident bytes, the others.
+    pub untouched: u64,
+    /// Swapped out.
+    pub swapped: u64,
+    /// Every source could tell what is memory and what is not.
+    pub is_exact: bool,
+}
+
+impl Default for MemoryTotals {
+    fn default() -> Self {
+        Self {
+            addresses: 0,
+            resident: 0,
+            touched: 0,
+            unknown: 0,
+            untouched: 0,
+            swapped: 0,
+            is_exact: true,
+        }
+    }
+}
+
+impl MemoryTotals {
+    /// Adds a region.
+    pub fn add(&mut self, region: &RegionSnapshot) {
+        *self = self.plus(Self {
+            addresses: region.range.len(),
+            resident: region.resident(),
+            touched: region.touched(),
+            unknown: region.unknown(),
+            untouched: region.untouched(),
+            swapped: region.memory.map_or(0, |m| m.swapped),
+            is_exact: region.memory.is_some(),
+        });
+    }
+
+    /// The sum of both. It saturates: a record of another tool may claim more memory than there are
+    /// addresses.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            addresses: self.addresses.saturating_add(other.addresses),
+            resident: self.resident.saturating_add(other.resident),
+            touched: self.touched.saturating_add(other.touched),
+            unknown: self.unknown.saturating_add(other.unknown),
+            untouched: self.untouched.saturating_add(other.untouched),
+            swapped: self.swapped.saturating_add(other.swapped),
+            is_exact: self.is_exact && other.is_exact,
+        }
+    }
+
+    /// Resident bytes, where the source tells what is memory.
+    pub fn known_resident(&self) -> Option<u64> {
+        self.is_exact.then_some(self.resident)
+    }
+
+    /// Swapped-out bytes, where the source tells what is memory.
+    pub fn known_swapped(&self) -> Option<u64> {
+        self.is_exact.then_some(self.swapped)
     }
 }
 
@@ -146,5 +226,12 @@ impl Snapshot {
         region
             .nr_accesses
             .map(|n| n / self.nr_samples.max(1) as f32)
+    }
+
+    /// What all regions come to.
+    pub fn totals(&self) -> MemoryTotals {
+        let mut totals = MemoryTotals::default();
+        self.regions.iter().for_each(|region| totals.add(region));
+        totals
     }
 }

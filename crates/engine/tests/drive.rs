@@ -177,6 +177,7 @@ fn no_more_is_done_than_the_guard_allows() {
         destinations: Vec::new(),
         target: TARGET,
         range: AddressRange::new(0, 1 << 30),
+        bytes: 1 << 30,
         filters: Vec::new(),
         pass_unmatched: true,
         idle_only: true,

@@ -339,3 +339,60 @@ proptest! {
         }
     }
 }
+
+/// Sizes are of memory: a region that holds little uses up little of a quota, and one that holds
+/// nothing is not acted on.
+#[test]
+fn quotas_and_counters_are_of_memory() {
+    use isotherm_engine::RegionMemory;
+    use isotherm_engine::scheme::Action;
+    let region = |start: u64, end: u64, resident: u64| RegionSnapshot {
+        range: AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE),
+        nr_accesses: Some(0.0),
+        age: 9,
+        age_ns: Nanos::from_millis(9_000),
+        memory: Some(RegionMemory {
+            resident: resident * PAGE_SIZE,
+            ..RegionMemory::default()
+        }),
+    };
+    let snapshot = Snapshot {
+        end: Nanos::from_millis(100),
+        nr_samples: 20,
+        regions: vec![
+            region(0, 100, 10),
+            region(200, 900, 0),
+            region(1000, 1100, 50),
+        ],
+        ..Snapshot::default()
+    };
+    let mut scheme = Scheme::new(AccessPattern::ANY, Action::Pageout);
+    scheme.quota.bytes = 30 * PAGE_SIZE;
+    scheme.quota.reset_interval = Nanos::from_millis(1_000);
+    let mut engine = SchemeEngine::new(vec![scheme]).expect("a scheme");
+    let plan = engine.plan(
+        Nanos::from_millis(100),
+        &[snapshot],
+        &SystemFacts::default(),
+    );
+    let pages: Vec<_> = plan
+        .iter()
+        .map(|o| {
+            (
+                o.range.start / PAGE_SIZE,
+                o.range.end / PAGE_SIZE,
+                o.bytes / PAGE_SIZE,
+            )
+        })
+        .collect();
+    assert_eq!(pages, [(0, 100, 10), (1000, 1040, 20)]);
+    let outcomes: Vec<_> = plan.iter().map(Outcome::assumed).collect();
+    engine.done(&plan, &outcomes);
+    let stats = engine.stats(0).expect("a scheme");
+    assert_eq!(
+        (stats.sz_tried, stats.sz_applied),
+        (30 * PAGE_SIZE, 30 * PAGE_SIZE)
+    );
+    let status = engine.status().next().expect("a scheme");
+    assert_eq!(status.quota.charged, 30 * PAGE_SIZE);
+}

@@ -1,9 +1,24 @@
 //! The `isotherm` command: one file per subcommand under [`cmd`].
 
+/// The standard library's, but see [`out`].
+macro_rules! print {
+    ($($text:tt)*) => { $crate::out::print(format_args!($($text)*)) };
+}
+/// The standard library's, but see [`out`].
+macro_rules! println {
+    () => { $crate::out::print(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::out::print(format_args!("{}\n", format_args!($($text)*))) };
+}
+/// The standard library's, but see [`out`].
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::out::note(format_args!("{}\n", format_args!($($text)*))) };
+}
+
 mod acting;
 mod cmd;
 mod daemon;
 mod lock;
+mod out;
 mod progress;
 mod recorder;
 mod units;
@@ -54,8 +69,30 @@ enum Command {
     },
 }
 
+impl Command {
+    /// Whether a pipe that breaks can only be that of standard output.
+    fn only_prints(&self) -> bool {
+        matches!(
+            self,
+            Self::Doctor(_)
+                | Self::Check(_)
+                | Self::Tier(_)
+                | Self::Report(_)
+                | Self::ReclaimCurve(_)
+                | Self::Convert(_)
+                | Self::Exercise(_)
+                | Self::Eval(_)
+                | Self::Simulate(_)
+                | Self::Paper(_)
+                | Self::Completions { .. }
+        )
+    }
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let prints = command.only_prints();
+    let result = match command {
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Record(args) => cmd::record::run(&args),
         Command::Run(args) => cmd::run::run(&args),
@@ -78,16 +115,16 @@ fn main() -> ExitCode {
         Command::Paper(args) => cmd::paper::run(&args),
         Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Cli::command(),
-                "isotherm",
-                &mut std::io::stdout(),
-            );
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "isotherm", &mut script);
+            print!("{}", String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
     };
     result.unwrap_or_else(|error| {
+        if prints && out::is_broken_pipe(&error) {
+            return ExitCode::SUCCESS;
+        }
         eprintln!("isotherm: {}", with_causes(&error));
         ExitCode::from(2)
     })

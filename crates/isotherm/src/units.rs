@@ -105,6 +105,13 @@ pub(crate) enum UnitError {
     },
 }
 
+/// Reads a duration that is not zero.
+pub(crate) fn parse_time_span(text: &str) -> anyhow::Result<Nanos> {
+    let time = parse_duration(text)?;
+    anyhow::ensure!(time > Nanos(0), "nothing happens in no time; try 30s");
+    Ok(time)
+}
+
 /// Reads a duration: `5ms`, `30s`, `2 min`, `1h 30m`, `1,000 us`, `max`. A number needs its unit
 /// (but `0` does not).
 pub(crate) fn parse_duration(text: &str) -> Result<Nanos, UnitError> {

@@ -109,7 +109,7 @@ fn every_report_reads_the_newest_record_by_default() {
 
 #[test]
 fn every_report_is_json() {
-    for report in ["access", "heatmap", "wss", "idle", "footprint"] {
+    for report in ["access", "heatmap", "wss", "idle", "footprint", "summary"] {
         let directory = TempDir::new().expect("a directory");
         let output = run(
             directory.path(),
@@ -187,8 +187,86 @@ fn wishes_that_make_no_sense_are_refused() {
         b"",
         "",
         "no such snapshot",
+        2,
+    );
+}
+
+#[test]
+fn a_report_about_nothing_is_an_error_and_leaves_no_file() {
+    for (arguments, said) in [
+        (&["access", "--snapshot", "99"][..], "no such snapshot"),
+        (
+            &["access", "--at", "999s"],
+            "no snapshot at 16 min 39 s: the record ends at 5 s",
+        ),
+        (&["idle", "--at", "999s"], "the record ends at 5 s"),
+        (
+            &["heatmap", "--target", "7"],
+            "no snapshot of target 7: the record has 0",
+        ),
+        (&["wss", "--from", "60s"], "no snapshot in this part"),
+        (&["summary", "--target", "7"], "no snapshot of target 7"),
+        (&["fragmentation"], "says nothing of fragmentation"),
+        (&["actions"], "tells of no schemes"),
+    ] {
+        let directory = TempDir::new().expect("a directory");
+        fs::write(directory.path().join("a.isotherm"), record()).expect("written");
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["-o", "report.html"]);
+        let output = run(directory.path(), &arguments, b"");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(said), "{said:?} is not in {stderr}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let left = fs::read_dir(directory.path()).expect("readable").count();
+        assert_eq!(left, 1, "{arguments:?} left a file behind");
+    }
+}
+
+#[test]
+fn a_dash_is_standard_output_and_a_device_is_written_to() {
+    check(&["wss", "-o", "-"], b"", "Working set", "", 0);
+    check(&["wss", "-o", "/dev/null"], b"", "", "", 0);
+    check(
+        &["wss", "-o", "/dev/full"],
+        b"",
+        "",
+        "cannot write the report",
+        2,
+    );
+}
+
+#[test]
+fn a_summary_says_what_is_in_use_and_what_to_do_next() {
+    let verdict = "demo uses 1 MiB of 3 MiB resident (33 %); 1 MiB (33 %) has been idle for 5 s";
+    check(&["summary"], b"", verdict, "", 0);
+    let next = "Next: isotherm run --dry-run --preset prcl --duration 1min --pid 7";
+    check(&["summary"], b"", next, "", 0);
+    for format in ["json", "csv", "svg", "html"] {
+        check(&["summary", "--format", format], b"", "", "", 0);
+    }
+}
+
+#[test]
+fn a_record_compared_with_itself_has_not_changed() {
+    check(&["diff", "a.isotherm", "a.isotherm"], b"", "+0 B", "", 0);
+    check(
+        &["diff", "a.isotherm", "-"],
+        &record(),
+        "no mapping changed",
+        "",
         0,
     );
+    check(
+        &["diff", "a.isotherm", "absent"],
+        b"",
+        "",
+        "cannot open the record absent",
+        2,
+    );
+    for format in ["json", "csv", "svg", "html"] {
+        let arguments = ["diff", "a.isotherm", "a.isotherm", "--format", format];
+        check(&arguments, b"", "", "", 0);
+    }
 }
 
 #[test]
@@ -205,7 +283,16 @@ fn colours_only_where_wanted() {
 
 #[test]
 fn help_has_examples() {
-    for report in ["access", "heatmap", "wss", "idle", "footprint"] {
+    for report in [
+        "access",
+        "heatmap",
+        "wss",
+        "idle",
+        "footprint",
+        "summary",
+        "diff",
+        "actions",
+    ] {
         check(&[report, "--help"], b"", "Example", "", 0);
     }
 }

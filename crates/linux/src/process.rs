@@ -372,6 +372,24 @@ fn call_length(ranges: &[AddressRange], advice: i32) -> usize {
     ranges[..most].iter().take_while(fits).count().max(1)
 }
 
+/// The processes with this command name (`/proc/PID/comm`, which the kernel cuts after 15 bytes), but
+/// for this one, lowest id first.
+pub fn named(name: &str) -> Vec<u32> {
+    let name = &name.as_bytes()[..name.len().min(15)];
+    let has_name = |pid: &u32| {
+        fs::read(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| comm.strip_suffix(b"\n").unwrap_or(&comm) == name)
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != std::process::id())
+        .filter(has_name)
+        .collect();
+    pids.sort_unstable();
+    pids
+}
+
 /// Parses a line of `/proc/PID/maps`; `None` for what is not the process's own memory.
 fn parse_mapping(line: &str) -> Option<MappedArea> {
     let mut words = line.splitn(6, ' ');

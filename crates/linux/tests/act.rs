@@ -216,6 +216,7 @@ fn operation(action: Action, range: AddressRange) -> Operation {
         destinations: Vec::new(),
         target: ME,
         range,
+        bytes: range.len(),
         filters: Vec::new(),
         pass_unmatched: true,
         idle_only: true,

@@ -154,7 +154,7 @@ impl ActionSample {
     /// Adds what came of one operation.
     pub fn add(&mut self, operation: &Operation, outcome: &Outcome) {
         self.nr_tried += 1;
-        self.sz_tried += operation.range.len();
+        self.sz_tried += operation.bytes;
         self.sz_applied += outcome.applied;
         self.took = self.took + outcome.took;
         for (why, bytes) in &outcome.refused {

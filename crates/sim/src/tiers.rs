@@ -414,6 +414,7 @@ mod tests {
             destinations: vec![Destination { node: 1, weight: 1 }],
             target: TargetId(0),
             range,
+            bytes: range.len(),
             filters: vec![(OpsFilter::Young, true, false)],
             pass_unmatched: true,
             idle_only: true,

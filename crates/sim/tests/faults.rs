@@ -154,6 +154,7 @@ impl World {
             }],
             target: TargetId(0),
             range: AddressRange::new(start, end),
+            bytes: end - start,
             filters: young
                 .map(|young| (OpsFilter::Young, young, false))
                 .into_iter()

@@ -163,7 +163,7 @@ impl Context {
 }
 
 type Bench = fn(&Context) -> anyhow::Result<Outcome>;
-const BENCHES: [(&str, Bench); 8] = [
+const BENCHES: [(&str, Bench); 9] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),

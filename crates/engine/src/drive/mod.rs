@@ -5,8 +5,10 @@
 //! on by the same code. Still no clock, no file and no system call: time is told, and all else is the
 //! world's.
 
+mod dry_run;
 mod portions;
 mod tables;
 
+pub use dry_run::DryRun;
 pub use portions::{Carried, Pace, carry_out};
 pub use tables::{TableLoop, TableProbe, TargetSource};

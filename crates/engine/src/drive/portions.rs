@@ -170,10 +170,7 @@ impl<'a> Portions<'a> {
                 break;
             };
             let part = AddressRange::new(start, start + length);
-            portion.push(Operation {
-                range: part,
-                ..operation.clone()
-            });
+            portion.push(operation.part(part));
             self.in_hand.push(self.next);
             self.parts.push(part);
             if length < rest {
@@ -198,14 +195,12 @@ impl<'a> Portions<'a> {
                 && let (Some(operation), Some(sum)) =
                     (self.done.last_mut(), self.outcomes.last_mut())
             {
-                operation.range.end = part.end;
+                let range = AddressRange::new(operation.range.start, part.end);
+                *operation = self.plan[which].part(range);
                 add(sum, outcome);
                 continue;
             }
-            self.done.push(Operation {
-                range: *part,
-                ..self.plan[which].clone()
-            });
+            self.done.push(self.plan[which].part(*part));
             self.outcomes.push(outcome.clone());
             self.last_done = Some(which);
         }
@@ -261,6 +256,7 @@ mod tests {
             destinations: Vec::new(),
             target: TargetId(0),
             range: AddressRange::new(start_mib * MIB, end_mib * MIB),
+            bytes: (end_mib - start_mib) * MIB,
             filters: Vec::new(),
             pass_unmatched: true,
             idle_only: true,

@@ -407,7 +407,8 @@ impl State {
             for region in &snapshot.regions {
                 if pattern.matches(region) {
                     let score = priority::score(*action, region, nr_samples, quota.weights);
-                    histogram.add(score, self.sieve.passed(snapshot.target, region.range));
+                    let passed = self.sieve.passed(snapshot.target, region.range);
+                    histogram.add(score, walk::memory_in(*action, region, passed));
                 }
             }
         }
@@ -415,7 +416,7 @@ impl State {
     }
 
     fn settle(&mut self, operation: &Operation, outcome: &Outcome) {
-        let bytes = operation.range.len();
+        let bytes = operation.bytes;
         self.stats.count(operation, outcome);
         let fail_charge = self.scheme.quota.fail_charge;
         self.charge

@@ -14,7 +14,7 @@ pub struct Stats {
     /// Regions that the action was tried on, those included of which no whole page fitted into the
     /// quota (as in the kernel).
     pub nr_tried: u64,
-    /// Their bytes, as far as they fitted.
+    /// Their bytes of memory, as far as they fitted.
     pub sz_tried: u64,
     /// Regions of which at least a part was acted on.
     pub nr_applied: u64,
@@ -35,7 +35,7 @@ pub struct Stats {
 impl Stats {
     pub(super) fn count(&mut self, operation: &Operation, outcome: &Outcome) {
         self.nr_tried += 1;
-        self.sz_tried += operation.range.len();
+        self.sz_tried += operation.bytes;
         self.nr_applied += u64::from(outcome.applied > 0);
         self.sz_applied += outcome.applied;
         self.sz_ops_filter_passed += outcome.filter_passed;

@@ -73,6 +73,19 @@ pub(super) fn last_region(snapshot: &Snapshot) -> Option<usize> {
     snapshot.regions.iter().rposition(holds_page)
 }
 
+/// How many of `addresses`, a part of the region's, hold what `action` can be about: memory, or for
+/// `willneed` what is swapped out as well. DAMON counts addresses; so does this where the monitor
+/// cannot tell what they hold.
+pub(super) fn memory_in(action: Action, region: &RegionSnapshot, addresses: u64) -> u64 {
+    let swapped = region.memory.map_or(0, |memory| memory.swapped);
+    let bytes = match action {
+        Action::Willneed => region.resident().saturating_add(swapped),
+        _ => region.resident(),
+    };
+    let share = u128::from(bytes) * u128::from(addresses) / u128::from(region.range.len().max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
 /// Records of other tools may have regions that begin or end within a page.
 fn whole_pages(range: AddressRange) -> Option<AddressRange> {
     let start = range.start.checked_next_multiple_of(PAGE_SIZE)?;
@@ -135,10 +148,17 @@ impl Walk<'_> {
 
     fn apply(&mut self, index: usize, state: &mut State, region: &mut RegionSnapshot) {
         let start = region.range.start;
+        let action = state.scheme.action;
+        let all = memory_in(action, region, region.range.len());
+        if all == 0 {
+            return;
+        }
         if let Some(left) = state.charge.left()
-            && left < region.range.len()
+            && left < all
         {
-            let whole = left / PAGE_SIZE * PAGE_SIZE;
+            // So many addresses hold what is left, if memory is spread evenly.
+            let addresses = u128::from(left) * u128::from(region.range.len()) / u128::from(all);
+            let whole = addresses as u64 / PAGE_SIZE * PAGE_SIZE;
             if whole == 0 {
                 state.stats.nr_tried += 1;
                 state.charge.stop_at((self.target, start));
@@ -153,11 +173,12 @@ impl Walk<'_> {
         if verdict == Verdict::Reject {
             return;
         }
-        self.operations
-            .push(operation(index, state, self.target, region.range, verdict));
-        state
-            .charge
-            .reserve(region.range.len(), (self.target, region.range.end));
+        let bytes = memory_in(action, region, region.range.len());
+        self.operations.push(Operation {
+            bytes,
+            ..operation(index, state, self.target, region.range, verdict)
+        });
+        state.charge.reserve(bytes, (self.target, region.range.end));
         state.tried.push(TriedRegion {
             target: self.target,
             range: region.range,
@@ -199,6 +220,7 @@ fn operation(
         },
         target,
         range,
+        bytes: range.len(),
         filters: if is_asked {
             state.sieve.ops.clone()
         } else {

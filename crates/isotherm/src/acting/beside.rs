@@ -155,7 +155,11 @@ mod tests {
     #[test]
     fn memory_that_two_contexts_watch_is_found() {
         let args = |pid: &[u32], range: &[(u64, u64)], physical| TargetArgs {
-            pid: pid.to_vec(),
+            pid: pid
+                .iter()
+                .copied()
+                .map(crate::recorder::ProcessArg::Pid)
+                .collect(),
             range: range
                 .iter()
                 .map(|(a, b)| AddressRange::new(*a, *b))

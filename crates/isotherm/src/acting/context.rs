@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use isotherm_engine::drive::{Carried, Pace, carry_out};
+use isotherm_engine::drive::{Carried, DryRun, Pace, carry_out};
 use isotherm_engine::guard::RefaultHistory;
 use isotherm_engine::scheme::{Action, SchemeEngine};
 use isotherm_engine::{
@@ -32,6 +32,8 @@ pub(super) struct ContextActing {
     pub(super) guard: Watch,
     hands: Hands,
     is_physical: bool,
+    /// What a dry run has counted already.
+    dry_run: DryRun,
     snapshots: Vec<Snapshot>,
     pace: Pace,
     history: RefaultHistory,
@@ -60,6 +62,7 @@ impl ContextActing {
             guard: Watch::new(at, setup)?,
             hands,
             is_physical: setup.is_physical(),
+            dry_run: DryRun::default(),
             snapshots: Vec::new(),
             pace: Pace::default(),
             history: RefaultHistory::default(),
@@ -87,6 +90,12 @@ impl ContextActing {
         self.guard.forget(target);
         self.history.forget(target);
         self.rest.retain(|operation| operation.target != target);
+        self.dry_run.forget(target);
+    }
+
+    /// Bytes that would be out of memory now, had the dry run been none.
+    pub(super) fn would_be_out(&self) -> u64 {
+        self.dry_run.paged_out()
     }
 
     /// Takes the snapshots among `items`, which are this context's.
@@ -136,6 +145,9 @@ impl ContextActing {
         let spent = process_cpu().since(cpu_before);
         let Carried { done, outcomes, .. } = &carried;
         let is_dry = matches!(self.hands, Hands::None);
+        if is_dry {
+            self.dry_run.assume(done);
+        }
         items.extend(self.samples(now, done, outcomes, spent));
         for (target, range) in self.schemes.done(done, outcomes) {
             if !is_dry {
@@ -161,7 +173,11 @@ impl ContextActing {
             session,
             self.is_physical,
         );
-        let plan = self.schemes.plan(now, &self.snapshots, &facts);
+        let mut plan = self.schemes.plan(now, &self.snapshots, &facts);
+        if matches!(self.hands, Hands::None) {
+            self.dry_run.observe(&self.snapshots);
+            plan = self.dry_run.fresh(&plan);
+        }
         let (plan, kept) = self.keep_what_came_back(now, plan)?;
         let is_new = |target| self.snapshots.iter().any(|s| s.target == target);
         self.rest.retain(|operation| !is_new(operation.target));

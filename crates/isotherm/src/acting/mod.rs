@@ -40,6 +40,8 @@ pub(crate) struct Acting {
 #[derive(serde::Serialize)]
 pub(crate) struct ActingSummary {
     pub(crate) dry_run: bool,
+    /// In a dry run: bytes that would be out of memory at the end.
+    pub(crate) would_be_out_bytes: Option<u64>,
     pub(crate) schemes: Vec<SchemeSummary>,
     pub(crate) guard_stops: u64,
     /// CPU time that acting took, compressing pages included.
@@ -62,6 +64,9 @@ pub(crate) struct SchemeSummary {
 #[derive(serde::Serialize)]
 pub(crate) struct ActingStatus<'a> {
     pub(crate) dry_run: bool,
+    /// In a dry run: bytes that would be out of memory now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) would_be_out_bytes: Option<u64>,
     /// Every context is paused.
     pub(crate) paused: bool,
     pub(crate) contexts: Vec<ContextStatus<'a>>,
@@ -251,10 +256,17 @@ impl Acting {
         let stops = self.contexts.iter().map(|c| c.guard.status().nr_stops);
         ActingSummary {
             dry_run: self.dry_run,
+            would_be_out_bytes: self.would_be_out(),
             schemes: schemes.collect(),
             guard_stops: stops.sum(),
             acting_cpu_seconds: self.cpu.as_secs_f64(),
         }
+    }
+
+    /// In a dry run, bytes that would be out of memory now.
+    pub(crate) fn would_be_out(&self) -> Option<u64> {
+        let all = self.contexts.iter().map(ContextActing::would_be_out);
+        self.dry_run.then(|| all.sum())
     }
 
     /// How it stands.
@@ -268,6 +280,7 @@ impl Acting {
         });
         ActingStatus {
             dry_run: self.dry_run,
+            would_be_out_bytes: self.would_be_out(),
             paused: self.contexts.iter().all(|c| c.schemes.is_paused()),
             contexts: contexts.collect(),
         }

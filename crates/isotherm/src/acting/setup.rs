@@ -11,7 +11,7 @@ use isotherm_engine::scheme::{Action, GoalMetric, Scheme};
 use isotherm_linux::{act, node, swap};
 
 use super::{GuardArgs, beside};
-use crate::recorder::{CPU_BUDGET, Context, Improvement, MonitorArgs, TargetArgs};
+use crate::recorder::{CPU_BUDGET, Context, Improvement, MonitorArgs, ProcessArg, TargetArgs};
 
 /// What to do.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -318,7 +318,8 @@ fn apply(
 ) -> anyhow::Result<()> {
     if !names_processes(targets) && !targets.physical {
         targets.physical = context.operations == Operations::Paddr;
-        targets.pid = context.targets.iter().filter_map(|t| t.pid).collect();
+        let pids = context.targets.iter().filter_map(|t| t.pid);
+        targets.pid = pids.map(ProcessArg::Pid).collect();
     }
     if targets.range.is_empty() {
         targets.range = context
@@ -466,16 +467,16 @@ mod tests {
                 let Context { name, targets, how } = &setup.context;
                 (
                     name.as_deref(),
-                    targets.pid.as_slice(),
+                    targets.pids().expect("by id"),
                     setup.is_paused,
                     how.cpu_budget,
                 )
             })
             .collect();
-        let wanted: [(_, &[u32], _, _); 3] = [
-            (Some("kdamond 0"), &[10], false, Some(0.005)),
-            (Some("kdamond 1"), &[11], true, Some(0.03)),
-            (Some("kdamond 2"), &[12], false, Some(0.005)),
+        let wanted: [(_, Vec<u32>, _, _); 3] = [
+            (Some("kdamond 0"), vec![10], false, Some(0.005)),
+            (Some("kdamond 1"), vec![11], true, Some(0.03)),
+            (Some("kdamond 2"), vec![12], false, Some(0.005)),
         ];
         assert_eq!(said, wanted);
         let given = resolve(&[(10, false, ""), (11, false, own)], "--cpu-budget 4%");

@@ -1,19 +1,29 @@
 //! `isotherm record`: watches targets and writes what it sees to a file.
 
+mod command;
+mod summary;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
-use std::time::Duration;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_engine::{Cost, Nanos, Snapshot};
+use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos, PAGE_SIZE};
 use isotherm_record::{Item, Writer};
+
+use command::{end_in_time, wait_for};
+use summary::{Summary, cpu_share};
 
 use crate::acting::{Acting, ActingSummary, Setup};
 use crate::recorder::{Context, MonitorArgs, Session, Step, TargetArgs};
-use crate::units::{format_bytes, parse_duration};
+use crate::units::{format_bytes, format_duration, parse_time_span};
+
+/// Targets whose children are looked for.
+const CHILDREN_OF: usize = 64;
 
 /// Record which memory of running programs, or of the machine, is accessed, and how often.
 ///
@@ -28,13 +38,17 @@ use crate::units::{format_bytes, parse_duration};
   isotherm record --physical --node 1           the memory of NUMA node 1
 Then: isotherm report heatmap")]
 pub(crate) struct Args {
-    /// File to write [default: isotherm-DATE-TIME.isotherm here]
+    /// File to write, `-` for standard output [default: isotherm-DATE-TIME.isotherm here]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
     /// How long to record [default: until the targets end, or Ctrl-C]
-    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
     duration: Option<Nanos>,
+
+    /// End the command when the time is up: SIGTERM, after 5 s SIGKILL; else it is waited for
+    #[arg(long, requires = "duration", requires = "command")]
+    stop_command: bool,
 
     /// Say nothing but errors
     #[arg(short, long)]
@@ -56,9 +70,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => path.clone(),
         None => default_name()?,
     };
+    anyhow::ensure!(
+        !(args.json && path.as_os_str() == "-"),
+        "--json and --output - both write to standard output; name a file"
+    );
     let watch = Watch {
         contexts: vec![Context::only(&args.targets, &args.how)],
         duration: args.duration,
+        stop_command: args.stop_command,
         quiet: args.quiet,
         json: args.json,
     };
@@ -69,6 +88,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 pub(super) struct Watch {
     pub(super) contexts: Vec<Context>,
     pub(super) duration: Option<Nanos>,
+    /// Ends the command once the time is up.
+    pub(super) stop_command: bool,
     pub(super) quiet: bool,
     pub(super) json: bool,
 }
@@ -80,6 +101,11 @@ impl Watch {
         let Some(path) = path else {
             return self.run_with(None, setups);
         };
+        if path.as_os_str() == "-" {
+            let out = std::io::stdout().as_fd().try_clone_to_owned();
+            let out = out.context("cannot write to standard output")?;
+            return self.run_with(Some((File::from(out), path)), setups);
+        }
         let is_new = !path.exists();
         // The file first: a command must not run for nothing. What it holds goes later, when there is
         // something to record.
@@ -106,7 +132,7 @@ impl Watch {
         let mut session = Session::start(&self.contexts)?;
         let started = session.now();
         let path = output.as_ref().map(|(_, path)| *path);
-        let began = begin(&mut session, output, setups);
+        let began = begin(&mut session, output, setups, &self.contexts);
         let (mut recording, mut acting) = match began {
             Ok(began) => began,
             Err(error) => {
@@ -118,6 +144,10 @@ impl Watch {
             .duration
             .map_or(Nanos(u64::MAX), |duration| started + duration);
         let bar = self.progress_bar();
+        recording.counts_children = self
+            .contexts
+            .iter()
+            .all(|c| !c.targets.children && c.targets.cgroup.is_none());
         let result = recording.run(&mut session, acting.as_mut(), ends_at, &bar);
         let elapsed = session.now().since(started);
         bar.finish_and_clear();
@@ -126,7 +156,7 @@ impl Watch {
             wait_unrecorded(&mut session, &error);
             return Err(error);
         }
-        let code = wait_for(session.take_child(), session.is_stopped());
+        let code = self.wait_for_command(&mut session);
         let acted = acting.as_ref().map(Acting::summary);
         let summary = recording.summary(&session, elapsed, path, acted);
         if self.json {
@@ -135,6 +165,29 @@ impl Watch {
             eprintln!("{}", summary.text());
         }
         Ok(code)
+    }
+
+    /// Waits for the command that was watched, or ends it; says so if that may take time.
+    fn wait_for_command(&self, session: &mut Session) -> ExitCode {
+        let is_stopped = session.is_stopped();
+        let Some(mut child) = session.take_child() else {
+            return ExitCode::SUCCESS;
+        };
+        let goes_on = matches!(child.try_wait(), Ok(None));
+        if goes_on && !is_stopped && self.stop_command {
+            end_in_time(&mut child);
+            // It ended as it was asked to: no failure of its own.
+            wait_for(Some(child), false);
+            return ExitCode::SUCCESS;
+        }
+        if goes_on && !is_stopped && !self.quiet {
+            eprintln!(
+                "isotherm: the recording is complete; waiting for the command (pid {}) to end \
+                 (Ctrl-C ends it now, --stop-command ends it by itself)",
+                child.id()
+            );
+        }
+        wait_for(Some(child), is_stopped)
     }
 
     fn progress_bar(&self) -> ProgressBar {
@@ -161,9 +214,11 @@ fn begin(
     session: &mut Session,
     output: Option<(File, &Path)>,
     setups: &[Setup],
+    contexts: &[Context],
 ) -> anyhow::Result<(Recording, Option<Acting>)> {
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
+    refuse_empty_ranges(session, contexts)?;
     let mut acting = match setups {
         [] => None,
         setups => Some(Acting::new(setups, session)?),
@@ -189,6 +244,29 @@ fn begin(
     Ok((recording, acting))
 }
 
+/// Fails where none of the processes given maps anything within the ranges given. A command may do so
+/// later.
+fn refuse_empty_ranges(session: &Session, contexts: &[Context]) -> anyhow::Result<()> {
+    let [Context { targets, .. }] = contexts else {
+        return Ok(());
+    };
+    let live = session.live();
+    if targets.range.is_empty() || targets.pid.is_empty() || live.is_empty() {
+        return Ok(());
+    }
+    let maps_any = live.iter().any(|(_, process)| {
+        let areas = process.mappings().unwrap_or_default();
+        let within =
+            |area: AddressRange| targets.range.iter().any(|r| r.intersection(area).is_some());
+        areas.iter().any(|area| within(area.range))
+    });
+    anyhow::ensure!(
+        maps_any,
+        "the targets map nothing within --range; /proc/PID/maps has their addresses"
+    );
+    Ok(())
+}
+
 /// Waits for the command, which is not to suffer from the end of its recording.
 fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
     let Some(mut child) = session.take_child() else {
@@ -208,17 +286,15 @@ struct Recording {
     path: PathBuf,
     items: Vec<Item>,
     nr_snapshots: u64,
-    last: std::collections::BTreeMap<u32, View>,
+    /// Each target's last snapshot: its regions, and what they come to.
+    last: BTreeMap<u32, (usize, MemoryTotals)>,
+    rss: BTreeMap<u32, u64>,
+    /// Descendants of targets that are not watched themselves.
+    unwatched: BTreeSet<u32>,
+    next_look_for_children: Nanos,
+    /// Children were not asked for, so that their number is told.
+    counts_children: bool,
     saved: Saved,
-}
-
-/// A target's last snapshot, in bytes.
-#[derive(Clone, Copy, Default)]
-struct View {
-    nr_regions: usize,
-    bytes: u64,
-    hot: u64,
-    unknown: u64,
 }
 
 /// Memory that is saved by swapping it out: what the targets have in swap since the start, but for what
@@ -256,10 +332,7 @@ impl Recording {
         Ok(Self {
             writer: Some(writer),
             path: path.to_owned(),
-            items: Vec::new(),
-            nr_snapshots: 0,
-            last: std::collections::BTreeMap::new(),
-            saved: Saved::default(),
+            ..Self::default()
         })
     }
 
@@ -284,10 +357,13 @@ impl Recording {
             }
             self.write_items()?;
             let now = session.now();
+            if self.counts_children {
+                self.look_for_children(session);
+            }
             if now >= next_look {
                 next_look = now + Nanos::from_millis(250);
                 let acted = acting.as_deref().map(Acting::headline);
-                self.show(session, started, acted, bar);
+                self.show(session, started, ends_at, acted, bar);
             }
             if step != Step::Going || now >= ends_at {
                 return Ok(());
@@ -300,15 +376,22 @@ impl Recording {
             match &item {
                 Item::Snapshot(snapshot) => {
                     self.nr_snapshots += 1;
-                    self.last.insert(snapshot.target.0, View::of(snapshot));
+                    let view = (snapshot.regions.len(), snapshot.totals());
+                    self.last.insert(snapshot.target.0, view);
                 }
                 Item::Pages(pages) => {
                     self.nr_snapshots += 1;
-                    let view = View::of_pages(pages);
+                    let view = (pages.blocks.len(), totals_of_pages(pages));
                     self.last.insert(pages.target.0, view);
                 }
-                Item::TargetExit(exit) => drop(self.last.remove(&exit.target.0)),
-                Item::Usage(usage) => self.saved.look(usage.swap.values().sum()),
+                Item::TargetExit(exit) => {
+                    self.last.remove(&exit.target.0);
+                    self.rss.remove(&exit.target.0);
+                }
+                Item::Usage(usage) => {
+                    self.rss.extend(&usage.rss);
+                    self.saved.look(usage.swap.values().sum());
+                }
                 _ => {}
             }
             if let Some(writer) = &mut self.writer {
@@ -323,32 +406,71 @@ impl Recording {
         Ok(())
     }
 
-    fn show(&self, session: &Session, started: Nanos, acted: Option<String>, bar: &ProgressBar) {
+    fn show(
+        &self,
+        session: &Session,
+        started: Nanos,
+        ends_at: Nanos,
+        acted: Option<String>,
+        bar: &ProgressBar,
+    ) {
         if bar.is_hidden() {
             return;
         }
-        bar.set_position(session.now().since(started).0 / 1_000_000);
         if let Some(acted) = acted {
+            bar.set_position(session.now().since(started).0 / 1_000_000);
             bar.set_message(format!("{}; {acted}", self.saved.text()));
             return;
         }
-        let total = self.total();
-        let share = cpu_share(session.cost().0, session.now().since(started));
+        let (_, totals) = self.total();
+        let now = session.now();
+        let share = cpu_share(session.cost().0, now.since(started));
+        let left = if ends_at == Nanos(u64::MAX) {
+            String::new()
+        } else {
+            let seconds = ends_at.since(now).0.div_ceil(1_000_000_000);
+            format!(
+                "{} left; ",
+                format_duration(Nanos::from_millis(seconds * 1000))
+            )
+        };
+        let targets = match self.last.len() {
+            1 => String::new(),
+            nr => format!("{nr} targets, "),
+        };
         bar.set_message(format!(
-            "{} regions, {} watched, {:.1} % hot, monitor {share:.2} % of a CPU",
-            total.nr_regions,
-            format_bytes(total.bytes),
-            100.0 * total.hot as f64 / total.bytes.max(1) as f64,
+            "{left}{targets}{} of {} in use, monitor {share:.2} % of a CPU",
+            format_bytes(totals.touched),
+            format_bytes(totals.resident),
         ));
+        bar.set_position(now.since(started).0 / 1_000_000);
     }
 
-    fn total(&self) -> View {
-        self.last.values().fold(View::default(), |sum, view| View {
-            nr_regions: sum.nr_regions + view.nr_regions,
-            bytes: sum.bytes + view.bytes,
-            hot: sum.hot + view.hot,
-            unknown: sum.unknown + view.unknown,
-        })
+    /// Notes children of targets that nobody watches.
+    fn look_for_children(&mut self, session: &Session) {
+        let now = session.now();
+        if now < self.next_look_for_children {
+            return;
+        }
+        self.next_look_for_children = now + Nanos::from_millis(1000);
+        let live = session.live();
+        let watched: BTreeSet<u32> = live.iter().map(|(_, process)| process.pid()).collect();
+        // A group's processes are found anew all the time; of many, a few tell enough.
+        for (_, process) in live.iter().take(CHILDREN_OF) {
+            let children = process.children().into_iter();
+            self.unwatched
+                .extend(children.filter(|pid| !watched.contains(pid)));
+        }
+        self.unwatched.retain(|pid| !watched.contains(pid));
+    }
+
+    fn total(&self) -> (usize, MemoryTotals) {
+        let none = (0, MemoryTotals::default());
+        self.last
+            .values()
+            .fold(none, |(nr, sum), (regions, totals)| {
+                (nr + regions, sum.plus(*totals))
+            })
     }
 
     /// Writes the last words, and whatever is still in memory.
@@ -384,15 +506,24 @@ impl Recording {
         acted: Option<ActingSummary>,
     ) -> Summary {
         let (cost, peak_rss) = session.cost();
-        let total = self.total();
+        let (regions, total) = self.total();
+        let rss = (!self.rss.is_empty()).then(|| self.rss.values().sum());
+        let out = acted.as_ref().and_then(|acted| acted.would_be_out_bytes);
         Summary {
             file: path.map(|path| path.display().to_string()),
             seconds: elapsed.as_secs_f64(),
             snapshots: self.nr_snapshots,
-            regions: total.nr_regions,
-            monitored_bytes: total.bytes,
-            hot_bytes: total.hot,
+            regions,
+            monitored_bytes: total.addresses,
+            resident_bytes: total.known_resident(),
+            swapped_bytes: total.known_swapped(),
+            hot_bytes: total.touched,
             unknown_bytes: total.unknown,
+            rss_bytes: rss,
+            rss_bytes_after_dry_run: out
+                .zip(rss)
+                .map(|(out, rss): (u64, u64)| rss.saturating_sub(out)),
+            children_not_watched: self.unwatched.len(),
             monitor_cpu_percent: cpu_share(
                 Cost {
                     induced_cpu: Nanos(0),
@@ -417,118 +548,28 @@ impl Recording {
     }
 }
 
-impl View {
-    fn of(snapshot: &Snapshot) -> Self {
-        let mut view = Self {
-            nr_regions: snapshot.regions.len(),
-            ..Self::default()
-        };
-        for region in &snapshot.regions {
-            view.bytes += region.range.len();
-            match region.nr_accesses {
-                None => view.unknown += region.range.len(),
-                Some(n) if n > 0.0 => view.hot += region.range.len(),
-                Some(_) => {}
-            }
-        }
-        view
-    }
-
-    fn of_pages(pages: &isotherm_record::PageSnapshot) -> Self {
-        let count =
-            |bits: &[u64; 8]| bits.iter().map(|w| u64::from(w.count_ones())).sum::<u64>() * 4096;
-        pages
-            .blocks
-            .iter()
-            .fold(Self::default(), |sum, block| Self {
-                nr_regions: sum.nr_regions + 1,
-                bytes: sum.bytes + count(&block.present),
-                hot: sum.hot + count(&block.accessed),
-                unknown: sum.unknown + count(&block.unknown),
+/// What a page scan comes to: all that is present is memory.
+fn totals_of_pages(pages: &isotherm_record::PageSnapshot) -> MemoryTotals {
+    let count =
+        |bits: &[u64; 8]| bits.iter().map(|w| u64::from(w.count_ones())).sum::<u64>() * PAGE_SIZE;
+    pages
+        .blocks
+        .iter()
+        .fold(MemoryTotals::default(), |sum, block| {
+            let (resident, touched, unknown) = (
+                count(&block.present),
+                count(&block.accessed),
+                count(&block.unknown),
+            );
+            sum.plus(MemoryTotals {
+                addresses: resident,
+                resident,
+                touched,
+                unknown,
+                untouched: resident.saturating_sub(touched + unknown),
+                ..MemoryTotals::default()
             })
-    }
-}
-
-/// What a recording came to. Percentages are of one CPU.
-#[derive(serde::Serialize)]
-struct Summary {
-    file: Option<String>,
-    seconds: f64,
-    snapshots: u64,
-    regions: usize,
-    monitored_bytes: u64,
-    hot_bytes: u64,
-    unknown_bytes: u64,
-    monitor_cpu_percent: f64,
-    induced_cpu_percent_estimated: f64,
-    clears: u64,
-    checks: u64,
-    refused: u64,
-    monitor_peak_rss_bytes: u64,
-    method: Option<String>,
-    #[serde(flatten)]
-    acted: Option<ActingSummary>,
-}
-
-impl Summary {
-    fn text(&self) -> String {
-        let unknown = if self.unknown_bytes > 0 {
-            format!(", {} unknown", format_bytes(self.unknown_bytes))
-        } else {
-            String::new()
-        };
-        let method = self
-            .method
-            .as_ref()
-            .map_or_else(String::new, |text| format!("\n{text}"));
-        let acted = self
-            .acted
-            .as_ref()
-            .map_or_else(String::new, |acted| format!("\n{}", acted.text()));
-        let wrote = self
-            .file
-            .as_ref()
-            .map_or_else(String::new, |file| format!("\nwrote {file}"));
-        format!(
-            "recorded {:.1} s in {} snapshots: {} watched, {} accessed in the last{unknown}\n\
-             watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}{acted}{wrote}",
-            self.seconds,
-            self.snapshots,
-            format_bytes(self.monitored_bytes),
-            format_bytes(self.hot_bytes),
-            self.monitor_cpu_percent,
-            self.induced_cpu_percent_estimated,
-            self.clears,
-            self.refused,
-            format_bytes(self.monitor_peak_rss_bytes),
-        )
-    }
-}
-
-fn cpu_share(cost: Cost, elapsed: Nanos) -> f64 {
-    100.0 * (cost.monitor_cpu + cost.induced_cpu).as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
-}
-
-/// Waits for the command, passing a request to stop on, and turns how it ended into our exit code.
-fn wait_for(child: Option<Child>, stopped: bool) -> ExitCode {
-    use std::os::unix::process::ExitStatusExt;
-    let Some(mut child) = child else {
-        return ExitCode::SUCCESS;
-    };
-    if stopped {
-        // From a terminal the command got the signal itself; from elsewhere only we did.
-        std::thread::sleep(Duration::from_millis(50));
-        isotherm_linux::process::terminate(&mut child);
-    }
-    match child.wait() {
-        Ok(status) => {
-            let code = status
-                .code()
-                .or_else(|| status.signal().map(|signal| 128 + signal));
-            ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
-        }
-        Err(_) => ExitCode::FAILURE,
-    }
+        })
 }
 
 /// A name in the working directory that is not taken.

@@ -3,12 +3,12 @@
 //! A report is an accumulator of `isotherm_record::report`; this file gives it the record's items and
 //! the user's wishes, and passes the result to a renderer.
 
+mod more;
 mod output;
 mod parse;
 pub(crate) mod reclaim_curve;
 mod source;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,7 +26,9 @@ use source::Source;
 
 /// Show what a record holds: which memory is hot, which is idle, how much is in use.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm report heatmap redis.isotherm -o heatmap.html")]
+#[command(
+    after_help = "Examples:\n  isotherm report summary redis.isotherm\n  isotherm report heatmap redis.isotherm -o heatmap.html"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     report: Report,
@@ -40,6 +42,9 @@ enum Report {
     Idle(IdleArgs),
     Footprint(FootprintArgs),
     Fragmentation(FragmentationArgs),
+    Summary(more::SummaryArgs),
+    Diff(more::DiffArgs),
+    Actions(more::ActionsArgs),
 }
 
 /// Which record, which part of it, and where to with the report.
@@ -229,6 +234,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Report::Idle(args) => idle(args)?,
         Report::Footprint(args) => footprint(&args)?,
         Report::Fragmentation(args) => fragmentation(&args)?,
+        Report::Summary(args) => more::summary(&args)?,
+        Report::Diff(args) => more::diff(&args)?,
+        Report::Actions(args) => more::actions(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -243,9 +251,9 @@ fn access(args: &AccessArgs) -> anyhow::Result<()> {
     let source = common.open()?;
     let mut report = Access::new(source.header(), common.scope(), args.options());
     let mut out = common.output.open()?;
-    let mut writer = AccessWriter::new(format, common.output.style(false), &mut *out);
+    let mut writer = AccessWriter::new(format, common.output.style(false), &mut out);
     let mut written = Ok(());
-    source.each(|item| {
+    let extent = source.each(common.scope(), |item| {
         if let Some(table) = report.push(item)
             && written.is_ok()
         {
@@ -253,19 +261,22 @@ fn access(args: &AccessArgs) -> anyhow::Result<()> {
         }
         Ok(())
     })?;
+    extent.require(&common.scope(), args.at)?;
     let record = report.record_info();
     let (tables, ended) = report.finish();
     for table in &tables {
         written = written.and_then(|()| writer.table(&record, table));
     }
+    anyhow::ensure!(
+        written.is_err() || writer.nr_written() > 0,
+        "no such snapshot in this part of the record; they are numbered from 0 for each target"
+    );
     let finished = written.and_then(|()| writer.finish(&record));
-    if let Ok(0) = finished {
-        eprintln!("isotherm: no such snapshot in this part of the record");
-    }
     if ended > 0 {
         eprintln!("isotherm: {ended} targets had ended before; --target or --at show them");
     }
-    pipe_may_close(finished.and_then(|_| out.flush()))
+    pipe_may_close(finished.map(|_| ()))?;
+    out.finish()
 }
 
 impl AccessArgs {
@@ -320,10 +331,11 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<()> {
     };
     let source = common.open()?;
     let mut report = Heatmap::new(source.header(), common.scope(), options);
-    source.each(|item| {
+    let extent = source.each(common.scope(), |item| {
         report.push(item);
         Ok(())
     })?;
+    extent.require(&common.scope(), None)?;
     common.output.write(&report.finish(), &style)
 }
 
@@ -335,10 +347,11 @@ fn wss(args: WssArgs) -> anyhow::Result<()> {
     };
     let source = common.open()?;
     let mut report = Wss::new(source.header(), common.scope(), options);
-    source.each(|item| {
+    let extent = source.each(common.scope(), |item| {
         report.push(item);
         Ok(())
     })?;
+    extent.require(&common.scope(), None)?;
     let style = common.output.style(args.over_time);
     common.output.write(&report.finish(), &style)
 }
@@ -352,10 +365,11 @@ fn idle(args: IdleArgs) -> anyhow::Result<()> {
     };
     let source = common.open()?;
     let mut report = Idle::new(source.header(), common.scope(), options);
-    source.each(|item| {
+    let extent = source.each(common.scope(), |item| {
         report.push(item);
         Ok(())
     })?;
+    extent.require(&common.scope(), args.at)?;
     common
         .output
         .write(&report.finish(), &common.output.style(false))
@@ -365,24 +379,35 @@ fn footprint(args: &FootprintArgs) -> anyhow::Result<()> {
     let common = &args.common;
     let source = common.open()?;
     let mut report = Footprint::new(source.header(), common.scope(), args.min_rate);
-    source.each(|item| {
+    source.each(common.scope(), |item| {
         report.push(item);
         Ok(())
     })?;
     let style = common.output.style(args.over_time);
-    common.output.write(&report.finish(), &style)
+    let report = report.finish();
+    anyhow::ensure!(
+        !report.metrics.is_empty(),
+        "the record says nothing of memory use in this part"
+    );
+    common.output.write(&report, &style)
 }
 
 fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<()> {
     let common = &args.common;
     let source = common.open()?;
     let mut report = Fragmentation::new(source.header(), common.scope());
-    source.each(|item| {
+    source.each(common.scope(), |item| {
         report.push(item);
         Ok(())
     })?;
     let style = common.output.style(args.over_time);
-    common.output.write(&report.finish(), &style)
+    let report = report.finish();
+    anyhow::ensure!(
+        !report.nodes.is_empty(),
+        "the record says nothing of fragmentation in this part; `isotherm compact -o FILE` makes one \
+         that does"
+    );
+    common.output.write(&report, &style)
 }
 
 fn which(text: &str) -> Result<Which, String> {

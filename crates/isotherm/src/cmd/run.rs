@@ -8,7 +8,7 @@ use isotherm_engine::Nanos;
 use super::record::Watch;
 use crate::acting::{GuardArgs, SchemeArgs};
 use crate::recorder::{MonitorArgs, TargetArgs};
-use crate::units::parse_duration;
+use crate::units::parse_time_span;
 
 /// Act on memory by its access pattern: reclaim what is cold, back what is hot with huge pages, ...
 ///
@@ -29,8 +29,12 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 
     /// How long to run [default: until the targets end, or Ctrl-C]
-    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
     duration: Option<Nanos>,
+
+    /// End the command when the time is up: SIGTERM, after 5 s SIGKILL; else it is waited for
+    #[arg(long, requires = "duration", requires = "command")]
+    stop_command: bool,
 
     /// Say nothing but errors
     #[arg(short, long)]
@@ -60,6 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watch = Watch {
         contexts: setups.iter().map(|setup| setup.context.clone()).collect(),
         duration: args.duration,
+        stop_command: args.stop_command,
         quiet: args.quiet,
         json: args.json,
     };

@@ -241,7 +241,7 @@ fn create(
         writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
         host: "simulated".to_owned(),
         kernel: "simulated".to_owned(),
-        command: std::env::args().collect(),
+        command: crate::out::command_line(),
         started: Nanos(0),
         operations: if args.physical { "paddr" } else { "vaddr" }.to_owned(),
         sample_interval: intervals.sample,

@@ -108,6 +108,16 @@ impl Daemon {
                 total.idle_bytes,
             ),
             (
+                "isotherm_watched_resident_bytes",
+                "Watched memory that is in RAM: working set, idle and unknown together.",
+                total.resident_bytes,
+            ),
+            (
+                "isotherm_watched_swapped_bytes",
+                "Watched memory that is swapped out.",
+                total.swapped_bytes,
+            ),
+            (
                 "isotherm_regions",
                 "Regions in the last snapshots.",
                 total.regions as u64,

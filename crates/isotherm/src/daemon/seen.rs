@@ -47,8 +47,13 @@ pub(super) struct Target {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct View {
     pub(super) regions: usize,
+    /// Addresses, whatever they hold.
     pub(super) watched_bytes: u64,
-    /// Accessed in the last interval.
+    /// In memory, by the monitor; all addresses where it cannot tell. Hot, idle and unknown add up to it.
+    pub(super) resident_bytes: u64,
+    /// Swapped out, by the monitor.
+    pub(super) swapped_bytes: u64,
+    /// Touched in the last interval.
     pub(super) hot_bytes: u64,
     pub(super) idle_bytes: u64,
     pub(super) unknown_bytes: u64,
@@ -62,17 +67,19 @@ impl View {
             regions: snapshot.regions.len(),
             ..Self::default()
         };
+        let totals = snapshot.totals();
+        view.watched_bytes = totals.addresses;
+        view.resident_bytes = totals.resident;
+        view.swapped_bytes = totals.swapped;
+        view.hot_bytes = totals.touched;
+        view.idle_bytes = totals.untouched;
+        view.unknown_bytes = totals.unknown;
         for region in &snapshot.regions {
-            let bytes = region.range.len();
-            view.watched_bytes += bytes;
-            match snapshot.access_rate(region) {
-                None => view.unknown_bytes += bytes,
-                Some(rate) if rate > 0.0 => {
-                    view.hot_bytes += bytes;
-                    let step = (rate * RATES as f32).ceil() as usize;
-                    view.bytes_by_rate[step.clamp(1, RATES) - 1] += bytes;
-                }
-                Some(_) => view.idle_bytes += bytes,
+            if let Some(rate) = snapshot.access_rate(region)
+                && rate > 0.0
+            {
+                let step = (rate * RATES as f32).ceil() as usize;
+                view.bytes_by_rate[step.clamp(1, RATES) - 1] += region.touched();
             }
         }
         view
@@ -82,6 +89,8 @@ impl View {
         Self {
             regions: self.regions + other.regions,
             watched_bytes: self.watched_bytes + other.watched_bytes,
+            resident_bytes: self.resident_bytes + other.resident_bytes,
+            swapped_bytes: self.swapped_bytes + other.swapped_bytes,
             hot_bytes: self.hot_bytes + other.hot_bytes,
             idle_bytes: self.idle_bytes + other.idle_bytes,
             unknown_bytes: self.unknown_bytes + other.unknown_bytes,
@@ -162,7 +171,7 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::{AddressRange, RegionSnapshot};
+    use isotherm_engine::{AddressRange, RegionMemory, RegionSnapshot};
 
     use super::*;
 
@@ -191,5 +200,34 @@ mod tests {
         assert_eq!(view.bytes_by_rate, [8192, 4096, 0, 0, 4096]);
         assert_eq!((view.hot_bytes, view.idle_bytes), (4 * 4096, 4096));
         assert_eq!((view.unknown_bytes, view.watched_bytes), (4096, 6 * 4096));
+    }
+
+    #[test]
+    fn only_memory_is_hot_or_idle() {
+        let region = RegionSnapshot {
+            range: AddressRange::new(0, 100 * 4096),
+            nr_accesses: Some(5.0),
+            age: 0,
+            age_ns: Nanos(0),
+            memory: Some(RegionMemory {
+                resident: 30 * 4096,
+                touched: 10 * 4096,
+                unknown: 4096,
+                swapped: 20 * 4096,
+            }),
+        };
+        let snapshot = Snapshot {
+            nr_samples: 20,
+            regions: vec![region],
+            ..Snapshot::default()
+        };
+        let view = View::of(&snapshot);
+        let pages = |bytes: u64| bytes / 4096;
+        assert_eq!((pages(view.hot_bytes), pages(view.idle_bytes)), (10, 19));
+        assert_eq!(
+            (pages(view.resident_bytes), pages(view.swapped_bytes)),
+            (30, 20)
+        );
+        assert_eq!(pages(view.bytes_by_rate.iter().sum()), 10);
     }
 }

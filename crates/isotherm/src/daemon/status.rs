@@ -138,6 +138,9 @@ fn head(status: &Value) -> String {
     }
     if status["dry_run"] == true {
         head += "; a dry run: nothing is acted on";
+        if let Some(out) = status["would_be_out_bytes"].as_u64() {
+            head += &format!(", {} would be out of memory now", format_bytes(out));
+        }
     }
     if status["paused"] == true {
         head += "; paused";
@@ -147,9 +150,10 @@ fn head(status: &Value) -> String {
 
 fn view(view: &Value) -> String {
     format!(
-        "{} watched in {} regions: {} hot, {} idle, {} unknown",
-        bytes(&view["watched_bytes"]),
+        "{} watched in {} regions of {}: {} hot, {} idle, {} unknown",
+        bytes(&view["resident_bytes"]),
         view["regions"],
+        bytes(&view["watched_bytes"]),
         bytes(&view["hot_bytes"]),
         bytes(&view["idle_bytes"]),
         bytes(&view["unknown_bytes"]),

@@ -14,7 +14,7 @@ mod tables;
 mod targets;
 
 pub(crate) use options::{
-    CPU_BUDGET, CommandOutput, Context, Improvement, Method, MonitorArgs, TargetArgs,
+    CPU_BUDGET, CommandOutput, Context, Improvement, Method, MonitorArgs, ProcessArg, TargetArgs,
 };
 pub(crate) use session::{Session, Step};
 pub(crate) use signals::Signals;

@@ -48,9 +48,9 @@ impl Context {
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "What to watch")]
 pub(crate) struct TargetArgs {
-    /// Running processes, by id; several with commas or by repeating the flag
-    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
-    pub(crate) pid: Vec<u32>,
+    /// Running processes, by id or name; several with commas or by repeating the flag
+    #[arg(short, long, value_name = "PID|NAME", value_delimiter = ',')]
+    pub(crate) pid: Vec<ProcessArg>,
 
     /// Every process of this control group (v1 or v2) and of those below it, as they come and go
     #[arg(long, value_name = "PATH", conflicts_with_all = ["pid", "physical", "command"])]
@@ -65,7 +65,7 @@ pub(crate) struct TargetArgs {
     pub(crate) simulated: bool,
 
     /// With --physical: only the memory of this NUMA node
-    #[arg(long, value_name = "N", requires = "physical")]
+    #[arg(long, value_name = "N", requires = "physical", conflicts_with_all = ["pid", "cgroup", "command"])]
     pub(crate) node: Option<u32>,
 
     /// Only these addresses (DAMON's initial regions), e.g. 0x7f0000000000-0x7f4000000000
@@ -85,7 +85,69 @@ pub(crate) struct TargetArgs {
     pub(crate) command_output: CommandOutput,
 }
 
+/// A process as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessArg {
+    /// By its id.
+    Pid(u32),
+    /// All that have this command name.
+    Named(String),
+}
+
+impl std::fmt::Display for ProcessArg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pid(pid) => pid.fmt(f),
+            Self::Named(name) => name.fmt(f),
+        }
+    }
+}
+
+impl std::str::FromStr for ProcessArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(0) => Err("no process has the id 0".into()),
+            Ok(pid) => Ok(Self::Pid(pid)),
+            Err(_) if text.is_empty() || text.bytes().all(|c| c.is_ascii_digit() || c == b'-') => {
+                Err(format!("'{text}' is neither a process id nor a name"))
+            }
+            Err(_) => Ok(Self::Named(text.to_owned())),
+        }
+    }
+}
+
 impl TargetArgs {
+    /// The ids of the processes that are named, each once. Several of one name are said.
+    pub(crate) fn pids(&self) -> anyhow::Result<Vec<u32>> {
+        let mut pids = Vec::new();
+        for process in &self.pid {
+            match process {
+                ProcessArg::Pid(pid) => pids.push(*pid),
+                ProcessArg::Named(name) => {
+                    let found = isotherm_linux::process::named(name);
+                    ensure!(
+                        !found.is_empty(),
+                        "no process is named '{name}'; `ps -eo pid,comm` lists names"
+                    );
+                    if found.len() > 1 {
+                        let list: Vec<String> = found.iter().map(u32::to_string).collect();
+                        eprintln!(
+                            "isotherm: '{name}' is {} processes: {}",
+                            list.len(),
+                            list.join(", ")
+                        );
+                    }
+                    pids.extend(found);
+                }
+            }
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        pids.retain(|pid| seen.insert(*pid));
+        Ok(pids)
+    }
+
     /// Refuses a call that names nothing to watch.
     pub(crate) fn validate(&self) -> anyhow::Result<()> {
         let named = !self.pid.is_empty()
@@ -111,7 +173,7 @@ pub(crate) struct MonitorArgs {
     pub(crate) cpu_budget: Option<f64>,
 
     /// By DAMON's rules: 5 ms / 100 ms / 1 s, 10 to 1000 regions, one page of each at a time
-    #[arg(long, conflicts_with = "pages")]
+    #[arg(long, conflicts_with_all = ["pages", "cpu_budget"])]
     pub(crate) faithful: bool,
 
     /// Read every page's accessed bit at every look: exact, and no budget
@@ -149,11 +211,11 @@ pub(crate) struct MonitorArgs {
     pub(crate) seed: u64,
 
     /// With --pages: longest time that one look may hold the target up
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms", requires = "pages")]
     pub(crate) max_stall: Nanos,
 
     /// With --pages: how bits are cleared
-    #[arg(long, value_enum, default_value_t = ClearBy::Auto)]
+    #[arg(long, value_enum, default_value_t = ClearBy::Auto, requires = "pages")]
     pub(crate) clear_by: ClearBy,
 }
 

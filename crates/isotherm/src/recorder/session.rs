@@ -335,7 +335,7 @@ fn virtual_memory(
             child = Some(started);
         }
         Wanted::Processes {
-            pids: targets.pid.clone(),
+            pids: targets.pids()?,
             command: child.as_ref().map(Child::id),
             children: targets.children,
         }
@@ -369,7 +369,7 @@ fn header(contexts: &[Context], monitor: &dyn Monitor, now: Nanos) -> Header {
         writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
         host: host::hostname(),
         kernel: host::kernel_release(),
-        command: std::env::args().collect(),
+        command: crate::out::command_line(),
         started: now,
         operations: operations.join("+"),
         sample_interval: intervals.sample,

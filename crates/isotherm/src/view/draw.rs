@@ -4,12 +4,12 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Paragraph};
+use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 
 use super::ink::{bold, dim, legend};
-use super::state::State;
+use super::state::{State, sums};
 use super::{bar, gauges, lists};
-use crate::units::format_duration;
+use crate::units::{format_bytes, format_duration};
 
 const WIDTH_MIN: u16 = 40;
 const HEIGHT_MIN: u16 = 12;
@@ -60,6 +60,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     .areas(foot);
     frame.render_widget(keys(), keys_area);
     frame.render_widget(standing, standing_area);
+    if state.overview {
+        overview(frame, area, state);
+    }
     if state.help {
         help(frame, area, state);
     }
@@ -68,7 +71,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
 fn heading(state: &State) -> Line<'_> {
     let mut spans = vec![Span::styled(" isotherm top  ", bold())];
     if let Some((id, target)) = state.target() {
-        let place = state.targets.keys().position(|other| *other == id);
+        let place = state.by_size().iter().position(|(other, _)| *other == id);
         if let (Some(place), true) = (place, state.targets.len() > 1) {
             let nr = state.targets.len();
             spans.push(Span::raw(format!("target {} of {nr}: ", place + 1)));
@@ -93,7 +96,7 @@ fn heading(state: &State) -> Line<'_> {
 
 fn keys() -> Line<'static> {
     Line::styled(
-        " q quit  p pause  s sort  t target  arrows scroll  ? help",
+        " q quit  p pause  s sort  t target  o all  arrows scroll  ? help",
         dim(),
     )
 }
@@ -101,6 +104,13 @@ fn keys() -> Line<'static> {
 /// At the right: what the user should know about what is shown.
 fn standing(state: &State) -> Line<'_> {
     let mut spans = Vec::new();
+    if let Some(age) = state.stale() {
+        let age = format_duration(age);
+        spans.push(Span::styled(
+            format!(" {age} old: the budget is used up  "),
+            bold(),
+        ));
+    }
     if let Some(note) = &state.note {
         spans.push(Span::styled(format!(" {note}  "), dim()));
     }
@@ -111,6 +121,60 @@ fn standing(state: &State) -> Line<'_> {
         spans.push(Span::styled(" THE END ", bold()));
     }
     Line::from(spans).right_aligned()
+}
+
+/// All targets, the largest first.
+fn overview(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let targets = state.by_size();
+    let height = (targets.len() as u16).saturating_add(3).min(area.height);
+    let width = 78.min(area.width);
+    let popup = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+    let rows = targets.iter().map(|(_, target)| {
+        let sums = sums(&target.snapshot);
+        let by_monitor = sums
+            .is_exact
+            .then_some(sums.total)
+            .filter(|_| target.has_snapshot());
+        let resident = by_monitor.or(target.rss);
+        let name = if target.ended {
+            format!("{} (ended)", target.name)
+        } else {
+            target.name.clone()
+        };
+        Row::new([
+            Line::raw(target.pid.to_string()).right_aligned(),
+            Line::raw(name),
+            Line::raw(resident.map_or_else(|| "?".into(), format_bytes)).right_aligned(),
+            Line::raw(format_bytes(sums.accessed)).right_aligned(),
+            Line::raw(format_bytes(sums.idle)).right_aligned(),
+        ])
+    });
+    let widths = [
+        Constraint::Length(8),
+        Constraint::Fill(1),
+        Constraint::Length(10),
+        Constraint::Length(12),
+        Constraint::Length(10),
+    ];
+    let header = Row::new([
+        Line::raw("pid").right_aligned(),
+        Line::raw("name"),
+        Line::raw("resident").right_aligned(),
+        Line::raw("working set").right_aligned(),
+        Line::raw("idle 5 s").right_aligned(),
+    ]);
+    let nr = targets.len();
+    let block = Block::bordered().title(format!(" {nr} targets: t shows the next, o closes this "));
+    let table = Table::new(rows, widths)
+        .header(header.style(dim()))
+        .block(block);
+    frame.render_widget(Clear, popup);
+    frame.render_widget(table, popup);
 }
 
 fn help(frame: &mut Frame<'_>, area: Rect, state: &State) {
@@ -126,7 +190,7 @@ fn help(frame: &mut Frame<'_>, area: Rect, state: &State) {
         "induced      an estimate of what clearing takes from the target",
         "",
         "q, Esc, Ctrl-C  quit       p, space  pause",
-        "s  order of the lists      t, Tab    next target",
+        "s  order of the lists      t, Tab    next target      o  all targets",
         "arrows, PageUp, PageDown, Home  scroll the lists",
     ];
     let mut lines = vec![Line::from(legend(state.palette))];

@@ -90,8 +90,9 @@ fn parts(sums: Sums) -> [(Option<f32>, String, u64); 4] {
 }
 
 fn resident(sums: Sums, target: &Target) -> String {
-    let watched = format!("watched {}", format_bytes(sums.total));
-    let Some(rss) = target.rss.filter(|rss| *rss > 0) else {
+    let watched = format!("watched {}", format_bytes(sums.addresses));
+    let by_monitor = sums.is_exact.then_some(sums.total);
+    let Some(rss) = by_monitor.or(target.rss).filter(|rss| *rss > 0) else {
         return watched;
     };
     let swap = match target.swap {

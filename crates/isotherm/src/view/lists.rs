@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Row, Table};
 
 use super::ink::{bold, dim, heat};
-use super::state::{Sort, State, Target};
+use super::state::{Sort, State, Target, shown_bytes};
 use crate::units::{format_bytes, format_duration};
 
 /// From here on the two lists stand side by side.
@@ -39,7 +39,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, state: &State, id: TargetId, of: &Tar
     let skip = state.scroll.min(regions.len().saturating_sub(room));
     let shown = regions.iter().skip(skip).take(room);
     let mapping_width = usize::from(area.width.saturating_sub(OTHER_COLUMNS));
-    let rows = shown.map(|region| row(state, id, of, region, mapping_width));
+    let rows = shown.map(|region| row(state, id, of, (region, hot), mapping_width));
     let widths = [
         Constraint::Length(1),
         Constraint::Length(14),
@@ -66,7 +66,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, state: &State, id: TargetId, of: &Tar
 }
 
 fn title(sort: Sort, regions: &[RegionSnapshot], hot: bool) -> Line<'static> {
-    let bytes: u64 = regions.iter().map(|region| region.range.len()).sum();
+    let bytes: u64 = regions.iter().map(|region| shown_bytes(region, hot)).sum();
     let name = if hot { "hot" } else { "cold" };
     let order = match (sort, hot) {
         (Sort::Size, _) => "largest first",
@@ -96,7 +96,7 @@ fn row(
     state: &State,
     id: TargetId,
     of: &Target,
-    region: &RegionSnapshot,
+    (region, hot): (&RegionSnapshot, bool),
     mapping_width: usize,
 ) -> Row<'static> {
     let rate = of.snapshot.access_rate(region);
@@ -107,7 +107,7 @@ fn row(
     Row::new([
         Line::from(heat(state.palette, rate)),
         Line::raw(format!("{:#x}", region.range.start)).right_aligned(),
-        Line::raw(format_bytes(region.range.len())).right_aligned(),
+        Line::raw(format_bytes(shown_bytes(region, hot))).right_aligned(),
         Line::raw(units::rate(rate)).right_aligned(),
         Line::raw(format_duration(region.age_ns)).right_aligned(),
         Line::raw(keep_end(&mapping, mapping_width)),

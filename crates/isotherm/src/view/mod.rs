@@ -13,6 +13,8 @@ mod tests;
 use std::time::Duration;
 
 use anyhow::Context;
+use isotherm_linux::clock::process_cpu;
+
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 pub(crate) use source::{ItemSource, LiveSource, ReplaySource};
@@ -41,12 +43,16 @@ fn watch(
         if !state.ended {
             state.ended = !source.next(FRAME, &mut items)?;
         }
+        // Drawing is not watching: it must not be paid from the monitor's budget.
+        let cpu_before = process_cpu();
         for item in items.drain(..) {
             state.update(&item);
         }
+        state.now = source.now();
         terminal
             .draw(|frame| draw::draw(frame, &state))
             .context("cannot draw on the terminal")?;
+        source.leave_out(process_cpu().since(cpu_before));
         let wait = if state.ended { FRAME } else { Duration::ZERO };
         while event::poll(wait).context("cannot read the keyboard")? {
             if let Event::Key(key) = event::read().context("cannot read the keyboard")?
@@ -73,6 +79,7 @@ fn press(state: &mut State, key: KeyEvent) -> bool {
         // Any key closes the help, and these do nothing else.
         KeyCode::Char('q' | '?' | 'h') | KeyCode::Esc if help => {}
         KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char('o') => state.overview = !state.overview,
         KeyCode::Char('p' | ' ') => state.paused = !state.paused,
         KeyCode::Char('s') => state.sort = state.sort.next(),
         KeyCode::Char('t') | KeyCode::Tab => state.next_target(),

@@ -20,6 +20,14 @@ pub(crate) trait ItemSource {
 
     /// Whether a signal asked for the end.
     fn stopped(&self) -> bool;
+
+    /// `cpu` was spent on drawing, which is no cost of watching.
+    fn leave_out(&mut self, _cpu: Nanos) {}
+
+    /// The time by the clock of the items; `None` where they are not of now.
+    fn now(&self) -> Option<Nanos> {
+        None
+    }
 }
 
 /// A session that watches targets now.
@@ -51,6 +59,14 @@ impl ItemSource for LiveSource {
 
     fn stopped(&self) -> bool {
         self.session.is_stopped()
+    }
+
+    fn leave_out(&mut self, cpu: Nanos) {
+        self.session.leave_out(cpu);
+    }
+
+    fn now(&self) -> Option<Nanos> {
+        Some(self.session.now())
     }
 }
 

@@ -14,6 +14,8 @@ const PAST: usize = 16;
 const PAST_STEP: Nanos = Nanos(1_000_000_000);
 /// All of the past has at most so many regions, whatever a snapshot has.
 const PAST_REGIONS: usize = 400_000;
+/// A view older than this is said to be so.
+const STALE: Nanos = Nanos(2_000_000_000);
 /// How far a page key scrolls.
 const PAGE: usize = 10;
 /// Regions idle for this long count as idle.
@@ -79,19 +81,27 @@ impl Target {
     }
 }
 
-/// Bytes of a snapshot by what is known of them.
+/// Bytes of memory of a snapshot by what is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) accessed: u64,
     pub(super) idle: u64,
     pub(super) unknown: u64,
+    /// All of it: resident memory, or addresses where the source cannot tell.
     pub(super) total: u64,
+    /// Addresses, whatever they hold.
+    pub(super) addresses: u64,
+    /// What is memory is known.
+    pub(super) is_exact: bool,
 }
 
 impl Sums {
     /// Neither accessed in the last interval nor idle for long.
     pub(super) fn cooling(self) -> u64 {
-        self.total - self.accessed - self.idle - self.unknown
+        self.total
+            .saturating_sub(self.accessed)
+            .saturating_sub(self.idle)
+            .saturating_sub(self.unknown)
     }
 }
 
@@ -100,7 +110,12 @@ pub(super) struct State {
     pub(super) title: String,
     pub(super) palette: Palette,
     pub(super) targets: BTreeMap<TargetId, Target>,
-    pub(super) selected: TargetId,
+    /// The user's choice; the largest without one.
+    pub(super) selected: Option<TargetId>,
+    /// The time now, where items are of now.
+    pub(super) now: Option<Nanos>,
+    /// The list of all targets is shown.
+    pub(super) overview: bool,
     pub(super) mappings: MappingTable,
     pub(super) cost: Option<CostSample>,
     /// Monitor and estimated induced CPU over the last second, in percent of one CPU.
@@ -122,7 +137,9 @@ impl State {
             title: title.to_owned(),
             palette,
             targets: BTreeMap::new(),
-            selected: TargetId(0),
+            selected: None,
+            now: None,
+            overview: false,
             mappings: MappingTable::default(),
             cost: None,
             cpu_percent: None,
@@ -202,13 +219,39 @@ impl State {
         }
     }
 
-    /// The target that is shown: the selected one, or the first there is.
+    /// The target that is shown: the selected one, or the largest that has not ended.
     pub(super) fn target(&self) -> Option<(TargetId, &Target)> {
         let selected = self
+            .selected
+            .and_then(|id| Some((id, self.targets.get(&id)?)));
+        selected.or_else(|| self.by_size().into_iter().next())
+    }
+
+    /// All targets, those that have ended last, the largest first.
+    pub(super) fn by_size(&self) -> Vec<(TargetId, &Target)> {
+        let mut targets: Vec<_> = self
             .targets
-            .get(&self.selected)
-            .map(|target| (self.selected, target));
-        selected.or_else(|| self.targets.iter().next().map(|(id, target)| (*id, target)))
+            .iter()
+            .map(|(id, target)| (*id, target))
+            .collect();
+        let size = |target: &Target| target.rss.unwrap_or_else(|| sums(&target.snapshot).total);
+        targets.sort_by_cached_key(|(_, target)| (target.ended, std::cmp::Reverse(size(target))));
+        targets
+    }
+
+    /// How old the newest that is shown is, where that is too old to pass for the present.
+    pub(super) fn stale(&self) -> Option<Nanos> {
+        let now = self.now.filter(|_| !self.paused && !self.ended)?;
+        let live = self
+            .targets
+            .values()
+            .filter(|t| t.has_snapshot() && !t.ended);
+        let newest = live
+            .map(|t| &t.snapshot)
+            .max_by_key(|snapshot| snapshot.end)?;
+        let age = now.since(newest.end);
+        let interval = newest.end.since(newest.start);
+        (age > STALE && age > interval + interval).then_some(age)
     }
 
     /// Scrolls the lists by a line or a page, up to the end of the longer one.
@@ -222,15 +265,13 @@ impl State {
         }
     }
 
+    /// Goes on to the next target by size.
     pub(super) fn next_target(&mut self) {
-        let after = self.targets.range((
-            std::ops::Bound::Excluded(self.selected),
-            std::ops::Bound::Unbounded,
-        ));
-        let next = after.map(|(id, _)| *id).next();
-        self.selected = next
-            .or_else(|| self.targets.keys().next().copied())
-            .unwrap_or_default();
+        let shown = self.target().map(|(id, _)| id);
+        let order: Vec<TargetId> = self.by_size().into_iter().map(|(id, _)| id).collect();
+        let place = order.iter().position(|id| Some(*id) == shown);
+        let next = place.map_or(0, |place| (place + 1) % order.len().max(1));
+        self.selected = order.get(next).copied();
         self.scroll = 0;
     }
 
@@ -244,10 +285,10 @@ impl State {
             .snapshot
             .regions
             .iter()
-            .filter(|r| is_hot(r) == Some(hot))
+            .filter(|r| is_hot(r) == Some(hot) && r.resident() > 0)
             .copied()
             .collect();
-        let size = |r: &RegionSnapshot| std::cmp::Reverse(r.range.len());
+        let size = |r: &RegionSnapshot| std::cmp::Reverse(shown_bytes(r, hot));
         match (self.sort, hot) {
             (Sort::Size, _) => regions.sort_by_key(size),
             (Sort::Rate, true) => regions.sort_by(|a, b| {
@@ -265,16 +306,19 @@ impl State {
 
 /// Adds a snapshot's bytes up.
 pub(super) fn sums(snapshot: &Snapshot) -> Sums {
-    let mut sums = Sums::default();
-    for region in &snapshot.regions {
-        let bytes = region.range.len();
-        sums.total += bytes;
-        match region.nr_accesses {
-            None => sums.unknown += bytes,
-            Some(n) if n > 0.0 => sums.accessed += bytes,
-            Some(_) if region.age_ns >= IDLE => sums.idle += bytes,
-            Some(_) => {}
-        }
+    let totals = snapshot.totals();
+    let long = snapshot.regions.iter().filter(|r| r.age_ns >= IDLE);
+    Sums {
+        accessed: totals.touched,
+        idle: long.fold(0, |sum: u64, region| sum.saturating_add(region.idle())),
+        unknown: totals.unknown,
+        total: totals.resident,
+        addresses: totals.addresses,
+        is_exact: totals.is_exact,
     }
-    sums
+}
+
+/// Bytes of a region that a list is about: the touched ones, or those that are idle.
+pub(super) fn shown_bytes(region: &RegionSnapshot, hot: bool) -> u64 {
+    if hot { region.touched() } else { region.idle() }
 }

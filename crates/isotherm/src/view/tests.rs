@@ -169,6 +169,81 @@ fn the_past_stands_below_the_present() {
 }
 
 #[test]
+fn only_memory_is_shown_as_hot_or_idle() {
+    let mut state = state();
+    let memory = isotherm_engine::RegionMemory {
+        resident: 8 * MIB,
+        touched: 2 * MIB,
+        unknown: MIB,
+        swapped: 16 * MIB,
+    };
+    let sparse = RegionSnapshot {
+        memory: Some(memory),
+        ..region(64 * MIB, 64, Some(3.0), 9)
+    };
+    let hole = RegionSnapshot {
+        memory: Some(isotherm_engine::RegionMemory::default()),
+        ..region(1 << 40, 4096, Some(0.0), 99)
+    };
+    state.update(&Item::Snapshot(Snapshot {
+        target: TargetId(0),
+        start: Nanos(0),
+        end: Nanos(400_000_000),
+        nr_samples: 20,
+        regions: vec![sparse, hole],
+    }));
+    let shown = picture(&state, 120, 34);
+    assert!(
+        shown.contains("working set is 25 % of 8 MiB resident"),
+        "{shown}"
+    );
+    assert!(shown.contains("cold 0 B in 0 regions"), "{shown}");
+}
+
+#[test]
+fn a_stale_view_says_so() {
+    let mut state = state();
+    state.now = Some(Nanos(1_000_000_000));
+    assert!(!picture(&state, 120, 34).contains("old:"));
+    state.now = Some(Nanos(9_400_000_000));
+    assert!(picture(&state, 120, 34).contains("9 s old: the budget is used up"));
+}
+
+#[test]
+fn the_largest_target_is_shown_first_and_all_are_listed() {
+    let mut state = state();
+    for (id, name, mib) in [(1, "shell", 4), (2, "server", 900)] {
+        let target = TargetId(id);
+        state.update(&Item::TargetStart(TargetStart {
+            time: Nanos(0),
+            target,
+            pid: 100 + id,
+            name: name.into(),
+            context: None,
+        }));
+        state.update(&Item::Snapshot(Snapshot {
+            target,
+            start: Nanos(0),
+            end: Nanos(400_000_000),
+            nr_samples: 20,
+            regions: vec![region(64 * MIB, mib, Some(3.0), 1)],
+        }));
+    }
+    let named = |state: &State| state.target().map(|(_, target)| target.name.clone());
+    assert_eq!(named(&state).as_deref(), Some("server"));
+    state.next_target();
+    assert_eq!(named(&state).as_deref(), Some("redis"));
+    state.next_target();
+    state.next_target();
+    assert_eq!(named(&state).as_deref(), Some("server"));
+    state.overview = true;
+    let shown = picture(&state, 80, 24);
+    for name in ["3 targets", "server", "redis", "shell", "900 MiB"] {
+        assert!(shown.contains(name), "{shown}");
+    }
+}
+
+#[test]
 fn keys_act_on_the_state() {
     use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
     let mut state = state();

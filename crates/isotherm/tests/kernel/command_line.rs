@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Record, Running, isotherm, run, scratch, shared};
+use crate::common::{Record, Running, Workload, isotherm, run, scratch, shared, static_workload};
 
 #[test]
 fn a_commands_exit_code_is_passed_on() {
@@ -285,4 +285,98 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
     ] {
         unprivileged(args).success();
     }
+}
+
+#[test]
+fn a_command_is_waited_for_or_ended() {
+    let Some(_turn) = shared("a_command_is_waited_for_or_ended") else {
+        return;
+    };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["record", "-d", "1s", "-o"]);
+    let waited = run(command.arg(&path).args(["--", "sleep", "3"])).success();
+    assert!(
+        waited.stderr.contains("waiting for the command"),
+        "{waited:?}"
+    );
+    let mut command = isotherm(["record", "-d", "1s", "--stop-command", "-o"]);
+    let started = std::time::Instant::now();
+    run(command.arg(&path).args(["--", "sleep", "600"])).success();
+    assert!(started.elapsed().as_secs() < 60);
+    Record::whole(&path);
+}
+
+#[test]
+fn children_that_nobody_watches_are_told() {
+    let Some(_turn) = shared("children_that_nobody_watches_are_told") else {
+        return;
+    };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    for (flags, told) in [(&[][..], true), (&["--children"], false)] {
+        let mut command = isotherm(["record", "-o"]);
+        let script = ["--", "sh", "-c", "sleep 4 & sleep 4"];
+        let done = run(command.arg(&path).args(flags).args(script)).success();
+        let said = done.stderr.contains("2 child processes were not watched");
+        assert_eq!(said, told, "{done:?}");
+    }
+}
+
+#[test]
+fn processes_are_found_by_name() {
+    let Some(_turn) = shared("processes_are_found_by_name") else {
+        return;
+    };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    // A name of its own, so that no other process has it.
+    let program = directory.path().join(format!("n{}", std::process::id()));
+    std::fs::copy("/bin/sleep", &program).expect("copied");
+    let start = || Running::start(std::process::Command::new(&program).arg("60"));
+    let (one, two) = (start(), start());
+    let name = program
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("text");
+    let done = run(isotherm(["record", "-d", "1s", "-p", name, "-o"]).arg(&path)).success();
+    assert!(done.stderr.contains("is 2 processes"), "{done:?}");
+    let mut found: Vec<u32> = Record::whole(&path)
+        .starts()
+        .iter()
+        .map(|s| s.pid)
+        .collect();
+    found.sort_unstable();
+    let mut wanted = [one.pid(), two.pid()];
+    wanted.sort_unstable();
+    assert_eq!(found, wanted);
+    let done = run(&mut isotherm(["record", "-d", "1s", "-p", "no-such-name"]));
+    assert!(done.stderr.contains("no process is named"), "{done:?}");
+    assert_eq!(done.code(), 2);
+    let pid = one.pid().to_string();
+    let range = ["record", "-d", "1s", "-p", &pid, "--range", "0x1000-0x2000"];
+    let done = run(&mut isotherm(range));
+    assert!(
+        done.stderr.contains("map nothing within --range"),
+        "{done:?}"
+    );
+    assert_eq!(done.code(), 2);
+}
+
+#[test]
+fn a_dry_run_counts_each_byte_once() {
+    let Some(_turn) = shared("a_dry_run_counts_each_byte_once") else {
+        return;
+    };
+    let workload = Workload::start(&static_workload(128, 4), &[]);
+    let pid = workload.pid().to_string();
+    let scheme = "4K max 0 0 1s max pageout";
+    let mut command = isotherm(["run", "--dry-run", "--json", "-d", "8s", "--scheme", scheme]);
+    let done = run(command.args(["--pid", &pid])).success();
+    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let tried = summary["schemes"][0]["sz_tried"].as_u64().expect("bytes");
+    let rss = summary["rss_bytes"].as_u64().expect("bytes");
+    let after = summary["rss_bytes_after_dry_run"].as_u64().expect("bytes");
+    assert!(tried > 32 << 20 && tried < 2 * rss, "{tried} of {rss}");
+    assert!(after < rss && after + tried >= rss, "{after} of {rss}");
 }

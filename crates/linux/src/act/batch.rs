@@ -242,6 +242,7 @@ mod tests {
             destinations: Vec::new(),
             target: TargetId(target),
             range: AddressRange::new(first * PAGE_SIZE, (first + nr) * PAGE_SIZE),
+            bytes: nr * PAGE_SIZE,
             filters: Vec::new(),
             pass_unmatched: true,
             idle_only: true,

@@ -6,7 +6,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{
+    AddressRange, MemoryTotals, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId,
+};
 use serde::Serialize;
 
 use super::context::{Context, RecordInfo, Scope, TargetInfo};
@@ -115,33 +117,43 @@ pub struct Row {
     pub age_intervals: u32,
     /// What lies there, by name; `null` where nothing is known to be mapped.
     pub mapping: Option<MappingLabel>,
+    /// What the addresses hold, as `resident`, `touched`, `unknown` and `swapped` bytes; `null` where
+    /// the record's source cannot tell.
+    pub memory: Option<RegionMemory>,
 }
 
-/// Bytes by temperature; they add up to `monitored_bytes`.
+/// Bytes of memory by temperature. The first four add up to `resident_bytes`, or to
+/// `monitored_bytes` where the record's source knows of addresses only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Accessed at the hot rate or more often.
+    /// Touched in regions that were accessed at the hot rate or more often.
     pub hot_bytes: u64,
-    /// Accessed, but less often.
+    /// Touched in regions that were accessed less often.
     pub cold_bytes: u64,
-    /// Not accessed.
+    /// Not touched in the interval.
     pub idle_bytes: u64,
     /// Nothing is known.
     pub unknown_bytes: u64,
-    /// All.
+    /// All addresses, whatever they hold.
     pub monitored_bytes: u64,
+    /// In memory; `null` where the record's source cannot tell.
+    pub resident_bytes: Option<u64>,
+    /// Swapped out; likewise.
+    pub swapped_bytes: Option<u64>,
 }
 
 impl Totals {
-    fn add(&mut self, bytes: u64, access_rate: Option<f32>, hot_rate: HotRate) {
-        let part = match access_rate {
-            None => &mut self.unknown_bytes,
-            Some(rate) if rate <= 0.0 => &mut self.idle_bytes,
-            Some(rate) if rate >= hot_rate.0 => &mut self.hot_bytes,
-            Some(_) => &mut self.cold_bytes,
-        };
-        *part = part.saturating_add(bytes);
-        self.monitored_bytes = self.monitored_bytes.saturating_add(bytes);
+    /// What regions come to, of whose touched bytes `hot` are hot.
+    fn new(hot: u64, all: MemoryTotals) -> Self {
+        Self {
+            hot_bytes: hot,
+            cold_bytes: all.touched.saturating_sub(hot),
+            idle_bytes: all.untouched,
+            unknown_bytes: all.unknown,
+            monitored_bytes: all.addresses,
+            resident_bytes: all.known_resident(),
+            swapped_bytes: all.known_swapped(),
+        }
     }
 }
 
@@ -245,13 +257,16 @@ impl Access {
 
     fn table(&mut self, snapshot: &Snapshot, number: u64) -> AccessTable {
         let mut rows: Vec<Row> = Vec::new();
-        let mut totals = Totals::default();
+        let (mut totals, mut hot) = (MemoryTotals::default(), 0_u64);
         let hot_rate = self.options.hot_rate;
         for region in &snapshot.regions {
             let Some(row) = self.admit(snapshot, region) else {
                 continue;
             };
-            totals.add(row.size_bytes, row.access_rate, hot_rate);
+            totals.add(region);
+            if row.access_rate.is_some_and(|rate| rate >= hot_rate.0) {
+                hot = hot.saturating_add(region.touched());
+            }
             rows.push(row);
         }
         let regions_admitted = rows.len();
@@ -266,7 +281,7 @@ impl Access {
             hot_rate,
             regions_total: snapshot.regions.len(),
             regions_admitted,
-            totals,
+            totals: Totals::new(hot, totals),
             regions: rows,
         }
     }
@@ -297,6 +312,7 @@ impl Access {
             age_ns: region.age_ns,
             age_intervals: region.age,
             mapping,
+            memory: region.memory,
         })
     }
 }

@@ -13,7 +13,8 @@ use crate::item::{Header, Item, UsageSample};
 /// One quantity over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
-    /// `rss`, `swap`, `working_set`, `unknown` (monitored, but nothing is known), `system_used`
+    /// `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set`, `unknown`
+    /// (monitored, but nothing is known), `system_used`
     /// (total less free), `system_unavailable` (total less available) or `monitor_rss`.
     pub name: &'static str,
     /// Least value.
@@ -53,6 +54,7 @@ pub struct Footprint {
     system_total: Option<u64>,
     rss: Series,
     swap: Series,
+    resident: Series,
     working_set: Series,
     unknown: Series,
     system_used: Series,
@@ -72,6 +74,7 @@ impl Footprint {
             system_total: None,
             rss: Series::default(),
             swap: Series::default(),
+            resident: Series::default(),
             working_set: Series::default(),
             unknown: Series::default(),
             system_used: Series::default(),
@@ -105,6 +108,7 @@ impl Footprint {
         let metrics = [
             ("rss", &self.rss),
             ("swap", &self.swap),
+            ("resident", &self.resident),
             ("working_set", &self.working_set),
             ("unknown", &self.unknown),
             ("system_used", &self.system_used),
@@ -159,7 +163,10 @@ impl Footprint {
             let offset = self.context.offset(start);
             let length = end.since(start);
             self.working_set.push(offset, length, sum.working_set);
-            self.unknown.push(offset, length, sum.unknown);
+            self.unknown.push(offset, length, sum.totals.unknown);
+            if let Some(resident) = sum.totals.known_resident() {
+                self.resident.push(offset, length, resident);
+            }
         }
     }
 }

@@ -5,14 +5,16 @@
 //! nothing. What is not known is neither, and is said. A record of 30 s cannot tell what has been
 //! idle for 2 min: such an answer is `null`, never zero.
 //!
-//! Idle bytes are of monitored *address space*: pages that were never touched are among them, so they
-//! can exceed the resident size, which is shown beside them where the record has it.
+//! Idle bytes are of memory: holes and swapped-out pages are counted apart. What a partly touched
+//! region holds besides has been idle for less than an interval. Where the record's source knows of
+//! addresses only (DAMON), idle bytes are of *address space*, and can exceed the resident size, which
+//! is shown beside them.
 //!
 //! JSON: [`IdleReport`].
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{MemoryTotals, Nanos};
 use serde::Serialize;
 
 use super::context::{Context, RecordInfo, Scope, TargetInfo};
@@ -62,11 +64,15 @@ pub struct IdleMemory {
     pub time_ns: Nanos,
     /// For how long the target had been watched then.
     pub watched_ns: Nanos,
-    /// All monitored bytes.
+    /// All monitored addresses, whatever they hold.
     pub monitored_bytes: u64,
-    /// Of these, accessed in the last interval.
+    /// Of these, in memory; `null` where the record's source cannot tell.
+    pub resident_bytes: Option<u64>,
+    /// Of these, swapped out; likewise.
+    pub swapped_bytes: Option<u64>,
+    /// Of the resident bytes, accessed in the last interval.
     pub accessed_bytes: u64,
-    /// Of these, unknown.
+    /// Of the resident bytes, unknown.
     pub unknown_bytes: u64,
     /// Resident bytes at about that time, where the record has it.
     pub rss_bytes: Option<u64>,
@@ -162,9 +168,7 @@ impl Idle {
 struct Sum {
     time: Nanos,
     watched: Nanos,
-    monitored: u64,
-    accessed: u64,
-    unknown: u64,
+    totals: MemoryTotals,
     rss: Option<u64>,
     /// (idle time, bytes)
     idle: Vec<(Nanos, u64)>,
@@ -177,12 +181,14 @@ impl Sum {
         self.time = self.time.max(context.offset(snapshot.end));
         self.watched = self.watched.max(snapshot.end.since(kept.watched_since));
         for region in &snapshot.regions {
-            let bytes = region.range.len();
-            self.monitored = self.monitored.saturating_add(bytes);
-            match region.nr_accesses {
-                None => self.unknown = self.unknown.saturating_add(bytes),
-                Some(n) if n > 0.0 => self.accessed = self.accessed.saturating_add(bytes),
-                Some(_) => self.idle.push((region.age_ns + interval, bytes)),
+            self.totals.add(region);
+            let idle_for = match region.nr_accesses {
+                Some(n) if n <= 0.0 => region.age_ns + interval,
+                // Its rest was touched at the interval's beginning at the latest, for all we know.
+                _ => Nanos(interval.0.saturating_sub(1)),
+            };
+            if region.untouched() > 0 {
+                self.idle.push((idle_for, region.untouched()));
             }
         }
     }
@@ -198,8 +204,8 @@ impl Sum {
             }),
         });
         let mut distribution = Distribution::default();
-        if self.accessed > 0 {
-            distribution.push(0, self.accessed as f64);
+        if self.totals.touched > 0 {
+            distribution.push(0, self.totals.touched as f64);
         }
         for &(time, bytes) in &self.idle {
             distribution.push(time.0, bytes as f64);
@@ -208,9 +214,11 @@ impl Sum {
             target,
             time_ns: self.time,
             watched_ns: self.watched,
-            monitored_bytes: self.monitored,
-            accessed_bytes: self.accessed,
-            unknown_bytes: self.unknown,
+            monitored_bytes: self.totals.addresses,
+            resident_bytes: self.totals.known_resident(),
+            swapped_bytes: self.totals.known_swapped(),
+            accessed_bytes: self.totals.touched,
+            unknown_bytes: self.totals.unknown,
             rss_bytes: self.rss,
             idle: idle.collect(),
             percentiles: distribution.percentiles(&options.percentiles),

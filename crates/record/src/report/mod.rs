@@ -17,31 +17,41 @@
 //! which is not zero. New keys may appear within a `version`; none changes its meaning.
 
 pub mod access;
+pub mod actions;
 pub mod context;
+pub mod diff;
 pub mod footprint;
 pub mod fragmentation;
 pub mod heatmap;
 pub mod idle;
 mod latest;
 pub mod mapping;
+pub mod overview;
 pub mod reclaim_curve;
 pub mod render;
 pub mod series;
+pub mod summary;
 mod working_set;
 pub mod wss;
 
+#[cfg(test)]
+mod resident;
 #[cfg(test)]
 mod samples;
 #[cfg(test)]
 mod tests;
 
 pub use access::{Access, AccessOptions, AccessTable};
-pub use context::{RecordInfo, Scope, TargetInfo};
+pub use actions::{Actions, ActionsReport};
+pub use context::{Context, RecordInfo, Scope, TargetInfo};
+pub use diff::DiffReport;
 pub use footprint::{Footprint, FootprintReport};
 pub use fragmentation::{Fragmentation, FragmentationReport};
 pub use heatmap::{Heatmap, HeatmapOptions, HeatmapReport};
 pub use idle::{Idle, IdleOptions, IdleReport};
 pub use mapping::MappingTable;
+pub use overview::{Overview, Overviews};
 pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};
 pub use render::{Format, Render, Style};
+pub use summary::SummaryReport;
 pub use wss::{Wss, WssOptions, WssReport};

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{Nanos, Snapshot, TargetId};
+use isotherm_engine::{MemoryTotals, Nanos, Snapshot, TargetId};
 
 /// What a snapshot says about use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
-    /// Bytes of regions that were accessed at least at the asked rate.
+    /// Touched bytes of regions that were accessed at least at the asked rate.
     pub(super) working_set: u64,
-    /// Bytes of regions about which nothing is known.
-    pub(super) unknown: u64,
-    /// Bytes of all regions.
-    pub(super) monitored: u64,
+    /// What the regions hold.
+    pub(super) totals: MemoryTotals,
 }
 
 impl Use {
@@ -21,15 +19,20 @@ impl Use {
         let mut sum = Self::default();
         let least = min_rate.map(|rate| rate * snapshot.nr_samples.max(1) as f32);
         for region in &snapshot.regions {
-            let bytes = region.range.len();
-            // Saturating: a foreign record may claim more memory than there are addresses.
-            sum.monitored = sum.monitored.saturating_add(bytes);
-            let part = match region.nr_accesses {
-                None => &mut sum.unknown,
-                Some(n) if least.map_or(n > 0.0, |least| n >= least) => &mut sum.working_set,
-                Some(_) => continue,
-            };
-            *part = part.saturating_add(bytes);
+            sum.totals.add(region);
+            let counts = least.is_none_or(|least| region.nr_accesses.is_some_and(|n| n >= least));
+            if counts {
+                // A rate of zero admits regions that nothing touched, where the source knows of
+                // addresses only.
+                let is_idle = region.memory.is_none() && region.nr_accesses == Some(0.0);
+                let all = is_idle && least.is_some();
+                let bytes = if all {
+                    region.range.len()
+                } else {
+                    region.touched()
+                };
+                sum.working_set = sum.working_set.saturating_add(bytes);
+            }
         }
         sum
     }
@@ -37,8 +40,7 @@ impl Use {
     fn plus(self, other: Self) -> Self {
         Self {
             working_set: self.working_set.saturating_add(other.working_set),
-            unknown: self.unknown.saturating_add(other.unknown),
-            monitored: self.monitored.saturating_add(other.monitored),
+            totals: self.totals.plus(other.totals),
         }
     }
 }

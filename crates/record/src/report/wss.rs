@@ -1,6 +1,7 @@
 //! The working-set report: how many bytes are in use, as percentiles over time and as a series.
 //!
-//! A snapshot's working set is the sum of its regions whose access rate reaches a least rate (by
+//! A snapshot's working set is the memory touched in its regions (all of them where the source knows
+//! of addresses only) whose access rate reaches a least rate (by
 //! default, any access). Regions about which nothing is known are in nobody's working set; how many
 //! bytes they are is said beside it, so that it reads as "at least".
 //!
@@ -46,8 +47,12 @@ pub struct WorkingSet {
     pub mean_bytes: u64,
     /// Mean over time of the bytes about which nothing is known.
     pub unknown_mean_bytes: u64,
-    /// Mean over time of all monitored bytes.
+    /// Mean over time of all monitored addresses, whatever they hold.
     pub monitored_mean_bytes: u64,
+    /// Mean over time of those that hold memory; `null` where the record's source cannot tell.
+    pub resident_mean_bytes: Option<u64>,
+    /// Mean over time of those that are swapped out; likewise.
+    pub swapped_mean_bytes: Option<u64>,
     /// Mean resident size, where the record has it.
     pub rss_mean_bytes: Option<u64>,
     /// The working set was at most `value` bytes for `percent` of the time.
@@ -91,6 +96,9 @@ struct Track {
     weight: f64,
     unknown: f64,
     monitored: f64,
+    resident: f64,
+    swapped: f64,
+    is_inexact: bool,
     rss: Series,
     distribution: Distribution,
     series: Series,
@@ -175,8 +183,12 @@ impl Track {
         let weight = length.0.max(1) as f64;
         self.snapshots += 1;
         self.weight += weight;
-        self.unknown += weight * used.unknown as f64;
-        self.monitored += weight * used.monitored as f64;
+        let totals = used.totals;
+        self.unknown += weight * totals.unknown as f64;
+        self.monitored += weight * totals.addresses as f64;
+        self.resident += weight * totals.resident as f64;
+        self.swapped += weight * totals.swapped as f64;
+        self.is_inexact |= !totals.is_exact;
         self.distribution.push(used.working_set, weight);
         self.series.push(start, length, used.working_set);
     }
@@ -189,6 +201,8 @@ impl Track {
             mean_bytes: self.series.summary().map_or(0, |(_, mean, _)| mean),
             unknown_mean_bytes: mean(self.unknown),
             monitored_mean_bytes: mean(self.monitored),
+            resident_mean_bytes: (!self.is_inexact).then(|| mean(self.resident)),
+            swapped_mean_bytes: (!self.is_inexact).then(|| mean(self.swapped)),
             rss_mean_bytes: self.rss.summary().map(|(_, mean, _)| mean),
             percentiles: self.distribution.percentiles(percentiles),
             resolution_bytes: self.distribution.resolution(),

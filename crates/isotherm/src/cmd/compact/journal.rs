@@ -35,7 +35,7 @@ impl Journal {
             writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
             host: host::hostname(),
             kernel: host::kernel_release(),
-            command: std::env::args().collect(),
+            command: crate::out::command_line(),
             started: now,
             operations: "paddr".into(),
             settings: [

@@ -1,12 +1,71 @@
 //! Where a report goes, as what, and how it looks there.
 
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use isotherm_record::report::render::Palette;
 use isotherm_record::report::{Format, Render, Style, render};
+use tempfile::NamedTempFile;
+
+/// Where a report goes. A file is there whole once it is finished, or not at all.
+pub(super) enum Sink {
+    Standard(BufWriter<StdoutLock<'static>>),
+    /// A device or a pipe, which cannot be exchanged.
+    Direct(BufWriter<File>),
+    Whole(BufWriter<NamedTempFile>, PathBuf),
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Standard(out) => out.write(bytes),
+            Self::Direct(out) => out.write(bytes),
+            Self::Whole(out, _) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Standard(out) => out.flush(),
+            Self::Direct(out) => out.flush(),
+            Self::Whole(out, _) => out.flush(),
+        }
+    }
+}
+
+impl Sink {
+    fn to_file(path: &Path) -> io::Result<Self> {
+        let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+        if is_special {
+            let file = File::options().write(true).open(path)?;
+            return Ok(Self::Direct(BufWriter::new(file)));
+        }
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        // The process's mask applies, as with any file.
+        let file = tempfile::Builder::new()
+            .prefix(".isotherm-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        Ok(Self::Whole(BufWriter::new(file), path.to_owned()))
+    }
+
+    /// Everything is written.
+    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+        pipe_may_close(self.flush())?;
+        let Self::Whole(file, path) = self else {
+            return Ok(());
+        };
+        let kept = file.into_inner().map_err(io::IntoInnerError::into_error);
+        kept.and_then(|file| Ok(file.persist(&path)?))
+            .with_context(|| format!("cannot write the report {}", path.display()))?;
+        Ok(())
+    }
+}
 
 /// Options that every report takes.
 #[derive(clap::Args)]
@@ -14,7 +73,7 @@ pub(super) struct OutputArgs {
     /// How to write it [default: text, or what the output file's name ends in].
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
-    /// Write to this file instead of standard output.
+    /// Write to this file instead of standard output; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Sizes in bytes and durations in nanoseconds, without units.
@@ -52,7 +111,7 @@ impl OutputArgs {
             FormatArg::Svg => Format::Svg,
             FormatArg::Html => Format::Html,
         };
-        let extension = self.output.as_deref().and_then(Path::extension);
+        let extension = self.file().and_then(Path::extension);
         match (self.format, extension.and_then(|e| e.to_str())) {
             (Some(format), _) => Ok(named(format)),
             (None, None | Some("txt" | "text" | "log")) => Ok(Format::Text),
@@ -68,8 +127,10 @@ impl OutputArgs {
 
     /// How text shall look where it goes.
     pub(super) fn style(&self, over_time: bool) -> Style {
-        let to_terminal = self.output.is_none() && io::stdout().is_terminal();
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+        let to_terminal = self.file().is_none() && io::stdout().is_terminal();
+        let is_set = |name| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let no_colour = is_set("NO_COLOR") || is_dumb;
         let coloured = match self.color {
             ColourArg::Always => true,
             ColourArg::Never => false,
@@ -91,27 +152,31 @@ impl OutputArgs {
 
     /// Lines of the terminal that a report may fill.
     pub(super) fn height(&self) -> usize {
-        terminal_size(self.output.is_none() && io::stdout().is_terminal()).1
+        terminal_size(self.file().is_none() && io::stdout().is_terminal()).1
     }
 
     /// The file, or standard output.
-    pub(super) fn open(&self) -> anyhow::Result<Box<dyn Write>> {
-        match &self.output {
-            None => Ok(Box::new(BufWriter::new(io::stdout().lock()))),
-            Some(path) => {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot create the report {}", path.display()))?;
-                Ok(Box::new(BufWriter::new(file)))
-            }
+    pub(super) fn open(&self) -> anyhow::Result<Sink> {
+        match self.file() {
+            None => Ok(Sink::Standard(BufWriter::new(io::stdout().lock()))),
+            Some(path) => Sink::to_file(path)
+                .with_context(|| format!("cannot create the report {}", path.display())),
         }
+    }
+
+    /// The file to write to, if it is not standard output.
+    fn file(&self) -> Option<&Path> {
+        self.output
+            .as_deref()
+            .filter(|path| path.as_os_str() != "-")
     }
 
     /// Writes a finished report.
     pub(super) fn write(&self, report: &impl Render, style: &Style) -> anyhow::Result<()> {
         let format = self.format()?;
         let mut out = self.open()?;
-        let written = render::write(report, format, style, &mut out).and_then(|()| out.flush());
-        pipe_may_close(written)
+        pipe_may_close(render::write(report, format, style, &mut out))?;
+        out.finish()
     }
 }
 

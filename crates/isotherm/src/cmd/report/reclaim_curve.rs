@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ReclaimCurveArgs) -> anyhow::Result<ExitCode> {
         max_slowdown: args.max_slowdown.map(f64::from),
     };
     let mut curve = ReclaimCurve::new(source.header(), common.scope(), options);
-    source.each(|item| {
+    source.each(common.scope(), |item| {
         curve.push(item);
         Ok(())
     })?;

@@ -1,12 +1,17 @@
 //! Finding, opening and reading the record that a report is about.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::Context;
+use isotherm_engine::{Nanos, Snapshot};
+use isotherm_record::report::{Context as ReportContext, Scope};
 use isotherm_record::{Header, Item, Reader};
+
+use isotherm_record::report::render::units;
 
 use crate::progress::Watched;
 
@@ -14,6 +19,66 @@ use crate::progress::Watched;
 pub(super) struct Source {
     name: String,
     reader: Reader<Watched>,
+}
+
+/// What of a record was read: whom it tells about, and for how long.
+#[derive(Debug, Default)]
+pub(super) struct Extent {
+    targets: BTreeSet<u32>,
+    nr_snapshots: u64,
+    nr_admitted: u64,
+    end: Nanos,
+}
+
+impl Extent {
+    fn take(&mut self, context: &mut ReportContext, item: &Item) {
+        let whole;
+        let snapshot = match item {
+            Item::Snapshot(snapshot) => snapshot,
+            Item::Pages(pages) => {
+                whole = Snapshot {
+                    target: pages.target,
+                    start: pages.start,
+                    end: pages.end,
+                    ..Snapshot::default()
+                };
+                &whole
+            }
+            _ => return,
+        };
+        self.targets.insert(snapshot.target.0);
+        self.nr_snapshots += 1;
+        self.nr_admitted += u64::from(context.admits(snapshot));
+        self.end = self.end.max(context.offset(snapshot.end));
+    }
+
+    /// Fails where a report about `scope`, or about the moment `at`, would be about nothing.
+    pub(super) fn require(&self, scope: &Scope, at: Option<Nanos>) -> anyhow::Result<()> {
+        let lasts = units::duration(self.end);
+        anyhow::ensure!(self.nr_snapshots > 0, "the record holds no snapshot");
+        if let Some(target) = scope.target.filter(|t| !self.targets.contains(&t.0)) {
+            let mut known: Vec<String> = self.targets.iter().take(20).map(u32::to_string).collect();
+            if self.targets.len() > known.len() {
+                known.push("...".into());
+            }
+            anyhow::bail!(
+                "no snapshot of target {}: the record has {}; `isotherm report summary` says who they are",
+                target.0,
+                known.join(", ")
+            );
+        }
+        anyhow::ensure!(
+            self.nr_admitted > 0,
+            "no snapshot in this part of the record, which lasts {lasts}"
+        );
+        if let Some(at) = at.filter(|at| *at > self.end) {
+            anyhow::bail!(
+                "no snapshot at {}: the record ends at {lasts}",
+                units::duration(at)
+            );
+        }
+        Ok(())
+    }
 }
 
 impl Source {
@@ -63,17 +128,23 @@ impl Source {
     /// report is told.
     pub(super) fn each(
         mut self,
+        scope: Scope,
         mut take: impl FnMut(&Item) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Extent> {
+        let mut extent = Extent::default();
+        let mut context = ReportContext::new(self.header(), scope);
         for (read, item) in (&mut self.reader).enumerate() {
             match item {
-                Ok(item) => take(&item)?,
+                Ok(item) => {
+                    extent.take(&mut context, &item);
+                    take(&item)?;
+                }
                 Err(error) if read > 0 => {
                     eprintln!(
                         "isotherm: {}: {error}; the report is of what comes before",
                         self.name
                     );
-                    return Ok(());
+                    return Ok(extent);
                 }
                 Err(error) => {
                     return Err(error).with_context(|| format!("cannot read {}", self.name));
@@ -83,7 +154,7 @@ impl Source {
         if let Some(truncation) = self.reader.truncated() {
             eprintln!("isotherm: {}: {truncation}", self.name);
         }
-        Ok(())
+        Ok(extent)
     }
 }
 

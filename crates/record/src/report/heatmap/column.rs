@@ -80,6 +80,10 @@ impl Column {
             let start = region.range.start.max(floor);
             let range = AddressRange::checked(start, region.range.end)?;
             floor = range.end;
+            // What holds no memory is neither hot nor idle: it stays blank, as unmapped addresses do.
+            if region.memory.is_some_and(|memory| memory.resident == 0) {
+                return None;
+            }
             Some(Piece {
                 start: range.start,
                 end: range.end,

@@ -130,7 +130,7 @@ pub struct HeatmapReport {
     pub column_ns: f64,
     /// How many columns.
     pub columns: usize,
-    /// The targets, by number.
+    /// The targets, the largest first.
     pub targets: Vec<TargetHeatmap>,
     /// How many smaller targets were left out.
     pub targets_left_out: usize,
@@ -275,8 +275,10 @@ impl Heatmap {
         let targets_left_out = self.targets_left_out + self.keep_largest(self.options.targets);
         let many = self.targets.len().saturating_sub(3).max(1);
         let rows = (self.options.rows / many).max(self.options.rows.min(100));
-        let targets = std::mem::take(&mut self.targets).into_iter();
+        let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();
+        targets.sort_by(|a, b| size(&b.1).total_cmp(&size(&a.1)));
         let targets = targets
+            .into_iter()
             .map(|(target, lists)| self.finish_target(target, &lists, (read, columns), rows))
             .collect();
         HeatmapReport {
@@ -293,12 +295,6 @@ impl Heatmap {
 
     /// Drops all but the `most` largest targets, by bytes times time; says how many.
     fn keep_largest(&mut self, most: usize) -> usize {
-        let size = |columns: &Vec<Column>| -> f64 {
-            let pieces = columns.iter().flat_map(|column| &column.pieces);
-            pieces
-                .map(|p| (p.end - p.start) as f64 * f64::from(p.known + p.unknown))
-                .sum()
-        };
         let mut by_size: Vec<(f64, TargetId)> =
             self.targets.iter().map(|(id, c)| (size(c), *id)).collect();
         by_size.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -348,6 +344,14 @@ impl Heatmap {
             segments: axis.segments,
         }
     }
+}
+
+/// Bytes times time.
+fn size(columns: &[Column]) -> f64 {
+    let pieces = columns.iter().flat_map(|column| &column.pieces);
+    pieces
+        .map(|p| (p.end - p.start) as f64 * f64::from(p.known + p.unknown))
+        .sum()
 }
 
 #[derive(Clone, Copy, Default)]

@@ -66,6 +66,11 @@ impl<'a> AccessWriter<'a> {
         }
     }
 
+    /// How many tables have been written.
+    pub fn nr_written(&self) -> usize {
+        self.written
+    }
+
     /// Ends the document; says how many tables it has.
     pub fn finish(mut self, record: &RecordInfo) -> io::Result<usize> {
         self.begin(record)?;
@@ -107,7 +112,7 @@ impl<'a> AccessWriter<'a> {
     }
 }
 
-const CSV_HEAD: [&str; 13] = [
+const CSV_HEAD: [&str; 17] = [
     "target",
     "snapshot",
     "start_ns",
@@ -121,6 +126,10 @@ const CSV_HEAD: [&str; 13] = [
     "nr_samples",
     "mapping",
     "mapping_others",
+    "resident_bytes",
+    "touched_bytes",
+    "unknown_bytes",
+    "swapped_bytes",
 ];
 
 fn title(table: &AccessTable) -> String {
@@ -142,42 +151,58 @@ fn title(table: &AccessTable) -> String {
 
 fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}\n", title(table))?;
-    let mut rows = Table::new(&[
-        ("ADDRESS", Align::Right),
-        ("SIZE", Align::Right),
+    let is_exact = table.totals.resident_bytes.is_some();
+    let mut columns = vec![("ADDRESS", Align::Right), ("SIZE", Align::Right)];
+    if is_exact {
+        columns.push(("RESIDENT", Align::Right));
+    }
+    columns.extend([
         ("ACCESS", Align::Right),
         ("AGE", Align::Right),
         ("MAPPING", Align::Left),
     ]);
+    let mut rows = Table::new(&columns);
     for row in &table.regions {
-        let (size, age) = if style.raw {
-            (row.size_bytes.to_string(), row.age_ns.0.to_string())
+        let age = if style.raw {
+            row.age_ns.0.to_string()
         } else {
-            (units::bytes(row.size_bytes), units::duration(row.age_ns))
+            units::duration(row.age_ns)
         };
-        rows.row(vec![
-            format!("{:#014x}", row.start),
-            size,
-            units::rate(row.access_rate),
-            age,
-            mapping(row),
-        ]);
+        let mut fields = vec![format!("{:#014x}", row.start), bytes(style, row.size_bytes)];
+        if is_exact {
+            fields.push(
+                row.memory
+                    .map_or_else(|| "?".into(), |m| bytes(style, m.resident)),
+            );
+        }
+        fields.extend([units::rate(row.access_rate), age, mapping(row)]);
+        rows.row(fields);
     }
     rows.write(out)?;
     writeln!(out, "\n{}", totals(&table.totals, style))
 }
 
+fn bytes(style: &Style, n: u64) -> String {
+    if style.raw {
+        n.to_string()
+    } else {
+        units::bytes(n)
+    }
+}
+
 fn totals(totals: &Totals, style: &Style) -> String {
-    let bytes = |n: u64| {
-        if style.raw {
-            n.to_string()
-        } else {
-            units::bytes(n)
-        }
+    let bytes = |n: u64| bytes(style, n);
+    let held = match (totals.resident_bytes, totals.swapped_bytes) {
+        (Some(resident), Some(swapped)) => format!(
+            "resident {} of {} of addresses, swapped out {}",
+            bytes(resident),
+            bytes(totals.monitored_bytes),
+            bytes(swapped)
+        ),
+        _ => format!("total {}", bytes(totals.monitored_bytes)),
     };
     format!(
-        "total {}: hot {}, cold {}, idle {}, unknown {}",
-        bytes(totals.monitored_bytes),
+        "{held}: hot {}, cold {}, idle {}, unknown {}",
         bytes(totals.hot_bytes),
         bytes(totals.cold_bytes),
         bytes(totals.idle_bytes),
@@ -207,6 +232,10 @@ fn csv(table: &AccessTable, out: &mut dyn Write) -> io::Result<()> {
             table.nr_samples.to_string(),
             or_empty(row.mapping.as_ref().map(|m| &m.name)),
             or_empty(row.mapping.as_ref().map(|m| m.others)),
+            or_empty(row.memory.map(|m| m.resident)),
+            or_empty(row.memory.map(|m| m.touched)),
+            or_empty(row.memory.map(|m| m.unknown)),
+            or_empty(row.memory.map(|m| m.swapped)),
         ];
         csv_line(out, &fields)?;
     }

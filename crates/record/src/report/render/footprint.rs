@@ -148,6 +148,7 @@ fn title(name: &str) -> &str {
     match name {
         "rss" => "resident",
         "swap" => "swapped out",
+        "resident" => "resident, as watched",
         "working_set" => "working set",
         "unknown" => "of unknown use",
         "system_used" => "machine: used",

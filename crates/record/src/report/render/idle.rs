@@ -62,6 +62,8 @@ impl Render for IdleReport {
                 ("accessed", Some(memory.accessed_bytes)),
                 ("unknown", Some(memory.unknown_bytes)),
                 ("monitored", Some(memory.monitored_bytes)),
+                ("resident", memory.resident_bytes),
+                ("swapped", memory.swapped_bytes),
                 ("rss", memory.rss_bytes),
             ];
             for (kind, bytes) in totals {
@@ -126,7 +128,7 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
         ("OF KNOWN", Align::Right),
         ("", Align::Left),
     ]);
-    let known = memory.monitored_bytes.saturating_sub(memory.unknown_bytes);
+    let known = known_bytes(memory);
     for idle in &memory.idle {
         let least = format!(">= {}", time(idle.at_least_ns));
         let Some(n) = idle.bytes else {
@@ -153,6 +155,12 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
     writeln!(out, "\n{}", facts(memory, style))
 }
 
+/// The bytes whose idleness is known.
+fn known_bytes(memory: &IdleMemory) -> u64 {
+    let all = memory.resident_bytes.unwrap_or(memory.monitored_bytes);
+    all.saturating_sub(memory.unknown_bytes)
+}
+
 fn facts(memory: &IdleMemory, style: &Style) -> String {
     let bytes = |n: u64| {
         if style.raw {
@@ -161,6 +169,16 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
             units::bytes(n)
         }
     };
+    if let (Some(resident), Some(swapped)) = (memory.resident_bytes, memory.swapped_bytes) {
+        return format!(
+            "resident {}: accessed {}, unknown {}; swapped out {}; in {} of addresses",
+            bytes(resident),
+            bytes(memory.accessed_bytes),
+            bytes(memory.unknown_bytes),
+            bytes(swapped),
+            bytes(memory.monitored_bytes)
+        );
+    }
     let mut facts = format!(
         "monitored {}: accessed {}, unknown {}",
         bytes(memory.monitored_bytes),
@@ -177,7 +195,7 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
 }
 
 fn picture(memory: &IdleMemory) -> String {
-    let known = (memory.monitored_bytes.saturating_sub(memory.unknown_bytes)).max(1) as f64;
+    let known = known_bytes(memory).max(1) as f64;
     let idle = memory.idle.iter().map(|idle| Bar {
         label: format!("≥ {}", units::duration(idle.at_least_ns)),
         value: idle.bytes.map_or_else(

@@ -4,6 +4,7 @@
 //! anything but positions on a page.
 
 mod access;
+mod actions;
 pub mod colour;
 mod footprint;
 mod fragmentation;
@@ -14,6 +15,7 @@ mod idle;
 pub mod page;
 mod plot;
 mod reclaim_curve;
+mod summary;
 mod table;
 pub mod units;
 mod wss;

@@ -167,10 +167,20 @@ fn facts(set: &WorkingSet, style: &Style) -> String {
         }
     };
     let mut facts = format!("mean {}", bytes(set.mean_bytes));
-    if let Some(rss) = set.rss_mean_bytes {
-        let _ = write!(facts, " of {} resident", bytes(rss));
+    if let Some(resident) = set.resident_mean_bytes.or(set.rss_mean_bytes) {
+        let _ = write!(facts, " of {} resident", bytes(resident));
     }
-    let _ = write!(facts, " ({} monitored)", bytes(set.monitored_mean_bytes));
+    match set.swapped_mean_bytes {
+        Some(swapped) if swapped > 0 => {
+            let _ = write!(facts, ", {} swapped out", bytes(swapped));
+        }
+        _ => {}
+    }
+    let addresses = bytes(set.monitored_mean_bytes);
+    let _ = match set.resident_mean_bytes {
+        Some(_) => write!(facts, " (in {addresses} of addresses)"),
+        None => write!(facts, " ({addresses} monitored)"),
+    };
     if set.unknown_mean_bytes > 0 {
         let _ = write!(
             facts,

@@ -1,0 +1,272 @@
+//! What a dry run has assumed to be done, so that it counts each byte once.
+//!
+//! Problem: nothing is done in a dry run, so the same idle memory has a scheme's pattern at every
+//! snapshot. Counted each time, 134 MiB become gigabytes within a minute.
+//!
+//! Approach: the ranges that an action was assumed to be applied to are remembered for each scheme
+//! and target. A plan is reduced to what is not among them ([`DryRun::fresh`]). Of memory that the
+//! scheme is idle about, a range is forgotten when a snapshot no longer shows it untouched: it was
+//! read back (and may be acted on again, which counts again), or unmapped.
+//!
+//! Limits: a region of which a part is touched is read back whole. Quotas are charged for the reduced
+//! plan only, once their window ends; within a window, memory that was counted before takes room.
+
+use std::collections::BTreeMap;
+
+use crate::address::AddressRange;
+use crate::port::Operation;
+use crate::scheme::Action;
+use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
+
+/// Whose memory, and which scheme's action: `None` stands for all schemes that page out, since a page
+/// leaves once.
+type Key = (TargetId, Option<usize>);
+
+/// The memory of an action.
+#[derive(Clone, Debug, Default)]
+struct Applied {
+    /// In address order, not touching each other.
+    ranges: Vec<AddressRange>,
+    /// The scheme is about idle memory: what is touched is no longer as the action left it.
+    idle_only: bool,
+    /// Bytes of memory in `ranges`, by the last snapshot.
+    bytes: u64,
+}
+
+/// The state of a dry run.
+#[derive(Clone, Debug, Default)]
+pub struct DryRun {
+    applied: BTreeMap<Key, Applied>,
+}
+
+impl DryRun {
+    /// Takes in what was seen of a target: what was touched since has come back.
+    pub fn observe(&mut self, snapshots: &[Snapshot]) {
+        for snapshot in snapshots {
+            let of_target = (snapshot.target, None)..=(snapshot.target, Some(usize::MAX));
+            for (_, applied) in self.applied.range_mut(of_target) {
+                applied.observe(snapshot);
+            }
+        }
+    }
+
+    /// What of `plan` has not been assumed to be done before.
+    pub fn fresh(&self, plan: &[Operation]) -> Vec<Operation> {
+        let mut fresh = Vec::with_capacity(plan.len());
+        for operation in plan {
+            match self.applied.get(&key(operation)) {
+                Some(applied) if operation.action != Action::Stat => {
+                    let gaps = gaps(operation.range, &applied.ranges);
+                    fresh.extend(gaps.into_iter().map(|range| operation.part(range)));
+                }
+                _ => fresh.push(operation.clone()),
+            }
+        }
+        fresh
+    }
+
+    /// Assumes that `operations` were carried out.
+    pub fn assume(&mut self, operations: &[Operation]) {
+        for operation in operations {
+            if operation.action == Action::Stat {
+                continue;
+            }
+            let applied = self.applied.entry(key(operation)).or_default();
+            applied.idle_only = operation.idle_only;
+            applied.bytes = applied.bytes.saturating_add(operation.bytes);
+            applied.ranges.push(operation.range);
+        }
+        self.applied.values_mut().for_each(Applied::unite);
+    }
+
+    /// Bytes that would be out of memory now.
+    pub fn paged_out(&self) -> u64 {
+        let keys = self
+            .applied
+            .iter()
+            .filter(|((_, scheme), _)| scheme.is_none());
+        keys.map(|(_, applied)| applied.bytes).sum()
+    }
+
+    /// `target` is no more.
+    pub fn forget(&mut self, target: TargetId) {
+        self.applied.retain(|(of, _), _| *of != target);
+    }
+}
+
+fn key(operation: &Operation) -> Key {
+    let scheme = (operation.action != Action::Pageout).then_some(operation.scheme);
+    (operation.target, scheme)
+}
+
+impl Applied {
+    fn observe(&mut self, snapshot: &Snapshot) {
+        let mut still = Vec::with_capacity(self.ranges.len());
+        let mut bytes = 0u64;
+        let mut next = 0;
+        for region in &snapshot.regions {
+            while self
+                .ranges
+                .get(next)
+                .is_some_and(|r| r.end <= region.range.start)
+            {
+                next += 1;
+            }
+            if self.idle_only && is_touched(region) {
+                continue;
+            }
+            let over = self.ranges[next..]
+                .iter()
+                .map_while(|r| (r.start < region.range.end).then(|| r.intersection(region.range)));
+            for part in over.flatten() {
+                bytes = bytes.saturating_add(region.part(part).resident());
+                still.push(part);
+            }
+        }
+        self.ranges = still;
+        self.bytes = bytes;
+        self.unite();
+    }
+
+    fn unite(&mut self) {
+        self.ranges.sort_unstable();
+        self.ranges.dedup_by(|next, range| {
+            let touches = next.start <= range.end;
+            if touches {
+                range.end = range.end.max(next.end);
+            }
+            touches
+        });
+    }
+}
+
+/// Whether any of a region was touched in the interval.
+fn is_touched(region: &RegionSnapshot) -> bool {
+    region.nr_accesses.is_some_and(|n| n > 0.0)
+}
+
+/// The parts of `range` that none of `taken`, in address order, covers.
+fn gaps(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
+    let mut gaps = Vec::new();
+    let mut start = range.start;
+    let first = taken.partition_point(|t| t.end <= range.start);
+    for taken in taken[first..].iter().take_while(|t| t.start < range.end) {
+        gaps.extend(AddressRange::checked(start, taken.start));
+        start = start.max(taken.end);
+    }
+    gaps.extend(AddressRange::checked(start, range.end));
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Nanos;
+    use crate::snapshot::RegionMemory;
+
+    const PAGE: u64 = 4096;
+
+    fn range(start: u64, end: u64) -> AddressRange {
+        AddressRange::new(start * PAGE, end * PAGE)
+    }
+
+    fn operation(scheme: usize, action: Action, pages: (u64, u64)) -> Operation {
+        let range = range(pages.0, pages.1);
+        Operation {
+            scheme,
+            action,
+            destinations: Vec::new(),
+            target: TargetId(0),
+            range,
+            bytes: range.len() / 2,
+            filters: Vec::new(),
+            pass_unmatched: true,
+            idle_only: true,
+        }
+    }
+
+    /// Regions of pages, half of which hold memory.
+    fn snapshot(regions: &[(u64, u64, Option<f32>)]) -> Snapshot {
+        let region = |&(start, end, nr_accesses): &(u64, u64, Option<f32>)| {
+            let range = range(start, end);
+            RegionSnapshot {
+                range,
+                nr_accesses,
+                age: 9,
+                age_ns: Nanos(9),
+                memory: Some(RegionMemory {
+                    resident: range.len() / 2,
+                    ..RegionMemory::default()
+                }),
+            }
+        };
+        Snapshot {
+            nr_samples: 20,
+            regions: regions.iter().map(region).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn what_stays_idle_is_counted_once() {
+        let mut dry = DryRun::default();
+        let plan = [operation(0, Action::Pageout, (0, 8))];
+        let idle = snapshot(&[(0, 8, Some(0.0)), (8, 16, Some(3.0))]);
+        let mut counted = 0;
+        for _ in 0..10 {
+            dry.observe(std::slice::from_ref(&idle));
+            let fresh = dry.fresh(&plan);
+            counted += fresh.iter().map(|o| o.bytes).sum::<u64>();
+            dry.assume(&fresh);
+        }
+        assert_eq!((counted, dry.paged_out()), (4 * PAGE, 4 * PAGE));
+    }
+
+    #[test]
+    fn what_is_touched_comes_back_and_counts_again() {
+        let mut dry = DryRun::default();
+        dry.assume(&[operation(0, Action::Pageout, (0, 8))]);
+        dry.observe(&[snapshot(&[(0, 4, Some(0.0)), (4, 8, Some(1.0))])]);
+        assert_eq!(dry.paged_out(), 2 * PAGE);
+        let fresh = dry.fresh(&[operation(0, Action::Pageout, (0, 16))]);
+        let ranges: Vec<_> = fresh.iter().map(|o| o.range).collect();
+        assert_eq!(ranges, [range(4, 16)]);
+    }
+
+    #[test]
+    fn what_is_unmapped_saves_nothing() {
+        let mut dry = DryRun::default();
+        dry.assume(&[operation(0, Action::Pageout, (0, 8))]);
+        dry.observe(&[snapshot(&[(6, 8, None), (20, 30, Some(0.0))])]);
+        assert_eq!(dry.paged_out(), PAGE);
+        dry.forget(TargetId(0));
+        assert_eq!(dry.paged_out(), 0);
+    }
+
+    #[test]
+    fn a_page_leaves_once_whatever_schemes_say() {
+        let mut dry = DryRun::default();
+        dry.assume(&[operation(0, Action::Pageout, (0, 8))]);
+        assert!(
+            dry.fresh(&[operation(1, Action::Pageout, (2, 4))])
+                .is_empty()
+        );
+        let other = [operation(1, Action::Cold, (2, 4))];
+        assert_eq!(dry.fresh(&other), other);
+        // Counting is no action, and is repeated as DAMON repeats it.
+        let count = [operation(2, Action::Stat, (0, 4))];
+        dry.assume(&count);
+        assert_eq!(dry.fresh(&count), count);
+    }
+
+    #[test]
+    fn gaps_are_what_is_left() {
+        let taken = [range(2, 4), range(6, 8)];
+        assert_eq!(
+            gaps(range(0, 10), &taken),
+            [range(0, 2), range(4, 6), range(8, 10)]
+        );
+        assert_eq!(gaps(range(3, 7), &taken), [range(4, 6)]);
+        assert_eq!(gaps(range(2, 4), &taken), []);
+    }
+}

@@ -1,0 +1,93 @@
+//! What a recording came to, for people and as JSON.
+
+use isotherm_engine::{Cost, Nanos};
+
+use crate::acting::ActingSummary;
+use crate::units::format_bytes;
+
+/// What a recording came to. Percentages are of one CPU.
+#[derive(serde::Serialize)]
+pub(super) struct Summary {
+    pub(super) file: Option<String>,
+    pub(super) seconds: f64,
+    pub(super) snapshots: u64,
+    pub(super) regions: usize,
+    /// Addresses, whatever they hold.
+    pub(super) monitored_bytes: u64,
+    pub(super) resident_bytes: Option<u64>,
+    pub(super) swapped_bytes: Option<u64>,
+    pub(super) hot_bytes: u64,
+    pub(super) unknown_bytes: u64,
+    pub(super) rss_bytes: Option<u64>,
+    /// What RSS would be, had the dry run been none.
+    pub(super) rss_bytes_after_dry_run: Option<u64>,
+    pub(super) children_not_watched: usize,
+    pub(super) monitor_cpu_percent: f64,
+    pub(super) induced_cpu_percent_estimated: f64,
+    pub(super) clears: u64,
+    pub(super) checks: u64,
+    pub(super) refused: u64,
+    pub(super) monitor_peak_rss_bytes: u64,
+    pub(super) method: Option<String>,
+    #[serde(flatten)]
+    pub(super) acted: Option<ActingSummary>,
+}
+
+impl Summary {
+    pub(super) fn text(&self) -> String {
+        let unknown = if self.unknown_bytes > 0 {
+            format!(", {} unknown", format_bytes(self.unknown_bytes))
+        } else {
+            String::new()
+        };
+        let method = self
+            .method
+            .as_ref()
+            .map_or_else(String::new, |text| format!("\n{text}"));
+        let acted = self
+            .acted
+            .as_ref()
+            .map_or_else(String::new, |acted| format!("\n{}", acted.text()));
+        let wrote = self
+            .file
+            .as_ref()
+            .map_or_else(String::new, |file| format!("\nwrote {file}"));
+        let watched = match self.resident_bytes {
+            Some(resident) => format!("{} resident", format_bytes(resident)),
+            None => format!("{} watched", format_bytes(self.monitored_bytes)),
+        };
+        let mut notes = String::new();
+        if let (Some(rss), Some(after)) = (self.rss_bytes, self.rss_bytes_after_dry_run) {
+            notes += &format!(
+                "\nRSS is {}, and would be about {}",
+                format_bytes(rss),
+                format_bytes(after)
+            );
+        }
+        match self.children_not_watched {
+            0 => {}
+            1 => notes += "\n1 child process was not watched; --children watches them",
+            nr => {
+                notes +=
+                    &format!("\n{nr} child processes were not watched; --children watches them");
+            }
+        }
+        format!(
+            "recorded {:.1} s in {} snapshots: {watched}, {} accessed in the last{unknown}\n\
+             watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}{acted}{notes}{wrote}",
+            self.seconds,
+            self.snapshots,
+            format_bytes(self.hot_bytes),
+            self.monitor_cpu_percent,
+            self.induced_cpu_percent_estimated,
+            self.clears,
+            self.refused,
+            format_bytes(self.monitor_peak_rss_bytes),
+        )
+    }
+}
+
+/// What watching cost, in percent of one CPU.
+pub(super) fn cpu_share(cost: Cost, elapsed: Nanos) -> f64 {
+    100.0 * (cost.monitor_cpu + cost.induced_cpu).as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
+}

@@ -1,0 +1,80 @@
+//! `isotherm report summary`, `diff` and `actions`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use isotherm_record::report::{Actions, DiffReport, Overview, Overviews, Scope, SummaryReport};
+
+use super::CommonArgs;
+use super::output::OutputArgs;
+use super::source::Source;
+
+/// A record on one screen: who uses how much, what is cold, what paging out would save, what to do next.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm report summary redis.isotherm")]
+pub(super) struct SummaryArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// What changed from one record to another: resident memory, working set and idle memory, by name.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm report diff before.isotherm after.isotherm")]
+pub(super) struct DiffArgs {
+    /// The first record.
+    a: PathBuf,
+    /// The second.
+    b: PathBuf,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What schemes tried and did, what was refused and why, and how the guard stood, over time.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  isotherm run --preset prcl -o run.isotherm --duration 5min --pid 1234
+  isotherm report actions run.isotherm -o actions.html")]
+pub(super) struct ActionsArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+pub(super) fn summary(args: &SummaryArgs) -> anyhow::Result<()> {
+    let common = &args.common;
+    let report = SummaryReport::new(overview(common.open()?, common.scope())?);
+    common.output.write(&report, &common.output.style(false))
+}
+
+pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
+    args.output.format()?;
+    let of = |path: &Path| {
+        let found = Source::open(Some(path)).and_then(|source| overview(source, Scope::default()));
+        found.with_context(|| format!("cannot compare {}", path.display()))
+    };
+    let report = DiffReport::new(of(&args.a)?, of(&args.b)?);
+    args.output.write(&report, &args.output.style(false))
+}
+
+pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<()> {
+    let common = &args.common;
+    let source = common.open()?;
+    let mut report = Actions::new(source.header(), common.scope());
+    source.each(common.scope(), |item| {
+        report.push(item);
+        Ok(())
+    })?;
+    let report = report.finish().context(
+        "the record tells of no schemes in this part; `isotherm run -o FILE` makes one that does",
+    )?;
+    common.output.write(&report, &common.output.style(false))
+}
+
+fn overview(source: Source, scope: Scope) -> anyhow::Result<Overview> {
+    let mut overviews = Overviews::new(source.header(), scope);
+    let extent = source.each(scope, |item| {
+        overviews.push(item);
+        Ok(())
+    })?;
+    extent.require(&scope, None)?;
+    Ok(overviews.finish())
+}

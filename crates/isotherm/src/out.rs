@@ -1,0 +1,51 @@
+//! Printing. The standard library's `println!` panics where standard output is closed or its disk is
+//! full; here the first is a quiet end (the reader has seen enough, as with `| head`), and the second
+//! an error with an exit code. Notes go to standard error, and are lost where there is none.
+
+use std::fmt::Arguments;
+use std::io::{self, Write};
+
+/// `print!` and `println!` of this crate.
+pub(crate) fn print(text: Arguments<'_>) {
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) {
+        drop(out);
+        end(&error);
+    }
+}
+
+/// `eprintln!` of this crate.
+pub(crate) fn note(text: Arguments<'_>) {
+    // Nobody is left to be told.
+    let _ = io::stderr().lock().write_fmt(text);
+}
+
+fn end(error: &io::Error) -> ! {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        std::process::exit(0);
+    }
+    eprintln!("isotherm: cannot write to standard output: {error}");
+    std::process::exit(2);
+}
+
+/// Whether `error` says that the reader of our standard output has gone.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = |cause: &(dyn std::error::Error + 'static)| {
+        let by_json = cause.downcast_ref::<serde_json::Error>();
+        let by_io = cause.downcast_ref::<io::Error>();
+        by_io
+            .map(io::Error::kind)
+            .or_else(|| by_json?.io_error_kind())
+    };
+    error
+        .chain()
+        .any(|cause| kind(cause) == Some(io::ErrorKind::BrokenPipe))
+}
+
+/// The command line as a record's header has it.
+pub(crate) fn command_line() -> Vec<String> {
+    let arguments = std::env::args_os();
+    arguments
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect()
+}

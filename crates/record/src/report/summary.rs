@@ -1,0 +1,141 @@
+//! The summary of a record on one screen: what is in use, what is cold, what paging out would save.
+//!
+//! JSON: [`SummaryReport`].
+
+use isotherm_engine::Nanos;
+use serde::Serialize;
+
+use super::overview::{IDLE, MappingOverview, Overview, TargetOverview};
+use super::render::units;
+
+/// Mappings that are shown.
+const MAPPINGS: usize = 8;
+/// Less than this share of the resident memory is not worth paging out.
+const WORTH_A_TRY: f64 = 0.05;
+
+/// What the preset `prcl` would page out at the end of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Reclaim {
+    /// Memory idle for so long.
+    pub idle_for_ns: Nanos,
+    /// So many bytes at most; `null` if nothing was watched for so long.
+    pub bytes: Option<u64>,
+    /// The same as a share of the resident bytes, 0 to 1.
+    pub share: Option<f64>,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SummaryReport {
+    /// `summary`.
+    pub report: &'static str,
+    /// 1.
+    pub version: u32,
+    /// What the record says in a sentence.
+    pub verdict: String,
+    /// What paging out would save.
+    pub reclaim: Reclaim,
+    /// A command that leads on from here.
+    pub next: String,
+    /// All of it. Of the mappings, those with most idle bytes.
+    #[serde(flatten)]
+    pub overview: Overview,
+}
+
+impl SummaryReport {
+    /// The summary of a record.
+    pub fn new(mut overview: Overview) -> Self {
+        overview
+            .mappings
+            .retain(|m: &MappingOverview| m.idle_bytes > 0);
+        overview.mappings.truncate(MAPPINGS);
+        let savings: Vec<u64> = overview
+            .targets
+            .iter()
+            .filter_map(TargetOverview::idle_bytes)
+            .collect();
+        let bytes =
+            (!savings.is_empty()).then(|| savings.iter().fold(0, |a: u64, b| a.saturating_add(*b)));
+        let resident = overview.total.resident_bytes.filter(|bytes| *bytes > 0);
+        let share = bytes
+            .zip(resident)
+            .map(|(bytes, all)| bytes as f64 / all as f64);
+        let reclaim = Reclaim {
+            idle_for_ns: IDLE,
+            bytes,
+            share,
+        };
+        Self {
+            report: "summary",
+            version: 1,
+            verdict: verdict(&overview, reclaim),
+            next: next(&overview, reclaim),
+            reclaim,
+            overview,
+        }
+    }
+}
+
+fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
+    let who = match &overview.targets[..] {
+        [] => return "no target was left at the end".into(),
+        [one] => one
+            .target
+            .name
+            .clone()
+            .unwrap_or_else(|| one.target.label()),
+        several => format!("these {} targets", several.len()),
+    };
+    let total = &overview.total;
+    let used = units::bytes(total.working_set_bytes);
+    let resident = total.resident_bytes.map_or_else(String::new, |resident| {
+        let share = total.working_set_bytes as f64 / resident.max(1) as f64;
+        let share = units::percent((share as f32).min(1.0));
+        format!(" of {} resident ({share})", units::bytes(resident))
+    });
+    let verb = if overview.targets.len() == 1 {
+        "uses"
+    } else {
+        "use"
+    };
+    let idle = match reclaim {
+        Reclaim { bytes: None, .. } => format!(
+            "watched for {} only, too short to tell what stays idle for {}",
+            units::duration(overview.duration_ns),
+            units::duration(IDLE)
+        ),
+        Reclaim { bytes: Some(0), .. } => {
+            format!("nothing has been idle for {}", units::duration(IDLE))
+        }
+        Reclaim {
+            bytes: Some(bytes),
+            share,
+            ..
+        } => format!(
+            "{}{} has been idle for {} or more",
+            units::bytes(bytes),
+            share.map_or_else(String::new, |share| format!(
+                " ({})",
+                units::percent(share as f32)
+            )),
+            units::duration(IDLE)
+        ),
+    };
+    format!("{who} {verb} {used}{resident}; {idle}")
+}
+
+fn next(overview: &Overview, reclaim: Reclaim) -> String {
+    let pid = overview
+        .targets
+        .first()
+        .and_then(|t| t.target.pid)
+        .filter(|pid| *pid > 0);
+    let of_pid = pid.map_or_else(|| "--pid PID".to_owned(), |pid| format!("--pid {pid}"));
+    if reclaim.bytes.is_none() {
+        return format!("isotherm record --duration 1min {of_pid}");
+    }
+    if reclaim.share.is_some_and(|share| share >= WORTH_A_TRY) {
+        return format!("isotherm run --dry-run --preset prcl --duration 1min {of_pid}");
+    }
+    "isotherm report heatmap -o heatmap.html".into()
+}
