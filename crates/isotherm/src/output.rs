@@ -51,7 +51,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
     if let Ok(there) = &there {
         ensure!(
             there.is_file() || is_stream,
-            "{} is no file; a record goes to a file, /dev/null or /dev/stdout",
+            "cannot create {}: it is no file; a record goes to a file, /dev/null or /dev/stdout",
             path.display()
         );
         ensure!(
@@ -114,7 +114,10 @@ mod tests {
         symlink(at("target"), at("ours")).expect("a link");
         open(&at("ours")).expect("our own link");
         assert!(at("target").is_file());
-        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let made = std::process::Command::new("mkfifo")
+            .arg(at("pipe"))
+            .status();
+        assert!(made.expect("mkfifo(1)").success());
         let error = open(&at("pipe")).expect_err("no file").to_string();
         assert!(error.contains("no file"), "{error}");
         open(Path::new("/dev/null")).expect("plainly meant");
