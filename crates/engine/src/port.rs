@@ -177,6 +177,8 @@ pub enum Refusal {
     Unsupported,
     /// Not permitted.
     Denied,
+    /// It looks idle, but accesses to it cannot all be seen: of a KVM guest, of a device.
+    Unobservable,
     /// Something else; the log has the kernel's answer.
     Other,
 }

@@ -27,7 +27,7 @@ pub(crate) fn lock(path: &Path, how: Lock) -> io::Result<Result<File, Option<u32
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o644)
+            .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
             .open(path)?;
         let locked = match how {

@@ -19,6 +19,7 @@ mod cmd;
 mod daemon;
 mod lock;
 mod out;
+mod record_file;
 mod progress;
 mod recorder;
 mod units;
@@ -125,7 +126,10 @@ fn main() -> ExitCode {
         if prints && out::is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        eprintln!("isotherm: {}", with_causes(&error));
+        eprintln!(
+            "isotherm: {}",
+            isotherm_record::printable_lines(&with_causes(&error))
+        );
         ExitCode::from(2)
     })
 }

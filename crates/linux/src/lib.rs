@@ -23,4 +23,5 @@ pub mod node;
 pub mod pressure;
 pub mod probe;
 pub mod process;
+pub mod state;
 pub mod swap;

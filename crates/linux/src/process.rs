@@ -116,9 +116,14 @@ impl Process {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one valid pollfd.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        ready == 0
+        loop {
+            // SAFETY: one valid pollfd.
+            let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+            // A signal that is due ends even a call that does not wait.
+            if ready >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return ready == 0;
+            }
+        }
     }
 
     /// Its mappings, in address order, without the kernel's own (`[vsyscall]`).
@@ -188,6 +193,21 @@ impl Process {
         }
     }
 
+    /// Fails if this user may not advise the kernel about its memory.
+    pub fn may_be_advised(&self) -> Result<(), ProcessError> {
+        match self.advise_batch(&[], libc::MADV_COLD) {
+            Err(source) if source.raw_os_error() == Some(libc::EPERM) => {
+                let source = io::Error::other(format!("{source} (CAP_SYS_NICE is needed)"));
+                Err(ProcessError::Refused {
+                    what: "advise about memory",
+                    pid: self.pid,
+                    source,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Advises the kernel about `ranges`, past those that it refuses. `outcomes` gets one answer for
     /// each range. Fails only if the process is gone or may not be advised at all.
     pub fn advise(
@@ -214,6 +234,7 @@ impl Process {
                         source,
                     });
                 }
+                Err(source) if source.kind() == io::ErrorKind::Interrupted => continue,
                 // The first range of the batch was refused.
                 Err(source) => {
                     outcomes.push(Advised::Refused(source.raw_os_error().unwrap_or(0)));
@@ -416,6 +437,27 @@ pub fn terminate(child: &mut std::process::Child) {
     }
 }
 
+/// Lets this process have as many open files as it may (each target takes some), and says how many. Do
+/// it after other programs were started: some do not expect so many.
+pub fn raise_file_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid struct, here and below.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return 1024;
+    }
+    let before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
+        limit.rlim_max
+    } else {
+        before
+    }
+}
+
 /// Whether we see process ids as the kernel itself numbers them.
 pub(crate) fn in_initial_pid_namespace() -> bool {
     // PROC_PID_INIT_INO, include/linux/proc_ns.h.
@@ -476,6 +518,43 @@ mod tests {
             Process::open(child.id()),
             Err(ProcessError::NoSuchProcess { .. })
         ));
+    }
+
+    #[test]
+    fn a_signal_does_not_make_a_process_seem_dead() {
+        extern "C" fn nothing(_: i32) {}
+        let me = Process::open(std::process::id()).expect("we exist");
+        let often = libc::itimerval {
+            it_interval: libc::timeval {
+                tv_sec: 0,
+                tv_usec: 50,
+            },
+            it_value: libc::timeval {
+                tv_sec: 0,
+                tv_usec: 50,
+            },
+        };
+        let never = libc::itimerval {
+            it_interval: libc::timeval {
+                tv_sec: 0,
+                tv_usec: 0,
+            },
+            ..often
+        };
+        let handler = nothing as extern "C" fn(i32);
+        // SAFETY: a handler that does nothing, and valid structs.
+        unsafe {
+            libc::signal(libc::SIGALRM, handler as libc::sighandler_t);
+            libc::setitimer(libc::ITIMER_REAL, &raw const often, std::ptr::null_mut());
+        }
+        let died = (0..300_000).filter(|_| !me.is_alive()).count();
+        let never = libc::itimerval {
+            it_value: never.it_interval,
+            ..never
+        };
+        // SAFETY: as above.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut()) };
+        assert_eq!(died, 0);
     }
 
     #[test]

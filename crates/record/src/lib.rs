@@ -13,6 +13,7 @@ mod frame;
 pub mod item;
 pub mod pages;
 pub mod parquet;
+mod printable;
 pub mod reader;
 pub mod report;
 mod rows;
@@ -27,5 +28,6 @@ pub use item::{
     Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
 };
 pub use pages::{PageAges, PageBlock, PageSnapshot};
+pub use printable::{printable, printable_lines};
 pub use reader::{Reader, Truncation};
 pub use writer::Writer;

@@ -7,7 +7,10 @@
 //! `machine` for itself alone, and who acts on processes shares that lock. One isotherm claims for all
 //! its contexts, so that they do not refuse each other.
 //!
-//! Limits: isotherms in mount namespaces of their own do not see each other.
+//! Only their owner can read the files: who can open a lock can hold it, and so could block who acts.
+//!
+//! Limits: isotherms in mount namespaces of their own do not see each other, nor do those of different
+//! users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,11 +18,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use isotherm_engine::TargetId;
+use isotherm_linux::state;
 use isotherm_record::{Item, TargetStart};
 
 use crate::lock::{Lock, lock};
 
-const DIRECTORY: &str = "/run/isotherm/managed";
+/// In the state directory.
+const DIRECTORY: &str = "managed";
 
 /// What this isotherm alone acts on.
 #[derive(Debug, Default)]
@@ -50,12 +55,12 @@ impl Claims {
 
     /// For who acts on processes.
     pub(super) fn of_processes() -> anyhow::Result<Self> {
-        Self::in_directory(Path::new(DIRECTORY), Lock::Shared)
+        Self::in_directory(&state::directory()?.join(DIRECTORY), Lock::Shared)
     }
 
     /// For who acts on physical memory.
     pub(super) fn of_the_machine() -> anyhow::Result<Self> {
-        Self::in_directory(Path::new(DIRECTORY), Lock::Alone)
+        Self::in_directory(&state::directory()?.join(DIRECTORY), Lock::Alone)
     }
 
     fn in_directory(directory: &Path, how: Lock) -> anyhow::Result<Self> {
@@ -65,7 +70,7 @@ impl Claims {
                 directory.display()
             )
         };
-        fs::create_dir_all(directory).with_context(cannot)?;
+        state::make_private(directory).with_context(cannot)?;
         remove_stale(directory);
         let machine = lock(&directory.join("machine"), how).with_context(cannot)?;
         let machine = match machine {

@@ -157,6 +157,7 @@ pub(crate) fn words(why: Refusal) -> &'static str {
         Refusal::Exited => "of targets that ended",
         Refusal::Unsupported => "that this machine cannot act on",
         Refusal::Denied => "not permitted",
+        Refusal::Unobservable => "as not all accesses to it can be seen (KVM guest, device)",
         Refusal::Other => "for other reasons",
     }
 }

@@ -4,7 +4,7 @@ mod command;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos, PAGE_SIZE};
-use isotherm_record::{Item, Writer};
+use isotherm_record::{Item, Writer, printable};
 
 use command::{end_in_time, wait_for};
 use summary::{Summary, cpu_share};
@@ -27,7 +27,8 @@ const CHILDREN_OF: usize = 64;
 
 /// Record which memory of running programs, or of the machine, is accessed, and how often.
 ///
-/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE); `isotherm doctor` says what
+/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYS_NICE and, to tell shared
+/// pages, CAP_DAC_READ_SEARCH); `isotherm doctor` says what
 /// works here. Ctrl-C ends the recording. A command's exit code is passed on.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -109,12 +110,7 @@ impl Watch {
         let is_new = !path.exists();
         // The file first: a command must not run for nothing. What it holds goes later, when there is
         // something to record.
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .with_context(|| format!("cannot create {}", path.display()))?;
+        let file = crate::record_file::open(path)?;
         let outcome = self.run_with(Some((file, path)), setups);
         let is_empty = || std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0);
         if outcome.is_err() && is_new && is_empty() {
@@ -148,6 +144,7 @@ impl Watch {
             .contexts
             .iter()
             .all(|c| !c.targets.children && c.targets.cgroup.is_none());
+        recording.is_quiet = self.quiet || self.json;
         let result = recording.run(&mut session, acting.as_mut(), ends_at, &bar);
         let elapsed = session.now().since(started);
         bar.finish_and_clear();
@@ -282,6 +279,7 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
 /// What is seen on the way to the file.
 #[derive(Default)]
 struct Recording {
+    is_quiet: bool,
     writer: Option<Writer<BufWriter<File>>>,
     path: PathBuf,
     items: Vec<Item>,
@@ -309,7 +307,7 @@ struct Saved {
 
 impl Saved {
     fn look(&mut self, swap: u64) {
-        let pool = isotherm_linux::swap::zram_pool();
+        let pool = isotherm_linux::swap::pool_bytes();
         let (first_swap, first_pool) = *self.first.get_or_insert((swap, pool));
         self.swapped = swap.saturating_sub(first_swap);
         self.pool = pool.saturating_sub(first_pool);
@@ -330,6 +328,7 @@ impl Recording {
         let writer = Writer::create(BufWriter::new(file), session.header())
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {
+            is_quiet: false,
             writer: Some(writer),
             path: path.to_owned(),
             ..Self::default()
@@ -346,6 +345,7 @@ impl Recording {
         let started = session.now();
         let mut next_look = started;
         // What the first look found has been acted on.
+        self.say_notes(bar);
         self.write_items()?;
         loop {
             let now = session.now();
@@ -355,6 +355,7 @@ impl Recording {
             if let Some(acting) = &mut acting {
                 acting.step(session, &mut self.items)?;
             }
+            self.say_notes(bar);
             self.write_items()?;
             let now = session.now();
             if self.counts_children {
@@ -367,6 +368,17 @@ impl Recording {
             }
             if step != Step::Going || now >= ends_at {
                 return Ok(());
+            }
+        }
+    }
+
+    /// What the user should know at once: who is not watched, what cannot be seen.
+    fn say_notes(&self, bar: &ProgressBar) {
+        for item in &self.items {
+            if let Item::Note { text, .. } = item
+                && !self.is_quiet
+            {
+                bar.suspend(|| eprintln!("isotherm: {}", printable(text)));
             }
         }
     }

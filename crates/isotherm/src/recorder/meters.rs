@@ -1,18 +1,32 @@
 //! Memory use and monitoring cost, once a second.
+//!
+//! Limits: of many targets, [`TARGETS_PER_READING`] are read each time, in turns; of the others, what was
+//! read last stands. At the end all are read.
+
+use std::collections::BTreeMap;
 
 use isotherm_engine::Nanos;
 use isotherm_linux::meminfo::Meminfo;
+use isotherm_linux::process::ProcessUsage;
 use isotherm_record::{CostSample, Item, UsageSample};
 
 use super::Monitor;
 
 const PERIOD: Nanos = Nanos(1_000_000_000);
+/// Each takes some 30 us.
+const TARGETS_PER_READING: usize = 64;
+/// Of targets that have not been read yet.
+const NEW_PER_READING: usize = 256;
 
 /// Reads them when they are due.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     next: Nanos,
     peak_rss: u64,
+    /// What was read last, by target.
+    known: BTreeMap<u32, ProcessUsage>,
+    /// The first whose turn it is.
+    turn: u32,
 }
 
 impl Meters {
@@ -33,11 +47,10 @@ impl Meters {
             time: now,
             ..UsageSample::default()
         });
-        for (id, process) in monitor.live() {
-            if let Ok(used) = process.usage() {
-                usage.rss.insert(id.0, used.rss);
-                usage.swap.insert(id.0, used.swap);
-            }
+        self.read_targets(monitor, at_the_end);
+        for (id, used) in &self.known {
+            usage.rss.insert(*id, used.rss);
+            usage.swap.insert(*id, used.swap);
         }
         let memory = Meminfo::read();
         let bytes = |name| memory.get(name).unwrap_or(0);
@@ -56,6 +69,31 @@ impl Meters {
             monitor_rss,
             unknown: monitor.nr_unknown(),
         }));
+    }
+
+    /// Reads those whose turn it is.
+    fn read_targets(&mut self, monitor: &dyn Monitor, all: bool) {
+        let live = monitor.live();
+        let ids: std::collections::BTreeSet<u32> = live.iter().map(|(id, _)| id.0).collect();
+        self.known.retain(|id, _| ids.contains(id));
+        let nr = if all { live.len() } else { TARGETS_PER_READING };
+        let first = live
+            .iter()
+            .position(|(id, _)| id.0 >= self.turn)
+            .unwrap_or(0);
+        let new = live
+            .iter()
+            .filter(|(id, _)| !self.known.contains_key(&id.0));
+        let new: Vec<_> = new.take(NEW_PER_READING).collect();
+        let in_turn = live[first..].iter().chain(&live[..first]).take(nr);
+        let in_turn: Vec<_> = in_turn.collect();
+        self.turn = in_turn.last().map_or(0, |(id, _)| id.0 + 1);
+        for (id, process) in new.into_iter().chain(in_turn) {
+            match process.usage() {
+                Ok(used) => drop(self.known.insert(id.0, used)),
+                Err(_) => drop(self.known.remove(&id.0)),
+            }
+        }
     }
 
     /// The most memory that the monitor itself was seen to use.

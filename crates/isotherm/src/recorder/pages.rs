@@ -49,12 +49,21 @@ impl Pages {
 
     fn scan(&mut self, id: TargetId, now: Nanos, items: &mut Vec<Item>) -> Result<(), ScanError> {
         let ranges: Vec<AddressRange> = self.targets.mappings(id).iter().map(|m| m.range).collect();
-        let Some(blocks) = self.scanner.scan(&mut self.probe, id, &ranges)? else {
+        let Some(mut blocks) = self.scanner.scan(&mut self.probe, id, &ranges)? else {
             return Ok(());
         };
         let Some(start) = self.last_scan.insert(id, now) else {
             return Ok(());
         };
+        if self.probe.hides_accesses(id) {
+            // That a page was accessed is known, that it was not is not.
+            for block in &mut blocks {
+                let facts = &block.facts;
+                block.unknown = std::array::from_fn(|i| {
+                    block.unknown[i] | facts.present[i] & !facts.accessed[i]
+                });
+            }
+        }
         let unknown = count(&blocks, |block| block.unknown);
         let accessed = count(&blocks, |block| block.facts.accessed);
         self.nr_unknown += unknown;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use isotherm_engine::{AddressRange, Cost, Nanos, TargetId};
 use isotherm_linux::clock::Clock;
 use isotherm_linux::probe::PageTableProbe;
-use isotherm_linux::process::Process;
+use isotherm_linux::process::{Process, raise_file_limit};
 use isotherm_linux::{cgroup, host, node};
 use isotherm_record::{Header, Item, TargetExit};
 
@@ -278,7 +278,7 @@ fn monitor(
     if targets.physical {
         return Ok((physical(targets, how, nr)?, None));
     }
-    virtual_memory(targets, how, now)
+    virtual_memory(targets, how, nr, now)
 }
 
 fn physical(
@@ -311,6 +311,7 @@ fn physical(
 fn virtual_memory(
     targets: &TargetArgs,
     how: &MonitorArgs,
+    nr: usize,
     now: Nanos,
 ) -> anyhow::Result<(Box<dyn Monitor>, Option<Child>)> {
     let method = how.method()?;
@@ -340,7 +341,9 @@ fn virtual_memory(
             children: targets.children,
         }
     };
-    let set = TargetSet::new(wanted, targets.range.clone());
+    // After the command was started, which is to have the limit that it would have without us.
+    let files = raise_file_limit() / nr.max(1) as u64;
+    let set = TargetSet::new(wanted, targets.range.clone(), files);
     let monitor: Box<dyn Monitor> = match method {
         Method::Tables(attributes) => Box::new(Tables::new(probe, set, attributes, now)),
         Method::Regions(attributes) => Box::new(Regions::new(probe, set, attributes)?),

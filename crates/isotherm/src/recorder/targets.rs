@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use isotherm_engine::table::MappedRange;
 use isotherm_engine::{AddressRange, Nanos, TargetId};
 use isotherm_linux::cgroup;
-use isotherm_linux::probe::{PageTableProbe, ProbeError, WalkerError};
+use isotherm_linux::probe::{PageTableProbe, ProbeError, SecondaryTables, SpaceFacts, WalkerError};
 use isotherm_linux::process::{MappedArea, Process, ProcessError};
 use isotherm_record::{Item, Mapping, MappingChange, TargetExit, TargetStart};
 
@@ -27,11 +27,27 @@ pub(crate) enum Wanted {
     Cgroup(PathBuf),
 }
 
+/// Open files that a target takes: its pidfd here and in each actuator, and the lock that says who acts
+/// on it.
+const FILES_PER_TARGET: u64 = 4;
+/// Open files that are not targets'.
+const OTHER_FILES: u64 = 64;
+/// Most targets of a context, whatever is open: each takes memory.
+const TARGETS_MAX: u64 = 4096;
+/// With more targets than this, mappings that most likely have not changed are read in turns.
+const FEW: usize = 16;
+/// At every so many updates all mappings of a target are read, however it looks.
+const TURNS: u64 = 8;
+
 /// A target at present.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Live {
     pid: u32,
+    name: String,
     areas: Vec<MappedArea>,
+    /// What was known of the address space when `areas` were read.
+    facts: Option<SpaceFacts>,
+    hidden: Option<SecondaryTables>,
 }
 
 /// The targets of a session.
@@ -41,20 +57,32 @@ pub(crate) struct TargetSet {
     /// If not empty, only this part of each address space is watched (DAMON's initial regions).
     limits: Vec<AddressRange>,
     live: BTreeMap<TargetId, Live>,
+    /// Of the live ones.
+    pids: BTreeSet<u32>,
     /// Processes that could not be watched (no rights, no memory); not tried again.
     given_up: BTreeSet<u32>,
+    targets_max: usize,
+    /// The most processes at a time, so far told, that there was no room for.
+    left_out: usize,
+    updates: u64,
     /// The processes named by the user have been added.
     started: bool,
     next: u32,
 }
 
 impl TargetSet {
-    pub(crate) fn new(wanted: Wanted, limits: Vec<AddressRange>) -> Self {
+    /// With at most `files` open, of which other contexts have an equal part.
+    pub(crate) fn new(wanted: Wanted, limits: Vec<AddressRange>, files: u64) -> Self {
+        let targets_max = files.saturating_sub(OTHER_FILES) / FILES_PER_TARGET;
         Self {
             wanted,
             limits,
             live: BTreeMap::new(),
+            pids: BTreeSet::new(),
             given_up: BTreeSet::new(),
+            targets_max: targets_max.clamp(1, TARGETS_MAX) as usize,
+            left_out: 0,
+            updates: 0,
             started: false,
             next: 0,
         }
@@ -71,36 +99,121 @@ impl TargetSet {
         now: Nanos,
         items: &mut Vec<Item>,
     ) -> Result<Vec<TargetId>, ProbeError> {
+        self.updates += 1;
+        let ended = self.look_for_ends(probe, now, items);
+        self.look_for_new(probe, now, items)?;
+        self.started = true;
+        self.look_for_hidden(probe, now, items);
+        self.look_at_mappings(probe, now, items);
+        Ok(ended)
+    }
+
+    /// Finds out who has ended, and who can be watched no longer: that ends nobody else.
+    fn look_for_ends(
+        &mut self,
+        probe: &mut PageTableProbe,
+        now: Nanos,
+        items: &mut Vec<Item>,
+    ) -> Vec<TargetId> {
         let mut ended = Vec::new();
-        let ids: Vec<TargetId> = self.ids().collect();
-        for id in ids {
-            if !probe.refresh(id)? {
-                probe.remove(id);
-                self.live.remove(&id);
-                ended.push(id);
-                let exit = TargetExit {
-                    time: now,
-                    target: id,
-                    exit_code: None,
-                    signal: None,
-                };
-                items.push(Item::TargetExit(exit));
+        for id in self.ids().collect::<Vec<_>>() {
+            let failure = match probe.refresh(id) {
+                Ok(true) => match probe.take_failure(id) {
+                    None => continue,
+                    failure => failure,
+                },
+                Ok(false) => None,
+                Err(error) => Some(error.to_string()),
+            };
+            probe.remove(id);
+            let Some(gone) = self.live.remove(&id) else {
+                continue;
+            };
+            self.pids.remove(&gone.pid);
+            if let Some(why) = failure {
+                self.given_up.insert(gone.pid);
+                let text = format!("watched no longer: {why}");
+                items.push(Item::Note { time: now, text });
             }
+            ended.push(id);
+            items.push(Item::TargetExit(TargetExit {
+                time: now,
+                target: id,
+                exit_code: None,
+                signal: None,
+            }));
         }
-        for pid in self.wanted_pids(probe) {
+        ended
+    }
+
+    /// Takes in who is wanted, as far as there is room.
+    fn look_for_new(
+        &mut self,
+        probe: &mut PageTableProbe,
+        now: Nanos,
+        items: &mut Vec<Item>,
+    ) -> Result<(), ProbeError> {
+        let wanted = self.wanted_pids(probe);
+        let mut left_out = 0;
+        for &pid in &wanted {
+            if self.pids.contains(&pid) || self.given_up.contains(&pid) {
+                continue;
+            }
+            if self.live.len() >= self.targets_max {
+                left_out += 1;
+                continue;
+            }
             self.add(pid, probe, now, items)?;
         }
-        self.started = true;
+        // A number that is nobody's any more may become another's.
+        self.given_up.retain(|pid| wanted.contains(pid));
+        if left_out > self.left_out.saturating_mul(2) {
+            self.left_out = left_out;
+            let text = format!(
+                "{left_out} processes are left out: at most {} are watched at a time (open files, memory)",
+                self.targets_max
+            );
+            items.push(Item::Note { time: now, text });
+        }
+        Ok(())
+    }
+
+    /// Says whose accesses cannot all be seen, when that is found.
+    fn look_for_hidden(&mut self, probe: &PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
         for (&id, live) in &mut self.live {
+            let hidden = probe.secondary_page_tables(id);
+            if let (None, Some(why)) = (live.hidden, hidden) {
+                let text = format!(
+                    "not all accesses of target {} ({}, pid {}) can be seen: {why}. Its memory counts as \
+                     unknown where it looks idle, and no scheme about idle memory touches it",
+                    id.0, live.name, live.pid
+                );
+                items.push(Item::Note { time: now, text });
+            }
+            live.hidden = hidden;
+        }
+    }
+
+    fn look_at_mappings(&mut self, probe: &PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
+        let all = self.live.len() <= FEW;
+        for (&id, live) in &mut self.live {
+            let facts = probe.facts(id);
+            let is_due = all
+                || facts != live.facts
+                || live.facts.is_none()
+                || (self.updates + u64::from(id.0)).is_multiple_of(TURNS);
+            if !is_due {
+                continue;
+            }
             let Some(Ok(areas)) = probe.process(id).map(Process::mappings) else {
                 continue;
             };
+            live.facts = facts;
             if areas != live.areas {
                 items.push(Item::Mappings(change(id, now, &live.areas, &areas)));
                 live.areas = areas;
             }
         }
-        Ok(ended)
     }
 
     /// Whether there is nobody left to watch, nor anybody to wait for.
@@ -109,15 +222,15 @@ impl TargetSet {
         (self.live.is_empty() && !waits).then_some(Ended::TargetsGone)
     }
 
-    fn wanted_pids(&self, probe: &PageTableProbe) -> Vec<u32> {
+    fn wanted_pids(&self, probe: &PageTableProbe) -> BTreeSet<u32> {
         match &self.wanted {
-            Wanted::Cgroup(path) => cgroup::processes(path),
+            Wanted::Cgroup(path) => cgroup::processes(path).into_iter().collect(),
             Wanted::Processes {
                 pids,
                 command,
                 children,
             } => {
-                let mut wanted = Vec::new();
+                let mut wanted = BTreeSet::new();
                 if !self.started {
                     wanted.extend(pids.iter().chain(command));
                 }
@@ -137,8 +250,7 @@ impl TargetSet {
         now: Nanos,
         items: &mut Vec<Item>,
     ) -> Result<(), ProbeError> {
-        let known = self.given_up.contains(&pid) || self.live.values().any(|live| live.pid == pid);
-        if known || pid == std::process::id() {
+        if pid == std::process::id() {
             return Ok(());
         }
         let id = TargetId(self.next);
@@ -152,13 +264,15 @@ impl TargetSet {
         match added {
             Ok(name) => {
                 self.next += 1;
-                self.live.insert(
-                    id,
-                    Live {
-                        pid,
-                        areas: Vec::new(),
-                    },
-                );
+                self.pids.insert(pid);
+                let live = Live {
+                    pid,
+                    name: name.clone(),
+                    areas: Vec::new(),
+                    facts: None,
+                    hidden: None,
+                };
+                self.live.insert(id, live);
                 items.push(Item::TargetStart(TargetStart {
                     time: now,
                     target: id,
@@ -174,7 +288,9 @@ impl TargetSet {
                 ProbeError::Process(ProcessError::NoSuchProcess { .. })
                 | ProbeError::Walker(WalkerError::NoAddressSpace { .. }),
             ) => Ok(()),
-            Err(ProbeError::Process(error)) => {
+            // Short of something just now: the next look tries again.
+            Err(ProbeError::Walker(error)) if error.is_passing() => Ok(()),
+            Err(error) => {
                 self.given_up.insert(pid);
                 items.push(Item::Note {
                     time: now,
@@ -182,7 +298,6 @@ impl TargetSet {
                 });
                 Ok(())
             }
-            Err(error) => Err(error),
         }
     }
 

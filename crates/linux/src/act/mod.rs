@@ -319,6 +319,11 @@ impl Actuator for ProcessActuator {
             let batch = batch::pick(operations, &places);
             let done = if !self.areas.contains_key(&batch[0].target) {
                 batch.iter().map(exited).collect()
+            } else if batch[0].idle_only && self.probe.hides_accesses(batch[0].target) {
+                batch
+                    .iter()
+                    .map(|o| refused(o, Refusal::Unobservable))
+                    .collect()
             } else if batch.len() == 1 && batch[0].range.len() > BATCH_BYTES {
                 vec![self.act_in_parts(&batch[0])?]
             } else {
@@ -402,8 +407,12 @@ fn refuse_all(blocks: &mut [Block], why: Refusal) {
 }
 
 fn exited(operation: &Operation) -> Outcome {
+    refused(operation, Refusal::Exited)
+}
+
+fn refused(operation: &Operation, why: Refusal) -> Outcome {
     Outcome {
-        refused: BTreeMap::from([(Refusal::Exited, operation.range.len())]),
+        refused: BTreeMap::from([(why, operation.range.len())]),
         ..Outcome::default()
     }
 }

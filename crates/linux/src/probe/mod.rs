@@ -4,10 +4,12 @@ pub mod entry;
 pub mod page_table;
 pub mod physical;
 pub mod scan;
+mod secondary;
 pub mod tables;
 pub mod walker;
 
 pub use entry::{Leaf, TableCopy};
 pub use page_table::{PageTableProbe, ProbeError};
 pub use physical::{MapFacts, PhysicalProbe};
-pub use walker::{AddressSpace, Table, Walker, WalkerError};
+pub use secondary::SecondaryTables;
+pub use walker::{AddressSpace, SpaceFacts, Table, Walker, WalkerError};

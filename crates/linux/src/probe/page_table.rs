@@ -21,7 +21,8 @@ use thiserror::Error;
 
 use super::entry::Leaf;
 use super::scan::ClearMethod;
-use super::walker::{AddressSpace, Walker, WalkerError};
+use super::secondary::Secondary;
+use super::walker::{AddressSpace, SpaceFacts, Walker, WalkerError};
 use crate::clock::process_cpu;
 use crate::frames::Frames;
 use crate::process::{Advised, Process, ProcessError};
@@ -42,6 +43,8 @@ pub enum ProbeError {
 pub(super) struct Watched {
     pub(super) process: Process,
     pub(super) space: Option<AddressSpace>,
+    pub(super) facts: SpaceFacts,
+    pub(super) secondary: Secondary,
 }
 
 /// What is known of a page since its sample was armed.
@@ -100,6 +103,8 @@ pub struct PageTableProbe {
     pub(super) cost: Cost,
     /// CPU time of this process that went into something else than watching.
     other_cpu: Nanos,
+    /// Targets that can be watched no longer, and why.
+    failed: BTreeMap<TargetId, String>,
 }
 
 impl PageTableProbe {
@@ -119,17 +124,22 @@ impl PageTableProbe {
             induced: Induced::default(),
             cost: Cost::default(),
             other_cpu: Nanos(0),
+            failed: BTreeMap::new(),
         })
     }
 
     /// Watches `process` as `target` from now on.
     pub fn add(&mut self, target: TargetId, process: Process) -> Result<(), ProbeError> {
         let space = self.walker.locate(process.pid())?;
+        process.may_be_advised()?;
+        let facts = self.walker.facts(&space).unwrap_or_default();
         self.targets.insert(
             target,
             Watched {
+                secondary: Secondary::of(&process, facts),
                 process,
                 space: Some(space),
+                facts,
             },
         );
         Ok(())
@@ -138,6 +148,17 @@ impl PageTableProbe {
     /// Watches `target` no more.
     pub fn remove(&mut self, target: TargetId) {
         self.targets.remove(&target);
+        self.failed.remove(&target);
+    }
+
+    /// Why the target can be watched no longer, though it lives; told once.
+    pub fn take_failure(&mut self, target: TargetId) -> Option<String> {
+        self.failed.remove(&target)
+    }
+
+    /// What is known of its address space, as of the last refresh.
+    pub fn facts(&self, target: TargetId) -> Option<SpaceFacts> {
+        self.targets.get(&target).map(|watched| watched.facts)
     }
 
     /// The process behind `target`.
@@ -179,11 +200,25 @@ impl PageTableProbe {
         let Some(watched) = self.targets.get_mut(&target) else {
             return Ok(false);
         };
+        let known = watched.space.map(|space| self.walker.facts(&space));
+        if let Some(Ok(facts)) = known
+            && watched.process.is_alive()
+        {
+            watched.facts = facts;
+            watched.secondary.look(&watched.process, facts);
+            return Ok(true);
+        }
         watched.space = match self.walker.locate(watched.process.pid()) {
             Ok(space) if watched.process.is_alive() => Some(space),
             Ok(_) | Err(WalkerError::NoAddressSpace { .. }) => None,
+            // It stays as it was: reading notices if that is wrong.
+            Err(error) if error.is_passing() => return Ok(watched.process.is_alive()),
             Err(error) => return Err(error.into()),
         };
+        if let Some(space) = watched.space {
+            watched.facts = self.walker.facts(&space).unwrap_or_default();
+            watched.secondary = Secondary::of(&watched.process, watched.facts);
+        }
         Ok(watched.space.is_some())
     }
 
@@ -199,7 +234,8 @@ impl PageTableProbe {
         {
             // What a target's end means is told by the next read.
             Ok(()) | Err(ProcessError::NoSuchProcess { .. }) => {}
-            Err(error) => return Err(error.into()),
+            // It may have become another user's, by exec: no reason to lose the others.
+            Err(error) => drop(self.failed.insert(target, error.to_string())),
         }
         self.induced
             .add(ranges.len(), started.elapsed().as_nanos() as f64);
@@ -386,12 +422,14 @@ impl PageTableProbe {
             result => result?,
         }
         self.cost.checks += self.leaves.len() as u64;
+        let hides = self.hides_accesses(samples[0].target);
         let mut at = 0;
         for sample in samples {
             let pages = at..at + sample.nr_pages as usize;
             at = pages.end;
             let states = &self.states[state + pages.start..state + pages.end];
-            touches.push(judge(states, &self.leaves[pages]));
+            let touch = judge(states, &self.leaves[pages]);
+            touches.push(if hides { known_part(touch) } else { touch });
         }
         Ok(())
     }
@@ -481,6 +519,18 @@ fn whole_folios(
     let low = widen(range.start).map_or(range.start, |folio| folio.start);
     let high = widen(range.end - PAGE_SIZE).map_or(range.end, |folio| folio.end);
     AddressRange::new(low.min(range.start), high.max(range.end))
+}
+
+/// What is known where others access the memory unseen: that a page was accessed, never that it was not.
+fn known_part(touch: Touch) -> Touch {
+    match touch {
+        Touch::Seen { accessed: 0, .. } => Touch::Unknown(Gap::Unclearable),
+        Touch::Seen { accessed, .. } => Touch::Seen {
+            observed: accessed,
+            accessed,
+        },
+        unknown @ Touch::Unknown(_) => unknown,
+    }
 }
 
 /// What became of a sample, from the states of its pages and what they look like now.

@@ -153,6 +153,10 @@ impl TableProbe for PageTableProbe {
     fn is_clearable(&mut self, target: TargetId, address: u64) -> Result<bool, ProbeError> {
         self.is_clearable(target, address, ClearMethod::Madvise)
     }
+
+    fn hides_accesses(&self, target: TargetId) -> bool {
+        Self::hides_accesses(self, target)
+    }
 }
 
 #[cfg(test)]

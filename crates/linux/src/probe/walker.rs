@@ -53,9 +53,11 @@ struct Control {
     found: u32,
     gone: u32,
     seen: u32,
-    reserved: u32,
+    notified: u32,
+    total_vm: u64,
+    map_count: u64,
 }
-const _: () = assert!(size_of::<Control>() == 72, "the layout in page_table.bpf.c");
+const _: () = assert!(size_of::<Control>() == 88, "the layout in page_table.bpf.c");
 
 type RawRun = [u64; PAGES_PER_RUN];
 
@@ -100,9 +102,25 @@ pub enum WalkerError {
         /// Which process.
         pid: u32,
     },
-    /// The process exited or called exec since [`Walker::locate`].
+    /// The process exited or called exec since [`Walker::locate`], or the kernel had no memory to look
+    /// just now: locating it again tells.
     #[error("the process exited or became another program")]
     Gone,
+}
+
+impl WalkerError {
+    /// Whether it may well work the next time: the kernel was short of something, or interrupted.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Bpf { source, .. } if is_passing(source))
+    }
+}
+
+/// Whether a system call that failed this way may well work the next time.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EMFILE | libc::ENFILE)
+    )
 }
 
 /// What [`Walker::tables`] found for an address.
@@ -127,6 +145,17 @@ pub struct AddressSpace {
     tgid: u32,
 }
 
+/// What is known of an address space besides its tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceFacts {
+    /// Pages that it maps, and in how many mappings. Where neither has changed, its mappings have
+    /// most likely not.
+    pub size: (u64, u64),
+    /// Somebody else is told of changes to its tables (MMU notifiers): a hypervisor or a driver has
+    /// tables of its own of this memory, and accesses by these are not seen here.
+    pub notified: bool,
+}
+
 /// The loaded BPF program and the memory it shares with us.
 pub struct Walker {
     locate: OwnedFd,
@@ -137,6 +166,8 @@ pub struct Walker {
     runs: MappedArray<RawRun>,
     tables: MappedArray<RawTable>,
     cpu: CpuFacts,
+    /// We see process ids as the kernel numbers them.
+    sees_all_ids: bool,
 }
 
 impl Walker {
@@ -163,6 +194,7 @@ impl Walker {
             runs: map_array(&object, "runs", MAX_SLOTS)?,
             tables: map_array(&object, "tables", MAX_TABLES)?,
             cpu,
+            sees_all_ids: in_initial_pid_namespace(),
         };
         // The object's own memory (its copy of the BTF) is given back here: the kernel keeps what
         // the file descriptors name.
@@ -188,7 +220,7 @@ impl Walker {
         // The first thread usually has the address space; where it has exited before the others,
         // any other thread does.
         for limit in limits {
-            let expected = if in_initial_pid_namespace() { pid } else { 0 };
+            let expected = if self.sees_all_ids { pid } else { 0 };
             let control = self.control();
             control.tgid = expected;
             control.found = 0;
@@ -216,6 +248,18 @@ impl Walker {
             }
         }
         Err(WalkerError::NoAddressSpace { pid })
+    }
+
+    /// What is known of the address space now, if it is still the process's: far cheaper than to locate
+    /// it again.
+    pub fn facts(&mut self, space: &AddressSpace) -> Result<SpaceFacts, WalkerError> {
+        self.select(space, 0);
+        self.run(self.walk.as_raw_fd())?;
+        let control = self.control();
+        Ok(SpaceFacts {
+            size: (control.total_vm, control.map_count),
+            notified: control.notified != 0,
+        })
     }
 
     /// Looks pages up: for each of `spans` (first page, number of pages), in order, one leaf for each
@@ -352,18 +396,18 @@ impl Walker {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
             ..Default::default()
         };
-        // SAFETY: a valid program descriptor and an options struct of the size it says.
-        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
-        if result < 0 {
-            return Err(bpf(
-                "run the BPF program",
-                io::Error::from_raw_os_error(-result),
-            ));
+        loop {
+            // SAFETY: a valid program descriptor and an options struct of the size it says.
+            let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
+            let error = io::Error::from_raw_os_error(-result);
+            return match error.raw_os_error() {
+                _ if result >= 0 && self.control().gone == 0 => Ok(()),
+                _ if result >= 0 => Err(WalkerError::Gone),
+                Some(libc::EINTR | libc::EAGAIN) => continue,
+                Some(libc::ENOMEM) => Err(WalkerError::Gone),
+                _ => Err(bpf("run the BPF program", error)),
+            };
         }
-        if self.control().gone != 0 {
-            return Err(WalkerError::Gone);
-        }
-        Ok(())
     }
 
     /// Finds `page_offset`: see the module's text.

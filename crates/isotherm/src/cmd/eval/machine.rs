@@ -9,11 +9,10 @@ use anyhow::{Context, bail, ensure};
 use isotherm_eval::journal::Machine as Description;
 use isotherm_eval::{Configuration, Experiment, Thp};
 use isotherm_linux::meminfo::Meminfo;
-use isotherm_linux::{host, swap};
+use isotherm_linux::{host, state, swap};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
-const NOTE_FOLDER: &str = "/run/isotherm";
 const NOTE: &str = "/run/isotherm/eval";
 
 /// What was changed. Undone when dropped.
@@ -110,8 +109,8 @@ impl Machine {
         if let Some(device) = self.zram_device() {
             text += &["zram ", &device.to_string_lossy(), "\n"].concat();
         }
-        fs::create_dir_all(NOTE_FOLDER)
-            .and_then(|()| fs::write(NOTE, text))
+        state::directory()?;
+        fs::write(NOTE, text)
             .with_context(|| format!("cannot note in {NOTE} what is to be undone; are you root?"))
     }
 }

@@ -28,6 +28,9 @@ enum { BPF_F_MMAPABLE = 1U << 10 };
 
 struct mm_struct {
 	void *pgd;
+	unsigned long total_vm;
+	int map_count;
+	void *notifier_subscriptions; /* with CONFIG_MMU_NOTIFIER */
 };
 
 struct task_struct {

@@ -53,7 +53,9 @@ struct control {
 	__u32 found;       /* locate: found the target with an address space */
 	__u32 gone;        /* walk, copy_tables: the target has exited or called exec */
 	__u32 seen;        /* locate: how many tasks were looked at */
-	__u32 reserved;
+	__u32 notified;    /* walk: others are told of changes to the tables, so have tables of their own */
+	__u64 total_vm;    /* walk: pages mapped */
+	__u64 map_count;   /* walk: mappings */
 };
 
 struct table {
@@ -239,6 +241,18 @@ int locate(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/* What can be told of the address space at little cost. */
+static __always_inline void tell_facts(struct control *c)
+{
+	struct mm_struct *mm = (struct mm_struct *)c->mm;
+
+	c->total_vm = BPF_CORE_READ(mm, total_vm);
+	c->map_count = BPF_CORE_READ(mm, map_count);
+	c->notified = 0;
+	if (bpf_core_field_exists(mm->notifier_subscriptions))
+		c->notified = BPF_CORE_READ(mm, notifier_subscriptions) != 0;
+}
+
 /* Replaces the addresses in the slots by what is there. */
 SEC("syscall")
 int walk(void *ctx)
@@ -253,6 +267,7 @@ int walk(void *ctx)
 		return 0;
 	}
 	bpf_loop(c->nr_slots, walk_one, &unused, 0);
+	tell_facts(c);
 	if (!still_there(c))
 		c->gone = 1;
 	return 0;

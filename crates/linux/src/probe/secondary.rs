@@ -1,0 +1,171 @@
+//! Who else reaches a process's memory by page tables of its own.
+//!
+//! The problem: accesses of a KVM guest, of a GPU or of a network card set accessed bits in their tables,
+//! or nowhere, but not in the process's. There this memory looks idle however hot it is, and paging it
+//! out makes it fault at once. So what looks idle there is unknown.
+//!
+//! Approach: the kernel tells whoever has such tables of changes (MMU notifiers), and a BPF program
+//! sees whether anybody asked for that. It stays so until the process ends or calls exec, also when the
+//! guest has ended before. Who pins memory instead needs no notifiers; the device files that he has open
+//! give him away.
+//!
+//! Limits: open files are looked at when a process is added and in turns after that. A device that is
+//! opened, used and closed, but keeps its mappings, is not seen.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use isotherm_engine::TargetId;
+
+use super::page_table::PageTableProbe;
+use super::walker::SpaceFacts;
+use crate::process::Process;
+
+/// Open files of a process that are looked at.
+const FILES_MAX: usize = 4096;
+/// Open files are looked at again at every so many refreshes.
+const TURNS: u32 = 16;
+
+/// Why a process's accesses cannot all be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecondaryTables {
+    /// It runs a virtual machine.
+    Kvm,
+    /// It has given a device to a guest or a driver in user space.
+    Vfio,
+    /// Network cards write to its memory (RDMA).
+    Rdma,
+    /// A GPU or accelerator may share its memory.
+    Gpu,
+    /// The kernel tells somebody of changes to its tables, and it is not known whom.
+    Notified,
+}
+
+impl fmt::Display for SecondaryTables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kvm => "it runs a KVM guest",
+            Self::Vfio => "a device works on its memory (vfio)",
+            Self::Rdma => "network cards work on its memory (RDMA)",
+            Self::Gpu => "a GPU may work on its memory",
+            Self::Notified => "a hypervisor or device has page tables of its memory",
+        })
+    }
+}
+
+/// What is known of it for a target.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Secondary {
+    by_file: Option<SecondaryTables>,
+    notified: bool,
+    /// Refreshes until files are looked at again.
+    rest: u32,
+}
+
+impl Secondary {
+    pub(super) fn of(process: &Process, facts: SpaceFacts) -> Self {
+        let mut secondary = Self::default();
+        secondary.look(process, facts);
+        secondary
+    }
+
+    pub(super) fn look(&mut self, process: &Process, facts: SpaceFacts) {
+        let is_news = facts.notified && !self.notified;
+        self.notified = facts.notified;
+        self.rest = self.rest.saturating_sub(1);
+        if self.rest == 0 || is_news {
+            self.rest = TURNS;
+            self.by_file = by_files(&format!("/proc/{}/fd", process.pid()));
+        }
+    }
+
+    pub(super) fn found(self) -> Option<SecondaryTables> {
+        self.by_file
+            .or_else(|| self.notified.then_some(SecondaryTables::Notified))
+    }
+}
+
+impl PageTableProbe {
+    /// Who else has page tables of the target's memory, as of the last refresh.
+    pub fn secondary_page_tables(&self, target: TargetId) -> Option<SecondaryTables> {
+        self.targets.get(&target)?.secondary.found()
+    }
+
+    /// Whether accesses to the target's memory happen that its page tables do not show: what looks idle
+    /// is unknown.
+    pub fn hides_accesses(&self, target: TargetId) -> bool {
+        self.secondary_page_tables(target).is_some()
+    }
+}
+
+fn by_files(directory: &str) -> Option<SecondaryTables> {
+    let files = fs::read_dir(directory).ok()?.flatten().take(FILES_MAX);
+    files
+        .filter_map(|file| fs::read_link(file.path()).ok())
+        .find_map(|link| by_file(&link))
+}
+
+/// What the name of an open file says.
+fn by_file(link: &Path) -> Option<SecondaryTables> {
+    let link = link.to_str()?;
+    let begins = |start: &str| link.starts_with(start);
+    if begins("anon_inode:kvm-vm") || begins("anon_inode:kvm-vcpu") {
+        Some(SecondaryTables::Kvm)
+    } else if begins("/dev/vfio/") && link != "/dev/vfio/vfio" || begins("/dev/iommu") {
+        Some(SecondaryTables::Vfio)
+    } else if begins("/dev/infiniband/") {
+        Some(SecondaryTables::Rdma)
+    } else if begins("/dev/dri/")
+        || begins("/dev/kfd")
+        || begins("/dev/nvidia")
+        || begins("/dev/accel/")
+    {
+        Some(SecondaryTables::Gpu)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_known_by_their_files() {
+        let check = |link: &str, wanted| assert_eq!(by_file(Path::new(link)), wanted, "{link}");
+        check("anon_inode:kvm-vm", Some(SecondaryTables::Kvm));
+        check("anon_inode:kvm-vcpu:0", Some(SecondaryTables::Kvm));
+        check("/dev/vfio/12", Some(SecondaryTables::Vfio));
+        check("/dev/vfio/devices/vfio0", Some(SecondaryTables::Vfio));
+        check("/dev/iommu", Some(SecondaryTables::Vfio));
+        check("/dev/infiniband/uverbs0", Some(SecondaryTables::Rdma));
+        check("/dev/dri/renderD128", Some(SecondaryTables::Gpu));
+        check("/dev/kfd", Some(SecondaryTables::Gpu));
+        check("/dev/nvidia0", Some(SecondaryTables::Gpu));
+        // Open, but with nothing behind it yet.
+        for harmless in [
+            "/dev/kvm",
+            "/dev/vfio/vfio",
+            "/dev/null",
+            "/home/a/dev/dri/x",
+            "socket:[12]",
+        ] {
+            check(harmless, None);
+        }
+    }
+
+    #[test]
+    fn open_files_of_a_process_are_followed() {
+        let directory = std::env::temp_dir().join(format!("isotherm-fd-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a directory");
+        let path = directory.to_str().expect("text");
+        let link = |to, name| std::os::unix::fs::symlink(to, directory.join(name)).expect("a link");
+        link("/dev/null", "0");
+        assert_eq!(by_files(path), None);
+        link("/dev/infiniband/uverbs0", "1");
+        assert_eq!(by_files(path), Some(SecondaryTables::Rdma));
+        fs::remove_dir_all(&directory).expect("ours");
+        assert_eq!(by_files(path), None);
+    }
+}

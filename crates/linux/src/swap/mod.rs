@@ -1,0 +1,130 @@
+//! Swap: how much there is, what of it may be used, what it takes of memory itself, and zram set up
+//! for it and taken away again ([`set_up_zram`]).
+
+mod zram;
+
+use std::fs;
+
+use isotherm_engine::Refusal;
+
+use crate::meminfo::Meminfo;
+
+pub use zram::{SwapError, TakenDown, compression_of, set_up_zram, take_down_all_zram, take_down_zram};
+
+/// Of all swap, at least this much is left to the system ([`SwapFacts::reserve`]).
+const RESERVE_MIN: u64 = 64 << 20;
+/// And at least this part: one in so many.
+const RESERVE_PART: u64 = 20;
+
+/// Swap of the whole system, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapFacts {
+    /// All.
+    pub total: u64,
+    /// Unused.
+    pub free: u64,
+}
+
+impl SwapFacts {
+    /// Free swap below which nothing is paged out by us: the kernel needs some when memory gets short.
+    /// The larger of 64 MiB and 5 %, but never more than an eighth.
+    pub fn reserve(self) -> u64 {
+        (self.total / RESERVE_PART)
+            .max(RESERVE_MIN)
+            .min(self.total / 8)
+    }
+
+    /// What may still be paged out.
+    pub fn room(self) -> u64 {
+        self.free.saturating_sub(self.reserve())
+    }
+
+    /// Why no anonymous memory can be swapped out, if none can.
+    pub fn refusal(self) -> Option<Refusal> {
+        self.refusal_of(1)
+    }
+
+    /// Why `bytes` of anonymous memory cannot be swapped out as a whole, if they cannot.
+    pub fn refusal_of(self, bytes: u64) -> Option<Refusal> {
+        if self.total == 0 {
+            Some(Refusal::NoSwap)
+        } else if self.room() < bytes {
+            Some(Refusal::SwapFull)
+        } else {
+            None
+        }
+    }
+}
+
+/// What swap there is now; none where that cannot be read.
+pub fn facts() -> SwapFacts {
+    let memory = Meminfo::read();
+    let bytes = |name| memory.get(name).unwrap_or(0);
+    SwapFacts {
+        total: bytes("SwapTotal"),
+        free: bytes("SwapFree"),
+    }
+}
+
+/// Bytes of memory that compressed swap takes at present: the pools of all zram devices, whoever made
+/// them, and of zswap. What paging out saved is what went out less what this grew by. Zero where there
+/// is neither, or where it cannot be read.
+pub fn pool_bytes() -> u64 {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let zram = devices
+        .filter(|device| device.file_name().as_encoded_bytes().starts_with(b"zram"))
+        .filter_map(|device| fs::read_to_string(device.path().join("mm_stat")).ok())
+        .filter_map(|text| mem_used(&text))
+        .sum::<u64>();
+    // /proc/meminfo has it from 5.19 on; before, only debugfs, which a locked-down machine hides.
+    let zswap = Meminfo::read().get("Zswap").or_else(|| {
+        let text = fs::read_to_string("/sys/kernel/debug/zswap/pool_total_size").ok()?;
+        text.trim().parse().ok()
+    });
+    zram.saturating_add(zswap.unwrap_or(0))
+}
+
+/// The third number of zram's `mm_stat` (Documentation/admin-guide/blockdev/zram.rst).
+fn mem_used(mm_stat: &str) -> Option<u64> {
+    mm_stat.split_whitespace().nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_refuses_what_does_not_fit() {
+        let check = |total, free, bytes, want| {
+            assert_eq!(SwapFacts { total, free }.refusal_of(bytes), want);
+        };
+        check(0, 0, 1, Some(Refusal::NoSwap));
+        check(8192, 0, 1, Some(Refusal::SwapFull));
+        check(81_920, 81_920, 71_680, None);
+        check(81_920, 81_920, 81_920, Some(Refusal::SwapFull));
+    }
+
+    #[test]
+    fn a_reserve_of_swap_is_the_systems() {
+        let room = |total: u64, free: u64| SwapFacts { total, free }.room();
+        let (mib, gib) = (1 << 20, 1 << 30);
+        assert_eq!(room(gib, gib), gib - 64 * mib);
+        assert_eq!(room(100 * gib, 6 * gib), gib);
+        assert_eq!(room(100 * gib, 4 * gib), 0);
+        assert_eq!(room(16 * mib, 16 * mib), 14 * mib);
+        let nearly_full = SwapFacts {
+            total: gib,
+            free: 63 * mib,
+        };
+        assert_eq!(nearly_full.refusal(), Some(Refusal::SwapFull));
+    }
+
+    #[test]
+    fn the_pool_is_what_zram_takes_of_memory() {
+        let text =
+            "  1417216   356834   626688        0   626688        8        0        0        0\n";
+        assert_eq!(mem_used(text), Some(626_688));
+        assert_eq!(mem_used(""), None);
+        assert_eq!(mem_used("1 2 x"), None);
+    }
+}
