@@ -30,10 +30,12 @@ bench: build-deps ## Measure accuracy and cost, and compare with other tools.
 	@scripts/install-deps demo test || echo "What needs these will be skipped."
 	$(CARGO) run --release -p xtask -- bench
 
-lint: build-deps ## Formatting, clippy, and the rules of the house (xtask tidy).
+lint: build-deps ## Formatting, clippy, the rules of the house (xtask tidy), licences (cargo deny, where it is there).
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) run -q -p xtask -- tidy
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
+	else echo "SKIP cargo deny: it is not installed (cargo install --locked cargo-deny)"; fi
 
 install: build ## Install the command, its completions and its systemd unit under PREFIX (/usr/local).
 	install -Dm755 target/release/isotherm $(DESTDIR)$(PREFIX)/bin/isotherm
