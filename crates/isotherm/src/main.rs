@@ -4,6 +4,7 @@ mod acting;
 mod cmd;
 mod daemon;
 mod lock;
+mod output;
 mod progress;
 mod recorder;
 mod units;
@@ -88,7 +89,10 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("isotherm: {}", with_causes(&error));
+        eprintln!(
+            "isotherm: {}",
+            isotherm_record::printable_lines(&with_causes(&error))
+        );
         ExitCode::from(2)
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use thiserror::Error;
 
@@ -29,12 +29,11 @@ pub enum CgroupError {
 }
 
 /// Finds the directory of a group that is named by its directory, or by its name within a
-/// hierarchy (`/system.slice/redis.service`).
+/// hierarchy (`/system.slice/redis.service`). Only what is on a mount of control groups counts: what a
+/// directory elsewhere is called, and holds, is anybody's to choose.
 pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
-    let mut tried = vec![name.to_path_buf()];
-    let relative = name.strip_prefix("/").unwrap_or(name);
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(CgroupError::Mounts)?;
-    tried.extend(cgroup_mounts(&mounts).map(|mount| Path::new(mount).join(relative)));
+    let tried = candidates(name, &mounts);
     if let Some(found) = tried
         .iter()
         .find(|path| path.join("cgroup.procs").is_file())
@@ -49,6 +48,18 @@ pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
         wanted: name.display().to_string(),
         tried: tried.join(", "),
     })
+}
+
+/// Where a group of this name may be.
+fn candidates(name: &Path, mounts: &str) -> Vec<PathBuf> {
+    if name.components().any(|part| part == Component::ParentDir) {
+        return Vec::new();
+    }
+    let points: Vec<&Path> = cgroup_mounts(mounts).map(Path::new).collect();
+    let by_path = (points.iter().any(|point| name.starts_with(point))).then(|| name.to_path_buf());
+    let relative = name.strip_prefix("/").unwrap_or(name);
+    let by_name = points.iter().map(|point| point.join(relative));
+    by_path.into_iter().chain(by_name).collect()
 }
 
 /// Mount points of all hierarchies: version 2 first, then the memory controller's.
@@ -118,6 +129,29 @@ mod tests {
                 "/sys/fs/cgroup/cpu"
             ]
         );
+    }
+
+    #[test]
+    fn a_group_is_on_a_mount_of_groups_and_nowhere_else() {
+        let mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        let check = |name: &str, wanted: &[&str]| {
+            let found = candidates(Path::new(name), mounts);
+            assert_eq!(found, wanted.iter().map(PathBuf::from).collect::<Vec<_>>());
+        };
+        check("system.slice", &["/sys/fs/cgroup/system.slice"]);
+        check("/a/b", &["/sys/fs/cgroup/a/b"]);
+        check(
+            "/sys/fs/cgroup/a",
+            &["/sys/fs/cgroup/a", "/sys/fs/cgroup/sys/fs/cgroup/a"],
+        );
+        check("../tmp/x", &[]);
+        check("/sys/fs/cgroup/../../tmp", &[]);
+        let fake = std::env::temp_dir().join(format!("isotherm-group-{}", std::process::id()));
+        fs::create_dir_all(&fake).expect("a directory");
+        fs::write(fake.join("cgroup.procs"), "1\n").expect("a file");
+        let found = find(&fake);
+        fs::remove_dir_all(&fake).expect("ours");
+        found.expect_err("no group");
     }
 
     #[test]

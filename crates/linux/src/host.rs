@@ -205,9 +205,12 @@ fn btf() -> Check {
 }
 
 fn capabilities() -> Check {
-    const NEEDED: [(&str, u32); 4] = [
+    const SYS_ADMIN: u32 = 21;
+    // CAP_DAC_READ_SEARCH opens /proc/kpageflags, whose lack is told by its own check.
+    const NEEDED: [(&str, u32); 5] = [
         ("CAP_SYS_PTRACE", 19),
-        ("CAP_SYS_ADMIN", 21),
+        ("CAP_SYS_ADMIN", SYS_ADMIN),
+        ("CAP_SYS_NICE", 23),
         ("CAP_PERFMON", 38),
         ("CAP_BPF", 39),
     ];
@@ -219,16 +222,20 @@ fn capabilities() -> Check {
         .unwrap_or(0);
     let lacking: Vec<&str> = NEEDED
         .iter()
-        .filter(|(_, bit)| effective >> bit & 1 == 0)
+        // CAP_SYS_ADMIN stands for the two that were once a part of it, which have the highest numbers.
+        .filter(|(_, bit)| {
+            let has = |bit: u32| effective >> bit & 1 == 1;
+            !(has(*bit) || *bit >= 38 && has(SYS_ADMIN))
+        })
         .map(|(name, _)| *name)
         .collect();
     if lacking.is_empty() {
         return ok(
             "capabilities",
-            "CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE",
+            "CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYS_NICE",
         );
     }
-    let remedy = "run as root, or give the program these capabilities: setcap cap_bpf,cap_perfmon,cap_sys_admin,cap_sys_ptrace,cap_sys_nice+ep";
+    let remedy = "run as root, or give the program these capabilities: setcap cap_bpf,cap_perfmon,cap_sys_admin,cap_sys_ptrace,cap_sys_nice,cap_dac_read_search+ep";
     missing(
         "capabilities",
         format!("without {}", lacking.join(", ")),
@@ -288,7 +295,7 @@ fn frame_facts() -> Check {
         Err(error) => missing(
             "frame flags",
             format!("/proc/kpageflags: {error}"),
-            "CONFIG_PROC_PAGE_MONITOR=y and root; without it, pages in constant use count as unknown",
+            "CONFIG_PROC_PAGE_MONITOR=y and root or CAP_DAC_READ_SEARCH; without it, pages in constant use count as unknown",
         ),
     }
 }

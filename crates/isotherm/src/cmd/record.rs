@@ -1,6 +1,6 @@
 //! `isotherm record`: watches targets and writes what it sees to a file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_engine::{Cost, Nanos, Snapshot};
-use isotherm_record::{Item, Writer};
+use isotherm_record::{Item, Writer, printable};
 
 use crate::acting::{Acting, ActingSummary, Setup};
 use crate::recorder::{Context, MonitorArgs, Session, Step, TargetArgs};
@@ -17,7 +17,8 @@ use crate::units::{format_bytes, parse_duration};
 
 /// Record which memory of running programs, or of the machine, is accessed, and how often.
 ///
-/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE); `isotherm doctor` says what
+/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYS_NICE and, to tell shared
+/// pages, CAP_DAC_READ_SEARCH); `isotherm doctor` says what
 /// works here. Ctrl-C ends the recording. A command's exit code is passed on.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -83,12 +84,7 @@ impl Watch {
         let is_new = !path.exists();
         // The file first: a command must not run for nothing. What it holds goes later, when there is
         // something to record.
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .with_context(|| format!("cannot create {}", path.display()))?;
+        let file = crate::output::open(path)?;
         let outcome = self.run_with(Some((file, path)), setups);
         let is_empty = || std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0);
         if outcome.is_err() && is_new && is_empty() {
@@ -118,6 +114,7 @@ impl Watch {
             .duration
             .map_or(Nanos(u64::MAX), |duration| started + duration);
         let bar = self.progress_bar();
+        recording.is_quiet = self.quiet || self.json;
         let result = recording.run(&mut session, acting.as_mut(), ends_at, &bar);
         let elapsed = session.now().since(started);
         bar.finish_and_clear();
@@ -204,6 +201,7 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
 /// What is seen on the way to the file.
 #[derive(Default)]
 struct Recording {
+    is_quiet: bool,
     writer: Option<Writer<BufWriter<File>>>,
     path: PathBuf,
     items: Vec<Item>,
@@ -225,6 +223,7 @@ impl Recording {
         let writer = Writer::create(BufWriter::new(file), session.header())
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {
+            is_quiet: false,
             writer: Some(writer),
             path: path.to_owned(),
             items: Vec::new(),
@@ -243,12 +242,14 @@ impl Recording {
         let started = session.now();
         let mut next_look = started;
         // What the first look found has been acted on.
+        self.say_notes(bar);
         self.write_items()?;
         loop {
             let step = session.step(ends_at, &mut self.items)?;
             if let Some(acting) = &mut acting {
                 acting.step(session, &mut self.items)?;
             }
+            self.say_notes(bar);
             self.write_items()?;
             let now = session.now();
             if now >= next_look {
@@ -257,6 +258,17 @@ impl Recording {
             }
             if step != Step::Going || now >= ends_at {
                 return Ok(());
+            }
+        }
+    }
+
+    /// What the user should know at once: who is not watched, what cannot be seen.
+    fn say_notes(&self, bar: &ProgressBar) {
+        for item in &self.items {
+            if let Item::Note { text, .. } = item
+                && !self.is_quiet
+            {
+                bar.suspend(|| eprintln!("isotherm: {}", printable(text)));
             }
         }
     }

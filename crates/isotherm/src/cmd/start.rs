@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use isotherm_linux::state;
 
 use crate::acting::{GuardArgs, SchemeArgs};
 use crate::daemon::{self, Orders, SOCKET, client};
@@ -84,6 +85,9 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
         .parent()
         .filter(|path| !path.as_os_str().is_empty())
     {
+        if state::path().is_ok_and(|ours| ours == directory) {
+            state::directory()?;
+        }
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }

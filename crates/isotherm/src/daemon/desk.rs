@@ -45,6 +45,8 @@ pub(super) struct Rules {
     pub(super) too_long: Vec<u8>,
     /// Time for a message to come, and for its answer to be taken.
     pub(super) patience: Nanos,
+    /// When all places are taken, the slowest client that has had this long gives way to a new one.
+    pub(super) gives_way: Nanos,
 }
 
 /// What is answered to a message.
@@ -115,19 +117,25 @@ impl<D: Door> Desk<D> {
             }
             stays
         });
-        self.open_or_shut();
+        self.open_or_shut(now);
     }
 
     fn let_in(&mut self, now: Nanos) {
         if now.since(self.second) >= SECOND {
             (self.second, self.arrivals) = (now, 0);
         }
-        while self.has_room() {
+        while self.has_room(now) {
             // An error is that there is nobody, or that he has gone, or no more files: later, then.
             let Ok((stream, refusal)) = self.door.let_in() else {
                 return;
             };
             self.arrivals += 1;
+            if self.clients.len() >= self.rules.clients_max
+                && let Some(slowest) = self.slowest(now)
+            {
+                let gone = self.clients.swap_remove(slowest);
+                self.poll.delete(&gone.stream).ok();
+            }
             if self.poll.add(&stream, interest(false)).is_ok() {
                 self.clients.push(Client {
                     stream,
@@ -143,13 +151,22 @@ impl<D: Door> Desk<D> {
         }
     }
 
-    fn has_room(&self) -> bool {
-        self.clients.len() < self.rules.clients_max && self.arrivals < self.rules.arrivals_max
+    fn has_room(&self, now: Nanos) -> bool {
+        self.arrivals < self.rules.arrivals_max
+            && (self.clients.len() < self.rules.clients_max || self.slowest(now).is_some())
+    }
+
+    /// Who has been at it for longest, if that is long enough to give way.
+    fn slowest(&self, now: Nanos) -> Option<usize> {
+        let since = self.clients.iter().enumerate();
+        let since = since.filter_map(|(at, client)| Some((client.since?, at)));
+        let (since, at) = since.min()?;
+        (now.since(since) >= self.rules.gives_way).then_some(at)
     }
 
     /// Who cannot be let in must not wake the loop.
-    fn open_or_shut(&mut self) {
-        let has_room = self.has_room();
+    fn open_or_shut(&mut self, now: Nanos) {
+        let has_room = self.has_room(now);
         if has_room == self.is_open {
             return;
         }
@@ -311,6 +328,7 @@ mod tests {
             message_max: 100,
             too_long: b"too long\n".to_vec(),
             patience: Nanos(10 * SECOND.0),
+            gives_way: Nanos(3 * SECOND.0),
         };
         Place {
             desk: Desk::open(door, &poll, rules).expect("a desk"),
@@ -410,5 +428,21 @@ mod tests {
         assert!(!place.wakes());
         place.serve(12);
         assert!(place.desk.clients.is_empty());
+    }
+
+    #[test]
+    fn slow_clients_give_way_when_all_places_are_taken() {
+        let mut place = place();
+        let slow: Vec<UnixStream> = (0..3).map(|_| client(place.directory.path())).collect();
+        place.serve(1);
+        assert_eq!(place.desk.clients.len(), 3);
+        let mut quick = client(place.directory.path());
+        quick.write_all(b"hi\n").expect("sent");
+        place.serve(2);
+        assert_eq!(said(&quick), "", "they have had a second only");
+        place.serve(4);
+        assert_eq!(said(&quick), "hi!\n");
+        assert_eq!(place.desk.clients.len(), 3);
+        drop(slow);
     }
 }

@@ -154,7 +154,7 @@ impl Daemon {
         self.acting.step(&mut self.session, items)?;
         for item in items.drain(..) {
             if let Item::Note { text, .. } = &item {
-                eprintln!("isotherm: {text}");
+                eprintln!("isotherm: {}", isotherm_record::printable(text));
             }
             self.seen.take(item);
         }

@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, bail, ensure};
 use isotherm_engine::Nanos;
+use isotherm_linux::state;
 use nix::sys::epoll::Epoll;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Uid;
@@ -82,7 +83,11 @@ pub(super) struct Gate {
 pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Desk<Gate>> {
     let name = path.display();
     let directory = path.parent().filter(|parent| *parent != Path::new(""));
-    if let Some(directory) = directory {
+    if let Some(directory) = directory
+        && state::path().is_ok_and(|ours| ours == directory)
+    {
+        state::directory()?;
+    } else if let Some(directory) = directory {
         DirBuilder::new()
             .recursive(true)
             .mode(0o755)
@@ -128,6 +133,7 @@ pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Desk<Gate>> 
         )
         .bytes,
         patience: Nanos(30_000_000_000),
+        gives_way: Nanos(5_000_000_000),
     };
     Desk::open(gate, poll, rules).with_context(|| format!("cannot poll {name}"))
 }

@@ -23,8 +23,8 @@ pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Desk
     let listener = TcpListener::bind(address).with_context(cannot)?;
     listener.set_nonblocking(true).with_context(cannot)?;
     let rules = Rules {
-        clients_max: 8,
-        arrivals_max: 20,
+        clients_max: 32,
+        arrivals_max: 200,
         message_end: b"\r\n\r\n",
         message_max: 8 << 10,
         too_long: response(
@@ -34,6 +34,7 @@ pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Desk
             true,
         ),
         patience: Nanos(5_000_000_000),
+        gives_way: Nanos(500_000_000),
     };
     Desk::open(listener, poll, rules).with_context(cannot)
 }

@@ -144,7 +144,7 @@ impl State {
             Item::TargetStart(start) => {
                 let target = self.targets.entry(start.target).or_default();
                 target.pid = start.pid;
-                target.name.clone_from(&start.name);
+                target.name = isotherm_record::printable(&start.name).into_owned();
             }
             Item::TargetExit(exit) => {
                 if let Some(target) = self.targets.get_mut(&exit.target) {
@@ -152,7 +152,9 @@ impl State {
                 }
             }
             Item::Mappings(change) => self.mappings.apply(change),
-            Item::Note { text, .. } => self.note = Some(text.clone()),
+            Item::Note { text, .. } => {
+                self.note = Some(isotherm_record::printable(text).into_owned());
+            }
             Item::Snapshot(snapshot) if !self.paused => self.show(snapshot.clone()),
             Item::Pages(pages) if !self.paused => {
                 if let Ok(snapshot) = self.pages.snapshot(pages) {

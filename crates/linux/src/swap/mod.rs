@@ -27,11 +27,11 @@ pub struct SwapFacts {
 
 impl SwapFacts {
     /// Free swap below which nothing is paged out by us: the kernel needs some when memory gets short.
-    /// The larger of 64 MiB and 5 %, but never more than half.
+    /// The larger of 64 MiB and 5 %, but never more than an eighth.
     pub fn reserve(self) -> u64 {
         (self.total / RESERVE_PART)
             .max(RESERVE_MIN)
-            .min(self.total / 2)
+            .min(self.total / 8)
     }
 
     /// What may still be paged out.
@@ -100,8 +100,8 @@ mod tests {
         };
         check(0, 0, 1, Some(Refusal::NoSwap));
         check(8192, 0, 1, Some(Refusal::SwapFull));
-        check(8192, 8192, 4096, None);
-        check(8192, 8192, 8192, Some(Refusal::SwapFull));
+        check(81_920, 81_920, 71_680, None);
+        check(81_920, 81_920, 81_920, Some(Refusal::SwapFull));
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(room(gib, gib), gib - 64 * mib);
         assert_eq!(room(100 * gib, 6 * gib), gib);
         assert_eq!(room(100 * gib, 4 * gib), 0);
-        assert_eq!(room(20 * mib, 20 * mib), 10 * mib);
+        assert_eq!(room(16 * mib, 16 * mib), 14 * mib);
         let nearly_full = SwapFacts {
             total: gib,
             free: 63 * mib,

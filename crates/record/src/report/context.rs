@@ -148,7 +148,9 @@ impl Context {
         TargetInfo {
             target: Some(target),
             pid: start.map(|s| s.pid),
-            name: start.map(|s| s.name.clone()).filter(|n| !n.is_empty()),
+            name: start
+                .map(|s| crate::printable(&s.name).into_owned())
+                .filter(|n| !n.is_empty()),
             context: start.and_then(|s| s.context.clone()),
         }
     }

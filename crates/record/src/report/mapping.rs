@@ -70,7 +70,7 @@ impl MappingTable {
             self.cut_out(change.target, mapping.range);
             let entry = Entry {
                 end: mapping.range.end,
-                name: self.intern(&mapping.name),
+                name: self.intern(&crate::printable(&mapping.name)),
                 live: true,
             };
             self.entries

@@ -42,7 +42,7 @@ pub fn escape(text: &str) -> String {
 pub(super) fn subject(record: &RecordInfo) -> String {
     let mut parts = Vec::new();
     if !record.command.is_empty() {
-        parts.push(record.command.join(" "));
+        parts.push(crate::printable(&record.command.join(" ")).into_owned());
     }
     if !record.host.is_empty() {
         parts.push(format!("on {}", record.host));

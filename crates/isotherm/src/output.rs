@@ -1,0 +1,138 @@
+//! Opens the file that a record goes to.
+//!
+//! The problem: a record says what another user's program has in memory, and it is written by root, often
+//! into a directory where everybody may write. So it is its owner's alone; a link that somebody else
+//! has laid there is not followed, nor is his file filled; and what is no file is not written to unless
+//! that is plainly meant.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+
+/// What may be written to though it is no file.
+const STREAMS: [&str; 6] = [
+    "/dev/null",
+    "/dev/full",
+    "/dev/stdout",
+    "/dev/stderr",
+    "/dev/fd/",
+    "/proc/self/fd/",
+];
+
+/// Opens `path` for writing; what it holds stays for now. One that is not there is made, with mode 0600.
+pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
+    let cannot = || format!("cannot create {}", path.display());
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path)
+                .with_context(cannot);
+        }
+        found => found.with_context(cannot)?,
+    };
+    let is_link = found.is_symlink();
+    ensure!(
+        !is_link || is_trusted(&found),
+        "{} is a link of user {}; it is not followed, name another file",
+        path.display(),
+        found.uid()
+    );
+    let flags = if is_link { 0 } else { libc::O_NOFOLLOW };
+    let is_stream = STREAMS
+        .iter()
+        .any(|start| path.starts_with(start.trim_end_matches('/')));
+    let there = fs::metadata(path);
+    if let Ok(there) = &there {
+        ensure!(
+            there.is_file() || is_stream,
+            "cannot create {}: it is no file; a record goes to a file, /dev/null or /dev/stdout",
+            path.display()
+        );
+        ensure!(
+            !there.is_file() || is_trusted(there) || !in_everybodys_directory(path),
+            "{} is a file of user {} in a directory where everybody may write; name another file",
+            path.display(),
+            there.uid()
+        );
+    }
+    OpenOptions::new()
+        .write(true)
+        // A link of ours may lead to what is not there yet.
+        .create(is_link)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(path)
+        .with_context(cannot)
+}
+
+/// Ours, or root's.
+fn is_trusted(found: &Metadata) -> bool {
+    found.uid() == 0 || found.uid() == nix::unistd::Uid::effective().as_raw()
+}
+
+fn in_everybodys_directory(path: &Path) -> bool {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    fs::metadata(directory).is_ok_and(|found| found.mode() & 0o002 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_record_is_its_owners_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("record");
+        open(&path).expect("new");
+        assert_eq!(fs::metadata(&path).expect("made").mode() & 0o777, 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
+        fs::write(&path, "old").expect("ours");
+        open(&path).expect("there");
+        let found = fs::metadata(&path).expect("kept");
+        assert_eq!(
+            (found.mode() & 0o777, found.len()),
+            (0o644, 3),
+            "kept as it was"
+        );
+    }
+
+    #[test]
+    fn what_others_have_laid_there_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name| directory.path().join(name);
+        symlink(at("target"), at("ours")).expect("a link");
+        open(&at("ours")).expect("our own link");
+        assert!(at("target").is_file());
+        let made = std::process::Command::new("mkfifo")
+            .arg(at("pipe"))
+            .status();
+        assert!(made.expect("mkfifo(1)").success());
+        let error = open(&at("pipe")).expect_err("no file").to_string();
+        assert!(error.contains("no file"), "{error}");
+        open(Path::new("/dev/null")).expect("plainly meant");
+        if !nix::unistd::Uid::effective().is_root() {
+            return;
+        }
+        symlink(at("target"), at("theirs")).expect("a link");
+        lchown(at("theirs"), Some(65534), None).expect("root may");
+        let error = open(&at("theirs")).expect_err("another's link").to_string();
+        assert!(error.contains("a link of user 65534"), "{error}");
+        fs::write(at("file"), "").expect("a file");
+        chown(at("file"), Some(65534), None).expect("root may");
+        open(&at("file")).expect("nobody else may write in this directory");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).expect("ours");
+        let error = open(&at("file")).expect_err("another's file").to_string();
+        assert!(error.contains("a file of user 65534"), "{error}");
+    }
+}
