@@ -10,18 +10,18 @@ use nix::unistd::Pid;
 use crate::common::{Record, Running, isotherm, pause, scratch, shared, skip};
 
 /// A group of the test's own; whoever is in it goes with it.
-struct Group {
-    directory: PathBuf,
+pub(crate) struct Group {
+    pub(crate) directory: PathBuf,
 }
 
 impl Group {
-    fn create(hierarchy: &Path, name: &str) -> Option<Self> {
+    pub(crate) fn create(hierarchy: &Path, name: &str) -> Option<Self> {
         let directory = hierarchy.join(format!("isotherm-{name}-{}", std::process::id()));
         fs::create_dir(&directory).ok()?;
         Some(Self { directory })
     }
 
-    fn procs(&self) -> PathBuf {
+    pub(crate) fn procs(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
 }
@@ -45,7 +45,7 @@ impl Drop for Group {
 }
 
 /// Mount points of the hierarchies to test: version 2, and version 1's memory controller.
-fn hierarchies() -> Vec<PathBuf> {
+pub(crate) fn hierarchies() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mount = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

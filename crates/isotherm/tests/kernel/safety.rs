@@ -1,0 +1,205 @@
+//! What others do to mislead or to harm, and what cannot be known.
+
+use std::fs;
+use std::process::Command;
+
+use crate::common::{
+    Finished, Record, Running, isotherm, pause, python, range, record_pid, run, scratch, seen,
+    shared, skip,
+};
+
+/// Has 64 MiB, touched once, and a KVM guest that may use them at any time.
+const GUEST: &str = r#"
+import ctypes, fcntl, mmap, os, time
+kvm = os.open("/dev/kvm", os.O_RDWR)
+vm = fcntl.ioctl(kvm, 0xAE01, 0)
+m = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for i in range(0, len(m), 4096):
+    m[i] = 1
+start = ctypes.addressof(ctypes.c_char.from_buffer(m))
+print(f"range {start:x}-{start + len(m):x}", flush=True)
+print("ready", flush=True)
+time.sleep(60)
+"#;
+
+#[test]
+fn idle_memory_of_a_kvm_guest_is_unknown() {
+    let test = "idle_memory_of_a_kvm_guest_is_unknown";
+    let Some(_turn) = shared(test) else { return };
+    let mut guest = Running::start(&mut python(GUEST));
+    pause(1.0);
+    if !guest.is_running() {
+        return skip(test, "/dev/kvm makes no guest here");
+    }
+    guest.line("ready");
+    let directory = scratch();
+    let memory = range(&guest.line("range "));
+    // In the default way of watching, its monitor asks the probe itself.
+    for (flags, idle_max) in [
+        (&["--pages"][..], 0),
+        (&["--faithful"], memory.len() / 4),
+        (&[], u64::MAX),
+    ] {
+        let path = directory.path().join("record");
+        let flags = [&["--duration", "4s"], flags].concat();
+        record_pid(guest.pid(), &path, &flags).finish().success();
+        let record = Record::whole(&path);
+        assert!(
+            record.notes().contains("it runs a KVM guest"),
+            "{}",
+            record.notes()
+        );
+        let last = record.snapshots().next_back().expect("a snapshot");
+        let seen = seen(last, &[memory]);
+        assert!(seen.idle <= idle_max, "{flags:?}: {seen:?}");
+    }
+    // Nothing that is idle in name only is acted on.
+    let pid = guest.pid().to_string();
+    let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
+    let done = run(isotherm(["run", "--duration", "5s", "--pid", &pid]).args(scheme)).success();
+    eprintln!("{test}: {}", done.stderr);
+    assert!(
+        done.stderr.contains("scheme 0, cold: 0 B of"),
+        "{}",
+        done.stderr
+    );
+    drop(guest);
+}
+
+const NAMED: &str = r#"
+import time
+open("/proc/self/comm", "w").write("\x1b[31mred")
+print("ready", flush=True)
+time.sleep(30)
+"#;
+
+#[test]
+fn a_name_reaches_no_terminal_as_it_is() {
+    let test = "a_name_reaches_no_terminal_as_it_is";
+    let Some(_turn) = shared(test) else { return };
+    let mut target = Running::start(&mut python(NAMED));
+    target.line("ready");
+    let directory = scratch();
+    let path = directory.path().join("record");
+    record_pid(target.pid(), &path, &["--duration", "2s"])
+        .finish()
+        .success();
+    for (what, format) in [
+        ("access", "text"),
+        ("heatmap", "svg"),
+        ("wss", "text"),
+        ("idle", "html"),
+    ] {
+        let mut command = isotherm(["report", what, "--format", format]);
+        let done = run(command.arg(&path)).success();
+        assert!(!done.stdout.contains('\u{1b}'), "{what}: {:?}", done.stdout);
+        assert!(
+            done.stdout.contains("u{1b}[31mred"),
+            "{what}: {:?}",
+            done.stdout
+        );
+    }
+}
+
+/// Runs a script as root with a `/run/isotherm` of its own.
+fn alone_with_state(mode: &str, script: &str) -> Finished {
+    let script = format!(
+        "set -e; mkdir -p /run/isotherm; mount -t tmpfs -o mode={mode} none /run/isotherm; I={}; {script}",
+        env!("CARGO_BIN_EXE_isotherm")
+    );
+    run(Command::new("unshare").args(["--mount", "sh", "-c", &script]))
+}
+
+fn can_make_swap(test: &str) -> bool {
+    let can = nix::unistd::Uid::effective().is_root()
+        && fs::metadata("/sys/class/zram-control/hot_add").is_ok()
+        && alone_with_state("700", "true").status.success();
+    if !can {
+        skip(test, "root, zram and mount namespaces are needed");
+    }
+    can
+}
+
+#[test]
+fn swap_is_set_up_and_taken_away_whole() {
+    let test = "swap_is_set_up_and_taken_away_whole";
+    let Some(_turn) = shared(test) else { return };
+    if !can_make_swap(test) {
+        return;
+    }
+    let done = alone_with_state(
+        "700",
+        "$I swap zram --size 64M; d=$(cut -d' ' -f1 /run/isotherm/zram-swap); \
+         stat -c %a /run/isotherm/zram-swap; cat /sys/block/$d/mm_stat; \
+         $I swap off; test ! -e /sys/block/$d; ! $I swap off",
+    )
+    .success();
+    assert!(
+        done.stdout.starts_with("64 MiB of swap on /dev/zram"),
+        "{done:?}"
+    );
+    assert!(done.stdout.contains("\n600\n"), "{done:?}");
+    assert!(
+        done.stdout.contains("64 MiB of swap on /dev/zram") && done.stdout.contains("taken away")
+    );
+    assert!(done.stderr.contains("no swap was set up"), "{done:?}");
+}
+
+/// As a command that is killed between two steps leaves it.
+#[test]
+fn swap_that_was_not_finished_is_cleaned_up() {
+    let test = "swap_that_was_not_finished_is_cleaned_up";
+    let Some(_turn) = shared(test) else { return };
+    if !can_make_swap(test) {
+        return;
+    }
+    let begin = "n=$(cat /sys/class/zram-control/hot_add); \
+                 echo zram$n 0123456789abcdef0123456789abcdef 67108864 added > /run/isotherm/zram-swap; ";
+    for steps in ["", "echo 67108864 > /sys/block/zram$n/disksize; "] {
+        for end in ["$I swap off", "$I swap zram --size 32M; $I swap off"] {
+            let script = format!(
+                "{begin}{steps}{end}; test ! -e /sys/block/zram$n || grep -qv zram$n /proc/swaps"
+            );
+            let done = alone_with_state("700", &script).success();
+            assert!(done.stdout.contains("taken away"), "{done:?}");
+        }
+    }
+}
+
+#[test]
+fn swap_of_somebody_else_is_left_alone() {
+    let test = "swap_of_somebody_else_is_left_alone";
+    let Some(_turn) = shared(test) else { return };
+    if !can_make_swap(test) {
+        return;
+    }
+    let done = alone_with_state(
+        "700",
+        "n=$(cat /sys/class/zram-control/hot_add); \
+         echo zram$n 0123456789abcdef0123456789abcdef 67108864 added > /run/isotherm/zram-swap; \
+         echo 67108864 > /sys/block/zram$n/disksize; mkswap -q /dev/zram$n; \
+         $I swap off; cat /sys/block/zram$n/disksize; \
+         echo 1 > /sys/block/zram$n/reset; echo $n > /sys/class/zram-control/hot_remove",
+    )
+    .success();
+    assert!(
+        done.stdout.contains("nothing was done to it\n67108864\n"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_state_directory_that_others_may_write_is_refused() {
+    let test = "a_state_directory_that_others_may_write_is_refused";
+    let Some(_turn) = shared(test) else { return };
+    if !can_make_swap(test) {
+        return;
+    }
+    let done = alone_with_state("1777", "$I swap zram --size 64M");
+    assert_eq!(done.code(), 2, "{done:?}");
+    assert!(
+        done.stderr
+            .contains("/run/isotherm is not safe: others may write"),
+        "{done:?}"
+    );
+}
