@@ -22,7 +22,7 @@ const COMMON: &str = r"
 import mmap, os, sys, threading, time
 seconds = float(sys.argv[1])
 def hold(mib):
-    memory = mmap.mmap(-1, mib << 20)
+    memory = mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     block = b''.join(os.urandom(2048) + bytes(2048) for _ in range(256))
     for i in range(mib):
         memory[i << 20:(i + 1) << 20] = block

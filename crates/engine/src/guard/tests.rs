@@ -1,3 +1,5 @@
+//! The guard in scripted seconds: what it allows after which signals.
+
 use super::*;
 
 const GIB: u64 = 1 << 30;
