@@ -32,7 +32,6 @@ pub(crate) struct Rows {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one exists at a time")]
 enum Columns {
     Regions {
         start: ScalarBuffer<u64>,

@@ -139,7 +139,8 @@ fn head(status: &Value) -> String {
     if status["dry_run"] == true {
         head += "; a dry run: nothing is acted on";
         if let Some(out) = status["would_be_out_bytes"].as_u64() {
-            head += &format!(", {} would be out of memory now", format_bytes(out));
+            head.push_str(", and of memory would be out now: ");
+            head.push_str(&format_bytes(out));
         }
     }
     if status["paused"] == true {

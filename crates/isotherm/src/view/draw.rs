@@ -96,7 +96,7 @@ fn heading(state: &State) -> Line<'_> {
 
 fn keys() -> Line<'static> {
     Line::styled(
-        " q quit  p pause  s sort  t target  o all  arrows scroll  ? help",
+        " q quit  p pause  s sort  t target  o all  arrows  ? help",
         dim(),
     )
 }

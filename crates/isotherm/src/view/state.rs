@@ -106,6 +106,7 @@ impl Sums {
 }
 
 /// Everything that is shown.
+#[expect(clippy::struct_excessive_bools, reason = "each is switched by itself")]
 pub(super) struct State {
     pub(super) title: String,
     pub(super) palette: Palette,

@@ -85,7 +85,7 @@ fn what_cannot_be_recorded_is_refused_with_the_reason() {
     let test = "what_cannot_be_recorded_is_refused_with_the_reason";
     check_refused(&[], &["nothing to watch", "--pid", "-- COMMAND"]);
     check_refused(&["--bogus"], &["--bogus", "--help"]);
-    check_refused(&["--pid", "one"], &["'one'", "--pid"]);
+    check_refused(&["--pid", "one"], &["no process is named 'one'"]);
     check_refused(
         &["--pid", "1", "--cpu-budget", "0%"],
         &["--cpu-budget", "0.5%"],

@@ -56,22 +56,18 @@ impl Summary {
             Some(resident) => format!("{} resident", format_bytes(resident)),
             None => format!("{} watched", format_bytes(self.monitored_bytes)),
         };
-        let mut notes = String::new();
+        let mut notes = Vec::new();
         if let (Some(rss), Some(after)) = (self.rss_bytes, self.rss_bytes_after_dry_run) {
-            notes += &format!(
-                "\nRSS is {}, and would be about {}",
-                format_bytes(rss),
-                format_bytes(after)
-            );
+            let (rss, after) = (format_bytes(rss), format_bytes(after));
+            notes.push(format!("\nRSS is {rss}, and would be about {after}"));
         }
-        match self.children_not_watched {
-            0 => {}
-            1 => notes += "\n1 child process was not watched; --children watches them",
-            nr => {
-                notes +=
-                    &format!("\n{nr} child processes were not watched; --children watches them");
-            }
-        }
+        let of_children = match self.children_not_watched {
+            0 => None,
+            1 => Some("1 child process was not".to_owned()),
+            nr => Some(format!("{nr} child processes were not")),
+        };
+        notes.extend(of_children.map(|nr| format!("\n{nr} watched; --children does")));
+        let notes = notes.concat();
         format!(
             "recorded {:.1} s in {} snapshots: {watched}, {} accessed in the last{unknown}\n\
              watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}{acted}{notes}{wrote}",
