@@ -114,12 +114,8 @@ impl RefaultHistory {
                 continue;
             }
             let mut at = operation.range.start;
-            let part = |start: u64, end: u64| {
-                Some(Operation {
-                    range: AddressRange::checked(start, end)?,
-                    ..operation.clone()
-                })
-            };
+            let part =
+                |start: u64, end: u64| Some(operation.part(AddressRange::checked(start, end)?));
             for ((_, block), known) in self.blocks.range_mut((target, first)..(target, end)) {
                 if !known.is_kept(now) {
                     continue;
@@ -197,6 +193,7 @@ mod tests {
             destinations: Vec::new(),
             target: TARGET,
             range: AddressRange::new(first * BLOCK_SIZE, end * BLOCK_SIZE),
+            bytes: (end - first) * BLOCK_SIZE,
             filters: Vec::new(),
             pass_unmatched: true,
             idle_only: true,
