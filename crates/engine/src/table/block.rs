@@ -83,6 +83,80 @@ pub(super) struct Block {
     /// Two bits for each granule.
     states: u64,
     since: Since,
+    /// Of a block that is touched in part, since when its other pages have not been.
+    calm: Option<Box<Calm>>,
+}
+
+/// For how long pages of a block have not been touched, page by page: sets of those that have stayed
+/// untouched since so many moments. Of each period an old set, which is a period old at least, and a
+/// young one, which takes its place when it has become as old.
+///
+/// A page's age is thus at least half of what it could be told, and never too long; what costs a
+/// counter for each page in kstaled and kidled (LWN 461461) costs six bits here.
+#[derive(Clone, Debug)]
+struct Calm {
+    sets: [(u32, Bitmap); CALM_SETS],
+    /// The places of the sets by age.
+    oldest_first: [u8; CALM_SETS],
+}
+
+/// Periods, in ticks: 6 s, 48 s and 384 s.
+const CALM_PERIODS: [u32; 3] = [6 * 64, 48 * 64, 384 * 64];
+const CALM_SETS: usize = 2 * CALM_PERIODS.len();
+
+impl Calm {
+    fn new(now: u32, untouched: &Bitmap) -> Self {
+        Self {
+            sets: [(now, *untouched); CALM_SETS],
+            oldest_first: std::array::from_fn(|at| at as u8),
+        }
+    }
+
+    fn update(&mut self, now: u32, untouched: &Bitmap) {
+        for (_, set) in &mut self.sets {
+            *set = and(set, untouched);
+        }
+        for (pair, period) in self
+            .sets
+            .as_chunks_mut::<2>()
+            .0
+            .iter_mut()
+            .zip(CALM_PERIODS)
+        {
+            if now.saturating_sub(pair[1].0) >= period {
+                pair[0] = pair[1];
+                pair[1] = (now, *untouched);
+            }
+        }
+        let sets = &self.sets;
+        self.oldest_first
+            .sort_unstable_by_key(|at| sets[usize::from(*at)].0);
+    }
+
+    /// The sum over the pages of `rest` of the time since when each is untouched. `words` takes the
+    /// words of a set that `rest` is of.
+    fn sum_since<const N: usize>(
+        &self,
+        mut rest: [u64; N],
+        words: impl Fn(&Bitmap) -> [u64; N],
+        now: u32,
+    ) -> f64 {
+        let mut sum = 0;
+        for at in self.oldest_first {
+            let (since, set) = &self.sets[usize::from(at)];
+            for (rest, set) in rest.iter_mut().zip(words(set)) {
+                sum += u64::from(*since) * u64::from((*rest & set).count_ones());
+                *rest &= !set;
+            }
+        }
+        let left: u32 = rest.iter().map(|word| word.count_ones()).sum();
+        (sum + u64::from(now) * u64::from(left)) as f64
+    }
+
+    fn since(&self, page: usize, now: u32) -> u32 {
+        let holds = self.sets.iter().filter(|(_, set)| bits::has(set, page));
+        holds.map(|(since, _)| *since).min().unwrap_or(now)
+    }
 }
 
 /// Since when each granule is in its state, in ticks.
@@ -125,6 +199,7 @@ impl Block {
             estimate: None,
             states: 0,
             since: Since::All(now),
+            calm: None,
         }
     }
 
@@ -270,6 +345,7 @@ impl Block {
     /// Brings states and ages up to date at the end of an interval. `hides_accesses`: an untouched
     /// page may have been accessed all the same.
     pub(super) fn settle(&mut self, now: u32, hides_accesses: bool) {
+        self.settle_calm(now);
         let before = self.states;
         let mut after = 0;
         for granule in 0..GRANULES {
@@ -294,6 +370,25 @@ impl Block {
             each[granule] = now;
         }
         self.since = Since::Each(each);
+    }
+
+    fn settle_calm(&mut self, now: u32) {
+        let untouched = and_not(&self.armed, &self.touched);
+        let is_mixed = !is_empty(&self.touched) && !is_empty(&untouched);
+        match &mut self.calm {
+            Some(calm) => calm.update(now, &untouched),
+            None if is_mixed => self.calm = Some(Box::new(Calm::new(now, &untouched))),
+            None => {}
+        }
+        // Once it is idle as a whole, ages of granules tell.
+        if is_empty(&self.touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
+            self.calm = None;
+        }
+    }
+
+    /// Since when the untouched `page` has not been touched, at the least; `now` if that is not known.
+    pub(super) fn calm_since(&self, page: usize, now: u32) -> u32 {
+        self.calm.as_ref().map_or(now, |calm| calm.since(page, now))
     }
 
     fn state_of(&self, granule: usize, hides_accesses: bool) -> State {
@@ -340,11 +435,52 @@ impl Block {
         }
     }
 
+    /// Whether a granule of it is unknown.
+    pub(super) fn has_unknown(&self) -> bool {
+        self.states & self.states >> 1 & 0x5555_5555_5555_5555 != 0
+    }
+
+    /// Since when its granules are in their states, in the mean.
+    pub(super) fn mean_since(&self) -> f64 {
+        match &self.since {
+            Since::All(since) => f64::from(*since),
+            Since::Each(each) => each.iter().map(|s| f64::from(*s)).sum::<f64>() / GRANULES as f64,
+        }
+    }
+
     /// Whether all granules have one state and one age.
     pub(super) fn is_uniform(&self) -> bool {
         const ONES: u64 = 0x5555_5555_5555_5555;
         let is_one_state = self.states == (self.states & 3) * ONES;
         is_one_state && matches!(self.since, Since::All(_))
+    }
+
+    /// How often neighbouring granules differ in their state.
+    pub(super) fn nr_state_changes(&self) -> u32 {
+        let changes = self.states ^ (self.states << 2 | self.states & 3);
+        ((changes | changes >> 1) & 0x5555_5555_5555_5555).count_ones()
+    }
+
+    /// Since when the untouched ones of `pages` have not been touched, in the mean. `untouched` is
+    /// [`Block::untouched`].
+    pub(super) fn mean_calm_since(&self, pages: Pages, untouched: &Bitmap, now: u32) -> f64 {
+        let nr = f64::from(pages.count(untouched));
+        let (Some(calm), true) = (&self.calm, nr > 0.0) else {
+            return f64::from(now);
+        };
+        let sum = match pages {
+            Pages::Word(word, mask) => {
+                calm.sum_since([untouched[word] & mask], |set| [set[word]], now)
+            }
+            Pages::All => calm.sum_since(*untouched, |set| *set, now),
+            Pages::Mask(mask) => calm.sum_since(and(untouched, &mask), |set| *set, now),
+        };
+        sum / nr
+    }
+
+    /// Pages that are known not to have been touched in the last interval.
+    pub(super) fn untouched(&self) -> Bitmap {
+        and_not(&self.armed, &self.busy())
     }
 
     /// Lets the granules in `range` count their age anew.
@@ -375,13 +511,11 @@ impl Block {
         }
     }
 
-    /// How many pages of `mask` are resident, touched (as an expected value), unknown and swapped.
-    pub(super) fn counts(&self, mask: &Bitmap, hides_accesses: bool) -> Counts {
-        let of = |map: &Bitmap| f64::from(count(&and(map, mask)));
+    /// How many of `pages` are resident, touched (as an expected value), unknown and swapped.
+    pub(super) fn counts(&self, pages: Pages, hides_accesses: bool) -> Counts {
+        let of = |map: &Bitmap| f64::from(pages.count(map));
         let (present, blind) = (of(&self.present), of(&self.blind));
-        let estimate = self
-            .estimate
-            .map(|share| if share < LEAST_SHARE { 0.0 } else { share });
+        let estimate = self.estimate.filter(|share| *share >= LEAST_SHARE);
         let touched = of(&self.touched) + blind * f64::from(estimate.unwrap_or(0.0));
         let untold = if hides_accesses || !self.is_fresh_look {
             present - touched
@@ -390,13 +524,46 @@ impl Block {
                 .unclearable
                 .as_ref()
                 .map_or(0.0, |u| of(&and(&u.pages, &self.present)));
-            unclearable + if estimate.is_none() { blind } else { 0.0 }
+            let is_untold = self.estimate.is_none();
+            unclearable + if is_untold { blind } else { 0.0 }
         };
         Counts {
             resident: present,
             touched,
             unknown: untold,
             swapped: self.swapped.as_ref().map_or(0.0, |swapped| of(swapped)),
+        }
+    }
+}
+
+/// Some of a block's pages.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pages {
+    All,
+    /// Those of a mask in one word of the bitmaps, as of a granule.
+    Word(usize, u64),
+    Mask(Bitmap),
+}
+
+impl Pages {
+    /// Pages `range`, by index in the block.
+    pub(super) fn of(range: std::ops::Range<usize>) -> Self {
+        let (word, last) = (range.start / 64, (range.end - 1) / 64);
+        if range == (0..PAGES_PER_BLOCK) {
+            Self::All
+        } else if word == last {
+            let low = u64::MAX << (range.start % 64);
+            Self::Word(word, low & u64::MAX >> (63 - (range.end - 1) % 64))
+        } else {
+            Self::Mask(mask_of(range))
+        }
+    }
+
+    fn count(&self, map: &Bitmap) -> u32 {
+        match self {
+            Self::All => count(map),
+            Self::Word(word, mask) => (map[*word] & mask).count_ones(),
+            Self::Mask(mask) => count(&and(map, mask)),
         }
     }
 }

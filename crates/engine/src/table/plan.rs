@@ -162,11 +162,10 @@ fn candidates(
     for (id, target) in targets {
         for (at, block) in target.blocks.iter().enumerate() {
             let pages = block.candidates(now);
-            let nr = count(&pages);
-            if nr == 0 {
+            if is_empty(&pages) {
                 continue;
             }
-            add_steps(block, nr, candidates.len() as u32, prices, &mut steps);
+            add_steps(block, &pages, candidates.len() as u32, prices, &mut steps);
             candidates.push(Candidate {
                 target: *id,
                 block: at,
@@ -177,7 +176,8 @@ fn candidates(
     (candidates, steps)
 }
 
-fn add_steps(block: &Block, nr_blind: u32, at: u32, prices: Prices, steps: &mut Vec<Step>) {
+fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut Vec<Step>) {
+    let nr_blind = count(pages);
     let mut belief = block.belief;
     if let Some(share) = block.estimate
         && belief.weight < 1.0
@@ -202,7 +202,10 @@ fn add_steps(block: &Block, nr_blind: u32, at: u32, prices: Prices, steps: &mut 
         return;
     }
     let touched = belief.touched * nr_blind as f32;
-    let whole_cost = prices.range(1, nr_blind, touched);
+    // One range from the first to the last: the kernel looks at all that is there between.
+    let span = (bits::end(pages) - bits::next(pages, 0).unwrap_or(0)) as u32;
+    let nr_in_span = span.min(count(&block.present)).max(nr_blind);
+    let whole_cost = prices.range(1, nr_in_span, touched);
     if nr_blind <= WHOLE_UP_TO {
         add(sample + whole, whole_cost, true);
         return;

@@ -1,9 +1,9 @@
 //! Regions from blocks: neighbours that are alike become one.
 
 use super::bits;
-use super::block::{Block, Counts, GRANULE_BYTES, GRANULES, State, nanos_of};
+use super::block::{Block, Counts, GRANULE_BYTES, GRANULE_PAGES, GRANULES, Pages, State, nanos_of};
 use super::layout::{Target, block_of};
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 
 /// Regions that are at most so long are joined with their neighbours first, where there are too many;
@@ -12,6 +12,8 @@ const COARSE_MIN: u64 = PAGE_SIZE;
 const COARSE_MAX: u64 = 1 << 40;
 /// From this length on, regions of two mappings may be joined.
 const COARSE_ACROSS_MAPPINGS: u64 = 1 << 20;
+/// From this share of touched pages on a region is busy.
+const LEAST_BUSY_SHARE: f64 = 0.1;
 /// Touched shares that differ by more are not alike.
 const SHARE_DIFFERENCE: f64 = 0.3;
 
@@ -20,9 +22,11 @@ const SHARE_DIFFERENCE: f64 = 0.3;
 pub(super) struct Draft {
     range: AddressRange,
     mapping: u64,
-    state: State,
-    /// Ticks since when it is in its state; a mean by size.
+    is_unknown: bool,
+    /// Ticks since when it is busy, or unknown, and since when what is not touched of it is idle: means
+    /// by size.
     since: f64,
+    idle_since: f64,
     /// Of its touched pages, the sum of the shares of windows in which they were touched.
     rates: f64,
     counts: Counts,
@@ -42,13 +46,36 @@ impl Draft {
         self.counts.resident - self.counts.unknown
     }
 
-    /// Adds a neighbour; the age becomes a mean weighted by size, as in DAMON.
+    /// Where so few pages are touched that they would make a large region busy, it is idle but for
+    /// these, of which it says how many they are.
+    fn state(&self) -> State {
+        if self.is_unknown {
+            State::Unknown
+        } else if self.share() >= LEAST_BUSY_SHARE {
+            State::Busy
+        } else {
+            State::Idle
+        }
+    }
+
+    fn untouched(&self) -> f64 {
+        self.known() - self.counts.touched + self.counts.swapped
+    }
+
+    /// Adds a neighbour; ages become means weighted by size, as in DAMON.
     fn absorb(&mut self, next: &Self) {
-        let (mine, other) = (self.range.len() as f64, next.range.len() as f64);
-        if self.state == next.state {
-            self.since = (self.since * mine + next.since * other) / (mine + other);
-        } else if next.state == State::Busy {
-            (self.state, self.since) = (State::Busy, next.since);
+        let mean = |a: f64, wa: f64, b: f64, wb: f64| (a * wa + b * wb) / (wa + wb).max(1e-9);
+        if self.untouched() + next.untouched() > 0.0 {
+            self.idle_since = mean(
+                self.idle_since,
+                self.untouched(),
+                next.idle_since,
+                next.untouched(),
+            );
+        }
+        let weight = |draft: &Self| draft.counts.touched + draft.counts.unknown;
+        if weight(self) + weight(next) > 0.0 {
+            self.since = mean(self.since, weight(self), next.since, weight(next));
         }
         self.range = AddressRange::new(self.range.start, next.range.end);
         self.rates += next.rates;
@@ -65,14 +92,20 @@ impl Draft {
         let touched = bytes(self.counts.touched).min(resident);
         // A page that was touched was so at least once.
         let accesses = (self.rate() * f64::from(nr_samples)).max(self.share());
-        let nr_accesses = match self.state {
+        let state = self.state();
+        let nr_accesses = match state {
             State::Unknown => None,
             State::Idle | State::Absent => Some(0.0),
             State::Busy => {
                 Some(accesses.clamp(f64::from(f32::MIN_POSITIVE), f64::from(nr_samples)) as f32)
             }
         };
-        let age_ns = now.since(nanos_of(self.since as u32));
+        let since = if state == State::Idle {
+            self.idle_since
+        } else {
+            self.since
+        };
+        let age_ns = now.since(nanos_of(since as u32));
         RegionSnapshot {
             range: self.range,
             nr_accesses,
@@ -97,30 +130,57 @@ pub(super) fn regions<'a>(
     let targets: Vec<&Target> = targets.collect();
     // Even a process of a thousand is told in more than one region.
     let most = most.max(16 * targets.len());
-    let blocks = targets.iter().flat_map(|target| &target.blocks);
-    let nr_changes: usize = blocks.map(|b| bits::nr_changes(&b.busy()) as usize).sum();
-    // To the page, where there are not too many places where touched and untouched pages meet.
-    let by_page = nr_changes < most;
-    let mut all: Vec<Vec<Draft>> = targets.iter().map(|t| drafts(t, by_page, now)).collect();
+    let detail = detail(&targets, most);
+    let mut all: Vec<Vec<Draft>> = targets.iter().map(|t| drafts(t, detail, now)).collect();
     let rates = all.iter().flatten().map(Draft::rate);
     let threshold = rates.fold(0.0, f64::max) / 10.0;
     let mut shortest = 0;
     loop {
         for drafts in &mut all {
-            coarsen(drafts, now, threshold, shortest);
+            coarsen(drafts, |a, b| are_joined(a, b, now, threshold, shortest));
         }
-        if all.iter().map(Vec::len).sum::<usize>() <= most || shortest > COARSE_MAX {
+        let is_few = |all: &[Vec<Draft>]| all.iter().map(Vec::len).sum::<usize>() <= most;
+        if shortest == 0 && !is_few(&all) {
+            // Before touched memory is joined with untouched, ages are.
+            for drafts in &mut all {
+                coarsen(drafts, are_idle_neighbours);
+            }
+        }
+        if is_few(&all) || shortest > COARSE_MAX {
             return all;
         }
         shortest = (shortest * 2).max(COARSE_MIN);
     }
 }
 
+/// How finely blocks are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    Pages,
+    Granules,
+    Blocks,
+}
+
+/// As finely as does not make many more regions than can be told.
+fn detail(targets: &[&Target], most: usize) -> Detail {
+    let sum = |of: fn(&Block) -> u32| {
+        let blocks = targets.iter().flat_map(|target| &target.blocks);
+        blocks.map(|block| of(block) as usize).sum::<usize>()
+    };
+    if sum(|block| bits::nr_changes(&block.busy())) <= 2 * most {
+        Detail::Pages
+    } else if sum(Block::nr_state_changes) <= 2 * most {
+        Detail::Granules
+    } else {
+        Detail::Blocks
+    }
+}
+
 /// A draft for each stretch of granules in one state and of one age.
-fn drafts(target: &Target, by_page: bool, now: u32) -> Vec<Draft> {
+fn drafts(target: &Target, detail: Detail, now: u32) -> Vec<Draft> {
     let mut drafts = Drafts {
         target,
-        by_page,
+        detail,
         now,
         all: Vec::new(),
     };
@@ -141,7 +201,7 @@ fn drafts(target: &Target, by_page: bool, now: u32) -> Vec<Draft> {
 /// The drafts of a target while they are made.
 struct Drafts<'a> {
     target: &'a Target,
-    by_page: bool,
+    detail: Detail,
     now: u32,
     all: Vec<Draft>,
 }
@@ -149,63 +209,79 @@ struct Drafts<'a> {
 impl Drafts<'_> {
     fn add_piece(&mut self, block: &Block, piece: AddressRange, mapping: u64) {
         let busy = block.busy();
-        let is_mixed = self.by_page && bits::nr_changes(&busy) > 0;
-        if block.is_uniform() && !is_mixed {
-            let (state, since) = (block.state(0), block.since(0));
-            self.add(block, piece, mapping, state, since);
+        let is_mixed = bits::nr_changes(&busy) > 0;
+        let is_told_whole = self.detail == Detail::Blocks && !block.has_unknown();
+        if is_told_whole || block.is_uniform() && !is_mixed {
+            let since = block.mean_since();
+            let idle_since = if is_mixed {
+                block.mean_calm_since(Pages::All, &block.untouched(), self.now)
+            } else {
+                since
+            };
+            let is_unknown = block.state(0) == State::Unknown;
+            self.add(block, piece, mapping, is_unknown, since, idle_since);
             return;
         }
+        let untouched = block.untouched();
         for granule in 0..GRANULES {
             let start = block.address + granule as u64 * GRANULE_BYTES;
             let whole = AddressRange::new(start, start + GRANULE_BYTES);
             let Some(part) = whole.intersection(piece) else {
                 continue;
             };
-            let (state, since) = (block.state(granule), block.since(granule));
-            if is_mixed && state == State::Busy {
+            let (state, since) = (block.state(granule), f64::from(block.since(granule)));
+            if state != State::Busy || !is_mixed {
+                self.add(block, part, mapping, state == State::Unknown, since, since);
+            } else if self.detail == Detail::Pages {
                 self.add_by_page(block, part, mapping, &busy, since);
             } else {
-                self.add(block, part, mapping, state, since);
+                let first = granule * GRANULE_PAGES;
+                let pages = Pages::of(first..first + GRANULE_PAGES);
+                let idle_since = block.mean_calm_since(pages, &untouched, self.now);
+                self.add(block, part, mapping, false, since, idle_since);
             }
         }
     }
 
-    /// A busy granule in stretches of touched and untouched pages. Since when the untouched ones have
-    /// been so is not known.
+    /// A busy granule in stretches of touched pages and of untouched ones of one age.
     fn add_by_page(
         &mut self,
         block: &Block,
         part: AddressRange,
         mapping: u64,
         busy: &bits::Bitmap,
-        since: u32,
+        since: f64,
     ) {
         let page = |address: u64| ((address - block.address) / PAGE_SIZE) as usize;
         let (mut from, end) = (page(part.start), page(part.end));
+        let now = self.now;
+        let kind = |page: usize| {
+            let is_busy = bits::has(busy, page);
+            (!is_busy).then(|| block.calm_since(page, now))
+        };
         while from < end {
-            let is_busy = |page: &usize| bits::has(busy, *page);
-            let same = |page: &usize| is_busy(page) == is_busy(&from);
-            let to = (from..end).find(|page| !same(page)).unwrap_or(end);
-            let (state, since) = if is_busy(&from) {
-                (State::Busy, since)
-            } else {
-                (State::Idle, self.now)
-            };
-            self.add(block, block.addresses(from..to), mapping, state, since);
+            let first = kind(from);
+            let to = (from..end).find(|page| kind(*page) != first);
+            let to = to.unwrap_or(end);
+            let idle_since = first.map_or(since, f64::from);
+            let range = block.addresses(from..to);
+            self.add(block, range, mapping, false, since, idle_since);
             from = to;
         }
     }
 
-    fn add(&mut self, block: &Block, range: AddressRange, mapping: u64, state: State, since: u32) {
-        if state == State::Absent {
-            return;
-        }
-        let mask = if range.len() == BLOCK_SIZE {
-            bits::ALL
-        } else {
-            block.pages_in(range)
-        };
-        let counts = block.counts(&mask, self.target.hides_accesses);
+    fn add(
+        &mut self,
+        block: &Block,
+        range: AddressRange,
+        mapping: u64,
+        is_unknown: bool,
+        since: f64,
+        idle_since: f64,
+    ) {
+        let page = |address: u64| ((address - block.address) / PAGE_SIZE) as usize;
+        let pages = Pages::of(page(range.start)..page(range.end));
+        let counts = block.counts(pages, self.target.hides_accesses);
         if counts.resident <= 0.0 && counts.swapped <= 0.0 {
             return;
         }
@@ -213,8 +289,9 @@ impl Drafts<'_> {
         let next = Draft {
             range,
             mapping,
-            state,
-            since: f64::from(since),
+            is_unknown,
+            since,
+            idle_since,
             rates: rate * counts.touched,
             counts,
         };
@@ -222,9 +299,8 @@ impl Drafts<'_> {
             Some(last)
                 if last.range.end == range.start
                     && last.mapping == mapping
-                    && last.state == state
                     && block_of(last.range.start) == block.address
-                    && (last.since - next.since).abs() < 1.0 =>
+                    && is_same(last, &next) =>
             {
                 last.absorb(&next);
             }
@@ -233,13 +309,25 @@ impl Drafts<'_> {
     }
 }
 
-/// Joins neighbours that are alike, or of which one is at most `shortest` long.
-fn coarsen(drafts: &mut Vec<Draft>, now: u32, threshold: f64, shortest: u64) {
+/// Whether two stretches of one block differ in nothing but their place.
+fn is_same(a: &Draft, b: &Draft) -> bool {
+    let (state, other) = (a.state(), b.state());
+    let share = (a.share() - b.share()).abs();
+    state == other
+        && share < 0.05
+        && match state {
+            State::Idle => (a.idle_since - b.idle_since).abs() < 1.0,
+            _ => (a.since - b.since).abs() < 1.0,
+        }
+}
+
+/// Joins neighbours that are to be joined.
+fn coarsen(drafts: &mut Vec<Draft>, are_joined: impl Fn(&Draft, &Draft) -> bool) {
     let mut kept = 0;
     for at in 1..drafts.len() {
         let next = drafts[at];
         let last = &mut drafts[kept];
-        if are_joined(last, &next, now, threshold, shortest) {
+        if are_joined(last, &next) {
             last.absorb(&next);
         } else {
             kept += 1;
@@ -249,9 +337,17 @@ fn coarsen(drafts: &mut Vec<Draft>, now: u32, threshold: f64, shortest: u64) {
     drafts.truncate(kept + 1);
 }
 
+/// Idle neighbours of which one is short, whatever their ages.
+fn are_idle_neighbours(a: &Draft, b: &Draft) -> bool {
+    let is_idle = |draft: &Draft| draft.state() == State::Idle;
+    let is_short = a.range.len().min(b.range.len()) <= GRANULE_BYTES;
+    is_idle(a) && is_idle(b) && is_short && a.mapping == b.mapping && a.range.end == b.range.start
+}
+
+/// Neighbours that are alike, or of which one is at most `shortest` long.
 fn are_joined(a: &Draft, b: &Draft, now: u32, threshold: f64, shortest: u64) -> bool {
     // Unknown is not cold: it never joins what is known.
-    if (a.state == State::Unknown) != (b.state == State::Unknown) {
+    if a.is_unknown != b.is_unknown {
         return false;
     }
     if a.mapping != b.mapping && shortest < COARSE_ACROSS_MAPPINGS {
@@ -267,10 +363,10 @@ fn are_joined(a: &Draft, b: &Draft, now: u32, threshold: f64, shortest: u64) -> 
 }
 
 fn are_alike(a: &Draft, b: &Draft, now: u32, threshold: f64) -> bool {
-    if a.state != b.state {
+    if a.state() != b.state() {
         return false;
     }
-    match a.state {
+    match a.state() {
         State::Unknown | State::Absent => true,
         State::Busy => {
             (a.rate() - b.rate()).abs() <= threshold.max(0.05)
@@ -278,7 +374,7 @@ fn are_alike(a: &Draft, b: &Draft, now: u32, threshold: f64) -> bool {
         }
         State::Idle => {
             // Idle for 3 s and idle for an hour are not alike.
-            let age = |draft: &Draft| (f64::from(now) - draft.since) / 64.0;
+            let age = |draft: &Draft| (f64::from(now) - draft.idle_since) / 64.0;
             let (young, old) = (age(a).min(age(b)), age(a).max(age(b)));
             old < young * 1.3 + 1.0
         }

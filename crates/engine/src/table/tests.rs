@@ -239,7 +239,7 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
     block.settle(1, true);
     assert_eq!(block.state(0), block::State::Busy);
     assert_eq!(block.state(5), block::State::Unknown);
-    let counts = block.counts(&bits::ALL, true);
+    let counts = block.counts(block::Pages::All, true);
     assert_eq!((counts.touched, counts.unknown), (1.0, 511.0));
     block.settle(2, false);
     assert_eq!(block.state(5), block::State::Idle);
@@ -272,4 +272,38 @@ fn only_memory_that_is_there_is_told() {
             assert_eq!(sum(&RegionSnapshot::idle), BLOCK_SIZE / 4);
         }
     }
+}
+
+/// Pages of which others nearby are in use are idle all the same, and are told to be: acting on what is
+/// cold in a scattered heap needs it.
+#[test]
+fn untouched_pages_among_touched_ones_are_idle_with_an_age() {
+    // One page in 32, another in each block.
+    let is_hot = |page: u64| page % 32 == page / 512 % 32;
+    let rate = |page: u64| if is_hot(page) { 0.9 } else { 0.0 };
+    let (snapshot, _) = run(400, 2000, &rate);
+    let pages = 400 * 512;
+    let touched = touched_mib(&snapshot) * 256.0;
+    assert!(
+        (touched / (f64::from(pages) / 32.0) - 1.0).abs() < 0.1,
+        "{touched} pages touched"
+    );
+    let old = |region: &&RegionSnapshot| region.age_ns > Nanos(5_000_000_000);
+    let idle: u64 = snapshot
+        .regions
+        .iter()
+        .filter(old)
+        .map(RegionSnapshot::idle)
+        .sum();
+    let share = idle as f64 / f64::from(pages - pages / 32) / PAGE_SIZE as f64;
+    assert!(
+        share > 0.9,
+        "{:.1} % are told to have been idle for 5 s",
+        share * 100.0
+    );
+    assert!(
+        snapshot.regions.len() <= 4000,
+        "{} regions",
+        snapshot.regions.len()
+    );
 }

@@ -94,13 +94,12 @@ fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
     let (directory, keeper) = (scratch(), keeper());
     for flags in [
         &[][..],
-        &["--pages"],
+        &["--pages", "--max-stall", "1s"],
         &["--faithful"],
-        &["--pages", "--clear-by", "clear-refs"],
+        &["--pages", "--clear-by", "clear-refs", "--max-stall", "1s"],
     ] {
         let path = directory.path().join("record");
-        let flags: Vec<&str> = flags.iter().copied().chain(["--max-stall", "1s"]).collect();
-        let recorder = record_pid(keeper.pid(), &path, &flags);
+        let recorder = record_pid(keeper.pid(), &path, flags);
         pause(3.5);
         recorder.signal(Signal::SIGKILL);
         assert_eq!(recorder.finish().code(), 137);

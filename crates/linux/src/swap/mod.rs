@@ -9,7 +9,9 @@ use isotherm_engine::Refusal;
 
 use crate::meminfo::Meminfo;
 
-pub use zram::{SwapError, TakenDown, compression_of, set_up_zram, take_down_all_zram, take_down_zram};
+pub use zram::{
+    SwapError, TakenDown, compression_of, set_up_zram, take_down_all_zram, take_down_zram,
+};
 
 /// Of all swap, at least this much is left to the system ([`SwapFacts::reserve`]).
 const RESERVE_MIN: u64 = 64 << 20;
