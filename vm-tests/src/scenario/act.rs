@@ -40,7 +40,7 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
         "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
          isotherm swap zram --size 128M || exit 1\n\
          {small}look start --sum\n\
-         act pageout {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --duration 7s --pid $target\n\
+         act pageout {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --duration 12s --pid $target\n\
          look paged-out --sum\n\
          look before-cold\n\
          act cold {SLOW} --no-guard --scheme '4K max 0 0 3s max cold' --duration 9s --pid $target\n\
@@ -53,7 +53,7 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
          look hot-huge --sum\n\
          act collapse {TABLES} --no-guard --scheme 'min max min max min max collapse' --duration 3s --pid $target\n\
          look all-huge --sum\n\
-         act nohugepage {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --duration 7s --pid $target\n\
+         act nohugepage {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --duration 12s --pid $target\n\
          look split --sum\n\
          kill $target; isotherm swap off\n",
         small = STILL.start_anywhere(),
