@@ -134,15 +134,15 @@ pub(super) fn plan<'a>(
             sample_of(block, &candidate.pages)
         };
         block.belief.nr_samples = block.belief.nr_samples.wrapping_add(1);
-        let (address, is_huge) = (block.address, block.huge);
+        let block = &target.blocks[candidate.block];
         let id = candidate.target;
-        add_ranges(target, address, is_huge, &pages, &mut |range| {
+        add_ranges(target, block, &pages, &mut |range| {
             plan.ranges.push((id, range));
         });
         plan.watches.push(Watch {
             target: id,
-            address,
-            is_whole: is_whole || is_huge,
+            address: block.address,
+            is_whole: is_whole || block.huge,
             pages,
             watched: NONE,
             stuck: NONE,
@@ -265,22 +265,15 @@ fn sample_of(block: &Block, pages: &Bitmap) -> Bitmap {
 }
 
 /// The ranges that hold `pages`: one for each mapping that the block is of.
-fn add_ranges(
-    target: &Target,
-    address: u64,
-    is_huge: bool,
-    pages: &Bitmap,
-    add: &mut dyn FnMut(AddressRange),
-) {
-    let whole = Block::new(address, 0).range();
-    if is_huge {
+fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMut(AddressRange)) {
+    let whole = block.range();
+    if block.huge {
         add(whole);
         return;
     }
     let first = target
         .mappings
         .partition_point(|m| m.range.end <= whole.start);
-    let block = Block::new(address, 0);
     for mapping in target.mappings[first..]
         .iter()
         .take_while(|m| m.range.start < whole.end)
