@@ -167,6 +167,8 @@ pub enum Refusal {
     Kept,
     /// It came back soon after it had been reclaimed, and is kept for longer this time.
     Refaulted,
+    /// It was paged out before, and compressed swap did not make it smaller.
+    Incompressible,
     /// Too little of a block is in use for a huge page.
     Sparse,
     /// No room at the destination, or for a huge page.
@@ -206,6 +208,33 @@ impl Outcome {
             ..Self::default()
         }
     }
+
+    /// What was refused of what was tried. Actuators account for whole ranges; a range's holes were
+    /// never tried.
+    pub fn refused_of_tried(&self, operation: &Operation) -> BTreeMap<Refusal, u64> {
+        let sum = |refused: &BTreeMap<Refusal, u64>| {
+            let bytes = refused.values();
+            bytes.fold(self.applied, |sum, n| sum.saturating_add(*n))
+        };
+        let mut refused = self.refused.clone();
+        let mut holes = sum(&refused).saturating_sub(operation.bytes.min(operation.range.len()));
+        // Those that are told of a range as a whole.
+        for why in [
+            Refusal::NotPresent,
+            Refusal::Unmapped,
+            Refusal::Exited,
+            Refusal::Unobservable,
+            Refusal::Refaulted,
+        ] {
+            if let Some(bytes) = refused.get_mut(&why) {
+                let out = holes.min(*bytes);
+                *bytes -= out;
+                holes -= out;
+            }
+        }
+        refused.retain(|_, bytes| *bytes > 0);
+        refused
+    }
 }
 
 /// Carries out what schemes ask for.
@@ -222,4 +251,43 @@ pub trait Actuator {
         operations: &[Operation],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), Self::Error>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refusal::{Exited, Locked, NotPresent, Unmapped};
+    use super::*;
+
+    #[test]
+    fn holes_are_not_refused() {
+        let check = |bytes: u64, applied: u64, refused: &[(Refusal, u64)], wanted: &[u64]| {
+            let operation = Operation {
+                scheme: 0,
+                action: Action::Pageout,
+                destinations: Vec::new(),
+                target: TargetId(0),
+                range: AddressRange::new(0, 1000),
+                bytes,
+                filters: Vec::new(),
+                pass_unmatched: true,
+                idle_only: true,
+            };
+            let outcome = Outcome {
+                applied,
+                refused: refused.iter().copied().collect(),
+                ..Outcome::default()
+            };
+            let refused = outcome.refused_of_tried(&operation);
+            assert_eq!(refused.into_values().collect::<Vec<_>>(), wanted);
+        };
+        check(300, 200, &[(NotPresent, 800)], &[100]);
+        check(300, 300, &[(NotPresent, 700)], &[]);
+        check(300, 100, &[(Locked, 150), (NotPresent, 750)], &[150, 50]);
+        check(300, 0, &[(Exited, 1000)], &[300]);
+        check(300, 100, &[(Unmapped, 600), (NotPresent, 300)], &[200]);
+        // More was there than was thought.
+        check(300, 400, &[(Locked, 100), (NotPresent, 500)], &[100]);
+        // The monitor could not tell.
+        check(1000, 400, &[(NotPresent, 600)], &[600]);
+    }
 }

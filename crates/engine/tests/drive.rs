@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use isotherm_engine::drive::{Carried, Pace, TableLoop, TableProbe, TargetSource, carry_out};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, STEP};
 use isotherm_engine::scheme::Action;
-use isotherm_engine::table::{BlockFacts, MappedRange, TableAttributes};
+use isotherm_engine::table::{BlockFacts, ClearedBy, MappedRange, TableAttributes};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Nanos, Operation, Outcome, PAGE_SIZE, Sample,
     Snapshot, TargetId, Touch,
@@ -98,7 +98,7 @@ impl TableProbe for Script {
         Ok(())
     }
 
-    fn is_clearable(&mut self, _: TargetId, _: u64) -> Result<bool, Infallible> {
+    fn is_clearable(&mut self, _: TargetId, _: u64, _: ClearedBy) -> Result<bool, Infallible> {
         Ok(true)
     }
 }

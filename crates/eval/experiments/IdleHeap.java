@@ -4,10 +4,14 @@ public final class IdleHeap {
 
     public static void main(String[] args) {
         byte[][] blocks = new byte[Integer.parseInt(args[0]) * ((1 << 20) / BLOCK)][];
+        // A page compresses to about a half: random bytes, twice.
+        java.util.Random random = new java.util.Random(1);
+        byte[] half = new byte[2048];
         for (int i = 0; i < blocks.length; i++) {
             blocks[i] = new byte[BLOCK];
-            for (int j = 0; j < BLOCK; j++) {
-                blocks[i][j] = (byte) (i * 31 + j);
+            random.nextBytes(half);
+            for (int j = 0; j < BLOCK; j += half.length) {
+                System.arraycopy(half, 0, blocks[i], j, half.length);
             }
         }
         int hot = Math.max(1, blocks.length / 20);

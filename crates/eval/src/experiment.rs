@@ -22,6 +22,8 @@ pub struct Experiment {
     pub drop_caches: bool,
     /// A run that takes longer is ended and counts as failed.
     pub time_limit_s: u64,
+    /// Idle time after each run, in which what it leaves (writeback, freed swap) settles.
+    pub cool_down_s: u64,
     /// What runs.
     pub workloads: Vec<Workload>,
     /// What runs beside it. The first is what the others are compared to.
@@ -56,9 +58,21 @@ pub struct Workload {
     /// The same from a file in the run's folder that `run` leaves, holding the number.
     #[serde(default)]
     pub progress_file: Option<String>,
+    /// Seconds that one run takes with everything around it, for the estimate of the whole.
+    #[serde(default, skip_serializing)]
+    pub expected_s: Option<f64>,
+    /// The program of this name in published tables, where `name` itself is not in them; with another
+    /// version or input.
+    #[serde(default, skip_serializing)]
+    pub published: Option<String>,
 }
 
 impl Workload {
+    /// Its name in published tables.
+    pub fn published_name(&self) -> &str {
+        self.published.as_ref().unwrap_or(&self.name)
+    }
+
     /// The throughput that `output`, what `run` printed, tells; `None` if none, or if the workload
     /// does not say where to look.
     pub fn throughput_in(&self, output: &str) -> Option<f64> {
@@ -142,6 +156,8 @@ struct File {
     #[serde(default)]
     time_limit_s: Option<Spanned<u64>>,
     #[serde(default)]
+    cool_down_s: u64,
+    #[serde(default)]
     workload: Vec<Spanned<Workload>>,
     #[serde(default)]
     configuration: Vec<Spanned<Configuration>>,
@@ -212,6 +228,7 @@ impl Experiment {
             zram: file.zram,
             drop_caches: file.drop_caches,
             time_limit_s: file.time_limit_s.map_or(TIME_LIMIT_S, Spanned::into_inner),
+            cool_down_s: file.cool_down_s,
             workloads: file.workload.into_iter().map(Spanned::into_inner).collect(),
             configurations: file
                 .configuration
@@ -240,6 +257,12 @@ fn workload_fault(workload: &Workload, seen: &[&String]) -> Option<String> {
             "workload '{name}': `progress` or `progress_file`, not both"
         ));
     }
+    if workload
+        .expected_s
+        .is_some_and(|s| !s.is_finite() || s <= 0.0)
+    {
+        return Some(format!("workload '{name}': expected_s is above 0"));
+    }
     let error = Regex::new(workload.progress.as_ref()?).err()?;
     Some(format!("workload '{name}': `progress`: {error}"))
 }
@@ -255,7 +278,7 @@ fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Optio
         return Some(format!("a second configuration named '{name}'"));
     }
     let arguments = configuration.isotherm.as_ref()?;
-    let names_target = ["{targets}", "--physical", "--cgroup"]
+    let names_target = ["{targets}", "--physical", "--cgroup", "--config"]
         .iter()
         .any(|word| arguments.contains(word));
     let word = arguments.split_whitespace().next().unwrap_or_default();
@@ -265,7 +288,7 @@ fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Optio
         ));
     }
     (!names_target).then(|| {
-        format!("configuration '{name}': `isotherm` watches nothing; add {{targets}} or --physical")
+        format!("configuration '{name}': `isotherm` watches nothing; add {{targets}}, --physical, or a --config that names targets")
     })
 }
 
@@ -365,6 +388,7 @@ mod tests {
         for text in [
             include_str!("../experiments/shipped.toml"),
             include_str!("../experiments/quick.toml"),
+            include_str!("../experiments/parsec.toml"),
         ] {
             Experiment::parse(text).expect("it is right");
         }

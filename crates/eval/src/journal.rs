@@ -30,6 +30,9 @@ pub struct Machine {
     pub memory_kib: u64,
     /// Of Isotherm.
     pub isotherm: String,
+    /// Swap that was there already and that the experiment used, in KiB; `None`: its own, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_swap_kib: Option<u64>,
     /// When, in seconds since the Unix epoch.
     pub time_s: u64,
 }
@@ -59,7 +62,7 @@ pub struct RunEntry {
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// It was measured.
-    Measured(Measured),
+    Measured(Box<Measured>),
     /// It does not count, and will be repeated; the reason.
     Failed(String),
 }
@@ -103,6 +106,30 @@ pub struct Measured {
     pub induced_cpu_percent: Option<f64>,
     /// Its memory at its highest, KiB.
     pub monitor_rss_kib: Option<f64>,
+    /// Resident memory of the workload's processes in the last sample, KiB.
+    #[serde(default)]
+    pub rss_end_kib: Option<f64>,
+    /// Mean of what compressed swap took of memory beyond what it took at the start, KiB.
+    #[serde(default)]
+    pub pool_kib: Option<f64>,
+    /// Major faults of the workload's processes.
+    #[serde(default)]
+    pub majflt: Option<u64>,
+    /// Minor faults of the workload's processes.
+    #[serde(default)]
+    pub minflt: Option<u64>,
+    /// Anonymous pages of the system that came back after they had been evicted.
+    #[serde(default)]
+    pub refault_anon: Option<u64>,
+    /// Of those, found in the swap cache: minor refaults.
+    #[serde(default)]
+    pub swap_cache_hits: Option<u64>,
+    /// CPU time that acting took, seconds.
+    #[serde(default)]
+    pub acting_cpu_s: Option<f64>,
+    /// How often the guard stopped the schemes.
+    #[serde(default)]
+    pub guard_stops: Option<u64>,
 }
 
 /// Reads a journal. Fails, with the line, where a line other than the last cannot be read.

@@ -18,11 +18,28 @@ impl Metric {
     pub fn sums(&self) -> bool {
         !self.unit.starts_with("per") && !self.name.starts_with("monitor")
     }
+
+    /// The unit that people read it in, by what to divide, and how many decimals are worth showing.
+    pub fn shown(&self) -> (&'static str, f64, usize) {
+        match self.unit {
+            "KiB" => ("MiB", 1024.0, 1),
+            "seconds" => ("seconds", 1.0, 2),
+            "per second" => ("per second", 1.0, 1),
+            unit if unit.starts_with("percent") => (unit, 1.0, 2),
+            unit => (unit, 1.0, 0),
+        }
+    }
+
+    /// A value in the unit of [`Metric::shown`].
+    pub fn text(&self, value: f64) -> String {
+        let (_, divisor, digits) = self.shown();
+        format!("{:.digits$}", value / divisor)
+    }
 }
 
 /// All, the ones of DAMON's evaluation first. Where a workload tells its throughput,
 /// [`crate::Suite`] replaces the runtime and the CPU time by those for the same work.
-pub const METRICS: [Metric; 16] = [
+pub const METRICS: [Metric; 24] = [
     metric("runtime", "seconds", |m| Some(m.runtime_s)),
     metric("memused.avg", "KiB", |m| Some(m.memused_kib)),
     metric("rss.avg", "KiB", |m| Some(m.rss_kib)),
@@ -43,6 +60,14 @@ pub const METRICS: [Metric; 16] = [
     metric("monitor_cpu", "percent of a CPU", |m| m.monitor_cpu_percent),
     metric("induced_cpu", "percent of a CPU", |m| m.induced_cpu_percent),
     metric("monitor_rss", "KiB", |m| m.monitor_rss_kib),
+    metric("rss+pool.avg", "KiB", |m| Some(m.rss_kib + m.pool_kib?)),
+    metric("rss.end", "KiB", |m| m.rss_end_kib),
+    metric("majflt", "faults", |m| count(m.majflt)),
+    metric("minflt", "faults", |m| count(m.minflt)),
+    metric("refault_anon", "pages", |m| count(m.refault_anon)),
+    metric("swap_cache_hits", "pages", |m| count(m.swap_cache_hits)),
+    metric("acting_cpu", "seconds", |m| m.acting_cpu_s),
+    metric("guard_stops", "stops", |m| count(m.guard_stops)),
 ];
 
 /// Where the runtime stands among [`METRICS`].
@@ -55,12 +80,31 @@ pub const RSS: usize = 2;
 /// holds what others took.
 pub const CPUTIME: usize = 11;
 
+/// Where the CPU time of the monitor stands.
+pub const MONITOR_CPU: usize = 13;
+/// Where the workload's resident memory with what compressed swap took stands: what paging out saves
+/// is the difference of this, not of [`RSS`]. The pool is the whole machine's, so where a scheme acts
+/// on all memory this counts too much.
+pub const RSS_AND_POOL: usize = 16;
+/// Where the workload's resident memory at its end stands.
+pub const RSS_END: usize = 17;
+/// Where the workload's major faults stand.
+pub const MAJFLT: usize = 18;
+/// Where the system's anonymous refaults stand.
+pub const REFAULTS: usize = 20;
+/// Where the CPU time of acting stands.
+pub const ACTING_CPU: usize = 22;
+/// Where the guard's stops stand.
+pub const GUARD_STOPS: usize = 23;
+
+/// DAMOOS refuses what slows a workload by more.
+pub const SLOWDOWN_MAX_PERCENT: f64 = 20.0;
+
 /// DAMOOS's score of a configuration: half of what it saved of the workload's resident memory and half
 /// of what it saved of its runtime, both in percent of the original run, so more is better; and no
 /// good at all if it slows the workload by more than 20 % (DAMOOS, <https://github.com/damonitor/damoos>,
 /// weights of a half each).
 pub fn damoos_score(runtime_overhead_percent: f64, rss_overhead_percent: f64) -> f64 {
-    const SLOWDOWN_MAX_PERCENT: f64 = 20.0;
     const NO_GOOD: f64 = -1000.0;
     if runtime_overhead_percent > SLOWDOWN_MAX_PERCENT {
         return NO_GOOD;
@@ -96,10 +140,27 @@ mod tests {
     }
 
     #[test]
+    fn values_are_shown_in_units_that_people_read() {
+        let check = |metric: usize, value: f64, expected: &str| {
+            assert_eq!(METRICS[metric].text(value), expected);
+        };
+        check(RSS, 9_725_620.0, "9497.7");
+        check(RUNTIME, 12.3456, "12.35");
+        check(MAJFLT, 50.0, "50");
+    }
+
+    #[test]
     fn places_and_names_agree() {
         assert_eq!(METRICS[RUNTIME].name, "runtime");
         assert_eq!(METRICS[MEMUSED].name, "memused.avg");
         assert_eq!(METRICS[RSS].name, "rss.avg");
         assert_eq!(METRICS[CPUTIME].name, "cputime");
+        assert_eq!(METRICS[MONITOR_CPU].name, "monitor_cpu");
+        assert_eq!(METRICS[RSS_AND_POOL].name, "rss+pool.avg");
+        assert_eq!(METRICS[RSS_END].name, "rss.end");
+        assert_eq!(METRICS[MAJFLT].name, "majflt");
+        assert_eq!(METRICS[REFAULTS].name, "refault_anon");
+        assert_eq!(METRICS[ACTING_CPU].name, "acting_cpu");
+        assert_eq!(METRICS[GUARD_STOPS].name, "guard_stops");
     }
 }

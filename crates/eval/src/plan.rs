@@ -65,6 +65,12 @@ pub fn plan(experiment: &Experiment) -> Vec<PlannedRun<'_>> {
     runs
 }
 
+/// Seconds that `runs` take in all; `None` where a workload does not say how long it takes.
+pub fn estimate_s(experiment: &Experiment, runs: &[PlannedRun<'_>]) -> Option<f64> {
+    let one = |run: &PlannedRun<'_>| Some(run.workload.expected_s? + experiment.cool_down_s as f64);
+    runs.iter().map(one).sum()
+}
+
 /// FNV-1a, 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv), of the run's settings. It guards against
 /// oversight, not against an adversary.
 fn fingerprint(
@@ -110,6 +116,18 @@ mod tests {
                 "worig1", "wthp1", "vthp1", "vorig1", "wthp2", "worig2", "vorig2", "vthp2"
             ]
         );
+    }
+
+    #[test]
+    fn an_estimate_is_the_sum_of_what_workloads_say() {
+        let estimate = |text: &str| {
+            let experiment = Experiment::parse(text).expect("it is right");
+            estimate_s(&experiment, &plan(&experiment))
+        };
+        assert_eq!(estimate(TEXT), None);
+        let told = TEXT.replace("run = ", "expected_s = 10\nrun = ");
+        let told = told.replace("repeats = 2", "repeats = 2\ncool_down_s = 1");
+        assert_eq!(estimate(&told), Some(8.0 * 11.0));
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::experiment::Experiment;
 use crate::journal::{Entry, Machine, Measured, Outcome, RunEntry};
-use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, damoos_score};
+use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
-use crate::stats::{Summary, overhead_percent};
+use crate::stats::{Interval, Summary, overhead_percent};
 use crate::table::{Row, Table};
 
 /// What an evaluation came to.
@@ -21,6 +21,9 @@ pub struct Suite {
     /// Workloads that tell their throughput: their runtime is for the same work, see
     /// [`Suite::cell`].
     pub by_throughput: Vec<String>,
+    /// The names in published tables of [`Suite::workloads`]: their own, unless the experiment says
+    /// another.
+    pub published_names: Vec<String>,
     /// Runs that don't count, and why: those of which no repeat has been measured since.
     pub failed: Vec<RunEntry>,
     /// What could not run here, and why.
@@ -37,6 +40,26 @@ pub struct Suite {
 pub struct Cell {
     /// By repeat.
     pub values: BTreeMap<u32, f64>,
+}
+
+/// DAMOOS's score, where it says anything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Score {
+    /// As DAMOOS computes it.
+    Points(f64),
+    /// Whether the slowdown is above DAMOOS's limit is within the noise.
+    Noise,
+}
+
+/// A configuration's overhead over the suite, repeat by repeat.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OverSuite {
+    /// Over how many workloads.
+    pub nr_workloads: usize,
+    /// Of the mean of the workloads' overheads, in which all weigh alike.
+    pub mean: Interval,
+    /// Of the overhead of their total, in which large and long ones weigh more.
+    pub total: Interval,
 }
 
 impl Cell {
@@ -96,12 +119,19 @@ impl Suite {
             workloads,
             configurations,
             by_throughput: Vec::new(),
+            published_names: Vec::new(),
             failed,
             machines,
             nr_missing: wanted.count().saturating_sub(done),
             skipped,
             cells,
         };
+        let mut kept = experiment.workloads.iter().collect::<Vec<_>>();
+        kept.retain(|workload| suite.workloads.contains(&workload.name));
+        suite.published_names = kept
+            .iter()
+            .map(|workload| workload.published_name().to_owned())
+            .collect();
         suite.by_throughput = (0..suite.workloads.len())
             .filter(|&workload| suite.tells_throughput(workload))
             .map(|workload| suite.workloads[workload].clone())
@@ -157,27 +187,92 @@ impl Suite {
         configuration: usize,
         metric: usize,
     ) -> Option<Summary> {
+        Summary::of(self.pairs(workload, configuration, metric).into_values())
+    }
+
+    /// The mean of [`Suite::paired_overheads`], and its interval.
+    pub fn interval(
+        &self,
+        workload: usize,
+        configuration: usize,
+        metric: usize,
+    ) -> Option<Interval> {
+        Interval::of(self.pairs(workload, configuration, metric).into_values())
+    }
+
+    fn pairs(&self, workload: usize, configuration: usize, metric: usize) -> BTreeMap<u32, f64> {
         let base = self.cell(workload, 0, metric).values;
         let values = self.cell(workload, configuration, metric).values;
-        let pairs = values
+        let pairs = values.iter().filter_map(|(&repeat, &value)| {
+            Some((repeat, overhead_percent(*base.get(&repeat)?, value)?))
+        });
+        pairs.collect()
+    }
+
+    /// What a configuration comes to over the suite in each repeat, against the first configuration:
+    /// the mean of the workloads' overheads, and the overhead of their total, in percent. Over the
+    /// workloads that have a pair at all, and the repeats in which each of them has one.
+    pub fn over_suite(&self, configuration: usize, metric: usize) -> Option<OverSuite> {
+        let workloads: Vec<usize> = (0..self.workloads.len())
+            .filter(|&workload| !self.pairs(workload, configuration, metric).is_empty())
+            .collect();
+        let pairs: Vec<_> = workloads
             .iter()
-            .filter_map(|(repeat, &value)| overhead_percent(*base.get(repeat)?, value));
-        Summary::of(pairs)
+            .map(|&workload| self.pairs(workload, configuration, metric))
+            .collect();
+        let repeats: Vec<u32> = pairs
+            .first()?
+            .keys()
+            .copied()
+            .filter(|repeat| pairs.iter().all(|of| of.contains_key(repeat)))
+            .collect();
+        let nr = pairs.len() as f64;
+        let mean = |repeat: &u32| pairs.iter().map(|of| of[repeat]).sum::<f64>() / nr;
+        let sum = |repeat: u32, column: usize| -> Option<f64> {
+            let values = workloads.iter().map(|&workload| {
+                let cell = self.cell(workload, column, metric);
+                cell.values.get(&repeat).copied()
+            });
+            values.sum()
+        };
+        let total = |&repeat: &u32| overhead_percent(sum(repeat, 0)?, sum(repeat, configuration)?);
+        Some(OverSuite {
+            nr_workloads: workloads.len(),
+            mean: Interval::of(repeats.iter().map(mean))?,
+            total: Interval::of(repeats.iter().filter_map(total))?,
+        })
+    }
+
+    /// The workload to which a configuration is worst (adds most, or saves least), and its overhead.
+    pub fn worst(&self, configuration: usize, metric: usize) -> Option<(usize, Interval)> {
+        let intervals = (0..self.workloads.len()).filter_map(|workload| {
+            Some((workload, self.interval(workload, configuration, metric)?))
+        });
+        intervals.max_by(|a, b| a.1.mean.total_cmp(&b.1.mean))
     }
 
     /// DAMOOS's score of a configuration.
-    pub fn score(&self, workload: usize, configuration: usize) -> Option<f64> {
+    pub fn score(&self, workload: usize, configuration: usize) -> Option<Score> {
         let runtime = self.overhead(workload, configuration, RUNTIME)?;
-        Some(damoos_score(
-            runtime,
-            self.overhead(workload, configuration, RSS)?,
-        ))
+        let rss = self.overhead(workload, configuration, RSS)?;
+        let paired = self.interval(workload, configuration, RUNTIME)?;
+        let is_unsure = match paired.bounds() {
+            Some(_) => paired.may_be(SLOWDOWN_MAX_PERCENT),
+            None => runtime > SLOWDOWN_MAX_PERCENT,
+        };
+        Some(if is_unsure {
+            Score::Noise
+        } else {
+            Score::Points(damoos_score(runtime, rss))
+        })
     }
 
-    /// The medians of a metric as a table.
+    /// The medians of a metric as a table, in the unit that people read.
     pub fn table(&self, metric: usize) -> Table {
+        let (unit, divisor, _) = METRICS[metric].shown();
         let median = |workload, configuration| {
-            Some(self.cell(workload, configuration, metric).summary()?.median)
+            let short = self.cell(workload, configuration, metric).summary()?;
+            Some(short.median / divisor)
         };
         let rows = self.workloads.iter().enumerate().map(|(workload, name)| {
             let values: Vec<Option<f64>> = (0..self.configurations.len())
@@ -187,7 +282,7 @@ impl Suite {
         });
         Table {
             name: METRICS[metric].name.into(),
-            unit: METRICS[metric].unit.into(),
+            unit: unit.into(),
             configurations: self.configurations.clone(),
             sums: METRICS[metric].sums(),
             rows: rows.collect(),
@@ -284,6 +379,7 @@ pub(crate) mod tests {
             nr_cpus: 2,
             memory_kib: 1 << 20,
             isotherm: "0.1.0".into(),
+            foreign_swap_kib: None,
             time_s: 0,
         })];
         for run in plan(experiment) {
@@ -294,7 +390,7 @@ pub(crate) mod tests {
             let outcome = if run.workload.name == "x264" {
                 Outcome::Failed("no such program".into())
             } else {
-                Outcome::Measured(Measured {
+                Outcome::Measured(Box::new(Measured {
                     runtime_s: 10.0
                         + drift
                         + if acts && throughput.is_none() {
@@ -308,8 +404,13 @@ pub(crate) mod tests {
                     rss_kib: if acts { 400_000.0 } else { 1_000_000.0 },
                     pgmajfaults: if acts { 50 } else { 0 },
                     monitor_cpu_percent: acts.then_some(0.75),
+                    pool_kib: Some(if acts { 150_000.0 } else { 0.0 }),
+                    majflt: Some(if acts { 40 } else { 0 }),
+                    refault_anon: Some(if acts { 60 } else { 0 }),
+                    acting_cpu_s: acts.then_some(0.25),
+                    guard_stops: acts.then_some(u64::from(run.repeat) - 1),
                     ..Measured::default()
-                })
+                }))
             };
             entries.push(Entry::Run(Box::new(RunEntry {
                 workload: run.workload.name.clone(),
@@ -365,11 +466,48 @@ pub(crate) mod tests {
         let paired = suite.paired_overheads(0, 1, RUNTIME).expect("two pairs");
         assert_eq!(paired.n, 2);
         assert!((paired.max - 100.0 * 0.5 / 11.0).abs() < 1e-9);
-        let score = suite.score(0, 1).expect("both are there");
+        let Some(Score::Points(score)) = suite.score(0, 1) else {
+            panic!("both are there, and far from the limit");
+        };
         assert!(
             (score - (-0.5 * 100.0 * 0.5 / 11.5 + 30.0)).abs() < 1e-9,
             "{score}"
         );
+    }
+
+    #[test]
+    fn over_the_suite_a_repeat_counts_where_every_workload_has_a_pair() {
+        let experiment = Experiment::parse(TEXT).expect("it is right");
+        let mut entries = entries(&experiment);
+        let all = Suite::gather(&experiment, &entries, Vec::new());
+        let rss = all.over_suite(1, RSS).expect("all are there");
+        assert_eq!((rss.nr_workloads, rss.mean.n, rss.total.n), (2, 2, 2));
+        assert!((rss.mean.mean + 60.0).abs() < 1e-9 && !rss.total.may_be(0.0));
+        assert_eq!(all.worst(1, RUNTIME).map(|(workload, _)| workload), Some(1));
+        entries.retain(|entry| match entry {
+            Entry::Run(run) => (run.workload.as_str(), run.repeat) != ("redis", 2),
+            Entry::Machine(_) => true,
+        });
+        let cut = Suite::gather(&experiment, &entries, Vec::new());
+        let rss = cut.over_suite(1, RSS).expect("the first repeat is there");
+        assert_eq!((rss.nr_workloads, rss.mean.n), (2, 1));
+        assert!(rss.mean.may_be(0.0), "one repeat says nothing of noise");
+    }
+
+    #[test]
+    fn a_score_that_noise_may_have_made_is_none() {
+        let experiment = Experiment::parse(TEXT).expect("it is right");
+        let mut entries = entries(&experiment);
+        for entry in &mut entries {
+            if let Entry::Run(run) = entry
+                && let Outcome::Measured(measured) = &mut run.outcome
+                && (run.configuration.as_str(), run.repeat) == ("prcl", 2)
+            {
+                measured.runtime_s *= 1.5;
+            }
+        }
+        let suite = Suite::gather(&experiment, &entries, Vec::new());
+        assert_eq!(suite.score(0, 1), Some(Score::Noise));
     }
 
     #[test]

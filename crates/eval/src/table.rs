@@ -109,7 +109,8 @@ impl Table {
     /// As text, in the very form of DAMON's evaluation.
     pub fn text(&self) -> String {
         let mut lines = vec![self.head()];
-        lines.extend(self.all_rows().iter().map(text_fields));
+        let digits = self.digits();
+        lines.extend(self.all_rows().iter().map(|row| text_fields(row, digits)));
         let columns = lines[0].len();
         let width = |column: usize| {
             let fields = lines.iter().map(|line| line[column].chars().count());
@@ -136,6 +137,17 @@ impl Table {
         text
     }
 
+    /// Three as in DAMON's evaluation, but no decimals that mean nothing.
+    fn digits(&self) -> usize {
+        match self.unit.as_str() {
+            "seconds" => 3,
+            "MiB" | "per second" => 1,
+            unit if unit.starts_with("percent") => 2,
+            // Counts, but for averages and medians of an even number of repeats.
+            _ => 1,
+        }
+    }
+
     fn head(&self) -> Vec<String> {
         let mut head = vec![self.name.clone()];
         for (index, configuration) in self.configurations.iter().enumerate() {
@@ -148,10 +160,10 @@ impl Table {
     }
 }
 
-fn text_fields(row: &Row) -> Vec<String> {
+fn text_fields(row: &Row, digits: usize) -> Vec<String> {
     let mut fields = vec![row.name.clone()];
     for (index, (value, overhead)) in row.cells.iter().enumerate() {
-        fields.push(value.map_or_else(|| "-".into(), |value| format!("{value:.3}")));
+        fields.push(value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}")));
         if index > 0 {
             fields.push(overhead.map_or_else(|| "(-)".into(), |percent| format!("({percent:.2})")));
         }

@@ -24,6 +24,7 @@ mod record_file;
 mod recorder;
 mod units;
 mod view;
+mod whole_file;
 
 use std::process::ExitCode;
 

@@ -3,7 +3,7 @@
 //! an error with an exit code. Notes go to standard error, and are lost where there is none.
 
 use std::fmt::Arguments;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 /// `print!` and `println!` of this crate.
 pub(crate) fn print(text: Arguments<'_>) {
@@ -26,6 +26,11 @@ fn end(error: &io::Error) -> ! {
     }
     eprintln!("isotherm: cannot write to standard output: {error}");
     std::process::exit(2);
+}
+
+/// Whether a stream is a terminal that can be drawn on: one that knows how to go back.
+pub(crate) fn draws_on(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Whether `error` says that the reader of our standard output has gone.

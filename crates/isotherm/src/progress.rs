@@ -1,6 +1,6 @@
 //! Says on the terminal how far a long reading is.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,7 +22,7 @@ impl Watched {
     pub(crate) fn new(input: Box<dyn Read>, length: Option<u64>) -> Self {
         Self {
             input,
-            length: length.filter(|_| io::stderr().is_terminal()),
+            length: length.filter(|_| crate::out::draws_on(&io::stderr())),
             read: 0,
             started: Instant::now(),
             bar: None,

@@ -71,6 +71,16 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
         .with_context(cannot)
 }
 
+/// The same, with nothing in it.
+pub(crate) fn create(path: &Path) -> anyhow::Result<File> {
+    let file = open(path)?;
+    if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        file.set_len(0)
+            .with_context(|| format!("cannot empty {}", path.display()))?;
+    }
+    Ok(file)
+}
+
 /// Ours, or root's.
 fn is_trusted(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == nix::unistd::Uid::effective().as_raw()

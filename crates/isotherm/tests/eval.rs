@@ -48,7 +48,7 @@ fn an_experiment_is_measured_reported_and_not_repeated() {
         "{text}"
     );
     assert!(
-        text.contains("\nfake    1.0") && text.contains("\nfake       1000.000"),
+        text.contains("\nfake    1.0") && text.contains("\nfake       1000.0"),
         "{text}"
     );
     for name in [
@@ -158,5 +158,52 @@ fn a_mistake_is_told_with_its_line() {
         said(&output).contains("x.toml: line 2: repeats are 1 to 1000"),
         "{}",
         said(&output)
+    );
+}
+
+#[test]
+fn the_experiments_that_come_with_it_say_what_would_run_and_how_long() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eval/experiments");
+    let says = |name: &str, expected: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_isotherm"))
+            .args(["eval", "--dry-run"])
+            .arg(folder.join(name))
+            .output()
+            .expect("it runs");
+        let text = said(&output);
+        assert!(output.status.success(), "{text}");
+        for words in expected {
+            assert!(text.contains(words), "{name}: {words}: {text}");
+        }
+    };
+    says(
+        "shipped.toml",
+        &["shipped: 162 runs", "damon_reclaim", " min for the "],
+    );
+    says("parsec.toml", &["splash2x/ocean_ncp", " min for the "]);
+}
+
+#[test]
+fn a_summary_is_markdown_to_paste_the_worst_first() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = "name = \"two\"\nrepeats = 2\n\
+        [[workload]]\nname = \"nap\"\nrun = \"sleep 0.8\"\nexpected_s = 1\n\
+        [[configuration]]\nname = \"orig\"\n[[configuration]]\nname = \"again\"\n";
+    let output = eval(folder.path(), text).output().expect("it runs");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        said(&output).contains("[4/4, 0 min left] nap"),
+        "{}",
+        said(&output)
+    );
+    let summary = eval(folder.path(), text)
+        .arg("--summary")
+        .output()
+        .expect("it runs");
+    let printed = String::from_utf8_lossy(&summary.stdout);
+    assert!(printed.starts_with("\n## Worst cases first\n"), "{printed}");
+    assert!(
+        printed.contains("| again | nap | ") && printed.contains("within noise"),
+        "{printed}"
     );
 }

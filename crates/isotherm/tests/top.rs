@@ -15,3 +15,28 @@ fn without_a_terminal_top_says_what_to_use_instead() {
     // Nothing was done to what might be a file or a pipe.
     assert!(output.stdout.is_empty());
 }
+
+#[test]
+fn on_a_terminal_that_cannot_go_back_nothing_is_drawn() {
+    let isotherm = env!("CARGO_BIN_EXE_isotherm");
+    let check = |arguments: &str, wanted: &str| {
+        let output = Command::new("script")
+            .args(["-qec", &format!("{isotherm} {arguments}"), "/dev/null"])
+            .env("TERM", "dumb")
+            .stdin(Stdio::null())
+            .output();
+        let Ok(output) = output else {
+            eprintln!("SKIP: there is no script(1) to make a terminal");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+        assert!(said.contains(wanted), "{said:?}");
+    };
+    check("top --pid 1", "TERM=dumb");
+    check("doctor", "What works here");
+    check(
+        "record --simulated --duration 2s -o /dev/null",
+        "recorded 2",
+    );
+}

@@ -111,9 +111,98 @@ pub fn processes(directory: &Path) -> Vec<u32> {
     found.into_iter().collect()
 }
 
+/// Bytes that the control groups of a process may still take: the least of its own and all above it.
+/// `None` where none of them is limited, or nothing can be read.
+pub fn headroom(pid: u32) -> Option<u64> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let rooms = memory_groups(&groups, &mounts).into_iter();
+    rooms
+        .filter_map(|(group, top)| headroom_up_to(&group, &top))
+        .min()
+}
+
+/// The groups that a process's memory may be charged to, by the lines of `/proc/PID/cgroup`, and the top
+/// of each one's hierarchy.
+fn memory_groups(groups: &str, mounts: &str) -> Vec<(PathBuf, PathBuf)> {
+    let has_memory = |controllers: &str| {
+        controllers.is_empty() || controllers.split(',').any(|name| name == "memory")
+    };
+    let paths = groups.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        has_memory(controllers).then_some(path)
+    });
+    let paths: Vec<&str> = paths.collect();
+    let below = |top: &str| {
+        let top = PathBuf::from(top);
+        let inside = paths.iter().map(|path| path.trim_start_matches('/'));
+        let inside = inside.filter(|path| !path.contains(".."));
+        let all: Vec<_> = inside.map(|path| (top.join(path), top.clone())).collect();
+        all
+    };
+    cgroup_mounts(mounts).flat_map(below).collect()
+}
+
+/// The same for a group and those above it, up to `top`. What is not there limits nothing.
+fn headroom_up_to(group: &Path, top: &Path) -> Option<u64> {
+    // Version 2, twice, and 1: the limit's file and the account's.
+    const FILES: [(&str, &str); 3] = [
+        ("memory.max", "memory.current"),
+        ("memory.high", "memory.current"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ];
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let ancestors = group.ancestors().take_while(|path| path.starts_with(top));
+    let rooms = ancestors.flat_map(|path| FILES.map(|files| (path, files)));
+    rooms
+        .filter_map(|(path, (limit, used))| {
+            let limit = number(path.join(limit))?;
+            Some(limit.saturating_sub(number(path.join(used))?))
+        })
+        .min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_tightest_limit_above_a_process_counts() {
+        let top = tempfile::tempdir().expect("a directory");
+        let (outer, inner) = (top.path().join("a"), top.path().join("a/b"));
+        fs::create_dir_all(&inner).expect("directories");
+        let write = |path: &Path, name: &str, text: &str| {
+            fs::write(path.join(name), text).expect("a file");
+        };
+        assert_eq!(headroom_up_to(&inner, top.path()), None);
+        write(&inner, "memory.max", "max\n");
+        write(&inner, "memory.current", "40\n");
+        assert_eq!(headroom_up_to(&inner, top.path()), None);
+        write(&outer, "memory.max", "100\n");
+        write(&outer, "memory.current", "70\n");
+        assert_eq!(headroom_up_to(&inner, top.path()), Some(30));
+        write(&inner, "memory.high", "50\n");
+        assert_eq!(headroom_up_to(&inner, top.path()), Some(10));
+        assert_eq!(headroom_up_to(&outer, top.path()), Some(30));
+    }
+
+    #[test]
+    fn groups_are_found_in_both_versions() {
+        let mounts = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
+                      cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n";
+        let groups = "4:memory:/x\n3:cpu,cpuacct:/y\n0::/../z\n";
+        let found = memory_groups(groups, mounts);
+        let groups: Vec<&Path> = found.iter().map(|(group, _)| group.as_path()).collect();
+        assert_eq!(
+            groups,
+            [
+                Path::new("/sys/fs/cgroup/unified/x"),
+                Path::new("/sys/fs/cgroup/memory/x")
+            ]
+        );
+        assert_eq!(memory_groups("", mounts), []);
+        assert_eq!(headroom(0), None);
+    }
 
     #[test]
     fn version_2_is_looked_into_first() {

@@ -7,9 +7,15 @@ use std::path::Path;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::delays::Delays;
 use crate::node;
-use crate::probe::{PageTableProbe, ProbeError, Walker};
+use crate::pressure;
+use crate::probe::{PageTableProbe, ProbeError, Walker, WalkerError};
 use crate::process::Process;
+
+mod ability;
+
+use ability::abilities;
 
 /// How a check turned out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,6 +79,7 @@ pub fn examine() -> HostReport {
         control_groups(),
         kernel_damon(),
         swap(),
+        waits(),
         huge_pages(),
         numa(),
     ]);
@@ -141,6 +148,15 @@ fn read(path: &str) -> io::Result<String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned())
 }
 
+/// Why a file could not be read, where that is not `absent`.
+fn unread(path: &str, error: &io::Error, absent: &str) -> String {
+    if error.kind() == io::ErrorKind::NotFound {
+        absent.to_owned()
+    } else {
+        format!("not known: {path} cannot be read ({error})")
+    }
+}
+
 fn ok(name: &'static str, found: impl Into<String>) -> Check {
     Check {
         name,
@@ -193,14 +209,14 @@ fn kernel() -> Check {
 }
 
 fn btf() -> Check {
-    if Path::new("/sys/kernel/btf/vmlinux").exists() {
-        ok("BTF", "/sys/kernel/btf/vmlinux")
-    } else {
-        missing(
+    let path = "/sys/kernel/btf/vmlinux";
+    match fs::metadata(path) {
+        Ok(_) => ok("BTF", path),
+        Err(error) => missing(
             "BTF",
-            "no /sys/kernel/btf/vmlinux",
+            unread(path, &error, "no /sys/kernel/btf/vmlinux"),
             "a kernel with CONFIG_DEBUG_INFO_BTF=y (Debian's, Ubuntu's, Fedora's and SUSE's have it); is /sys mounted?",
-        )
+        ),
     }
 }
 
@@ -244,18 +260,20 @@ fn capabilities() -> Check {
 }
 
 fn lockdown() -> Check {
-    match read("/sys/kernel/security/lockdown") {
+    let path = "/sys/kernel/security/lockdown";
+    match read(path) {
         Ok(modes) if modes.contains("[confidentiality]") => missing(
             "lockdown",
             "confidentiality",
             "boot with lockdown=integrity or none: in confidentiality mode BPF may not read kernel memory",
         ),
         Ok(modes) if modes.contains("[integrity]") => ok("lockdown", "integrity (does not hinder)"),
-        _ => ok("lockdown", "none"),
+        Ok(_) => ok("lockdown", "none"),
+        Err(error) => ok("lockdown", unread(path, &error, "none")),
     }
 }
 
-fn bpf(walker: &Result<Walker, crate::probe::WalkerError>) -> Check {
+fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
     match walker {
         Ok(walker) => ok(
             "page tables by BPF",
@@ -266,7 +284,11 @@ fn bpf(walker: &Result<Walker, crate::probe::WalkerError>) -> Check {
         ),
         Err(error) => missing(
             "page tables by BPF",
-            error.to_string(),
+            match error {
+                // The error itself sends its reader here.
+                WalkerError::Load { cause } => cause.clone(),
+                error => error.to_string(),
+            },
             "what is missing above; in a container, also a seccomp profile that allows bpf(2)",
         ),
     }
@@ -356,13 +378,15 @@ fn control_groups() -> Check {
 /// Reads only: another service may own the kdamonds.
 fn kernel_damon() -> Check {
     let admin = "/sys/kernel/mm/damon/admin/kdamonds";
-    let Ok(count) = read(&format!("{admin}/nr_kdamonds")) else {
-        return note("kernel DAMON", "not in this kernel (not needed)");
+    let path = format!("{admin}/nr_kdamonds");
+    let count: u32 = match read(&path) {
+        Ok(count) => count.parse().unwrap_or(0),
+        Err(error) => {
+            let absent = "not in this kernel (not needed)";
+            return note("kernel DAMON", unread(&path, &error, absent));
+        }
     };
-    let count: u32 = count.parse().unwrap_or(0);
-    let running = (0..count)
-        .filter(|i| read(&format!("{admin}/{i}/state")).is_ok_and(|s| s == "on"))
-        .count();
+    let running = running_kdamonds();
     let found = match running {
         0 => "there, not running".to_owned(),
         n => format!("there; {n} of {count} kdamonds run, which somebody else owns: left alone"),
@@ -370,60 +394,58 @@ fn kernel_damon() -> Check {
     note("kernel DAMON", found)
 }
 
+/// How many kdamonds run, as far as they are run by the kernel's sysfs interface and this user may look.
+/// Reads only.
+pub fn running_kdamonds() -> usize {
+    let entries = fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds");
+    let states = entries.into_iter().flatten().flatten();
+    states
+        .filter_map(|entry| fs::read_to_string(entry.path().join("state")).ok())
+        .filter(|state| state.trim() == "on")
+        .count()
+}
+
 fn swap() -> Check {
-    let swaps = read("/proc/swaps").unwrap_or_default();
-    match swaps.lines().count().saturating_sub(1) {
-        0 => note("swap", "none (recording needs none)"),
-        n => note("swap", format!("{n} area{}", if n == 1 { "" } else { "s" })),
-    }
+    let path = "/proc/swaps";
+    let found = match read(path) {
+        Ok(swaps) => match swaps.lines().count().saturating_sub(1) {
+            0 => "none (recording needs none)".to_owned(),
+            1 => "1 area".to_owned(),
+            n => format!("{n} areas"),
+        },
+        Err(error) => unread(path, &error, "not in this kernel (recording needs none)"),
+    };
+    note("swap", found)
+}
+
+/// By what the guard would measure how long targets wait for memory.
+fn waits() -> Check {
+    let found = match (Delays::open(), pressure::refault_cost()) {
+        (Ok(_), _) => "told by delay accounting".to_owned(),
+        (Err(why), Some(cost)) => {
+            let us = cost.as_secs_f64() * 1e6;
+            format!("estimated: refaults, at {us:.1} us each as measured now; {why}")
+        }
+        (Err(why), None) => format!("not known, as there is no swap to measure; {why}"),
+    };
+    note("waits for memory, for the guard", found)
 }
 
 fn huge_pages() -> Check {
-    let mode = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    note(
-        "transparent huge pages",
-        mode.unwrap_or_else(|_| "not in this kernel".into()),
-    )
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let mode = read(path);
+    let found = mode.unwrap_or_else(|error| unread(path, &error, "not in this kernel"));
+    note("transparent huge pages", found)
 }
 
 fn numa() -> Check {
-    let online = read("/sys/devices/system/node/online").unwrap_or_else(|_| "0".into());
+    let path = "/sys/devices/system/node/online";
+    let online = read(path).unwrap_or_else(|error| unread(path, &error, "0"));
     let balancing = match read("/proc/sys/kernel/numa_balancing").as_deref() {
         Ok("0") | Err(_) => "",
         Ok(_) => ", balancing on",
     };
     note("NUMA nodes", format!("{online}{balancing}"))
-}
-
-fn abilities(checks: &[Check]) -> Vec<Ability> {
-    let lacking = |needed: &[&str]| {
-        let lacking: Vec<String> = checks
-            .iter()
-            .filter(|check| check.outcome == Outcome::Missing && needed.contains(&check.name))
-            .map(|check| format!("{} ({})", check.name, check.found))
-            .collect();
-        (!lacking.is_empty()).then(|| lacking.join("; "))
-    };
-    let needs = ["architecture", "page tables by BPF", "process_madvise"];
-    let ability = |name, why_not: Option<String>| Ability {
-        name,
-        works: why_not.is_none(),
-        why_not,
-    };
-    let physical: Vec<&str> = needs
-        .iter()
-        .copied()
-        .chain(["physical memory map"])
-        .collect();
-    vec![
-        ability("record, top (processes, control groups)", lacking(&needs)),
-        ability("record --pages", lacking(&needs)),
-        ability("record --physical", lacking(&physical)),
-        ability(
-            "report, convert, exercise, simulate, paper, top --replay",
-            None,
-        ),
-    ]
 }
 
 /// Whether processes can be recorded here; the reason if not.

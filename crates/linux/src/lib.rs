@@ -9,6 +9,7 @@
 )]
 
 pub mod act;
+pub mod areas;
 pub mod cgroup;
 pub mod clock;
 pub mod compaction;
@@ -20,7 +21,9 @@ pub mod load;
 mod mapped;
 pub mod meminfo;
 pub mod node;
+mod page_map;
 pub mod pressure;
+pub mod privileges;
 pub mod probe;
 pub mod process;
 pub mod state;

@@ -7,6 +7,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use isotherm_engine::AddressRange;
 use thiserror::Error;
 
+use crate::areas::MappedArea;
+use crate::page_map::PageMap;
+
 /// Most ranges that one `process_madvise` takes (UIO_MAXIOV).
 const MAX_VECTORS: usize = 1024;
 
@@ -37,25 +40,6 @@ pub enum ProcessError {
         /// The kernel's answer.
         source: io::Error,
     },
-}
-
-/// A line of `/proc/PID/maps`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MappedArea {
-    /// Where.
-    pub range: AddressRange,
-    /// `rwxp` flags as the kernel prints them.
-    pub permissions: String,
-    /// File path, `[heap]`, ...; empty for anonymous memory.
-    pub name: String,
-}
-
-impl MappedArea {
-    /// Whether a file backs it. Shared memory has a name, too, and goes to swap.
-    pub fn is_file(&self) -> bool {
-        let shared_memory = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
-        self.name.starts_with('/') && !shared_memory.iter().any(|p| self.name.starts_with(p))
-    }
 }
 
 /// Memory use of a process, in bytes.
@@ -129,7 +113,7 @@ impl Process {
     /// Its mappings, in address order, without the kernel's own (`[vsyscall]`).
     pub fn mappings(&self) -> Result<Vec<MappedArea>, ProcessError> {
         let maps = self.read("maps", "read the mappings")?;
-        Ok(maps.lines().filter_map(parse_mapping).collect())
+        Ok(maps.lines().filter_map(MappedArea::parse).collect())
     }
 
     /// Its memory use.
@@ -251,6 +235,17 @@ impl Process {
             }
         }
         Ok(())
+    }
+
+    /// The kernel's view of its pages.
+    pub(crate) fn page_map(&self) -> io::Result<PageMap> {
+        let file = fs::File::open(format!("/proc/{}/pagemap", self.pid))?;
+        // As in `read`.
+        if self.is_alive() {
+            Ok(PageMap(file))
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ESRCH))
+        }
     }
 
     /// Which node each page is on; a negative errno where no page is.
@@ -380,7 +375,7 @@ impl Process {
 }
 
 /// How many of `ranges` go into one call.
-fn call_length(ranges: &[AddressRange], advice: i32) -> usize {
+pub(crate) fn call_length(ranges: &[AddressRange], advice: i32) -> usize {
     let most = ranges.len().min(MAX_VECTORS);
     if advice != libc::MADV_PAGEOUT {
         return most;
@@ -411,30 +406,21 @@ pub fn named(name: &str) -> Vec<u32> {
     pids
 }
 
-/// Parses a line of `/proc/PID/maps`; `None` for what is not the process's own memory.
-fn parse_mapping(line: &str) -> Option<MappedArea> {
-    let mut words = line.splitn(6, ' ');
-    let (start, end) = words.next()?.split_once('-')?;
-    let permissions = words.next()?.to_owned();
-    let name = words.nth(3).unwrap_or("").trim_start().to_owned();
-    let range = AddressRange::checked(
-        u64::from_str_radix(start, 16).ok()?,
-        u64::from_str_radix(end, 16).ok()?,
-    )?;
-    // The vsyscall page lies in the kernel's half.
-    (range.end <= 1 << 56).then_some(MappedArea {
-        range,
-        permissions,
-        name,
-    })
-}
-
 /// Asks a child of ours to end (SIGTERM). Nothing happens if it has ended already.
 pub fn terminate(child: &mut std::process::Child) {
     if let Ok(None) = child.try_wait() {
         // SAFETY: our own child, not yet waited for, so the number is still its own.
         unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     }
+}
+
+/// Processes that are children of this thread: those that it started, and, once it asked for them
+/// (`PR_SET_CHILD_SUBREAPER`), their descendants whose own parents have ended.
+pub fn children_of_this_thread() -> Vec<u32> {
+    let list = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    list.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
 }
 
 /// Lets this process have as many open files as it may (each target takes some), and says how many. Do
@@ -467,24 +453,6 @@ pub(crate) fn in_initial_pid_namespace() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mappings_are_parsed_with_names_that_hold_spaces() {
-        let line = "7f00a000-7f00b000 r-xp 00001000 08:01 1234      /tmp/a b (deleted)";
-        let area = parse_mapping(line).expect("a mapping");
-        assert_eq!(area.range, AddressRange::new(0x7f00_a000, 0x7f00_b000));
-        assert_eq!(
-            (area.permissions.as_str(), area.name.as_str()),
-            ("r-xp", "/tmp/a b (deleted)")
-        );
-        let anonymous = parse_mapping("1000-2000 rw-p 00000000 00:00 0 ").expect("a mapping");
-        assert_eq!(anonymous.name, "");
-        assert_eq!(
-            parse_mapping("ffffffffff600000-ffffffffff601000 --xp 0 00:00 0 [vsyscall]"),
-            None
-        );
-        assert_eq!(parse_mapping("nonsense"), None);
-    }
 
     #[test]
     fn calls_that_page_out_are_short() {

@@ -37,7 +37,9 @@ pub enum StateError {
         what: String,
     },
     /// There is no place for this user.
-    #[error("no place for locks and notes: {SYSTEM} is root's, and XDG_RUNTIME_DIR is not set")]
+    #[error(
+        "no place for locks and notes: {SYSTEM} is root's, and XDG_RUNTIME_DIR is not set; run as root"
+    )]
     NoPlace,
 }
 

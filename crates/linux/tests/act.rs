@@ -259,6 +259,44 @@ fn pageout_swaps_out_just_what_it_is_asked_for_and_nothing_is_lost() {
 }
 
 #[test]
+fn memory_that_does_not_compress_is_not_paged_out_twice() {
+    const TEST: &str = "memory_that_does_not_compress_is_not_paged_out_twice";
+    let _turn = turn();
+    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
+        return;
+    };
+    let Some(_swap) = Swap::new(TEST) else { return };
+    if !std::fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.contains("/dev/zram")) {
+        eprintln!("SKIP {TEST}: swap is no zram");
+        return;
+    }
+    let memory = Memory::new();
+    let noise = memory.pages(0, 1024);
+    // SAFETY: pages of our mapping.
+    let bytes =
+        unsafe { std::slice::from_raw_parts_mut(noise.start as *mut u8, noise.len() as usize) };
+    File::open("/dev/urandom")
+        .and_then(|mut random| std::io::Read::read_exact(&mut random, bytes))
+        .expect("random bytes");
+    for (range, is_kept) in [(noise, true), (memory.pages(1024, 2048), false)] {
+        let first = act(&mut actuator, operation(Action::Pageout, range));
+        assert!(first.applied >= range.len() / 10 * 9, "{first:?}");
+        for page in range.start / PAGE_SIZE..range.end / PAGE_SIZE {
+            memory.read(page - memory.start / PAGE_SIZE);
+        }
+        let second = act(&mut actuator, operation(Action::Pageout, range));
+        let refused = second.refused.get(&Refusal::Incompressible);
+        let refused = refused.copied().unwrap_or(0);
+        assert_eq!(refused >= range.len() / 10 * 9, is_kept, "{second:?}");
+        assert_eq!(
+            second.applied >= range.len() / 10 * 9,
+            !is_kept,
+            "{second:?}"
+        );
+    }
+}
+
+#[test]
 fn without_swap_nothing_is_tried_and_huge_pages_stay_huge() {
     const TEST: &str = "without_swap_nothing_is_tried_and_huge_pages_stay_huge";
     let _turn = turn();

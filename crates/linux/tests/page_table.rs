@@ -192,7 +192,7 @@ fn the_end_of_a_target_is_unknown_not_idle() {
     let stack = probe
         .process(target)
         .and_then(|p| p.mappings().ok())
-        .and_then(|maps| maps.into_iter().find(|m| m.name == "[stack]"))
+        .and_then(|maps| maps.into_iter().find(|m| &*m.name == "[stack]"))
         .expect("a stack");
     let sample = Sample {
         target,

@@ -157,8 +157,8 @@ impl ActionSample {
         self.sz_tried += operation.bytes;
         self.sz_applied += outcome.applied;
         self.took = self.took + outcome.took;
-        for (why, bytes) in &outcome.refused {
-            *self.refused.entry(*why).or_default() += bytes;
+        for (why, bytes) in outcome.refused_of_tried(operation) {
+            *self.refused.entry(why).or_default() += bytes;
         }
     }
 }

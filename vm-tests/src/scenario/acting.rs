@@ -30,23 +30,8 @@ pub(super) const COLD: u64 = 24 << 20;
 /// The table monitor, with more than enough CPU time for emulation.
 pub(super) const TABLES: &str = "--cpu-budget 20%";
 
-/// Functions for scripts, and the content: `look NAME [--sum]` says in /out/NAME.json where `$target`
-/// has its memory, `act NAME OPTIONS` runs the schemes and leaves /out/NAME.json with what they did;
-/// `act_until NAME CONDITION OPTIONS` the same until the condition holds, as emulation on a busy host has no
-/// pace that could be known, or for a minute.
-pub(super) const FUNCTIONS: &str = "\
-    look() { name=$1; shift; vm-guest pages --pid $target --truth /out/truth.jsonl $@ >/out/$name.json || exit 1; }\n\
-    act() { name=$1; shift; taskset 2 isotherm run --json \"$@\" >/out/$name.json || { echo acting $name failed; exit 1; }; \
-    kill -0 $target || { echo the workload died under $name; exit 1; }; }\n\
-    cold_is_on() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \\n' | \
-    grep -q \"\\\"cold\\\":{\\\"present\\\":[0-9]*,\\\"swapped\\\":[0-9]*,\\\"nodes\\\":{\\\"$1\\\":[0-9]*}\"; }\n\
-    some_cold_is_on() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \\n' | \
-    grep -q \"\\\"cold\\\":{[^}]*\\\"nodes\\\":{[^}]*\\\"$1\\\":\"; }\n\
-    act_until() { name=$1; until=\"$2\"; shift 2; taskset 2 isotherm run --json \"$@\" >/out/$name.json & running=$!; tries=0; \
-    until $until || [ $tries -ge 60 ]; do sleep 1; tries=$((tries + 1)); done; sleep 1; \
-    kill -TERM $running; wait $running || { echo acting $name failed; exit 1; }; \
-    kill -0 $target || { echo the workload died under $name; exit 1; }; }\n\
-    dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null\n";
+/// Functions for scripts, and the content of what is cold and hot.
+pub(super) const FUNCTIONS: &str = include_str!("acting.sh");
 
 /// A machine that has what these scenarios need.
 pub(super) fn vm(kernel: Kernel, script: &str, limit: Duration) -> Result<Vm, VmError> {

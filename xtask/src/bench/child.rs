@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -15,6 +16,9 @@ use super::Context;
 
 /// How long a child may take to follow SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// Children so far: each writes to a file of its own.
+static NR_SPAWNED: AtomicU64 = AtomicU64::new(0);
 
 /// A running child; ended when dropped.
 pub(super) struct Guarded {
@@ -30,7 +34,8 @@ impl Guarded {
         let name = Path::new(command.get_program())
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let errors = context.scratch(&format!("{name}.stderr"));
+        let nth = NR_SPAWNED.fetch_add(1, Ordering::Relaxed);
+        let errors = context.scratch(&format!("{name}.{nth}.stderr"));
         let file = File::create(&errors).context("cannot write to the temporary folder")?;
         let child = command
             .stdin(Stdio::null())

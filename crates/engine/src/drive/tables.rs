@@ -4,7 +4,9 @@ use crate::address::{AddressRange, Nanos};
 use crate::intervals::Intervals;
 use crate::port::AccessProbe;
 use crate::snapshot::{Snapshot, TargetId};
-use crate::table::{BlockFacts, Due, MappedRange, TableAttributes, TableMonitor};
+use crate::table::{
+    BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
+};
 
 /// Shortest time between two looks at who is there and what they map.
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);
@@ -38,8 +40,26 @@ pub trait TableProbe: AccessProbe {
     /// Clears the accessed bits of `ranges`, in address order.
     fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), Self::Error>;
 
-    /// Whether the accessed bit of the page at `address` can be cleared by [`TableProbe::clear`].
-    fn is_clearable(&mut self, target: TargetId, address: u64) -> Result<bool, Self::Error>;
+    /// Whether the accessed bit of the page at `address` can be cleared by `by` at all.
+    fn is_clearable(
+        &mut self,
+        target: TargetId,
+        address: u64,
+        by: ClearedBy,
+    ) -> Result<bool, Self::Error>;
+
+    /// Clears the accessed bits of all memory of `target`, of what it shares, too. `false` if that
+    /// cannot be done, or would hold the target, with its `nr_pages` resident pages, up for longer
+    /// than `hold_max`.
+    fn clear_space(
+        &mut self,
+        target: TargetId,
+        nr_pages: u64,
+        hold_max: Nanos,
+    ) -> Result<bool, Self::Error> {
+        let _ = (target, nr_pages, hold_max);
+        Ok(false)
+    }
 
     /// Whether the target's page tables do not show all accesses to its memory, as others map it
     /// beside them: KVM guests, devices.
@@ -216,33 +236,55 @@ impl TableLoop {
     fn clear<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
         let before = probe.cost();
         let ranges = self.monitor.plan_clears(now, &before);
-        if ranges.is_empty() {
-            return Ok(());
-        }
+        self.clear_spaces(now, probe)?;
+        self.monitor.note_other_work(&before, &probe.cost());
+        let before = probe.cost();
         for group in ranges.chunk_by(|a, b| a.0 == b.0) {
             let of_target: Vec<AddressRange> = group.iter().map(|(_, range)| *range).collect();
             probe.clear(group[0].0, &joined(&of_target))?;
         }
-        for (target, blocks) in self.monitor.watched_blocks() {
+        for (target, by, blocks) in self.monitor.watched_blocks() {
+            if by == ClearedBy::Space {
+                continue;
+            }
             let monitor = &mut self.monitor;
             probe.read_blocks(target, &blocks, |facts| monitor.cleared(target, &facts))?;
         }
-        for (target, address) in self.monitor.stuck() {
-            let is_clearable = probe.is_clearable(target, address)?;
+        for stuck in self.monitor.stuck() {
+            let is_clearable = probe.is_clearable(stuck.target, stuck.address, stuck.by)?;
             self.monitor
-                .settle_stuck(target, address, is_clearable, now);
+                .settle_stuck(stuck.target, stuck.address, is_clearable, now);
         }
         self.monitor.clears_done(&before, &probe.cost());
         Ok(())
     }
 
+    /// Clears whole address spaces.
+    fn clear_spaces<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
+        for (target, nr_pages) in self.monitor.spaces() {
+            if !probe.clear_space(target, nr_pages, HOLD_MAX)? {
+                self.monitor.spare_space(target, now);
+                continue;
+            }
+            let blocks = self.monitor.blocks(target);
+            let monitor = &mut self.monitor;
+            probe.read_blocks(target, &blocks, |facts| {
+                monitor.cleared_space(target, &facts);
+            })?;
+        }
+        self.monitor.spaces_done();
+        Ok(())
+    }
+
     fn look_after_window<P: TableProbe>(&mut self, probe: &mut P) -> Result<(), P::Error> {
-        for (target, blocks) in self.monitor.watched_blocks() {
+        let before = probe.cost();
+        for (target, _, blocks) in self.monitor.watched_blocks() {
             let monitor = &mut self.monitor;
             let look = |facts: BlockFacts| monitor.look_after_window(target, &facts);
             probe.read_blocks(target, &blocks, look)?;
         }
         self.monitor.end_window();
+        self.monitor.note_other_work(&before, &probe.cost());
         Ok(())
     }
 }

@@ -40,8 +40,8 @@ impl Stats {
         self.sz_applied += outcome.applied;
         self.sz_ops_filter_passed += outcome.filter_passed;
         self.took = self.took + outcome.took;
-        for (refusal, bytes) in &outcome.refused {
-            *self.refused.entry(*refusal).or_default() += bytes;
+        for (refusal, bytes) in outcome.refused_of_tried(operation) {
+            *self.refused.entry(refusal).or_default() += bytes;
         }
     }
 }

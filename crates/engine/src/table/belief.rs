@@ -26,6 +26,10 @@ const SURPRISE: f32 = 0.4;
 /// Weight of what is believed of pages that were just touched after they had been idle: too little to
 /// be told unless their neighbours say the same.
 const TOUCHED_ONCE_WEIGHT: f32 = 0.2;
+/// Where fewer than this share of the blind pages are left after an observation, what is believed of
+/// the rest is hardly observed any more: it weighs no more than so many pages.
+const SELECTED_SHARE: f32 = 0.5;
+const SELECTED_WEIGHT: f32 = 2.0;
 /// A page told idle once and for all spares that many later observations.
 const IDLE_BONUS: f32 = 0.3;
 /// How much a block that moved as one gains from being looked at in parts.
@@ -83,6 +87,20 @@ impl Belief {
             (self.weight + n).min(WEIGHT_MAX)
         };
         (self.touched, is_surprise)
+    }
+
+    /// After an observation, of the `left` pages that are still blind: those of `blind` that were seen
+    /// to be untouched are watched from now on, so that the touched ones are a larger part of the rest.
+    /// That these are touched again is likely, and not sure.
+    pub(super) fn select(&mut self, blind: u32, left: u32) {
+        if left == 0 || left >= blind {
+            return;
+        }
+        let part = left as f32 / blind as f32;
+        self.touched = (self.touched / part).min(1.0);
+        if part < SELECTED_SHARE {
+            self.weight = self.weight.min(SELECTED_WEIGHT);
+        }
     }
 
     /// An interval passed without an observation of blind pages. `is_quiet`: the block's armed pages
@@ -162,6 +180,13 @@ mod tests {
         let (share, is_surprise) = belief.observe(16, 0);
         assert!(is_surprise && share < 0.1, "{share}");
         assert!(belief.weight <= 4.0);
+    }
+
+    #[test]
+    fn what_is_left_after_the_untouched_ones_are_known_was_touched() {
+        let mut belief = observed(&[(512, 46)]);
+        belief.select(512, 46);
+        assert!(belief.touched > 0.95 && belief.weight <= 2.0, "{belief:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 use super::belief::Belief;
 use super::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
+use super::calm::Calm;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 
 /// Pages that share an age.
@@ -20,6 +21,9 @@ pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
 /// Less than this share of blind pages touched counts as none, as the sample that says so is of
 /// about 16 pages.
 pub(super) const LEAST_SHARE: f32 = 0.1;
+
+/// What it is worth to know each page of a block of which nothing is, and not only their share.
+const FIRST_LOOK_VALUE: f32 = 0.6;
 
 /// Observed pages from which on a belief is told.
 const LEAST_WEIGHT: f32 = 0.5;
@@ -49,12 +53,14 @@ pub(super) enum State {
     Unknown,
 }
 
-/// Pages whose accessed bit cannot be cleared: shared, locked or special.
+/// Pages whose accessed bit cannot be cleared by itself: shared, locked or special.
 #[derive(Clone, Debug)]
 struct Unclearable {
     pages: Bitmap,
     retry_at: Nanos,
     nr_tries: u32,
+    /// Clearing the whole address space reaches them: what was seen then speaks for them since.
+    is_reached: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -67,12 +73,11 @@ pub(super) struct Block {
     pub(super) is_fresh_look: bool,
     pub(super) present: Bitmap,
     pub(super) armed: Bitmap,
-    /// Touched in the last interval, as seen.
-    pub(super) touched: Bitmap,
-    /// Nothing was seen of these in the last interval.
-    pub(super) blind: Bitmap,
-    /// Blind when the interval began, and cleared then.
-    pub(super) was_watched: Bitmap,
+    /// Pages of which the last interval was seen: armed when it began, or not there yet.
+    watching: Bitmap,
+    /// Of these, the ones that were blind when it began, and cleared then; and the touched ones of them.
+    pub(super) nr_watched: u16,
+    pub(super) nr_watched_touched: u16,
     /// When it was first heard of, in ticks.
     pub(super) made_at: u32,
     swapped: Option<Box<Bitmap>>,
@@ -85,78 +90,6 @@ pub(super) struct Block {
     since: Since,
     /// Of a block that is touched in part, since when its other pages have not been.
     calm: Option<Box<Calm>>,
-}
-
-/// For how long pages of a block have not been touched, page by page: sets of those that have stayed
-/// untouched since so many moments. Of each period an old set, which is a period old at least, and a
-/// young one, which takes its place when it has become as old.
-///
-/// A page's age is thus at least half of what it could be told, and never too long; what costs a
-/// counter for each page in kstaled and kidled (LWN 461461) costs six bits here.
-#[derive(Clone, Debug)]
-struct Calm {
-    sets: [(u32, Bitmap); CALM_SETS],
-    /// The places of the sets by age.
-    oldest_first: [u8; CALM_SETS],
-}
-
-/// Periods, in ticks: 6 s, 48 s and 384 s.
-const CALM_PERIODS: [u32; 3] = [6 * 64, 48 * 64, 384 * 64];
-const CALM_SETS: usize = 2 * CALM_PERIODS.len();
-
-impl Calm {
-    fn new(now: u32, untouched: &Bitmap) -> Self {
-        Self {
-            sets: [(now, *untouched); CALM_SETS],
-            oldest_first: std::array::from_fn(|at| at as u8),
-        }
-    }
-
-    fn update(&mut self, now: u32, untouched: &Bitmap) {
-        for (_, set) in &mut self.sets {
-            *set = and(set, untouched);
-        }
-        for (pair, period) in self
-            .sets
-            .as_chunks_mut::<2>()
-            .0
-            .iter_mut()
-            .zip(CALM_PERIODS)
-        {
-            if now.saturating_sub(pair[1].0) >= period {
-                pair[0] = pair[1];
-                pair[1] = (now, *untouched);
-            }
-        }
-        let sets = &self.sets;
-        self.oldest_first
-            .sort_unstable_by_key(|at| sets[usize::from(*at)].0);
-    }
-
-    /// The sum over the pages of `rest` of the time since when each is untouched. `words` takes the
-    /// words of a set that `rest` is of.
-    fn sum_since<const N: usize>(
-        &self,
-        mut rest: [u64; N],
-        words: impl Fn(&Bitmap) -> [u64; N],
-        now: u32,
-    ) -> f64 {
-        let mut sum = 0;
-        for at in self.oldest_first {
-            let (since, set) = &self.sets[usize::from(at)];
-            for (rest, set) in rest.iter_mut().zip(words(set)) {
-                sum += u64::from(*since) * u64::from((*rest & set).count_ones());
-                *rest &= !set;
-            }
-        }
-        let left: u32 = rest.iter().map(|word| word.count_ones()).sum();
-        (sum + u64::from(now) * u64::from(left)) as f64
-    }
-
-    fn since(&self, page: usize, now: u32) -> u32 {
-        let holds = self.sets.iter().filter(|(_, set)| bits::has(set, page));
-        holds.map(|(since, _)| *since).min().unwrap_or(now)
-    }
 }
 
 /// Since when each granule is in its state, in ticks.
@@ -189,9 +122,9 @@ impl Block {
             is_fresh_look: false,
             present: NONE,
             armed: NONE,
-            touched: NONE,
-            blind: NONE,
-            was_watched: NONE,
+            watching: NONE,
+            nr_watched: 0,
+            nr_watched_touched: 0,
             made_at: now,
             swapped: None,
             unclearable: None,
@@ -222,34 +155,55 @@ impl Block {
             NONE
         };
         let watching = or(&self.armed, &appeared);
-        self.touched = and(&watching, &accessed);
-        self.blind = and_not(&present, &watching);
+        self.watching = watching;
         // Also what somebody else cleared.
         self.armed = and_not(&present, &accessed);
         self.present = present;
         self.is_known = true;
         self.estimate = None;
         if let Some(unclearable) = &mut self.unclearable {
-            // What came clear after all is unclearable no more.
-            unclearable.pages = and(&unclearable.pages, &accessed);
-            self.blind = and_not(&self.blind, &unclearable.pages);
+            unclearable.pages = and(&unclearable.pages, &present);
+            if !unclearable.is_reached {
+                // What came clear after all is unclearable no more.
+                unclearable.pages = and(&unclearable.pages, &accessed);
+            }
         }
+    }
+
+    /// Touched in the last interval, as seen.
+    pub(super) fn touched(&self) -> Bitmap {
+        and_not(&and(&self.watching, &self.present), &self.armed)
+    }
+
+    /// Nothing was seen of these in the last interval.
+    pub(super) fn blind(&self) -> Bitmap {
+        let blind = and_not(&self.present, &self.watching);
+        match &self.unclearable {
+            Some(unclearable) if !unclearable.is_reached => and_not(&blind, &unclearable.pages),
+            _ => blind,
+        }
+    }
+
+    /// `pages` were touched right after they had been cleared.
+    pub(super) fn touched_at_once(&mut self, pages: &Bitmap) {
+        self.watching = or(&self.watching, pages);
     }
 
     /// An interval begins: the tables have not been read at its end yet.
     pub(super) fn begin_interval(&mut self) {
         self.is_fresh_look = false;
-        self.was_watched = NONE;
+        self.nr_watched = 0;
+        self.nr_watched_touched = 0;
         self.belief.since_whole = self.belief.since_whole.saturating_add(1);
     }
 
     /// Estimates the share of blind pages that were touched in an interval in which none was watched.
     pub(super) fn estimate_unwatched(&mut self) {
-        let nr_touched = count(&self.touched);
+        let nr_touched = count(&self.touched());
         let nr_armed = nr_touched + count(&self.armed);
         let is_quiet = nr_armed >= GRANULE_PAGES as u32 && nr_touched == 0;
         self.belief.forget(is_quiet);
-        if is_empty(&self.blind) || self.belief.weight < LEAST_WEIGHT {
+        if is_empty(&self.blind()) || self.belief.weight < LEAST_WEIGHT {
             return;
         }
         let mut share = self.belief.touched;
@@ -262,7 +216,7 @@ impl Block {
 
     /// Pages that were touched after having been idle are blind from now on.
     pub(super) fn join_touched(&mut self) {
-        let joined = count(&and_not(&self.touched, &self.was_watched));
+        let joined = count(&self.touched()).saturating_sub(self.nr_watched_touched.into());
         self.belief.join(joined, count(&self.not_armed()));
     }
 
@@ -272,15 +226,19 @@ impl Block {
         if present == 0 || !self.is_fresh_look {
             return None;
         }
-        let blind = count(&self.blind) as f32;
+        let blind = count(&self.blind()) as f32;
         let estimate = if blind > 0.0 { self.estimate? } else { 0.0 };
-        Some((count(&self.touched) as f32 + blind * estimate) / present as f32)
+        Some((count(&self.touched()) as f32 + blind * estimate) / present as f32)
+    }
+
+    /// Whether it was hardly looked at yet: most of its pages may be touched or not.
+    pub(super) fn is_all_blind(&self) -> bool {
+        2 * (count(&self.blind()) + u32::from(self.nr_watched)) > count(&self.present)
     }
 
     /// Nothing could be read at the end of the interval.
     pub(super) fn miss(&mut self) {
-        self.touched = NONE;
-        self.blind = self.present;
+        self.watching = NONE;
         self.armed = NONE;
         self.estimate = None;
         self.is_fresh_look = false;
@@ -295,6 +253,35 @@ impl Block {
         (clear, and(&there, &facts.accessed))
     }
 
+    /// Takes in what the tables say right after the whole address space was cleared. Yields the pages
+    /// that came clear, and those that did not.
+    pub(super) fn cleared_whole(&mut self, facts: &BlockFacts) -> (Bitmap, Bitmap) {
+        if let Some(unclearable) = &mut self.unclearable {
+            unclearable.is_reached = true;
+        }
+        let pages = self.not_armed();
+        self.cleared(facts, &pages)
+    }
+
+    /// How many of its blind pages are told wrongly, as expected, if none is watched.
+    pub(super) fn doubt(&self) -> f32 {
+        self.belief.value_of_sample(count(&self.not_armed()))
+    }
+
+    /// What clearing all its blind pages is worth, those too that cannot be cleared by themselves.
+    pub(super) fn value_of_space(&self) -> f32 {
+        let blind = count(&self.not_armed());
+        if blind == 0 {
+            return 0.0;
+        }
+        let first = if self.belief.weight < LEAST_WEIGHT {
+            FIRST_LOOK_VALUE * blind as f32
+        } else {
+            0.0
+        };
+        self.belief.value_of_sample(blind) + self.belief.value_of_whole(blind) + first
+    }
+
     /// `pages` cannot be cleared: nothing can be known of them for some time.
     pub(super) fn give_up(&mut self, pages: &Bitmap, now: Nanos) {
         let unclearable = self.unclearable.get_or_insert_with(|| {
@@ -302,6 +289,7 @@ impl Block {
                 pages: NONE,
                 retry_at: now,
                 nr_tries: 0,
+                is_reached: false,
             })
         });
         unclearable.pages = or(&unclearable.pages, pages);
@@ -347,18 +335,21 @@ impl Block {
     pub(super) fn settle(&mut self, now: u32, hides_accesses: bool) {
         self.settle_calm(now);
         let before = self.states;
+        let seen = self.seen();
         let mut after = 0;
         for granule in 0..GRANULES {
-            let state = self.state_of(granule, hides_accesses);
+            let state = self.state_of(granule, &seen, hides_accesses);
             after |= (state as u64) << (2 * granule);
         }
         self.states = after;
         if before == after {
             return;
         }
-        let changed = before ^ after;
+        let (changed, there) = (before ^ after, before | after);
         let is_changed = |granule: usize| changed >> (2 * granule) & 3 != 0;
-        if (0..GRANULES).all(is_changed) || before == ALL_ABSENT {
+        let is_there = |granule: &usize| there >> (2 * granule) & 3 != 0;
+        // Since when there is nothing does not matter.
+        if (0..GRANULES).filter(is_there).all(is_changed) || before == ALL_ABSENT {
             self.since = Since::All(now);
             return;
         }
@@ -373,15 +364,16 @@ impl Block {
     }
 
     fn settle_calm(&mut self, now: u32) {
-        let untouched = and_not(&self.armed, &self.touched);
-        let is_mixed = !is_empty(&self.touched) && !is_empty(&untouched);
+        let touched = self.touched();
+        let untouched = and_not(&self.armed, &touched);
+        let is_mixed = !is_empty(&touched) && !is_empty(&untouched);
         match &mut self.calm {
             Some(calm) => calm.update(now, &untouched),
             None if is_mixed => self.calm = Some(Box::new(Calm::new(now, &untouched))),
             None => {}
         }
         // Once it is idle as a whole, ages of granules tell.
-        if is_empty(&self.touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
+        if is_empty(&touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
             self.calm = None;
         }
     }
@@ -391,7 +383,7 @@ impl Block {
         self.calm.as_ref().map_or(now, |calm| calm.since(page, now))
     }
 
-    fn state_of(&self, granule: usize, hides_accesses: bool) -> State {
+    fn state_of(&self, granule: usize, seen: &Seen, hides_accesses: bool) -> State {
         let bits = |map: &Bitmap| map[granule / 4] >> (granule % 4 * GRANULE_PAGES) & 0xFFFF;
         let present = bits(&self.present);
         let swapped = self.swapped.as_ref().map_or(0, |swapped| bits(swapped));
@@ -402,10 +394,10 @@ impl Block {
                 State::Idle
             };
         }
-        if bits(&self.touched) != 0 {
+        if bits(&seen.touched) != 0 {
             return State::Busy;
         }
-        let blind = bits(&self.blind);
+        let blind = bits(&seen.blind);
         let is_busy = self.estimate.is_some_and(|share| share >= LEAST_SHARE);
         if blind != 0 && is_busy {
             return State::Busy;
@@ -505,25 +497,31 @@ impl Block {
     /// Pages that are told to have been touched in the last interval.
     pub(super) fn busy(&self) -> Bitmap {
         if self.estimate.is_some_and(|share| share >= LEAST_SHARE) {
-            or(&self.touched, &self.blind)
+            or(&self.touched(), &self.blind())
         } else {
-            self.touched
+            self.touched()
+        }
+    }
+
+    /// What was seen in the last interval.
+    pub(super) fn seen(&self) -> Seen {
+        Seen {
+            touched: self.touched(),
+            blind: self.blind(),
         }
     }
 
     /// How many of `pages` are resident, touched (as an expected value), unknown and swapped.
-    pub(super) fn counts(&self, pages: Pages, hides_accesses: bool) -> Counts {
+    pub(super) fn counts(&self, pages: Pages, seen: &Seen, hides_accesses: bool) -> Counts {
         let of = |map: &Bitmap| f64::from(pages.count(map));
-        let (present, blind) = (of(&self.present), of(&self.blind));
+        let (present, blind) = (of(&self.present), of(&seen.blind));
         let estimate = self.estimate.filter(|share| *share >= LEAST_SHARE);
-        let touched = of(&self.touched) + blind * f64::from(estimate.unwrap_or(0.0));
+        let touched = of(&seen.touched) + blind * f64::from(estimate.unwrap_or(0.0));
         let untold = if hides_accesses || !self.is_fresh_look {
             present - touched
         } else {
-            let unclearable = self
-                .unclearable
-                .as_ref()
-                .map_or(0.0, |u| of(&and(&u.pages, &self.present)));
+            let unclearable = self.unclearable.as_ref().filter(|u| !u.is_reached);
+            let unclearable = unclearable.map_or(0.0, |u| of(&and(&u.pages, &self.present)));
             let is_untold = self.estimate.is_none();
             unclearable + if is_untold { blind } else { 0.0 }
         };
@@ -534,6 +532,12 @@ impl Block {
             swapped: self.swapped.as_ref().map_or(0.0, |swapped| of(swapped)),
         }
     }
+}
+
+/// What was seen of a block in an interval.
+pub(super) struct Seen {
+    pub(super) touched: Bitmap,
+    pub(super) blind: Bitmap,
 }
 
 /// Some of a block's pages.

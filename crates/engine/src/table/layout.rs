@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::bits::{Bitmap, NONE, mask_of, or};
+use super::bits::{Bitmap, NONE, count, mask_of, or};
 use super::block::Block;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 
@@ -32,6 +32,8 @@ pub(super) struct Target {
     pub(super) from: Nanos,
     /// Its page tables do not show all accesses to its memory.
     pub(super) hides_accesses: bool,
+    /// Its address space is not to be cleared as a whole before that.
+    pub(super) spared_until: Nanos,
     /// Blocks below this place in `blocks` were looked at already.
     cursor: usize,
 }
@@ -44,6 +46,7 @@ impl Target {
             partial: BTreeMap::new(),
             from: now,
             hides_accesses: false,
+            spared_until: now,
             cursor: 0,
         }
     }
@@ -92,6 +95,12 @@ impl Target {
         for block in &mut self.blocks {
             block.begin_interval();
         }
+    }
+
+    /// How many of its pages are resident.
+    pub(super) fn nr_resident(&self) -> u64 {
+        let pages = self.blocks.iter().map(|block| count(&block.present));
+        pages.map(u64::from).sum()
     }
 
     /// The place of a block; fastest where asked for in address order.

@@ -14,10 +14,13 @@
 //! neighbours. Idle memory, most of memory, stays clear and so exact without any further clear. Which
 //! bits are cleared follows from one rule, what a clear is worth for what it costs
 //! ([`belief`](self::belief)), within a token bucket that fills with the user's CPU budget and pays
-//! what was measured: the monitor's own CPU time, and the estimated flush time in the target.
+//! what was measured: the monitor's own CPU time, and the estimated flush time in the target. Where
+//! ranges are too many, or others map the memory as well, a whole address space is cleared
+//! ([`space`](self::space)).
 //!
 //! What an interval costs in any case (reading, telling) decides how long it is: half of the budget
-//! at most goes there, so that with more memory intervals get longer, and the budget holds.
+//! at most goes there, so that with more memory intervals get longer, and the budget holds. They get
+//! longer as well while much is told by estimates that could be watched with more time.
 //!
 //! Rates are comparable with DAMON's: the share of 20 ms windows in which a page is touched, from
 //! reading what was cleared once more after the first window. Whether a page was touched at all in
@@ -31,9 +34,12 @@
 mod belief;
 mod bits;
 mod block;
+mod calm;
+mod infer;
 mod layout;
 mod plan;
 mod report;
+mod space;
 #[cfg(test)]
 mod tests;
 mod token_bucket;
@@ -47,10 +53,12 @@ use crate::snapshot::{Snapshot, TargetId};
 pub use block::BlockFacts;
 pub use layout::MappedRange;
 
-use bits::{and, and_not, count, is_empty, or};
+use bits::{and, count, is_empty};
 use block::ticks;
+use infer::{AGREEMENT, infer, infer_from_around, judge};
 use layout::Target;
 use plan::{Prices, Watch};
+pub use space::{ClearedBy, HOLD_MAX};
 use token_bucket::{TokenBucket, total_ns};
 
 /// What the table monitor may spend, and how finely it looks.
@@ -62,8 +70,8 @@ pub struct TableAttributes {
     pub window: Nanos,
     /// Shortest time between two snapshots; longer where reading the tables costs too much.
     pub aggregation_min: Nanos,
-    /// Most regions in a snapshot of all targets together. With 4,000 each 400 ms there are as many
-    /// rows a second as DAMON's 1,000 each 100 ms make.
+    /// Most regions in a snapshot of all targets together, where they are needed to tell scattered
+    /// pages apart and the budget pays for them.
     pub max_nr_regions: u32,
 }
 
@@ -73,7 +81,7 @@ impl Default for TableAttributes {
             cpu_share: 0.01,
             window: Nanos::from_millis(20),
             aggregation_min: Nanos::from_millis(400),
-            max_nr_regions: 4000,
+            max_nr_regions: 40_000,
         }
     }
 }
@@ -89,17 +97,33 @@ pub enum Due {
     End,
 }
 
+/// A page whose accessed bit is set right after it was to be cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Whose.
+    pub target: TargetId,
+    /// Where.
+    pub address: u64,
+    /// How it was to be cleared.
+    pub by: ClearedBy,
+}
+
 /// Part of the budget that goes into what every interval costs, whatever is cleared.
 const FIXED_SHARE: f64 = 0.5;
+/// More doubtful pages than this share of the touched ones, and these besides, make the interval longer:
+/// what is told of a longer interval that was watched is true, and a guess about a shorter one is not.
+const DOUBT_SHARE: f64 = 0.05;
+const DOUBT_PAGES: f64 = 16.0;
+const STRETCH_MAX: f64 = 5.0;
+/// So many regions are told in any case: each 400 ms they are as many rows a second as DAMON's 1,000
+/// each 100 ms. More are told where the interval stays shorter than this for it, and fewer again where
+/// it got longer.
+const REGIONS_AT_LEAST: usize = 4000;
+const INTERVAL_FOR_MORE: Nanos = Nanos(1_600_000_000);
+const INTERVAL_FOR_FEWER: Nanos = Nanos(6_000_000_000);
 const INTERVAL_MAX: Nanos = Nanos(60 * 1_000_000_000);
 /// How far around a block that changed, in blocks, others of the same behaviour become less sure.
 const DOUBT_REACH: usize = 64;
-/// Most blocks between two known ones that these may speak for.
-const INFERRED_BLOCKS: usize = 64;
-/// Shares that differ by less agree.
-const AGREEMENT: f32 = 0.3;
-/// Share of the touched pages of a block cleared whole from which on it moved as one.
-const UNIFORM: f32 = 0.95;
 
 /// The monitor. A driver (`drive::TableLoop`) asks [`due`](Self::due); at the end of an interval it
 /// hands in what all tables say by [`look`](Self::look), takes the snapshots by
@@ -124,6 +148,14 @@ pub struct TableMonitor {
     /// What the clears in progress were foretold to cost, in microseconds.
     planned_us: f32,
     nr_unclearable: u64,
+    /// Targets whose address space is cleared as a whole.
+    spaces: Vec<TargetId>,
+    /// How many times longer than the shortest the interval is, so that more is watched in each.
+    stretch: f64,
+    /// Pages that the last snapshots tell as touched.
+    nr_touched: f64,
+    /// Most regions in a snapshot at present.
+    nr_regions_max: usize,
 }
 
 impl TableMonitor {
@@ -143,6 +175,10 @@ impl TableMonitor {
             cost_at_end: None,
             planned_us: 0.0,
             nr_unclearable: 0,
+            spaces: Vec::new(),
+            stretch: 1.0,
+            nr_touched: 0.0,
+            nr_regions_max: attributes.max_nr_regions as usize,
         }
     }
 
@@ -268,30 +304,41 @@ impl TableMonitor {
             target.begin_interval(now);
         }
         self.schedule(now, cost);
+        let touched: u64 = snapshots.iter().map(|s| s.totals().touched).sum();
+        self.nr_touched = touched as f64 / crate::address::PAGE_SIZE as f64;
+        self.choose_detail(snapshots.iter().map(|s| s.regions.len()).sum());
         snapshots
     }
 
     /// What is to be cleared now, in order of target and address. What came of it is to be said by
-    /// [`TableMonitor::cleared`] for all [`TableMonitor::watched_blocks`].
+    /// [`TableMonitor::cleared`] for all [`TableMonitor::watched_blocks`] that were cleared by range.
     pub fn plan_clears(&mut self, now: Nanos, cost: &Cost) -> Vec<(TargetId, AddressRange)> {
         self.bucket.settle(now, cost);
         let allowance_us = self.bucket.allowance_ns(self.interval) / 1000.0;
         let targets = self.targets.iter_mut().map(|(id, target)| (*id, target));
         let plan = plan::plan(targets, now, allowance_us as f32, self.prices);
         self.watches = plan.watches;
+        self.spaces = plan.spaces;
+        let is_in_doubt = f64::from(plan.doubt) > DOUBT_SHARE * self.nr_touched + DOUBT_PAGES;
+        let factor = if is_in_doubt { 1.25 } else { 0.9 };
+        self.stretch = (self.stretch * factor).clamp(1.0, STRETCH_MAX);
         self.planned_us = plan.cost_us;
         let mut ranges = plan.ranges;
         ranges.sort_unstable();
         let window_end = now + self.attributes.window;
-        self.window_end = (!ranges.is_empty()).then_some(window_end);
+        let is_watching = !self.watches.is_empty() || !self.spaces.is_empty();
+        self.window_end = is_watching.then_some(window_end);
         ranges
     }
 
-    /// The blocks of which pages are watched, by target and in address order.
-    pub fn watched_blocks(&self) -> Vec<(TargetId, Vec<u64>)> {
+    /// The blocks of which pages are watched, by target and in address order, and how they were cleared.
+    pub fn watched_blocks(&self) -> Vec<(TargetId, ClearedBy, Vec<u64>)> {
         let groups = self.watches.chunk_by(|a, b| a.target == b.target);
         groups
-            .map(|group| (group[0].target, group.iter().map(|w| w.address).collect()))
+            .map(|group| {
+                let blocks = group.iter().map(|w| w.address).collect();
+                (group[0].target, group[0].by, blocks)
+            })
             .collect()
     }
 
@@ -305,12 +352,15 @@ impl TableMonitor {
 
     /// One page of each watched block of which some bits are set in spite of clearing: were they
     /// touched at once, or can they not be cleared? To be answered by [`TableMonitor::settle_stuck`].
-    pub fn stuck(&self) -> Vec<(TargetId, u64)> {
+    pub fn stuck(&self) -> Vec<Stuck> {
         let stuck = self.watches.iter().filter(|w| !is_empty(&w.stuck));
         stuck
-            .map(|w| {
-                let page = bits::next(&w.stuck, 0).unwrap_or(0) as u64;
-                (w.target, w.address + page * crate::address::PAGE_SIZE)
+            .filter(|w| !w.is_stuck_touched)
+            .map(|w| Stuck {
+                target: w.target,
+                address: w.address
+                    + bits::next(&w.stuck, 0).unwrap_or(0) as u64 * crate::address::PAGE_SIZE,
+                by: w.by,
             })
             .collect()
     }
@@ -419,12 +469,12 @@ impl TableMonitor {
                 block.join_touched();
             }
             infer(target);
+            infer_from_around(target);
         }
     }
 
     fn snapshots(&self, now: Nanos, ticks: u32) -> Vec<Snapshot> {
-        let most = self.attributes.max_nr_regions as usize;
-        let regions = report::regions(self.targets.values(), ticks, most);
+        let regions = report::regions(self.targets.values(), ticks, self.nr_regions_max);
         let mut snapshots = Vec::new();
         let since_start = now.since(self.started);
         for ((id, target), drafts) in self.targets.iter().zip(regions) {
@@ -446,6 +496,19 @@ impl TableMonitor {
         snapshots
     }
 
+    /// Sets how many regions the next snapshots may have; the last had `nr_regions`.
+    fn choose_detail(&mut self, nr_regions: usize) {
+        let most = self.attributes.max_nr_regions as usize;
+        let least = REGIONS_AT_LEAST.min(most);
+        if self.interval > INTERVAL_FOR_FEWER {
+            let part = INTERVAL_FOR_FEWER.0 as f64 / self.interval.0 as f64;
+            let fewer = (self.nr_regions_max as f64 * part.min(0.75)) as usize;
+            self.nr_regions_max = fewer.max(least);
+        } else if self.interval < INTERVAL_FOR_MORE && nr_regions > self.nr_regions_max / 4 {
+            self.nr_regions_max = (self.nr_regions_max * 2).min(most);
+        }
+    }
+
     /// Sets the length of the next interval, so that what every interval costs stays within its part
     /// of the budget.
     fn schedule(&mut self, now: Nanos, cost: &Cost) {
@@ -455,75 +518,11 @@ impl TableMonitor {
             let needed = Nanos((fixed_ns / (self.attributes.cpu_share * FIXED_SHARE)) as u64);
             // A single interval's cost is noisy: go half of the way.
             let middle = Nanos(u64::midpoint(self.interval.0, needed.0));
-            self.interval = middle.clamp(self.attributes.aggregation_min, INTERVAL_MAX);
+            let least = self.attributes.aggregation_min.0 as f64 * self.stretch;
+            self.interval = middle.clamp(Nanos(least as u64), INTERVAL_MAX);
         }
         self.other_ns = 0.0;
         self.window_end = None;
         self.interval_end = now + self.interval;
-    }
-}
-
-/// What the watched pages of a block say of its blind ones. Yields what was believed before where
-/// that is a surprise.
-fn judge(watch: &Watch, block: &mut block::Block) -> Option<f32> {
-    if !block.is_fresh_look {
-        return None;
-    }
-    let at_once = if watch.is_stuck_touched {
-        and(&watch.stuck, &block.present)
-    } else {
-        bits::NONE
-    };
-    block.touched = or(&block.touched, &at_once);
-    block.blind = and_not(&block.blind, &at_once);
-    let watched = or(&and(&watch.watched, &block.present), &at_once);
-    let nr_watched = count(&watched);
-    if nr_watched == 0 {
-        return None;
-    }
-    block.was_watched = watched;
-    let nr_touched = count(&and(&watched, &block.touched));
-    let before = block.belief.touched;
-    let (share, is_surprise) = block.belief.observe(nr_watched, nr_touched);
-    block.estimate = Some(share);
-    if watch.is_whole {
-        let share = nr_touched as f32 / nr_watched as f32;
-        block.belief.is_uniform = !(1.0 - UNIFORM..=UNIFORM).contains(&share);
-        block.belief.since_whole = 0;
-    }
-    if let Some(in_window) = watch.touched_in_window
-        && nr_touched > 0
-    {
-        let rate = in_window.min(nr_touched) as f32 / nr_touched as f32;
-        block.belief.observe_rate(rate);
-    }
-    is_surprise.then_some(before)
-}
-
-/// Lets known blocks speak for those between them of which nothing is known, if they agree: as in
-/// DAMON, a sample speaks for the memory around it until there are better ones.
-fn infer(target: &mut Target) {
-    let mut before: Option<(usize, f32)> = None;
-    for at in 0..target.blocks.len() {
-        let block = &target.blocks[at];
-        let Some(share) = block.known_share() else {
-            continue;
-        };
-        let Some((first, other)) = before.replace((at, share)) else {
-            continue;
-        };
-        let is_near = at - first > 1 && at - first <= INFERRED_BLOCKS;
-        if !is_near || (share - other).abs() > AGREEMENT {
-            continue;
-        }
-        let of = |i: usize| target.mapping_at(target.blocks[i].address);
-        if of(first).is_none() || of(first) != of(at) {
-            continue;
-        }
-        for block in &mut target.blocks[first + 1..at] {
-            if block.is_fresh_look {
-                block.estimate = Some(f32::midpoint(share, other));
-            }
-        }
     }
 }

@@ -1,9 +1,12 @@
 //! Which accessed bits to clear at the start of an interval: the clears of the most value for what
 //! they cost, as far as the budget goes. What a clear is worth says [`super::belief`].
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::bits::{self, Bitmap, NONE, and, count, is_empty, mask_of, or};
 use super::block::{Block, GRANULE_PAGES};
 use super::layout::Target;
+use super::space::{ClearedBy, HOLD_MAX};
 use crate::address::{AddressRange, Nanos};
 use crate::snapshot::TargetId;
 
@@ -15,6 +18,15 @@ const SAMPLE_REACH: usize = 64;
 const WHOLE_UP_TO: u32 = 24;
 /// Least value of clearing a whole block instead of a sample, in pages for each microsecond.
 const LEAST_RATIO: f32 = 0.02;
+/// Least value of clearing an address space, beyond what ranges of it are worth, in pages for each
+/// microsecond beyond theirs.
+const LEAST_SPACE_RATIO: f32 = 0.05;
+/// Clearing an address space may cost so many times what is allowed at once.
+const SPACE_OVERDRAFT: f32 = 2.0;
+/// Address spaces of more blocks are not cleared as a whole: all of them would be watched.
+const SPACE_BLOCKS_MAX: usize = 16_384;
+/// Nor are those of which more than one in so many blocks is a huge page.
+const SPACE_HUGE_SHARE: usize = 8;
 
 /// What clears cost, in microseconds: measured on a busy virtual machine (DESIGN.md), and kept in
 /// proportion to what is measured while running ([`Prices::learn`]).
@@ -31,6 +43,9 @@ const PAGE_US: f32 = 0.09;
 const RETOUCH_US: f32 = 0.2;
 /// Reading the block right after, and once more after a window.
 const LOOK_US: f32 = 2.4;
+/// Clearing an address space: the call, and each page of it, whether its bit is set or not.
+const SPACE_US: f32 = 20.0;
+const SPACE_PAGE_US: f32 = 0.035;
 
 impl Default for Prices {
     fn default() -> Self {
@@ -42,6 +57,10 @@ impl Prices {
     fn range(self, nr_ranges: usize, nr_pages: u32, nr_touched: f32) -> f32 {
         let clearing = RANGE_US * nr_ranges as f32 + PAGE_US * nr_pages as f32;
         (clearing + LOOK_US) * self.scale + RETOUCH_US * nr_touched
+    }
+
+    fn space(nr_blocks: usize, nr_pages: u32) -> f32 {
+        SPACE_US + SPACE_PAGE_US * nr_pages as f32 + LOOK_US * nr_blocks as f32
     }
 
     /// Clears foretold to cost `foretold_us` took `took_us`.
@@ -60,6 +79,7 @@ pub(super) struct Watch {
     pub(super) address: u64,
     /// All blind pages of the block are cleared.
     pub(super) is_whole: bool,
+    pub(super) by: ClearedBy,
     /// The pages to clear.
     pub(super) pages: Bitmap,
     /// Of these, the ones that came clear: they are watched.
@@ -78,16 +98,27 @@ struct Step {
     /// Value for each microsecond.
     ratio: f32,
     cost_us: f32,
-    /// Place in the list of blocks with blind pages.
+    /// Place in the list of blocks with blind pages, or in that of targets.
     at: u32,
-    is_whole: bool,
+    what: What,
+}
+
+/// What is cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// Some pages of a block.
+    Sample,
+    /// All blind pages of a block.
+    Block,
+    /// The whole address space of a target.
+    Space,
 }
 
 /// A block with blind pages.
 struct Candidate {
-    target: TargetId,
-    block: usize,
-    pages: Bitmap,
+    /// Place in the list of targets.
+    target: u32,
+    block: u32,
 }
 
 /// The plan: what to watch, which ranges to clear, and what that should cost in microseconds.
@@ -95,7 +126,20 @@ struct Candidate {
 pub(super) struct ClearPlan {
     pub(super) watches: Vec<Watch>,
     pub(super) ranges: Vec<(TargetId, AddressRange)>,
+    /// Targets of which the whole address space is cleared.
+    pub(super) spaces: Vec<TargetId>,
+    /// What the ranges should cost.
     pub(super) cost_us: f32,
+    /// Pages that may be told wrongly all the same, as expected.
+    pub(super) doubt: f32,
+}
+
+/// Of a budget, what is chosen: for each candidate whether all of it is cleared, for each target
+/// whether its address space is.
+#[derive(Default)]
+struct Choice {
+    blocks: BTreeMap<u32, bool>,
+    spaces: BTreeSet<u32>,
 }
 
 /// Plans clears for at most `allowance_us`.
@@ -107,42 +151,41 @@ pub(super) fn plan<'a>(
 ) -> ClearPlan {
     let mut plan = ClearPlan::default();
     if allowance_us < prices.range(1, 1, 0.0) {
+        plan.doubt = f32::INFINITY;
         return plan;
     }
     let mut targets: Vec<(TargetId, &mut Target)> = targets.collect();
-    let (candidates, mut steps) = candidates(&targets, now, prices);
+    let (candidates, mut steps) = candidates(&targets, now, allowance_us, prices);
     keep_best(&mut steps, allowance_us, prices);
-    let mut chosen: std::collections::BTreeMap<u32, bool> = std::collections::BTreeMap::new();
-    for step in &steps {
-        if plan.cost_us + step.cost_us > allowance_us {
-            break;
-        }
-        plan.cost_us += step.cost_us;
-        *chosen.entry(step.at).or_default() |= step.is_whole;
-    }
-    for (at, is_whole) in chosen {
+    let choice = choose(&steps, &candidates, allowance_us, &mut plan.cost_us);
+    plan.doubt = doubt(&targets, &candidates, &choice);
+    plan.spaces = choice
+        .spaces
+        .iter()
+        .map(|at| targets[*at as usize].0)
+        .collect();
+    for (at, is_whole) in choice.blocks {
         let candidate = &candidates[at as usize];
-        let found = targets.binary_search_by_key(&candidate.target, |(id, _)| *id);
-        let Ok(place) = found else { continue };
-        let target = &mut *targets[place].1;
-        let block = &mut target.blocks[candidate.block];
+        let (id, target) = &mut targets[candidate.target as usize];
+        let block = &mut target.blocks[candidate.block as usize];
+        let blind = block.candidates(now);
         let pages = if block.huge {
             bits::ALL
         } else if is_whole {
-            candidate.pages
+            blind
         } else {
-            sample_of(block, &candidate.pages)
+            sample_of(block, &blind)
         };
         block.belief.nr_samples = block.belief.nr_samples.wrapping_add(1);
-        let block = &target.blocks[candidate.block];
-        let id = candidate.target;
+        let block = &target.blocks[candidate.block as usize];
         add_ranges(target, block, &pages, &mut |range| {
-            plan.ranges.push((id, range));
+            plan.ranges.push((*id, range));
         });
         plan.watches.push(Watch {
-            target: id,
+            target: *id,
             address: block.address,
             is_whole: is_whole || block.huge,
+            by: ClearedBy::Range,
             pages,
             watched: NONE,
             stuck: NONE,
@@ -153,13 +196,73 @@ pub(super) fn plan<'a>(
     plan
 }
 
+/// Pages of blocks that are not watched that may be told wrongly.
+fn doubt(targets: &[(TargetId, &mut Target)], candidates: &[Candidate], choice: &Choice) -> f32 {
+    let is_watched = |(at, candidate): &(usize, &Candidate)| {
+        choice.blocks.contains_key(&(*at as u32)) || choice.spaces.contains(&candidate.target)
+    };
+    let unwatched = candidates.iter().enumerate().filter(|c| !is_watched(c));
+    unwatched
+        .map(|(_, candidate)| {
+            let blocks = &targets[candidate.target as usize].1.blocks;
+            blocks[candidate.block as usize].doubt()
+        })
+        .sum()
+}
+
+/// Takes the best steps as far as the budget goes. An address space that is cleared takes the place of
+/// what was chosen of it; it may overdraw the budget, which later intervals pay back.
+fn choose(
+    steps: &[Step],
+    candidates: &[Candidate],
+    allowance_us: f32,
+    ranges_cost_us: &mut f32,
+) -> Choice {
+    let mut choice = Choice::default();
+    // Of each target, what the ranges chosen of it cost, and what they are worth.
+    let mut chosen: BTreeMap<u32, (f32, f32)> = BTreeMap::new();
+    let mut total_us = 0.0;
+    for step in steps {
+        if step.what == What::Space {
+            let (spared_us, value) = chosen.get(&step.at).copied().unwrap_or_default();
+            let (more_us, more) = (step.cost_us - spared_us, step.ratio * step.cost_us - value);
+            let is_affordable = total_us + more_us <= SPACE_OVERDRAFT * allowance_us;
+            if is_affordable && more >= LEAST_SPACE_RATIO * more_us.max(0.0) {
+                total_us += more_us;
+                chosen.remove(&step.at);
+                choice.spaces.insert(step.at);
+                let is_other = |at: &u32| candidates[*at as usize].target != step.at;
+                choice.blocks.retain(|at, _| is_other(at));
+            }
+            continue;
+        }
+        let target = candidates[step.at as usize].target;
+        if choice.spaces.contains(&target) {
+            continue;
+        }
+        if total_us + step.cost_us > allowance_us {
+            break;
+        }
+        total_us += step.cost_us;
+        let (cost_us, value) = chosen.entry(target).or_default();
+        *cost_us += step.cost_us;
+        *value += step.ratio * step.cost_us;
+        *choice.blocks.entry(step.at).or_default() |= step.what == What::Block;
+    }
+    *ranges_cost_us = chosen.values().map(|(cost_us, _)| cost_us).sum();
+    choice
+}
+
 fn candidates(
     targets: &[(TargetId, &mut Target)],
     now: Nanos,
+    allowance_us: f32,
     prices: Prices,
 ) -> (Vec<Candidate>, Vec<Step>) {
     let (mut candidates, mut steps) = (Vec::new(), Vec::new());
-    for (id, target) in targets {
+    let most = most_steps(allowance_us, prices);
+    for (number, (_, target)) in targets.iter().enumerate() {
+        let number = number as u32;
         for (at, block) in target.blocks.iter().enumerate() {
             let pages = block.candidates(now);
             if is_empty(&pages) {
@@ -167,13 +270,47 @@ fn candidates(
             }
             add_steps(block, &pages, candidates.len() as u32, prices, &mut steps);
             candidates.push(Candidate {
-                target: *id,
-                block: at,
-                pages,
+                target: number,
+                block: at as u32,
+            });
+            if steps.len() > 4 * most + 4096 {
+                keep_best(&mut steps, allowance_us, prices);
+            }
+        }
+        if let Some(space) = space_step(target, now) {
+            steps.push(Step {
+                at: number,
+                ..space
             });
         }
     }
     (candidates, steps)
+}
+
+/// Clearing the whole address space of `target`, where that can be done.
+fn space_step(target: &Target, now: Nanos) -> Option<Step> {
+    if now < target.spared_until || target.blocks.len() > SPACE_BLOCKS_MAX {
+        return None;
+    }
+    let (mut value, mut nr_pages, mut nr_huge) = (0.0, 0, 0);
+    for block in &target.blocks {
+        value += block.value_of_space();
+        nr_pages += count(&block.present);
+        nr_huge += usize::from(block.huge);
+    }
+    // The TLB is not flushed, and holds a thousand huge pages.
+    let is_huge = nr_huge * SPACE_HUGE_SHARE > target.blocks.len();
+    let hold_us = Prices::space(0, nr_pages);
+    if value <= 0.0 || is_huge || hold_us > HOLD_MAX.0 as f32 / 1000.0 {
+        return None;
+    }
+    let cost_us = Prices::space(target.blocks.len(), nr_pages);
+    Some(Step {
+        ratio: value / cost_us,
+        cost_us,
+        at: 0,
+        what: What::Space,
+    })
 }
 
 fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut Vec<Step>) {
@@ -185,12 +322,12 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         // What lies around it speaks for it.
         (belief.touched, belief.weight) = (share, 1.0);
     }
-    let mut add = |value: f32, cost_us: f32, is_whole: bool| {
+    let mut add = |value: f32, cost_us: f32, what: What| {
         steps.push(Step {
             ratio: value / cost_us,
             cost_us,
             at,
-            is_whole,
+            what,
         });
     };
     let (sample, whole) = (
@@ -198,7 +335,7 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         belief.value_of_whole(nr_blind),
     );
     if block.huge {
-        add(sample + whole, prices.range(1, 1, 0.0), true);
+        add(sample + whole, prices.range(1, 1, 0.0), What::Block);
         return;
     }
     let touched = belief.touched * nr_blind as f32;
@@ -207,18 +344,18 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
     let nr_in_span = span.min(count(&block.present)).max(nr_blind);
     let whole_cost = prices.range(1, nr_in_span, touched);
     if nr_blind <= WHOLE_UP_TO {
-        add(sample + whole, whole_cost, true);
+        add(sample + whole, whole_cost, What::Block);
         return;
     }
     let sample_cost = prices.range(1, SAMPLE_PAGES, belief.touched * SAMPLE_PAGES as f32);
     let ratio = whole / (whole_cost - sample_cost).max(1.0);
     if ratio > sample / sample_cost {
-        add(sample + whole, whole_cost, true);
+        add(sample + whole, whole_cost, What::Block);
         return;
     }
-    add(sample, sample_cost, false);
+    add(sample, sample_cost, What::Sample);
     if ratio >= LEAST_RATIO {
-        add(whole, whole_cost - sample_cost, true);
+        add(whole, whole_cost - sample_cost, What::Block);
     }
 }
 
@@ -229,14 +366,19 @@ fn keep_best(steps: &mut Vec<Step>, allowance_us: f32, prices: Prices) {
         b.ratio
             .total_cmp(&a.ratio)
             .then(a.at.reverse_bits().cmp(&b.at.reverse_bits()))
-            .then(a.is_whole.cmp(&b.is_whole))
+            .then(a.what.cmp(&b.what))
     };
-    let most = (allowance_us / prices.range(1, 1, 0.0)) as usize + 1;
+    let most = most_steps(allowance_us, prices);
     if steps.len() > most {
         steps.select_nth_unstable_by(most, order);
         steps.truncate(most);
     }
     steps.sort_unstable_by(order);
+}
+
+/// More steps than that no budget reaches.
+fn most_steps(allowance_us: f32, prices: Prices) -> usize {
+    (allowance_us / prices.range(1, 1, 0.0)) as usize + 1
 }
 
 /// About 16 of `pages`, neighbours, another place each time: the place goes round by the golden

@@ -1,7 +1,9 @@
 //! Regions from blocks: neighbours that are alike become one.
 
 use super::bits;
-use super::block::{Block, Counts, GRANULE_BYTES, GRANULE_PAGES, GRANULES, Pages, State, nanos_of};
+use super::block::{
+    Block, Counts, GRANULE_BYTES, GRANULE_PAGES, GRANULES, Pages, Seen, State, nanos_of,
+};
 use super::layout::{Target, block_of};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::snapshot::{RegionMemory, RegionSnapshot};
@@ -10,6 +12,8 @@ use crate::snapshot::{RegionMemory, RegionSnapshot};
 /// then twice that, and so on.
 const COARSE_MIN: u64 = PAGE_SIZE;
 const COARSE_MAX: u64 = 1 << 40;
+/// Holes of at most so many bytes do not part what is alike.
+const SMALL_HOLE: u64 = GRANULE_BYTES;
 /// From this length on, regions of two mappings may be joined.
 const COARSE_ACROSS_MAPPINGS: u64 = 1 << 20;
 /// From this share of touched pages on a region is busy.
@@ -167,9 +171,9 @@ fn detail(targets: &[&Target], most: usize) -> Detail {
         let blocks = targets.iter().flat_map(|target| &target.blocks);
         blocks.map(|block| of(block) as usize).sum::<usize>()
     };
-    if sum(|block| bits::nr_changes(&block.busy())) <= 2 * most {
+    if sum(|block| bits::nr_changes(&block.busy())) <= most {
         Detail::Pages
-    } else if sum(Block::nr_state_changes) <= 2 * most {
+    } else if sum(Block::nr_state_changes) <= most {
         Detail::Granules
     } else {
         Detail::Blocks
@@ -208,7 +212,7 @@ struct Drafts<'a> {
 
 impl Drafts<'_> {
     fn add_piece(&mut self, block: &Block, piece: AddressRange, mapping: u64) {
-        let busy = block.busy();
+        let (busy, seen) = (block.busy(), block.seen());
         let is_mixed = bits::nr_changes(&busy) > 0;
         let is_told_whole = self.detail == Detail::Blocks && !block.has_unknown();
         if is_told_whole || block.is_uniform() && !is_mixed {
@@ -219,7 +223,14 @@ impl Drafts<'_> {
                 since
             };
             let is_unknown = block.state(0) == State::Unknown;
-            self.add(block, piece, mapping, is_unknown, since, idle_since);
+            self.add(
+                block,
+                &seen,
+                piece,
+                mapping,
+                is_unknown,
+                (since, idle_since),
+            );
             return;
         }
         let untouched = block.untouched();
@@ -231,14 +242,15 @@ impl Drafts<'_> {
             };
             let (state, since) = (block.state(granule), f64::from(block.since(granule)));
             if state != State::Busy || !is_mixed {
-                self.add(block, part, mapping, state == State::Unknown, since, since);
+                let is_unknown = state == State::Unknown;
+                self.add(block, &seen, part, mapping, is_unknown, (since, since));
             } else if self.detail == Detail::Pages {
-                self.add_by_page(block, part, mapping, &busy, since);
+                self.add_by_page(block, &seen, part, mapping, &busy, since);
             } else {
                 let first = granule * GRANULE_PAGES;
                 let pages = Pages::of(first..first + GRANULE_PAGES);
                 let idle_since = block.mean_calm_since(pages, &untouched, self.now);
-                self.add(block, part, mapping, false, since, idle_since);
+                self.add(block, &seen, part, mapping, false, (since, idle_since));
             }
         }
     }
@@ -247,6 +259,7 @@ impl Drafts<'_> {
     fn add_by_page(
         &mut self,
         block: &Block,
+        seen: &Seen,
         part: AddressRange,
         mapping: u64,
         busy: &bits::Bitmap,
@@ -265,7 +278,7 @@ impl Drafts<'_> {
             let to = to.unwrap_or(end);
             let idle_since = first.map_or(since, f64::from);
             let range = block.addresses(from..to);
-            self.add(block, range, mapping, false, since, idle_since);
+            self.add(block, seen, range, mapping, false, (since, idle_since));
             from = to;
         }
     }
@@ -273,15 +286,15 @@ impl Drafts<'_> {
     fn add(
         &mut self,
         block: &Block,
+        seen: &Seen,
         range: AddressRange,
         mapping: u64,
         is_unknown: bool,
-        since: f64,
-        idle_since: f64,
+        (since, idle_since): (f64, f64),
     ) {
         let page = |address: u64| ((address - block.address) / PAGE_SIZE) as usize;
         let pages = Pages::of(page(range.start)..page(range.end));
-        let counts = block.counts(pages, self.target.hides_accesses);
+        let counts = block.counts(pages, seen, self.target.hides_accesses);
         if counts.resident <= 0.0 && counts.swapped <= 0.0 {
             return;
         }
@@ -295,17 +308,27 @@ impl Drafts<'_> {
             rates: rate * counts.touched,
             counts,
         };
+        let (detail, now) = (self.detail, self.now);
         match self.all.last_mut() {
             Some(last)
                 if last.range.end == range.start
                     && last.mapping == mapping
-                    && block_of(last.range.start) == block.address
-                    && is_same(last, &next) =>
+                    && are_one(last, &next, block.address, detail, now) =>
             {
                 last.absorb(&next);
             }
             _ => self.all.push(next),
         }
+    }
+}
+
+/// Whether `next`, of the block at `address`, needs no draft of its own. Of whole blocks there may be
+/// a hundred thousand: those that would be joined anyway are so at once.
+fn are_one(last: &Draft, next: &Draft, address: u64, detail: Detail, now: u32) -> bool {
+    if block_of(last.range.start) == address {
+        is_same(last, next)
+    } else {
+        detail == Detail::Blocks && are_joined(last, next, now, 0.0, 0)
     }
 }
 
@@ -355,7 +378,7 @@ fn are_joined(a: &Draft, b: &Draft, now: u32, threshold: f64, shortest: u64) -> 
     }
     // What lies between them is no memory; the region says how much of it is.
     let gap = b.range.start - a.range.end;
-    if gap > 0 && (gap > shortest || a.mapping != b.mapping) {
+    if gap > 0 && (gap > shortest.max(SMALL_HOLE) || a.mapping != b.mapping) {
         return false;
     }
     let length = a.range.len().min(b.range.len());

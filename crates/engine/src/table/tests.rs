@@ -10,6 +10,8 @@ struct Memory<'a> {
     nr_pages: u64,
     rate: &'a dyn Fn(u64) -> f64,
     accessed: Vec<bool>,
+    /// Pages that others map, too.
+    shared: std::ops::Range<u64>,
     random: u64,
 }
 
@@ -43,8 +45,11 @@ impl Memory<'_> {
     }
 
     fn clear(&mut self, range: AddressRange) {
-        self.accessed[(range.start / PAGE_SIZE) as usize..(range.end / PAGE_SIZE) as usize]
-            .fill(false);
+        for page in range.start / PAGE_SIZE..range.end / PAGE_SIZE {
+            if !self.shared.contains(&page) {
+                self.accessed[page as usize] = false;
+            }
+        }
     }
 }
 
@@ -53,11 +58,22 @@ const TARGET: TargetId = TargetId(0);
 /// Runs the monitor for `windows`, at the costs of a busy virtual machine; yields the last snapshot and
 /// the share of a CPU that was spent.
 fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f64) {
+    run_shared(nr_blocks, windows, rate, 0..0)
+}
+
+/// The same, of memory of which others map the pages `shared`, too.
+fn run_shared(
+    nr_blocks: u64,
+    windows: u64,
+    rate: &dyn Fn(u64) -> f64,
+    shared: std::ops::Range<u64>,
+) -> (Snapshot, f64) {
     let nr_pages = nr_blocks * 512;
     let mut memory = Memory {
         nr_pages,
         rate,
         accessed: vec![true; nr_pages as usize],
+        shared,
         random: 1,
     };
     let attributes = TableAttributes::default();
@@ -79,11 +95,9 @@ fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f6
             Due::Nothing => continue,
             Due::Window => {
                 spend(&mut cost, 60_000);
-                for (_, blocks) in monitor.watched_blocks() {
-                    for block in blocks {
-                        monitor.look_after_window(TARGET, &memory.facts(block));
-                        spend(&mut cost, 1_200);
-                    }
+                for block in watched(&monitor) {
+                    monitor.look_after_window(TARGET, &memory.facts(block));
+                    spend(&mut cost, 1_200);
                 }
                 monitor.end_window();
                 continue;
@@ -95,21 +109,46 @@ fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f6
             spend(&mut cost, 700);
         }
         last = monitor.end_interval(now, &cost).pop().or(last);
+        let ranges = monitor.plan_clears(now, &cost);
         let before = cost;
-        for (_, range) in monitor.plan_clears(now, &cost) {
+        if !monitor.spaces().is_empty() {
+            clear_space(&mut monitor, &mut memory, &mut cost);
+        }
+        monitor.spaces_done();
+        monitor.note_other_work(&before, &cost);
+        let before = cost;
+        for (_, range) in ranges {
             memory.clear(range);
             spend(&mut cost, 7_000 + range.len() / PAGE_SIZE * 90);
         }
-        for (_, blocks) in monitor.watched_blocks() {
+        let watched = monitor.watched_blocks().into_iter();
+        for (_, _, blocks) in watched.filter(|(_, by, _)| *by == ClearedBy::Range) {
             for block in blocks {
                 monitor.cleared(TARGET, &memory.facts(block));
                 spend(&mut cost, 1_200);
             }
         }
+        for stuck in monitor.stuck() {
+            let is_shared = memory.shared.contains(&(stuck.address / PAGE_SIZE));
+            monitor.settle_stuck(TARGET, stuck.address, !is_shared, now);
+        }
         monitor.clears_done(&before, &cost);
     }
     let share = cost.monitor_cpu.as_secs_f64() / (windows as f64 * 0.02);
     (last.expect("a snapshot"), share)
+}
+
+fn clear_space(monitor: &mut TableMonitor, memory: &mut Memory<'_>, cost: &mut Cost) {
+    memory.accessed.fill(false);
+    for block in monitor.blocks(TARGET) {
+        monitor.cleared_space(TARGET, &memory.facts(block));
+        cost.monitor_cpu = cost.monitor_cpu + Nanos(1_200 + 512 * 30);
+    }
+}
+
+fn watched(monitor: &TableMonitor) -> Vec<u64> {
+    let groups = monitor.watched_blocks().into_iter();
+    groups.flat_map(|(_, _, blocks)| blocks).collect()
 }
 
 /// Precision and recall, by bytes, of "hot": a rate of at least a quarter.
@@ -239,7 +278,7 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
     block.settle(1, true);
     assert_eq!(block.state(0), block::State::Busy);
     assert_eq!(block.state(5), block::State::Unknown);
-    let counts = block.counts(block::Pages::All, true);
+    let counts = block.counts(block::Pages::All, &block.seen(), true);
     assert_eq!((counts.touched, counts.unknown), (1.0, 511.0));
     block.settle(2, false);
     assert_eq!(block.state(5), block::State::Idle);
@@ -302,8 +341,25 @@ fn untouched_pages_among_touched_ones_are_idle_with_an_age() {
         share * 100.0
     );
     assert!(
-        snapshot.regions.len() <= 4000,
+        snapshot.regions.len() <= TableAttributes::default().max_nr_regions as usize,
         "{} regions",
         snapshot.regions.len()
     );
+}
+
+/// Issue 9: what was touched of a forked process' memory stayed unknown for good.
+#[test]
+fn shared_memory_is_known_by_clearing_the_whole_address_space() {
+    let hot = 10_000..14_000;
+    let rate = |page: u64| if hot.contains(&page) { 0.5 } else { 0.0 };
+    let (snapshot, share) = run_shared(64, 1500, &rate, 0..64 * 512);
+    let unknown: u64 = snapshot
+        .regions
+        .iter()
+        .filter_map(|r| r.memory.map(|m| m.unknown))
+        .sum();
+    let told = touched_mib(&snapshot) * 256.0;
+    assert!((told / 4000.0 - 1.0).abs() < 0.05, "{told} pages touched");
+    assert_eq!(unknown, 0);
+    assert!(share <= 0.0125, "spent {share}");
 }

@@ -34,7 +34,8 @@ impl TokenBucket {
         let total = total_ns(cost);
         // What was used up before the first time (loading the program) is the price of starting.
         let paid = total - self.last_cost.replace(total).unwrap_or(total);
-        let most = self.share * SAVED_SECONDS * 1e9;
+        // Where intervals are longer than that, what an interval is given.
+        let most = self.share * (SAVED_SECONDS * 1e9).max(elapsed);
         self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
     }
 

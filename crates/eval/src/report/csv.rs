@@ -4,7 +4,7 @@ use isotherm_record::report::render::csv_line;
 
 use crate::metric::METRICS;
 use crate::stats::Summary;
-use crate::suite::Suite;
+use crate::suite::{Score, Suite};
 
 /// A row for each run that counts. Empty: not known.
 pub fn runs(suite: &Suite) -> String {
@@ -43,6 +43,9 @@ pub fn summary(suite: &Suite) -> String {
         "paired_overhead_percent_median",
         "paired_overhead_percent_min",
         "paired_overhead_percent_max",
+        "paired_overhead_percent_mean",
+        "paired_overhead_percent_low95",
+        "paired_overhead_percent_high95",
     ];
     let mut rows = vec![head.map(String::from).to_vec()];
     for (workload, workload_name) in suite.workloads.iter().enumerate() {
@@ -67,10 +70,14 @@ pub fn summary(suite: &Suite) -> String {
                 fields.push(number(short.spread_percent()));
                 fields.push(number(suite.overhead(workload, configuration, index)));
                 fields.extend([pair(|p| p.median), pair(|p| p.min), pair(|p| p.max)]);
+                let interval = suite.interval(workload, configuration, index);
+                let bounds = interval.and_then(|interval| interval.bounds());
+                fields.push(number(interval.map(|interval| interval.mean)));
+                fields.extend([bounds.map(|b| b.0), bounds.map(|b| b.1)].map(number));
                 row(metric.name, metric.unit, fields);
             }
-            if let Some(score) = suite.score(workload, configuration) {
-                let mut fields = vec![String::new(); 10];
+            if let Some(Score::Points(score)) = suite.score(workload, configuration) {
+                let mut fields = vec![String::new(); 13];
                 fields[1] = number(Some(score));
                 row("damoos_score", "points", fields);
             }

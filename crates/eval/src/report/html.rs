@@ -5,7 +5,8 @@ use std::fmt::Write;
 use isotherm_record::report::render::page::{END, begin, escape, figure, table};
 use isotherm_record::report::render::{SERIES_STYLES, open_svg};
 
-use crate::metric::METRICS;
+use super::worst::{self, Words};
+use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};
 use crate::stats::Summary;
 use crate::suite::Suite;
 
@@ -28,72 +29,25 @@ pub fn page(suite: &Suite) -> String {
     for remark in rest {
         let _ = writeln!(html, "<p>{}</p>", escape(remark));
     }
-    html += &table(
-        "Over the suite",
-        "Overheads over the first configuration.",
-        &super::CONCLUSION_HEAD,
-        &super::conclusions(suite),
-    );
-    for metric in [super::RUNTIME, super::MEMUSED, super::RSS] {
+    html += SCROLL;
+    let tables = worst::summary(suite);
+    let (first, rest) = tables.split_at(tables.len().min(1));
+    html.extend(first.iter().map(words));
+    for metric in [RUNTIME, RSS, RSS_AND_POOL] {
         html += &figure(METRICS[metric].name, "", &overheads(suite, metric));
     }
-    for metric in super::MAIN {
-        let values = suite.table(metric);
-        let mut head = vec![METRICS[metric].unit];
-        head.extend(suite.configurations.iter().map(String::as_str));
-        let rows: Vec<Vec<String>> = values
-            .all_rows()
-            .iter()
-            .map(super::markdown::fields)
-            .collect();
-        let note = match values.incomplete() {
-            rows if rows.is_empty() => String::new(),
-            rows => format!("Total and average leave out {}.", rows.join(", ")),
-        };
-        html += &table(METRICS[metric].name, &note, &head, &rows);
-    }
-    let mut head = vec!["points"];
-    head.extend(suite.configurations.iter().skip(1).map(String::as_str));
-    html += &table(
-        "DAMOOS score",
-        "More is better; -1000 where the workload is slower by more than 20 %.",
-        &head,
-        &super::markdown::scores(suite),
-    );
-    html += &published(suite);
+    html.extend(rest.iter().map(words));
+    let details = super::MAIN.map(|metric| words(&worst::detail(suite, metric)));
+    html.extend(details);
     html + END
 }
 
-fn published(suite: &Suite) -> String {
-    let rows: Vec<Vec<String>> = super::beside(suite)
-        .into_iter()
-        .map(|row| {
-            vec![
-                row.workload,
-                row.metric.into(),
-                row.configuration,
-                format!("{:.2}", row.ours),
-                format!("{:.2}", row.theirs),
-                row.source.into(),
-            ]
-        })
-        .collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    table(
-        "Beside published numbers",
-        "Overheads in percent, of the workloads that have a published name.",
-        &[
-            "workload",
-            "metric",
-            "configuration",
-            "ours",
-            "published",
-            "by",
-        ],
-        &rows,
-    )
+/// A table that is wider than its card scrolls within it, and its fields stay on one line.
+const SCROLL: &str = "<style>section{overflow-x:auto}td{white-space:nowrap}</style>\n";
+
+fn words(words: &Words) -> String {
+    let head: Vec<&str> = words.head.iter().map(String::as_str).collect();
+    table(words.title, &words.note, &head, &words.rows)
 }
 
 /// A line for each workload and configuration: the repeats' overheads from least to greatest, and a
@@ -114,7 +68,8 @@ fn overheads(suite: &Suite, metric: usize) -> String {
     let _ = writeln!(
         svg,
         "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">\
-         Within each repeat, against {}: least, median and greatest. Left of 0 is less.</text>",
+         Within each repeat, against {}: least, median and greatest. Left of 0 is less. Hollow: within \
+         noise.</text>",
         escape(&title),
         escape(&suite.configurations[0])
     );
@@ -135,11 +90,16 @@ fn overheads(suite: &Suite, metric: usize) -> String {
                 axis.x(overhead.max),
             );
             let middle = y + 9.0;
+            let workload = group[0].0;
+            let is_noise = suite
+                .interval(workload, *configuration, metric)
+                .is_none_or(|interval| interval.may_be(0.0));
+            let fill = if is_noise { "var(--bg)" } else { colour };
             let _ = writeln!(
                 svg,
                 "<text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
                  <path d=\"M{from:.1} {middle:.1}H{to:.1}\" stroke=\"{colour}\" stroke-width=\"3\" stroke-opacity=\".45\"/>\
-                 <circle cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"4.5\" fill=\"{colour}\"/>\
+                 <circle cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"4.5\" fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\
                  <text class=\"e m\" x=\"{:.1}\" y=\"{:.1}\">{:+.2} %</text>",
                 LEFT - 12.0,
                 y + 13.0,

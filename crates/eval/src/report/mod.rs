@@ -5,54 +5,26 @@ mod csv;
 mod html;
 mod markdown;
 mod text;
+mod worst;
 
-use crate::metric::{CPUTIME, MEMUSED, METRICS, RSS, RUNTIME};
-use crate::published::PUBLISHED;
+use crate::metric::{CPUTIME, MAJFLT, MEMUSED, RSS, RSS_AND_POOL, RSS_END, RUNTIME};
 use crate::suite::Suite;
-use crate::table::Table;
 
 pub use csv::{runs as runs_csv, summary as summary_csv};
 pub use html::page as html;
-pub use markdown::document as markdown;
-pub use text::{comparison, tables as text};
+pub use markdown::{document as markdown, summary as markdown_summary};
+pub use text::tables as text;
 
 /// The metrics that are shown in full; what the others say stands in the CSV files.
-const MAIN: [usize; 5] = [RUNTIME, CPUTIME, MEMUSED, RSS, 3];
-
-/// An overhead of ours beside a published one.
-struct Beside {
-    workload: String,
-    metric: &'static str,
-    configuration: String,
-    ours: f64,
-    theirs: f64,
-    source: &'static str,
-}
-
-/// Where workload and configuration have a published name.
-fn beside(suite: &Suite) -> Vec<Beside> {
-    let mut rows = Vec::new();
-    for published in &PUBLISHED {
-        let Some(metric) = METRICS.iter().position(|m| m.name == published.metric) else {
-            continue;
-        };
-        for (workload, name) in suite.workloads.iter().enumerate() {
-            for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
-                let ours = suite.overhead(workload, column, metric);
-                let theirs = published.overhead(name, configuration);
-                rows.extend(ours.zip(theirs).map(|(ours, theirs)| Beside {
-                    workload: name.clone(),
-                    metric: published.metric,
-                    configuration: configuration.clone(),
-                    ours,
-                    theirs,
-                    source: published.source,
-                }));
-            }
-        }
-    }
-    rows
-}
+const MAIN: [usize; 7] = [
+    RUNTIME,
+    CPUTIME,
+    RSS,
+    RSS_AND_POOL,
+    RSS_END,
+    MEMUSED,
+    MAJFLT,
+];
 
 /// Everything that a reader must know before the numbers.
 fn remarks(suite: &Suite) -> Vec<String> {
@@ -71,10 +43,20 @@ fn remarks(suite: &Suite) -> Vec<String> {
     if suite.machines.len() > 1 {
         remarks.push("These are several machines or versions: compare with care.".into());
     }
-    remarks.push(
-        "Values are medians over the repeats; overheads compare medians with the first configuration's."
-            .into(),
-    );
+    let foreign = suite.machines.iter().filter_map(|m| m.foreign_swap_kib);
+    if let Some(kib) = foreign.max() {
+        remarks.push(format!(
+            "{} MiB of swap were there already and were used as they are, without being emptied \
+             between runs.",
+            kib >> 10
+        ));
+    }
+    remarks.push(format!(
+        "Values are medians over the repeats. Overheads are means over the repeats of the difference \
+         to the same repeat's {}, ± Student's 95 % interval; only in the tables of DAMON's form \
+         they compare medians. \"Within noise\": the interval contains zero.",
+        suite.configurations[0]
+    ));
     if !suite.by_throughput.is_empty() {
         remarks.push(format!(
             "{}: runs for a fixed time and tells its throughput; its runtime is the time that it would \
@@ -101,60 +83,6 @@ fn remarks(suite: &Suite) -> Vec<String> {
     }
     remarks
 }
-
-/// What all configurations came to over the suite, the first one aside: a line for each.
-fn conclusions(suite: &Suite) -> Vec<Vec<String>> {
-    let percent = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:+.2} %"));
-    let main = [RUNTIME, CPUTIME, MEMUSED, RSS].map(|metric| suite.table(metric));
-    let (totals, averages) = (
-        main.each_ref().map(Table::total),
-        main.each_ref().map(Table::average),
-    );
-    let columns = suite.configurations.iter().enumerate().skip(1);
-    columns
-        .map(|(column, name)| {
-            let mut fields = vec![name.clone()];
-            for (total, average) in totals.iter().zip(&averages) {
-                for row in [total, average] {
-                    fields.push(percent(row.as_ref().and_then(|row| row.cells[column].1)));
-                }
-            }
-            let best = (0..suite.workloads.len()).filter_map(|w| suite.overhead(w, column, RSS));
-            fields.push(percent(best.min_by(f64::total_cmp)));
-            let scores: Option<Vec<f64>> = (0..suite.workloads.len())
-                .map(|workload| suite.score(workload, column))
-                .collect();
-            let mean = scores.map(|s| s.iter().sum::<f64>() / s.len().max(1) as f64);
-            fields.push(mean.map_or_else(|| "-".into(), |mean| format!("{mean:.2}")));
-            let cpu = METRICS.iter().position(|m| m.name == "monitor_cpu");
-            let cpus = (0..suite.workloads.len())
-                .filter_map(|w| Some(suite.cell(w, column, cpu?).summary()?.median));
-            let cpus: Vec<f64> = cpus.collect();
-            fields.push(if cpus.is_empty() {
-                "-".into()
-            } else {
-                format!("{:.2} %", cpus.iter().sum::<f64>() / cpus.len() as f64)
-            });
-            fields
-        })
-        .collect()
-}
-
-/// The columns of [`conclusions`].
-const CONCLUSION_HEAD: [&str; 12] = [
-    "configuration",
-    "runtime, total",
-    "average",
-    "cputime, total",
-    "average",
-    "memused, total",
-    "average",
-    "rss, total",
-    "average",
-    "rss, best",
-    "DAMOOS score",
-    "monitor CPU",
-];
 
 #[cfg(test)]
 mod tests {

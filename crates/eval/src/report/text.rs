@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::worst;
 use crate::metric::METRICS;
 use crate::suite::Suite;
 
@@ -12,6 +13,12 @@ pub fn tables(suite: &Suite) -> String {
         text += &remark;
         text.push('\n');
     }
+    for words in worst::summary(suite) {
+        let _ = write!(text, "\n\n{}\n{}\n\n", words.title, words.note);
+        let mut rows = vec![words.head];
+        rows.extend(words.rows);
+        text += &columns(&rows);
+    }
     for (metric, about) in METRICS.iter().enumerate() {
         let table = suite.table(metric);
         if table.has_values() {
@@ -19,51 +26,12 @@ pub fn tables(suite: &Suite) -> String {
                 text,
                 "\n\n{} in {}\n\n{}",
                 about.name,
-                about.unit,
+                table.unit,
                 table.text()
             );
         }
     }
-    text += "\n\nOver the suite, against the first configuration\n\n";
-    let mut rows = vec![super::CONCLUSION_HEAD.map(String::from).to_vec()];
-    rows.extend(super::conclusions(suite));
-    text += &columns(&rows);
-    let beside = comparison(suite);
-    if !beside.is_empty() {
-        let _ = write!(
-            text,
-            "\n\nOverheads beside published ones, in percent\n\n{beside}"
-        );
-    }
     text
-}
-
-/// Overheads beside published ones; empty if no workload has a published name.
-pub fn comparison(suite: &Suite) -> String {
-    let beside = super::beside(suite);
-    if beside.is_empty() {
-        return String::new();
-    }
-    let head = [
-        "workload",
-        "metric",
-        "configuration",
-        "ours",
-        "published",
-        "by",
-    ];
-    let mut rows = vec![head.map(String::from).to_vec()];
-    rows.extend(beside.into_iter().map(|row| {
-        vec![
-            row.workload,
-            row.metric.into(),
-            row.configuration,
-            format!("{:.2}", row.ours),
-            format!("{:.2}", row.theirs),
-            row.source.into(),
-        ]
-    }));
-    columns(&rows)
 }
 
 /// Fields in columns, left-aligned, two spaces apart.

@@ -16,16 +16,23 @@ pub(super) fn warnings(schemes: &[Scheme]) -> Vec<String> {
     warnings_below(Path::new("/sys"), schemes)
 }
 
+/// What who only watches should know.
+pub(crate) fn warnings_of_watching() -> Vec<String> {
+    of_damon(Path::new("/sys"))
+}
+
+fn of_damon(sys: &Path) -> Vec<String> {
+    let warning = |what: String| {
+        format!(
+            "{what} is at work, too: it clears the accessed bits that are watched here, and may act on \
+             the same memory"
+        )
+    };
+    damon(sys).into_iter().map(warning).collect()
+}
+
 fn warnings_below(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
-    let mut warnings: Vec<String> = damon(sys)
-        .into_iter()
-        .map(|what| {
-            format!(
-                "{what} is at work, too: it clears the accessed bits that are watched here, and may \
-                 act on the same memory"
-            )
-        })
-        .collect();
+    let mut warnings = of_damon(sys);
     let has = |actions: &[Action]| schemes.iter().any(|s| actions.contains(&s.action));
     let setting = |name: &str| {
         fs::read_to_string(sys.join("kernel/mm/transparent_hugepage").join(name))

@@ -157,7 +157,11 @@ impl ContextActing {
         // Compressing pages is not watching, and not to be saved on by watching less.
         let spent = process_cpu().since(cpu_before);
         session.leave_out(spent);
-        self.guard.end(session.now(), spent);
+        let times = match &mut self.hands {
+            Hands::Processes(actuator) => actuator.take_interrupted(),
+            Hands::None | Hands::Physical(_) => BTreeMap::new(),
+        };
+        self.guard.end(session.now(), spent, &times);
         Ok(spent)
     }
 
@@ -183,7 +187,7 @@ impl ContextActing {
         self.rest.retain(|operation| !is_new(operation.target));
         self.rest.extend(plan);
         let refused = |operation: &Operation| Outcome {
-            refused: [(Refusal::Refaulted, operation.range.len())].into(),
+            refused: [(Refusal::Refaulted, operation.bytes)].into(),
             ..Outcome::default()
         };
         Ok(Carried {

@@ -1,6 +1,7 @@
 //! The guard's eyes: waits, refaults, pressure and the targets' own speed, once a second; and the
 //! budget of acting.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
@@ -138,6 +139,8 @@ pub(super) struct Watch {
     /// The part of the CPU time in use that is the targets': of what acting takes from others, they
     /// lose so much.
     target_share: f64,
+    /// Share of acting's time that targets have lost lately, as it interrupted them.
+    interrupting: f64,
     times: Option<(Nanos, CpuTimes)>,
     next: Nanos,
     next_told: Nanos,
@@ -182,6 +185,7 @@ impl Watch {
             budget: ActBudget::new(setup.act_budget),
             idle: IdleMeter::default(),
             target_share: 1.0,
+            interrupting: 0.0,
             times: None,
             next: Nanos(0),
             next_told: Nanos(0),
@@ -232,16 +236,19 @@ impl Watch {
     pub(super) fn begin(&mut self, now: Nanos) -> Nanos {
         let idle_cpus = self.idle.stop(now);
         self.budget.refill(now, idle_cpus);
-        let taken = self.budget.taken_share() * self.target_share;
+        let taken = self.budget.taken_share() * self.target_share + self.interrupting;
         let room = self.guard.loss_room_ns();
         let room = room.map_or(STEP, |ns| room_of(ns, taken));
         self.budget.room().min(room)
     }
 
-    /// It is over, and took so much CPU time.
-    pub(super) fn end(&mut self, now: Nanos, cpu: Nanos) {
+    /// It is over, took so much CPU time, and interrupted each of these targets for so long.
+    pub(super) fn end(&mut self, now: Nanos, cpu: Nanos, times: &BTreeMap<TargetId, Nanos>) {
         let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
-        self.guard.taken(now, Nanos(taken as u64));
+        let interrupted = self.waits.interrupted(times).min(cpu).0 as f64;
+        self.guard.taken(now, Nanos((taken + interrupted) as u64));
+        let share = interrupted / (cpu.0 as f64).max(1.0);
+        self.interrupting += (share - self.interrupting) / 2.0;
         self.idle.start(now);
     }
 

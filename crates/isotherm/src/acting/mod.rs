@@ -24,6 +24,7 @@ use crate::units::format_bytes;
 use claims::Claims;
 use context::ContextActing;
 
+pub(crate) use beside::warnings_of_watching;
 pub(crate) use guard::GuardArgs;
 pub(crate) use setup::{SchemeArgs, Setup, lacking, load, parse};
 
@@ -152,6 +153,7 @@ pub(crate) fn words(why: Refusal) -> &'static str {
         Refusal::NotPresent => "not in memory, or as wanted already",
         Refusal::Kept => "touched meanwhile, or kept by the kernel",
         Refusal::Refaulted => "kept, as it came back before",
+        Refusal::Incompressible => "that compressed swap does not make smaller",
         Refusal::Sparse => "in blocks too sparse for huge pages",
         Refusal::NoRoom => "for want of room",
         Refusal::Exited => "of targets that ended",

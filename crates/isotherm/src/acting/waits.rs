@@ -55,6 +55,9 @@ pub(super) struct Waits {
     before: BTreeMap<TargetId, Seen>,
     /// Bytes that were paged out of each target since the last look.
     paged_out: BTreeMap<TargetId, u64>,
+    /// CPUs that each target has kept busy of late, 1 at most.
+    running: BTreeMap<TargetId, f64>,
+    looked: Option<Nanos>,
     swapped_in: Option<u64>,
     pressure_us: Option<u64>,
 }
@@ -68,6 +71,8 @@ impl Waits {
             cost_read: Nanos(0),
             before: BTreeMap::new(),
             paged_out: BTreeMap::new(),
+            running: BTreeMap::new(),
+            looked: None,
             swapped_in: pressure::swapped_in(),
             pressure_us: None,
         }
@@ -96,6 +101,16 @@ impl Waits {
         }
     }
 
+    /// What targets lost, at most, while single pages of theirs were paged out for so long: as much of it as
+    /// they ran, and of that, as much as they have no idle time to make up for it.
+    pub(super) fn interrupted(&self, times: &BTreeMap<TargetId, Nanos>) -> Nanos {
+        let running = |target| self.running.get(target).copied().unwrap_or(1.0);
+        let lost = times
+            .iter()
+            .map(|(target, time)| time.0 as f64 * running(target).powi(2));
+        Nanos(lost.sum::<f64>() as u64)
+    }
+
     /// So many bytes of `target` were paged out.
     pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
         *self.paged_out.entry(target).or_default() += bytes;
@@ -105,6 +120,7 @@ impl Waits {
     pub(super) fn forget(&mut self, target: TargetId) {
         self.before.remove(&target);
         self.paged_out.remove(&target);
+        self.running.remove(&target);
     }
 
     /// Looks at `targets`, whose control group is `group`, if they are all that is in one.
@@ -118,6 +134,7 @@ impl Waits {
             self.cost = pressure::refault_cost().or(self.cost);
             self.cost_read = now;
         }
+        let elapsed = self.looked.replace(now).map(|last| now.since(last));
         let swapped_in = pressure::swapped_in();
         let read = swapped_in
             .zip(self.swapped_in)
@@ -130,7 +147,12 @@ impl Waits {
             let Some(progress) = pressure::progress(process) else {
                 continue;
             };
+            let cpu_before = waited.cpu_s;
             self.add(&mut waited, target, process, (progress, usage), read);
+            if let Some(elapsed) = elapsed.filter(|elapsed| elapsed.0 > 0) {
+                let cpus = (waited.cpu_s - cpu_before) / elapsed.as_secs_f64();
+                self.running.insert(target, cpus.min(1.0));
+            }
         }
         self.paged_out.clear();
         let stalled = group.and_then(|group| pressure::some_memory_us(Some(group)));

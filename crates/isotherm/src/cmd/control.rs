@@ -1,11 +1,12 @@
 //! `isotherm status`, `tune`, `pause`, `resume` and `stop`: talk to the daemon.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use isotherm_record::printable;
 
 use crate::daemon::SOCKET;
 use crate::daemon::client::{Request, ask, text};
@@ -79,7 +80,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             (true, false) => serde_json::to_string_pretty(&status)?,
             (false, _) => text(&status),
         };
-        if args.watch && !args.json && out.is_terminal() {
+        if args.watch && !args.json && crate::out::draws_on(&out) {
             // Home, write over what is there, and clear what is left.
             let lines = text.replace('\n', "\x1b[K\n");
             write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J")?;
@@ -131,7 +132,7 @@ pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
 fn tell(socket: &Path, request: &Request) -> anyhow::Result<ExitCode> {
     let reply = ask(socket, request)?;
     for note in reply["notes"].as_array().into_iter().flatten() {
-        eprintln!("{}", note.as_str().unwrap_or_default());
+        eprintln!("{}", printable(note.as_str().unwrap_or_default()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,9 +4,9 @@
 //! written under another name and takes its own when it is complete, so that neither a failure nor
 //! Ctrl-C leaves half a file, or loses the one that was there before.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
 use serde::Serialize;
 
 use crate::progress::Watched;
+use crate::whole_file::{WholeFile, folder_of};
 
 /// Convert records from and to other formats.
 #[derive(clap::Args)]
@@ -326,11 +327,16 @@ fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// The file being written, under another name until it is whole.
+/// Where the output goes.
 struct Output {
-    path: PathBuf,
     folder: PathBuf,
-    file: tempfile::NamedTempFile,
+    to: Destination,
+}
+
+enum Destination {
+    File(PathBuf, WholeFile),
+    /// Standard output, by way of a file: what fails midway is not passed on.
+    Standard(File),
 }
 
 impl Output {
@@ -339,52 +345,46 @@ impl Output {
         let folder = if is_stdout(path) {
             std::env::temp_dir()
         } else {
-            match path.parent() {
-                Some(parent) if parent != Path::new("") => parent.to_path_buf(),
-                _ => PathBuf::from("."),
-            }
+            folder_of(path).to_owned()
         };
-        if let Ok(found) = fs::metadata(path)
-            && !is_stdout(path)
-        {
+        let cannot = || format!("cannot write into {}", folder.display());
+        if is_stdout(path) {
+            let file = tempfile::tempfile_in(&folder).with_context(cannot)?;
+            let to = Destination::Standard(file);
+            return Ok(Self { folder, to });
+        }
+        if let Ok(found) = fs::metadata(path) {
             // Renaming onto a device would replace it.
             ensure!(found.is_file(), "{name} is not a file that can be replaced");
             let same = fs::metadata(input)
                 .is_ok_and(|input| (input.dev(), input.ino()) == (found.dev(), found.ino()));
             ensure!(!same, "{name} is the input itself; name another output");
         }
-        let file = tempfile::Builder::new()
-            .prefix(".isotherm-convert-")
-            // As any new file: the umask takes away what it takes away.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(&folder)
-            .with_context(|| format!("cannot write into {}", folder.display()))?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            folder,
-            file,
-        })
+        let file = WholeFile::create(path).with_context(cannot)?;
+        let to = Destination::File(path.to_owned(), file);
+        Ok(Self { folder, to })
     }
 
     fn file(&self) -> anyhow::Result<File> {
-        self.file
-            .as_file()
-            .try_clone()
-            .context("cannot use the output file")
+        let file = match &self.to {
+            Destination::File(_, file) => file.file(),
+            Destination::Standard(file) => file,
+        };
+        file.try_clone().context("cannot use the output file")
     }
 
-    fn keep(mut self) -> anyhow::Result<()> {
-        if is_stdout(&self.path) {
-            let file = self.file.as_file_mut();
-            file.rewind().context("cannot read the output back")?;
-            io::copy(&mut BufReader::new(file), &mut io::stdout().lock())
-                .context("cannot write to standard output")?;
-            return Ok(());
+    fn keep(self) -> anyhow::Result<()> {
+        match self.to {
+            Destination::File(path, file) => file
+                .keep()
+                .with_context(|| format!("cannot write {}", path.display())),
+            Destination::Standard(mut file) => {
+                file.rewind().context("cannot read the output back")?;
+                io::copy(&mut BufReader::new(file), &mut io::stdout().lock())
+                    .map(drop)
+                    .context("cannot write to standard output")
+            }
         }
-        self.file
-            .persist(&self.path)
-            .with_context(|| format!("cannot write {}", self.path.display()))?;
-        Ok(())
     }
 }
 

@@ -5,24 +5,26 @@
 mod group;
 mod machine;
 mod measure;
+mod progress;
 mod sample;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_eval::{
-    Entry, Experiment, Outcome, PlannedRun, RunEntry, Suite, journal, plan, report,
+    Entry, Experiment, Outcome, PlannedRun, RunEntry, Suite, estimate_s, journal, plan, report,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use machine::Machine;
 use measure::{Measuring, Stopped};
+use progress::Progress;
 
 /// Run an experiment: workloads under configurations, repeated; and compare them.
 ///
@@ -31,9 +33,10 @@ use measure::{Measuring, Stopped};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm eval crates/eval/experiments/quick.toml            a first look, about five minutes
-  isotherm eval --check crates/eval/experiments/shipped.toml  what would run here, and what not
+  isotherm eval --dry-run crates/eval/experiments/shipped.toml  what would run here, what not, and how long
   isotherm eval mine.toml -o results --configuration orig,prcl
-  isotherm eval mine.toml -o results --report                 only write the reports anew")]
+  isotherm eval mine.toml -o results --report                 only write the reports anew
+  isotherm eval mine.toml -o results --summary                tables in Markdown, worst first, to paste")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The experiment's file
@@ -53,12 +56,15 @@ pub(crate) struct Args {
     /// Where the experiment has changed since: run anew what it changes
     #[arg(long)]
     force: bool,
-    /// Only say what would run, and what cannot and why
-    #[arg(long, conflicts_with = "report")]
-    check: bool,
+    /// Only say what would run, how long it would take, and what cannot and why
+    #[arg(long, visible_alias = "check", conflicts_with_all = ["report", "summary"])]
+    dry_run: bool,
     /// Only write the reports of what has run
-    #[arg(long)]
+    #[arg(long, conflicts_with = "summary")]
     report: bool,
+    /// Only print what has run as Markdown tables, the worst cases first
+    #[arg(long)]
+    summary: bool,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -71,14 +77,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => PathBuf::from(format!("eval-{}", experiment.name)),
     };
     let skipped = measure::skips(&experiment);
-    if args.check {
+    if args.dry_run {
         check(&experiment, &skipped);
         return Ok(ExitCode::SUCCESS);
     }
     let path = folder.join("results.jsonl");
     let entries = read(&path)?;
-    if args.report {
+    if args.report || args.summary {
         ensure!(!entries.is_empty(), "{} holds no results", path.display());
+    }
+    if args.summary {
+        let suite = Suite::gather(&experiment, &entries, skipped);
+        print!("{}", report::markdown_summary(&suite));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.report {
         return write_reports(args, &folder, &experiment, &entries, skipped);
     }
     refuse_changes(args, &path, &experiment, &entries)?;
@@ -152,9 +165,24 @@ fn check(experiment: &Experiment, skipped: &[(String, String)]) {
         ),
         experiment.repeats
     );
+    let mut runs = plan(experiment);
+    runs.retain(|run| !is_skipped(run, skipped));
+    match estimate_s(experiment, &runs) {
+        Some(seconds) => println!(
+            "about {:.1} min for the {} runs that can be made here",
+            seconds / 60.0,
+            runs.len()
+        ),
+        None => println!("no estimate of the time: not every workload has `expected_s`"),
+    }
     for (what, why) in skipped {
         println!("SKIP {what}: {why}");
     }
+}
+
+fn is_skipped(run: &PlannedRun<'_>, skipped: &[(String, String)]) -> bool {
+    let names = [&run.workload.name, &run.configuration.name];
+    skipped.iter().any(|(what, _)| names.contains(&what))
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<Entry>> {
@@ -202,13 +230,8 @@ fn run_all(
     entries: &[Entry],
     skipped: &[(String, String)],
 ) -> anyhow::Result<Option<ExitCode>> {
-    let is_skipped = |name: &str| skipped.iter().any(|(what, _)| what == name);
     let mut runs = plan(experiment);
-    runs.retain(|run| {
-        !is_skipped(&run.workload.name)
-            && !is_skipped(&run.configuration.name)
-            && !run.is_finished(entries)
-    });
+    runs.retain(|run| !is_skipped(run, skipped) && !run.is_finished(entries));
     if runs.is_empty() {
         return Ok(None);
     }
@@ -218,26 +241,27 @@ fn run_all(
     }
     let mut journal = open_journal(&folder.join("results.jsonl"))?;
     let mut machine = Machine::prepare(experiment)?;
-    journal::append(&mut journal, &Entry::Machine(machine::describe()))?;
+    journal::append(&mut journal, &Entry::Machine(machine.describe()))?;
     let measuring = Measuring::new(experiment, &args.experiment, folder, &stop)?;
-    let bar = progress_bar(args, runs.len());
+    let mut progress = Progress::new(args.quiet, experiment, &runs);
     for run in &runs {
         let title = title(run);
-        bar.set_message(title.clone());
+        progress.begin(&title);
         let time_s = machine::now_s();
         let result = machine
             .set_up(experiment, run.configuration)
             .and_then(|()| measuring.run(run));
         let (outcome, monitor) = match result {
-            Ok((measured, monitor)) => (Outcome::Measured(measured), monitor),
+            Ok((measured, monitor)) => (Outcome::Measured(Box::new(measured)), monitor),
             Err(error) if error.is::<Stopped>() || stop.load(Ordering::Relaxed) => {
-                bar.finish_and_clear();
+                progress.finish();
                 eprintln!("isotherm: stopped; the same command goes on with {title}");
                 return Ok(Some(ExitCode::from(130)));
             }
             Err(error) => (Outcome::Failed(format!("{error:#}")), None),
         };
-        tell(args, &bar, &title, &outcome);
+        progress.advance(run);
+        progress.tell(&title, &outcome);
         let entry = Entry::Run(Box::new(RunEntry {
             workload: run.workload.name.clone(),
             configuration: run.configuration.name.clone(),
@@ -248,9 +272,10 @@ fn run_all(
             monitor,
         }));
         journal::append(&mut journal, &entry).context("cannot write the journal")?;
-        bar.inc(1);
+        // A signal meanwhile is seen by the next run.
+        let _ = measuring.sleep(Duration::from_secs(experiment.cool_down_s));
     }
-    bar.finish_and_clear();
+    progress.finish();
     Ok(None)
 }
 
@@ -273,39 +298,11 @@ fn open_journal(path: &Path) -> anyhow::Result<File> {
     open().with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn progress_bar(args: &Args, nr: usize) -> ProgressBar {
-    if args.quiet || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template(
-        "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg} (left: {eta})",
-    );
-    let bar = ProgressBar::new(nr as u64).with_style(style.expect("a template of ours"));
-    bar.enable_steady_tick(std::time::Duration::from_millis(500));
-    bar
-}
-
 fn title(run: &PlannedRun<'_>) -> String {
     format!(
         "{} {} #{}",
         run.workload.name, run.configuration.name, run.repeat
     )
-}
-
-fn tell(args: &Args, bar: &ProgressBar, title: &str, outcome: &Outcome) {
-    let line = match outcome {
-        Outcome::Failed(why) => format!("{title}: FAILED: {why}"),
-        Outcome::Measured(_) if args.quiet => return,
-        Outcome::Measured(m) => format!(
-            "{title}: {:.2} s, {} resident, {} major faults{}",
-            m.runtime_s,
-            crate::units::format_bytes((m.rss_kib * 1024.0) as u64),
-            m.pgmajfaults,
-            m.throughput
-                .map_or_else(String::new, |t| format!(", {t:.0} a second"))
-        ),
-    };
-    bar.suspend(|| eprintln!("{line}"));
 }
 
 /// Writes every report; says where, and the tables. Fails if nothing was measured at all.
@@ -326,8 +323,7 @@ fn write_reports(
         ("report.md", report::markdown(&suite)),
         ("report.html", report::html(&suite)),
     ] {
-        let path = folder.join(name);
-        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        crate::whole_file::write(&folder.join(name), content)?;
     }
     if !args.quiet {
         print!("{text}");

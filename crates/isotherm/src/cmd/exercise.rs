@@ -1,7 +1,7 @@
 //! `isotherm exercise`: make memory accesses of known truth.
 
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl Teller {
                 .map(BufWriter::new)
                 .with_context(|| format!("cannot create the truth file {}", path.display()))
         });
-        let bar = if quiet || json || !io::stderr().is_terminal() {
+        let bar = if quiet || json || !crate::out::draws_on(&io::stderr()) {
             ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
         } else {
             ProgressBar::new(0)

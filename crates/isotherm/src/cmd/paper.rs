@@ -15,12 +15,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_record::report::render::csv_line;
 use isotherm_sim::experiment::reclaim::Configuration;
 use isotherm_sim::experiment::tiering::{Distribution, Placement};
-use isotherm_sim::paper::{Comparison, compaction, reclaim, tiering};
+use isotherm_sim::paper::{Comparison, Difference, compaction, reclaim, tiering};
 
 /// Simulate published experiments at their published size, beside the published numbers.
 ///
 /// Everything that is shown is simulated, and some costs were chosen so that a published number comes
-/// out: that is called calibrated, all else predicted.
+/// out: that is called calibrated; what was put in as a constant or a size is called input; all else
+/// predicted.
 #[derive(clap::Args)]
 #[command(after_help = "\
 compaction: Nitin Gupta, Proactive Compaction for the Linux kernel (2020): 1 TiB, 80 CPUs.
@@ -67,6 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let mut all = Vec::new();
+    let mut notes = Vec::new();
     if matches!(args.paper, Paper::Compaction | Paper::All) {
         let runs = compaction_runs(args);
         let comparisons = compaction::comparisons(&runs);
@@ -84,6 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             )?;
             write(folder, "compaction-scores.csv", &page::score_csv(&runs)?)?;
         }
+        notes.extend(compaction::notes());
         all.extend(comparisons);
     }
     if matches!(args.paper, Paper::Tiering | Paper::All) {
@@ -95,6 +98,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             &comparisons,
             &page::tiering(&runs, &comparisons),
         )?;
+        notes.extend(tiering::notes(&comparisons));
         all.extend(comparisons);
     }
     if matches!(args.paper, Paper::Reclaim | Paper::All) {
@@ -105,13 +109,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         });
         let comparisons = evaluation.comparisons(&runs);
         keep(args, "reclaim", &comparisons, &page::reclaim(&comparisons))?;
+        notes.extend(reclaim::notes(&comparisons));
         all.extend(comparisons);
     }
     let mut out = std::io::stdout().lock();
     let text = if args.json {
         serde_json::to_string_pretty(&all)? + "\n"
     } else {
-        table(&all)
+        table(&all, &notes)
     };
     out.write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
@@ -225,8 +230,7 @@ fn progress_bar(quiet: bool, nr: usize) -> ProgressBar {
 }
 
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
-    let path = folder.join(name);
-    fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    crate::whole_file::write(&folder.join(name), bytes)
 }
 
 const HEAD: [&str; 8] = [
@@ -242,7 +246,6 @@ const HEAD: [&str; 8] = [
 
 /// The fields of a comparison, for people.
 fn fields(comparison: &Comparison) -> Vec<String> {
-    let difference = comparison.difference_percent();
     vec![
         comparison.experiment.into(),
         comparison.configuration.clone(),
@@ -250,7 +253,11 @@ fn fields(comparison: &Comparison) -> Vec<String> {
         comparison.unit.into(),
         number(comparison.simulated),
         comparison.published.map_or_else(|| "-".into(), number),
-        difference.map_or_else(|| "-".into(), |d| format!("{d:+.1} %")),
+        match comparison.difference() {
+            None => "-".into(),
+            Some(Difference::Percent(percent)) => format!("{percent:+.1} %"),
+            Some(Difference::Points(points)) => format!("{points:+.1} points"),
+        },
         comparison.role.name().into(),
     ]
 }
@@ -265,13 +272,14 @@ fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-fn table(comparisons: &[Comparison]) -> String {
+fn table(comparisons: &[Comparison], notes: &[String]) -> String {
     let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
     rows.extend(comparisons.iter().map(fields));
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
-    let mut text =
-        String::from("Simulated at the published size; see `isotherm paper --help`.\n\n");
+    let mut text = String::from("Simulated at the published size; see `isotherm paper --help`.\n");
+    text.extend(notes.iter().map(|note| format!("- {note}\n")));
+    text.push('\n');
     for row in &rows {
         let columns = row.iter().zip(&widths).enumerate();
         let line: Vec<String> = columns
@@ -298,7 +306,9 @@ fn csv(comparisons: &[Comparison]) -> anyhow::Result<Vec<u8>> {
         let mut fields = fields(comparison);
         fields[4] = comparison.simulated.to_string();
         fields[5] = plain(comparison.published);
-        fields[6] = plain(comparison.difference_percent());
+        fields[6] = plain(comparison.difference().map(|difference| match difference {
+            Difference::Percent(value) | Difference::Points(value) => value,
+        }));
         csv_line(&mut out, &fields)?;
     }
     Ok(out)
@@ -324,7 +334,10 @@ mod tests {
 
     #[test]
     fn what_was_not_published_is_not_compared() {
-        let text = table(&[comparison(3.5, Some(4.0)), comparison(21_746.41, None)]);
+        let text = table(
+            &[comparison(3.5, Some(4.0)), comparison(21_746.41, None)],
+            &[],
+        );
         let lines: Vec<&str> = text.lines().skip(3).collect();
         assert!(lines[0].contains("3.50          4     -12.5 %"), "{text}");
         assert!(lines[1].contains("21746          -           -"), "{text}");

@@ -1,11 +1,12 @@
 //! `isotherm record`: watches targets and writes what it sees to a file.
 
 mod command;
+mod saved;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,9 +17,10 @@ use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos, PAGE_SIZE};
 use isotherm_record::{Item, Writer, printable};
 
 use command::{end_in_time, wait_for};
+use saved::Saved;
 use summary::{Summary, cpu_share};
 
-use crate::acting::{Acting, ActingSummary, Setup};
+use crate::acting::{Acting, ActingSummary, Setup, warnings_of_watching};
 use crate::recorder::{Context, MonitorArgs, Session, Step, TargetArgs};
 use crate::units::{format_bytes, format_duration, parse_time_span};
 
@@ -188,7 +190,7 @@ impl Watch {
     }
 
     fn progress_bar(&self) -> ProgressBar {
-        if self.quiet || !std::io::stderr().is_terminal() {
+        if self.quiet || !crate::out::draws_on(&std::io::stderr()) {
             return ProgressBar::hidden();
         }
         let (bar, template) = match self.duration {
@@ -217,12 +219,18 @@ fn begin(
     session.step(Nanos(u64::MAX), &mut items)?;
     refuse_empty_ranges(session, contexts)?;
     let mut acting = match setups {
-        [] => None,
+        [] => {
+            for warning in warnings_of_watching() {
+                eprintln!("isotherm: {warning}");
+            }
+            None
+        }
         setups => Some(Acting::new(setups, session)?),
     };
     if let Some(acting) = &mut acting {
         acting.step(session, &mut items)?;
     }
+    session.give_up_privileges(acting.is_some())?;
     let Some((file, path)) = output else {
         let recording = Recording {
             items,
@@ -271,7 +279,11 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
     };
     if matches!(child.try_wait(), Ok(None)) {
         // It may take long until the error itself is printed.
-        eprintln!("isotherm: recording has ended, the command goes on: {error:#}");
+        let error = format!("{error:#}");
+        eprintln!(
+            "isotherm: recording has ended, the command goes on: {}",
+            printable(&error)
+        );
     }
     wait_for(Some(child), session.is_stopped());
 }
@@ -293,34 +305,6 @@ struct Recording {
     /// Children were not asked for, so that their number is told.
     counts_children: bool,
     saved: Saved,
-}
-
-/// Memory that is saved by swapping it out: what the targets have in swap since the start, but for what
-/// compressed swap takes for it.
-#[derive(Default)]
-struct Saved {
-    /// At the first look: bytes in swap, and of zram's pools.
-    first: Option<(u64, u64)>,
-    swapped: u64,
-    pool: u64,
-}
-
-impl Saved {
-    fn look(&mut self, swap: u64) {
-        let pool = isotherm_linux::swap::pool_bytes();
-        let (first_swap, first_pool) = *self.first.get_or_insert((swap, pool));
-        self.swapped = swap.saturating_sub(first_swap);
-        self.pool = pool.saturating_sub(first_pool);
-    }
-
-    fn text(&self) -> String {
-        format!(
-            "saved {} ({} in swap, zram takes {})",
-            format_bytes(self.swapped.saturating_sub(self.pool)),
-            format_bytes(self.swapped),
-            format_bytes(self.pool),
-        )
-    }
 }
 
 impl Recording {
@@ -525,6 +509,7 @@ impl Recording {
             file: path.map(|path| path.display().to_string()),
             seconds: elapsed.as_secs_f64(),
             snapshots: self.nr_snapshots,
+            interval_seconds: session.intervals().aggregation.as_secs_f64(),
             regions,
             monitored_bytes: total.addresses,
             resident_bytes: total.known_resident(),

@@ -314,12 +314,13 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<()> {
     let common = &args.common;
     let style = common.output.style(false);
     let (columns, rows) = match common.output.format()? {
-        // Room for addresses on the left and names on the right; two rows of cells to a coloured line.
+        // Room for addresses on the left, sizes and names on the right; two rows of cells to a coloured
+        // line.
         Format::Text => {
             let lines = common.output.height().saturating_sub(14).clamp(8, 48);
             let coloured = style.palette != isotherm_record::report::render::Palette::Plain;
             let rows = if coloured { 2 * lines } else { lines };
-            (style.width.saturating_sub(16 + 24).max(20), rows)
+            (style.width.saturating_sub(16 + 11 + 24).max(20), rows)
         }
         Format::Svg => (320, 160),
         Format::Html | Format::Json | Format::Csv => (512, 600),

@@ -7,7 +7,7 @@ mod trace;
 mod workload;
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -231,7 +231,7 @@ fn create(
     args: &Args,
     simulation: &Simulation,
 ) -> anyhow::Result<Writer<BufWriter<File>>> {
-    let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+    let file = crate::record_file::create(path)?;
     let (intervals, _) = simulation.watching(0);
     let settings = [
         ("method", "simulated".to_owned()),
@@ -254,7 +254,7 @@ fn create(
 }
 
 fn progress_bar(args: &Args, end: Nanos) -> ProgressBar {
-    if args.quiet || !std::io::stderr().is_terminal() {
+    if args.quiet || !crate::out::draws_on(&std::io::stderr()) {
         return ProgressBar::hidden();
     }
     let style = "[{elapsed_precise}] {bar:40.cyan/blue} {msg} simulated";

@@ -3,12 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use isotherm_linux::state;
+use isotherm_record::printable_lines;
 
 use crate::acting::{GuardArgs, SchemeArgs};
 use crate::daemon::{self, Orders, SOCKET, client};
@@ -105,8 +106,9 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
         if let Ok(status) = client::ask(&args.socket, &client::Request::Status)
             && status["pid"] == child.id()
         {
+            let at = socket_flag(&args.socket);
             println!(
-                "isotherm is at work (pid {}); `isotherm status` says how",
+                "isotherm is at work (pid {}); `isotherm status{at}` says how",
                 child.id()
             );
             return Ok(ExitCode::SUCCESS);
@@ -114,7 +116,7 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some(status) = child.try_wait()? {
             let said = std::fs::read(&log_path).unwrap_or_default();
             let said = said.get(begins_at as usize..).unwrap_or_default();
-            eprint!("{}", String::from_utf8_lossy(said));
+            eprint!("{}", printable_lines(&String::from_utf8_lossy(said)));
             return Ok(ExitCode::from(
                 status.code().map_or(2, |code| code.clamp(1, 255) as u8),
             ));
@@ -130,6 +132,20 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
             );
         }
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What leads other commands to a daemon that does not listen where all do.
+fn socket_flag(socket: &Path) -> String {
+    if socket == Path::new(SOCKET) {
+        return String::new();
+    }
+    let path = socket.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
+    if path.chars().all(is_plain) {
+        format!(" --socket {path}")
+    } else {
+        format!(" --socket '{}'", path.replace('\'', "'\\''"))
     }
 }
 
@@ -149,4 +165,17 @@ fn background(log: File) -> anyhow::Result<Child> {
         .stderr(log)
         .spawn()
         .context("cannot start it in the background")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_leads_to_the_daemon_that_was_started() {
+        let check = |socket: &str, wanted| assert_eq!(socket_flag(Path::new(socket)), wanted);
+        check(SOCKET, "");
+        check("/tmp/a.sock", " --socket /tmp/a.sock");
+        check("/tmp/it's", " --socket '/tmp/it'\\''s'");
+    }
 }

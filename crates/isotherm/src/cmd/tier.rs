@@ -129,8 +129,7 @@ fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         .and_then(|text| Ok(load(text, Format::Detect)?))
         .context("the plan is too much for one file; give a larger --region-max-size")?;
     match &args.output {
-        Some(path) => std::fs::write(path, text)
-            .with_context(|| format!("cannot write {}", path.display()))?,
+        Some(path) => crate::whole_file::write(path, text)?,
         None => std::io::stdout()
             .write_all(text.as_bytes())
             .context("cannot write to standard output")?,

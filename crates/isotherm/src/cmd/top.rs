@@ -39,6 +39,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
         "top draws on a terminal, and this is none; use `isotherm record` and `isotherm report` instead"
     );
+    ensure!(
+        crate::out::draws_on(&std::io::stdout()),
+        "top draws on a terminal that can go back, and this one (TERM=dumb) cannot; `isotherm record` and \
+         `isotherm report` say the same in lines"
+    );
     if let Some(path) = &args.replay {
         let title = path.display().to_string();
         view::run(&mut ReplaySource::open(path, args.speed)?, &title)?;
@@ -48,7 +53,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         command_output: CommandOutput::Discarded,
         ..args.targets.clone()
     };
-    let mut source = LiveSource::new(Session::start(&[Context::only(&targets, &args.how)])?);
+    let session = Session::start(&[Context::only(&targets, &args.how)])?;
+    session.give_up_privileges(false)?;
+    let mut source = LiveSource::new(session);
     let shown = view::run(&mut source, "");
     let mut session = source.into_session();
     if let Some(mut child) = session.take_child() {

@@ -29,7 +29,7 @@ use std::rc::Rc;
 
 use anyhow::Context as _;
 use isotherm_engine::Nanos;
-use isotherm_record::Item;
+use isotherm_record::{Item, printable};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::acting::{Acting, GuardArgs, SchemeArgs, Setup, parse};
@@ -81,6 +81,7 @@ pub(crate) fn run(orders: Orders) -> anyhow::Result<()> {
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
     let acting = Acting::new(&setups, &session)?;
+    session.give_up_privileges(true)?;
     let mut daemon = Daemon {
         seen: Seen::new(session.now()),
         orders,
@@ -139,8 +140,13 @@ impl Daemon {
         self.act(items)?;
         if self.session.take_hang_up() {
             match self.reload() {
-                Ok(notes) => notes.iter().for_each(|note| eprintln!("isotherm: {note}")),
-                Err(error) => eprintln!("isotherm: nothing was changed: {error:#}"),
+                Ok(notes) => notes
+                    .iter()
+                    .for_each(|note| eprintln!("isotherm: {}", printable(note))),
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    eprintln!("isotherm: nothing was changed: {}", printable(&error));
+                }
             }
         }
         let now = self.session.now();
@@ -155,7 +161,7 @@ impl Daemon {
         self.acting.step(&mut self.session, items)?;
         for item in items.drain(..) {
             if let Item::Note { text, .. } = &item {
-                eprintln!("isotherm: {}", isotherm_record::printable(text));
+                eprintln!("isotherm: {}", printable(text));
             }
             self.seen.take(item);
         }

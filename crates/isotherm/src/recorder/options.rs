@@ -72,7 +72,8 @@ pub(crate) struct TargetArgs {
     #[arg(long, value_name = "A-B", value_parser = parse_range, value_delimiter = ',')]
     pub(crate) range: Vec<AddressRange>,
 
-    /// Watch the processes that descend from the targets, too
+    /// Watch the processes that descend from the targets, too (of a running process, not those whose
+    /// parent has ended before)
     #[arg(long)]
     pub(crate) children: bool,
 

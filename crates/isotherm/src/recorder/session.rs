@@ -6,9 +6,10 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, bail};
 use isotherm_engine::{AddressRange, Cost, Nanos, TargetId};
 use isotherm_linux::clock::Clock;
+use isotherm_linux::privileges::{self, Work};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::{Process, raise_file_limit};
-use isotherm_linux::{cgroup, host, node};
+use isotherm_linux::{cgroup, delays, host, node};
 use isotherm_record::{Header, Item, TargetExit};
 
 use super::contexts::Contexts;
@@ -55,6 +56,7 @@ pub(crate) struct Session {
     first_cost: Option<Cost>,
     /// For each context.
     knows_every_page: Vec<bool>,
+    clears_refs: bool,
 }
 
 impl Session {
@@ -81,12 +83,30 @@ impl Session {
             header,
             first_cost: None,
             knows_every_page: contexts.iter().map(knows_every_page).collect(),
+            clears_refs: contexts.iter().any(clears_refs),
         })
+    }
+
+    /// Gives up the capabilities that watching, and acting if it `acts`, needs no longer. All files and
+    /// sockets are open, and the command, which keeps the caller's, runs.
+    pub(crate) fn give_up_privileges(&self, acts: bool) -> anyhow::Result<()> {
+        privileges::keep_only(Work {
+            acts,
+            clears_refs: self.clears_refs,
+            reads_delays: acts && delays::is_on(),
+            ends_command: self.child.is_some(),
+        })?;
+        Ok(())
     }
 
     /// What to write first.
     pub(crate) fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// The intervals at present.
+    pub(crate) fn intervals(&self) -> isotherm_engine::Intervals {
+        self.monitor.intervals()
     }
 
     /// The time by the session's clock.
@@ -330,6 +350,11 @@ fn virtual_memory(
                     .stdout(Stdio::null())
                     .stderr(Stdio::null());
             }
+            if targets.children {
+                // Those whose parents end become our children, and so are found.
+                nix::sys::prctl::set_child_subreaper(true)
+                    .context("cannot become the parent of the command's orphans")?;
+            }
             let started = command.spawn();
             let started =
                 started.with_context(|| format!("cannot start {}", program.to_string_lossy()))?;
@@ -350,6 +375,12 @@ fn virtual_memory(
         Method::Pages { interval } => Box::new(Pages::new(probe, set, interval, how)),
     };
     Ok((monitor, child))
+}
+
+/// Whether accessed bits may be cleared by `/proc/PID/clear_refs`, too.
+fn clears_refs(context: &Context) -> bool {
+    let is_by_regions = matches!(context.how.method(), Ok(Method::Regions(_)));
+    !context.targets.physical && !context.targets.simulated && !is_by_regions
 }
 
 fn header(contexts: &[Context], monitor: &dyn Monitor, now: Nanos) -> Header {

@@ -3,13 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use isotherm_engine::table::MappedRange;
 use isotherm_engine::{AddressRange, Nanos, TargetId};
+use isotherm_linux::areas::{MappedArea, Names};
 use isotherm_linux::cgroup;
 use isotherm_linux::probe::{PageTableProbe, ProbeError, SecondaryTables, SpaceFacts, WalkerError};
-use isotherm_linux::process::{MappedArea, Process, ProcessError};
+use isotherm_linux::process::{Process, ProcessError, children_of_this_thread};
 use isotherm_record::{Item, Mapping, MappingChange, TargetExit, TargetStart};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 
 use super::Ended;
 
@@ -39,6 +43,9 @@ const FEW: usize = 16;
 /// At every so many updates all mappings of a target are read, however it looks.
 const TURNS: u64 = 8;
 
+/// How long a command may keep the name of who started it; one that is an isotherm itself does.
+const RENAMING_MS: u32 = 20;
+
 /// A target at present.
 #[derive(Debug)]
 struct Live {
@@ -57,6 +64,8 @@ pub(crate) struct TargetSet {
     /// If not empty, only this part of each address space is watched (DAMON's initial regions).
     limits: Vec<AddressRange>,
     live: BTreeMap<TargetId, Live>,
+    /// Of their mappings.
+    names: Names,
     /// Of the live ones.
     pids: BTreeSet<u32>,
     /// Processes that could not be watched (no rights, no memory); not tried again.
@@ -78,6 +87,7 @@ impl TargetSet {
             wanted,
             limits,
             live: BTreeMap::new(),
+            names: Names::default(),
             pids: BTreeSet::new(),
             given_up: BTreeSet::new(),
             targets_max: targets_max.clamp(1, TARGETS_MAX) as usize,
@@ -205,14 +215,18 @@ impl TargetSet {
             if !is_due {
                 continue;
             }
-            let Some(Ok(areas)) = probe.process(id).map(Process::mappings) else {
+            let Some(Ok(mut areas)) = probe.process(id).map(Process::mappings) else {
                 continue;
             };
             live.facts = facts;
             if areas != live.areas {
                 items.push(Item::Mappings(change(id, now, &live.areas, &areas)));
+                self.names.share(&mut areas);
                 live.areas = areas;
             }
+        }
+        if self.updates.is_multiple_of(TURNS) {
+            self.names.tidy();
         }
     }
 
@@ -237,6 +251,7 @@ impl TargetSet {
                 if *children {
                     let live = self.live.keys().filter_map(|id| probe.process(*id));
                     wanted.extend(live.flat_map(Process::children));
+                    wanted.extend(command.iter().flat_map(|command| adopted(*command)));
                 }
                 wanted
             }
@@ -256,7 +271,7 @@ impl TargetSet {
         let id = TargetId(self.next);
         let added = match Process::open(pid) {
             Ok(process) => {
-                let name = process.name();
+                let name = self.name_of(&process);
                 probe.add(id, process).map(|()| name)
             }
             Err(error) => Err(error.into()),
@@ -301,6 +316,23 @@ impl TargetSet {
         }
     }
 
+    /// Its name; that of a command of ours once it has it. A process that runs its program already keeps
+    /// our name for a moment.
+    fn name_of(&self, process: &Process) -> String {
+        let ours = own_name();
+        let is_command = matches!(&self.wanted, Wanted::Processes { command, .. }
+            if *command == Some(process.pid()));
+        let mut name = process.name();
+        for _ in 0..RENAMING_MS {
+            if !is_command || name != ours {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            name = process.name();
+        }
+        name
+    }
+
     fn is_named(&self, pid: u32) -> bool {
         matches!(&self.wanted, Wanted::Processes { pids, .. } if pids.contains(&pid))
     }
@@ -330,6 +362,26 @@ impl TargetSet {
     }
 }
 
+/// Descendants of our command whose parents have ended, and which were made our own children. Those that
+/// have ended, too, are laid to rest.
+fn adopted(command: u32) -> Vec<u32> {
+    let mut adopted = children_of_this_thread();
+    adopted.retain(|pid| {
+        // The command's end is told to who waits for it.
+        let is_running = || {
+            let status = waitpid(Pid::from_raw(*pid as i32), Some(WaitPidFlag::WNOHANG));
+            status == Ok(WaitStatus::StillAlive)
+        };
+        *pid != command && is_running()
+    });
+    adopted
+}
+
+fn own_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm");
+    name.unwrap_or_default().trim_end().to_owned()
+}
+
 /// What came and went between two looks at the mappings, both in address order.
 fn change(target: TargetId, time: Nanos, old: &[MappedArea], new: &[MappedArea]) -> MappingChange {
     let mut change = MappingChange {
@@ -351,8 +403,8 @@ fn change(target: TargetId, time: Nanos, old: &[MappedArea], new: &[MappedArea])
             (_, Some(b)) => {
                 change.added.push(Mapping {
                     range: b.range,
-                    permissions: b.permissions.clone(),
-                    name: b.name.clone(),
+                    permissions: b.permissions.to_string(),
+                    name: b.name.to_string(),
                 });
                 new.next();
             }
@@ -363,12 +415,14 @@ fn change(target: TargetId, time: Nanos, old: &[MappedArea], new: &[MappedArea])
 
 #[cfg(test)]
 mod tests {
+    use isotherm_linux::areas::Permissions;
+
     use super::*;
 
     fn area(start: u64, end: u64, name: &str) -> MappedArea {
         MappedArea {
             range: AddressRange::new(start, end),
-            permissions: "rw-p".into(),
+            permissions: Permissions::new("rw-p").expect("four flags"),
             name: name.into(),
         }
     }

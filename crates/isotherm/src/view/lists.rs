@@ -69,10 +69,10 @@ fn title(sort: Sort, regions: &[RegionSnapshot], hot: bool) -> Line<'static> {
     let bytes: u64 = regions.iter().map(|region| shown_bytes(region, hot)).sum();
     let name = if hot { "hot" } else { "cold" };
     let order = match (sort, hot) {
-        (Sort::Size, _) => "largest first",
+        (Sort::Size, _) | (Sort::Rate, false) => "largest first",
         (Sort::Rate, true) => "hottest first",
         (Sort::Age, true) => "longest first",
-        (Sort::Rate | Sort::Age, false) => "coldest first",
+        (Sort::Age, false) => "coldest first",
     };
     Line::from(vec![
         Span::styled(format!(" {name} {} ", format_bytes(bytes)), bold()),
@@ -110,18 +110,20 @@ fn row(
         Line::raw(format_bytes(shown_bytes(region, hot))).right_aligned(),
         Line::raw(units::rate(rate)).right_aligned(),
         Line::raw(format_duration(region.age_ns)).right_aligned(),
-        Line::raw(keep_end(&mapping, mapping_width)),
+        Line::raw(cut_middle(&mapping, mapping_width)),
     ])
 }
 
-/// Cuts a text that is too long at its beginning: of a path, the end tells more.
-fn keep_end(text: &str, width: usize) -> String {
+/// Cuts a text that is too long in its middle: a path's beginning says whose it is, its end what it is.
+fn cut_middle(text: &str, width: usize) -> String {
     let length = text.chars().count();
-    if length <= width {
-        return text.to_owned();
+    if length <= width || width == 0 {
+        return text.chars().take(width).collect();
     }
-    let kept = text.chars().skip(length - width.saturating_sub(1));
-    std::iter::once('…').chain(kept).take(width).collect()
+    let end = (width - 1) * 2 / 3;
+    let start = width - 1 - end;
+    let kept = text.chars().take(start).chain(std::iter::once('…'));
+    kept.chain(text.chars().skip(length - end)).collect()
 }
 
 #[cfg(test)]
@@ -129,10 +131,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_path_keeps_its_end() {
-        assert_eq!(keep_end("[heap]", 6), "[heap]");
-        assert_eq!(keep_end("/usr/lib/libc.so.6", 10), "…libc.so.6");
-        assert_eq!(keep_end("ünïcödé", 3), "…dé");
-        assert_eq!(keep_end("abc", 0), "");
+    fn a_long_path_keeps_both_its_ends() {
+        assert_eq!(cut_middle("[heap]", 6), "[heap]");
+        assert_eq!(cut_middle("/usr/lib/libc.so.6", 10), "/us…c.so.6");
+        assert_eq!(cut_middle("ünïcödé", 4), "ü…dé");
+        assert_eq!(cut_middle("abc", 1), "…");
+        assert_eq!(cut_middle("abc", 0), "");
     }
 }

@@ -293,7 +293,8 @@ impl State {
             .collect();
         let size = |r: &RegionSnapshot| std::cmp::Reverse(shown_bytes(r, hot));
         match (self.sort, hot) {
-            (Sort::Size, _) => regions.sort_by_key(size),
+            // Of cold memory, what there is most of matters most.
+            (Sort::Size, _) | (Sort::Rate, false) => regions.sort_by_key(size),
             (Sort::Rate, true) => regions.sort_by(|a, b| {
                 let by_rate = b
                     .nr_accesses

@@ -152,6 +152,63 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     holder.assert_unharmed();
 }
 
+/// Huge pages that the system has written to swap in one piece.
+fn huge_pages_swapped_out() -> u64 {
+    let vmstat = fs::read_to_string("/proc/vmstat").expect("there");
+    let line = vmstat.lines().find_map(|l| l.strip_prefix("thp_swpout "));
+    line.and_then(|number| number.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// Page by page the kernel would interrupt a target that runs for each of them.
+#[test]
+fn whole_blocks_are_paged_out_in_one_piece() {
+    const TEST: &str = "whole_blocks_are_paged_out_in_one_piece";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let holder = Holder::start();
+    let before = huge_pages_swapped_out();
+    let line = ["--scheme", "4K max 0 0 2s max pageout", "--duration", "8s"];
+    let summary = act(&holder.pid(), &[&line[..], &["--no-guard"]].concat());
+    assert!(holder.status("VmSwap:") > 90 * MIB, "{summary}");
+    let whole = huge_pages_swapped_out() - before;
+    assert!(whole >= 40, "{whole} of 56 blocks: {summary}");
+    let smaps = fs::read_to_string(format!("/proc/{}/smaps_rollup", holder.pid()));
+    let smaps = smaps.expect("it runs");
+    assert!(smaps.contains("AnonHugePages:         0 kB"), "{smaps}");
+    holder.assert_unharmed();
+}
+
+/// What a fork shares with its parent would be copied.
+#[test]
+fn shared_blocks_are_left_in_pages() {
+    const TEST: &str = "shared_blocks_are_left_in_pages";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let forked = HOLDER.replace(
+        "print(\"ready\"",
+        "os.fork() or (time.sleep(20), os._exit(0))\nprint(\"ready\"",
+    );
+    assert_ne!(forked, HOLDER);
+    let mut parent = Running::start(&mut python(&forked));
+    parent.line("ready");
+    let before = huge_pages_swapped_out();
+    let line = ["--scheme", "4K max 0 0 2s max pageout", "--duration", "6s"];
+    let summary = act(
+        &parent.pid().to_string(),
+        &[&line[..], &["--no-guard"]].concat(),
+    );
+    assert!(
+        summary["schemes"][0]["refused"]["shared"].as_u64() > Some(50 * MIB),
+        "{summary}"
+    );
+    assert_eq!(huge_pages_swapped_out() - before, 0, "{summary}");
+}
+
 #[test]
 fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     const TEST: &str = "a_dry_run_says_what_would_be_done_and_does_nothing";

@@ -50,7 +50,7 @@ fn a_command_that_ends_at_once_is_recorded() {
         let path = directory.path().join("record");
         let mut command = isotherm(["record", "--quiet", "-o"]);
         let done = run(command.arg(&path).args(flags).args(["--", "true"]));
-        assert_eq!((done.code(), done.stderr.as_str()), (0, ""), "{flags:?}");
+        assert_eq!((done.code(), &*done.complaints()), (0, ""), "{flags:?}");
         assert_eq!(Record::read(&path).truncated, None, "{flags:?}");
     }
 }
@@ -269,6 +269,20 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
         "{missing}"
     );
     assert!(report["abilities"][0]["why_not"].is_string());
+    // What libbpf says is long enough once.
+    let said = unprivileged(&["doctor"]).stdout;
+    assert!(said.matches("libbpf: ").count() <= 2, "{said}");
+    for command in ["run, start", "swap", "compact", "tier"] {
+        assert!(
+            said.contains(&format!("NO   {command}")),
+            "{command}: {said}"
+        );
+    }
+    for args in [&["swap", "zram", "--size", "64M"][..], &["swap", "off"]] {
+        let refused = unprivileged(args);
+        assert_eq!(refused.code(), 2, "{refused:?}");
+        assert!(refused.stderr.contains("run as root"), "{refused:?}");
+    }
 
     let target = Running::start(Command::new("sleep").arg("60"));
     let refused = unprivileged(&["record", "-o", "mine", "--pid", &target.pid().to_string()]);

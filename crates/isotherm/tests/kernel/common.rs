@@ -109,6 +109,14 @@ impl Finished {
             .expect("it ended")
     }
 
+    /// What it said on standard error, but for what it says of a kdamond that the system runs: some machines
+    /// have one.
+    pub(crate) fn complaints(&self) -> String {
+        let lines = self.stderr.lines();
+        let others = lines.filter(|line| !line.contains("kdamond"));
+        others.collect::<Vec<_>>().join("\n")
+    }
+
     /// Itself, if it went well.
     pub(crate) fn success(self) -> Self {
         assert!(self.status.success(), "{self:?}");

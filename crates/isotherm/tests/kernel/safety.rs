@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::{
     Finished, Record, Running, isotherm, pause, python, range, record_pid, run, scratch, seen,
-    shared, skip,
+    shared, skip, until_written,
 };
 
 /// Has 64 MiB, touched once, and a KVM guest that may use them at any time.
@@ -89,6 +89,9 @@ fn a_name_reaches_no_terminal_as_it_is() {
         ("heatmap", "svg"),
         ("wss", "text"),
         ("idle", "html"),
+        ("summary", "text"),
+        ("summary", "svg"),
+        ("heatmap", "text"),
     ] {
         let mut command = isotherm(["report", what, "--format", format]);
         let done = run(command.arg(&path)).success();
@@ -99,6 +102,32 @@ fn a_name_reaches_no_terminal_as_it_is() {
             done.stdout
         );
     }
+    let both = [path.as_os_str(), path.as_os_str()];
+    let done = run(isotherm(["report", "diff"]).args(both)).success();
+    assert!(!done.stdout.contains('\u{1b}'), "{:?}", done.stdout);
+    // Nor what a daemon says of it.
+    let socket = directory.path().join("socket");
+    let at = ["--socket", socket.to_str().expect("plain")];
+    let pid = target.pid().to_string();
+    let start = [
+        "start",
+        "--detach",
+        "--dry-run",
+        "--preset",
+        "prcl",
+        "--pid",
+        &pid,
+    ];
+    let started = run(isotherm(start).args(at)).success();
+    assert!(started.stdout.contains(&at.join(" ")), "{started:?}");
+    let status = run(isotherm(["status"]).args(at)).success();
+    run(isotherm(["stop"]).args(at)).success();
+    assert!(!status.stdout.contains('\u{1b}'), "{:?}", status.stdout);
+    assert!(
+        status.stdout.contains("u{1b}[31mred"),
+        "{:?}",
+        status.stdout
+    );
 }
 
 /// Runs a script as root with a `/run/isotherm` of its own.
@@ -202,4 +231,102 @@ fn a_state_directory_that_others_may_write_is_refused() {
             .contains("/run/isotherm is not safe: others may write"),
         "{done:?}"
     );
+}
+
+/// CAP_DAC_OVERRIDE, DAC_READ_SEARCH, KILL, NET_ADMIN, SYS_PTRACE, SYS_NICE, PERFMON, BPF.
+const MAY_KEEP: u64 = 1 << 1 | 1 << 2 | 1 << 5 | 1 << 12 | 1 << 19 | 1 << 23 | 1 << 38 | 1 << 39;
+const SYS_ADMIN: u64 = 1 << 21;
+
+fn effective_of(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    u64::from_str_radix(effective.expect("a line").trim(), 16).expect("hexadecimal")
+}
+
+/// Memory of its own, and another user.
+const ANOTHERS: &str = r#"
+import mmap, os, time
+m = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for i in range(0, len(m), 4096):
+    m[i] = 1
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+if os.fork() == 0:
+    time.sleep(60)
+print("ready", flush=True)
+time.sleep(60)
+"#;
+
+#[test]
+fn capabilities_are_given_up_once_they_are_needed_no_longer() {
+    let test = "capabilities_are_given_up_once_they_are_needed_no_longer";
+    let Some(_turn) = shared(test) else { return };
+    if !nix::unistd::Uid::effective().is_root() || effective_of(std::process::id()) & SYS_ADMIN == 0
+    {
+        return skip(test, "root with CAP_SYS_ADMIN is needed");
+    }
+    let mut target = Running::start(&mut python(ANOTHERS));
+    target.line("ready");
+    let directory = scratch();
+    for flags in [&["--children"][..], &["--pages"], &["--faithful"]] {
+        let path = directory.path().join(flags[0]);
+        let flags = [&["--duration", "4s"], flags].concat();
+        let recorder = record_pid(target.pid(), &path, &flags);
+        until_written(&path, 1);
+        let kept = effective_of(recorder.pid());
+        assert_eq!(kept & !MAY_KEEP, 0, "{flags:?} keeps {kept:x}");
+        recorder.finish().success();
+        // It goes on seeing another user's memory.
+        let record = Record::whole(&path);
+        let last = record.snapshots().next_back().expect("a snapshot").totals();
+        assert!(last.untouched > 8 << 20, "{flags:?}: {last:?}");
+    }
+    let pid = target.pid().to_string();
+    let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
+    let run = isotherm(["run", "--duration", "4s", "--pid", &pid])
+        .args(scheme)
+        .stderr(std::process::Stdio::piped())
+        .spawn();
+    let run = run.expect("it starts");
+    pause(2.0);
+    let kept = effective_of(run.id());
+    assert_eq!(kept & !MAY_KEEP, 0, "run keeps {kept:x}");
+    let done = run.wait_with_output().expect("our child");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("scheme 0, cold: "), "{said}");
+    assert!(!said.contains("cold: 0 B of"), "{said}");
+}
+
+#[test]
+fn a_command_keeps_its_callers_capabilities() {
+    let test = "a_command_keeps_its_callers_capabilities";
+    let Some(_turn) = shared(test) else { return };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["record", "--quiet", "-o"]);
+    let script = "sleep 2; sh -c 'grep CapEff /proc/self/status'";
+    let done = run(command.arg(&path).args(["--", "sh", "-c", script])).success();
+    let ours = format!("{:016x}", effective_of(std::process::id()));
+    assert!(done.stdout.contains(&ours), "{done:?}");
+}
+
+#[test]
+fn on_a_full_disk_a_file_stays_as_it_was() {
+    let test = "on_a_full_disk_a_file_stays_as_it_was";
+    let Some(_turn) = shared(test) else { return };
+    if !nix::unistd::Uid::effective().is_root() || !alone_with_state("700", "true").status.success()
+    {
+        return skip(test, "root and mount namespaces are needed");
+    }
+    let done = alone_with_state(
+        "700",
+        "cd /run/isotherm; mkdir disk; \
+         $I record --quiet -o record --duration 2s --stop-command -- sleep 9; \
+         mount -t tmpfs -o size=16k none disk; echo old > disk/a.json; \
+         ! $I convert record disk/a.json; ! $I report heatmap record -o disk/a.html; \
+         $I report heatmap record > heat.txt; cat disk/a.json; ls -A disk",
+    )
+    .success();
+    assert_eq!(done.stdout, "old\na.json\n", "{done:?}");
 }

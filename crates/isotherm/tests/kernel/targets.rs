@@ -98,7 +98,7 @@ fn record_children(flags: &[&str]) -> Record {
         .arg(&path)
         .args(flags)
         .args(["--", "python3", "-c", PARENT]));
-    assert_eq!((done.code(), done.stderr.as_str()), (0, ""), "{done:?}");
+    assert_eq!((done.code(), &*done.complaints()), (0, ""), "{done:?}");
     Record::whole(&path)
 }
 
@@ -122,6 +122,52 @@ fn a_hundred_children_come_and_go() {
         ended.dedup();
         assert_eq!(ended.len(), 101, "{flags:?}: all of them ended");
         assert_eq!(record.starts().len(), 101, "{flags:?}: each began once");
+    }
+}
+
+/// As a daemon does: its parent ends at once.
+const LOSES_ITS_PARENT: &str = "(sleep 3 &); sleep 1";
+
+#[test]
+fn children_of_a_command_that_lose_their_parent_are_found() {
+    let Some(_turn) = shared("children_of_a_command_that_lose_their_parent_are_found") else {
+        return;
+    };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["record", "--quiet", "--children", "-o"]);
+    let done = run(command
+        .arg(&path)
+        .args(["--", "sh", "-c", LOSES_ITS_PARENT]))
+    .success();
+    let record = Record::read(&path);
+    let names = record
+        .starts()
+        .iter()
+        .map(|start| start.name.as_str())
+        .collect::<Vec<_>>();
+    // The shell, and both that sleep.
+    assert_eq!(
+        names.iter().filter(|name| **name == "sleep").count(),
+        2,
+        "{names:?} {done:?}"
+    );
+    assert_eq!(record.exits().len(), names.len());
+}
+
+#[test]
+fn a_command_is_never_named_as_its_recorder() {
+    let Some(_turn) = shared("a_command_is_never_named_as_its_recorder") else {
+        return;
+    };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    for _ in 0..20 {
+        let mut command = isotherm(["record", "--quiet", "-o"]);
+        run(command.arg(&path).args(["--", "true"])).success();
+        for start in Record::read(&path).starts() {
+            assert_ne!(start.name, "isotherm");
+        }
     }
 }
 

@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, Outcome, Refusal, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, Refusal, TargetId};
 
 use super::bits::{self, Bitmap};
-use crate::process::MappedArea;
+use crate::areas::MappedArea;
 
 /// One 2 MiB block on the way: sets of its pages.
 #[derive(Clone, Debug, Default)]
@@ -157,6 +157,22 @@ pub(super) fn wanted(blocks: &[Block], areas: &[MappedArea]) -> Vec<AddressRange
     parts
 }
 
+/// Refuses anonymous memory for which there is no `room` in swap, in bytes: what else is free there is
+/// the system's.
+pub(super) fn keep_reserve(blocks: &mut [Block], room: u64) {
+    let mut pages_left = room / PAGE_SIZE;
+    for block in blocks {
+        let meant = bits::and(&block.wanted, &block.anonymous);
+        let fits = usize::try_from(pages_left).unwrap_or(usize::MAX);
+        pages_left = pages_left.saturating_sub(bits::pages(&meant));
+        let mut beyond = bits::NONE;
+        for page in bits::each(&meant).skip(fits) {
+            bits::set(&mut beyond, page);
+        }
+        block.refuse(&beyond, Refusal::SwapFull);
+    }
+}
+
 /// `ranges`, the larger ones cut at multiples of `bytes`.
 pub(super) fn cut(ranges: &[AddressRange], bytes: u64) -> Vec<AddressRange> {
     let mut parts = Vec::with_capacity(ranges.len());
@@ -229,11 +245,11 @@ pub(super) fn mapping_around(range: AddressRange, areas: &[MappedArea]) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::PAGE_SIZE;
     use isotherm_engine::scheme::Action;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::areas::Permissions;
 
     fn operation(scheme: usize, target: u32, first: u64, nr: u64) -> Operation {
         Operation {
@@ -327,8 +343,8 @@ mod tests {
     fn area(start: u64, end: u64) -> MappedArea {
         MappedArea {
             range: AddressRange::new(start, end),
-            permissions: "rw-p".into(),
-            name: String::new(),
+            permissions: Permissions::new("rw-p").expect("four flags"),
+            name: "".into(),
         }
     }
 
@@ -373,5 +389,20 @@ mod tests {
                 (Refusal::NotPresent, 8 * PAGE_SIZE)
             ]
         );
+    }
+
+    #[test]
+    fn the_systems_reserve_is_not_used_within_a_call() {
+        let block = |at: u64| Block {
+            address: at * BLOCK_SIZE,
+            anonymous: [u64::MAX; 8],
+            wanted: [u64::MAX; 8],
+            ..Block::default()
+        };
+        let mut blocks = [0, 1, 5].map(block);
+        keep_reserve(&mut blocks, 600 * PAGE_SIZE + 1);
+        let of = |block: &Block| block.refused.get(&Refusal::SwapFull).map_or(0, bits::pages);
+        assert_eq!(blocks.each_ref().map(of), [0, 424, 512]);
+        assert_eq!(bits::pages(&blocks[1].wanted), 88);
     }
 }

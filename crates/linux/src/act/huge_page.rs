@@ -4,11 +4,12 @@ use isotherm_engine::{AddressRange, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetI
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
+use crate::areas::MappedArea;
 use crate::probe::ProbeError;
-use crate::process::MappedArea;
+use crate::swap;
 
 /// `MADV_COLLAPSE` (include/uapi/asm-generic/mman-common.h), since Linux 6.1.
-const MADV_COLLAPSE: i32 = 25;
+pub(super) const MADV_COLLAPSE: i32 = 25;
 
 impl ProcessActuator {
     /// Makes huge pages of the blocks that lie in an operation and one anonymous mapping, and of
@@ -82,9 +83,12 @@ impl ProcessActuator {
             }
         }
         if self.swap.refusal().is_none() {
-            let ranges = self.wanted(target, blocks);
             let mut applied = blocks.to_vec();
-            self.advise(target, &ranges, libc::MADV_PAGEOUT, &mut applied)?;
+            self.incompressible.refuse(target, &mut applied);
+            batch::keep_reserve(&mut applied, self.swap.room());
+            let ranges = self.wanted(target, &applied);
+            self.advise_pageout(target, &ranges, &mut applied)?;
+            self.swap = swap::facts();
         }
         Ok(())
     }

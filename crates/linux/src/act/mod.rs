@@ -9,7 +9,7 @@
 //!
 //! | action | how |
 //! |---|---|
-//! | pageout | MADV_PAGEOUT, anonymous memory only where there is swap |
+//! | pageout | MADV_PAGEOUT, of whole blocks after MADV_COLLAPSE; anonymous memory only where there is swap beyond the system's reserve |
 //! | cold, lru_deprio | MADV_COLD |
 //! | willneed | MADV_WILLNEED; counted as applied where the kernel took the advice |
 //! | hugepage, collapse | MADV_COLLAPSE of whole blocks of which enough is in memory |
@@ -22,8 +22,10 @@
 
 mod batch;
 mod bits;
+mod by_block;
 mod filter;
 mod huge_page;
+mod incompressible;
 mod migrate;
 mod physical;
 mod reclaim;
@@ -37,12 +39,15 @@ use isotherm_engine::{
     Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, Refusal, TargetId,
 };
 
+use crate::areas::MappedArea;
 use crate::host;
 use crate::node;
 use crate::probe::{PageTableProbe, ProbeError};
-use crate::process::{Advised, MappedArea, Process, ProcessError};
+use crate::process::{Advised, Process, ProcessError};
 use crate::swap::{self, SwapFacts};
 use batch::Block;
+use by_block::ByBlock;
+use incompressible::Incompressible;
 
 pub use physical::PhysicalActuator;
 
@@ -83,6 +88,9 @@ pub struct ProcessActuator {
     /// What the targets of the operations at hand map; who has ended maps nothing.
     areas: BTreeMap<TargetId, (Instant, Vec<MappedArea>)>,
     advised: Vec<Advised>,
+    incompressible: Incompressible,
+    by_block: ByBlock,
+    interrupted: BTreeMap<TargetId, Nanos>,
 }
 
 impl ProcessActuator {
@@ -94,6 +102,9 @@ impl ProcessActuator {
             swap: SwapFacts::default(),
             areas: BTreeMap::new(),
             advised: Vec::new(),
+            incompressible: Incompressible::default(),
+            by_block: ByBlock::new(),
+            interrupted: BTreeMap::new(),
         })
     }
 
@@ -106,6 +117,15 @@ impl ProcessActuator {
     pub fn remove(&mut self, target: TargetId) {
         self.probe.remove(target);
         self.areas.remove(&target);
+        self.incompressible.forget(target);
+        self.by_block.forget(target);
+        self.interrupted.remove(&target);
+    }
+
+    /// For how long single pages of each target were paged out since this was asked the last time: so long the
+    /// kernel went on interrupting the processors that run it.
+    pub fn take_interrupted(&mut self) -> BTreeMap<TargetId, Nanos> {
+        std::mem::take(&mut self.interrupted)
     }
 
     /// How many pages of each of `blocks` are in memory; of a target that has ended, none is told.
@@ -344,10 +364,7 @@ impl ProcessActuator {
         let mut start = operation.range.start;
         while start < operation.range.end {
             let end = (start + BATCH_BYTES) & !(BLOCK_SIZE - 1);
-            let part = Operation {
-                range: AddressRange::new(start, end.min(operation.range.end)),
-                ..operation.clone()
-            };
+            let part = operation.part(AddressRange::new(start, end.min(operation.range.end)));
             start = part.range.end;
             for outcome in self.act_on(std::slice::from_ref(&part))? {
                 add(&mut whole, outcome);

@@ -1,6 +1,8 @@
 //! Reclaim by advice: MADV_PAGEOUT, MADV_COLD, MADV_WILLNEED.
 
-use isotherm_engine::{AddressRange, Operation, Refusal, TargetId};
+use std::time::Instant;
+
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, Operation, Refusal, TargetId};
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
@@ -16,6 +18,7 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
+        self.swap = swap::facts();
         // Without swap the kernel says "done", frees nothing and splits huge pages.
         if let Some(why) = self.swap.refusal() {
             for block in &mut *blocks {
@@ -23,8 +26,15 @@ impl ProcessActuator {
                 block.refuse(&anonymous, why);
             }
         }
-        let ranges = batch::cut(&self.wanted(target, blocks), PAGEOUT_CALL_BYTES);
-        self.advise(target, &ranges, libc::MADV_PAGEOUT, blocks)?;
+        self.incompressible.refuse(target, blocks);
+        batch::keep_reserve(blocks, self.swap.room());
+        let done = self.page_out_by_block(target, blocks)?;
+        let mut ranges = batch::cut(&self.wanted(target, blocks), PAGEOUT_CALL_BYTES);
+        if !done.is_empty() {
+            ranges = batch::cut(&ranges, BLOCK_SIZE);
+            ranges.retain(|range| !done.contains(&(range.start & !(BLOCK_SIZE - 1))));
+        }
+        self.page_out_singly(target, &ranges, blocks)?;
         let mut left = vec![bits::NONE; blocks.len()];
         self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
         for (block, present) in blocks.iter_mut().zip(&left) {
@@ -39,6 +49,27 @@ impl ProcessActuator {
             .sum();
         let unswapped = self.swap.refusal_of(bytes_left).unwrap_or(Refusal::Kept);
         self.ask_frames(target, blocks, &left, unswapped)
+    }
+
+    /// Pages out page by page, but for huge pages, and notes for how long.
+    fn page_out_singly(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        let started = Instant::now();
+        self.advise_pageout(target, ranges, blocks)?;
+        let is_single = |block: &Block| {
+            let meant = bits::and(&block.wanted, &block.anonymous);
+            !block.huge && !bits::is_empty(&meant)
+        };
+        let has_single = |range: &AddressRange| batch::within(blocks, *range).iter().any(is_single);
+        if ranges.iter().any(has_single) {
+            let took = self.interrupted.entry(target).or_default();
+            *took = *took + Nanos::from(started.elapsed());
+        }
+        Ok(())
     }
 
     /// Lets reclaim find what is wanted first.

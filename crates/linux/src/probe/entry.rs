@@ -85,7 +85,7 @@ pub struct TableCopy<'a> {
 
 /// `_PAGE_SPECIAL`: no page of its own stands behind the entry (the shared zero page, device memory),
 /// and it does not count as resident.
-const SPECIAL: u64 = 0x200;
+const SPECIAL_SHIFT: u32 = 9;
 /// The swap type stands in the top bits of a swap entry; types from here on are the kernel's own
 /// (migration, poison, markers): `MAX_SWAPFILES` is 23 at least.
 const SWAP_TYPE_SHIFT: u32 = 59;
@@ -107,23 +107,24 @@ impl TableCopy<'_> {
     pub fn bitmaps(&self) -> TableBitmaps {
         let mut bitmaps = TableBitmaps::default();
         for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {
-            // First flags in bytes, eight entries at a time and without dependencies, which the
-            // compiler turns into vector code; then eight bytes into eight bits by multiplying.
-            let mut there = [0u8; 64];
-            let mut used = [0u8; 64];
-            let mut out = [0u8; 64];
-            for (i, entry) in entries.iter().enumerate() {
-                // Present, or PROT_NONE (bit 8), which is present to everybody but the processor.
-                let is_mapped = (entry | entry >> 8) & 1;
-                let is_there = is_mapped & !(entry >> SPECIAL.trailing_zeros());
-                there[i] = is_there as u8;
-                used[i] = (is_there & (entry >> 5)) as u8;
-                let is_swap = *entry != 0 && entry >> SWAP_TYPE_SHIFT < SWAP_TYPES;
-                out[i] = u8::from(is_swap) & !(is_mapped as u8);
+            // Much of a sparse table is empty.
+            if entries.iter().fold(0, |any, entry| any | entry) == 0 {
+                continue;
             }
-            bitmaps.present[word] = pack(&there);
+            // First flags in bytes, many entries at a time and without dependencies, which the
+            // compiler turns into vector code (of the low 16 bits, so that more fit); then eight
+            // bytes into eight bits by multiplying.
+            let low: [u16; 64] = std::array::from_fn(|i| entries[i] as u16);
+            // Present, or PROT_NONE (bit 8), which is present to everybody but the processor.
+            let mapped: [u16; 64] = low.map(|entry| (entry | entry >> 8) & 1);
+            let there: [u16; 64] = std::array::from_fn(|i| mapped[i] & !(low[i] >> SPECIAL_SHIFT));
+            bitmaps.present[word] = pack(&there.map(|flag| flag as u8));
+            let used: [u8; 64] = std::array::from_fn(|i| (there[i] & low[i] >> 5) as u8);
             bitmaps.accessed[word] = pack(&used);
-            bitmaps.swapped[word] = pack(&out);
+            let mapped = pack(&mapped.map(|flag| flag as u8));
+            if mapped != u64::MAX {
+                bitmaps.swapped[word] = swapped(entries, mapped);
+            }
         }
         bitmaps
     }
@@ -140,6 +141,15 @@ impl TableCopy<'_> {
             None
         }
     }
+}
+
+/// Of the entries that are not `mapped`, those that say where in swap a page is.
+fn swapped(entries: &[u64; 64], mapped: u64) -> u64 {
+    let mut out = [0u8; 64];
+    for (i, entry) in entries.iter().enumerate() {
+        out[i] = u8::from(*entry != 0 && entry >> SWAP_TYPE_SHIFT < SWAP_TYPES);
+    }
+    pack(&out) & !mapped
 }
 
 /// Bit `i` of the result is byte `i`, which is 0 or 1.

@@ -1,5 +1,6 @@
 //! Reads accessed bits on this machine, and clears them.
 
+mod clear_refs;
 pub mod entry;
 pub mod page_table;
 pub mod physical;

@@ -19,6 +19,7 @@ use isotherm_engine::{
 };
 use thiserror::Error;
 
+use super::clear_refs::ClearRefs;
 use super::entry::Leaf;
 use super::scan::ClearMethod;
 use super::secondary::Secondary;
@@ -100,6 +101,7 @@ pub struct PageTableProbe {
     ranges: Vec<AddressRange>,
     outcomes: Vec<Advised>,
     induced: Induced,
+    pub(super) clear_refs: ClearRefs,
     pub(super) cost: Cost,
     /// CPU time of this process that went into something else than watching.
     other_cpu: Nanos,
@@ -122,6 +124,7 @@ impl PageTableProbe {
             ranges: Vec::new(),
             outcomes: Vec::new(),
             induced: Induced::default(),
+            clear_refs: ClearRefs::default(),
             cost: Cost::default(),
             other_cpu: Nanos(0),
             failed: BTreeMap::new(),

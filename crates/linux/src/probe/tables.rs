@@ -5,8 +5,8 @@
 //! are followed from the top, so unmapped terabytes cost nothing.
 
 use isotherm_engine::drive::TableProbe;
-use isotherm_engine::table::BlockFacts;
-use isotherm_engine::{AddressRange, TargetId};
+use isotherm_engine::table::{BlockFacts, ClearedBy};
+use isotherm_engine::{AddressRange, Nanos, TargetId};
 
 use super::page_table::{PageTableProbe, ProbeError};
 use super::scan::ClearMethod;
@@ -150,8 +150,26 @@ impl TableProbe for PageTableProbe {
         Self::clear(self, target, ranges)
     }
 
-    fn is_clearable(&mut self, target: TargetId, address: u64) -> Result<bool, ProbeError> {
-        self.is_clearable(target, address, ClearMethod::Madvise)
+    fn is_clearable(
+        &mut self,
+        target: TargetId,
+        address: u64,
+        by: ClearedBy,
+    ) -> Result<bool, ProbeError> {
+        let method = match by {
+            ClearedBy::Range => ClearMethod::Madvise,
+            ClearedBy::Space => ClearMethod::ClearRefs,
+        };
+        self.is_clearable(target, address, method)
+    }
+
+    fn clear_space(
+        &mut self,
+        target: TargetId,
+        nr_pages: u64,
+        hold_max: Nanos,
+    ) -> Result<bool, ProbeError> {
+        Ok(Self::clear_space(self, target, nr_pages, hold_max))
     }
 
     fn hides_accesses(&self, target: TargetId) -> bool {

@@ -3,7 +3,9 @@
 
 mod zram;
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use isotherm_engine::Refusal;
 
@@ -72,10 +74,8 @@ pub fn facts() -> SwapFacts {
 /// them, and of zswap. What paging out saved is what went out less what this grew by. Zero where there
 /// is neither, or where it cannot be read.
 pub fn pool_bytes() -> u64 {
-    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let zram = devices
-        .filter(|device| device.file_name().as_encoded_bytes().starts_with(b"zram"))
-        .filter_map(|device| fs::read_to_string(device.path().join("mm_stat")).ok())
+    let zram = zram_statistics()
+        .filter_map(|path| fs::read_to_string(path).ok())
         .filter_map(|text| mem_used(&text))
         .sum::<u64>();
     // /proc/meminfo has it from 5.19 on; before, only debugfs, which a locked-down machine hides.
@@ -89,6 +89,40 @@ pub fn pool_bytes() -> u64 {
 /// The third number of zram's `mm_stat` (Documentation/admin-guide/blockdev/zram.rst).
 fn mem_used(mm_stat: &str) -> Option<u64> {
     mm_stat.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// How many pages all zram devices together keep as they are, since compressing did not make them
+/// smaller.
+#[derive(Debug)]
+pub(crate) struct WholePages(Vec<File>);
+
+impl WholePages {
+    /// `None` where there is no zram in use, or it does not tell (before Linux 4.19).
+    pub(crate) fn open() -> Option<Self> {
+        let files = zram_statistics().filter_map(|path| File::open(path).ok());
+        let files: Vec<File> = files.filter(|file| whole_pages(file).is_some()).collect();
+        (!files.is_empty()).then_some(Self(files))
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().filter_map(whole_pages).sum()
+    }
+}
+
+/// The eighth number of `mm_stat`.
+fn whole_pages(mm_stat: &File) -> Option<u64> {
+    let mut text = [0; 256];
+    // From the beginning: sysfs makes it anew.
+    let length = mm_stat.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(&text[..length]).ok()?;
+    text.split_whitespace().nth(7)?.parse().ok()
+}
+
+fn zram_statistics() -> impl Iterator<Item = PathBuf> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    devices
+        .filter(|device| device.file_name().as_encoded_bytes().starts_with(b"zram"))
+        .map(|device| device.path().join("mm_stat"))
 }
 
 #[cfg(test)]

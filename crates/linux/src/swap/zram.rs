@@ -23,6 +23,7 @@ use isotherm_engine::PAGE_SIZE;
 use thiserror::Error;
 
 use crate::meminfo::Meminfo;
+use crate::privileges;
 use crate::state::{self, StateError};
 
 /// Where it is noted which devices are ours, in the state directory.
@@ -50,6 +51,9 @@ pub enum SwapError {
         "this kernel has no zram (/sys/block has no zram device, and `modprobe zram` did not bring one)"
     )]
     NoZram,
+    /// Somebody else would have to do it.
+    #[error("cannot set up or take away swap without CAP_SYS_ADMIN; run as root")]
+    NotPermitted,
     /// All devices are in use, and no more can be added.
     #[error("all zram devices are in use, and another could not be added: {0}")]
     NoFreeDevice(io::Error),
@@ -237,6 +241,7 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
     if !(1 << 20..=1 << 44).contains(&bytes) {
         return Err(SwapError::Size(bytes));
     }
+    require_permission()?;
     let mut note = Note::open()?;
     for noted in note.read() {
         if !matches!(noted.state(), State::Ours { is_swap: true }) {
@@ -264,6 +269,7 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
 
 /// Takes away all that [`set_up_zram`] made, here or in earlier runs.
 pub fn take_down_all_zram() -> Result<Vec<TakenDown>, SwapError> {
+    require_permission()?;
     let mut note = Note::open()?;
     let all = note.read();
     if all.is_empty() {
@@ -283,6 +289,12 @@ pub fn take_down_zram(device: &Path) -> Result<(), SwapError> {
         return Err(not_ours());
     }
     Ok(())
+}
+
+/// Said first: without it, some step fails for a reason that misleads.
+fn require_permission() -> Result<(), SwapError> {
+    let may = privileges::may_swap();
+    may.then_some(()).ok_or(SwapError::NotPermitted)
 }
 
 /// The note, locked for as long as it is open: one command at a time sets up or takes away.

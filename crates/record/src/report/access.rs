@@ -157,6 +157,18 @@ impl Totals {
     }
 }
 
+/// What the admitted regions of one mapping's name come to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MappingTotals {
+    /// The name; `null` where nothing is known to be mapped.
+    pub mapping: Option<String>,
+    /// How many regions.
+    pub regions: usize,
+    /// Their bytes.
+    #[serde(flatten)]
+    pub totals: Totals,
+}
+
 /// The regions of one snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AccessTable {
@@ -179,6 +191,9 @@ pub struct AccessTable {
     pub regions_admitted: usize,
     /// Bytes by temperature, of those that the filters admit.
     pub totals: Totals,
+    /// The same by mapping, the one with the most memory first. A region that lies in several counts for
+    /// the one that it has most of.
+    pub mappings: Vec<MappingTotals>,
     /// The regions: filtered, sorted, limited.
     pub regions: Vec<Row>,
 }
@@ -257,16 +272,17 @@ impl Access {
 
     fn table(&mut self, snapshot: &Snapshot, number: u64) -> AccessTable {
         let mut rows: Vec<Row> = Vec::new();
-        let (mut totals, mut hot) = (MemoryTotals::default(), 0_u64);
+        let mut all = Sum::default();
+        let mut by_mapping: BTreeMap<Option<Arc<str>>, Sum> = BTreeMap::new();
         let hot_rate = self.options.hot_rate;
         for region in &snapshot.regions {
             let Some(row) = self.admit(snapshot, region) else {
                 continue;
             };
-            totals.add(region);
-            if row.access_rate.is_some_and(|rate| rate >= hot_rate.0) {
-                hot = hot.saturating_add(region.touched());
-            }
+            let is_hot = row.access_rate.is_some_and(|rate| rate >= hot_rate.0);
+            let name = row.mapping.as_ref().map(|m| Arc::clone(&m.name));
+            all.add(region, is_hot);
+            by_mapping.entry(name).or_default().add(region, is_hot);
             rows.push(row);
         }
         let regions_admitted = rows.len();
@@ -281,7 +297,8 @@ impl Access {
             hot_rate,
             regions_total: snapshot.regions.len(),
             regions_admitted,
-            totals: Totals::new(hot, totals),
+            totals: all.totals(),
+            mappings: largest_first(by_mapping),
             regions: rows,
         }
     }
@@ -315,6 +332,41 @@ impl Access {
             memory: region.memory,
         })
     }
+}
+
+/// What some regions come to.
+#[derive(Debug, Default)]
+struct Sum {
+    regions: usize,
+    all: MemoryTotals,
+    /// Touched, in regions that are hot.
+    hot: u64,
+}
+
+impl Sum {
+    fn add(&mut self, region: &RegionSnapshot, is_hot: bool) {
+        self.regions += 1;
+        self.all.add(region);
+        if is_hot {
+            self.hot = self.hot.saturating_add(region.touched());
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        Totals::new(self.hot, self.all)
+    }
+}
+
+fn largest_first(by_mapping: BTreeMap<Option<Arc<str>>, Sum>) -> Vec<MappingTotals> {
+    let totals = by_mapping.into_iter().map(|(name, sum)| MappingTotals {
+        mapping: name.map(|name| name.to_string()),
+        regions: sum.regions,
+        totals: sum.totals(),
+    });
+    let mut totals: Vec<_> = totals.collect();
+    let size = |totals: &Totals| totals.resident_bytes.unwrap_or(totals.monitored_bytes);
+    totals.sort_by_key(|m| std::cmp::Reverse(size(&m.totals)));
+    totals
 }
 
 fn sort(rows: &mut [Row], by: SortBy, reverse: bool) {

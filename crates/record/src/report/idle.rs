@@ -183,7 +183,8 @@ impl Sum {
         for region in &snapshot.regions {
             self.totals.add(region);
             let idle_for = match region.nr_accesses {
-                Some(n) if n <= 0.0 => region.age_ns + interval,
+                // Ages may count the first interval as well.
+                Some(n) if n <= 0.0 => (region.age_ns + interval).min(kept.known_for()),
                 // Its rest was touched at the interval's beginning at the latest, for all we know.
                 _ => Nanos(interval.0.saturating_sub(1)),
             };

@@ -17,6 +17,15 @@ pub(super) struct Kept {
     pub(super) number: u64,
     /// Since when the target has been watched.
     pub(super) watched_since: Nanos,
+    /// The oldest age that its first snapshot had already, as those of a monitor that ran before.
+    pub(super) age_before: Nanos,
+}
+
+impl Kept {
+    /// Nothing can have been idle for longer.
+    pub(super) fn known_for(&self) -> Nanos {
+        self.snapshot.end.since(self.watched_since) + self.age_before
+    }
 }
 
 /// Keeps the last snapshot of each target up to a moment.
@@ -58,6 +67,7 @@ impl Latest {
             snapshot: snapshot.clone(),
             number,
             watched_since: snapshot.start,
+            age_before: age_before(snapshot),
         };
         self.kept.insert(snapshot.target, first);
         if self.kept.len() > MAX_TARGETS {
@@ -83,4 +93,12 @@ impl Latest {
         });
         self.let_go += before - self.kept.len();
     }
+}
+
+/// The oldest age of a first snapshot. One interval may be its own.
+fn age_before(snapshot: &Snapshot) -> Nanos {
+    let interval = snapshot.end.since(snapshot.start);
+    let ages = snapshot.regions.iter().map(|region| region.age_ns);
+    let oldest = ages.max().unwrap_or_default();
+    if oldest > interval { oldest } else { Nanos(0) }
 }

@@ -76,6 +76,8 @@ pub struct ReclaimCurveReport {
     pub record: RecordInfo,
     /// From the first scan to the last.
     pub duration_ns: Nanos,
+    /// Mean time that a scan speaks of: of shorter idleness nothing can be said.
+    pub scan_interval_ns: Nanos,
     /// Mean over time of the memory that was there.
     pub resident_mean_bytes: u64,
     /// Mean over time of the memory about which nothing is known, which is never taken.
@@ -100,6 +102,8 @@ pub struct ReclaimCurve {
     stretches: BTreeMap<Nanos, Stretches>,
     from: Option<Nanos>,
     to: Nanos,
+    scanned: Nanos,
+    nr_scans: u64,
     resident_page_seconds: f64,
     unknown_page_seconds: f64,
 }
@@ -138,6 +142,8 @@ impl ReclaimCurve {
             stretches: BTreeMap::new(),
             from: None,
             to: Nanos(0),
+            scanned: Nanos(0),
+            nr_scans: 0,
             resident_page_seconds: 0.0,
             unknown_page_seconds: 0.0,
         }
@@ -181,6 +187,7 @@ impl ReclaimCurve {
             report: "reclaim_curve",
             version: 1,
             duration_ns: duration,
+            scan_interval_ns: Nanos(self.scanned.0 / self.nr_scans.max(1)),
             resident_mean_bytes: resident,
             unknown_mean_bytes: mean(self.unknown_page_seconds),
             refault_cost_ns: self.options.refault_cost,
@@ -197,6 +204,8 @@ impl ReclaimCurve {
         target.ends.push(pages.end);
         self.from.get_or_insert(pages.start);
         self.to = self.to.max(pages.end);
+        self.scanned = self.scanned + pages.end.since(pages.start);
+        self.nr_scans += 1;
         let length_s = pages.end.since(pages.start).as_secs_f64();
         for block in &pages.blocks {
             self.resident_page_seconds += length_s * f64::from(count(&block.present));

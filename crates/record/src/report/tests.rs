@@ -244,6 +244,27 @@ fn what_was_not_watched_long_enough_is_not_zero() {
 }
 
 #[test]
+fn nothing_was_idle_for_longer_than_it_was_watched() {
+    let longest = |first_age: u64| {
+        let mut report = Idle::new(&header(), Scope::default(), IdleOptions::default());
+        for (number, from) in [0, 100, 200].into_iter().enumerate() {
+            let mut snapshot = snapshot_at(0, from, from + 100, "[0,4)=0");
+            // Each counts its own interval.
+            let age = (first_age + number as u64) * 100;
+            snapshot.regions[0].age_ns = Nanos::from_millis(age);
+            report.push(&Item::Snapshot(snapshot));
+        }
+        let percentiles = report.finish().targets[0].percentiles.clone();
+        percentiles.last().expect("of 100 %").value
+    };
+    let nanos = |ms: u64| Nanos::from_millis(ms).0;
+    assert_eq!(longest(1), nanos(300));
+    assert_eq!(longest(0), nanos(300));
+    // Of a monitor that ran before the record.
+    assert_eq!(longest(50), nanos(5300));
+}
+
+#[test]
 fn footprint_reports_are_as_before() {
     let mut report = Footprint::new(&header(), Scope::default(), None);
     for item in &small_record() {

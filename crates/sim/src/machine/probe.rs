@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use isotherm_engine::drive::TableProbe;
-use isotherm_engine::table::BlockFacts;
+use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, Nanos, PAGE_SIZE, Sample, TargetId, Touch,
 };
@@ -265,7 +265,7 @@ impl TableProbe for SimProbe<'_> {
         Ok(())
     }
 
-    fn is_clearable(&mut self, _: TargetId, _: u64) -> Result<bool, Infallible> {
+    fn is_clearable(&mut self, _: TargetId, _: u64, _: ClearedBy) -> Result<bool, Infallible> {
         Ok(!self.machine.is_contended())
     }
 }

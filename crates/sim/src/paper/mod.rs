@@ -15,6 +15,8 @@ pub enum Role {
     Calibrated,
     /// It follows.
     Predicted,
+    /// It was put in, as a constant or as a size: that it comes out proves nothing.
+    Input,
 }
 
 impl Role {
@@ -23,6 +25,7 @@ impl Role {
         match self {
             Self::Calibrated => "calibrated",
             Self::Predicted => "predicted",
+            Self::Input => "input",
         }
     }
 }
@@ -46,10 +49,49 @@ pub struct Comparison {
     pub role: Role,
 }
 
+/// How far two numbers are apart.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Difference {
+    /// Relative to the published one.
+    Percent(f64),
+    /// Of numbers that are percentages themselves: in points, as a ratio of changes about zero says
+    /// nothing.
+    Points(f64),
+}
+
 impl Comparison {
-    /// How much more came out than was published, in percent.
-    pub fn difference_percent(&self) -> Option<f64> {
-        let published = self.published.filter(|p| p.abs() > 0.0)?;
-        Some(100.0 * (self.simulated / published - 1.0))
+    /// How much more came out than was published.
+    pub fn difference(&self) -> Option<Difference> {
+        let published = self.published?;
+        if self.unit.starts_with('%') {
+            return Some(Difference::Points(self.simulated - published));
+        }
+        let is_something = published.abs() > 0.0;
+        is_something.then(|| Difference::Percent(100.0 * (self.simulated / published - 1.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_in_percent_differ_by_points() {
+        let check = |unit, simulated, published, expected| {
+            let comparison = Comparison {
+                experiment: "x",
+                configuration: String::new(),
+                metric: String::new(),
+                unit,
+                simulated,
+                published: Some(published),
+                role: Role::Predicted,
+            };
+            assert_eq!(comparison.difference(), expected);
+        };
+        check("us", 3.0, 4.0, Some(Difference::Percent(-25.0)));
+        check("us", 3.0, 0.0, None);
+        check("% change", -0.5, 0.25, Some(Difference::Points(-0.75)));
     }
 }

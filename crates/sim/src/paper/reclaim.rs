@@ -157,6 +157,32 @@ impl Evaluation {
     }
 }
 
+/// What a reader must know before the numbers: what the means hide.
+pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
+    let of = |configuration: &str| {
+        let prefix = format!("{configuration}, like ");
+        let rows = comparisons
+            .iter()
+            .filter(|row| row.configuration.starts_with(&prefix));
+        let pairs: Vec<(f64, f64)> = rows
+            .filter_map(|row| Some((row.simulated, row.published?)))
+            .collect();
+        let errors: Vec<f64> = pairs
+            .iter()
+            .map(|(ours, theirs)| (ours - theirs).abs())
+            .collect();
+        let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+        let worst = errors.iter().copied().fold(0.0, f64::max);
+        let unchanged = pairs.iter().filter(|(ours, _)| ours.abs() < 0.005).count();
+        format!(
+            "{configuration}: the mean of {} programs hides a mean error of {mean:.1} points a program, \
+             {worst:.1} at worst; {unchanged} of them come out as 0.00.",
+            pairs.len()
+        )
+    };
+    vec![of("pprcl"), of("ethp")]
+}
+
 fn comparison(
     configuration: &str,
     program: &str,
@@ -180,6 +206,30 @@ fn comparison(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_mean_hides_is_said() {
+        let row = |program, simulated, published| {
+            comparison(
+                "pprcl",
+                program,
+                "RSS",
+                simulated,
+                published,
+                Role::Predicted,
+            )
+        };
+        let rows = [
+            row("a/b", 0.0, -20.0),
+            row("a/c", -30.0, -20.0),
+            row("mean of 2", -15.0, -20.0),
+        ];
+        let notes = notes(&rows);
+        assert!(
+            notes[0].contains("mean of 2 programs hides a mean error of 15.0 points a program, 20.0 at worst; 1 of"),
+            "{notes:?}"
+        );
+    }
 
     #[test]
     fn all_programs_have_their_published_footprint() {

@@ -88,6 +88,21 @@ const fn name(distribution: Distribution) -> &'static str {
     }
 }
 
+/// What a reader must know before the numbers.
+pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
+    let off = comparisons.iter().filter(|row| row.metric == "CXL use");
+    let off = off.filter_map(|row| Some((row.simulated - row.published?).abs()));
+    vec![
+        "The default's cells are mostly arithmetic of capacity: what does not fit into DRAM is on CXL \
+         memory, whatever is simulated."
+            .into(),
+        format!(
+            "CXL use is up to {:.1} GB off the published one.",
+            off.fold(0.0, f64::max)
+        ),
+    ]
+}
+
 /// What runs came to, beside what each publication says.
 pub fn comparisons(runs: &[(Run, Outcome)]) -> Vec<Comparison> {
     let mut all = Vec::new();

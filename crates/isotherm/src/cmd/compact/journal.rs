@@ -10,6 +10,7 @@ use isotherm_linux::host;
 use isotherm_record::{CompactionSample, FragmentationSample, Header, Item, Writer};
 
 use super::node::{Node, Round, Standing};
+use crate::record_file;
 
 /// Samples need 700 bytes or so: 60 MB in a day.
 const SAMPLE_INTERVAL: Nanos = Nanos::from_millis(1000);
@@ -49,8 +50,7 @@ impl Journal {
             .into(),
             ..Header::default()
         };
-        let file =
-            File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+        let file = record_file::create(path)?;
         let writer = Writer::create(file, &header)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {

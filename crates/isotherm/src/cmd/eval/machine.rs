@@ -19,6 +19,8 @@ const NOTE: &str = "/run/isotherm/eval";
 pub(super) struct Machine {
     thp_before: Option<String>,
     zram: Option<Zram>,
+    /// Bytes of swap that is somebody else's and is used as it is.
+    foreign_swap: Option<u64>,
 }
 
 /// Swap of the experiment's.
@@ -35,15 +37,25 @@ impl Machine {
         let mut machine = Self {
             thp_before: None,
             zram: None,
+            foreign_swap: None,
         };
         if let Some(size) = &experiment.zram {
             let bytes = crate::units::parse_bytes(size)?;
-            ensure!(
-                swap::facts().total == 0,
-                "there is swap already, which runs would use besides the experiment's zram; take it \
-                 away first (`isotherm swap off` or `swapoff -a`), or leave `zram` out of the experiment"
-            );
-            machine.set_up_zram(bytes)?;
+            let there = swap::facts().total;
+            if there == 0 {
+                machine.set_up_zram(bytes)?;
+            } else {
+                ensure!(
+                    is_all_zram(),
+                    "there is swap on disk, which runs would use besides the experiment's zram; take \
+                     it away first (`swapoff -a`), or leave `zram` out of the experiment"
+                );
+                eprintln!(
+                    "isotherm: using the zram swap that is there, which is not emptied between \
+                     runs; without it (`isotherm swap off`) the experiment makes its own"
+                );
+                machine.foreign_swap = Some(there);
+            }
         }
         Ok(machine)
     }
@@ -96,6 +108,25 @@ impl Machine {
             .with_context(|| format!("cannot write '{}' to {THP}; are you root?", thp.word()))
     }
 
+    /// This machine, for the journal.
+    pub(super) fn describe(&self) -> Description {
+        let line = |path: &str, key: &str| -> Option<String> {
+            let text = fs::read_to_string(path).ok()?;
+            let line = text.lines().find(|line| line.starts_with(key))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        Description {
+            host: host::hostname(),
+            kernel: host::kernel_release(),
+            cpu: line("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
+            nr_cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            memory_kib: Meminfo::read().get("MemTotal").unwrap_or(0) >> 10,
+            isotherm: env!("CARGO_PKG_VERSION").into(),
+            foreign_swap_kib: self.foreign_swap.map(|bytes| bytes >> 10),
+            time_s: now_s(),
+        }
+    }
+
     fn zram_device(&self) -> Option<&Path> {
         self.zram.as_ref()?.device.as_deref()
     }
@@ -126,6 +157,13 @@ impl Drop for Machine {
             );
         }
     }
+}
+
+/// Whether all swap there is is zram.
+fn is_all_zram() -> bool {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mut devices = swaps.lines().skip(1);
+    devices.all(|line| line.starts_with("/dev/zram"))
 }
 
 fn take_away(device: Option<&Path>) -> Result<(), swap::SwapError> {
@@ -182,24 +220,6 @@ pub(super) fn can_set_thp() -> bool {
         .write(true)
         .open(Path::new(THP))
         .is_ok()
-}
-
-/// This machine, for the journal.
-pub(super) fn describe() -> Description {
-    let line = |path: &str, key: &str| -> Option<String> {
-        let text = fs::read_to_string(path).ok()?;
-        let line = text.lines().find(|line| line.starts_with(key))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    };
-    Description {
-        host: host::hostname(),
-        kernel: host::kernel_release(),
-        cpu: line("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
-        nr_cpus: std::thread::available_parallelism().map_or(0, usize::from),
-        memory_kib: Meminfo::read().get("MemTotal").unwrap_or(0) >> 10,
-        isotherm: env!("CARGO_PKG_VERSION").into(),
-        time_s: now_s(),
-    }
 }
 
 pub(super) fn now_s() -> u64 {

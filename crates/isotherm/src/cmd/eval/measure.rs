@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use isotherm_eval::experiment::number;
 use isotherm_eval::{Experiment, Measured, PlannedRun, Workload};
+use serde_json::Value;
 use tempfile::TempDir;
 use thiserror::Error;
 
@@ -108,10 +109,7 @@ impl<'a> Measuring<'a> {
     }
 
     /// Makes a run. On failure, what its commands printed is kept in the output folder.
-    pub(super) fn run(
-        &self,
-        run: &PlannedRun<'_>,
-    ) -> anyhow::Result<(Measured, Option<serde_json::Value>)> {
+    pub(super) fn run(&self, run: &PlannedRun<'_>) -> anyhow::Result<(Measured, Option<Value>)> {
         let folder = tempfile::Builder::new()
             .prefix("isotherm-eval-")
             .tempdir()
@@ -131,7 +129,7 @@ impl<'a> Measuring<'a> {
         &self,
         run: &PlannedRun<'_>,
         folder: &Path,
-    ) -> anyhow::Result<(Measured, Option<serde_json::Value>)> {
+    ) -> anyhow::Result<(Measured, Option<Value>)> {
         let workload = run.workload;
         if let Some(setup) = &workload.setup {
             self.step("setup", setup, folder)?;
@@ -185,10 +183,12 @@ impl<'a> Measuring<'a> {
             .map(|monitor| self.end_monitor(monitor))
             .transpose()?;
         if let Some(summary) = &summary {
-            let number = |key: &str| summary.get(key).and_then(serde_json::Value::as_f64);
+            let number = |key: &str| summary.get(key).and_then(Value::as_f64);
             measured.monitor_cpu_percent = number("monitor_cpu_percent");
             measured.induced_cpu_percent = number("induced_cpu_percent_estimated");
             measured.monitor_rss_kib = number("monitor_peak_rss_bytes").map(|bytes| bytes / 1024.0);
+            measured.acting_cpu_s = number("acting_cpu_seconds");
+            measured.guard_stops = summary.get("guard_stops").and_then(Value::as_u64);
         }
         measured.throughput = throughput(workload, &client, folder)?;
         Ok((measured, summary))
@@ -232,7 +232,7 @@ impl<'a> Measuring<'a> {
     }
 
     /// Asks Isotherm to end, and reads its summary.
-    fn end_monitor(&self, mut monitor: Group) -> anyhow::Result<serde_json::Value> {
+    fn end_monitor(&self, mut monitor: Group) -> anyhow::Result<Value> {
         monitor.interrupt();
         let limit = Instant::now() + MONITOR_END;
         while !monitor.has_ended() && Instant::now() < limit {
@@ -243,12 +243,20 @@ impl<'a> Measuring<'a> {
         serde_json::from_str(&monitor.output()).context("cannot read isotherm's summary")
     }
 
-    fn sleep(&self, time: Duration) -> anyhow::Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(Stopped.into());
+    /// Fails, soon, if it is asked to stop meanwhile.
+    pub(super) fn sleep(&self, time: Duration) -> anyhow::Result<()> {
+        const STEP: Duration = Duration::from_millis(100);
+        let until = Instant::now() + time;
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Stopped.into());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(STEP));
         }
-        std::thread::sleep(time);
-        Ok(())
     }
 
     fn keep_output(&self, run: &PlannedRun<'_>, folder: &TempDir) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use isotherm_eval::Measured;
 use isotherm_linux::meminfo::Meminfo;
+use isotherm_linux::swap;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// In the middle of the first second.
@@ -21,8 +22,12 @@ pub(super) struct Sampler {
     samples: u64,
     memused_kib: u64,
     rss_kib: u64,
-    /// CPU time of the workload when sampling began.
-    cpu_s: f64,
+    rss_end_kib: u64,
+    /// What compressed swap took when sampling began, and the sum of what it took more since.
+    pool_before_kib: u64,
+    pool_kib: u64,
+    /// The workload when sampling began.
+    before: Tree,
     counters: BTreeMap<String, u64>,
     pressure: Option<(u64, u64)>,
 }
@@ -37,7 +42,10 @@ impl Sampler {
             samples: 0,
             memused_kib: 0,
             rss_kib: 0,
-            cpu_s: tree(root).cpu_s(),
+            rss_end_kib: 0,
+            pool_before_kib: swap::pool_bytes() >> 10,
+            pool_kib: 0,
+            before: tree(root),
             counters: counters(),
             pressure: pressure(),
         }
@@ -54,13 +62,18 @@ impl Sampler {
         if let Some(used) = memused_kib() {
             self.samples += 1;
             self.memused_kib += used;
-            self.rss_kib += tree(self.root).pages * PAGE_KIB;
+            self.rss_end_kib = tree(self.root).pages * PAGE_KIB;
+            self.rss_kib += self.rss_end_kib;
+            let pool_kib = swap::pool_bytes() >> 10;
+            self.pool_kib += pool_kib.saturating_sub(self.pool_before_kib);
         }
     }
 
     /// The run has ended now. `None`: too early for any sample.
     pub(super) fn finish(self) -> Option<Measured> {
-        let cpu_s = tree(self.root).cpu_s() - self.cpu_s;
+        let workload = tree(self.root);
+        let cpu_s = workload.cpu_s() - self.before.cpu_s();
+        let faults = |after: u64, before: u64| Some(after.saturating_sub(before));
         let runtime_s = self.started.elapsed().as_secs_f64();
         let after = counters();
         let grown = |name: &str| Some(after.get(name)?.saturating_sub(*self.counters.get(name)?));
@@ -85,6 +98,12 @@ impl Sampler {
             thp_fault_alloc: grown("thp_fault_alloc"),
             thp_collapse_alloc: grown("thp_collapse_alloc"),
             thp_split_page: grown("thp_split_page"),
+            rss_end_kib: Some(self.rss_end_kib as f64),
+            pool_kib: Some(self.pool_kib as f64 / self.samples as f64),
+            majflt: faults(workload.majflt, self.before.majflt),
+            minflt: faults(workload.minflt, self.before.minflt),
+            refault_anon: grown("workingset_refault_anon"),
+            swap_cache_hits: grown("swap_ra_hit"),
             ..Measured::default()
         })
     }
@@ -127,6 +146,9 @@ struct Tree {
     pages: u64,
     /// CPU time, with that of processes that ended and were waited for, in the kernel's ticks.
     ticks: u64,
+    /// Faults, with those of processes that ended and were waited for.
+    minflt: u64,
+    majflt: u64,
 }
 
 impl Tree {
@@ -155,6 +177,8 @@ struct ProcessStat {
     group: u32,
     pages: u64,
     ticks: u64,
+    minflt: u64,
+    majflt: u64,
 }
 
 /// `/proc/PID/stat`: the name may hold anything, so count from its closing parenthesis.
@@ -169,6 +193,8 @@ fn parse_stat(pid: u32, stat: &str) -> Option<ProcessStat> {
         group: words.get(2)?.parse().ok()?,
         pages: number(21)?,
         ticks,
+        minflt: number(7)? + number(8)?,
+        majflt: number(9)? + number(10)?,
     })
 }
 
@@ -190,6 +216,8 @@ fn tree_of(root: u32, processes: &[ProcessStat]) -> Tree {
     for process in processes.iter().filter(|p| members.contains(&p.pid)) {
         tree.pages += process.pages;
         tree.ticks += process.ticks;
+        tree.minflt += process.minflt;
+        tree.majflt += process.majflt;
     }
     tree
 }
@@ -206,6 +234,8 @@ mod tests {
             group,
             pages,
             ticks: pages / 10,
+            minflt: 2,
+            majflt: 1,
         };
         let processes = [
             process(9, 8, 5, 1),
@@ -218,6 +248,8 @@ mod tests {
         let expected = Tree {
             pages: 11_111,
             ticks: 1_111,
+            minflt: 10,
+            majflt: 5,
         };
         assert_eq!(tree_of(5, &processes), expected);
     }
@@ -227,6 +259,7 @@ mod tests {
         let stat = "12 (a) b (c) S 3 4 5 6 7 8 9 10 11 12 300 40 11 12 20 0 1 0 5 6 777 8";
         let process = parse_stat(12, stat).expect("a line of stat");
         assert_eq!((process.parent, process.group, process.pages), (3, 4, 777));
+        assert_eq!((process.minflt, process.majflt), (9 + 10, 11 + 12));
         assert_eq!(process.ticks, 300 + 40 + 11 + 12);
         let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=42\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(parse_pressure(text), Some((42, 7)));

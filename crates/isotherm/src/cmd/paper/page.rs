@@ -1,11 +1,13 @@
 //! Papers' runs as pages: their figures, and the numbers beside the published ones.
 
 use isotherm_record::report::render::csv_line;
-use isotherm_record::report::render::page::{END, begin, figure, table};
+use isotherm_record::report::render::page::{END, begin, escape, figure, table};
 use isotherm_sim::experiment::compaction::Outcome;
 use isotherm_sim::experiment::tiering::{self, Distribution, Placement};
 use isotherm_sim::paper::compaction::Run;
-use isotherm_sim::paper::{Comparison, tiering as tiering_paper};
+use isotherm_sim::paper::{
+    Comparison, compaction as compaction_paper, reclaim as reclaim_paper, tiering as tiering_paper,
+};
 
 use super::figure::{Axis, Plot, Series};
 use super::{HEAD, fields};
@@ -15,10 +17,10 @@ pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) ->
     let mut html = begin(
         "Proactive compaction, simulated",
         "The experiments of Nitin Gupta's Proactive Compaction for the Linux kernel (2020), at their size: \
-         1 TiB, 2 nodes. Calibrated: costs were chosen so that the number comes out. Predicted: it follows.",
+         1 TiB, 2 nodes. Calibrated: costs were chosen so that the number comes out. Input: it was put in. \
+         Predicted: it follows.",
     );
-    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
-    html += &table("Beside the published numbers", "", &HEAD, &rows);
+    html += &notes(&compaction_paper::notes());
     for (run, outcome) in runs {
         match run {
             Run::Driver(_) => html += &latencies(*run, outcome),
@@ -26,7 +28,21 @@ pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) ->
             Run::Java(_) | Run::Unmovable(_) => html += &scores(*run, outcome),
         }
     }
-    html + END
+    html + &numbers(comparisons) + END
+}
+
+/// What a reader must know before the numbers.
+fn notes(notes: &[String]) -> String {
+    let paragraphs = notes
+        .iter()
+        .map(|note| format!("<p>{}</p>\n", escape(note)));
+    paragraphs.collect()
+}
+
+/// All of them, below the figures.
+fn numbers(comparisons: &[Comparison]) -> String {
+    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
+    table("Beside the published numbers", "", &HEAD, &rows)
 }
 
 /// The DAMON evaluation's.
@@ -37,9 +53,8 @@ pub(super) fn reclaim(comparisons: &[Comparison]) -> String {
          patches (2021): what is hot is calibrated on what prcl saved, how sparse it is on what huge pages \
          added; all else is predicted. They are no programs: nothing of what was reclaimed comes back.",
     );
-    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
-    html += &table("Beside the published numbers", "", &HEAD, &rows);
-    html + END
+    html += &notes(&reclaim_paper::notes(comparisons));
+    html + &numbers(comparisons) + END
 }
 
 /// Figures 2 and 3: how long each huge page took.
@@ -92,8 +107,7 @@ pub(super) fn tiering(
          based tiered memory management for CXL memory, RFC v4), at their size. Predicted from DRAM-only \
          and CXL-only alone; the system's own memory from one cell's CXL use.",
     );
-    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
-    html += &table("Beside the published numbers", "", &HEAD, &rows);
+    html += &notes(&tiering_paper::notes(comparisons));
     let of = |distribution, placement, name: &str| Series {
         name: name.into(),
         points: runs
@@ -130,7 +144,7 @@ pub(super) fn tiering(
         let series: Vec<Series> = published.lines.into_iter().map(line).collect();
         html += &figure(&plot.title, "", &plot.draw(&series));
     }
-    html + END
+    html + &numbers(comparisons) + END
 }
 
 fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> Series {

@@ -11,6 +11,8 @@ pub(super) struct Summary {
     pub(super) file: Option<String>,
     pub(super) seconds: f64,
     pub(super) snapshots: u64,
+    /// Between two snapshots, at the end.
+    pub(super) interval_seconds: f64,
     pub(super) regions: usize,
     /// Addresses, whatever they hold.
     pub(super) monitored_bytes: u64,
@@ -32,6 +34,9 @@ pub(super) struct Summary {
     #[serde(flatten)]
     pub(super) acted: Option<ActingSummary>,
 }
+
+/// Intervals of so many seconds are told of.
+const LONG_INTERVAL_S: f64 = 2.0;
 
 impl Summary {
     pub(super) fn text(&self) -> String {
@@ -61,6 +66,13 @@ impl Summary {
             let (rss, after) = (format_bytes(rss), format_bytes(after));
             notes.push(format!("\nRSS is {rss}, and would be about {after}"));
         }
+        if self.interval_seconds >= LONG_INTERVAL_S && self.method.is_none() {
+            notes.push(format!(
+                "\na snapshot is of {:.1} s, as the CPU budget is for this much memory; \
+                 --cpu-budget raises it",
+                self.interval_seconds
+            ));
+        }
         let of_children = match self.children_not_watched {
             0 => None,
             1 => Some("1 child process was not".to_owned()),
@@ -68,6 +80,13 @@ impl Summary {
         };
         notes.extend(of_children.map(|nr| format!("\n{nr} watched; --children does")));
         let notes = notes.concat();
+        if self.snapshots == 0 {
+            return format!(
+                "recorded {:.1} s, and no snapshot: the targets ended before the first was \
+                 complete{notes}{wrote}",
+                self.seconds
+            );
+        }
         format!(
             "recorded {:.1} s in {} snapshots: {watched}, {} accessed in the last{unknown}\n\
              watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}{acted}{notes}{wrote}",

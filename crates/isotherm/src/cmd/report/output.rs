@@ -1,21 +1,22 @@
 //! Where a report goes, as what, and how it looks there.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use isotherm_record::report::render::Palette;
 use isotherm_record::report::{Format, Render, Style, render};
-use tempfile::NamedTempFile;
+
+use crate::out::draws_on;
+use crate::whole_file::WholeFile;
 
 /// Where a report goes. A file is there whole once it is finished, or not at all.
 pub(super) enum Sink {
     Standard(BufWriter<StdoutLock<'static>>),
     /// A device or a pipe, which cannot be exchanged.
     Direct(BufWriter<File>),
-    Whole(BufWriter<NamedTempFile>, PathBuf),
+    Whole(BufWriter<WholeFile>, PathBuf),
 }
 
 impl Write for Sink {
@@ -43,14 +44,7 @@ impl Sink {
             let file = File::options().write(true).open(path)?;
             return Ok(Self::Direct(BufWriter::new(file)));
         }
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        // The process's mask applies, as with any file.
-        let file = tempfile::Builder::new()
-            .prefix(".isotherm-")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        let file = WholeFile::create(path)?;
         Ok(Self::Whole(BufWriter::new(file), path.to_owned()))
     }
 
@@ -61,7 +55,7 @@ impl Sink {
             return Ok(());
         };
         let kept = file.into_inner().map_err(io::IntoInnerError::into_error);
-        kept.and_then(|file| Ok(file.persist(&path)?))
+        kept.and_then(WholeFile::keep)
             .with_context(|| format!("cannot write the report {}", path.display()))?;
         Ok(())
     }
@@ -129,8 +123,7 @@ impl OutputArgs {
     pub(super) fn style(&self, over_time: bool) -> Style {
         let to_terminal = self.file().is_none() && io::stdout().is_terminal();
         let is_set = |name| std::env::var_os(name).is_some_and(|v| !v.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let no_colour = is_set("NO_COLOR") || is_dumb;
+        let no_colour = is_set("NO_COLOR") || !draws_on(&io::stdout());
         let coloured = match self.color {
             ColourArg::Always => true,
             ColourArg::Never => false,

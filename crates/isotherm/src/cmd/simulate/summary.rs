@@ -64,10 +64,10 @@ impl Summary {
                         action: operation.action.name().to_owned(),
                         ..SchemeReport::default()
                     });
-                    scheme.tried_bytes += operation.range.len();
+                    scheme.tried_bytes += operation.bytes;
                     scheme.applied_bytes += outcome.applied;
-                    for (why, bytes) in &outcome.refused {
-                        *scheme.refused_bytes.entry(*why).or_default() += bytes;
+                    for (why, bytes) in outcome.refused_of_tried(operation) {
+                        *scheme.refused_bytes.entry(why).or_default() += bytes;
                     }
                 }
             }

@@ -9,11 +9,13 @@ use serde::Serialize;
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
 use super::{Format, Style, csv_line, or_empty, page, units};
-use crate::report::access::{AccessTable, Row, Totals};
+use crate::report::access::{AccessTable, MappingTotals, Row, Totals};
 use crate::report::context::RecordInfo;
 
 /// Most regions in a picture; their rows would be thinner than their text otherwise.
 const MAX_BARS: usize = 200;
+/// Most mappings that are summed up for people.
+const MAX_MAPPINGS: usize = 12;
 
 /// Writes access tables one after the other.
 pub struct AccessWriter<'a> {
@@ -61,6 +63,13 @@ impl<'a> AccessWriter<'a> {
                     &totals(&table.totals, &self.style),
                     &picture(table),
                 );
+                self.out.write_all(section.as_bytes())?;
+                let shown = table.mappings.iter().take(MAX_MAPPINGS);
+                let rows: Vec<Vec<String>> = shown
+                    .map(|mapping| mapping_row(mapping, &self.style).to_vec())
+                    .collect();
+                let head = ["Regions", "Hot", "Cold", "Idle", "Unknown", "Mapping"];
+                let section = page::table("By mapping", "", &head, &rows);
                 self.out.write_all(section.as_bytes())
             }
         }
@@ -163,35 +172,55 @@ fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<(
     ]);
     let mut rows = Table::new(&columns);
     for row in &table.regions {
-        let age = if style.raw {
-            row.age_ns.0.to_string()
-        } else {
-            units::duration(row.age_ns)
-        };
-        let mut fields = vec![format!("{:#014x}", row.start), bytes(style, row.size_bytes)];
+        let age = style.duration(row.age_ns);
+        let mut fields = vec![format!("{:#014x}", row.start), style.bytes(row.size_bytes)];
         if is_exact {
             fields.push(
                 row.memory
-                    .map_or_else(|| "?".into(), |m| bytes(style, m.resident)),
+                    .map_or_else(|| "?".into(), |m| style.bytes(m.resident)),
             );
         }
         fields.extend([units::rate(row.access_rate), age, mapping(row)]);
         rows.row(fields);
     }
     rows.write(out)?;
-    writeln!(out, "\n{}", totals(&table.totals, style))
-}
-
-fn bytes(style: &Style, n: u64) -> String {
-    if style.raw {
-        n.to_string()
-    } else {
-        units::bytes(n)
+    writeln!(out, "\n{}", totals(&table.totals, style))?;
+    if table.mappings.len() < 2 {
+        return Ok(());
+    }
+    writeln!(out, "\nBy mapping:")?;
+    let mut rows = Table::new(&[
+        ("REGIONS", Align::Right),
+        ("HOT", Align::Right),
+        ("COLD", Align::Right),
+        ("IDLE", Align::Right),
+        ("UNKNOWN", Align::Right),
+        ("MAPPING", Align::Left),
+    ]);
+    for mapping in table.mappings.iter().take(MAX_MAPPINGS) {
+        rows.row(mapping_row(mapping, style).to_vec());
+    }
+    rows.write(out)?;
+    match table.mappings.len().saturating_sub(MAX_MAPPINGS) {
+        0 => Ok(()),
+        n => writeln!(out, "and {n} smaller ones; --format json has all"),
     }
 }
 
+fn mapping_row(mapping: &MappingTotals, style: &Style) -> [String; 6] {
+    let totals = &mapping.totals;
+    [
+        mapping.regions.to_string(),
+        style.bytes(totals.hot_bytes),
+        style.bytes(totals.cold_bytes),
+        style.bytes(totals.idle_bytes),
+        style.bytes(totals.unknown_bytes),
+        mapping.mapping.as_deref().unwrap_or("-").to_owned(),
+    ]
+}
+
 fn totals(totals: &Totals, style: &Style) -> String {
-    let bytes = |n: u64| bytes(style, n);
+    let bytes = |n: u64| style.bytes(n);
     let held = match (totals.resident_bytes, totals.swapped_bytes) {
         (Some(resident), Some(swapped)) => format!(
             "resident {} of {} of addresses, swapped out {}",

@@ -25,8 +25,8 @@ impl Render for ActionsReport {
         for scheme in &self.schemes {
             table.row(vec![
                 name(scheme),
-                bytes(style, scheme.tried_bytes),
-                bytes(style, scheme.applied_bytes),
+                style.bytes(scheme.tried_bytes),
+                style.bytes(scheme.applied_bytes),
                 units::duration(scheme.took_ns),
                 spark(&scheme.series, SPARK_WIDTH),
             ]);
@@ -40,7 +40,7 @@ impl Render for ActionsReport {
             writeln!(out, "\nNot acted on by {}:", name(scheme))?;
             let mut table = Table::new(&[("BYTES", Align::Right), ("WHY", Align::Left)]);
             for (why, n) in &scheme.refused_bytes {
-                table.row(vec![bytes(style, *n), reason(*why)]);
+                table.row(vec![style.bytes(*n), reason(*why)]);
             }
             table.write(out)?;
         }
@@ -90,8 +90,8 @@ impl Render for ActionsReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(self.picture().as_bytes())
+    fn svg(&self) -> String {
+        self.picture()
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -103,13 +103,13 @@ impl Render for ActionsReport {
         }
         let mut rows = Vec::new();
         for scheme in &self.schemes {
-            let tried = bytes(&style, scheme.tried_bytes);
+            let tried = style.bytes(scheme.tried_bytes);
             rows.push(vec![name(scheme), "tried".into(), tried]);
-            let applied = bytes(&style, scheme.applied_bytes);
+            let applied = style.bytes(scheme.applied_bytes);
             rows.push(vec![name(scheme), "applied".into(), applied]);
             for (why, n) in &scheme.refused_bytes {
                 let what = format!("refused: {}", reason(*why));
-                rows.push(vec![name(scheme), what, bytes(&style, *n)]);
+                rows.push(vec![name(scheme), what, style.bytes(*n)]);
             }
         }
         html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], &rows);
@@ -153,14 +153,6 @@ impl ActionsReport {
             note: "0 while the schemes were stopped.",
         };
         lines(&text, &plots)
-    }
-}
-
-fn bytes(style: &Style, n: u64) -> String {
-    if style.raw {
-        n.to_string()
-    } else {
-        units::bytes(n)
     }
 }
 

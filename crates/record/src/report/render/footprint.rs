@@ -66,8 +66,8 @@ impl Render for FootprintReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(self.picture(|_| true).as_bytes())
+    fn svg(&self) -> String {
+        self.picture(|_| true)
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {

@@ -68,8 +68,8 @@ impl Render for FragmentationReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(self.scores().as_bytes())
+    fn svg(&self) -> String {
+        self.scores()
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {

@@ -67,8 +67,8 @@ impl Render for HeatmapReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(heatmap_svg::draw(self).as_bytes())
+    fn svg(&self) -> String {
+        heatmap_svg::draw(self)
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -80,6 +80,17 @@ impl HeatmapReport {
     /// When a column begins.
     pub(super) fn time_at(&self, column: usize) -> Nanos {
         self.start_ns + Nanos((self.column_ns * column as f64).round() as u64)
+    }
+
+    /// The same, for an axis: what begins within the first column begins at 0.
+    fn shown_time_at(&self, column: usize) -> Nanos {
+        let is_beginning = (self.start_ns.0 as f64) < self.column_ns;
+        let begin = if is_beginning {
+            self.start_ns
+        } else {
+            Nanos(0)
+        };
+        Nanos(self.time_at(column).since(begin).0)
     }
 }
 
@@ -93,7 +104,10 @@ struct Text<'a> {
 impl Text<'_> {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let report = self.report;
-        let (from, to) = (report.start_ns, report.time_at(report.columns));
+        let (from, to) = (
+            report.shown_time_at(0),
+            report.shown_time_at(report.columns),
+        );
         let column = units::duration(Nanos(report.column_ns as u64));
         let target = self.target.target.label();
         writeln!(
@@ -124,7 +138,7 @@ impl Text<'_> {
             .rev()
             .collect();
         let mut named = None;
-        for pair in rows.chunks(step) {
+        for (nr, pair) in rows.chunks(step).enumerate() {
             let lowest = pair.last().copied().unwrap_or_default();
             let address = self.target.rows[lowest].range.start;
             let mapping = self.target.rows[lowest].mapping.as_ref();
@@ -139,7 +153,11 @@ impl Text<'_> {
                 mapping.map(ToString::to_string).unwrap_or_default()
             };
             named = name;
-            let line = format!("{address:#014x} |{cells}| {}", short(&label));
+            let size = match nr {
+                0 => format!("{:>9}", units::bytes(segment.shown_bytes)),
+                _ => " ".repeat(9),
+            };
+            let line = format!("{address:#014x} |{cells}| {size}  {}", short(&label));
             writeln!(out, "{}", line.trim_end())?;
         }
         Ok(())
@@ -193,12 +211,12 @@ impl Text<'_> {
 
     fn time_axis(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.report.columns;
-        let end = units::duration(self.report.time_at(columns));
+        let end = units::duration(self.report.shown_time_at(columns));
         let mut ruler = vec!['-'; columns];
         let mut labels = String::new();
         for column in (0..columns).step_by(16) {
             ruler[column] = '+';
-            let label = units::duration(self.report.time_at(column));
+            let label = units::duration(self.report.shown_time_at(column));
             if column + label.chars().count() + end.chars().count() + 2 <= columns {
                 let _ = write!(labels, "{label:<16}");
             }

@@ -19,6 +19,8 @@ const WIDTH: f64 = LEFT + PLOT + RIGHT;
 const PANEL: f64 = 400.0;
 const GAP: f64 = 18.0;
 const HEAD: f64 = 66.0;
+/// A segment of this height has room for its size between its addresses.
+const SIZE_FITS: f64 = 40.0;
 /// Colours are rounded to so many steps of the ramp.
 const STEPS: f32 = 48.0;
 
@@ -113,6 +115,12 @@ impl Panel<'_> {
             }
         }
         let x_scale = PLOT / self.report.columns.max(1) as f64;
+        // What is not monitored looks as the gaps do.
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{LEFT}\" y=\"{y:.2}\" width=\"{PLOT}\" height=\"{:.2}\" fill=\"var(--gap)\"/>",
+            self.row_height() * segment.rows as f64
+        );
         let _ = writeln!(
             svg,
             "<g transform=\"translate({LEFT} {y:.2}) scale({x_scale:.4} {:.4})\" shape-rendering=\"crispEdges\">",
@@ -146,6 +154,15 @@ impl Panel<'_> {
     /// The lowest and the highest address, and some between where there is room.
     fn addresses(&self, svg: &mut String, segment: &Segment, y: f64) {
         let height = self.row_height() * segment.rows as f64;
+        if height >= SIZE_FITS {
+            let _ = writeln!(
+                svg,
+                "<text class=\"e d\" x=\"{}\" y=\"{:.1}\">{}</text>",
+                LEFT - 9.0,
+                y + 22.0,
+                units::bytes(segment.shown_bytes)
+            );
+        }
         let labels = ((height / 44.0) as usize).clamp(1, 8);
         for label in 0..=labels {
             let row = segment.rows * label / labels;
@@ -289,7 +306,7 @@ fn legend(svg: &mut String, y: f64) {
         "<rect x=\"{x}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"#b9bfc8\"/>\
          <rect x=\"{x}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"url(#u)\"/>\
          <text class=\"d\" x=\"{}\" y=\"{base:.1}\">unknown</text>\
-         <rect class=\"g\" x=\"{}\" y=\"{y:.1}\" width=\"26\" height=\"14\"/>\
+         <rect style=\"fill:var(--gap);stroke:var(--dim)\" x=\"{}\" y=\"{y:.1}\" width=\"26\" height=\"14\"/>\
          <text class=\"d\" x=\"{}\" y=\"{base:.1}\">not monitored</text>",
         x + 33.0,
         x + 108.0,

@@ -73,11 +73,11 @@ impl Render for IdleReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn svg(&self) -> String {
         // One picture for one file: the sum, or the only target.
         match self.memories().last() {
-            Some(memory) => out.write_all(picture(memory).as_bytes()),
-            None => out.write_all(bars("Idle memory", "no snapshot", &[]).as_bytes()),
+            Some(memory) => picture(memory),
+            None => bars("Idle memory", "no snapshot", &[]),
         }
     }
 

@@ -22,6 +22,8 @@ mod wss;
 
 use std::io::{self, Write};
 
+use isotherm_engine::Nanos;
+
 pub use access::AccessWriter;
 pub use colour::Palette;
 pub use plot::{LINES as SERIES_STYLES, open as open_svg};
@@ -66,6 +68,31 @@ impl Default for Style {
     }
 }
 
+impl Style {
+    /// A size, for people or as it is.
+    fn bytes(&self, bytes: u64) -> String {
+        if self.raw {
+            bytes.to_string()
+        } else {
+            units::bytes(bytes)
+        }
+    }
+
+    /// A size that may not be known.
+    fn maybe_bytes(&self, bytes: Option<u64>) -> String {
+        bytes.map_or_else(|| "?".into(), |bytes| self.bytes(bytes))
+    }
+
+    /// A duration, for people or in nanoseconds.
+    fn duration(&self, time: Nanos) -> String {
+        if self.raw {
+            time.0.to_string()
+        } else {
+            units::duration(time)
+        }
+    }
+}
+
 /// A finished report that can be shown.
 pub trait Render: serde::Serialize {
     /// As text.
@@ -73,7 +100,7 @@ pub trait Render: serde::Serialize {
     /// As CSV.
     fn csv(&self, out: &mut dyn Write) -> io::Result<()>;
     /// As SVG.
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()>;
+    fn svg(&self) -> String;
     /// As an HTML page.
     fn html(&self, out: &mut dyn Write) -> io::Result<()>;
 }
@@ -88,7 +115,7 @@ pub fn write(
     match format {
         Format::Text => report.text(style, out),
         Format::Csv => report.csv(out),
-        Format::Svg => report.svg(out),
+        Format::Svg => out.write_all(report.svg().as_bytes()),
         Format::Html => report.html(out),
         Format::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;

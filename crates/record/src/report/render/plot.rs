@@ -22,7 +22,7 @@ pub const LINES: [(&str, &str); 8] = [
     ("#808690", "6 6"),
 ];
 
-const WIDTH: f64 = 960.0;
+pub(super) const WIDTH: f64 = 960.0;
 const FONT: f64 = 12.0;
 /// About how wide a character is; SVG cannot measure text.
 pub(super) const CHARACTER: f64 = 6.9;
@@ -94,6 +94,28 @@ pub fn open(width: f64, height: f64, title: &str) -> String {
     )
 }
 
+/// Opens a picture of the usual width, with what stands over it.
+pub(super) fn open_titled(height: f64, title: &str, note: &str) -> String {
+    let mut svg = open(WIDTH, height, title);
+    let _ = writeln!(
+        svg,
+        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>",
+        escape(title),
+        escape(note)
+    );
+    svg
+}
+
+/// A line through points, as a path's description.
+pub(super) fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
+    let mut path = String::new();
+    for (x, y) in points {
+        let command = if path.is_empty() { 'M' } else { 'L' };
+        let _ = write!(path, "{command}{x:.1} {y:.1}");
+    }
+    path
+}
+
 /// Horizontal bars.
 pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
     const ROW: f64 = 22.0;
@@ -105,13 +127,7 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
     let left = longest(|bar| &bar.label) + 28.0;
     let right = longest(|bar| &bar.value).min(420.0) + 24.0;
     let room = (WIDTH - left - right).max(120.0);
-    let mut svg = open(WIDTH, TOP + ROW * bars.len() as f64 + 12.0, title);
-    let _ = writeln!(
-        svg,
-        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>",
-        escape(title),
-        escape(note)
-    );
+    let mut svg = open_titled(TOP + ROW * bars.len() as f64 + 12.0, title, note);
     for (index, bar) in bars.iter().enumerate() {
         let y = TOP + ROW * index as f64;
         let length = match bar.share {
@@ -160,13 +176,8 @@ pub(super) fn lines_of(unit: Unit, text: &PlotText, lines: &[Line]) -> String {
     }
     let (legend, top) = legend(&shown, 62.0);
     let frame = Frame::of(unit, &shown, top + 12.0);
-    let mut svg = open(WIDTH, frame.top + frame.height + 34.0, text.title);
-    let _ = write!(
-        svg,
-        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>\n{legend}",
-        escape(text.title),
-        escape(note.trim())
-    );
+    let mut svg = open_titled(frame.top + frame.height + 34.0, text.title, note.trim());
+    svg += &legend;
     frame.grid(&mut svg);
     for (index, line) in shown.iter().enumerate() {
         frame.line(&mut svg, index, line);
@@ -288,26 +299,11 @@ impl Frame {
     fn line(&self, svg: &mut String, index: usize, line: &Line) {
         let (colour, dash) = LINES[index];
         for run in unbroken(line.points) {
-            let mut band = String::new();
-            let mut path = String::new();
-            for (i, p) in run.iter().enumerate() {
-                let command = if i == 0 { 'M' } else { 'L' };
-                let _ = write!(
-                    band,
-                    "{command}{:.1} {:.1}",
-                    self.x(p.time_ns),
-                    self.y(p.max)
-                );
-                let _ = write!(
-                    path,
-                    "{command}{:.1} {:.1}",
-                    self.x(p.time_ns),
-                    self.y(p.mean)
-                );
-            }
-            for p in run.iter().rev() {
-                let _ = write!(band, "L{:.1} {:.1}", self.x(p.time_ns), self.y(p.min));
-            }
+            let at = |p: &Point, value: u64| (self.x(p.time_ns), self.y(value));
+            let there = run.iter().map(|p| at(p, p.max));
+            let back = run.iter().rev().map(|p| at(p, p.min));
+            let band = path(there.chain(back));
+            let mut path = path(run.iter().map(|p| at(p, p.mean)));
             if run.len() == 1 {
                 path += "h2";
             }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::Nanos;
 
-use super::plot::{self, LINES};
+use super::plot::{self, LINES, WIDTH};
 use super::table::{Align, Table};
 use super::{Render, Style, csv_line, page, units};
 use crate::report::reclaim_curve::{ReclaimCurveReport, ReclaimPoint};
@@ -15,7 +15,6 @@ const SHOWN_S: [f64; 12] = [
     0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
 ];
 
-const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 78.0;
@@ -66,8 +65,8 @@ impl Render for ReclaimCurveReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(self.picture().as_bytes())
+    fn svg(&self) -> String {
+        self.picture()
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -91,20 +90,9 @@ impl Render for ReclaimCurveReport {
 }
 
 fn fields(point: &ReclaimPoint, style: &Style) -> [String; 5] {
-    let (threshold, saved) = if style.raw {
-        (
-            point.threshold_ns.0.to_string(),
-            point.saved_mean_bytes.to_string(),
-        )
-    } else {
-        (
-            units::duration(point.threshold_ns),
-            units::bytes(point.saved_mean_bytes),
-        )
-    };
     [
-        threshold,
-        saved,
+        style.duration(point.threshold_ns),
+        style.bytes(point.saved_mean_bytes),
         format!("{:.1} %", 100.0 * point.saved_share),
         format!("{:.1}", point.refaults_per_s),
         format!("{:.3} %", 100.0 * point.slowdown),
@@ -114,29 +102,25 @@ fn fields(point: &ReclaimPoint, style: &Style) -> [String; 5] {
 impl ReclaimCurveReport {
     fn shown(&self) -> impl Iterator<Item = ReclaimPoint> + '_ {
         let thresholds = SHOWN_S.into_iter().map(|s| Nanos((s * 1e9) as u64));
-        let fits = thresholds.filter(|threshold| *threshold < self.duration_ns);
+        let can_be_told = self.scan_interval_ns..self.duration_ns;
+        let fits = thresholds.filter(move |threshold| can_be_told.contains(threshold));
         fits.map(|threshold| self.at(threshold))
     }
 
     fn facts(&self, style: &Style) -> String {
-        let bytes = |n: u64| {
-            if style.raw {
-                n.to_string()
-            } else {
-                units::bytes(n)
-            }
-        };
         let mut facts = format!(
-            "{} resident on average over {}; a refault costs {}",
-            bytes(self.resident_mean_bytes),
+            "{} resident on average over {}, scanned every {} (idleness shorter than that cannot be told); \
+             a refault costs {}",
+            style.bytes(self.resident_mean_bytes),
             units::duration(self.duration_ns),
+            units::duration(self.scan_interval_ns),
             units::duration(self.refault_cost_ns),
         );
         if self.unknown_mean_bytes > 0 {
             let _ = write!(
                 facts,
                 "; of {} nothing is known, and nothing is taken",
-                bytes(self.unknown_mean_bytes)
+                style.bytes(self.unknown_mean_bytes)
             );
         }
         facts
@@ -161,16 +145,12 @@ impl ReclaimCurveReport {
     /// What is saved (left axis) and lost (right axis), over the threshold on a logarithmic axis.
     fn picture(&self) -> String {
         let title = "What reclaiming would save and cost";
-        let mut svg = plot::open(WIDTH, HEIGHT, title);
-        let _ = writeln!(
-            svg,
-            "<text class=\"t\" x=\"16\" y=\"26\">{title}</text>\
-             <text class=\"d\" x=\"16\" y=\"45\">By how long memory has to be idle before it is reclaimed.</text>"
-        );
+        let note = "By how long memory has to be idle before it is reclaimed.";
+        let mut svg = plot::open_titled(HEIGHT, title, note);
         let points: Vec<&ReclaimPoint> = self
             .points
             .iter()
-            .filter(|p| p.threshold_ns.0 > 0)
+            .filter(|p| p.threshold_ns >= self.scan_interval_ns.max(Nanos(1)))
             .collect();
         if let Some(frame) = Frame::of(&points) {
             frame.grid(&mut svg);
@@ -246,16 +226,8 @@ impl<'a> Frame<'a> {
 
     fn line(&self, svg: &mut String, index: usize, name: &str, of: impl Fn(&ReclaimPoint) -> f64) {
         let (colour, dashes) = LINES[index];
-        let mut path = String::new();
-        for (number, point) in self.points.iter().enumerate() {
-            let command = if number == 0 { 'M' } else { 'L' };
-            let _ = write!(
-                path,
-                "{command}{:.1} {:.1}",
-                self.x(point.threshold_ns),
-                y(of(point))
-            );
-        }
+        let points = self.points.iter();
+        let path = plot::path(points.map(|point| (self.x(point.threshold_ns), y(of(point)))));
         let at = LEFT + 260.0 * index as f64;
         let _ = writeln!(
             svg,

@@ -49,7 +49,7 @@ impl Render for SummaryReport {
             for mapping in &overview.mappings {
                 let [idle, resident] = [mapping.idle_bytes, mapping.resident_bytes];
                 let name = self.mapping_name(mapping);
-                table.row(vec![bytes(style, idle), bytes(style, resident), name]);
+                table.row(vec![style.bytes(idle), style.bytes(resident), name]);
             }
             table.write(out)?;
         }
@@ -94,8 +94,8 @@ impl Render for SummaryReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(self.picture().as_bytes())
+    fn svg(&self) -> String {
+        self.picture()
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -129,7 +129,7 @@ impl SummaryReport {
             ),
             Some(n) => format!(
                 "`prcl` (page out what was idle for {idle}) would save up to {}.",
-                bytes(style, n)
+                style.bytes(n)
             ),
         }
     }
@@ -163,28 +163,16 @@ impl SummaryReport {
     }
 }
 
-fn bytes(style: &Style, n: u64) -> String {
-    if style.raw {
-        n.to_string()
-    } else {
-        units::bytes(n)
-    }
-}
-
-fn maybe(style: &Style, n: Option<u64>) -> String {
-    n.map_or_else(|| "?".into(), |n| bytes(style, n))
-}
-
 fn target_row(target: &TargetOverview, style: &Style) -> [String; 7] {
     let of = &target.target;
     [
         or_empty(of.pid.filter(|pid| *pid > 0)),
         of.name.clone().unwrap_or_else(|| of.label()),
-        maybe(style, target.resident_bytes),
-        bytes(style, target.working_set_bytes),
-        maybe(style, target.idle_bytes()),
-        maybe(style, target.swapped_bytes),
-        bytes(style, target.unknown_bytes),
+        style.maybe_bytes(target.resident_bytes),
+        style.bytes(target.working_set_bytes),
+        style.maybe_bytes(target.idle_bytes()),
+        style.maybe_bytes(target.swapped_bytes),
+        style.bytes(target.unknown_bytes),
     ]
 }
 
@@ -201,8 +189,8 @@ impl Render for DiffReport {
             table.row(vec![
                 name,
                 what,
-                maybe(style, a),
-                maybe(style, b),
+                style.maybe_bytes(a),
+                style.maybe_bytes(b),
                 signed(style, a, b),
             ]);
         }
@@ -219,8 +207,8 @@ impl Render for DiffReport {
             ("MAPPING", Align::Left),
         ]);
         for mapping in &self.mappings {
-            let [a, b] = mapping.resident_bytes.map(|n| bytes(style, n));
-            let [idle_a, idle_b] = mapping.idle_bytes.map(|n| bytes(style, n));
+            let [a, b] = mapping.resident_bytes.map(|n| style.bytes(n));
+            let [idle_a, idle_b] = mapping.idle_bytes.map(|n| style.bytes(n));
             let name = format!("{}: {}", mapping.name, mapping.mapping);
             table.row(vec![a, b, idle_a, idle_b, name]);
         }
@@ -246,8 +234,8 @@ impl Render for DiffReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(self.picture().as_bytes())
+    fn svg(&self) -> String {
+        self.picture()
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -261,8 +249,8 @@ impl Render for DiffReport {
                 vec![
                     name,
                     what,
-                    maybe(&style, a),
-                    maybe(&style, b),
+                    style.maybe_bytes(a),
+                    style.maybe_bytes(b),
                     signed(&style, a, b),
                 ]
             })
@@ -335,8 +323,8 @@ impl DiffReport {
 
 fn signed(style: &Style, a: Option<u64>, b: Option<u64>) -> String {
     match (a, b) {
-        (Some(a), Some(b)) if b >= a => format!("+{}", bytes(style, b - a)),
-        (Some(a), Some(b)) => format!("-{}", bytes(style, a - b)),
+        (Some(a), Some(b)) if b >= a => format!("+{}", style.bytes(b - a)),
+        (Some(a), Some(b)) => format!("-{}", style.bytes(a - b)),
         _ => "?".into(),
     }
 }

@@ -41,8 +41,8 @@ impl Render for WssReport {
         Ok(())
     }
 
-    fn svg(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(self.picture().as_bytes())
+    fn svg(&self) -> String {
+        self.picture()
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {

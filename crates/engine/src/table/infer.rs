@@ -1,0 +1,116 @@
+//! What watched pages say of those that were not watched.
+
+use super::bits::{self, and, count, is_empty, or};
+use super::block;
+use super::layout::Target;
+use super::plan::Watch;
+
+/// Most blocks between two known ones that these may speak for.
+const INFERRED_BLOCKS: usize = 64;
+/// So many watched pages around it speak for a block.
+const LEAST_WATCHED_AROUND: u64 = 32;
+/// Share of the touched pages of a block cleared whole from which on it moved as one.
+const UNIFORM: f32 = 0.95;
+/// Shares that differ by less agree.
+pub(super) const AGREEMENT: f32 = 0.3;
+
+/// What the watched pages of a block say of its blind ones. Yields what was believed before where
+/// that is a surprise.
+pub(super) fn judge(watch: &Watch, block: &mut block::Block) -> Option<f32> {
+    if !block.is_fresh_look {
+        return None;
+    }
+    let at_once = if watch.is_stuck_touched {
+        and(&watch.stuck, &block.present)
+    } else {
+        bits::NONE
+    };
+    block.touched_at_once(&at_once);
+    let watched = or(&and(&watch.watched, &block.present), &at_once);
+    let nr_watched = count(&watched);
+    if nr_watched == 0 {
+        return None;
+    }
+    let nr_touched = count(&and(&watched, &block.touched()));
+    (block.nr_watched, block.nr_watched_touched) = (nr_watched as u16, nr_touched as u16);
+    let before = block.belief.touched;
+    let (share, is_surprise) = block.belief.observe(nr_watched, nr_touched);
+    block.estimate = Some(share);
+    let nr_blind = count(&block.blind());
+    let nr_left = nr_blind + nr_touched;
+    block.belief.select(nr_blind + nr_watched, nr_left);
+    if watch.is_whole {
+        let share = nr_touched as f32 / nr_watched as f32;
+        block.belief.is_uniform = !(1.0 - UNIFORM..=UNIFORM).contains(&share);
+        block.belief.since_whole = 0;
+    }
+    if let Some(in_window) = watch.touched_in_window
+        && nr_touched > 0
+    {
+        let rate = in_window.min(nr_touched) as f32 / nr_touched as f32;
+        block.belief.observe_rate(rate);
+    }
+    is_surprise.then_some(before)
+}
+
+/// Lets known blocks speak for those between them of which nothing is known, if they agree: as in
+/// DAMON, a sample speaks for the memory around it until there are better ones.
+pub(super) fn infer(target: &mut Target) {
+    let mut before: Option<(usize, f32)> = None;
+    for at in 0..target.blocks.len() {
+        let block = &target.blocks[at];
+        let Some(share) = block.known_share() else {
+            continue;
+        };
+        let Some((first, other)) = before.replace((at, share)) else {
+            continue;
+        };
+        let is_near = at - first > 1 && at - first <= INFERRED_BLOCKS;
+        if !is_near || (share - other).abs() > AGREEMENT {
+            continue;
+        }
+        let of = |i: usize| target.mapping_at(target.blocks[i].address);
+        if of(first).is_none() || of(first) != of(at) {
+            continue;
+        }
+        for block in &mut target.blocks[first + 1..at] {
+            if block.is_fresh_look && block.is_all_blind() {
+                block.estimate = Some(f32::midpoint(share, other));
+            }
+        }
+    }
+}
+
+/// Lets what was seen of blind pages that had been touched before speak for such pages of the blocks
+/// around, of which nothing is known.
+pub(super) fn infer_from_around(target: &mut Target) {
+    let unknown = |block: &block::Block| {
+        block.is_fresh_look && block.estimate.is_none() && !is_empty(&block.blind())
+    };
+    if !target.blocks.iter().any(|block| unknown(block)) {
+        return;
+    }
+    // Sums over the blocks before each: pages watched, and those of them that were touched.
+    let mut sums = Vec::with_capacity(target.blocks.len() + 1);
+    sums.push((0u64, 0u64));
+    for block in &target.blocks {
+        let (mut watched, mut touched) = sums[sums.len() - 1];
+        if !block.is_all_blind() {
+            watched += u64::from(block.nr_watched);
+            touched += u64::from(block.nr_watched_touched);
+        }
+        sums.push((watched, touched));
+    }
+    let last = target.blocks.len();
+    for (at, block) in target.blocks.iter_mut().enumerate() {
+        if !unknown(block) || block.is_all_blind() {
+            continue;
+        }
+        let from = sums[at.saturating_sub(INFERRED_BLOCKS)];
+        let to = sums[(at + INFERRED_BLOCKS).min(last)];
+        let (watched, touched) = (to.0 - from.0, to.1 - from.1);
+        if watched >= LEAST_WATCHED_AROUND {
+            block.estimate = Some(touched as f32 / watched as f32);
+        }
+    }
+}

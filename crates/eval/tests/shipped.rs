@@ -1,0 +1,89 @@
+//! The experiments that come with it: what they promise holds before anybody runs them.
+
+use isotherm_eval::published::PUBLISHED;
+use isotherm_eval::{Experiment, estimate_s, plan};
+
+const SHIPPED: &str = include_str!("../experiments/shipped.toml");
+const PARSEC: &str = include_str!("../experiments/parsec.toml");
+/// Of the documents' evaluations, DAMON_RECLAIM, and prcl with the guard.
+const CONFIGURATIONS: [&str; 9] = [
+    "orig",
+    "rec",
+    "prec",
+    "thp",
+    "ethp",
+    "prcl",
+    "pprcl",
+    "damon_reclaim",
+    "ours",
+];
+
+fn configurations(experiment: &Experiment) -> Vec<&str> {
+    let all = experiment.configurations.iter();
+    all.map(|configuration| configuration.name.as_str())
+        .collect()
+}
+
+#[test]
+fn the_shipped_experiment_takes_at_most_an_hour() {
+    let experiment = Experiment::parse(SHIPPED).expect("it is right");
+    assert_eq!(experiment.repeats, 3);
+    assert_eq!(configurations(&experiment), CONFIGURATIONS);
+    let seconds = estimate_s(&experiment, &plan(&experiment)).expect("all say how long they take");
+    assert!(seconds <= 3600.0, "{seconds} s");
+}
+
+#[test]
+fn the_shipped_experiment_rotates_configurations_within_a_repeat() {
+    let experiment = Experiment::parse(SHIPPED).expect("it is right");
+    let nr = experiment.configurations.len();
+    let runs = plan(&experiment);
+    for turns in runs.chunks(nr) {
+        assert!(turns.iter().all(|run| {
+            (run.repeat, &run.workload.name) == (turns[0].repeat, &turns[0].workload.name)
+        }));
+        let mut names: Vec<&str> = turns
+            .iter()
+            .map(|run| run.configuration.name.as_str())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), nr);
+    }
+    let firsts = |workload: &str| -> Vec<&str> {
+        let turns = runs.chunks(nr).map(|turns| &turns[0]);
+        turns
+            .filter(|run| run.workload.name == workload)
+            .map(|run| run.configuration.name.as_str())
+            .collect()
+    };
+    assert_eq!(firsts("x264"), ["orig", "rec", "prec"]);
+    assert_eq!(firsts("vips"), ["rec", "prec", "thp"]);
+}
+
+#[test]
+fn published_names_are_names_that_were_published() {
+    let known: Vec<String> = PUBLISHED[0]
+        .table()
+        .rows
+        .into_iter()
+        .map(|r| r.name)
+        .collect();
+    let shipped = Experiment::parse(SHIPPED).expect("it is right");
+    let named: Vec<&String> = shipped
+        .workloads
+        .iter()
+        .filter_map(|w| w.published.as_ref())
+        .collect();
+    assert_eq!(named, ["parsec3/x264", "parsec3/vips"]);
+    assert!(named.iter().all(|name| known.contains(name)));
+    let parsec = Experiment::parse(PARSEC).expect("it is right");
+    let names: Vec<&str> = parsec
+        .workloads
+        .iter()
+        .map(isotherm_eval::Workload::published_name)
+        .collect();
+    assert_eq!(names, known);
+    assert_eq!(configurations(&parsec), CONFIGURATIONS);
+    assert!(estimate_s(&parsec, &plan(&parsec)).is_some());
+}

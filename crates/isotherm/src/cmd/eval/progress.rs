@@ -1,0 +1,107 @@
+//! How far an experiment has got, and how long it will still take: on a terminal as a bar, elsewhere
+//! in each run's line.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_eval::{Experiment, Outcome, PlannedRun, estimate_s};
+
+use crate::units::format_bytes;
+
+pub(super) struct Progress<'a> {
+    bar: ProgressBar,
+    quiet: bool,
+    experiment: &'a Experiment,
+    begun: Instant,
+    nr: usize,
+    nr_done: usize,
+    /// Weights of all runs and of those that are done: the seconds that they are expected to take, or
+    /// one each.
+    whole: f64,
+    done: f64,
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn new(quiet: bool, experiment: &'a Experiment, runs: &[PlannedRun<'_>]) -> Self {
+        let style = ProgressStyle::with_template(
+            "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg}",
+        );
+        let bar = if quiet || !crate::out::draws_on(&std::io::stderr()) {
+            ProgressBar::hidden()
+        } else {
+            let bar = ProgressBar::new(runs.len() as u64);
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar.with_style(style.expect("a template of ours"))
+        };
+        let mut progress = Self {
+            bar,
+            quiet,
+            experiment,
+            begun: Instant::now(),
+            nr: runs.len(),
+            nr_done: 0,
+            whole: 0.0,
+            done: 0.0,
+        };
+        progress.whole = runs.iter().map(|run| progress.weight(run)).sum();
+        progress
+    }
+
+    pub(super) fn begin(&self, title: &str) {
+        let left = self
+            .left()
+            .map_or_else(String::new, |left| format!(" ({left} left)"));
+        self.bar.set_message(format!("{title}{left}"));
+    }
+
+    pub(super) fn tell(&self, title: &str, outcome: &Outcome) {
+        let line = match outcome {
+            Outcome::Failed(why) => format!("{title}: FAILED: {why}"),
+            Outcome::Measured(_) if self.quiet => return,
+            Outcome::Measured(m) => format!(
+                "{title}: {:.2} s, {} resident, {} major faults{}",
+                m.runtime_s,
+                format_bytes((m.rss_kib * 1024.0) as u64),
+                m.pgmajfaults,
+                m.throughput
+                    .map_or_else(String::new, |t| format!(", {t:.0} a second"))
+            ),
+        };
+        let left = self
+            .left()
+            .map_or_else(String::new, |left| format!(", {left} left"));
+        let at = self.nr_done;
+        self.bar
+            .suspend(|| eprintln!("[{at}/{}{left}] {line}", self.nr));
+    }
+
+    pub(super) fn advance(&mut self, run: &PlannedRun<'_>) {
+        self.nr_done += 1;
+        self.done += self.weight(run);
+        self.bar.inc(1);
+    }
+
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// In words: at the pace so far, or before the first run has ended as it is expected.
+    fn left(&self) -> Option<String> {
+        let left = self.whole - self.done;
+        let seconds = if self.nr_done > 0 {
+            self.begun.elapsed().as_secs_f64() / self.done * left
+        } else {
+            self.expects_all().then_some(left)?
+        };
+        Some(format!("{:.0} min", (seconds / 60.0).ceil()))
+    }
+
+    fn expects_all(&self) -> bool {
+        let mut workloads = self.experiment.workloads.iter();
+        workloads.all(|workload| workload.expected_s.is_some())
+    }
+
+    fn weight(&self, run: &PlannedRun<'_>) -> f64 {
+        estimate_s(self.experiment, std::slice::from_ref(run)).unwrap_or(1.0)
+    }
+}

@@ -1,0 +1,31 @@
+//! What acting has saved so far.
+
+use crate::units::format_bytes;
+
+/// Memory that is saved by swapping it out: what the targets have in swap since the start, but for what
+/// compressed swap takes for it.
+#[derive(Default)]
+pub(super) struct Saved {
+    /// At the first look: bytes in swap, and of zram's pools.
+    first: Option<(u64, u64)>,
+    swapped: u64,
+    pool: u64,
+}
+
+impl Saved {
+    pub(super) fn look(&mut self, swap: u64) {
+        let pool = isotherm_linux::swap::pool_bytes();
+        let (first_swap, first_pool) = *self.first.get_or_insert((swap, pool));
+        self.swapped = swap.saturating_sub(first_swap);
+        self.pool = pool.saturating_sub(first_pool);
+    }
+
+    pub(super) fn text(&self) -> String {
+        format!(
+            "saved {} ({} in swap, zram takes {})",
+            format_bytes(self.swapped.saturating_sub(self.pool)),
+            format_bytes(self.swapped),
+            format_bytes(self.pool),
+        )
+    }
+}

@@ -1,0 +1,101 @@
+//! Files that are there whole, or not at all.
+//!
+//! What is written goes to a file beside the one that is meant, and takes its place when it is complete:
+//! neither a failure nor a full disk nor Ctrl-C leaves half a file, or loses the one that was there.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use tempfile::NamedTempFile;
+
+/// A file that is being written under another name.
+pub(crate) struct WholeFile {
+    path: PathBuf,
+    file: NamedTempFile,
+}
+
+impl WholeFile {
+    /// Begins what is to be `path`.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            file: tempfile::Builder::new()
+                .prefix(".isotherm-")
+                // As any new file: the umask takes away what it takes away.
+                .permissions(Permissions::from_mode(0o666))
+                .tempfile_in(folder_of(path))?,
+        })
+    }
+
+    /// To write it by.
+    pub(crate) fn file(&self) -> &File {
+        self.file.as_file()
+    }
+
+    /// It is complete.
+    pub(crate) fn keep(self) -> io::Result<()> {
+        // Some file systems tell only now that there was no room.
+        self.file.as_file().sync_all()?;
+        self.file.persist(&self.path)?;
+        Ok(())
+    }
+}
+
+impl Write for WholeFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Writes `bytes` to `path`: through it, where it is a device or a pipe.
+pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    let write = || {
+        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+            return File::options()
+                .write(true)
+                .open(path)?
+                .write_all(bytes.as_ref());
+        }
+        let mut file = WholeFile::create(path)?;
+        file.write_all(bytes.as_ref())?;
+        file.keep()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The directory that a file is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_kept_leaves_nothing_and_changes_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        write(&path, "old").expect("room");
+        let mut half = WholeFile::create(&path).expect("a directory of ours");
+        half.write_all(b"ne").expect("room");
+        drop(half);
+        assert_eq!(std::fs::read(&path).expect("there"), b"old");
+        assert_eq!(
+            std::fs::read_dir(directory.path()).expect("ours").count(),
+            1
+        );
+        write(Path::new("/dev/null"), "x").expect("a device is written through");
+        assert!(write(Path::new("/dev/full"), "x").is_err());
+    }
+}

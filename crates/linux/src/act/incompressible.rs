@@ -1,0 +1,160 @@
+//! Memory that compressed swap does not make smaller.
+//!
+//! The problem: zram keeps a page that does not compress as it is. Paging such memory out frees a page
+//! and takes another, and costs CPU time each way.
+//!
+//! The approach: zram counts the pages that it keeps so. The count is read around every call that pages
+//! out; where nine tenths of a call's anonymous pages were kept so, the blocks that they are of are
+//! remembered for as long as the target is there, and are not paged out again once they are back.
+//!
+//! Limits: a call that mixes both kinds marks nothing. What others page out at the same moment counts as
+//! well. Memory that becomes compressible later stays marked. Only zram: zswap passes such pages on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Refusal, TargetId};
+
+use super::batch::{self, Block};
+use super::{ProcessActuator, bits};
+use crate::probe::ProbeError;
+use crate::process::call_length;
+use crate::swap::WholePages;
+
+/// Fewer pages than this tell nothing.
+const PAGES_MIN: u64 = 16;
+/// Most blocks that are remembered, of all targets: they map 512 GiB.
+const BLOCKS_MAX: usize = 1 << 18;
+
+/// The blocks that are not to be paged out again.
+#[derive(Debug, Default)]
+pub(super) struct Incompressible {
+    blocks: BTreeMap<TargetId, BTreeSet<u64>>,
+    nr_blocks: usize,
+}
+
+impl Incompressible {
+    pub(super) fn forget(&mut self, target: TargetId) {
+        let of_target = self.blocks.remove(&target).unwrap_or_default();
+        self.nr_blocks -= of_target.len();
+    }
+
+    /// Refuses what is known not to shrink.
+    pub(super) fn refuse(&self, target: TargetId, blocks: &mut [Block]) {
+        let Some(known) = self.blocks.get(&target) else {
+            return;
+        };
+        for block in blocks.iter_mut().filter(|b| known.contains(&b.address)) {
+            let anonymous = block.anonymous;
+            block.refuse(&anonymous, Refusal::Incompressible);
+        }
+    }
+
+    /// Of a call that paged out `ranges` of `blocks`, zram kept `kept` pages as they are.
+    fn paged_out(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+        blocks: &mut [Block],
+        kept: u64,
+    ) {
+        let mut pages = 0;
+        let mut touched = BTreeSet::new();
+        for range in ranges {
+            for block in batch::within(blocks, *range) {
+                let meant = bits::and(&block.wanted, &block.anonymous);
+                let meant = bits::and(&meant, &bits::mask(block.address, *range));
+                if !bits::is_empty(&meant) {
+                    pages += bits::pages(&meant);
+                    touched.insert(block.address);
+                }
+            }
+        }
+        if pages < PAGES_MIN || kept.saturating_mul(10) < pages.saturating_mul(9) {
+            return;
+        }
+        let room = BLOCKS_MAX - self.nr_blocks;
+        let of_target = self.blocks.entry(target).or_default();
+        let before = of_target.len();
+        of_target.extend(touched.into_iter().take(room));
+        self.nr_blocks += of_target.len() - before;
+    }
+}
+
+impl ProcessActuator {
+    /// Pages `ranges` out, and notes what zram did not make smaller.
+    pub(super) fn advise_pageout(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        let Some(whole) = WholePages::open() else {
+            return self.advise(target, ranges, libc::MADV_PAGEOUT, blocks);
+        };
+        let mut rest = ranges;
+        let mut before = whole.count();
+        while !rest.is_empty() {
+            let (call, later) = rest.split_at(call_length(rest, libc::MADV_PAGEOUT));
+            rest = later;
+            self.advise(target, call, libc::MADV_PAGEOUT, blocks)?;
+            let after = whole.count();
+            let kept = after.saturating_sub(before);
+            before = after;
+            self.incompressible.paged_out(target, call, blocks, kept);
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(BLOCKS_MAX as u64 * BLOCK_SIZE == 512 << 30);
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::PAGE_SIZE;
+
+    use super::*;
+
+    fn block(at: u64, pages: u64) -> Block {
+        let address = at * BLOCK_SIZE;
+        let all = bits::mask(
+            address,
+            AddressRange::new(address, address + pages * PAGE_SIZE),
+        );
+        Block {
+            address,
+            present: all,
+            anonymous: all,
+            wanted: all,
+            ..Block::default()
+        }
+    }
+
+    fn refused(block: &Block, why: Refusal) -> u64 {
+        block.refused.get(&why).map_or(0, bits::pages)
+    }
+
+    #[test]
+    fn what_did_not_shrink_is_not_paged_out_again() {
+        let check = |kept: u64, pages: u64, wanted: u64| {
+            let mut known = Incompressible::default();
+            let target = TargetId(3);
+            let mut blocks = [block(1, pages)];
+            let range = blocks[0].range();
+            known.paged_out(target, &[range], &mut blocks, kept);
+            let mut again = [block(1, pages), block(2, pages)];
+            known.refuse(target, &mut again);
+            assert_eq!(refused(&again[0], Refusal::Incompressible), wanted);
+            assert_eq!(refused(&again[1], Refusal::Incompressible), 0);
+            known.forget(target);
+            let mut again = [block(1, pages)];
+            known.refuse(target, &mut again);
+            assert_eq!(refused(&again[0], Refusal::Incompressible), 0);
+        };
+        check(512, 512, 512);
+        check(470, 512, 512);
+        check(400, 512, 0);
+        check(0, 512, 0);
+        // Too few to tell.
+        check(8, 8, 0);
+    }
+}

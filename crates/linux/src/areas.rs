@@ -1,0 +1,131 @@
+//! The mappings of a process, as `/proc/PID/maps` tells them.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use isotherm_engine::AddressRange;
+
+/// A line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedArea {
+    /// Where.
+    pub range: AddressRange,
+    /// What may be done with it.
+    pub permissions: Permissions,
+    /// File path, `[heap]`, ...; empty for anonymous memory.
+    pub name: Arc<str>,
+}
+
+/// `rwxp` flags as the kernel prints them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions([u8; 4]);
+
+impl Permissions {
+    /// `None` unless these are four characters of ASCII.
+    pub fn new(text: &str) -> Option<Self> {
+        let flags = text.as_bytes().try_into().ok()?;
+        text.is_ascii().then_some(Self(flags))
+    }
+
+    /// Whether what is written there is the process's own.
+    pub fn is_private(self) -> bool {
+        self.0[3] == b'p'
+    }
+}
+
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|flag| write!(f, "{}", char::from(*flag)))
+    }
+}
+
+impl MappedArea {
+    /// Whether a file backs it. Shared memory has a name, too, and goes to swap.
+    pub fn is_file(&self) -> bool {
+        let shared_memory = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
+        self.name.starts_with('/') && !shared_memory.iter().any(|p| self.name.starts_with(p))
+    }
+
+    /// Parses a line of `/proc/PID/maps`; `None` for what is not the process's own memory.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let permissions = Permissions::new(words.next()?)?;
+        let name = words.nth(3).unwrap_or("").trim_start().into();
+        let range = AddressRange::checked(
+            u64::from_str_radix(start, 16).ok()?,
+            u64::from_str_radix(end, 16).ok()?,
+        )?;
+        // The vsyscall page lies in the kernel's half.
+        (range.end <= 1 << 56).then_some(Self {
+            range,
+            permissions,
+            name,
+        })
+    }
+}
+
+/// Names of mappings, each kept once: a thousand processes map the same libraries.
+#[derive(Debug, Default)]
+pub struct Names(HashSet<Arc<str>>);
+
+impl Names {
+    /// Lets `areas` share their names with all that were given before.
+    pub fn share(&mut self, areas: &mut [MappedArea]) {
+        for area in areas {
+            if let Some(known) = self.0.get(&area.name) {
+                area.name = Arc::clone(known);
+            } else {
+                self.0.insert(Arc::clone(&area.name));
+            }
+        }
+    }
+
+    /// Lets go of names that nobody uses any more.
+    pub fn tidy(&mut self) {
+        self.0.retain(|name| Arc::strong_count(name) > 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_parsed_with_names_that_hold_spaces() {
+        let line = "7f00a000-7f00b000 r-xp 00001000 08:01 1234      /tmp/a b (deleted)";
+        let area = MappedArea::parse(line).expect("a mapping");
+        assert_eq!(area.range, AddressRange::new(0x7f00_a000, 0x7f00_b000));
+        assert_eq!(area.permissions.to_string(), "r-xp");
+        assert_eq!(&*area.name, "/tmp/a b (deleted)");
+        let anonymous = MappedArea::parse("1000-2000 rw-p 00000000 00:00 0 ").expect("a mapping");
+        assert_eq!(&*anonymous.name, "");
+        let vsyscall = "ffffffffff600000-ffffffffff601000 --xp 0 00:00 0 [vsyscall]";
+        for bad in [
+            vsyscall,
+            "nonsense",
+            "1000-2000 rw 0 00:00 0 ",
+            "1000-2000 r\u{e9}p 0",
+        ] {
+            assert_eq!(MappedArea::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_are_kept_once_and_no_longer_than_needed() {
+        let area = || MappedArea::parse("1000-2000 rw-p 0 00:00 0 /lib/a.so").expect("a mapping");
+        let (mut one, mut other) = ([area()], [area()]);
+        let mut names = Names::default();
+        names.share(&mut one);
+        names.share(&mut other);
+        assert!(Arc::ptr_eq(&one[0].name, &other[0].name));
+        names.tidy();
+        assert_eq!(names.0.len(), 1);
+        drop((one, other));
+        names.tidy();
+        assert_eq!(names.0.len(), 0);
+    }
+}

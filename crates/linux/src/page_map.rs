@@ -1,0 +1,47 @@
+//! `/proc/PID/pagemap`: what the kernel tells of a process's pages
+//! (Documentation/admin-guide/mm/pagemap.rst).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use isotherm_engine::{AddressRange, PAGE_SIZE};
+
+/// Bits of an entry.
+const EXCLUSIVE: u64 = 1 << 56;
+const PRESENT: u64 = 1 << 63;
+
+/// That of a process, kept open; of the address space that it had then.
+#[derive(Debug)]
+pub(crate) struct PageMap(pub(crate) File);
+
+impl PageMap {
+    /// Whether all pages of `range` are in memory, and nobody else maps one of them.
+    pub(crate) fn is_exclusive(&self, range: AddressRange) -> bool {
+        let mut entries = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
+        let read = self
+            .0
+            .read_exact_at(&mut entries, range.start / PAGE_SIZE * 8);
+        let (entries, _) = entries.as_chunks::<8>();
+        read.is_ok()
+            && entries.iter().all(|entry| {
+                let wanted = EXCLUSIVE | PRESENT;
+                u64::from_ne_bytes(*entry) & wanted == wanted
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Process;
+
+    #[test]
+    fn what_is_ours_alone_is_told_from_what_is_not_there() {
+        let memory = vec![1u8; 4 * PAGE_SIZE as usize];
+        let start = (memory.as_ptr() as u64).next_multiple_of(PAGE_SIZE);
+        let me = Process::open(std::process::id()).expect("we exist");
+        let map = me.page_map().expect("our own");
+        assert!(map.is_exclusive(AddressRange::new(start, start + 2 * PAGE_SIZE)));
+        assert!(!map.is_exclusive(AddressRange::new(PAGE_SIZE, 2 * PAGE_SIZE)));
+    }
+}

@@ -1,0 +1,60 @@
+# Functions for the acting scenarios' scripts. $target is the workload.
+
+# look NAME [--sum]: says in /out/NAME.json where the target has its memory.
+look() {
+    name=$1
+    shift
+    vm-guest pages --pid $target --truth /out/truth.jsonl "$@" >/out/$name.json || exit 1
+}
+
+# act NAME OPTIONS: runs schemes, and leaves in /out/NAME.json what they did.
+act() {
+    name=$1
+    shift
+    taskset 2 isotherm run --json "$@" >/out/$name.json || {
+        echo acting $name failed
+        exit 1
+    }
+    is_well $name
+}
+
+# act_until NAME CONDITION OPTIONS: the same until the condition holds, as emulation on a busy host has
+# no pace that could be known, or for a minute.
+act_until() {
+    name=$1
+    until="$2"
+    shift 2
+    taskset 2 isotherm run --json "$@" >/out/$name.json &
+    running=$!
+    tries=0
+    until $until || [ $tries -ge 60 ]; do
+        sleep 1
+        tries=$((tries + 1))
+    done
+    sleep 1
+    kill -TERM $running
+    wait $running || {
+        echo acting $name failed
+        exit 1
+    }
+    is_well $name
+}
+
+is_well() {
+    kill -0 $target || {
+        echo the workload died under $1
+        exit 1
+    }
+}
+
+# Conditions.
+sees() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \n' | grep -q "$1"; }
+# Less than 1 MB of what is cold is in memory.
+cold_is_out() { sees '"cold":{"present":[0-9]\{1,6\},'; }
+# So many bytes are in huge pages.
+huge() { sees "\"anon_huge\":$1[,}]"; }
+# All that is cold is on this node, and some of it is.
+cold_is_on() { sees "\"cold\":{\"present\":[0-9]*,\"swapped\":[0-9]*,\"nodes\":{\"$1\":[0-9]*}"; }
+some_cold_is_on() { sees "\"cold\":{[^}]*\"nodes\":{[^}]*\"$1\":"; }
+
+dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null

@@ -1,0 +1,197 @@
+//! Programs that are hard for a guard.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A program, and how it is measured.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    program: Program,
+    /// It sleeps for so many seconds between two bursts; 0: it works all the time.
+    pub(super) period_s: u64,
+}
+
+enum Program {
+    Python(&'static str),
+    Java(&'static str),
+}
+
+const fn works(name: &'static str, program: Program) -> Case {
+    Case {
+        name,
+        program,
+        period_s: 0,
+    }
+}
+
+const fn bursts(name: &'static str, period_s: u64) -> Case {
+    Case {
+        name,
+        program: Program::Python(BURSTY),
+        period_s,
+    }
+}
+
+pub(super) const CASES: [Case; 9] = [
+    bursts("bursty_6s", 6),
+    bursts("bursty_15s", 15),
+    bursts("bursty_30s", 30),
+    bursts("bursty_60s", 60),
+    bursts("bursty_120s", 120),
+    works("shifting_10s", Program::Python(SHIFTING)),
+    works("locks", Program::Python(LOCKS)),
+    works("redis", Program::Python(REDIS)),
+    works("jvm_gc", Program::Java(JVM)),
+];
+
+impl Case {
+    /// For how long it runs, if `at_least` is asked for: three bursts should fit.
+    pub(super) fn seconds(&self, at_least: Duration) -> u64 {
+        at_least.as_secs().max(3 * self.period_s + 5)
+    }
+
+    /// How it is started. What it needs as files is written to `scratch`.
+    pub(super) fn command(&self, seconds: u64, scratch: &Path) -> anyhow::Result<Command> {
+        let mut command = match self.program {
+            Program::Java(text) => {
+                let path = scratch.join("Guard.java");
+                std::fs::write(&path, text)?;
+                let mut command = Command::new("java");
+                command.args(["-Xms900m", "-Xmx900m"]).arg(path);
+                command
+            }
+            Program::Python(text) => {
+                let mut command = Command::new("python3");
+                command.args(["-c", &format!("{COMMON}{text}")]);
+                command
+            }
+        };
+        command
+            .arg(seconds.to_string())
+            .arg(self.period_s.to_string())
+            .stdout(Stdio::piped());
+        Ok(command)
+    }
+
+    /// What it needs and is not there.
+    pub(super) fn missing(&self) -> Option<&'static str> {
+        let program = match (self.name, &self.program) {
+            ("redis", _) => "redis-server",
+            (_, Program::Java(_)) => "java",
+            (_, Program::Python(_)) => "python3",
+        };
+        let mut version = Command::new(program);
+        let version = version
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        version.status().is_err().then_some(program)
+    }
+}
+
+/// What all programs begin with: `hold` fills memory with what halves when compressed; the last line
+/// says how far a program got.
+const COMMON: &str = r"
+import mmap, os, sys, threading, time
+seconds = float(sys.argv[1])
+def hold(mib):
+    memory = mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block = b''.join(os.urandom(2048) + bytes(2048) for _ in range(256))
+    for i in range(mib):
+        memory[i << 20:(i + 1) << 20] = block
+    return memory
+def touch(memory, start, end):
+    for page in range(start << 8, end << 8):
+        memory[page << 12] = 1
+def ready():
+    print('ready', flush=True)
+    return time.monotonic() + seconds
+";
+
+/// Does nothing but touch 200 MiB now and then; how far it gets is what that leaves of the time.
+const BURSTY: &str = r"
+memory, period, lost = hold(400), float(sys.argv[2]), 0.0
+end = ready()
+while time.monotonic() + period < end:
+    time.sleep(period)
+    began = time.monotonic()
+    touch(memory, 0, 200)
+    lost += time.monotonic() - began
+time.sleep(max(0, end - time.monotonic()))
+print('progress', seconds - lost)
+";
+
+/// Works on 100 MiB of 600, on others every 10 s.
+const SHIFTING: &str = r"
+memory, rounds = hold(600), 0
+end = ready()
+while time.monotonic() < end:
+    at = int((end - time.monotonic()) / 10) % 6
+    touch(memory, at * 100, at * 100 + 100)
+    rounds += 1
+print('progress', rounds)
+";
+
+/// Two threads that need the same lock (and the interpreter's) beside 700 MiB that nobody touches.
+const LOCKS: &str = r"
+memory, lock, done = hold(700), threading.Lock(), [0, 0]
+end = ready()
+def work(me):
+    while time.monotonic() < end:
+        with lock:
+            done[me] += sum(range(200)) > 0
+threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print('progress', sum(done))
+";
+
+/// A redis of 300,000 values of 1,000 bytes, which halve when compressed, of which a tenth is read.
+const REDIS: &str = r"
+import socket, subprocess, tempfile
+path = tempfile.mkdtemp() + '/redis.sock'
+server = subprocess.Popen(['redis-server', '--port', '0', '--unixsocket', path, '--save', ''],
+                          stdout=subprocess.DEVNULL)
+client = socket.socket(socket.AF_UNIX)
+while client.connect_ex(path):
+    time.sleep(0.1)
+def ask(requests, size):
+    client.sendall(requests)
+    while size > 0:
+        size -= len(client.recv(min(size, 1 << 20)))
+for i in range(0, 300000, 100):
+    ask(b''.join(b'SET k%06d %s\r\n' % (j, os.urandom(500) + bytes(500)) for j in range(i, i + 100)), 500)
+end, asked = ready(), 0
+while time.monotonic() < end:
+    ask(b''.join(b'GET k%06d\r\n' % ((asked + j) * 7919 % 30000) for j in range(20)), 20 * 1009)
+    asked += 20
+print('progress', asked)
+server.kill()
+";
+
+/// A heap of 600 MiB, each array in one of the collector's regions, of which little is used, beside garbage that is made all the time.
+const JVM: &str = r#"
+public class Guard {
+    public static void main(String[] arguments) {
+        byte[][] old = new byte[600][];
+        var random = new java.util.Random(1);
+        for (int i = 0; i < old.length; i++) {
+            old[i] = new byte[(1 << 20) - 32];
+            byte[] half = new byte[1 << 19];
+            random.nextBytes(half);
+            System.arraycopy(half, 0, old[i], 0, half.length);
+        }
+        System.out.println("ready");
+        long end = System.nanoTime() + (long) (Double.parseDouble(arguments[0]) * 1e9);
+        long rounds = 0, sum = 0;
+        while (System.nanoTime() < end) {
+            byte[] young = new byte[64 << 10];
+            for (int i = 0; i < young.length; i += 64) young[i] = (byte) i;
+            sum += young[(int) (rounds % young.length)] + old[(int) (rounds % 20)][5];
+            rounds++;
+        }
+        System.out.println("progress " + rounds + (sum == 42 ? " " : ""));
+    }
+}
+"#;

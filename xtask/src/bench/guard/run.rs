@@ -1,0 +1,125 @@
+//! One run of a program, alone or with schemes beside it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+
+use super::super::Context;
+use super::super::child::Guarded;
+use super::programs::Case;
+
+/// How long anything may take to end.
+const END_LIMIT: Duration = Duration::from_mins(1);
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) progress: f64,
+    /// With schemes: CPU seconds of acting, and times that the guard stopped.
+    pub(super) acting_cpu_s: f64,
+    pub(super) stops: u64,
+    /// Bytes of it in swap at the end, but for what zram takes for them.
+    pub(super) saved: i64,
+}
+
+/// Runs `case` after `delay`, with `isotherm run` by `flags` beside it if there are any. `name` is not
+/// used by another run at the same time.
+pub(super) fn once(
+    context: &Context,
+    case: &Case,
+    flags: Option<&[&str]>,
+    delay: Duration,
+    name: &str,
+) -> anyhow::Result<Run> {
+    let seconds = case.seconds(context.duration);
+    context.sleep(delay)?;
+    let mut command = case.command(seconds, context.scratch.path())?;
+    let mut target = Guarded::spawn(context, &mut command)?;
+    let output = target.stdout().context("its output is piped")?;
+    let mut output = BufReader::new(output);
+    let mut line = String::new();
+    output.read_line(&mut line)?;
+    ensure!(line.trim() == "ready", "the program said `{}`", line.trim());
+    let summary = context.scratch(&format!("guard.{name}.json"));
+    let isotherm = match flags {
+        None => None,
+        Some(flags) => {
+            let mut command = Command::new(&context.isotherm);
+            command
+                .args(["run", "--json", "--preset", "prcl", "--children"])
+                .args(flags)
+                .args(["--duration", &format!("{}s", seconds - 1)])
+                .args(["--pid", &target.id().to_string()])
+                .stdout(std::fs::File::create(&summary)?);
+            Some(Guarded::spawn(context, &mut command)?)
+        }
+    };
+    context.sleep(Duration::from_millis(1000 * seconds - 500))?;
+    let saved = saved(swapped(target.id()));
+    let mut rest = String::new();
+    output.read_to_string(&mut rest)?;
+    target.finish(context, END_LIMIT)?;
+    let progress = rest.trim().strip_prefix("progress ");
+    let progress = progress.and_then(|number| number.parse().ok());
+    let mut run = Run {
+        progress: progress.with_context(|| format!("the program said `{}`", rest.trim()))?,
+        acting_cpu_s: 0.0,
+        stops: 0,
+        saved,
+    };
+    if let Some(mut isotherm) = isotherm {
+        isotherm.finish(context, END_LIMIT)?;
+        let summary: serde_json::Value = serde_json::from_slice(&std::fs::read(summary)?)?;
+        run.acting_cpu_s = summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0);
+        run.stops = summary["guard_stops"].as_u64().unwrap_or(0);
+    }
+    Ok(run)
+}
+
+/// What `swapped` bytes in swap save: but for their part of what zram devices take.
+fn saved(swapped: u64) -> i64 {
+    let (mut data, mut taken) = (0, 0);
+    for (held, takes) in zram_devices() {
+        data += held;
+        taken += takes;
+    }
+    let rate = taken as f64 / data.max(1) as f64;
+    (swapped as f64 * (1.0 - rate)) as i64
+}
+
+/// Of each zram device the bytes that it holds and those that it takes for them.
+fn zram_devices() -> Vec<(u64, u64)> {
+    let devices = std::fs::read_dir("/sys/block")
+        .into_iter()
+        .flatten()
+        .flatten();
+    devices
+        .filter(|device| device.file_name().to_string_lossy().starts_with("zram"))
+        .filter_map(|device| {
+            let stat = std::fs::read_to_string(device.path().join("mm_stat")).ok()?;
+            let mut fields = stat.split_whitespace().map(str::parse::<u64>);
+            let held = fields.next()?.ok()?;
+            Some((held, fields.nth(1)?.ok()?))
+        })
+        .collect()
+}
+
+/// Bytes of a process and its children in swap.
+fn swapped(pid: u32) -> u64 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let children = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    children.chain([pid]).map(swapped_of).sum()
+}
+
+fn swapped_of(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSwap:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
