@@ -3,6 +3,13 @@
 //! A suite that fails does not stop the next. What a suite prints goes to the terminal as it comes
 //! and to `target/test-logs/`. A suite has a time limit, past which it is stopped and has failed:
 //! all of them together stay within an hour on two cores.
+//!
+//! Tests of this machine's kernel depend on how fast it is at the moment, and it may be shared. So a few of
+//! them may fail once and are run again, alone: one that passes then is counted as passed and named
+//! on a line `AGAIN`, with what it said the first time in the log. Whoever changes what such a line
+//! names should read that.
+
+mod shown;
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,6 +21,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::tally::Tally;
+use shown::Shown;
+
+/// More failures than this are no chance.
+const AGAIN_MAX: usize = 5;
 
 /// Run every suite of tests and end with one line of totals.
 #[derive(clap::Parser)]
@@ -41,8 +52,10 @@ enum Kind {
 struct Suite {
     name: &'static str,
     kind: Kind,
-    command: Vec<&'static str>,
+    command: Vec<String>,
     minutes_max: u64,
+    /// What runs the tests that may be run again; their names come after it.
+    again: &'static [&'static str],
 }
 
 /// In the order in which they run: what fails fastest comes first.
@@ -50,14 +63,16 @@ fn suites(root: &Path, long: bool) -> Vec<Suite> {
     let check = |name, minutes_max, command: &[&'static str]| Suite {
         name,
         kind: Kind::Check,
-        command: command.to_vec(),
+        command: owned(command),
         minutes_max,
+        again: &[],
     };
     let tests = |name, minutes_max, command: &[&'static str]| Suite {
         name,
         kind: Kind::Tests,
-        command: command.to_vec(),
+        command: owned(command),
         minutes_max,
+        again: &[],
     };
     let cargo_tests = |name, minutes_max, command: &[&'static str]| {
         let mut command = command.to_vec();
@@ -75,7 +90,10 @@ fn suites(root: &Path, long: bool) -> Vec<Suite> {
             2,
             &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"],
         ),
-        cargo_tests("cargo", if long { 60 } else { 20 }, CARGO_TEST),
+        Suite {
+            again: KERNEL_TEST,
+            ..cargo_tests("cargo", if long { 60 } else { 20 }, CARGO_TEST)
+        },
         cargo_tests(
             "vm",
             if long { 60 } else { 35 },
@@ -111,6 +129,22 @@ const CARGO_TEST: &[&str] = &[
     "--no-fail-fast",
 ];
 
+const KERNEL_TEST: &[&str] = &[
+    "cargo",
+    "test",
+    "-p",
+    "isotherm",
+    "--test",
+    "kernel",
+    "--",
+    "--show-output",
+    "--exact",
+];
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
 /// How a suite went, and for how long.
 struct Result {
     name: &'static str,
@@ -140,12 +174,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     for suite in &suites {
         println!("\n==> {}: {}", suite.name, suite.command.join(" "));
         let started = Instant::now();
-        let tally = run_suite(
-            root,
-            suite,
-            &logs.join(format!("{}.log", suite.name)),
-            &mut std::io::stdout(),
-        )?;
+        let log = logs.join(format!("{}.log", suite.name));
+        let mut tally = run_suite(root, suite, &log, &mut std::io::stdout())?;
+        run_again(root, suite, &mut tally, &logs, &mut std::io::stdout())?;
         results.push(Result {
             name: suite.name,
             tally,
@@ -220,7 +251,38 @@ fn run_suite(
     Ok(tally)
 }
 
-/// Copies lines to the terminal and to `log`, and returns them.
+/// Gives the tests of `suite` that failed, and may, a second try, each alone.
+fn run_again(
+    root: &Path,
+    suite: &Suite,
+    tally: &mut Tally,
+    logs: &Path,
+    terminal: &mut impl Write,
+) -> anyhow::Result<()> {
+    if suite.again.is_empty() || tally.failures.len() > AGAIN_MAX {
+        return Ok(());
+    }
+    for (i, name) in tally.failures.clone().into_iter().enumerate() {
+        let mut command = owned(suite.again);
+        command.push(name.clone());
+        let alone = Suite {
+            name: suite.name,
+            kind: Kind::Tests,
+            command,
+            minutes_max: 5,
+            again: &[],
+        };
+        let _ = writeln!(terminal, "\n==> again, alone: {name}");
+        let log = logs.join(format!("{}-again-{i}.log", suite.name));
+        let second = run_suite(root, &alone, &log, terminal)?;
+        if (second.passed, second.failed) == (1, 0) {
+            tally.passed_again(&name);
+        }
+    }
+    Ok(())
+}
+
+/// Copies lines to `log`, most of them to the terminal, too, and returns them.
 fn copy_lines(
     mut reader: impl BufRead,
     log: &Path,
@@ -229,6 +291,7 @@ fn copy_lines(
     let mut file = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
     let mut output = String::new();
     let mut line = Vec::new();
+    let mut shown = Shown::default();
     loop {
         line.clear();
         let length = reader
@@ -239,8 +302,11 @@ fn copy_lines(
         }
         // Not fatal: a log that cannot be written must not hide the result.
         let _ = file.write_all(&line);
-        let _ = terminal.write_all(&line);
-        output.push_str(&String::from_utf8_lossy(&line));
+        let text = String::from_utf8_lossy(&line);
+        if shown.is(&text) {
+            let _ = terminal.write_all(&line);
+        }
+        output.push_str(&text);
     }
 }
 
@@ -267,6 +333,9 @@ fn summary(results: Vec<Result>) -> (String, bool) {
     for skip in &total.skipped {
         let _ = writeln!(text, "SKIP {skip}");
     }
+    for name in &total.again {
+        let _ = writeln!(text, "AGAIN {name}: failed, then passed alone");
+    }
     for failure in &total.failures {
         let _ = writeln!(text, "FAIL {failure}");
     }
@@ -290,8 +359,9 @@ mod tests {
         let suite = Suite {
             name: "suite",
             kind,
-            command: vec!["sh", "-c", script],
+            command: owned(&["sh", "-c", script]),
             minutes_max: 1,
+            again: &[],
         };
         // Not to this test's output, where the lines would be counted as this test's own.
         let log = dir.join(format!("{}.log", script.len()));
@@ -323,6 +393,38 @@ mod tests {
     fn a_suite_has_no_standard_input_and_is_told_that_it_is_ci() {
         let script = "test \"$CI\" = true && ! read line && echo 1 passed";
         assert_eq!(run(Kind::Tests, script).passed, 1);
+    }
+
+    const FIRST_ONLY: &[&str] = &["sh", "-c", "test $0 = a && echo 1 passed || echo 1 failed"];
+
+    #[test]
+    fn what_fails_by_chance_is_run_again_and_told() {
+        let again = |failures: &[&str], script: &'static [&'static str]| {
+            let dir = std::env::temp_dir();
+            let suite = Suite {
+                name: "suite",
+                kind: Kind::Tests,
+                command: Vec::new(),
+                minutes_max: 1,
+                again: script,
+            };
+            let mut tally = Tally::default();
+            for failure in failures {
+                tally.fail(failure);
+            }
+            run_again(&dir, &suite, &mut tally, &dir, &mut std::io::sink()).unwrap();
+            tally
+        };
+        let tally = again(&["a", "b"], FIRST_ONLY);
+        assert_eq!((tally.passed, tally.failed), (1, 1));
+        assert_eq!(
+            (tally.again, tally.failures),
+            (vec!["a".into()], vec!["b".into()])
+        );
+        // No such test there, too many to be chance, or no suite that has second tries.
+        assert_eq!(again(&["a"], &["echo", "0 passed"]).failed, 1);
+        assert_eq!(again(&["a"; 6], FIRST_ONLY).failed, 6);
+        assert_eq!(again(&["a"], &[]).failed, 1);
     }
 
     #[test]

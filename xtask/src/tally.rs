@@ -24,6 +24,8 @@ pub(crate) struct Tally {
     pub(crate) skipped: Vec<String>,
     /// The names of those that failed, as far as they are known.
     pub(crate) failures: Vec<String>,
+    /// The names of those that failed and passed when they were run again.
+    pub(crate) again: Vec<String>,
 }
 
 impl Tally {
@@ -53,6 +55,15 @@ impl Tally {
         self.failures.push(name.to_owned());
     }
 
+    /// A failed test has passed when it was run again.
+    pub(crate) fn passed_again(&mut self, name: &str) {
+        if let Some(place) = self.failures.iter().position(|failure| failure == name) {
+            self.again.push(self.failures.remove(place));
+            self.failed -= 1;
+            self.passed += 1;
+        }
+    }
+
     /// Whether nothing at all was counted.
     pub(crate) fn is_empty(&self) -> bool {
         self.passed == 0 && self.failed == 0 && self.skipped.is_empty()
@@ -64,6 +75,7 @@ impl Tally {
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
         self.failures.extend(other.failures);
+        self.again.extend(other.again);
     }
 }
 

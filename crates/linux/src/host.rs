@@ -420,14 +420,14 @@ fn swap() -> Check {
 
 /// By what the guard would measure how long targets wait for memory.
 fn waits() -> Check {
-    let found = match (Delays::open(), pressure::refault_cost()) {
-        (Ok(_), _) => "told by delay accounting".to_owned(),
-        (Err(why), Some(cost)) => {
+    let estimated = |why| match pressure::refault_cost() {
+        Some(cost) => {
             let us = cost.as_secs_f64() * 1e6;
             format!("estimated: refaults, at {us:.1} us each as measured now; {why}")
         }
-        (Err(why), None) => format!("not known, as there is no swap to measure; {why}"),
+        None => format!("not known, as there is no swap to measure; {why}"),
     };
+    let found = Delays::open().map_or_else(estimated, |_| "told by delay accounting".to_owned());
     note("waits for memory, for the guard", found)
 }
 

@@ -276,7 +276,8 @@ impl Watch {
         let elapsed = self.last.replace(now).map(|last| now.since(last));
         let live = session.live().into_iter();
         let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
-        let waited = self.waits.look(now, of_context, self.group.as_deref());
+        let group = self.group.as_deref();
+        let waited = self.waits.look(now, elapsed, of_context, group);
         let psi_total = self
             .needs_psi
             .then(|| pressure::some_memory_us(self.group.as_deref()))

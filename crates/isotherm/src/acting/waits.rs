@@ -57,7 +57,6 @@ pub(super) struct Waits {
     paged_out: BTreeMap<TargetId, u64>,
     /// CPUs that each target has kept busy of late, 1 at most.
     running: BTreeMap<TargetId, f64>,
-    looked: Option<Nanos>,
     swapped_in: Option<u64>,
     pressure_us: Option<u64>,
 }
@@ -72,7 +71,6 @@ impl Waits {
             before: BTreeMap::new(),
             paged_out: BTreeMap::new(),
             running: BTreeMap::new(),
-            looked: None,
             swapped_in: pressure::swapped_in(),
             pressure_us: None,
         }
@@ -123,10 +121,12 @@ impl Waits {
         self.running.remove(&target);
     }
 
-    /// Looks at `targets`, whose control group is `group`, if they are all that is in one.
+    /// Looks at `targets`, whose control group is `group`, if they are all that is in one. `elapsed` has
+    /// passed since the last look.
     pub(super) fn look<'a>(
         &mut self,
         now: Nanos,
+        elapsed: Option<Nanos>,
         targets: impl Iterator<Item = (TargetId, &'a Process)>,
         group: Option<&Path>,
     ) -> Waited {
@@ -134,7 +134,6 @@ impl Waits {
             self.cost = pressure::refault_cost().or(self.cost);
             self.cost_read = now;
         }
-        let elapsed = self.looked.replace(now).map(|last| now.since(last));
         let swapped_in = pressure::swapped_in();
         let read = swapped_in
             .zip(self.swapped_in)

@@ -1,7 +1,8 @@
 //! A recording session: starts what was asked for, and yields items until it is over.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use isotherm_engine::{AddressRange, Cost, Nanos, TargetId};
@@ -37,6 +38,8 @@ pub(crate) enum Step {
 
 /// The command is the first target of its session.
 const COMMAND: TargetId = TargetId(0);
+/// A process gives up its memory before it can be waited for: it is waited for this long.
+const ENDING: Duration = Duration::from_millis(200);
 
 /// A running session.
 pub(crate) struct Session {
@@ -186,7 +189,7 @@ impl Session {
         if now >= self.wake_at {
             let first_new = items.len();
             let next = self.monitor.step(now, items)?;
-            self.tell_child_end(&mut items[first_new..]);
+            self.tell_child_end(&mut items[first_new..], ENDING);
             match next {
                 Ok(wake_at) => self.wake_at = wake_at,
                 Err(Ended::TargetsGone) => self.is_over = true,
@@ -205,13 +208,14 @@ impl Session {
         let now = self.clock.now();
         self.meters.read(self.monitor.as_ref(), now, true, items);
         if !self.child_end_told {
-            // It ended just now, and nobody has noticed yet.
+            // It ended just now, or before it could be looked at.
             let mut exit = [Item::TargetExit(TargetExit {
                 time: now,
                 target: COMMAND,
                 ..TargetExit::default()
             })];
-            self.tell_child_end(&mut exit);
+            let patience = if self.is_over { ENDING } else { Duration::ZERO };
+            self.tell_child_end(&mut exit, patience);
             if self.child_end_told {
                 items.extend(exit);
             }
@@ -223,14 +227,14 @@ impl Session {
         );
     }
 
-    /// Adds to the command's exit among `items` what only its parent knows.
-    fn tell_child_end(&mut self, items: &mut [Item]) {
+    /// Adds to the command's exit among `items` what only its parent knows, if that is known within `patience`.
+    fn tell_child_end(&mut self, items: &mut [Item], patience: Duration) {
         use std::os::unix::process::ExitStatusExt;
         let Some(child) = &mut self.child else { return };
         for item in items {
             if let Item::TargetExit(exit) = item
                 && exit.target == COMMAND
-                && let Ok(Some(status)) = child.try_wait()
+                && let Some(status) = wait_for(child, patience)
             {
                 exit.exit_code = status.code();
                 exit.signal = status.signal();
@@ -265,6 +269,19 @@ impl Session {
 fn knows_every_page(context: &Context) -> bool {
     let Context { targets, how, .. } = context;
     !targets.physical && !targets.simulated && matches!(how.method(), Ok(Method::Tables(_)))
+}
+
+/// How the command ended, if it does within `patience`.
+fn wait_for(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let started = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(None) if started.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            status => return status.ok().flatten(),
+        }
+    }
 }
 
 /// The monitors of several contexts, as one.

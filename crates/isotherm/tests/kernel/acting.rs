@@ -290,24 +290,19 @@ fn the_guard_stops_schemes_that_hurt() {
     let directory = scratch();
     let path = directory.path().join("record");
     // Everything is hot, and everything is to be paged out.
-    let flags = [
-        "--scheme",
-        "4K max min max min max pageout",
-        "--max-refaults",
-        "50/s",
-        "--duration",
-        "10s",
-        "-o",
-        path.to_str().expect("a path"),
-    ];
-    let summary = act(&workload.pid().to_string(), &flags);
+    let pid = workload.pid().to_string();
+    let mut command = isotherm(["run", "--json", "--pid", &pid]);
+    command.args(["--scheme", "4K max min max min max pageout"]);
+    let run = Running::start(command.args(["--max-refaults", "50/s", "-o"]).arg(&path));
+    let is_closed = |item: &Item| matches!(item, Item::Guard(guard) if !guard.status.is_open);
+    until("the record to say that the guard closed", || {
+        let record = Record::try_read(&path)?;
+        record.items.iter().any(is_closed).then_some(())
+    });
+    run.signal(Signal::SIGINT);
+    let done = run.finish().success();
+    let summary: Value = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
     assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
-    let record = Record::whole(&path);
-    let closed = record
-        .items
-        .iter()
-        .any(|item| matches!(item, Item::Guard(guard) if !guard.status.is_open));
-    assert!(closed, "the record says when the guard closed");
 }
 
 #[test]

@@ -225,6 +225,13 @@ pub(crate) fn until_written(path: &Path, bytes: u64) {
     });
 }
 
+/// Waits until a recorder has written a snapshot to `path`.
+pub(crate) fn until_snapshot(path: &Path) {
+    until(&format!("a snapshot in {}", path.display()), || {
+        Record::try_read(path)?.snapshots().next().map(|_| ())
+    });
+}
+
 /// Nothing of recorders that ended before is waited for: this is time for the monitor to work in.
 pub(crate) fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
@@ -301,17 +308,18 @@ pub(crate) struct Record {
 impl Record {
     /// Reads the record at `path`; page snapshots as regions.
     pub(crate) fn read(path: &Path) -> Self {
-        let file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let mut reader = Reader::open(file).expect("a record").replay_pages();
-        let items = reader
-            .by_ref()
-            .collect::<Result<_, _>>()
-            .expect("a whole record");
-        Self {
+        Self::try_read(path).unwrap_or_else(|| panic!("no record in {}", path.display()))
+    }
+
+    /// The same of a record that may not even have been begun.
+    pub(crate) fn try_read(path: &Path) -> Option<Self> {
+        let mut reader = Reader::open(File::open(path).ok()?).ok()?.replay_pages();
+        let items = reader.by_ref().collect::<Result<_, _>>().ok()?;
+        Some(Self {
             header: reader.header().clone(),
             items,
             truncated: reader.truncated(),
-        }
+        })
     }
 
     /// Reads a record that was finished and holds snapshots.

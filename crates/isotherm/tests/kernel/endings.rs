@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::common::{
     Record, Running, Workload, is_alive, isotherm, pause, python, record_pid, run, scratch, shared,
-    skip, static_workload, until, until_written,
+    skip, static_workload, until, until_snapshot, until_written,
 };
 
 /// Holds 64 MiB of known content, touches it all the time, and says at the end whether it is whole.
@@ -48,11 +48,11 @@ fn ctrl_c_ends_cleanly() {
         return;
     };
     let (directory, keeper) = (scratch(), keeper());
-    for flags in [&[][..], &["--pages"], &["--faithful"]] {
-        let path = directory.path().join("record");
+    for (i, flags) in [&[][..], &["--pages"], &["--faithful"]].iter().enumerate() {
+        let path = directory.path().join(format!("record {i}"));
         let mut command = isotherm(["record", "--pid", &keeper.pid().to_string(), "-o"]);
-        let recorder = Running::start(command.arg(&path).args(flags));
-        pause(3.0);
+        let recorder = Running::start(command.arg(&path).args(*flags));
+        until_snapshot(&path);
         recorder.signal(Signal::SIGINT);
         let done = recorder.finish().success();
         assert!(
@@ -75,7 +75,7 @@ fn a_signal_to_the_recorder_ends_its_command() {
         let path = directory.path().join(signal.as_str());
         let mut command = isotherm(["record", "-o"]);
         let recorder = Running::start(command.arg(&path).args(["--", "sleep", "600"]));
-        pause(2.5);
+        until_snapshot(&path);
         recorder.signal(signal);
         let done = recorder.finish();
         assert_eq!(done.code(), 143, "{done:?}");
@@ -92,15 +92,18 @@ fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
     let test = "a_killed_recorder_harms_no_target_and_leaves_a_readable_record";
     let Some(_turn) = shared(test) else { return };
     let (directory, keeper) = (scratch(), keeper());
-    for flags in [
+    let ways = [
         &[][..],
         &["--pages", "--max-stall", "1s"],
         &["--faithful"],
         &["--pages", "--clear-by", "clear-refs", "--max-stall", "1s"],
-    ] {
-        let path = directory.path().join("record");
+    ];
+    for (i, flags) in ways.iter().enumerate() {
+        let path = directory.path().join(format!("record {i}"));
         let recorder = record_pid(keeper.pid(), &path, flags);
-        pause(3.5);
+        until_snapshot(&path);
+        // In the middle of something.
+        pause(0.7);
         recorder.signal(Signal::SIGKILL);
         assert_eq!(recorder.finish().code(), 137);
         let record = Record::read(&path);
@@ -123,11 +126,14 @@ fn a_target_that_ends_ends_the_recording() {
         return;
     };
     let directory = scratch();
-    for flags in [&[][..], &["--pages"], &["--strategy", "all"]] {
-        let path = directory.path().join("record");
+    for (i, flags) in [&[][..], &["--pages"], &["--strategy", "all"]]
+        .iter()
+        .enumerate()
+    {
+        let path = directory.path().join(format!("record {i}"));
         let keeper = keeper();
         let recorder = record_pid(keeper.pid(), &path, flags);
-        pause(2.5);
+        until_snapshot(&path);
         keeper.signal(Signal::SIGKILL);
         keeper.finish();
         recorder.finish().success();

@@ -115,6 +115,6 @@ fn a_thousand_processes_cost_little() {
     assert_eq!(Record::whole(&path).starts().len(), 1000);
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
     eprintln!("{test}: {cpu} % of a CPU");
-    // As wide as a busy machine needs.
-    assert!(cpu < 3.0, "{cpu} % of a CPU");
+    // Of a debug build, maybe on a busy machine; what a release build takes is in docs/benchmarks.md.
+    assert!(cpu < 6.0, "{cpu} % of a CPU");
 }

@@ -22,15 +22,15 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_engine::scheme::Action;
+use isotherm_engine::{AddressRange, PAGES_PER_BLOCK, TargetId};
 
 use super::batch::{self, Block};
 use super::huge_page::MADV_COLLAPSE;
 use super::{ProcessActuator, bits};
-use crate::cgroup;
-use crate::host;
 use crate::probe::ProbeError;
 use crate::process::Advised;
+use crate::{cgroup, compaction, host};
 
 /// Free huge pages that are left to others.
 const FREE_MIN: u64 = 8;
@@ -50,9 +50,9 @@ pub(super) struct ByBlock {
 }
 
 /// What is known of a target.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Room {
-    looked: Instant,
+    looked: Option<Instant>,
     has_headroom: bool,
     failures: u32,
     spared_until: Option<Instant>,
@@ -60,11 +60,10 @@ struct Room {
 
 impl ByBlock {
     pub(super) fn new() -> Self {
-        let version = host::kernel_version();
         // zswap took only single pages before 6.13, and left huge ones to the disk.
-        let is_passed_by = version < (6, 13) && zswap_is_on();
+        let is_passed_by = host::kernel_version() < (6, 13) && zswap_is_on();
         Self {
-            is_possible: version >= (6, 1) && !is_passed_by,
+            is_possible: super::lacks(Action::Collapse).is_none() && !is_passed_by,
             targets: BTreeMap::new(),
         }
     }
@@ -79,14 +78,12 @@ impl ByBlock {
             return false;
         }
         let now = Instant::now();
-        let room = self.targets.entry(target).or_insert_with(|| Room {
-            looked: now,
-            has_headroom: has_headroom(pid),
-            failures: 0,
-            spared_until: None,
-        });
-        if now.duration_since(room.looked) >= ROOM_LASTS {
-            room.looked = now;
+        let room = self.targets.entry(target).or_default();
+        if room
+            .looked
+            .is_none_or(|then| now.duration_since(then) >= ROOM_LASTS)
+        {
+            room.looked = Some(now);
             room.has_headroom = has_headroom(pid);
         }
         let is_spared = room.spared_until.is_some_and(|until| now < until);
@@ -175,23 +172,17 @@ fn has_headroom(pid: u32) -> bool {
     cgroup::headroom(pid).is_none_or(|bytes| bytes >= HEADROOM_MIN)
 }
 
-/// Huge pages that are free as such, of all nodes.
+/// Huge pages that are free as such, of all nodes; none where that cannot be read.
 fn free_huge_pages() -> u64 {
     let text = fs::read_to_string("/proc/buddyinfo").unwrap_or_default();
-    free_in(&text)
+    let zones = compaction::parse_buddyinfo(&text).unwrap_or_default();
+    zones.iter().map(|zone| free_in(&zone.free_blocks)).sum()
 }
 
-/// `Node 0, zone Normal 3 1 4 ...`: free stretches of 4 KiB, 8 KiB, ... of each zone.
-fn free_in(buddyinfo: &str) -> u64 {
-    const ORDER: u32 = (BLOCK_SIZE / isotherm_engine::PAGE_SIZE).ilog2();
-    let of_line = |line: &str| {
-        let counts = line.split_whitespace().skip(4).enumerate();
-        let large = counts.skip(ORDER as usize);
-        large
-            .filter_map(|(order, count)| Some(count.parse::<u64>().ok()? << (order as u32 - ORDER)))
-            .sum::<u64>()
-    };
-    buddyinfo.lines().map(of_line).sum()
+/// `free_blocks` counts stretches of 1, 2, 4, ... pages.
+fn free_in(free_blocks: &[u64]) -> u64 {
+    let large = free_blocks.iter().skip(PAGES_PER_BLOCK.ilog2() as usize);
+    large.enumerate().map(|(i, count)| count << i).sum()
 }
 
 fn zswap_is_on() -> bool {
@@ -205,11 +196,8 @@ mod tests {
 
     #[test]
     fn free_huge_pages_are_counted() {
-        let text = "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      2\n\
-                    Node 0, zone   Normal     30     20     10      9      8      7      6      5      4      3     10\n";
-        assert_eq!(free_in(text), 1 + 2 * 2 + 3 + 10 * 2);
-        assert_eq!(free_in("nonsense"), 0);
-        assert_eq!(free_in("Node 0, zone Normal x y"), 0);
+        assert_eq!(free_in(&[30, 20, 10, 9, 8, 7, 6, 5, 4, 3, 10]), 3 + 10 * 2);
+        assert_eq!(free_in(&[1; 9]), 0);
     }
 
     #[test]

@@ -30,12 +30,24 @@ const BLOCKS_MAX: usize = 1 << 18;
 pub(super) struct Incompressible {
     blocks: BTreeMap<TargetId, BTreeSet<u64>>,
     nr_blocks: usize,
+    /// zram's counts, while there is acted.
+    counts: Option<WholePages>,
 }
 
 impl Incompressible {
+    /// Acting begins: zram devices may have come and gone.
+    pub(super) fn begin(&mut self) {
+        self.counts = WholePages::open();
+    }
+
     pub(super) fn forget(&mut self, target: TargetId) {
         let of_target = self.blocks.remove(&target).unwrap_or_default();
         self.nr_blocks -= of_target.len();
+    }
+
+    /// Pages that zram keeps as they are, where it tells.
+    fn count(&self) -> Option<u64> {
+        self.counts.as_ref().map(WholePages::count)
     }
 
     /// Refuses what is known not to shrink.
@@ -88,16 +100,15 @@ impl ProcessActuator {
         ranges: &[AddressRange],
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
-        let Some(whole) = WholePages::open() else {
+        let Some(mut before) = self.incompressible.count() else {
             return self.advise(target, ranges, libc::MADV_PAGEOUT, blocks);
         };
         let mut rest = ranges;
-        let mut before = whole.count();
         while !rest.is_empty() {
             let (call, later) = rest.split_at(call_length(rest, libc::MADV_PAGEOUT));
             rest = later;
             self.advise(target, call, libc::MADV_PAGEOUT, blocks)?;
-            let after = whole.count();
+            let after = self.incompressible.count().unwrap_or(before);
             let kept = after.saturating_sub(before);
             before = after;
             self.incompressible.paged_out(target, call, blocks, kept);

@@ -318,6 +318,7 @@ impl Actuator for ProcessActuator {
     ) -> Result<(), ProbeError> {
         outcomes.clear();
         self.swap = swap::facts();
+        self.incompressible.begin();
         let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
         self.areas
             .retain(|_, (read, _)| read.elapsed() < AREAS_LAST);

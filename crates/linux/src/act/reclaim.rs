@@ -29,11 +29,12 @@ impl ProcessActuator {
         self.incompressible.refuse(target, blocks);
         batch::keep_reserve(blocks, self.swap.room());
         let done = self.page_out_by_block(target, blocks)?;
-        let mut ranges = batch::cut(&self.wanted(target, blocks), PAGEOUT_CALL_BYTES);
+        let mut ranges = self.wanted(target, blocks);
         if !done.is_empty() {
             ranges = batch::cut(&ranges, BLOCK_SIZE);
             ranges.retain(|range| !done.contains(&(range.start & !(BLOCK_SIZE - 1))));
         }
+        let ranges = batch::cut(&ranges, PAGEOUT_CALL_BYTES);
         self.page_out_singly(target, &ranges, blocks)?;
         let mut left = vec![bits::NONE; blocks.len()];
         self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;

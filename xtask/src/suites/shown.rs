@@ -1,0 +1,52 @@
+//! Which lines of a suite's output go to the terminal.
+//!
+//! The harness prints what passing tests said, too, which is needed to count skips and buries what failed. The
+//! log has it all.
+
+/// Reads a suite's lines one after the other.
+#[derive(Default)]
+pub(super) struct Shown {
+    in_successes: bool,
+}
+
+impl Shown {
+    /// Whether the next line, which is `line`, is for the terminal.
+    pub(super) fn is(&mut self, line: &str) -> bool {
+        match line.trim() {
+            "successes:" => self.in_successes = true,
+            "failures:" => self.in_successes = false,
+            text if text.starts_with("test result:") => self.in_successes = false,
+            text if text.starts_with("SKIP ") => return true,
+            _ => {}
+        }
+        !self.in_successes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passing_tests_said_is_left_to_the_log() {
+        let output = "test a ... ok\n\nsuccesses:\n\n---- a stdout ----\nlong\nSKIP a: no\n\nsuccesses:\n    a\n\
+                      failures:\n---- b stdout ----\nwhy\nfailures:\n    b\ntest result: FAILED.\nnext\n";
+        let mut shown = Shown::default();
+        let lines: Vec<&str> = output.lines().filter(|line| shown.is(line)).collect();
+        assert_eq!(
+            lines,
+            [
+                "test a ... ok",
+                "",
+                "SKIP a: no",
+                "failures:",
+                "---- b stdout ----",
+                "why",
+                "failures:",
+                "    b",
+                "test result: FAILED.",
+                "next"
+            ]
+        );
+    }
+}
