@@ -92,7 +92,7 @@ fn suites(root: &Path, long: bool) -> Vec<Suite> {
         ),
         Suite {
             again: KERNEL_TEST,
-            ..cargo_tests("cargo", if long { 60 } else { 20 }, CARGO_TEST)
+            ..cargo_tests("cargo", if long { 60 } else { 30 }, CARGO_TEST)
         },
         cargo_tests(
             "vm",

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::guard::Account;
 use isotherm_engine::{Nanos, Refusal};
 use serde::Serialize;
 
@@ -55,7 +56,10 @@ pub struct GuardCourse {
     pub closed_ns: Nanos,
     /// Greatest of measured cost to limit.
     pub strain_max: Option<f64>,
-    /// Mean share of their time that targets lost, 0 to 1, of what was measured.
+    /// What targets had lost when it was told the last time, and what they might have: waits, CPU time that
+    /// acting took from them, and interruptions by it. `None` without a limit on the slowdown.
+    pub account: Option<Account>,
+    /// Mean share of their time that targets waited for memory, 0 to 1, of what was measured.
     pub slowdown_mean: Option<f64>,
     /// The most of it.
     pub slowdown_max: Option<f64>,
@@ -105,6 +109,7 @@ struct Guard {
     stops: u64,
     closed: Nanos,
     closed_since: Option<Nanos>,
+    account: Option<Account>,
     strain: Most,
     slowdown: Most,
     refaults: Most,
@@ -196,6 +201,9 @@ impl Actions {
         } else {
             guard.closed_since.get_or_insert(time);
         }
+        if status.since_start.allowed > Nanos(0) {
+            guard.account = Some(status.since_start);
+        }
         guard.strain.push(status.strain);
         guard.slowdown.push(status.signals.slowdown);
         guard.refaults.push(status.signals.refaults_per_s);
@@ -241,6 +249,7 @@ impl Actions {
                 stops: guard.stops,
                 closed_ns: guard.closed + open_end,
                 strain_max: guard.strain.max(),
+                account: guard.account,
                 slowdown_mean: guard.slowdown.mean(),
                 slowdown_max: guard.slowdown.max(),
                 refaults_per_s_mean: guard.refaults.mean(),

@@ -4,11 +4,14 @@
 use isotherm_engine::compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::guard::{Account, Guard, GuardLimits, GuardStatus};
+use isotherm_engine::{
+    AddressRange, Nanos, PAGE_SIZE, Refusal, RegionSnapshot, Snapshot, TargetId,
+};
 
 use crate::item::{
-    CompactionSample, FragmentationSample, Header, Item, Mapping, MappingChange, TargetStart,
-    UsageSample,
+    ActionSample, CompactionSample, FragmentationSample, GuardSample, Header, Item, Mapping,
+    MappingChange, TargetStart, UsageSample,
 };
 
 /// A second, after which sample records begin.
@@ -168,4 +171,39 @@ fn sample(time: Nanos, controller: &CompactionController, facts: NodeFacts) -> I
         facts,
         status: controller.status(),
     })
+}
+
+/// A scheme that acts for 20 s, and its guard, which closes once.
+pub(crate) fn actions_record() -> Vec<Item> {
+    let mut items = Vec::new();
+    for second in 0..=20 {
+        items.push(Item::Action(ActionSample {
+            time: at(1000 * second),
+            action: "pageout".into(),
+            nr_tried: 3,
+            sz_tried: 12 << 20,
+            sz_applied: 10 << 20,
+            refused: [(Refusal::Shared, 2 << 20)].into(),
+            took: Nanos::from_millis(15),
+            cpu: Nanos::from_millis(12),
+            ..ActionSample::default()
+        }));
+        let lost = Nanos::from_millis(8 * second);
+        items.push(Item::Guard(GuardSample {
+            time: at(1000 * second),
+            context: None,
+            status: GuardStatus {
+                is_open: second != 7,
+                nr_stops: u64::from(second >= 7),
+                strain: Some(second as f64 / 20.0),
+                bytes_per_s: Some(16 << 20),
+                since_start: Account {
+                    lost,
+                    allowed: Nanos::from_millis(10 * second),
+                },
+                ..Guard::new(GuardLimits::default()).status()
+            },
+        }));
+    }
+    items
 }

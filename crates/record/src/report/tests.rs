@@ -10,9 +10,9 @@ use proptest::prelude::*;
 
 use super::access::{Bounds, SortBy, Which};
 use super::render::{AccessWriter, write};
-use super::samples::{fragmentation_record, header, small_record, snapshot_at};
+use super::samples::{actions_record, fragmentation_record, header, small_record, snapshot_at};
 use super::{
-    Access, AccessOptions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
+    Access, AccessOptions, Actions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
     HeatmapReport, Idle, IdleOptions, Render, Scope, Style, Wss, WssOptions,
 };
 use crate::item::Item;
@@ -280,6 +280,15 @@ fn fragmentation_reports_are_as_before() {
         report.push(item);
     }
     check("fragmentation", &report.finish());
+}
+
+#[test]
+fn action_reports_are_as_before() {
+    let mut report = Actions::new(&header(), Scope::default());
+    for item in &actions_record() {
+        report.push(item);
+    }
+    check("actions", &report.finish().expect("there were actions"));
 }
 
 #[test]

@@ -177,9 +177,16 @@ fn guard_text(guard: &GuardCourse) -> String {
         .context
         .as_ref()
         .map_or_else(String::new, |c| format!(" of {c}"));
+    let account = guard.account.map_or_else(String::new, |account| {
+        format!(
+            " lost {} of the {} that they might (waits, CPU time, interruptions by acting), and",
+            units::duration(account.lost),
+            units::duration(account.allowed)
+        )
+    });
     format!(
-        "Guard{context}: stopped the schemes {} times, for {} in all; strain up to {}; targets lost {} \
-         of their time (at most {}); {} refaults a second (at most {})",
+        "Guard{context}: stopped the schemes {} times, for {} in all; strain up to {}; targets{account} \
+         waited for memory for {} of their time (at most {}); {} refaults a second (at most {})",
         guard.stops,
         units::duration(guard.closed_ns),
         guard
