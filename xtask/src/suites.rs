@@ -129,11 +129,13 @@ const CARGO_TEST: &[&str] = &[
     "--no-fail-fast",
 ];
 
+// The same packages as above, or they would be compiled anew with other features.
 const KERNEL_TEST: &[&str] = &[
     "cargo",
     "test",
-    "-p",
-    "isotherm",
+    "--workspace",
+    "--exclude",
+    "isotherm-vm-tests",
     "--test",
     "kernel",
     "--",

@@ -284,10 +284,19 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
     }
     let pid = target.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
-    let run = isotherm(["run", "--duration", "4s", "--pid", &pid])
-        .args(scheme)
-        .stderr(std::process::Stdio::piped())
-        .spawn();
+    // A budget with which a busy machine has a snapshot in time, too.
+    let run = isotherm([
+        "run",
+        "--duration",
+        "6s",
+        "--cpu-budget",
+        "20%",
+        "--pid",
+        &pid,
+    ])
+    .args(scheme)
+    .stderr(std::process::Stdio::piped())
+    .spawn();
     let run = run.expect("it starts");
     pause(2.0);
     let kept = effective_of(run.id());

@@ -171,30 +171,42 @@ fn reason(why: Refusal) -> String {
 }
 
 fn guard_text(guard: &GuardCourse) -> String {
-    let share = |share: Option<f64>| share.map_or_else(|| "?".into(), |s| units::percent(s as f32));
-    let number = |n: Option<f64>| n.map_or_else(|| "?".into(), |n| format!("{n:.1}"));
     let context = guard
         .context
         .as_ref()
         .map_or_else(String::new, |c| format!(" of {c}"));
-    let account = guard.account.map_or_else(String::new, |account| {
+    let stops = match guard.stops {
+        0 => "never stopped the schemes".to_owned(),
+        1 => format!(
+            "stopped the schemes once, for {}",
+            units::duration(guard.closed_ns)
+        ),
+        n => format!(
+            "stopped the schemes {n} times, for {} in all",
+            units::duration(guard.closed_ns)
+        ),
+    };
+    let strain = guard.strain_max;
+    let strain = strain.map(|strain| format!("strain up to {strain:.2}"));
+    let lost = guard.account.map(|account| {
         format!(
-            " lost {} of the {} that they might (waits, CPU time, interruptions by acting), and",
+            "targets lost {} of the {} that they might (waits, CPU time, interruptions by acting)",
             units::duration(account.lost),
             units::duration(account.allowed)
         )
     });
-    format!(
-        "Guard{context}: stopped the schemes {} times, for {} in all; strain up to {}; targets{account} \
-         waited for memory for {} of their time (at most {}); {} refaults a second (at most {})",
-        guard.stops,
-        units::duration(guard.closed_ns),
-        guard
-            .strain_max
-            .map_or_else(|| "?".into(), |strain| format!("{strain:.2}")),
-        share(guard.slowdown_mean),
-        share(guard.slowdown_max),
-        number(guard.refaults_per_s_mean),
-        number(guard.refaults_per_s_max),
-    )
+    let waited = guard.slowdown_mean.zip(guard.slowdown_max);
+    let waited = waited.map(|(mean, max)| {
+        format!(
+            "they waited for memory for {} of their time (at most {})",
+            units::percent(mean as f32),
+            units::percent(max as f32)
+        )
+    });
+    let refaults = guard.refaults_per_s_mean.zip(guard.refaults_per_s_max);
+    let refaults =
+        refaults.map(|(mean, max)| format!("{mean:.1} refaults a second (at most {max:.1})"));
+    let parts = [Some(stops), strain, lost, waited, refaults];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    format!("Guard{context}: {}", parts.join("; "))
 }
