@@ -35,6 +35,7 @@ mod belief;
 mod bits;
 mod block;
 mod calm;
+mod fixed_cost;
 mod infer;
 mod layout;
 mod plan;
@@ -55,6 +56,7 @@ pub use layout::MappedRange;
 
 use bits::{and, count, is_empty};
 use block::ticks;
+use fixed_cost::FixedCost;
 use infer::{AGREEMENT, infer, infer_from_around, judge};
 use layout::Target;
 use plan::{Prices, Watch};
@@ -145,6 +147,7 @@ pub struct TableMonitor {
     other_ns: f64,
     /// The total cost when the last interval ended.
     cost_at_end: Option<f64>,
+    fixed_cost: FixedCost,
     /// What the clears in progress were foretold to cost, in microseconds.
     planned_us: f32,
     nr_unclearable: u64,
@@ -173,6 +176,7 @@ impl TableMonitor {
             watches: Vec::new(),
             other_ns: 0.0,
             cost_at_end: None,
+            fixed_cost: FixedCost::default(),
             planned_us: 0.0,
             nr_unclearable: 0,
             spaces: Vec::new(),
@@ -515,11 +519,11 @@ impl TableMonitor {
         let total = total_ns(cost);
         if let Some(before) = self.cost_at_end.replace(total) {
             let fixed_ns = (total - before - self.other_ns).max(0.0);
-            let needed = Nanos((fixed_ns / (self.attributes.cpu_share * FIXED_SHARE)) as u64);
-            // A single interval's cost is noisy: go half of the way.
-            let middle = Nanos(u64::midpoint(self.interval.0, needed.0));
+            self.fixed_cost.add(fixed_ns);
+            let share = self.attributes.cpu_share * FIXED_SHARE;
+            let next = self.fixed_cost.next_interval(self.interval, share);
             let least = self.attributes.aggregation_min.0 as f64 * self.stretch;
-            self.interval = middle.clamp(Nanos(least as u64), INTERVAL_MAX);
+            self.interval = next.clamp(Nanos(least as u64), INTERVAL_MAX);
         }
         self.other_ns = 0.0;
         self.window_end = None;

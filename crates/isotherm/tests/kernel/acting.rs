@@ -181,6 +181,46 @@ fn whole_blocks_are_paged_out_in_one_piece() {
     holder.assert_unharmed();
 }
 
+/// 64 MiB, of which two pages in each 2 MiB are in use.
+const HEADERS: &str = r#"
+import mmap, os, time
+MIB = 64
+m = mmap.mmap(-1, MIB << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for i in range(MIB):
+    m[i << 20:(i + 1) << 20] = (os.urandom(2048) + bytes(2048)) * 256
+print("ready", flush=True)
+while True:
+    for page in range(0, MIB * 256 - 1, 512):
+        m[page * 4096] = m[page * 4096 + 4096] = 7
+    time.sleep(0.02)
+"#;
+
+/// What is used meanwhile is back before it is missed.
+#[test]
+fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
+    const TEST: &str = "blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece";
+    let Some(_turn) = alone(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let mut target = Running::start(&mut python(HEADERS));
+    target.line("ready");
+    let pid = target.pid().to_string();
+    let faults = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        let major = stat.split_whitespace().nth(11);
+        major.and_then(|n| n.parse::<u64>().ok()).expect("a count")
+    };
+    let before = (huge_pages_swapped_out(), faults());
+    let line = ["--scheme", "4K max 0 0 2s max pageout", "--duration", "8s"];
+    let summary = act(&pid, &[&line[..], &["--no-guard"]].concat());
+    assert!(bytes(&summary, "sz_applied") > 56 * MIB, "{summary}");
+    let whole = huge_pages_swapped_out() - before.0;
+    assert!(whole >= 24, "{whole} of 31 blocks: {summary}");
+    let missed = faults() - before.1;
+    assert!(missed <= 16, "{missed} of 62 pages were missed: {summary}");
+}
+
 /// What a fork shares with its parent would be copied.
 #[test]
 fn shared_blocks_are_left_in_pages() {

@@ -19,6 +19,8 @@ pub(super) struct Block {
     pub(super) address: u64,
     /// One 2 MiB leaf maps it.
     pub(super) huge: bool,
+    /// In memory before anything was done, whether an operation is about it or not.
+    pub(super) there: Bitmap,
     /// In some operation's range, mapped, and in memory before anything was done.
     pub(super) present: Bitmap,
     /// Their accessed bit was set then.

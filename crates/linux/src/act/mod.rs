@@ -395,6 +395,7 @@ fn block(facts: &BlockFacts, parts: &[AddressRange], areas: &[MappedArea]) -> Bl
     Block {
         address: facts.address,
         huge: facts.huge,
+        there: facts.present,
         present,
         accessed: bits::and(&facts.accessed, &present),
         anonymous,
