@@ -61,9 +61,10 @@ fn page_scans_find_what_is_hot() {
 
 #[test]
 fn the_improved_sampler_finds_what_is_hot() {
+    // At 1 % of a CPU a busy machine has too few snapshots to judge.
     check(
         "the_improved_sampler_finds_what_is_hot",
-        &["--strategy", "all"],
+        &["--strategy", "all", "--cpu-budget", "5%"],
         SAMPLED,
         0.8,
     );
