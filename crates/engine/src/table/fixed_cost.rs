@@ -1,9 +1,9 @@
 //! How long the next interval is to be, by what every interval costs, whatever is cleared in it.
 //!
-//! Problem: CPU time, as the kernel tells it, is not what we used alone. On a virtual machine a processor that
-//! the host took away counts as ours: 0.3 to 0.9 s at once in one of ten recordings of 16 s on the machine that
-//! this was written on. One such measurement, taken at its word, stretched the interval to a minute, in which nothing was
-//! seen.
+//! Problem: CPU time, as the kernel tells it, is now and then far more than was used: on a shared virtual machine
+//! one interval came to 0.9 s where others took some milliseconds (most likely, the host had taken the
+//! processor away). Taken at its word, that stretched the interval to a minute, in which nothing was seen; five of some 54
+//! recordings had such an outlier (eval/results/shipped).
 //!
 //! Approach: the median of the last three counts, and of the first two the lower. A first one alone
 //! makes the interval at most [`FIRST_MOST`] times longer. What is dearer than thought is heeded at once,

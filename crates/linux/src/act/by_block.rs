@@ -15,8 +15,8 @@
 //! scarce, the target's control group is near its limit, or zswap would pass them by.
 //!
 //! A block of which all but [`REST_MAX`] pages are to go, goes with these; they are read back at once
-//! (`MADV_WILLNEED`), so that who uses them has a minor fault each. That is 1 us a page against the 20 us
-//! for each of the others: the headers that a garbage collector visits in an idle heap.
+//! (`MADV_WILLNEED`), so that who uses them has a minor fault each, instead of an interrupt for each of the
+//! others: meant for the headers that a garbage collector visits in an idle heap. What it saves is not measured.
 //!
 //! Limits: the target's memory lock is held for writing while a block is copied, 0.5 ms here. A block that
 //! cannot be paged out after all is left a huge page. Pages that are read back are in the swap cache, and not
