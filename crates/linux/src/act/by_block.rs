@@ -120,11 +120,10 @@ impl ProcessActuator {
         blocks: &mut [Block],
     ) -> Result<BTreeSet<u64>, ProbeError> {
         let mut done = BTreeSet::new();
-        let whole: Vec<(AddressRange, Vec<AddressRange>)> = blocks
+        let whole: Vec<(AddressRange, bits::Bitmap)> = blocks
             .iter()
-            .filter_map(|block| Some((block, rest_of(block)?)))
-            .filter(|(block, _)| self.is_private(target, block.range()))
-            .map(|(block, rest)| (block.range(), self.ranges_of(target, block, rest)))
+            .filter_map(|block| Some((block.range(), rest_of(block)?)))
+            .filter(|(range, _)| self.is_private(target, *range))
             .collect();
         let Some(process) = self.probe.process(target).filter(|_| !whole.is_empty()) else {
             return Ok(done);
@@ -142,8 +141,10 @@ impl ProcessActuator {
             let is_huge = self.make_huge(target, range);
             if is_huge {
                 self.advise_pageout(target, &[range], batch::within(blocks, range))?;
-                if !rest.is_empty() {
-                    self.advise(target, &rest, libc::MADV_WILLNEED, &mut [])?;
+                if !bits::is_empty(&rest) {
+                    let mut back = Vec::new();
+                    bits::runs(range.start, &rest, &mut back);
+                    self.advise(target, &back, libc::MADV_WILLNEED, &mut [])?;
                 }
                 done.insert(range.start);
             }
@@ -159,15 +160,6 @@ impl ProcessActuator {
         let areas = super::areas_of(&self.areas, target);
         batch::mapping_around(range, areas)
             .is_some_and(|area| area.permissions.is_private() && !area.is_file())
-    }
-
-    /// The addresses of `pages` of `block`.
-    fn ranges_of(&self, target: TargetId, block: &Block, pages: bits::Bitmap) -> Vec<AddressRange> {
-        let pages = Block {
-            wanted: pages,
-            ..block.clone()
-        };
-        self.wanted(target, &[pages])
     }
 
     /// Why not is no matter: it is paged out page by page then, and what stands against that is told.
