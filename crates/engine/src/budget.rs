@@ -11,6 +11,11 @@
 //! TCP's congestion control, Jacobson 1988). What was spent too much within the last seconds is
 //! paid back, so that the average over these seconds, not just the next second, meets the budget.
 //!
+//! CPU time, as a shared virtual machine tells it, is now and then hundreds of times what was used (see
+//! `table::fixed_cost`). Taken at its word, one such measurement would slow the work down for many
+//! seconds. So one piece of work counts as at most [`OUTLIER`] times the dearest of the last
+//! [`PIECES`]: what is dear again and again is counted in full.
+//!
 //! Limits: it reacts to what has been spent. Work that suddenly gets dearer overspends until the
 //! next update; a fixed cost that alone exceeds the budget cannot be lowered below the least pace.
 
@@ -30,6 +35,10 @@ const HEADROOM: f64 = 0.9;
 /// Below this share of the budget there is room for more.
 const ROOM: f64 = 0.8;
 const INCREASE: f64 = 1.1;
+/// One piece of work counts as at most so many times the dearest of those before.
+const OUTLIER: u64 = 10;
+/// So many pieces of work are remembered.
+const PIECES: usize = 64;
 /// No decrease goes further at once: a single measure may be an outlier.
 const DECREASE_MAX: f64 = 0.1;
 
@@ -61,7 +70,34 @@ pub struct BudgetController {
     window: VecDeque<(Nanos, Nanos)>,
     /// The point at which the pace was last changed.
     changed: Option<(Nanos, Nanos)>,
-    latest: Option<(Nanos, Nanos)>,
+    counted: Counted,
+}
+
+/// Total CPU time without the outliers.
+#[derive(Clone, Debug, Default)]
+struct Counted {
+    told: Nanos,
+    total: Nanos,
+    /// What the last pieces of work cost.
+    pieces: VecDeque<Nanos>,
+}
+
+impl Counted {
+    /// The total, now that the kernel tells `told`.
+    fn update(&mut self, told: Nanos) -> Nanos {
+        let piece = told.since(self.told);
+        self.told = told;
+        let dearest = self.pieces.iter().max();
+        let most = dearest.map_or(piece, |dearest| Nanos(dearest.0 * OUTLIER));
+        let piece = piece.min(most);
+        if piece > Nanos(0) {
+            self.pieces.push_back(piece);
+            self.pieces
+                .drain(..self.pieces.len().saturating_sub(PIECES));
+        }
+        self.total = self.total + piece;
+        self.total
+    }
 }
 
 impl BudgetController {
@@ -80,7 +116,7 @@ impl BudgetController {
             pace: 1.0_f64.clamp(least, most),
             window: VecDeque::new(),
             changed: None,
-            latest: None,
+            counted: Counted::default(),
         }
     }
 
@@ -89,18 +125,13 @@ impl BudgetController {
         self.pace
     }
 
-    /// The share of a CPU that was spent over the last seconds; `None` before there is enough to
-    /// tell.
-    pub fn measured_share(&self) -> Option<f64> {
-        let (first, last) = (*self.window.front()?, self.latest?);
-        (last.0.since(first.0) >= TRUSTED).then(|| share_between(first, last))
-    }
-
     /// Learns what has been spent up to `now` (monitor and induced CPU time; `cost` is a total since
     /// the start) and says the pace from now on.
     pub fn update(&mut self, now: Nanos, cost: Cost) -> f64 {
-        let point = (now, cost.monitor_cpu + cost.induced_cpu);
-        self.latest = Some(point);
+        let point = (
+            now,
+            self.counted.update(cost.monitor_cpu + cost.induced_cpu),
+        );
         self.remember(point);
         let changed = *self.changed.get_or_insert(point);
         let elapsed = now.since(changed.0);
@@ -211,5 +242,28 @@ mod tests {
         assert!((0.13..=0.2).contains(&pace), "pace {pace}");
         let (worst, _) = work(0.01, 60, |second| if second < 30 { 0.05 } else { 0.005 });
         assert!(worst <= 0.0101, "{worst}");
+    }
+
+    #[test]
+    fn one_outlier_stops_nothing_and_what_is_dear_again_and_again_is_counted() {
+        let mut controller = BudgetController::new(0.01, 0.001..=4.0);
+        let mut cost = Cost::default();
+        let mut spend = |tick: u64, ns| {
+            cost.monitor_cpu = cost.monitor_cpu + Nanos(ns);
+            controller.update(Nanos::from_millis(tick * 20), cost)
+        };
+        // 0.75 % of a CPU.
+        let before = (0..500)
+            .map(|tick| spend(tick, 150_000))
+            .fold(0.0, f64::max);
+        spend(500, 900_000_000);
+        let after = (501..600)
+            .map(|tick| spend(tick, 150_000))
+            .fold(f64::MAX, f64::min);
+        assert!(after > 0.5 * before, "{before} to {after}");
+        let dear = (600..700)
+            .map(|tick| spend(tick, 20_000_000))
+            .fold(f64::MAX, f64::min);
+        assert!(dear < 0.05 * before, "{before} to {dear}");
     }
 }

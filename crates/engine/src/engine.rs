@@ -160,13 +160,6 @@ impl Engine {
         self.density
     }
 
-    /// The share of a CPU that was spent over the last seconds, where there is a budget for it.
-    pub fn measured_share(&self) -> Option<f64> {
-        self.budget
-            .as_ref()
-            .and_then(|(_, controller)| controller.measured_share())
-    }
-
     /// The number of regions, all targets together.
     pub fn nr_regions(&self) -> usize {
         self.targets.iter().map(|target| target.regions.len()).sum()

@@ -2,10 +2,13 @@
 
 use isotherm_engine::Nanos;
 use isotherm_exercise::accuracy::{Accuracy, Score, Settle, judge};
+use nix::sys::signal::Signal;
 
-use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload};
+use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, until};
 
-const SECONDS: u64 = 8;
+/// What comes before is not judged; as much at least comes after.
+const SETTLED: Nanos = Nanos::from_millis(4_000);
+const SNAPSHOTS_MIN: u64 = 3;
 
 /// Hot is what is accessed at all: for ways of watching that know borders to the page.
 const EXACT: fn(&Accuracy) -> Score = |accuracy| accuracy.any;
@@ -19,16 +22,20 @@ fn check(test: &str, flags: &[&str], hot: fn(&Accuracy) -> Score, least: f64) {
     let directory = scratch();
     let path = directory.path().join("record");
     let workload = Workload::start(&static_workload(256, 16), &[]);
-    let duration = format!("{SECONDS}s");
-    let flags: Vec<&str> = flags
-        .iter()
-        .copied()
-        .chain(["--duration", &duration])
-        .collect();
-    let done = record_pid(workload.pid(), &path, &flags).finish().success();
+    let recorder = record_pid(workload.pid(), &path, flags);
+    // Longer where the machine is so busy that there are too few to judge.
+    let enough = |record: &Record| {
+        let first = record.snapshots().next()?.start;
+        let settled = record.snapshots().filter(|s| s.start >= first + SETTLED);
+        let last = record.snapshots().next_back()?.end;
+        (settled.count() as u64 > SNAPSHOTS_MIN && last >= first + SETTLED + SETTLED).then_some(())
+    };
+    until("enough snapshots", || enough(&Record::try_read(&path)?));
+    recorder.signal(Signal::SIGINT);
+    let done = recorder.finish().success();
     let record = Record::whole(&path);
     let settle = Settle {
-        record: Nanos::from_millis(SECONDS * 500),
+        record: SETTLED,
         ..Settle::default()
     };
     let accuracy = judge(record.snapshots(), &workload.truth(), settle);
@@ -37,7 +44,7 @@ fn check(test: &str, flags: &[&str], hot: fn(&Accuracy) -> Score, least: f64) {
         "{test}: {} snapshots of {:.0} regions: precision {precision:.3?}, recall {recall:.3?}, {}",
         accuracy.snapshots, accuracy.regions_mean, done.stdout
     );
-    assert!(accuracy.snapshots >= 2, "too few to judge");
+    assert!(accuracy.snapshots >= SNAPSHOTS_MIN, "too few to judge");
     assert!(
         precision >= Some(least) && recall >= Some(least),
         "{accuracy:?}"

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use isotherm_record::Item;
+use isotherm_engine::Refusal;
+use isotherm_record::{ActionSample, Item};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -99,9 +100,39 @@ impl Drop for Swap {
     }
 }
 
-fn act(pid: &str, flags: &[&str]) -> Value {
-    let done = run(isotherm(["run", "--json", "--pid", pid]).args(flags)).success();
-    serde_json::from_str(&done.stdout).expect("run --json prints JSON")
+/// Runs schemes on process `pid` until enough is done: `enough` is asked with the record so far.
+/// Yields the summary and the record.
+fn act_until(
+    what: &str,
+    pid: &str,
+    flags: &[&str],
+    mut enough: impl FnMut(&Record) -> bool,
+) -> (Value, Record) {
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["run", "--json", "--pid", pid, "-o"]);
+    let runner = Running::start(command.arg(&path).args(flags));
+    until(what, || {
+        let record = Record::try_read(&path)?;
+        enough(&record).then_some(())
+    });
+    runner.signal(Signal::SIGINT);
+    let done = runner.finish().success();
+    let summary = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
+    (summary, Record::whole(&path))
+}
+
+/// A total over all that schemes did.
+fn acted(record: &Record, number: impl Fn(&ActionSample) -> u64) -> u64 {
+    let numbers = record.items.iter().filter_map(|item| match item {
+        Item::Action(action) => Some(number(action)),
+        _ => None,
+    });
+    numbers.sum()
+}
+
+fn refused(action: &ActionSample, why: Refusal) -> u64 {
+    action.refused.get(&why).copied().unwrap_or(0)
 }
 
 fn bytes(summary: &Value, name: &str) -> u64 {
@@ -112,6 +143,8 @@ fn bytes(summary: &Value, name: &str) -> u64 {
 
 const MIB: u64 = 1 << 20;
 
+const IDLE_2S: [&str; 3] = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout"];
+
 #[test]
 fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     const TEST: &str = "prcl_takes_back_what_is_cold_and_loses_nothing";
@@ -120,34 +153,17 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
         return;
     };
     let holder = Holder::start();
-    let directory = scratch();
-    let path = directory.path().join("record");
-    let output = path.to_str().expect("a path");
-    let flags = [
-        "--preset",
-        "prcl",
-        "--duration",
-        "14s",
-        "--no-guard",
-        "-o",
-        output,
-    ];
-    let summary = act(&holder.pid(), &flags);
+    let flags = ["--preset", "prcl", "--no-guard"];
+    let (summary, record) = act_until("90 MiB to be paged out", &holder.pid(), &flags, |_| {
+        holder.status("VmSwap:") > 90 * MIB
+    });
     let swapped = holder.status("VmSwap:");
-    assert!(swapped > 90 * MIB, "{} MiB: {summary}", swapped / MIB);
     assert!(bytes(&summary, "sz_applied") >= swapped, "{summary}");
     assert!(holder.status("VmRSS:") < 50 * MIB);
-    let record = Record::whole(&path);
-    let applied: u64 = record
-        .items
-        .iter()
-        .map(|item| match item {
-            Item::Action(action) if action.action == "pageout" && !action.dry_run => {
-                action.sz_applied
-            }
-            _ => 0,
-        })
-        .sum();
+    let applied = acted(&record, |action| {
+        assert!(action.action == "pageout" && !action.dry_run);
+        action.sz_applied
+    });
     assert_eq!(applied, bytes(&summary, "sz_applied"));
     holder.assert_unharmed();
 }
@@ -170,9 +186,9 @@ fn whole_blocks_are_paged_out_in_one_piece() {
     };
     let holder = Holder::start();
     let before = huge_pages_swapped_out();
-    let line = ["--scheme", "4K max 0 0 2s max pageout", "--duration", "8s"];
-    let summary = act(&holder.pid(), &[&line[..], &["--no-guard"]].concat());
-    assert!(holder.status("VmSwap:") > 90 * MIB, "{summary}");
+    let (summary, _) = act_until("90 MiB to be paged out", &holder.pid(), &IDLE_2S, |_| {
+        holder.status("VmSwap:") > 90 * MIB
+    });
     let whole = huge_pages_swapped_out() - before;
     assert!(whole >= 40, "{whole} of 56 blocks: {summary}");
     let smaps = fs::read_to_string(format!("/proc/{}/smaps_rollup", holder.pid()));
@@ -212,9 +228,9 @@ fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
         major.and_then(|n| n.parse::<u64>().ok()).expect("a count")
     };
     let before = (huge_pages_swapped_out(), faults());
-    let line = ["--scheme", "4K max 0 0 2s max pageout", "--duration", "8s"];
-    let summary = act(&pid, &[&line[..], &["--no-guard"]].concat());
-    assert!(bytes(&summary, "sz_applied") > 56 * MIB, "{summary}");
+    let (summary, _) = act_until("56 MiB to be paged out", &pid, &IDLE_2S, |record| {
+        acted(record, |action| action.sz_applied) > 56 * MIB
+    });
     let whole = huge_pages_swapped_out() - before.0;
     assert!(whole >= 24, "{whole} of 31 blocks: {summary}");
     let missed = faults() - before.1;
@@ -231,21 +247,16 @@ fn shared_blocks_are_left_in_pages() {
     };
     let forked = HOLDER.replace(
         "print(\"ready\"",
-        "os.fork() or (time.sleep(20), os._exit(0))\nprint(\"ready\"",
+        "os.fork() or (time.sleep(100), os._exit(0))\nprint(\"ready\"",
     );
     assert_ne!(forked, HOLDER);
     let mut parent = Running::start(&mut python(&forked));
     parent.line("ready");
     let before = huge_pages_swapped_out();
-    let line = ["--scheme", "4K max 0 0 2s max pageout", "--duration", "6s"];
-    let summary = act(
-        &parent.pid().to_string(),
-        &[&line[..], &["--no-guard"]].concat(),
-    );
-    assert!(
-        summary["schemes"][0]["refused"]["shared"].as_u64() > Some(50 * MIB),
-        "{summary}"
-    );
+    let pid = parent.pid().to_string();
+    let (summary, _) = act_until("50 MiB to be refused", &pid, &IDLE_2S, |record| {
+        acted(record, |action| refused(action, Refusal::Shared)) > 50 * MIB
+    });
     assert_eq!(huge_pages_swapped_out() - before, 0, "{summary}");
 }
 
@@ -257,10 +268,10 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         return;
     };
     let holder = Holder::start();
-    let summary = act(
-        &holder.pid(),
-        &["--preset", "prcl", "--duration", "12s", "--dry-run"],
-    );
+    let flags = ["--preset", "prcl", "--dry-run"];
+    let (summary, _) = act_until("80 MiB to be foretold", &holder.pid(), &flags, |record| {
+        acted(record, |action| action.sz_applied) > 80 * MIB
+    });
     assert_eq!(summary["dry_run"], true);
     assert!(bytes(&summary, "sz_applied") > 80 * MIB, "{summary}");
     assert_eq!(holder.status("VmSwap:"), 0);
@@ -275,18 +286,21 @@ fn without_swap_it_says_so_first_and_frees_nothing() {
         return;
     }
     let holder = Holder::start();
-    let line = ["--scheme", "4K max 0 0 1s max pageout", "--duration", "5s"];
-    let mut command = isotherm(["run", "--json", "--no-guard", "--pid", &holder.pid()]);
-    let done = run(command.args(line)).success();
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["run", "--json", "--pid", &holder.pid(), "-o"]);
+    let runner = Running::start(command.arg(&path).args(IDLE_2S));
+    until("50 MiB to be refused", || {
+        let record = Record::try_read(&path)?;
+        let sum = acted(&record, |action| refused(action, Refusal::NoSwap));
+        (sum > 50 * MIB).then_some(())
+    });
+    runner.signal(Signal::SIGINT);
+    let done = runner.finish().success();
     assert!(
         done.stderr.contains("isotherm swap zram"),
         "{}",
         done.stderr
-    );
-    let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
-    assert!(
-        summary["schemes"][0]["refused"]["no_swap"].as_u64() > Some(50 * MIB),
-        "{summary}"
     );
     assert!(holder.status("VmRSS:") > 120 * MIB);
 }
@@ -319,6 +333,11 @@ fn killed_in_the_middle_of_an_action_it_harms_no_target() {
     }
 }
 
+fn has_closed(record: &Record) -> bool {
+    let is_closed = |item: &Item| matches!(item, Item::Guard(guard) if !guard.status.is_open);
+    record.items.iter().any(is_closed)
+}
+
 #[test]
 fn the_guard_stops_schemes_that_hurt() {
     const TEST: &str = "the_guard_stops_schemes_that_hurt";
@@ -327,21 +346,15 @@ fn the_guard_stops_schemes_that_hurt() {
         return;
     };
     let workload = Workload::start(&static_workload(128, 64), &[]);
-    let directory = scratch();
-    let path = directory.path().join("record");
     // Everything is hot, and everything is to be paged out.
+    let flags = [
+        "--scheme",
+        "4K max min max min max pageout",
+        "--max-refaults",
+        "50/s",
+    ];
     let pid = workload.pid().to_string();
-    let mut command = isotherm(["run", "--json", "--pid", &pid]);
-    command.args(["--scheme", "4K max min max min max pageout"]);
-    let run = Running::start(command.args(["--max-refaults", "50/s", "-o"]).arg(&path));
-    let is_closed = |item: &Item| matches!(item, Item::Guard(guard) if !guard.status.is_open);
-    until("the record to say that the guard closed", || {
-        let record = Record::try_read(&path)?;
-        record.items.iter().any(is_closed).then_some(())
-    });
-    run.signal(Signal::SIGINT);
-    let done = run.finish().success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
+    let (summary, _) = act_until("the guard to close", &pid, &flags, has_closed);
     assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
 }
 
@@ -370,10 +383,9 @@ fn the_guard_believes_the_targets_own_progress() {
         "10%",
         "--progress-cmd",
         &tell,
-        "--duration",
-        "22s",
     ];
-    let summary = act(&workload.pid().to_string(), &flags);
+    let pid = workload.pid().to_string();
+    let (summary, _) = act_until("the guard to close", &pid, &flags, has_closed);
     assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
 }
 

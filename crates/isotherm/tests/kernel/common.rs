@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 /// Nothing here takes this long, unless it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The command under test.
 pub(crate) fn isotherm<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Command {
