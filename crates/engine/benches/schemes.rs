@@ -30,6 +30,7 @@ fn memory() -> Snapshot {
         }
     };
     Snapshot {
+        blocks: Vec::new(),
         target: TargetId(0),
         start: Nanos(0),
         end: INTERVAL,

@@ -7,6 +7,7 @@
 pub mod address;
 pub mod attributes;
 pub mod budget;
+mod by_page;
 pub mod compaction;
 pub mod drive;
 pub mod engine;
@@ -27,6 +28,7 @@ mod picture;
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 pub use attributes::{Attributes, AttributesError, CpuBudget, IntervalsGoal, Strategy};
 pub use budget::BudgetController;
+pub use by_page::BlockPages;
 pub use compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, Nanos};
+use crate::by_page::BlockPages;
 
 /// Which monitoring target of the context: an index, stable for the whole run, never reused.
 #[derive(
@@ -57,6 +58,17 @@ impl RegionMemory {
             touched: self.touched + other.touched,
             unknown: self.unknown + other.unknown,
             swapped: self.swapped + other.swapped,
+        }
+    }
+
+    /// What is left of it without `part`.
+    #[must_use]
+    pub const fn less(self, part: Self) -> Self {
+        Self {
+            resident: self.resident.saturating_sub(part.resident),
+            touched: self.touched.saturating_sub(part.touched),
+            unknown: self.unknown.saturating_sub(part.unknown),
+            swapped: self.swapped.saturating_sub(part.swapped),
         }
     }
 
@@ -218,6 +230,10 @@ pub struct Snapshot {
     pub nr_samples: u32,
     /// The regions.
     pub regions: Vec<RegionSnapshot>,
+    /// Blocks whose pages are known one by one where regions only say how many of them were touched, in
+    /// address order; [`Snapshot::by_page`] makes regions of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<BlockPages>,
 }
 
 impl Snapshot {

@@ -37,6 +37,7 @@ fn record() -> Vec<u8> {
             memory: None,
         };
         let snapshot = Snapshot {
+            blocks: Vec::new(),
             target: TargetId(0),
             start: Nanos(STARTED + second * 1_000_000_000),
             end: Nanos(STARTED + (second + 1) * 1_000_000_000),

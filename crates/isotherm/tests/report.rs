@@ -38,6 +38,7 @@ fn record() -> Vec<u8> {
             memory: None,
         };
         let snapshot = Snapshot {
+            blocks: Vec::new(),
             target: TargetId(0),
             start: at(second),
             end: at(second + 1),

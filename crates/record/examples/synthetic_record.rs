@@ -170,6 +170,7 @@ impl Generator {
             }
         }
         Snapshot {
+            blocks: Vec::new(),
             target: TARGET,
             start: at(index),
             end: at(index + 1),

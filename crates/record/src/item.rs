@@ -7,6 +7,7 @@ use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::{AddressRange, Cost, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId};
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::SnapshotBlocks;
 use crate::pages::PageSnapshot;
 
 /// What is said once, at the start of a record (the Arrow schema's metadata).
@@ -223,6 +224,9 @@ pub enum Item {
     Snapshot(Snapshot),
     /// The pages of one target, in a record of page scans (`settings["granularity"] = "page"`).
     Pages(PageSnapshot),
+    /// Pages that the snapshot after it tells one by one. Only in the file: [`Reader`](crate::Reader) yields
+    /// them within the snapshot, and [`Writer`](crate::Writer) takes them from there.
+    Blocks(SnapshotBlocks),
     /// Mappings that came and went.
     Mappings(MappingChange),
     /// A new target.

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 mod columns;
 pub mod convert;
 pub mod damo;
@@ -22,6 +23,7 @@ mod schema;
 mod tests;
 pub mod writer;
 
+pub use blocks::SnapshotBlocks;
 pub use error::RecordError;
 pub use item::{
     ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Header, Item,

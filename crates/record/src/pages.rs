@@ -175,6 +175,7 @@ impl PageAges {
         });
         self.nr_blocks = self.nr_blocks + ages.blocks.len() - nr_blocks;
         Ok(Snapshot {
+            blocks: Vec::new(),
             target: scan.target,
             start: scan.start,
             end: scan.end,

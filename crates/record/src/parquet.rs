@@ -64,6 +64,8 @@ pub fn export<R: Read, W: Write + Send>(
         let rows = table.rows;
         let added = match item? {
             Item::Snapshot(snapshot) if !snapshot.regions.is_empty() => {
+                // Who opens such a table knows nothing of bitmaps.
+                let snapshot = snapshot.by_page();
                 table.columns.push_snapshot(number, &snapshot);
                 snapshot.regions.len()
             }

@@ -24,6 +24,7 @@ use arrow_ipc::reader::read_record_batch;
 use arrow_schema::SchemaRef;
 use isotherm_engine::{AddressRange, RegionSnapshot, Snapshot, SnapshotSource};
 
+use crate::blocks::{self, SnapshotBlocks};
 use crate::error::RecordError;
 use crate::frame::{Frame, FrameReader, MAX_BODY, Next};
 use crate::item::{Header, Item};
@@ -68,6 +69,8 @@ pub struct Reader<R> {
     truncation: Option<Truncation>,
     done: bool,
     page_ages: Option<PageAges>,
+    /// What the next snapshot tells by page.
+    blocks: Option<SnapshotBlocks>,
     /// Whether messages have checksums: all of them, or none where another program wrote them.
     checked: Option<bool>,
 }
@@ -111,6 +114,7 @@ impl<R: Read> Reader<R> {
             truncation: None,
             done: false,
             page_ages: None,
+            blocks: None,
             checked: None,
         })
     }
@@ -131,7 +135,8 @@ impl<R: Read> Reader<R> {
         self.truncation
     }
 
-    /// From here on, yields [`Item::Snapshot`]s in place of [`Item::Pages`] (see [`PageAges`]).
+    /// From here on, yields [`Item::Snapshot`]s in place of [`Item::Pages`] (see [`PageAges`]), and what
+    /// snapshots tell by page as regions ([`Snapshot::by_page`]).
     #[must_use]
     pub fn replay_pages(mut self) -> Self {
         self.turn_pages_into_regions();
@@ -175,6 +180,35 @@ impl<R: Read> Reader<R> {
                     return Ok(None);
                 }
             }
+        }
+    }
+
+    /// The next item as it is yielded.
+    fn next_whole_item(&mut self) -> Result<Option<Item>, RecordError> {
+        loop {
+            let item = match self.next_item()? {
+                Some(Item::Blocks(blocks)) => {
+                    self.blocks = Some(blocks);
+                    continue;
+                }
+                Some(Item::Snapshot(mut snapshot)) => {
+                    if let Some(blocks) = self.blocks.take() {
+                        blocks.give(&mut snapshot);
+                    }
+                    Item::Snapshot(if self.page_ages.is_some() {
+                        snapshot.by_page()
+                    } else {
+                        snapshot
+                    })
+                }
+                Some(Item::Pages(pages)) => match &mut self.page_ages {
+                    Some(ages) => Item::Snapshot(ages.snapshot(&pages)?),
+                    None => Item::Pages(pages),
+                },
+                Some(other) => other,
+                None => return Ok(None),
+            };
+            return Ok(Some(item));
         }
     }
 
@@ -224,14 +258,7 @@ impl<R: Read> Iterator for Reader<R> {
         if self.done {
             return None;
         }
-        let item = self.next_item().and_then(|item| match item {
-            Some(Item::Pages(pages)) => match &mut self.page_ages {
-                Some(ages) => Ok(Some(Item::Snapshot(ages.snapshot(&pages)?))),
-                None => Ok(Some(Item::Pages(pages))),
-            },
-            other => Ok(other),
-        });
-        let item = item.transpose();
+        let item = self.next_whole_item().transpose();
         self.done = !matches!(item, Some(Ok(_)));
         item
     }
@@ -270,14 +297,18 @@ pub(crate) fn check_item(item: &Item) -> Result<(), String> {
         }
     };
     match item {
-        Item::Snapshot(snapshot) => snapshot.regions.iter().try_for_each(|region| {
-            check_range(&region.range)?;
-            check_memory(region)?;
-            match region.nr_accesses {
-                Some(n) if !n.is_finite() || n < 0.0 => Err(format!("has {n} accesses")),
-                _ => Ok(()),
-            }
-        }),
+        Item::Snapshot(snapshot) => {
+            blocks::check(&snapshot.blocks)?;
+            snapshot.regions.iter().try_for_each(|region| {
+                check_range(&region.range)?;
+                check_memory(region)?;
+                match region.nr_accesses {
+                    Some(n) if !n.is_finite() || n < 0.0 => Err(format!("has {n} accesses")),
+                    _ => Ok(()),
+                }
+            })
+        }
+        Item::Blocks(its) => blocks::check(&its.blocks),
         Item::Pages(pages) => check_blocks(&pages.blocks),
         Item::Mappings(change) => {
             change.removed.iter().try_for_each(check_range)?;

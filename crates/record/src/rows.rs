@@ -118,6 +118,7 @@ impl Rows {
         let target = TargetId(target);
         Ok(Some(match &self.columns {
             Columns::Regions { nr_samples, .. } => Item::Snapshot(Snapshot {
+                blocks: Vec::new(),
                 target,
                 start,
                 end,

@@ -17,8 +17,8 @@ pub(crate) const HEADER_KEY: &str = "isotherm.header";
 /// Metadata key of the format's version.
 pub(crate) const VERSION_KEY: &str = "isotherm.version";
 /// The version written, and the highest one read. Version 1 has no columns about memory
-/// ([`MEMORY_COLUMNS`]).
-pub(crate) const VERSION: u32 = 2;
+/// ([`MEMORY_COLUMNS`]), version 2 no blocks told by page ([`crate::blocks`]).
+pub(crate) const VERSION: u32 = 3;
 /// What a region's addresses hold, in bytes; all null where the source cannot tell.
 pub(crate) const MEMORY_COLUMNS: [&str; 4] = ["resident", "touched", "unknown", "swapped"];
 /// Metadata key, on a message without rows, of an item as JSON.

@@ -23,6 +23,7 @@ use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, Ip
 use arrow_schema::{Schema, SchemaRef};
 use isotherm_engine::{Nanos, Snapshot};
 
+use crate::blocks::{self, SnapshotBlocks};
 use crate::columns::Columns;
 use crate::error::RecordError;
 use crate::frame::{
@@ -146,7 +147,13 @@ impl<W: Write> Writer<W> {
             )));
         }
         let checked = snapshot.regions.iter().try_for_each(check_memory);
-        checked.map_err(|reason| RecordError::Unwritable(format!("the snapshot {reason}")))?;
+        let unwritable = |reason| RecordError::Unwritable(format!("the snapshot {reason}"));
+        checked.map_err(unwritable)?;
+        if !snapshot.blocks.is_empty() {
+            blocks::check(&snapshot.blocks).map_err(unwritable)?;
+            let its = Item::Blocks(SnapshotBlocks::of(snapshot));
+            self.write_item(&its)?;
+        }
         self.make_room(snapshot.regions.len(), snapshot.end)?;
         self.rows.push_snapshot(self.next_snapshot, snapshot);
         self.end_snapshot(snapshot.end)

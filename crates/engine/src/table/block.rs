@@ -11,6 +11,7 @@ use super::belief::Belief;
 use super::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
 use super::calm::Calm;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
+use crate::by_page::BlockPages;
 
 /// Pages that share an age.
 pub(super) const GRANULE_PAGES: usize = 16;
@@ -21,6 +22,9 @@ pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
 /// Less than this share of blind pages touched counts as none, as the sample that says so is of
 /// about 16 pages.
 pub(super) const LEAST_SHARE: f32 = 0.1;
+
+/// From this share of blind pages touched on, all of them are told to have been.
+const SURE_SHARE: f32 = 0.95;
 
 /// What it is worth to know each page of a block of which nothing is, and not only their share.
 const FIRST_LOOK_VALUE: f32 = 0.6;
@@ -501,6 +505,36 @@ impl Block {
         } else {
             self.touched()
         }
+    }
+
+    /// Its pages one by one; `None` where it is only known how many were touched.
+    pub(super) fn by_page(&self, now: u32, hides_accesses: bool) -> Option<BlockPages> {
+        let blind = self.blind();
+        let is_guess = |share: f32| (LEAST_SHARE..SURE_SHARE).contains(&share);
+        if !is_empty(&blind) && self.estimate.is_some_and(is_guess) {
+            return None;
+        }
+        let touched = self.busy();
+        let untold = and_not(&self.present, &touched);
+        let mut unknown = if self.estimate.is_none() { blind } else { NONE };
+        if let Some(unclearable) = self.unclearable.as_ref().filter(|u| !u.is_reached) {
+            unknown = or(&unknown, &unclearable.pages);
+        }
+        if hides_accesses || !self.is_fresh_look {
+            unknown = untold;
+        }
+        let since = self.mean_calm_since(Pages::All, &self.untouched(), now);
+        Some(BlockPages {
+            block: self.address,
+            resident: self.present,
+            touched,
+            unknown: and(&unknown, &untold),
+            swapped: self
+                .swapped
+                .as_ref()
+                .map_or(NONE, |swapped| and_not(swapped, &self.present)),
+            untouched_for: nanos_of(now.saturating_sub(since as u32)),
+        })
     }
 
     /// What was seen in the last interval.

@@ -26,6 +26,9 @@
 //! reading what was cleared once more after the first window. Whether a page was touched at all in
 //! the interval is another thing, and told beside it ([`crate::RegionMemory::touched`]).
 //!
+//! Where touched pages lie so scattered that they would make too many regions, bitmaps of their blocks
+//! stand beside the regions ([`crate::BlockPages`]).
+//!
 //! Limits: ages are of 64 KiB, touched pages to the page. Which of a block's blind pages were touched
 //! is not known where only some were watched: their number is. A page that cannot be cleared, and
 //! untouched memory of a process whose page tables do not show all accesses (a KVM guest's), is
@@ -34,6 +37,7 @@
 mod belief;
 mod bits;
 mod block;
+mod by_page;
 mod calm;
 mod fixed_cost;
 mod infer;
@@ -121,6 +125,8 @@ const STRETCH_MAX: f64 = 5.0;
 /// each 100 ms. More are told where the interval stays shorter than this for it, and fewer again where
 /// it got longer.
 const REGIONS_AT_LEAST: usize = 4000;
+/// So many regions cost as much as one block of which each page is told.
+const REGIONS_PER_BLOCK: usize = 4;
 const INTERVAL_FOR_MORE: Nanos = Nanos(1_600_000_000);
 const INTERVAL_FOR_FEWER: Nanos = Nanos(6_000_000_000);
 const INTERVAL_MAX: Nanos = Nanos(60 * 1_000_000_000);
@@ -480,6 +486,7 @@ impl TableMonitor {
     fn snapshots(&self, now: Nanos, ticks: u32) -> Vec<Snapshot> {
         let regions = report::regions(self.targets.values(), ticks, self.nr_regions_max);
         let mut snapshots = Vec::new();
+        let mut blocks_left = self.nr_regions_max / REGIONS_PER_BLOCK;
         let since_start = now.since(self.started);
         for ((id, target), drafts) in self.targets.iter().zip(regions) {
             // Where the target was added just now there was no interval yet.
@@ -489,12 +496,15 @@ impl TableMonitor {
             }
             let nr_samples = (interval.0 / self.attributes.window.0).max(1) as u32;
             let finish = |draft: &report::Draft| draft.finish(since_start, interval, nr_samples);
+            let blocks = by_page::blocks(target, &drafts, ticks, blocks_left);
+            blocks_left -= blocks.len();
             snapshots.push(Snapshot {
                 target: *id,
                 start: target.from,
                 end: now,
                 nr_samples,
                 regions: drafts.iter().map(finish).collect(),
+                blocks,
             });
         }
         snapshots

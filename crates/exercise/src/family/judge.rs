@@ -191,6 +191,7 @@ mod tests {
 
     fn snapshot(regions: Vec<RegionSnapshot>) -> Snapshot {
         Snapshot {
+            blocks: Vec::new(),
             target: TargetId(0),
             start: Nanos::from_millis(100),
             end: Nanos::from_millis(400),

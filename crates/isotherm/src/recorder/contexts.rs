@@ -109,6 +109,7 @@ impl Contexts {
             }
             Item::Snapshot(snapshot) => &mut snapshot.target,
             Item::Pages(pages) => &mut pages.target,
+            Item::Blocks(its) => &mut its.target,
             Item::Mappings(change) => &mut change.target,
             Item::TargetExit(exit) => &mut exit.target,
             Item::Note { text, .. } => {

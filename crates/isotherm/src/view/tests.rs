@@ -52,6 +52,7 @@ fn state() -> State {
         region(1 << 40, 16, None, 9),
     ];
     let snapshot = Snapshot {
+        blocks: Vec::new(),
         target,
         start: time,
         end: Nanos(400_000_000),
@@ -152,6 +153,7 @@ fn the_past_stands_below_the_present() {
         let end = Nanos(second * 1_000_000_000);
         let hot = if second % 2 == 0 { 20.0 } else { 0.0 };
         state.update(&Item::Snapshot(Snapshot {
+            blocks: Vec::new(),
             target,
             start: end - Nanos(400_000_000),
             end,
@@ -186,6 +188,7 @@ fn only_memory_is_shown_as_hot_or_idle() {
         ..region(1 << 40, 4096, Some(0.0), 99)
     };
     state.update(&Item::Snapshot(Snapshot {
+        blocks: Vec::new(),
         target: TargetId(0),
         start: Nanos(0),
         end: Nanos(400_000_000),
@@ -222,6 +225,7 @@ fn the_largest_target_is_shown_first_and_all_are_listed() {
             context: None,
         }));
         state.update(&Item::Snapshot(Snapshot {
+            blocks: Vec::new(),
             target,
             start: Nanos(0),
             end: Nanos(400_000_000),

@@ -33,6 +33,12 @@ pub(crate) fn python(program: &str) -> Command {
     command
 }
 
+/// The interpreter itself: `python3` may be a script that has children of its own before.
+pub(crate) fn python_path() -> String {
+    let program = "import sys; print(sys.executable)";
+    run(&mut python(program)).success().stdout.trim().to_owned()
+}
+
 /// A directory of the test's own that goes with it.
 pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")

@@ -5,8 +5,8 @@ use isotherm_record::Item;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Record, Running, Workload, isotherm, now, pause, python, range, record_pid, run, scratch, seen,
-    shared, static_workload,
+    Record, Running, Workload, isotherm, now, pause, python, python_path, range, record_pid, run,
+    scratch, seen, shared, static_workload,
 };
 
 /// Touches 32 MiB at one address for three seconds, then becomes a program that touches 32 MiB at
@@ -97,7 +97,7 @@ fn record_children(flags: &[&str]) -> Record {
     let done = run(command
         .arg(&path)
         .args(flags)
-        .args(["--", "python3", "-c", PARENT]));
+        .args(["--", &python_path(), "-c", PARENT]));
     assert_eq!((done.code(), &*done.complaints()), (0, ""), "{done:?}");
     Record::whole(&path)
 }

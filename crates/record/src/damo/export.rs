@@ -94,7 +94,7 @@ impl List {
 
 fn kind(item: &Item) -> &'static str {
     match item {
-        Item::Snapshot(_) | Item::Pages(_) => "snapshots",
+        Item::Snapshot(_) | Item::Pages(_) | Item::Blocks(_) => "snapshots",
         Item::Mappings(_) => "mapping changes",
         Item::TargetStart(_) | Item::TargetExit(_) => "starts and ends of targets",
         Item::Usage(_) => "samples of memory use",

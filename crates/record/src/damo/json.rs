@@ -291,6 +291,7 @@ fn take(
         return Ok(());
     }
     let snapshot = Snapshot {
+        blocks: Vec::new(),
         target: list.target,
         start,
         end,

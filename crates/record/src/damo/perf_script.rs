@@ -300,6 +300,7 @@ impl Assembly {
         collected.left_out("regions that the trace lost", missing as u64);
         let start = self.first_end.map_or(self.end, |_| self.last_end);
         let snapshot = Snapshot {
+            blocks: Vec::new(),
             target: self.list.target,
             start,
             end: self.end,

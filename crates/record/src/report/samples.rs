@@ -25,6 +25,7 @@ pub(crate) fn at(ms: u64) -> Nanos {
 /// A snapshot of `target` from `from_ms` to `to_ms`.
 pub(crate) fn snapshot_at(target: u32, from_ms: u64, to_ms: u64, picture: &str) -> Snapshot {
     Snapshot {
+        blocks: Vec::new(),
         target: TargetId(target),
         start: at(from_ms),
         end: at(to_ms),

@@ -78,10 +78,10 @@ fn what_is_no_record_is_named() {
 #[test]
 fn a_later_version_is_refused_as_such() {
     let record = write(&header(), &[]);
-    // The value stands beside its key; any other "2" of its own length-prefixed kind may change too.
+    // The value stands beside its key; any other "3" of its own length-prefixed kind may change too.
     let mut changed = false;
     for at in 0..record.len() - 5 {
-        if record[at..at + 6] == [1, 0, 0, 0, b'2', 0] {
+        if record[at..at + 6] == [1, 0, 0, 0, b'3', 0] {
             let mut later = record.clone();
             later[at + 4] = b'9';
             changed |= matches!(exhaust(&later).1, Some(RecordError::Version { .. }));

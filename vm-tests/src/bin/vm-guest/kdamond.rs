@@ -102,6 +102,7 @@ impl Kdamond {
         regions.sort_unstable_by_key(|r: &RegionSnapshot| r.range);
         write("0/state", "clear_schemes_tried_regions")?;
         Ok(Snapshot {
+            blocks: Vec::new(),
             target: TargetId(0),
             start: end - self.aggregation,
             end,

@@ -1,0 +1,413 @@
+//! Pages of blocks, where regions would be too many.
+//!
+//! Problem: of memory whose touched pages lie scattered one by one, a region can only say how many of its pages
+//! were touched. As many regions as there are pages would tell which, at a hundred times the cost.
+//!
+//! Approach: a snapshot may hold bitmaps of such blocks beside its regions. [`Snapshot::by_page`] turns
+//! both into regions that are touched as a whole or not at all; who needs sums only leaves them alone.
+//!
+//! Limits: all untouched pages of a block have one age, their mean; all touched ones its region's rate.
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
+use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
+
+/// Bit `i % 64` of word `i / 64` is page `i` of a block.
+type Bitmap = [u64; PAGES_PER_BLOCK / 64];
+
+/// What is known of each page of a 2 MiB block in an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockPages {
+    /// Where the block starts; a multiple of its size.
+    pub block: u64,
+    /// Pages in memory.
+    pub resident: Bitmap,
+    /// Of these, the ones that were touched.
+    pub touched: Bitmap,
+    /// Of these, the ones of which nothing is known; none is among those touched.
+    pub unknown: Bitmap,
+    /// Pages swapped out; none is resident.
+    pub swapped: Bitmap,
+    /// For how long the others have not been touched, in the mean.
+    pub untouched_for: Nanos,
+}
+
+impl BlockPages {
+    /// Says what is wrong with it, if anything.
+    ///
+    /// # Errors
+    /// Where it contradicts itself: in words that follow on "the block".
+    pub fn check(&self) -> Result<(), &'static str> {
+        let has_all_of = |whole: &Bitmap, part: &Bitmap| {
+            let mut words = whole.iter().zip(part);
+            words.all(|(whole, part)| part & !whole == 0)
+        };
+        let are_apart = |a: &Bitmap, b: &Bitmap| a.iter().zip(b).all(|(a, b)| a & b == 0);
+        if !self.block.is_multiple_of(BLOCK_SIZE) || self.block > u64::MAX - BLOCK_SIZE {
+            Err("is not where a block can be")
+        } else if !has_all_of(&self.resident, &self.touched)
+            || !has_all_of(&self.resident, &self.unknown)
+        {
+            Err("has pages that are touched or unknown, but not there")
+        } else if !are_apart(&self.touched, &self.unknown) {
+            Err("has pages that are touched and unknown")
+        } else if !are_apart(&self.resident, &self.swapped) {
+            Err("has pages that are there and swapped out")
+        } else {
+            Ok(())
+        }
+    }
+
+    fn range(&self) -> AddressRange {
+        AddressRange::new(self.block, self.block + BLOCK_SIZE)
+    }
+
+    fn page(&self, page: usize) -> Page {
+        let has = |bits: &Bitmap| bits[page / 64] >> (page % 64) & 1 == 1;
+        if has(&self.touched) {
+            Page::Touched
+        } else if has(&self.unknown) {
+            Page::Unknown
+        } else if has(&self.resident) {
+            Page::Untouched
+        } else if has(&self.swapped) {
+            Page::Swapped
+        } else {
+            Page::Absent
+        }
+    }
+
+    /// Its pages in `range`, as stretches of one state.
+    fn stretches(&self, range: AddressRange) -> impl Iterator<Item = (AddressRange, Page)> + '_ {
+        let page = |address: u64| ((address - self.block) / PAGE_SIZE) as usize;
+        let part = range.intersection(self.range());
+        let (mut from, end) = part.map_or((0, 0), |part| (page(part.start), page(part.end)));
+        std::iter::from_fn(move || {
+            let state = (from < end).then(|| self.page(from))?;
+            let first = from;
+            from = (from..end)
+                .find(|at| self.page(*at) != state)
+                .unwrap_or(end);
+            let at = |page: usize| self.block + page as u64 * PAGE_SIZE;
+            let stretch = AddressRange::new(at(first), at(from));
+            Some((stretch.intersection(range)?, state))
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Absent,
+    Touched,
+    Untouched,
+    Unknown,
+    Swapped,
+}
+
+impl Snapshot {
+    /// The same with its blocks' pages as regions: each is touched as a whole or not at all, as far as
+    /// is known. What regions hold besides stays with the rest of their addresses.
+    #[must_use]
+    pub fn by_page(mut self) -> Self {
+        if self.blocks.is_empty() {
+            return self;
+        }
+        let mut regions = Vec::with_capacity(self.regions.len() + 64 * self.blocks.len());
+        let mut rest = &self.blocks[..];
+        let interval = self.end.since(self.start);
+        for region in &self.regions {
+            while let [first, others @ ..] = rest
+                && first.range().end <= region.range.start
+            {
+                rest = others;
+            }
+            let its = rest.partition_point(|block| block.block < region.range.end);
+            if its == 0 || !is_mixed(region) {
+                regions.push(*region);
+            } else {
+                let pieces = Pieces::of(region, self.nr_samples, interval);
+                pieces.push(&rest[..its], &mut regions);
+            }
+        }
+        self.regions = regions;
+        self.blocks.clear();
+        self
+    }
+}
+
+/// Whether some of its memory was touched and some not: else its pages tell nothing more.
+fn is_mixed(region: &RegionSnapshot) -> bool {
+    region.memory.is_some() && region.touched() > 0 && region.touched() < region.resident()
+}
+
+/// What one region comes to.
+struct Pieces<'a> {
+    region: &'a RegionSnapshot,
+    /// Of each touched page.
+    nr_accesses: f32,
+    interval: Nanos,
+}
+
+impl<'a> Pieces<'a> {
+    fn of(region: &'a RegionSnapshot, nr_samples: u32, interval: Nanos) -> Self {
+        let known = region.resident().saturating_sub(region.unknown());
+        let factor = known as f32 / region.touched().max(1) as f32;
+        let nr_accesses = region.nr_accesses.unwrap_or(0.0) * factor;
+        Self {
+            region,
+            nr_accesses: nr_accesses.clamp(1.0, nr_samples.max(1) as f32),
+            interval,
+        }
+    }
+
+    /// Adds the region to `regions`; `blocks` of it are known by page.
+    fn push(&self, blocks: &[BlockPages], regions: &mut Vec<RegionSnapshot>) {
+        let first = regions.len();
+        let whole = self.region.range;
+        let mut left = self.region.memory.unwrap_or_default();
+        let mut from = whole.start;
+        for block in blocks {
+            self.push_rest(from, block.block, regions);
+            from = block.range().end.min(whole.end);
+            for (range, page) in block.stretches(whole) {
+                let piece = self.piece(block, range, page);
+                left = left.less(piece.memory.unwrap_or_default());
+                if page != Page::Absent {
+                    regions.push(piece);
+                }
+            }
+        }
+        self.push_rest(from, whole.end, regions);
+        spread(left, &mut regions[first..]);
+    }
+
+    /// Adds addresses of which nothing is known by page, for [`spread`] to fill.
+    fn push_rest(&self, from: u64, to: u64, regions: &mut Vec<RegionSnapshot>) {
+        regions.extend(AddressRange::checked(from, to).map(|range| RegionSnapshot {
+            range,
+            memory: None,
+            ..*self.region
+        }));
+    }
+
+    fn piece(&self, block: &BlockPages, range: AddressRange, page: Page) -> RegionSnapshot {
+        let of = |states: &[Page]| {
+            if states.contains(&page) {
+                range.len()
+            } else {
+                0
+            }
+        };
+        let (nr_accesses, age_ns) = match page {
+            Page::Touched => (Some(self.nr_accesses), self.region.age_ns),
+            Page::Unknown => (None, self.region.age_ns),
+            _ => (Some(0.0), block.untouched_for),
+        };
+        let age = age_ns.0.checked_div(self.interval.0).unwrap_or(0);
+        RegionSnapshot {
+            range,
+            nr_accesses,
+            age: u32::try_from(age).unwrap_or(u32::MAX),
+            age_ns,
+            memory: Some(RegionMemory {
+                resident: of(&[Page::Touched, Page::Unknown, Page::Untouched]),
+                touched: of(&[Page::Touched]),
+                unknown: of(&[Page::Unknown]),
+                swapped: of(&[Page::Swapped]),
+            }),
+        }
+    }
+}
+
+/// Gives what is `left` to the regions without memory, by their lengths.
+fn spread(left: RegionMemory, regions: &mut [RegionSnapshot]) {
+    let rest = regions.iter_mut().filter(|region| region.memory.is_none());
+    let rest: Vec<_> = rest.collect();
+    let whole: u64 = rest.iter().map(|region| region.range.len()).sum();
+    let held = left.resident.saturating_add(left.swapped);
+    // A record may hold blocks that contradict its regions.
+    let left = if held <= whole {
+        left
+    } else {
+        left.share(whole, held)
+    };
+    let touched = left.touched.min(left.resident);
+    let left = RegionMemory {
+        touched,
+        unknown: left.unknown.min(left.resident - touched),
+        ..left
+    };
+    for region in rest {
+        region.memory = Some(left.share(region.range.len(), whole));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: u64 = PAGE_SIZE;
+
+    fn region(blocks: std::ops::Range<u64>, memory: RegionMemory) -> RegionSnapshot {
+        RegionSnapshot {
+            range: AddressRange::new(blocks.start * BLOCK_SIZE, blocks.end * BLOCK_SIZE),
+            nr_accesses: Some(0.5),
+            age: 3,
+            age_ns: Nanos(3000),
+            memory: Some(memory),
+        }
+    }
+
+    fn snapshot(regions: Vec<RegionSnapshot>, blocks: Vec<BlockPages>) -> Snapshot {
+        Snapshot {
+            end: Nanos(1000),
+            nr_samples: 20,
+            regions,
+            blocks,
+            ..Snapshot::default()
+        }
+    }
+
+    /// Pages 1 and 4 were touched, 2 is not there, 3 is swapped out, 5 is unknown, up to 7 they are idle.
+    fn block(number: u64) -> BlockPages {
+        let first = |word| [word, 0, 0, 0, 0, 0, 0, 0];
+        BlockPages {
+            block: number * BLOCK_SIZE,
+            resident: first(0b1111_0011),
+            touched: first(0b0001_0010),
+            unknown: first(0b0010_0000),
+            swapped: first(0b0000_1000),
+            untouched_for: Nanos(7000),
+        }
+    }
+
+    const OF_BLOCK: RegionMemory = RegionMemory {
+        resident: 6 * PAGES,
+        touched: 2 * PAGES,
+        unknown: PAGES,
+        swapped: PAGES,
+    };
+
+    #[test]
+    fn each_stretch_of_pages_becomes_a_region() {
+        let expanded = snapshot(vec![region(1..2, OF_BLOCK)], vec![block(1)]).by_page();
+        let told: Vec<_> = expanded
+            .regions
+            .iter()
+            .map(|region| {
+                let page = (region.range.start - BLOCK_SIZE) / PAGE_SIZE;
+                let pages = region.range.len() / PAGE_SIZE;
+                (page, pages, region.nr_accesses.map(|n| n > 0.0), region.age)
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (0, 1, Some(false), 7),
+                (1, 1, Some(true), 3),
+                (3, 1, Some(false), 7),
+                (4, 1, Some(true), 3),
+                (5, 1, None, 3),
+                (6, 2, Some(false), 7),
+            ]
+        );
+        assert_eq!(expanded.totals().known_swapped(), Some(PAGES));
+        assert!(expanded.blocks.is_empty());
+        assert_eq!(expanded.clone().by_page(), expanded);
+    }
+
+    #[test]
+    fn what_regions_hold_besides_stays_with_the_rest() {
+        let memory = OF_BLOCK.plus(RegionMemory {
+            resident: 400 * PAGES,
+            touched: 40 * PAGES,
+            ..RegionMemory::default()
+        });
+        let before = snapshot(vec![region(0..3, memory)], vec![block(1)]);
+        let after = before.clone().by_page();
+        let sums = |snapshot: &Snapshot| {
+            let totals = snapshot.totals();
+            (
+                totals.resident,
+                totals.touched,
+                totals.unknown,
+                totals.swapped,
+            )
+        };
+        assert_eq!(sums(&after), sums(&before));
+        assert_eq!(after.regions[0].resident(), 200 * PAGES);
+    }
+
+    #[test]
+    fn what_is_wholly_idle_or_touched_stays_whole() {
+        let idle = RegionMemory {
+            resident: 6 * PAGES,
+            ..RegionMemory::default()
+        };
+        let regions = vec![region(1..2, idle)];
+        let expanded = snapshot(regions.clone(), vec![block(1)]).by_page();
+        assert_eq!(expanded.regions, regions);
+    }
+
+    #[test]
+    fn blocks_that_contradict_regions_make_no_memory() {
+        let little = RegionMemory {
+            resident: 2 * PAGES,
+            touched: PAGES,
+            ..RegionMemory::default()
+        };
+        let much = RegionMemory {
+            resident: 1024 * PAGES,
+            touched: PAGES,
+            ..RegionMemory::default()
+        };
+        for memory in [little, much] {
+            let expanded = snapshot(vec![region(1..3, memory)], vec![block(1), block(2)]).by_page();
+            for region in &expanded.regions {
+                let held = region.resident() + region.memory.map_or(0, |m| m.swapped);
+                assert!(held <= region.range.len(), "{region:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn contradictions_are_told() {
+        assert_eq!(block(3).check(), Ok(()));
+        for (change, why) in [
+            (
+                BlockPages {
+                    block: 4096,
+                    ..block(1)
+                },
+                "is not where",
+            ),
+            (
+                BlockPages {
+                    resident: [0; 8],
+                    ..block(1)
+                },
+                "but not there",
+            ),
+            (
+                BlockPages {
+                    unknown: block(1).touched,
+                    ..block(1)
+                },
+                "touched and unknown",
+            ),
+            (
+                BlockPages {
+                    swapped: [1; 8],
+                    ..block(1)
+                },
+                "there and swapped out",
+            ),
+        ] {
+            assert!(
+                change.check().is_err_and(|said| said.contains(why)),
+                "{why}"
+            );
+        }
+    }
+}

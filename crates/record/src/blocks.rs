@@ -1,0 +1,268 @@
+//! The pages of blocks that a snapshot tells one by one, as they stand in a record.
+//!
+//! Problem: bitmaps beside a snapshot's regions ([`isotherm_engine::BlockPages`]) are 272 bytes a block, most of
+//! them all zeros, all ones or equal to one another, and a record's rows are regions.
+//!
+//! Approach: they are an item of their own just before their snapshot's rows: JSON with one string,
+//! base64 (RFC 4648) of zlib (RFC 1950) of, for each block, its address and `untouched_for` (8 bytes each, little
+//! endian), a byte of four two-bit tags (from the lowest: resident, touched, unknown, swapped; 0 none, 1
+//! all, 2 as resident, 3 it follows), and the bitmaps that follow, 64 bytes each. The reader hands them out within
+//! their snapshot.
+//!
+//! Limits: [`MAX_BLOCKS`] in a snapshot.
+
+use std::io::{Read, Write};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use flate2::Compression;
+use flate2::read::ZlibDecoder;
+use flate2::write::ZlibEncoder;
+use isotherm_engine::{BlockPages, Nanos, Snapshot, TargetId};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use crate::pages::PageBits;
+
+/// Most blocks of one snapshot: 128 GiB.
+pub const MAX_BLOCKS: usize = 64 << 10;
+
+const BYTES_MAX: usize = 8 + 8 + 1 + 4 * 64;
+const NONE: u8 = 0;
+const ALL: u8 = 1;
+const AS_RESIDENT: u8 = 2;
+const FOLLOWS: u8 = 3;
+
+/// Blocks told by page, of the snapshot that follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SnapshotBlocks {
+    /// The snapshot's target.
+    pub target: TargetId,
+    /// Its start.
+    pub start: Nanos,
+    /// Its end.
+    pub end: Nanos,
+    /// Its blocks, in address order.
+    #[serde(serialize_with = "pack", deserialize_with = "unpack")]
+    pub blocks: Vec<BlockPages>,
+}
+
+impl SnapshotBlocks {
+    /// Those of `snapshot`.
+    pub(crate) fn of(snapshot: &Snapshot) -> Self {
+        Self {
+            target: snapshot.target,
+            start: snapshot.start,
+            end: snapshot.end,
+            blocks: snapshot.blocks.clone(),
+        }
+    }
+
+    /// Gives them to `snapshot`, if they are its.
+    pub(crate) fn give(self, snapshot: &mut Snapshot) {
+        if (self.target, self.start, self.end) == (snapshot.target, snapshot.start, snapshot.end) {
+            snapshot.blocks = self.blocks;
+        }
+    }
+}
+
+/// Says what is wrong with the blocks of a snapshot, if anything.
+pub(crate) fn check(blocks: &[BlockPages]) -> Result<(), String> {
+    if blocks.len() > MAX_BLOCKS {
+        return Err(format!(
+            "has {} blocks told by page, more than {MAX_BLOCKS}",
+            blocks.len()
+        ));
+    }
+    if let Some([_, next]) = blocks.array_windows().find(|[a, b]| a.block >= b.block) {
+        return Err(format!("has the block {:#x} out of order", next.block));
+    }
+    blocks.iter().try_for_each(|block| {
+        let wrong = |why| format!("has the block {:#x}, which {why}", block.block);
+        block.check().map_err(wrong)
+    })
+}
+
+fn pack<S: Serializer>(blocks: &[BlockPages], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+    let mut bytes = Vec::with_capacity(BYTES_MAX);
+    for block in blocks {
+        bytes.clear();
+        push(&mut bytes, block);
+        encoder.write_all(&bytes).map_err(ser::Error::custom)?;
+    }
+    let packed = encoder.finish().map_err(ser::Error::custom)?;
+    serializer.serialize_str(&BASE64_STANDARD.encode(packed))
+}
+
+fn push(bytes: &mut Vec<u8>, block: &BlockPages) {
+    bytes.extend_from_slice(&block.block.to_le_bytes());
+    bytes.extend_from_slice(&block.untouched_for.0.to_le_bytes());
+    let tags_at = bytes.len();
+    bytes.push(0);
+    let maps = [block.resident, block.touched, block.unknown, block.swapped];
+    for (i, map) in maps.iter().enumerate() {
+        let tag = if *map == PageBits::default() {
+            NONE
+        } else if *map == [u64::MAX; 8] {
+            ALL
+        } else if i > 0 && *map == block.resident {
+            AS_RESIDENT
+        } else {
+            bytes.extend(map.iter().flat_map(|word| word.to_le_bytes()));
+            FOLLOWS
+        };
+        bytes[tags_at] |= tag << (2 * i);
+    }
+}
+
+fn unpack<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BlockPages>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let packed = BASE64_STANDARD.decode(text).map_err(de::Error::custom)?;
+    let mut bytes = Vec::new();
+    let most = (MAX_BLOCKS * BYTES_MAX) as u64;
+    ZlibDecoder::new(&packed[..])
+        .take(most + 1)
+        .read_to_end(&mut bytes)
+        .map_err(de::Error::custom)?;
+    if bytes.len() as u64 > most {
+        return Err(de::Error::custom("more blocks than a snapshot can have"));
+    }
+    let mut rest = &bytes[..];
+    let mut blocks = Vec::new();
+    while !rest.is_empty() {
+        let block = take_block(&mut rest);
+        blocks.push(block.ok_or_else(|| de::Error::custom("a block's pages are cut"))?);
+    }
+    Ok(blocks)
+}
+
+fn take_block(rest: &mut &[u8]) -> Option<BlockPages> {
+    let block = take_word(rest)?;
+    let untouched_for = Nanos(take_word(rest)?);
+    let (tags, after) = rest.split_first()?;
+    *rest = after;
+    let mut maps = [PageBits::default(); 4];
+    for i in 0..maps.len() {
+        maps[i] = match tags >> (2 * i) & 3 {
+            NONE => PageBits::default(),
+            ALL => [u64::MAX; 8],
+            // Of the first map: all zeros.
+            AS_RESIDENT => maps[0],
+            _ => {
+                let mut map = PageBits::default();
+                for word in &mut map {
+                    *word = take_word(rest)?;
+                }
+                map
+            }
+        };
+    }
+    let [resident, touched, unknown, swapped] = maps;
+    Some(BlockPages {
+        block,
+        resident,
+        touched,
+        unknown,
+        swapped,
+        untouched_for,
+    })
+}
+
+fn take_word(rest: &mut &[u8]) -> Option<u64> {
+    let (word, after) = rest.split_first_chunk::<8>()?;
+    *rest = after;
+    Some(u64::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{header, read, snapshot, write};
+    use crate::{Item, Reader};
+
+    fn block(number: u64) -> BlockPages {
+        BlockPages {
+            block: number << 21,
+            resident: [u64::MAX; 8],
+            touched: [0x5555_5555_5555_5555; 8],
+            unknown: [0xa, 0, 0, 0, 0, 0, 0, 0],
+            untouched_for: Nanos(7),
+            ..BlockPages::default()
+        }
+    }
+
+    fn with_blocks(target: u32, tenth: u64) -> Item {
+        let picture = "[512,1536)=3@1:1024/512/4/0 [2048,2050)=1@1:2/1/0/0";
+        Item::Snapshot(Snapshot {
+            blocks: vec![block(1), block(2)],
+            ..snapshot(target, tenth, picture)
+        })
+    }
+
+    #[test]
+    fn they_come_back_within_their_snapshot() {
+        let without = Item::Snapshot(snapshot(2, 0, "[512,1536)=3@1"));
+        let items = [
+            with_blocks(0, 0),
+            with_blocks(1, 0),
+            without,
+            with_blocks(0, 1),
+        ];
+        assert_eq!(read(&write(&header(), &items)).0, items);
+    }
+
+    #[test]
+    fn who_wants_pages_as_regions_gets_them() {
+        let bytes = write(&header(), &[with_blocks(0, 0)]);
+        let mut reader = Reader::open(&bytes[..]).expect("readable");
+        let snapshot = reader.snapshots().next().expect("one").expect("whole");
+        let touched = |pages: std::ops::Range<u64>| {
+            let its = snapshot.regions.iter();
+            let its = its.filter(|r| pages.contains(&(r.range.start / 4096)));
+            its.map(isotherm_engine::RegionSnapshot::touched)
+                .sum::<u64>()
+                / 4096
+        };
+        assert_eq!((touched(512..513), touched(513..514)), (1, 0));
+        assert_eq!(touched(512..1536), 512);
+        assert!(snapshot.blocks.is_empty());
+    }
+
+    #[test]
+    fn any_bitmaps_are_packed_and_unpacked() {
+        let pattern = |seed: u64| std::array::from_fn(|i| seed.rotate_left(i as u32 * 7));
+        let mut odd = block(3);
+        odd.resident = pattern(0x1234_5678_9abc_def1);
+        odd.touched = odd.resident;
+        odd.unknown = [0; 8];
+        odd.swapped = odd.resident.map(|word| !word);
+        let blocks = SnapshotBlocks {
+            blocks: vec![BlockPages::default(), block(1), odd],
+            target: TargetId(1),
+            start: Nanos(1),
+            end: Nanos(2),
+        };
+        let json = serde_json::to_string(&blocks).expect("packs");
+        let back: SnapshotBlocks = serde_json::from_str(&json).expect("unpacks");
+        assert_eq!(back, blocks);
+        let text = BASE64_STANDARD.encode([1, 2, 3]);
+        for broken in ["no base64", &text] {
+            let mut value = serde_json::to_value(&blocks).expect("packs");
+            value["blocks"] = broken.into();
+            assert!(serde_json::from_value::<SnapshotBlocks>(value).is_err());
+        }
+    }
+
+    #[test]
+    fn what_no_writer_writes_is_refused() {
+        let backward = [block(2), block(1)];
+        assert!(check(&backward).is_err_and(|why| why.contains("out of order")));
+        let astray = BlockPages {
+            block: 1,
+            ..block(1)
+        };
+        assert!(check(&[astray]).is_err_and(|why| why.contains("where a block can be")));
+        let many = vec![BlockPages::default(); MAX_BLOCKS + 1];
+        assert!(check(&many).is_err_and(|why| why.contains("more than")));
+    }
+}
