@@ -10,6 +10,7 @@
 use super::belief::Belief;
 use super::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
 use super::calm::Calm;
+use super::pages::{Counts, Pages, Seen};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 use crate::by_page::BlockPages;
 
@@ -566,51 +567,4 @@ impl Block {
             swapped: self.swapped.as_ref().map_or(0.0, |swapped| of(swapped)),
         }
     }
-}
-
-/// What was seen of a block in an interval.
-pub(super) struct Seen {
-    pub(super) touched: Bitmap,
-    pub(super) blind: Bitmap,
-}
-
-/// Some of a block's pages.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Pages {
-    All,
-    /// Those of a mask in one word of the bitmaps, as of a granule.
-    Word(usize, u64),
-    Mask(Bitmap),
-}
-
-impl Pages {
-    /// Pages `range`, by index in the block.
-    pub(super) fn of(range: std::ops::Range<usize>) -> Self {
-        let (word, last) = (range.start / 64, (range.end - 1) / 64);
-        if range == (0..PAGES_PER_BLOCK) {
-            Self::All
-        } else if word == last {
-            let low = u64::MAX << (range.start % 64);
-            Self::Word(word, low & u64::MAX >> (63 - (range.end - 1) % 64))
-        } else {
-            Self::Mask(mask_of(range))
-        }
-    }
-
-    fn count(&self, map: &Bitmap) -> u32 {
-        match self {
-            Self::All => count(map),
-            Self::Word(word, mask) => (map[*word] & mask).count_ones(),
-            Self::Mask(mask) => count(&and(map, mask)),
-        }
-    }
-}
-
-/// Pages, by what is known of them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) resident: f64,
-    pub(super) touched: f64,
-    pub(super) unknown: f64,
-    pub(super) swapped: f64,
 }

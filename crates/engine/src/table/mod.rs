@@ -42,6 +42,7 @@ mod calm;
 mod fixed_cost;
 mod infer;
 mod layout;
+mod pages;
 mod plan;
 mod report;
 mod space;

@@ -1,10 +1,9 @@
 //! Regions from blocks: neighbours that are alike become one.
 
 use super::bits;
-use super::block::{
-    Block, Counts, GRANULE_BYTES, GRANULE_PAGES, GRANULES, Pages, Seen, State, nanos_of,
-};
+use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, GRANULES, State, nanos_of};
 use super::layout::{Target, block_of};
+use super::pages::{Counts, Pages, Seen};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 

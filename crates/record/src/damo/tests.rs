@@ -46,6 +46,13 @@ fn exported(items: &[Item]) -> (String, Conversion) {
     (String::from_utf8(json).expect("text"), conversion)
 }
 
+/// Pages told one by one make hundreds of regions.
+fn without_blocks() -> Vec<Item> {
+    let mut items = every_item();
+    items.retain(|item| !matches!(item, Item::Snapshot(s) if !s.blocks.is_empty()));
+    items
+}
+
 /// What of the items damo can hold.
 fn holdable(items: Vec<Item>) -> Vec<Snapshot> {
     let snapshots = items.into_iter().filter_map(|item| match item {
@@ -61,13 +68,13 @@ fn holdable(items: Vec<Item>) -> Vec<Snapshot> {
 
 #[test]
 fn json_comes_back_without_what_was_unknown() {
-    let (json, conversion) = exported(&every_item());
+    let (json, conversion) = exported(&without_blocks());
     assert_eq!(conversion.left_out.unknown_regions, 2);
     assert_eq!(conversion.left_out.others["mapping changes"], 1);
     let memory = conversion.left_out.others["regions' resident and swapped bytes"];
     assert_eq!(memory, 2);
     let read = take_json(&json).expect("reads");
-    assert_eq!(read.snapshots, holdable(every_item()));
+    assert_eq!(read.snapshots, holdable(without_blocks()));
     assert_eq!(read.header.sample_interval, Nanos::from_millis(5));
     assert!(read.conversion.left_out.is_empty());
     let mut zlib = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -75,7 +82,7 @@ fn json_comes_back_without_what_was_unknown() {
     let zlib = zlib.finish().expect("memory takes all");
     assert_eq!(Format::detect(&zlib), Ok(Format::JsonCompressed));
     let read = take(Source::JsonCompressed(&zlib)).expect("reads");
-    assert_eq!(read.snapshots, holdable(every_item()));
+    assert_eq!(read.snapshots, holdable(without_blocks()));
 }
 
 #[test]
@@ -266,7 +273,7 @@ proptest! {
 
     #[test]
     fn damaged_files_never_panic(damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..6)) {
-        let (json, _) = exported(&every_item());
+        let (json, _) = exported(&without_blocks());
         for (text, trace) in [(json.as_str(), false), (TRACE, true)] {
             let mut bytes = text.as_bytes().to_vec();
             for (at, byte) in &damage {

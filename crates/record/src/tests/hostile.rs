@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::pages::{page_header, scan};
-use super::{every_item, header, snapshot, write};
+use super::{by_page, every_item, header, snapshot, write};
 use crate::frame::{END_OF_STREAM, MAX_BODY, MAX_METADATA};
 use crate::schema::{CHECKSUM_KEY, HEADER_KEY, VERSION_KEY};
 use crate::{Header, Item, Reader, RecordError};
@@ -141,8 +141,8 @@ fn a_decompression_bomb_is_refused() {
 
 #[test]
 fn damage_is_found_by_the_checksum_and_what_comes_before_is_read() {
-    let items = every_item();
-    let record = write(&header(), &items);
+    let items = by_page(every_item());
+    let record = write(&header(), &every_item());
     let starts = message_starts(&record);
     let first_item = starts[1];
     for at in first_item..record.len() {
