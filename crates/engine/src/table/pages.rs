@@ -32,6 +32,7 @@ impl Pages {
         }
     }
 
+    #[inline]
     pub(super) fn count(&self, map: &Bitmap) -> u32 {
         match self {
             Self::All => count(map),
