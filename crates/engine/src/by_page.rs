@@ -146,6 +146,7 @@ struct Pieces<'a> {
     region: &'a RegionSnapshot,
     /// Of each touched page.
     nr_accesses: f32,
+    touched_for: Nanos,
     interval: Nanos,
 }
 
@@ -154,9 +155,12 @@ impl<'a> Pieces<'a> {
         let known = region.resident().saturating_sub(region.unknown());
         let factor = known as f32 / region.touched().max(1) as f32;
         let nr_accesses = region.nr_accesses.unwrap_or(0.0) * factor;
+        let is_busy = nr_accesses > 0.0;
         Self {
             region,
             nr_accesses: nr_accesses.clamp(1.0, nr_samples.max(1) as f32),
+            // The age of an idle region is its untouched pages'.
+            touched_for: if is_busy { region.age_ns } else { Nanos(0) },
             interval,
         }
     }
@@ -200,7 +204,7 @@ impl<'a> Pieces<'a> {
             }
         };
         let (nr_accesses, age_ns) = match page {
-            Page::Touched => (Some(self.nr_accesses), self.region.age_ns),
+            Page::Touched => (Some(self.nr_accesses), self.touched_for),
             Page::Unknown => (None, self.region.age_ns),
             _ => (Some(0.0), block.untouched_for),
         };
@@ -315,6 +319,15 @@ mod tests {
         assert_eq!(expanded.totals().known_swapped(), Some(PAGES));
         assert!(expanded.blocks.is_empty());
         assert_eq!(expanded.clone().by_page(), expanded);
+    }
+
+    #[test]
+    fn the_age_of_an_idle_region_is_not_its_touched_pages() {
+        let mut idle = region(1..2, OF_BLOCK);
+        idle.nr_accesses = Some(0.0);
+        let expanded = snapshot(vec![idle], vec![block(1)]).by_page();
+        let touched = expanded.regions[1];
+        assert_eq!((touched.nr_accesses, touched.age), (Some(1.0), 0));
     }
 
     #[test]

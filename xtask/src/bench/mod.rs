@@ -5,6 +5,7 @@
 //! the reason. Whatever a bench starts ends with it, also on failure and on Ctrl-C.
 
 mod accuracy;
+mod ceiling;
 mod child;
 mod engine;
 pub(crate) mod fragmentation;
@@ -53,6 +54,8 @@ Benches:
                    and with ours; runs only when named, as it takes most of the machine's memory
   truth            every snapshot against what really happened in its own interval, on programs drawn
                    from a seed; runs only when named
+  ceiling          CPU time, memory and interval where many blocks, mappings or processes are watched;
+                   runs only when named
 
 Examples:
   cargo run --release -p xtask -- bench --quick
@@ -163,7 +166,7 @@ impl Context {
 }
 
 type Bench = fn(&Context) -> anyhow::Result<Outcome>;
-const BENCHES: [(&str, Bench); 9] = [
+const BENCHES: [(&str, Bench); 10] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),
@@ -173,6 +176,7 @@ const BENCHES: [(&str, Bench); 9] = [
     ("engine", engine::run),
     ("fragmentation", fragmentation::run),
     ("truth", truth::run),
+    ("ceiling", ceiling::run),
 ];
 
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {

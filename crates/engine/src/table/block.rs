@@ -524,7 +524,11 @@ impl Block {
         if hides_accesses || !self.is_fresh_look {
             unknown = untold;
         }
-        let since = self.mean_calm_since(Pages::All, &self.untouched(), now);
+        let since = if is_empty(&touched) {
+            self.mean_since()
+        } else {
+            self.mean_calm_since(Pages::All, &self.untouched(), now)
+        };
         Some(BlockPages {
             block: self.address,
             resident: self.present,

@@ -1,0 +1,174 @@
+//! Is the budget a ceiling? Address spaces that are dear to watch: many occupied blocks of 2 MiB, many
+//! mappings, many processes. What is told is the recorder's CPU time once it is at work, by the
+//! kernel's count, its memory at the peak, and the interval that is left.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::child::Guarded;
+use super::table::Table;
+use super::{Context, Outcome};
+
+/// One byte in each of 100,000 blocks, a hundredth of them touched all the time.
+const BLOCKS: &str = r#"
+import mmap, time
+N = 100_000
+m = mmap.mmap(-1, N << 21, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+m.madvise(15)
+for block in range(N): m[block << 21] = 1
+print("ready", flush=True)
+while True:
+    for block in range(0, N, 100): m[block << 21] = 2
+    time.sleep(0.1)
+"#;
+
+/// 60,000 mappings of four pages each, by protections that alternate: nearly as many as a process may
+/// have by default.
+const MAPPINGS: &str = r#"
+import ctypes, mmap, time
+N, SIZE = 60_000, 4 << 12
+libc = ctypes.CDLL(None, use_errno=True)
+m = mmap.mmap(-1, N * SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for piece in range(N): m[piece * SIZE] = 1
+start = ctypes.addressof(ctypes.c_char.from_buffer(m))
+for piece in range(1, N, 2):
+    address = ctypes.c_void_p(start + piece * SIZE)
+    assert libc.mprotect(address, ctypes.c_size_t(SIZE), 1) == 0
+print("ready", flush=True)
+while True:
+    for piece in range(0, N, 100): m[piece * SIZE] = 2
+    time.sleep(0.1)
+"#;
+
+/// A thousand children of 8 MiB of their own, each of which touches one page a second.
+const PROCESSES: &str = r#"
+import os, signal, time
+children = []
+for _ in range(1000):
+    child = os.fork()
+    if child == 0:
+        memory = bytearray(os.urandom(1 << 16)) * 128
+        while os.getppid() != 1:
+            memory[0] ^= 1
+            time.sleep(1)
+        os._exit(0)
+    children.append(child)
+def end(*_):
+    for child in children: os.kill(child, signal.SIGKILL)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+time.sleep(20)
+print("ready", flush=True)
+while True: time.sleep(1)
+"#;
+
+const CASES: [(&str, &str); 3] = [
+    ("100,000 blocks", BLOCKS),
+    ("60,000 mappings", MAPPINGS),
+    ("1,000 processes", PROCESSES),
+];
+/// Until the recorder knows its targets, and the first intervals are over.
+const SETTLED: Duration = Duration::from_secs(20);
+const MEASURED: Duration = Duration::from_secs(40);
+
+#[derive(Serialize)]
+struct Row {
+    case: &'static str,
+    cpu_percent: f64,
+    start_cpu_s: f64,
+    peak_rss_mib: f64,
+    interval_s: f64,
+}
+
+pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+    if !context.named {
+        return Ok(Outcome::Skip("it takes minutes, and was not named".into()));
+    }
+    let mut table = Table::new(
+        "the default monitor at 1 % of a CPU",
+        &[
+            "case",
+            "CPU %",
+            "CPU s until then",
+            "peak RSS MiB",
+            "interval s",
+        ],
+    );
+    let mut rows = Vec::new();
+    for (case, program) in CASES {
+        if !context.only.is_empty() && !context.only.iter().any(|only| only == case) {
+            continue;
+        }
+        for _ in 0..context.repeats {
+            let row = measure(context, case, program)?;
+            table.row(vec![
+                case.into(),
+                format!("{:.2}", row.cpu_percent),
+                format!("{:.2}", row.start_cpu_s),
+                format!("{:.1}", row.peak_rss_mib),
+                format!("{:.1}", row.interval_s),
+            ]);
+            rows.push(row);
+        }
+    }
+    Ok(Outcome::Done {
+        tables: vec![table],
+        data: json!({ "rows": rows }),
+    })
+}
+
+fn measure(context: &Context, case: &'static str, program: &str) -> anyhow::Result<Row> {
+    let mut command = Command::new("python3");
+    command.args(["-c", program]).stdout(Stdio::piped());
+    let mut target = Guarded::spawn(context, &mut command)?;
+    let output = target.stdout().context("its output is piped")?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    ensure!(line.trim() == "ready", "the program said `{}`", line.trim());
+    let summary = context.scratch("ceiling.json");
+    let mut command = Command::new(&context.isotherm);
+    let seconds = (SETTLED + MEASURED).as_secs() + 2;
+    command
+        .args(["record", "--json", "--children", "--pid"])
+        .args([
+            &target.id().to_string(),
+            "--duration",
+            &format!("{seconds}s"),
+            "-o",
+        ])
+        .arg(context.scratch("ceiling.isotherm"))
+        .stdout(std::fs::File::create(&summary)?);
+    let mut recorder = Guarded::spawn(context, &mut command)?;
+    context.sleep(SETTLED)?;
+    let (before, since) = (cpu_s(recorder.id())?, Instant::now());
+    context.sleep(MEASURED)?;
+    let spent = cpu_s(recorder.id())? - before;
+    let elapsed = since.elapsed().as_secs_f64();
+    recorder.finish(context, Duration::from_secs(seconds + 30))?;
+    let summary: Value = serde_json::from_slice(&std::fs::read(summary)?)?;
+    let number = |name: &str| summary[name].as_f64().with_context(|| format!("no {name}"));
+    Ok(Row {
+        case,
+        cpu_percent: 100.0 * spent / elapsed,
+        start_cpu_s: before,
+        peak_rss_mib: number("monitor_peak_rss_bytes")? / f64::from(1 << 20),
+        interval_s: number("interval_seconds")?,
+    })
+}
+
+/// CPU time of process `pid`, all its threads, as the kernel counts it.
+fn cpu_s(pid: u32) -> anyhow::Result<f64> {
+    let mut ns = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(thread?.path().join("schedstat"))
+            .context("this kernel does not count CPU time by nanoseconds")?;
+        let first = text.split_whitespace().next();
+        ns += first.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(ns as f64 / 1e9)
+}
