@@ -1,8 +1,8 @@
 //! Runs every suite of tests, one after the other, and ends with one line of totals.
 //!
 //! A suite that fails does not stop the next. What a suite prints goes to the terminal as it comes
-//! and to `target/test-logs/`. A suite has a time limit, past which it is stopped and has failed:
-//! all of them together stay within an hour on two cores.
+//! and to `target/test-logs/`. A suite has a time limit, past which it is stopped and has failed.
+//! All of them together take less than an hour on two cores; the limits leave room for a busy machine.
 //!
 //! Tests that run real programs on a real kernel depend on how fast the machine is at the moment, and it may be
 //! shared. So a few that are not in virtual machines (those have tries of their own) may fail and are run again, alone, up to twice: one that passes then is counted as
@@ -98,7 +98,7 @@ fn suites(root: &Path, long: bool) -> Vec<Suite> {
         },
         cargo_tests(
             "vm",
-            if long { 60 } else { 35 },
+            if long { 60 } else { 48 },
             &["cargo", "test", "-p", "isotherm-vm-tests", "--no-fail-fast"],
         ),
     ];
