@@ -2,12 +2,12 @@
 //!
 //! A suite that fails does not stop the next. What a suite prints goes to the terminal as it comes
 //! and to `target/test-logs/`. A suite has a time limit, past which it is stopped and has failed.
-//! All of them together take less than an hour on two cores; the limits leave room for a busy machine.
+//! The limits leave room for a busy machine.
 //!
-//! Tests that run real programs on a real kernel depend on how fast the machine is at the moment, and it may be
-//! shared. So a few that are not in virtual machines (those have tries of their own) may fail and are run again, alone, up to twice: one that passes then is counted as
-//! passed and named on a line `AGAIN`, with what it said before in the log. Whoever changes what such a
-//! line names should read that.
+//! Tests that run real programs on a real kernel depend on how fast the machine is at the moment, and it
+//! may be shared. So a few that are not in virtual machines (those have tries of their own) may fail, and
+//! are run again, alone, up to twice: one that passes then is counted as passed and named on a line
+//! `AGAIN`, with what it said before in the log. Whoever changes what such a line names should read that.
 
 mod shown;
 
@@ -57,7 +57,7 @@ struct Suite {
     command: Vec<String>,
     minutes_max: u64,
     /// What runs the tests that may be run again; their names come after it.
-    again: &'static [&'static str],
+    again: Vec<String>,
 }
 
 /// In the order in which they run: what fails fastest comes first.
@@ -67,14 +67,14 @@ fn suites(root: &Path, long: bool) -> Vec<Suite> {
         kind: Kind::Check,
         command: owned(command),
         minutes_max,
-        again: &[],
+        again: Vec::new(),
     };
     let tests = |name, minutes_max, command: &[&'static str]| Suite {
         name,
         kind: Kind::Tests,
         command: owned(command),
         minutes_max,
-        again: &[],
+        again: Vec::new(),
     };
     let cargo_tests = |name, minutes_max, command: &[&'static str]| {
         let mut command = command.to_vec();
@@ -93,7 +93,7 @@ fn suites(root: &Path, long: bool) -> Vec<Suite> {
             &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"],
         ),
         Suite {
-            again: CARGO_TEST_ALONE,
+            again: owned(&[CARGO_TEST, ALONE].concat()),
             ..cargo_tests("cargo", if long { 60 } else { 30 }, CARGO_TEST)
         },
         cargo_tests(
@@ -131,19 +131,8 @@ const CARGO_TEST: &[&str] = &[
     "--no-fail-fast",
 ];
 
-// The same packages as above, or they would be compiled anew with other features.
-const CARGO_TEST_ALONE: &[&str] = &[
-    "cargo",
-    "test",
-    "--workspace",
-    "--exclude",
-    "isotherm-vm-tests",
-    "--no-fail-fast",
-    "--tests",
-    "--",
-    "--show-output",
-    "--exact",
-];
+/// Comes after [`CARGO_TEST`]: the same packages, or they would be compiled anew with other features.
+const ALONE: &[&str] = &["--tests", "--", "--show-output", "--exact"];
 
 fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
@@ -267,14 +256,14 @@ fn run_again(
         return Ok(());
     }
     for (i, name) in tally.failures.clone().into_iter().enumerate() {
-        let mut command = owned(suite.again);
+        let mut command = suite.again.clone();
         command.push(name.clone());
         let alone = Suite {
             name: suite.name,
             kind: Kind::Tests,
             command,
             minutes_max: 8,
-            again: &[],
+            again: Vec::new(),
         };
         for attempt in 1..=TRIES {
             let _ = writeln!(terminal, "\n==> again, alone: {name}");
@@ -369,7 +358,7 @@ mod tests {
             kind,
             command: owned(&["sh", "-c", script]),
             minutes_max: 1,
-            again: &[],
+            again: Vec::new(),
         };
         // Not to this test's output, where the lines would be counted as this test's own.
         let log = dir.join(format!("{}.log", script.len()));
@@ -407,14 +396,14 @@ mod tests {
 
     #[test]
     fn what_fails_by_chance_is_run_again_and_told() {
-        let again = |failures: &[&str], script: &'static [&'static str]| {
+        let again = |failures: &[&str], script: &[&str]| {
             let dir = std::env::temp_dir();
             let suite = Suite {
                 name: "suite",
                 kind: Kind::Tests,
                 command: Vec::new(),
                 minutes_max: 1,
-                again: script,
+                again: owned(script),
             };
             let mut tally = Tally::default();
             for failure in failures {

@@ -1,7 +1,7 @@
 //! Pages of blocks, where regions would be too many.
 //!
 //! Problem: of memory whose touched pages lie scattered one by one, a region can only say how many of its pages
-//! were touched. As many regions as there are pages would tell which, at a hundred times the cost.
+//! were touched. To tell which takes as many regions as there are stretches, more than the budget pays for.
 //!
 //! Approach: a snapshot may hold bitmaps of such blocks beside its regions. [`Snapshot::by_page`] turns
 //! both into regions that are touched as a whole or not at all; who needs sums only leaves them alone.
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
+use crate::table::bits::{and, and_not, has, is_empty};
 
 /// Bit `i % 64` of word `i / 64` is page `i` of a block.
 type Bitmap = [u64; PAGES_PER_BLOCK / 64];
@@ -39,16 +40,11 @@ impl BlockPages {
     /// # Errors
     /// Where it contradicts itself: in words that follow on "the block".
     pub fn check(&self) -> Result<(), &'static str> {
-        let has_all_of = |whole: &Bitmap, part: &Bitmap| {
-            let mut words = whole.iter().zip(part);
-            words.all(|(whole, part)| part & !whole == 0)
-        };
-        let are_apart = |a: &Bitmap, b: &Bitmap| a.iter().zip(b).all(|(a, b)| a & b == 0);
+        let is_there = |pages: &Bitmap| is_empty(&and_not(pages, &self.resident));
+        let are_apart = |a: &Bitmap, b: &Bitmap| is_empty(&and(a, b));
         if !self.block.is_multiple_of(BLOCK_SIZE) || self.block > u64::MAX - BLOCK_SIZE {
             Err("is not where a block can be")
-        } else if !has_all_of(&self.resident, &self.touched)
-            || !has_all_of(&self.resident, &self.unknown)
-        {
+        } else if !is_there(&self.touched) || !is_there(&self.unknown) {
             Err("has pages that are touched or unknown, but not there")
         } else if !are_apart(&self.touched, &self.unknown) {
             Err("has pages that are touched and unknown")
@@ -64,14 +60,13 @@ impl BlockPages {
     }
 
     fn page(&self, page: usize) -> Page {
-        let has = |bits: &Bitmap| bits[page / 64] >> (page % 64) & 1 == 1;
-        if has(&self.touched) {
+        if has(&self.touched, page) {
             Page::Touched
-        } else if has(&self.unknown) {
+        } else if has(&self.unknown, page) {
             Page::Unknown
-        } else if has(&self.resident) {
+        } else if has(&self.resident, page) {
             Page::Untouched
-        } else if has(&self.swapped) {
+        } else if has(&self.swapped, page) {
             Page::Swapped
         } else {
             Page::Absent
@@ -137,7 +132,7 @@ impl Snapshot {
 }
 
 /// Whether some of its memory was touched and some not: else its pages tell nothing more.
-fn is_mixed(region: &RegionSnapshot) -> bool {
+pub(crate) fn is_mixed(region: &RegionSnapshot) -> bool {
     region.memory.is_some() && region.touched() > 0 && region.touched() < region.resident()
 }
 

@@ -21,7 +21,9 @@ use flate2::write::ZlibEncoder;
 use isotherm_engine::{BlockPages, Nanos, Snapshot, TargetId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
-use crate::pages::PageBits;
+use crate::columns::push_bits;
+use crate::pages::{PageBits, check_addresses};
+use crate::rows::bits;
 
 /// Most blocks of one snapshot: 128 GiB.
 pub const MAX_BLOCKS: usize = 64 << 10;
@@ -73,9 +75,7 @@ pub(crate) fn check(blocks: &[BlockPages]) -> Result<(), String> {
             blocks.len()
         ));
     }
-    if let Some([_, next]) = blocks.array_windows().find(|[a, b]| a.block >= b.block) {
-        return Err(format!("has the block {:#x} out of order", next.block));
-    }
+    check_addresses(blocks.iter().map(|block| block.block))?;
     blocks.iter().try_for_each(|block| {
         let wrong = |why| format!("has the block {:#x}, which {why}", block.block);
         block.check().map_err(wrong)
@@ -108,7 +108,7 @@ fn push(bytes: &mut Vec<u8>, block: &BlockPages) {
         } else if i > 0 && *map == block.resident {
             AS_RESIDENT
         } else {
-            bytes.extend(map.iter().flat_map(|word| word.to_le_bytes()));
+            push_bits(bytes, map);
             FOLLOWS
         };
         bytes[tags_at] |= tag << (2 * i);
@@ -149,11 +149,9 @@ fn take_block(rest: &mut &[u8]) -> Option<BlockPages> {
             // Of the first map: all zeros.
             AS_RESIDENT => maps[0],
             _ => {
-                let mut map = PageBits::default();
-                for word in &mut map {
-                    *word = take_word(rest)?;
-                }
-                map
+                let (map, after) = rest.split_at_checked(size_of::<PageBits>())?;
+                *rest = after;
+                bits(map)
             }
         };
     }

@@ -145,7 +145,7 @@ impl Columns {
     }
 }
 
-fn push_bits(bytes: &mut Vec<u8>, bits: &PageBits) {
+pub(crate) fn push_bits(bytes: &mut Vec<u8>, bits: &PageBits) {
     for word in bits {
         bytes.extend_from_slice(&word.to_le_bytes());
     }

@@ -68,9 +68,13 @@ pub struct PageSnapshot {
 
 /// Says what is wrong with the blocks of a snapshot, if anything.
 pub(crate) fn check_blocks(blocks: &[PageBlock]) -> Result<(), String> {
+    check_addresses(blocks.iter().map(|block| block.block))
+}
+
+/// The same of the addresses of any blocks.
+pub(crate) fn check_addresses(blocks: impl Iterator<Item = u64>) -> Result<(), String> {
     let mut last = None;
-    for block in blocks {
-        let address = block.block;
+    for address in blocks {
         if address % BLOCK_SIZE != 0 || address > u64::MAX - BLOCK_SIZE {
             return Err(format!(
                 "the block {address:#x} is not where a block can be"

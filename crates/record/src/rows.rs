@@ -233,7 +233,7 @@ fn memory_of(parts: &[UInt64Array; 4], row: usize) -> Result<Option<RegionMemory
     }
 }
 
-fn bits(bytes: &[u8]) -> PageBits {
+pub(crate) fn bits(bytes: &[u8]) -> PageBits {
     let mut bits = PageBits::default();
     for (word, bytes) in bits.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);

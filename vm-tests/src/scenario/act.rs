@@ -43,7 +43,7 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
          act_until pageout cold_is_out {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --pid $target\n\
          look paged-out --sum\n\
          look before-cold\n\
-         act cold {SLOW} --no-guard --scheme '4K max 0 0 3s max cold' --duration 12s --pid $target\n\
+         act_until cold 'referenced_at_most {hot_only}' {SLOW} --no-guard --scheme '4K max 0 0 3s max cold' --pid $target\n\
          look cooled\n\
          act stat {TABLES} --no-guard --scheme 'min max min max min max stat' --duration 6s --pid $target\n\
          look counted --sum\n\
@@ -57,6 +57,7 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
          look split --sum\n\
          kill $target; isotherm swap off\n",
         all = HOT + COLD,
+        hot_only = HOT + 2 * SLACK,
         small = STILL.start_anywhere(),
         default = STILL.start_with(1, "default"),
     );
@@ -152,14 +153,17 @@ fn says(report: &Report, deed: &Deed, bytes: u64) -> Result<(), VmError> {
 
 /// Incompressible memory, three times what the swap holds.
 fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
+    let swap = 8 << 20;
     let script = format!(
         "isotherm swap zram --size 8M || exit 1\n\
          {start}look start --sum\n\
-         act pageout {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --duration 9s --pid $target\n\
+         act_until pageout 'swap_is_full {left_kb}' {TABLES} --no-guard --scheme '4K max 0 0 3s max pageout' --pid $target\n\
          grep Swap /proc/meminfo >/out/meminfo\n\
          look paged-out --sum\n\
          act cold {TABLES} --no-guard --scheme 'min max min max min max cold' --duration 6s --pid $target\n",
         start = STILL.start_anywhere(),
+        // The eighth that is kept for the system, and what is too little for the next pages.
+        left_kb = (swap / 8 + (SLACK / 4)) >> 10,
     );
     let output = acting::vm(kernel, &script, Duration::from_mins(3))?.run_ok()?;
     let start = pages(&output, "start")?;
@@ -168,7 +172,6 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
     for line in output.text("meminfo")?.lines() {
         report.say(line);
     }
-    let swap = 8 << 20;
     about(
         &report,
         "cold memory in swap",

@@ -53,6 +53,14 @@ sees() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \n' | g
 cold_is_out() { sees '"cold":{"present":[0-9]\{1,6\},'; }
 # So many bytes are in huge pages.
 huge() { sees "\"anon_huge\":$1[,}]"; }
+# A number that the look says after what matches $1.
+said() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \n' | sed -n "s/.*$1\([0-9]*\).*/\1/p"; }
+# At most so many bytes are referenced, and were a while ago.
+referenced_at_most() { [ "$(said '"referenced":')" -le $1 ] && sleep 6; }
+# At least so many bytes of what is hot are on this node.
+hot_is_on() { [ "$(said "\"hot\":{[^}]*\"nodes\":{[^}]*\"$1\":")0" -ge ${2}0 ]; }
+# Swap has no more than this free, and what then was refused has been.
+swap_is_full() { [ "$(sed -n 's/SwapFree: *\([0-9]*\) kB/\1/p' /proc/meminfo)" -le $1 ] && sleep 5; }
 # All that is cold is on this node, and some of it is.
 cold_is_on() { sees "\"cold\":{\"present\":[0-9]*,\"swapped\":[0-9]*,\"nodes\":{\"$1\":[0-9]*}"; }
 some_cold_is_on() { sees "\"cold\":{[^}]*\"nodes\":{[^}]*\"$1\":"; }

@@ -2,15 +2,14 @@
 //! mappings, many processes. What is told is the recorder's CPU time once it is at work, by the
 //! kernel's count, its memory at the peak, and the interval that is left.
 
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::child::Guarded;
+use super::child::{Guarded, process_cpu};
 use super::table::Table;
 use super::{Context, Outcome};
 
@@ -126,10 +125,7 @@ fn measure(context: &Context, case: &'static str, program: &str) -> anyhow::Resu
     let mut command = Command::new("python3");
     command.args(["-c", program]).stdout(Stdio::piped());
     let mut target = Guarded::spawn(context, &mut command)?;
-    let output = target.stdout().context("its output is piped")?;
-    let mut line = String::new();
-    BufReader::new(output).read_line(&mut line)?;
-    ensure!(line.trim() == "ready", "the program said `{}`", line.trim());
+    target.ready()?;
     let summary = context.scratch("ceiling.json");
     let mut command = Command::new(&context.isotherm);
     let seconds = (SETTLED + MEASURED).as_secs() + 2;
@@ -145,30 +141,18 @@ fn measure(context: &Context, case: &'static str, program: &str) -> anyhow::Resu
         .stdout(std::fs::File::create(&summary)?);
     let mut recorder = Guarded::spawn(context, &mut command)?;
     context.sleep(SETTLED)?;
-    let (before, since) = (cpu_s(recorder.id())?, Instant::now());
+    let (before, since) = (process_cpu(recorder.id())?, Instant::now());
     context.sleep(MEASURED)?;
-    let spent = cpu_s(recorder.id())? - before;
-    let elapsed = since.elapsed().as_secs_f64();
+    let spent = process_cpu(recorder.id())?.saturating_sub(before);
+    let elapsed = since.elapsed();
     recorder.finish(context, Duration::from_secs(seconds + 30))?;
     let summary: Value = serde_json::from_slice(&std::fs::read(summary)?)?;
     let number = |name: &str| summary[name].as_f64().with_context(|| format!("no {name}"));
     Ok(Row {
         case,
-        cpu_percent: 100.0 * spent / elapsed,
-        start_cpu_s: before,
+        cpu_percent: 100.0 * spent.as_secs_f64() / elapsed.as_secs_f64(),
+        start_cpu_s: before.as_secs_f64(),
         peak_rss_mib: number("monitor_peak_rss_bytes")? / f64::from(1 << 20),
         interval_s: number("interval_seconds")?,
     })
-}
-
-/// CPU time of process `pid`, all its threads, as the kernel counts it.
-fn cpu_s(pid: u32) -> anyhow::Result<f64> {
-    let mut ns = 0;
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = std::fs::read_to_string(thread?.path().join("schedstat"))
-            .context("this kernel does not count CPU time by nanoseconds")?;
-        let first = text.split_whitespace().next();
-        ns += first.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-    }
-    Ok(ns as f64 / 1e9)
 }

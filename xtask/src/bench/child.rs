@@ -1,12 +1,13 @@
 //! Child processes that never outlive the bench.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
@@ -53,8 +54,24 @@ impl Guarded {
         self.child.id()
     }
 
-    pub(super) fn stdout(&mut self) -> Option<std::process::ChildStdout> {
-        self.child.stdout.take()
+    pub(super) fn stdout(&mut self) -> anyhow::Result<ChildStdout> {
+        let output = self.child.stdout.take();
+        output.context("standard output is a pipe, and read by nobody else")
+    }
+
+    /// Waits for the child to print `ready` on its piped output. What it prints next is read there.
+    pub(super) fn ready(&mut self) -> anyhow::Result<BufReader<ChildStdout>> {
+        let mut output = BufReader::new(self.stdout()?);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let said = line.trim();
+        ensure!(
+            said == "ready",
+            "{} said `{said}`: {}",
+            self.name,
+            self.said()
+        );
+        Ok(output)
     }
 
     /// Fails, with what the child said, if it has ended.
@@ -139,7 +156,18 @@ pub(super) fn children_cpu() -> anyhow::Result<Duration> {
     Ok(Duration::from_micros(micros as u64))
 }
 
-/// CPU time of a running process' first thread, to the nanosecond.
+/// CPU time of all threads of a running process, to the nanosecond.
+pub(super) fn process_cpu(pid: u32) -> anyhow::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let name = thread?.file_name();
+        let thread = name.to_string_lossy().parse();
+        sum += thread_cpu(thread.context("/proc/PID/task lists threads by number")?)?;
+    }
+    Ok(sum)
+}
+
+/// CPU time of a thread, or of a process' first one, to the nanosecond.
 pub(super) fn thread_cpu(pid: u32) -> anyhow::Result<Duration> {
     let path = format!("/proc/{pid}/schedstat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

@@ -1,15 +1,20 @@
 //! Which blocks are told by page: those of regions that can only say how many pages were touched.
 
 use super::layout::{Target, block_of};
-use super::report::Draft;
-use crate::by_page::BlockPages;
+use crate::by_page::{BlockPages, is_mixed};
+use crate::snapshot::RegionSnapshot;
 
 /// The pages of the blocks of `target` that lie in mixed regions, in address order; none if there
 /// are more than `most`.
-pub(super) fn blocks(target: &Target, drafts: &[Draft], now: u32, most: usize) -> Vec<BlockPages> {
+pub(super) fn blocks(
+    target: &Target,
+    regions: &[RegionSnapshot],
+    now: u32,
+    most: usize,
+) -> Vec<BlockPages> {
     let mut all = Vec::new();
     let mut at = 0;
-    for range in drafts.iter().filter(|d| d.is_mixed()).map(Draft::range) {
+    for range in regions.iter().filter(|r| is_mixed(r)).map(|r| r.range) {
         let first = block_of(range.start);
         at += target.blocks[at..].partition_point(|block| block.address < first);
         let rest = &target.blocks[at..];

@@ -35,7 +35,7 @@
 //! unknown.
 
 mod belief;
-mod bits;
+pub(crate) mod bits;
 mod block;
 mod by_page;
 mod calm;
@@ -54,7 +54,7 @@ use std::collections::BTreeMap;
 
 use crate::address::{AddressRange, Nanos};
 use crate::port::Cost;
-use crate::snapshot::{Snapshot, TargetId};
+use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 pub use block::BlockFacts;
 pub use layout::MappedRange;
@@ -126,7 +126,7 @@ const STRETCH_MAX: f64 = 5.0;
 /// each 100 ms. More are told where the interval stays shorter than this for it, and fewer again where
 /// it got longer.
 const REGIONS_AT_LEAST: usize = 4000;
-/// So many regions cost as much as one block of which each page is told.
+/// For so many regions that may be told, one block may be told by page.
 const REGIONS_PER_BLOCK: usize = 4;
 const INTERVAL_FOR_MORE: Nanos = Nanos(1_600_000_000);
 const INTERVAL_FOR_FEWER: Nanos = Nanos(6_000_000_000);
@@ -497,14 +497,15 @@ impl TableMonitor {
             }
             let nr_samples = (interval.0 / self.attributes.window.0).max(1) as u32;
             let finish = |draft: &report::Draft| draft.finish(since_start, interval, nr_samples);
-            let blocks = by_page::blocks(target, &drafts, ticks, blocks_left);
+            let regions: Vec<RegionSnapshot> = drafts.iter().map(finish).collect();
+            let blocks = by_page::blocks(target, &regions, ticks, blocks_left);
             blocks_left -= blocks.len();
             snapshots.push(Snapshot {
                 target: *id,
                 start: target.from,
                 end: now,
                 nr_samples,
-                regions: drafts.iter().map(finish).collect(),
+                regions,
                 blocks,
             });
         }

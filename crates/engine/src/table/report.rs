@@ -49,16 +49,6 @@ impl Draft {
         self.counts.resident - self.counts.unknown
     }
 
-    pub(super) fn range(&self) -> AddressRange {
-        self.range
-    }
-
-    /// Whether some of its pages are told as touched, and some not.
-    pub(super) fn is_mixed(&self) -> bool {
-        let touched = self.counts.touched.round();
-        touched > 0.0 && touched < self.counts.resident.round()
-    }
-
     /// Where so few pages are touched that they would make a large region busy, it is idle but for
     /// these, of which it says how many they are.
     fn state(&self) -> State {

@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    Record, Running, Workload, alone, isotherm, pause, python, run, scratch, skip, static_workload,
-    until,
+    Record, Running, Workload, alone, isotherm, pause, proc_bytes, python, run, scratch, skip,
+    static_workload, until,
 };
 
 /// 128 MiB, every page with its own content, the first eighth touched all the time; prints a
@@ -52,10 +52,7 @@ impl Holder {
 
     /// A figure of /proc/PID/status, in bytes.
     fn status(&self, name: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        kib.unwrap_or_else(|| panic!("no {name} in {status}")) << 10
+        proc_bytes(self.process.pid(), "status", name)
     }
 
     /// All its data is as it was.
@@ -79,11 +76,15 @@ struct Swap {
 
 impl Swap {
     fn set_up(test: &str) -> Option<Self> {
-        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-        if swaps.lines().count() > 1 {
+        if there_is_swap() {
             return Some(Self { ours: false });
         }
-        let done = run(&mut isotherm(["swap", "zram", "--size", "1G"]));
+        Self::of(test, "1G")
+    }
+
+    /// Where there is none.
+    fn of(test: &str, size: &str) -> Option<Self> {
+        let done = run(&mut isotherm(["swap", "zram", "--size", size]));
         if done.code() != 0 {
             skip(test, done.stderr.trim());
             return None;
@@ -100,14 +101,24 @@ impl Drop for Swap {
     }
 }
 
+fn there_is_swap() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
+}
+
+/// What came of a run.
+struct Acted {
+    summary: Value,
+    record: Record,
+    stderr: String,
+}
+
 /// Runs schemes on process `pid` until enough is done: `enough` is asked with the record so far.
-/// Yields the summary and the record.
 fn act_until(
     what: &str,
     pid: &str,
     flags: &[&str],
     mut enough: impl FnMut(&Record) -> bool,
-) -> (Value, Record) {
+) -> Acted {
     let directory = scratch();
     let path = directory.path().join("record");
     let mut command = isotherm(["run", "--json", "--pid", pid, "-o"]);
@@ -118,8 +129,11 @@ fn act_until(
     });
     runner.signal(Signal::SIGINT);
     let done = runner.finish().success();
-    let summary = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
-    (summary, Record::whole(&path))
+    Acted {
+        summary: serde_json::from_str(&done.stdout).expect("run --json prints JSON"),
+        record: Record::whole(&path),
+        stderr: done.stderr,
+    }
 }
 
 /// A total over all that schemes did.
@@ -141,6 +155,11 @@ fn bytes(summary: &Value, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("no {name} in {summary}"))
 }
 
+fn refused_in_all(summary: &Value, why: &str) -> u64 {
+    let refused = &summary["schemes"][0]["refused"];
+    refused[why].as_u64().unwrap_or(0)
+}
+
 const MIB: u64 = 1 << 20;
 
 const IDLE_2S: [&str; 3] = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout"];
@@ -154,10 +173,14 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     };
     let holder = Holder::start();
     let flags = ["--preset", "prcl", "--no-guard"];
-    let (summary, record) = act_until("90 MiB to be paged out", &holder.pid(), &flags, |_| {
+    let acted_on = act_until("90 MiB to be paged out", &holder.pid(), &flags, |_| {
         holder.status("VmSwap:") > 90 * MIB
     });
+    let Acted {
+        summary, record, ..
+    } = acted_on;
     let swapped = holder.status("VmSwap:");
+    assert!(swapped > 90 * MIB, "{} MiB: {summary}", swapped / MIB);
     assert!(bytes(&summary, "sz_applied") >= swapped, "{summary}");
     assert!(holder.status("VmRSS:") < 50 * MIB);
     let applied = acted(&record, |action| {
@@ -186,9 +209,10 @@ fn whole_blocks_are_paged_out_in_one_piece() {
     };
     let holder = Holder::start();
     let before = huge_pages_swapped_out();
-    let (summary, _) = act_until("90 MiB to be paged out", &holder.pid(), &IDLE_2S, |_| {
-        holder.status("VmSwap:") > 90 * MIB
-    });
+    let Acted { summary, .. } =
+        act_until("90 MiB to be paged out", &holder.pid(), &IDLE_2S, |_| {
+            holder.status("VmSwap:") > 90 * MIB
+        });
     let whole = huge_pages_swapped_out() - before;
     assert!(whole >= 40, "{whole} of 56 blocks: {summary}");
     let smaps = fs::read_to_string(format!("/proc/{}/smaps_rollup", holder.pid()));
@@ -228,11 +252,12 @@ fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
         major.and_then(|n| n.parse::<u64>().ok()).expect("a count")
     };
     let before = (huge_pages_swapped_out(), faults());
-    let (summary, _) = act_until("56 MiB to be paged out", &pid, &IDLE_2S, |record| {
+    let Acted { summary, .. } = act_until("56 MiB to be paged out", &pid, &IDLE_2S, |record| {
         acted(record, |action| action.sz_applied) > 56 * MIB
     });
     let whole = huge_pages_swapped_out() - before.0;
     assert!(whole >= 24, "{whole} of 31 blocks: {summary}");
+    assert!(bytes(&summary, "sz_applied") > 56 * MIB, "{summary}");
     let missed = faults() - before.1;
     assert!(missed <= 16, "{missed} of 62 pages were missed: {summary}");
 }
@@ -254,10 +279,11 @@ fn shared_blocks_are_left_in_pages() {
     parent.line("ready");
     let before = huge_pages_swapped_out();
     let pid = parent.pid().to_string();
-    let (summary, _) = act_until("50 MiB to be refused", &pid, &IDLE_2S, |record| {
+    let Acted { summary, .. } = act_until("50 MiB to be refused", &pid, &IDLE_2S, |record| {
         acted(record, |action| refused(action, Refusal::Shared)) > 50 * MIB
     });
     assert_eq!(huge_pages_swapped_out() - before, 0, "{summary}");
+    assert!(refused_in_all(&summary, "shared") > 50 * MIB, "{summary}");
 }
 
 #[test]
@@ -269,9 +295,10 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     };
     let holder = Holder::start();
     let flags = ["--preset", "prcl", "--dry-run"];
-    let (summary, _) = act_until("80 MiB to be foretold", &holder.pid(), &flags, |record| {
-        acted(record, |action| action.sz_applied) > 80 * MIB
-    });
+    let Acted { summary, .. } =
+        act_until("80 MiB to be foretold", &holder.pid(), &flags, |record| {
+            acted(record, |action| action.sz_applied) > 80 * MIB
+        });
     assert_eq!(summary["dry_run"], true);
     assert!(bytes(&summary, "sz_applied") > 80 * MIB, "{summary}");
     assert_eq!(holder.status("VmSwap:"), 0);
@@ -281,28 +308,58 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 fn without_swap_it_says_so_first_and_frees_nothing() {
     const TEST: &str = "without_swap_it_says_so_first_and_frees_nothing";
     let Some(_turn) = alone(TEST) else { return };
-    if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
+    if there_is_swap() {
         skip(TEST, "this machine has swap of its own");
         return;
     }
     let holder = Holder::start();
-    let directory = scratch();
-    let path = directory.path().join("record");
-    let mut command = isotherm(["run", "--json", "--pid", &holder.pid(), "-o"]);
-    let runner = Running::start(command.arg(&path).args(IDLE_2S));
-    until("50 MiB to be refused", || {
-        let record = Record::try_read(&path)?;
-        let sum = acted(&record, |action| refused(action, Refusal::NoSwap));
-        (sum > 50 * MIB).then_some(())
+    let acted_on = act_until("50 MiB to be refused", &holder.pid(), &IDLE_2S, |record| {
+        acted(record, |action| refused(action, Refusal::NoSwap)) > 50 * MIB
     });
-    runner.signal(Signal::SIGINT);
-    let done = runner.finish().success();
-    assert!(
-        done.stderr.contains("isotherm swap zram"),
-        "{}",
-        done.stderr
-    );
+    let Acted {
+        summary, stderr, ..
+    } = acted_on;
+    assert!(stderr.contains("isotherm swap zram"), "{stderr}");
+    assert!(refused_in_all(&summary, "no_swap") > 50 * MIB, "{summary}");
     assert!(holder.status("VmRSS:") > 120 * MIB);
+}
+
+/// 96 MiB of copies of a file's pages, which go to swap.
+const COPIER: &str = r#"
+import mmap, os, tempfile, time
+MIB = 96
+with tempfile.TemporaryFile() as file:
+    file.truncate(MIB << 20)
+    m = mmap.mmap(file.fileno(), MIB << 20, flags=mmap.MAP_PRIVATE)
+for i in range(MIB):
+    m[i << 20:(i + 1) << 20] = (os.urandom(2048) + bytes(2048)) * 256
+print("ready", flush=True)
+while True: time.sleep(1)
+"#;
+
+#[test]
+fn copies_of_files_pages_leave_the_systems_part_of_swap() {
+    const TEST: &str = "copies_of_files_pages_leave_the_systems_part_of_swap";
+    let Some(_turn) = alone(TEST) else { return };
+    if there_is_swap() {
+        skip(TEST, "this machine has swap of its own");
+        return;
+    }
+    let Some(_swap) = Swap::of(TEST, "64M") else {
+        return;
+    };
+    let mut target = Running::start(&mut python(COPIER));
+    target.line("ready");
+    let pid = target.pid().to_string();
+    let Acted { summary, .. } = act_until("swap to be full", &pid, &IDLE_2S, |record| {
+        acted(record, |action| refused(action, Refusal::SwapFull)) > 60 * MIB
+    });
+    let swapped = proc_bytes(target.pid(), "status", "VmSwap:");
+    // An eighth stays free.
+    assert!(
+        (40 * MIB..=56 * MIB).contains(&swapped),
+        "{swapped} of 64 MiB: {summary}"
+    );
 }
 
 /// What is killed in the middle of any action leaves the target as it was.
@@ -354,7 +411,7 @@ fn the_guard_stops_schemes_that_hurt() {
         "50/s",
     ];
     let pid = workload.pid().to_string();
-    let (summary, _) = act_until("the guard to close", &pid, &flags, has_closed);
+    let Acted { summary, .. } = act_until("the guard to close", &pid, &flags, has_closed);
     assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
 }
 
@@ -385,7 +442,7 @@ fn the_guard_believes_the_targets_own_progress() {
         &tell,
     ];
     let pid = workload.pid().to_string();
-    let (summary, _) = act_until("the guard to close", &pid, &flags, has_closed);
+    let Acted { summary, .. } = act_until("the guard to close", &pid, &flags, has_closed);
     assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
 }
 

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, Operation, Refusal, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, Operation, PAGE_SIZE, Refusal, TargetId};
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
-use crate::frames::Frames;
-use crate::probe::{Leaf, ProbeError};
+use crate::frames::FrameFacts;
+use crate::probe::ProbeError;
 use crate::process::PAGEOUT_CALL_BYTES;
 use crate::swap;
 
@@ -19,6 +19,7 @@ impl ProcessActuator {
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
         self.swap = swap::facts();
+        self.find_swap_backed(target, blocks)?;
         // Without swap the kernel says "done", frees nothing and splits huge pages.
         if let Some(why) = self.swap.refusal() {
             for block in &mut *blocks {
@@ -120,49 +121,86 @@ impl ProcessActuator {
         left: &[bits::Bitmap],
         unswapped: Refusal,
     ) -> Result<(), ProbeError> {
-        let stayed: Vec<(usize, u64)> = blocks
-            .iter()
-            .zip(left)
-            .enumerate()
-            .flat_map(|(i, (block, left))| {
-                let stayed = bits::and(&block.wanted, left);
-                let pages: Vec<usize> = bits::each(&stayed).collect();
-                pages
-                    .into_iter()
-                    .map(move |page| (i, block.address + page as u64 * 4096))
-            })
-            .collect();
-        let spans: Vec<(u64, u32)> = stayed.iter().map(|(_, address)| (*address, 1)).collect();
-        let mut leaves = Vec::new();
-        if !self.probe.leaves(target, &spans, &mut leaves)? {
+        let stayed = |(block, left): (&Block, &bits::Bitmap)| bits::and(&block.wanted, left);
+        let stayed: Vec<bits::Bitmap> = blocks.iter().zip(left).map(stayed).collect();
+        let Some(frames) = self.frames_of(target, blocks, &stayed)? else {
             for block in blocks {
                 let all = block.wanted;
                 block.refuse(&all, Refusal::Exited);
             }
             return Ok(());
-        }
-        let frames = self.probe.frames();
-        for ((i, address), leaf) in stayed.into_iter().zip(&leaves) {
-            let why = why_it_stayed(*leaf, frames, unswapped);
-            let page = bits::mask(
-                blocks[i].address,
-                AddressRange::new(address, address + 4096),
-            );
-            blocks[i].refuse(&page, why);
+        };
+        for page in frames {
+            let frame = page.frame;
+            let why = frame.map_or(Refusal::Kept, |facts| why_it_stayed(facts, unswapped));
+            let mut only = bits::NONE;
+            bits::set(&mut only, page.page);
+            blocks[page.block].refuse(&only, why);
         }
         Ok(())
     }
+
+    /// Counts as anonymous what lies in mappings of files and yet goes to swap: the process's own
+    /// copies of private ones, and files on tmpfs.
+    fn find_swap_backed(
+        &mut self,
+        target: TargetId,
+        blocks: &mut [Block],
+    ) -> Result<(), ProbeError> {
+        let in_files = |block: &Block| bits::without(&block.wanted, &block.anonymous);
+        let in_files: Vec<bits::Bitmap> = blocks.iter().map(in_files).collect();
+        let pages = self.frames_of(target, blocks, &in_files)?;
+        for page in pages.unwrap_or_default() {
+            if page.frame.is_some_and(FrameFacts::is_swap_backed) {
+                bits::set(&mut blocks[page.block].anonymous, page.page);
+            }
+        }
+        Ok(())
+    }
+
+    /// The frames of `pages`, a set for each block. `None` if the process has ended.
+    fn frames_of(
+        &mut self,
+        target: TargetId,
+        blocks: &[Block],
+        pages: &[bits::Bitmap],
+    ) -> Result<Option<Vec<FramedPage>>, ProbeError> {
+        let mut places = Vec::new();
+        for (block, pages) in pages.iter().enumerate() {
+            places.extend(bits::each(pages).map(|page| (block, page)));
+        }
+        let span = |(block, page): &(usize, usize)| {
+            let address = blocks[*block].address + *page as u64 * PAGE_SIZE;
+            (address, 1)
+        };
+        let spans: Vec<(u64, u32)> = places.iter().map(span).collect();
+        let mut leaves = Vec::new();
+        if !self.probe.leaves(target, &spans, &mut leaves)? {
+            return Ok(None);
+        }
+        let frames = self.probe.frames();
+        let known = places.into_iter().zip(leaves).map(|((block, page), leaf)| {
+            let frames = frames.filter(|_| leaf.is_present());
+            FramedPage {
+                block,
+                page,
+                frame: frames.and_then(|frames| frames.facts(leaf.frame()).ok()),
+            }
+        });
+        Ok(Some(known.collect()))
+    }
+}
+
+/// A page of one of some blocks, by its place in these.
+struct FramedPage {
+    block: usize,
+    page: usize,
+    /// `None` where it is not there any more, or its frame cannot be read.
+    frame: Option<FrameFacts>,
 }
 
 /// Why a page that the kernel was advised to reclaim is still as it was.
-fn why_it_stayed(leaf: Leaf, frames: Option<&Frames>, unswapped: Refusal) -> Refusal {
-    if !leaf.is_present() {
-        // It went a moment later.
-        return Refusal::Kept;
-    }
-    let Some(Ok(facts)) = frames.map(|frames| frames.facts(leaf.frame())) else {
-        return Refusal::Kept;
-    };
+fn why_it_stayed(facts: FrameFacts, unswapped: Refusal) -> Refusal {
     if facts.is_special() {
         Refusal::Locked
     } else if facts.mappings > 1 {

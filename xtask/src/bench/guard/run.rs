@@ -1,10 +1,10 @@
 //! One run of a program, alone or with schemes beside it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde::Serialize;
 
 use super::super::Context;
@@ -38,11 +38,7 @@ pub(super) fn once(
     context.sleep(delay)?;
     let mut command = case.command(seconds, context.scratch.path())?;
     let mut target = Guarded::spawn(context, &mut command)?;
-    let output = target.stdout().context("its output is piped")?;
-    let mut output = BufReader::new(output);
-    let mut line = String::new();
-    output.read_line(&mut line)?;
-    ensure!(line.trim() == "ready", "the program said `{}`", line.trim());
+    let mut output = target.ready()?;
     let summary = context.scratch(&format!("guard.{name}.json"));
     let isotherm = match flags {
         None => None,
