@@ -3,7 +3,7 @@
 //!
 //! Each program works for a fixed time and says how far it got. Programs that work all the time run
 //! one after the other, and which of the three comes first changes each time; programs that sleep run
-//! at the same time, a third of their period apart. The slowdown is by progress; its interval is the
+//! at the same time, of some pairs, out of step. The slowdown is by progress; its interval is the
 //! bootstrap's (95 %) over pairs. What was saved is what the target has in swap at the end, but for
 //! what zram takes for it.
 
@@ -27,6 +27,8 @@ const ARMS: [(&str, Option<&[&str]>); 3] = [
     ("no guard", Some(&["--no-guard"])),
 ];
 const RESAMPLES: usize = 2000;
+/// So many pairs of programs that sleep take 6 GiB.
+const PAIRS_AT_ONCE: usize = 5;
 
 #[derive(Serialize)]
 struct Row {
@@ -98,19 +100,28 @@ fn cells(row: &Row) -> Vec<String> {
 /// Both kinds of schemes against none.
 fn compare(context: &Context, case: &Case) -> anyhow::Result<Vec<Row>> {
     let mut runs = [const { Vec::new() }; ARMS.len()];
-    for repeat in 0..context.repeats as usize {
-        if case.period_s > 0 {
-            for (runs, run) in runs.iter_mut().zip(together(context, case)?) {
-                runs.push(run);
+    let repeats = context.repeats as usize;
+    if case.period_s > 0 {
+        for first in (0..repeats).step_by(PAIRS_AT_ONCE) {
+            let more = together(context, case, PAIRS_AT_ONCE.min(repeats - first))?;
+            for (runs, more) in runs.iter_mut().zip(more) {
+                runs.extend(more);
             }
-            continue;
         }
+        return Ok(rows(case, runs));
+    }
+    for repeat in 0..repeats {
         for turn in 0..ARMS.len() {
             let at = (repeat + turn) % ARMS.len();
             let (arm, flags) = ARMS[at];
             runs[at].push(run::once(context, case, flags, Duration::ZERO, arm)?);
         }
     }
+    Ok(rows(case, runs))
+}
+
+/// Each of the other arms against the first.
+fn rows(case: &Case, runs: [Vec<Run>; ARMS.len()]) -> Vec<Row> {
     let [alone, guarded, free] = runs;
     let arms = [(ARMS[1].0, guarded), (ARMS[2].0, free)];
     let rows = arms.into_iter().map(|(arm, with)| {
@@ -128,25 +139,33 @@ fn compare(context: &Context, case: &Case) -> anyhow::Result<Vec<Row>> {
             with,
         }
     });
-    Ok(rows.collect())
+    rows.collect()
 }
 
-/// All arms of a program that sleeps most of the time, at once, and not in step.
-fn together(context: &Context, case: &Case) -> anyhow::Result<Vec<Run>> {
-    let apart = Duration::from_secs(case.period_s) / ARMS.len() as u32;
+/// `pairs` times all arms of a program that sleeps most of the time, at once, and not in step.
+fn together(
+    context: &Context,
+    case: &Case,
+    pairs: usize,
+) -> anyhow::Result<[Vec<Run>; ARMS.len()]> {
+    let apart = Duration::from_secs(case.period_s) / (pairs * ARMS.len()) as u32;
     std::thread::scope(|scope| {
-        let arms: Vec<_> = (0..)
-            .zip(ARMS)
-            .map(|(at, (arm, flags))| {
-                scope.spawn(move || run::once(context, case, flags, apart * at, arm))
+        let all: Vec<_> = (0..pairs * ARMS.len())
+            .map(|at| {
+                let (arm, flags) = ARMS[at % ARMS.len()];
+                let name = format!("{arm}.{at}");
+                let delay = apart * at as u32;
+                scope.spawn(move || run::once(context, case, flags, delay, &name))
             })
             .collect();
-        arms.into_iter()
-            .map(|arm| match arm.join() {
-                Ok(run) => run,
+        let mut runs = [const { Vec::new() }; ARMS.len()];
+        for (at, run) in all.into_iter().enumerate() {
+            match run.join() {
+                Ok(run) => runs[at % ARMS.len()].push(run?),
                 Err(panic) => std::panic::resume_unwind(panic),
-            })
-            .collect()
+            }
+        }
+        Ok(runs)
     })
 }
 

@@ -341,10 +341,15 @@ impl Block {
         self.settle_calm(now);
         let before = self.states;
         let seen = self.seen();
-        let mut after = 0;
+        let mut after = ALL_ABSENT;
         for granule in 0..GRANULES {
-            let state = self.state_of(granule, &seen, hides_accesses);
-            after |= (state as u64) << (2 * granule);
+            let word = granule * GRANULE_PAGES / 64;
+            let swapped = self.swapped.as_ref().map_or(0, |swapped| swapped[word]);
+            // Much of a sparse block is absent.
+            if self.present[word] | swapped != 0 {
+                let state = self.state_of(granule, &seen, hides_accesses);
+                after |= (state as u64) << (2 * granule);
+            }
         }
         self.states = after;
         if before == after {
@@ -423,6 +428,16 @@ impl Block {
             2 => State::Busy,
             _ => State::Unknown,
         }
+    }
+
+    /// The granules of which something is there, or swapped out.
+    pub(super) fn granules_there(&self) -> impl Iterator<Item = usize> {
+        let mut left = (self.states | self.states >> 1) & 0x5555_5555_5555_5555;
+        std::iter::from_fn(move || {
+            let at = (left != 0).then(|| left.trailing_zeros() as usize / 2);
+            left &= left.wrapping_sub(1);
+            at
+        })
     }
 
     pub(super) fn since(&self, granule: usize) -> u32 {

@@ -1,7 +1,7 @@
 //! Regions from blocks: neighbours that are alike become one.
 
 use super::bits;
-use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, GRANULES, State, nanos_of};
+use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, State, nanos_of};
 use super::layout::{Target, block_of};
 use super::pages::{Counts, Pages, Seen};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
@@ -233,7 +233,7 @@ impl Drafts<'_> {
             return;
         }
         let untouched = block.untouched();
-        for granule in 0..GRANULES {
+        for granule in block.granules_there() {
             let start = block.address + granule as u64 * GRANULE_BYTES;
             let whole = AddressRange::new(start, start + GRANULE_BYTES);
             let Some(part) = whole.intersection(piece) else {

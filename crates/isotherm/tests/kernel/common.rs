@@ -152,6 +152,10 @@ impl Running {
         fs::read_to_string(self.output.path().join("stdout")).expect("output")
     }
 
+    pub(crate) fn stderr(&self) -> String {
+        fs::read_to_string(self.output.path().join("stderr")).expect("output")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).expect("it runs, and is ours");
     }

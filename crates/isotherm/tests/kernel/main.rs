@@ -23,3 +23,4 @@ mod safety;
 mod scale;
 mod simulated;
 mod targets;
+mod unit;

@@ -149,6 +149,9 @@ impl ProcessActuator {
     ) -> Result<(), ProbeError> {
         let in_files = |block: &Block| bits::without(&block.wanted, &block.anonymous);
         let in_files: Vec<bits::Bitmap> = blocks.iter().map(in_files).collect();
+        if in_files.iter().all(bits::is_empty) {
+            return Ok(());
+        }
         let pages = self.frames_of(target, blocks, &in_files)?;
         for page in pages.unwrap_or_default() {
             if page.frame.is_some_and(FrameFacts::is_swap_backed) {

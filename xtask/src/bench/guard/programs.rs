@@ -159,9 +159,12 @@ while client.connect_ex(path):
 def ask(requests, size):
     client.sendall(requests)
     while size > 0:
-        size -= len(client.recv(min(size, 1 << 20)))
+        answer = client.recv(min(size, 1 << 20))
+        assert answer, 'the server has hung up'
+        size -= len(answer)
+SET = b'*3\r\n$3\r\nSET\r\n$7\r\nk%06d\r\n$1000\r\n%s\r\n'
 for i in range(0, 300000, 100):
-    ask(b''.join(b'SET k%06d %s\r\n' % (j, os.urandom(500) + bytes(500)) for j in range(i, i + 100)), 500)
+    ask(b''.join(SET % (j, os.urandom(500) + bytes(500)) for j in range(i, i + 100)), 500)
 end, asked = ready(), 0
 while time.monotonic() < end:
     ask(b''.join(b'GET k%06d\r\n' % ((asked + j) * 7919 % 30000) for j in range(20)), 20 * 1009)
