@@ -182,7 +182,9 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     let swapped = holder.status("VmSwap:");
     assert!(swapped > 90 * MIB, "{} MiB: {summary}", swapped / MIB);
     assert!(bytes(&summary, "sz_applied") >= swapped, "{summary}");
-    assert!(holder.status("VmRSS:") < 50 * MIB);
+    // What is left of its 128 MiB, and Python.
+    let resident = holder.status("VmRSS:");
+    assert!(resident < 60 * MIB, "{} MiB", resident / MIB);
     let applied = acted(&record, |action| {
         assert!(action.action == "pageout" && !action.dry_run);
         action.sz_applied
