@@ -10,12 +10,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
-use crate::table::bits::{and, and_not, has, is_empty};
-
-/// Bit `i % 64` of word `i / 64` is page `i` of a block.
-type Bitmap = [u64; PAGES_PER_BLOCK / 64];
+use crate::table::bits::{Bitmap, and, and_not, has, is_empty};
 
 /// What is known of each page of a 2 MiB block in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

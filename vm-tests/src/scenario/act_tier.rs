@@ -169,7 +169,7 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     )?;
     about(report, "hot memory on node 0", after.hot.on(0), HOT, SLACK)?;
     // Its target has a little more.
-    about(report, "migrate_cold", cold.applied, COLD, 4 * SLACK)?;
+    about(report, "migrate_cold", cold.applied, COLD, 3 * SLACK)?;
     intact(&start, &after, "when it was demoted")?;
 
     let on_1 = pages(output, "on-1")?;
@@ -184,7 +184,7 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         COLD,
         SLACK,
     )?;
-    about(report, "migrate_hot", hot.applied, HOT, 4 * SLACK)?;
+    about(report, "migrate_hot", hot.applied, HOT, 2 * SLACK)?;
     intact(&start, &after, "when it was promoted")
 }
 

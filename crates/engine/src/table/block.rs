@@ -106,6 +106,8 @@ enum Since {
 
 /// The states of a block of which nothing is there.
 const ALL_ABSENT: u64 = 0;
+/// The lower bit of each granule's state.
+const ONES: u64 = 0x5555_5555_5555_5555;
 
 /// Ages are counted in 1/64 s from the start of monitoring: 776 days fit.
 const TICK: u64 = 1_000_000_000 / 64;
@@ -432,7 +434,7 @@ impl Block {
 
     /// The granules of which something is there, or swapped out.
     pub(super) fn granules_there(&self) -> impl Iterator<Item = usize> {
-        let mut left = (self.states | self.states >> 1) & 0x5555_5555_5555_5555;
+        let mut left = (self.states | self.states >> 1) & ONES;
         std::iter::from_fn(move || {
             let at = (left != 0).then(|| left.trailing_zeros() as usize / 2);
             left &= left.wrapping_sub(1);
@@ -449,7 +451,7 @@ impl Block {
 
     /// Whether a granule of it is unknown.
     pub(super) fn has_unknown(&self) -> bool {
-        self.states & self.states >> 1 & 0x5555_5555_5555_5555 != 0
+        self.states & self.states >> 1 & ONES != 0
     }
 
     /// Since when its granules are in their states, in the mean.
@@ -462,7 +464,6 @@ impl Block {
 
     /// Whether all granules have one state and one age.
     pub(super) fn is_uniform(&self) -> bool {
-        const ONES: u64 = 0x5555_5555_5555_5555;
         let is_one_state = self.states == (self.states & 3) * ONES;
         is_one_state && matches!(self.since, Since::All(_))
     }
@@ -470,7 +471,7 @@ impl Block {
     /// How often neighbouring granules differ in their state.
     pub(super) fn nr_state_changes(&self) -> u32 {
         let changes = self.states ^ (self.states << 2 | self.states & 3);
-        ((changes | changes >> 1) & 0x5555_5555_5555_5555).count_ones()
+        ((changes | changes >> 1) & ONES).count_ones()
     }
 
     /// Since when the untouched ones of `pages` have not been touched, in the mean. `untouched` is

@@ -105,6 +105,15 @@ fn there_is_swap() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
 }
 
+/// Whether `test`, which is about a machine without swap, can run.
+fn is_without_swap(test: &str) -> bool {
+    let is_without = !there_is_swap();
+    if !is_without {
+        skip(test, "this machine has swap of its own");
+    }
+    is_without
+}
+
 /// What came of a run.
 struct Acted {
     summary: Value,
@@ -174,7 +183,7 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     let holder = Holder::start();
     let flags = ["--preset", "prcl", "--no-guard"];
     let acted_on = act_until("90 MiB to be paged out", &holder.pid(), &flags, |_| {
-        holder.status("VmSwap:") > 90 * MIB
+        holder.status("VmSwap:") > 90 * MIB && holder.status("VmRSS:") < 50 * MIB
     });
     let Acted {
         summary, record, ..
@@ -182,9 +191,7 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     let swapped = holder.status("VmSwap:");
     assert!(swapped > 90 * MIB, "{} MiB: {summary}", swapped / MIB);
     assert!(bytes(&summary, "sz_applied") >= swapped, "{summary}");
-    // What is left of its 128 MiB, and Python.
-    let resident = holder.status("VmRSS:");
-    assert!(resident < 60 * MIB, "{} MiB", resident / MIB);
+    assert!(holder.status("VmRSS:") < 50 * MIB);
     let applied = acted(&record, |action| {
         assert!(action.action == "pageout" && !action.dry_run);
         action.sz_applied
@@ -310,8 +317,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 fn without_swap_it_says_so_first_and_frees_nothing() {
     const TEST: &str = "without_swap_it_says_so_first_and_frees_nothing";
     let Some(_turn) = alone(TEST) else { return };
-    if there_is_swap() {
-        skip(TEST, "this machine has swap of its own");
+    if !is_without_swap(TEST) {
         return;
     }
     let holder = Holder::start();
@@ -343,8 +349,7 @@ while True: time.sleep(1)
 fn copies_of_files_pages_leave_the_systems_part_of_swap() {
     const TEST: &str = "copies_of_files_pages_leave_the_systems_part_of_swap";
     let Some(_turn) = alone(TEST) else { return };
-    if there_is_swap() {
-        skip(TEST, "this machine has swap of its own");
+    if !is_without_swap(TEST) {
         return;
     }
     let Some(_swap) = Swap::of(TEST, "64M") else {
