@@ -74,7 +74,7 @@ const CASES: [(&str, &str); 3] = [
 /// Until the recorder knows its targets, and the first intervals are over.
 const SETTLED: Duration = Duration::from_secs(20);
 /// Several intervals of a thousand processes.
-const MEASURED: Duration = Duration::from_secs(120);
+const MEASURED: Duration = Duration::from_mins(2);
 
 #[derive(Serialize)]
 struct Row {
