@@ -38,6 +38,15 @@ const ROOMS: &[Room] = &[
     room("isotherm-eval", &["isotherm-engine", "isotherm-record"]),
     room("isotherm-sim", &["isotherm-engine"]),
     room(
+        "isotherm-session",
+        &[
+            "isotherm-engine",
+            "isotherm-config",
+            "isotherm-linux",
+            "isotherm-record",
+        ],
+    ),
+    room(
         "isotherm",
         &[
             "isotherm-engine",
@@ -46,6 +55,7 @@ const ROOMS: &[Room] = &[
             "isotherm-record",
             "isotherm-exercise",
             "isotherm-eval",
+            "isotherm-session",
             "isotherm-sim",
         ],
     ),

@@ -200,7 +200,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    pub(crate) fn time(&self, bare: u64) -> Option<Nanos> {
+    pub(crate) fn time(&self, bare: Nanos) -> Option<Nanos> {
         self.read(|text| unit::time(text, bare))
     }
 

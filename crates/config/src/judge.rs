@@ -230,7 +230,11 @@ impl Conflict {
 /// Schemes whose patterns overlap and whose actions are contrary. Those with filters are left out:
 /// what the filters leave of the overlap is only known at run time.
 pub(crate) fn conflicts(context: &ContextConfig) -> Vec<Conflict> {
-    let pairs = contrary_schemes(context, context).into_iter();
+    let nr_samples = context.intervals.map_or(20, |intervals| {
+        let nr_samples = intervals.aggregation.0 / intervals.sample.0.max(1);
+        u32::try_from(nr_samples).unwrap_or(u32::MAX).max(1)
+    });
+    let pairs = contrary_schemes(&context.schemes, &context.schemes, nr_samples).into_iter();
     let each_once = pairs.filter(|(first, second)| first < second);
     let mut conflicts: Vec<Conflict> = each_once
         .map(|(first, second)| Conflict {
@@ -247,13 +251,9 @@ pub(crate) fn conflicts(context: &ContextConfig) -> Vec<Conflict> {
 }
 
 /// Which schemes of two contexts undo each other's work, by their places in `a` and in `b`, where both
-/// watch the same memory: the patterns overlap and the actions are contrary. Those with filters are
-/// left out.
-pub fn contrary_schemes(a: &ContextConfig, b: &ContextConfig) -> Vec<(usize, usize)> {
-    let nr_samples = a.intervals.map_or(20, |intervals| {
-        let nr_samples = intervals.aggregation.0 / intervals.sample.0.max(1);
-        u32::try_from(nr_samples).unwrap_or(u32::MAX).max(1)
-    });
+/// watch the same memory: the patterns overlap, with `nr_samples` checks to an aggregation, and the actions are contrary.
+/// Those with filters are left out.
+pub fn contrary_schemes(a: &[Scheme], b: &[Scheme], nr_samples: u32) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (first, one) in plain(a) {
         for (second, other) in plain(b) {
@@ -268,8 +268,8 @@ pub fn contrary_schemes(a: &ContextConfig, b: &ContextConfig) -> Vec<(usize, usi
 }
 
 /// The schemes that can be judged, with their places.
-fn plain(context: &ContextConfig) -> impl Iterator<Item = (usize, &Scheme)> {
-    let schemes = context.schemes.iter().enumerate();
+fn plain(schemes: &[Scheme]) -> impl Iterator<Item = (usize, &Scheme)> {
+    let schemes = schemes.iter().enumerate();
     schemes.filter(|(_, s)| s.filters.is_empty() && side(s.action).is_some())
 }
 

@@ -1,16 +1,18 @@
 //! The tree of a damo or HMSDK file to the model: kdamonds, contexts, targets, intervals.
 
+use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::Bounds;
-use isotherm_engine::{AddressRange, Attributes, AttributesError, IntervalsGoal, Strategy};
+use isotherm_engine::units::{MICROSECOND, MILLISECOND};
+use isotherm_engine::{
+    AddressRange, Attributes, AttributesError, Intervals, IntervalsGoal, Strategy,
+};
 
 use crate::cursor::{Cursor, Fields};
 use crate::judge;
-use crate::model::{
-    Configuration, ContextConfig, Guard, Intervals, Method, Operations, Own, TargetConfig,
-};
+use crate::model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
 use crate::problem::Problem;
 use crate::scheme;
-use crate::unit::{self, MICROSECOND, MILLISECOND};
+use crate::unit;
 
 /// More kdamonds than this come from a mistake; HMSDK can cut terabytes into one for each gibibyte.
 pub(crate) const KDAMONDS_MAX: usize = 1 << 14;
@@ -280,10 +282,10 @@ fn read_own(cursor: &Cursor) -> Option<Own> {
     })
 }
 
-fn read_guard(cursor: &Cursor) -> Option<Guard> {
+fn read_guard(cursor: &Cursor) -> Option<GuardLimits> {
     let fields = cursor.map()?;
     let refaults = fields.get("max_refaults_per_s");
-    let guard = Guard {
+    let guard = GuardLimits {
         max_slowdown: fields.get("max_slowdown").and_then(|c| share(&c)),
         max_refaults_per_s: refaults
             .and_then(|c| c.read(unit::number))
@@ -317,6 +319,7 @@ fn read_method(cursor: &Cursor) -> Option<Method> {
         return Some(match cursor.word(&WORDS)? {
             0 => Method::Tables,
             1 => Method::Pages,
+            2 => Method::Faithful,
             3 => Method::Regions(Strategy::default()),
             _ => Method::Regions(Strategy::faithful()),
         });

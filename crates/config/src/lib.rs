@@ -34,7 +34,9 @@ mod plain;
 mod preset;
 mod problem;
 mod quota;
+mod request;
 mod scheme;
+mod spec;
 mod tier;
 mod topology;
 mod unit;
@@ -43,12 +45,15 @@ mod yaml;
 
 pub use judge::contrary_schemes;
 pub use line::scheme_line;
-pub use model::{
-    Configuration, ContextConfig, Guard, Intervals, Method, Operations, Own, TargetConfig,
-};
+pub use model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
 pub use plain::plain;
 pub use preset::{PRESETS, Preset, hmsdk_demote, hmsdk_promote, preset};
 pub use problem::{Place, Problem, Problems, Severity};
+pub use request::{ActingRequest, Monitoring, Request, RequestError};
+pub use spec::{
+    ActingSpec, ClearBy, ContextSpec, MonitorSpec, PageAttributes, ProcessSpec, SessionSpec,
+    TargetSpec,
+};
 pub use tier::{HMSDK_MEMCG, Move, TierError, TierPlan};
 pub use topology::{Extent, Topology, TopologyError, node_extent};
 pub use write::{to_json, to_yaml};

@@ -16,12 +16,13 @@ use isotherm_engine::scheme::{
     AccessPattern, Action, Age, Bounds, Frequency, Quota, Scheme, WatermarkMetric, Watermarks,
     Weights,
 };
+use isotherm_engine::units::{MICROSECOND, MILLISECOND, is_unit};
 
 use crate::cursor::Log;
 use crate::judge;
 use crate::model::{Configuration, ContextConfig};
 use crate::problem::{Place, Problem, Severity, nearest, one_of, quoted};
-use crate::unit::{self, MICROSECOND, MILLISECOND, Misread};
+use crate::unit::{self, Misread};
 
 /// What the words are, for messages.
 const WORDS: [&str; 7] = [
@@ -144,7 +145,7 @@ impl Words {
             match words.last_mut() {
                 _ if word.is_empty() => {}
                 // `0 %` and `5 s` are one word each.
-                Some((before, _)) if unit::is_unit(word) && before.ends_with(is_digit) => {
+                Some((before, _)) if is_unit(word) && before.ends_with(is_digit) => {
                     before.push_str(word);
                 }
                 _ => words.push((word.to_owned(), begin)),

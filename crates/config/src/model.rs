@@ -1,7 +1,8 @@
 //! What a configuration says, in the engine's words. What it does not say is `None`.
 
+use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Bounds, Scheme};
-use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Strategy};
 
 use crate::problem::Problem;
 
@@ -70,17 +71,6 @@ pub struct TargetConfig {
     pub obsolete: bool,
 }
 
-/// DAMON's three intervals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Intervals {
-    /// Between two checks.
-    pub sample: Nanos,
-    /// Over which checks are counted.
-    pub aggregation: Nanos,
-    /// Between two looks at mappings.
-    pub update: Nanos,
-}
-
 /// Isotherm's own keys: a map `isotherm` at the top level, for every context, or in a context, where
 /// each key overrules the top level's. damo does not read it.
 ///
@@ -108,7 +98,7 @@ pub struct Own {
     /// Most regions.
     pub max_nr_regions: Option<u32>,
     /// When to stop acting.
-    pub guard: Guard,
+    pub guard: GuardLimits,
 }
 
 /// How to watch.
@@ -118,21 +108,10 @@ pub enum Method {
     Tables,
     /// Every page at every look.
     Pages,
+    /// DAMON's regions, by its own rules.
+    Faithful,
     /// DAMON's regions, with these improvements.
     Regions(Strategy),
-}
-
-/// Limits beyond which schemes stop at once. `None`: no such limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Guard {
-    /// Share of time that targets may lose: 0 to 1.
-    pub max_slowdown: Option<f64>,
-    /// Refaults per second.
-    pub max_refaults_per_s: Option<f64>,
-    /// Share of time in which some task waited for memory: 0 to 1.
-    pub max_psi: Option<f64>,
-    /// Time that one target may wait for memory within a second.
-    pub max_refault_wait: Option<Nanos>,
 }
 
 impl Own {
@@ -144,18 +123,7 @@ impl Own {
             act_budget: self.act_budget.or(general.act_budget),
             method: self.method.or(general.method),
             max_nr_regions: self.max_nr_regions.or(general.max_nr_regions),
-            guard: Guard {
-                max_slowdown: self.guard.max_slowdown.or(general.guard.max_slowdown),
-                max_refaults_per_s: self
-                    .guard
-                    .max_refaults_per_s
-                    .or(general.guard.max_refaults_per_s),
-                max_psi: self.guard.max_psi.or(general.guard.max_psi),
-                max_refault_wait: self
-                    .guard
-                    .max_refault_wait
-                    .or(general.guard.max_refault_wait),
-            },
+            guard: self.guard.or(general.guard),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{FailCharge, Goal, GoalMetric, Quota, Tuner, Weights};
+use isotherm_engine::units::{MICROSECOND, MILLISECOND};
 
 use crate::cursor::{Cursor, Fields};
-use crate::unit::{MICROSECOND, MILLISECOND};
 
 /// What goals measure, by DAMOS's names.
 const METRICS: [&str; 9] = [
@@ -92,7 +92,7 @@ fn read_goal(cursor: &Cursor) -> Option<Goal> {
     let name = name.map(|index| METRICS[index]);
     let metric = name.and_then(|name| read_metric(name, &fields));
     let target_value = fields.need("target_value").and_then(|c| match name {
-        Some("some_mem_psi_us") => c.time(MICROSECOND).map(|Nanos(ns)| ns / MICROSECOND),
+        Some("some_mem_psi_us") => c.time(MICROSECOND).map(|Nanos(ns)| ns / MICROSECOND.0),
         Some(name) if name.ends_with("_bp") => c.parts(10_000).map(u64::from),
         _ => c.count(u64::MAX),
     });

@@ -5,9 +5,10 @@ use isotherm_engine::scheme::{
     WatermarkMetric, Watermarks,
 };
 use isotherm_engine::snapshot::TargetId;
+use isotherm_engine::units::MICROSECOND;
 
 use crate::cursor::{Cursor, Fields};
-use crate::unit::{self, MICROSECOND, Misread};
+use crate::unit::{self, Misread};
 use crate::{judge, kdamonds, quota};
 
 /// Kinds of filters, by DAMOS's names.

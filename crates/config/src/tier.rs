@@ -12,11 +12,11 @@ use isotherm_engine::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, Goal,
     GoalMetric, OpsFilter, Quota, Scheme, Tuner, Weights,
 };
-use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, PAGE_SIZE};
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, PAGE_SIZE};
 use thiserror::Error;
 
 use crate::kdamonds::KDAMONDS_MAX;
-use crate::model::{Configuration, ContextConfig, Intervals, Operations, TargetConfig};
+use crate::model::{Configuration, ContextConfig, Operations, TargetConfig};
 use crate::preset::{hmsdk_demote, hmsdk_promote};
 use crate::topology::Topology;
 

@@ -7,15 +7,16 @@
 //!
 //! Source: `to_kvpairs` in damo 3.4.3's `_damon.py`; its YAML is PyYAML's `dump`.
 
+use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{
     Action, Destination, Filter, FilterKind, Goal, GoalMetric, OpsFilter, Quota, Scheme, Tuner,
     Watermarks,
 };
-use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, Strategy};
 use serde::Serialize;
 
 use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_text, time_text};
-use crate::model::{Configuration, ContextConfig, Intervals, Method, Own};
+use crate::model::{Configuration, ContextConfig, Method, Own};
 use crate::node::{Node, Value, list, map};
 
 /// As damo's JSON.
@@ -352,7 +353,7 @@ fn own(own: &Own) -> Node {
             push(&mut guard, key, value);
         }
     }
-    if own.guard != crate::model::Guard::default() {
+    if own.guard != GuardLimits::default() {
         put("guard", Some(guard));
     }
     node
@@ -362,6 +363,7 @@ fn method(method: Method) -> Node {
     let strategy = match method {
         Method::Tables => return "tables".into(),
         Method::Pages => return "pages".into(),
+        Method::Faithful => return "faithful".into(),
         Method::Regions(strategy) => strategy,
     };
     let faithful = Strategy::faithful();

@@ -55,7 +55,7 @@ fn contenders() -> [(&'static str, Attributes); 8] {
     let base = Strategy::faithful();
     let slow = |strategy| Attributes {
         strategy,
-        budget: None,
+        cpu_budget: None,
         ..ours
     };
     [

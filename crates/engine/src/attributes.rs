@@ -10,6 +10,9 @@ use thiserror::Error;
 
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 
+/// The share of one CPU that watching may take, with what it takes from the targets, unless the user
+/// says otherwise.
+pub const CPU_BUDGET: f64 = 0.01;
 /// The most checks per aggregation interval; keeps every count well inside 32 bits.
 const NR_SAMPLES_MAX: u64 = 1 << 16;
 /// The most regions: at about 64 bytes each, 1 GiB.
@@ -33,7 +36,7 @@ pub struct Attributes {
     /// What is done better than, or just like, DAMON does it.
     pub strategy: Strategy,
     /// Lets measured cost rule the intervals and the number of samples.
-    pub budget: Option<CpuBudget>,
+    pub cpu_budget: Option<CpuBudget>,
     /// Seed of every random choice.
     pub seed: u64,
 }
@@ -49,7 +52,7 @@ impl Attributes {
             max_nr_regions: 1000,
             intervals_goal: None,
             strategy: Strategy::faithful(),
-            budget: None,
+            cpu_budget: None,
             seed: 1,
         }
     }
@@ -88,7 +91,7 @@ impl Attributes {
             });
         }
         self.strategy.validate()?;
-        match (&self.intervals_goal, &self.budget) {
+        match (&self.intervals_goal, &self.cpu_budget) {
             (Some(_), Some(_)) => Err(AttributesError::TwoMasters),
             (Some(goal), None) => goal.validate(self.sample_interval),
             (None, Some(budget)) => budget.validate(self.sample_interval),
@@ -103,7 +106,7 @@ impl Default for Attributes {
             sample_interval: Nanos::from_millis(20),
             aggregation_interval: Nanos::from_millis(400),
             strategy: Strategy::default(),
-            budget: Some(CpuBudget::default()),
+            cpu_budget: Some(CpuBudget::default()),
             ..Self::faithful()
         }
     }
@@ -239,7 +242,7 @@ impl CpuBudget {
 
 impl Default for CpuBudget {
     fn default() -> Self {
-        Self::new(0.01)
+        Self::new(CPU_BUDGET)
     }
 }
 
@@ -325,11 +328,11 @@ mod tests {
         check(|a| a.max_nr_regions = 9, "between 10 and 9");
         check(|a| a.strategy.cluster_pages = 24, "24 pages");
         check(|a| a.strategy.cluster_pages = 1024, "1024 pages");
-        check(|a| a.budget = Some(CpuBudget::new(f64::NAN)), "NaN");
-        check(|a| a.budget = Some(CpuBudget::new(0.0)), "more than 0");
+        check(|a| a.cpu_budget = Some(CpuBudget::new(f64::NAN)), "NaN");
+        check(|a| a.cpu_budget = Some(CpuBudget::new(0.0)), "more than 0");
         check(
             |a| {
-                a.budget = Some(CpuBudget::default());
+                a.cpu_budget = Some(CpuBudget::default());
                 a.intervals_goal = Some(IntervalsGoal::default());
             },
             "only one",

@@ -113,7 +113,7 @@ impl Engine {
     pub fn new(attributes: Attributes) -> Result<Self, AttributesError> {
         attributes.validate()?;
         let budget = attributes
-            .budget
+            .cpu_budget
             .map(|budget| (budget, controller(&attributes, budget)));
         Ok(Self {
             nr_samples: attributes.nr_samples(),

@@ -47,6 +47,11 @@ pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
 pub use ledger::{Account, Ledger};
 pub use refaults::RefaultHistory;
 
+/// Share of their time that targets may lose unless the user says otherwise.
+pub const MAX_SLOWDOWN: f64 = 0.01;
+/// Share of one CPU that acting may take from busy ones unless the user says otherwise.
+pub const ACT_BUDGET: f64 = 0.05;
+
 /// Share of the targets' memory that may be acted on in the first second.
 const START_PER_S: f64 = 0.05;
 /// The least that it comes down to.
@@ -81,6 +86,17 @@ pub struct GuardLimits {
 }
 
 impl GuardLimits {
+    /// These, and those of `general` where there is none.
+    #[must_use]
+    pub fn or(self, general: Self) -> Self {
+        Self {
+            max_slowdown: self.max_slowdown.or(general.max_slowdown),
+            max_refaults_per_s: self.max_refaults_per_s.or(general.max_refaults_per_s),
+            max_psi: self.max_psi.or(general.max_psi),
+            max_refault_wait: self.max_refault_wait.or(general.max_refault_wait),
+        }
+    }
+
     /// Whether there is any.
     pub fn is_limited(&self) -> bool {
         self.max_slowdown.is_some()

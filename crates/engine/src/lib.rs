@@ -18,6 +18,7 @@ pub mod port;
 pub mod scheme;
 pub mod snapshot;
 pub mod table;
+pub mod units;
 
 mod region;
 mod sampler;

@@ -224,10 +224,10 @@ fn an_intervals_goal_stretches_the_intervals_where_all_is_idle() {
 
 #[test]
 fn a_budget_stretches_the_interval_when_watching_is_dear() {
-    let budget = Some(CpuBudget::new(0.01));
+    let cpu_budget = Some(CpuBudget::new(0.01));
     let mut driver = Driver::new(
         Attributes {
-            budget,
+            cpu_budget,
             ..Attributes::default()
         },
         |_| Touch::IDLE,

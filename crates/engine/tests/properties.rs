@@ -63,7 +63,7 @@ fn any_attributes() -> impl Generator<Value = Attributes> {
                 min_nr_regions: min,
                 max_nr_regions: min + more,
                 intervals_goal: (ruler == 1).then(IntervalsGoal::default),
-                budget: (ruler == 2).then(|| CpuBudget::new(0.01)),
+                cpu_budget: (ruler == 2).then(|| CpuBudget::new(0.01)),
                 strategy,
                 seed,
                 ..Attributes::faithful()

@@ -52,7 +52,7 @@ fn every_part_of_the_strategy_works_alone() {
             &world,
             Attributes {
                 strategy,
-                budget: None,
+                cpu_budget: None,
                 ..Attributes::default()
             },
             0.95,

@@ -14,15 +14,12 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::out::note(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-mod acting;
 mod cmd;
 mod daemon;
-mod lock;
+mod flags;
 mod out;
 mod progress;
 mod record_file;
-mod recorder;
-mod units;
 mod view;
 mod whole_file;
 

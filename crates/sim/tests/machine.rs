@@ -243,7 +243,7 @@ fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
         let attributes = Attributes {
             sample_interval: Nanos::from_millis(20),
             aggregation_interval: Nanos::from_millis(400),
-            budget: None,
+            cpu_budget: None,
             ..Attributes::faithful()
         };
         Watch::Physical(attributes, Some(node))

@@ -181,7 +181,7 @@ impl TableLoop {
         let after = probe.cost();
         self.monitor.note_other_work(&before, &after);
         let spent = after.monitor_cpu.since(before.monitor_cpu).as_secs_f64();
-        let needed = spent / (self.attributes.cpu_share * UPDATE_SHARE_OF_BUDGET);
+        let needed = spent / (self.attributes.cpu_budget * UPDATE_SHARE_OF_BUDGET);
         self.update_interval = Nanos((needed * 1e9) as u64).clamp(UPDATE_MIN, UPDATE_MAX);
         self.next_update = now + self.update_interval;
         Ok(())

@@ -52,7 +52,10 @@ mod token_bucket;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::address::{AddressRange, Nanos};
+use crate::attributes::CPU_BUDGET;
 use crate::port::Cost;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
@@ -69,10 +72,10 @@ pub use space::{ClearedBy, HOLD_MAX};
 use token_bucket::{TokenBucket, total_ns};
 
 /// What the table monitor may spend, and how finely it looks.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableAttributes {
     /// Share of one CPU for monitoring and what it induces, 0 to 1.
-    pub cpu_share: f64,
+    pub cpu_budget: f64,
     /// Sampling window: how long after clearing it is looked at how much was touched already.
     pub window: Nanos,
     /// Shortest time between two snapshots; longer where reading the tables costs too much.
@@ -85,7 +88,7 @@ pub struct TableAttributes {
 impl Default for TableAttributes {
     fn default() -> Self {
         Self {
-            cpu_share: 0.01,
+            cpu_budget: CPU_BUDGET,
             window: Nanos::from_millis(20),
             aggregation_min: Nanos::from_millis(400),
             max_nr_regions: 40_000,
@@ -174,7 +177,7 @@ impl TableMonitor {
         Self {
             attributes,
             targets: BTreeMap::new(),
-            bucket: TokenBucket::new(attributes.cpu_share, now),
+            bucket: TokenBucket::new(attributes.cpu_budget, now),
             prices: Prices::default(),
             started: now,
             interval: attributes.aggregation_min,
@@ -532,7 +535,7 @@ impl TableMonitor {
         if let Some(before) = self.cost_at_end.replace(total) {
             let fixed_ns = (total - before - self.other_ns).max(0.0);
             self.fixed_cost.add(fixed_ns);
-            let share = self.attributes.cpu_share * FIXED_SHARE;
+            let share = self.attributes.cpu_budget * FIXED_SHARE;
             let next = self.fixed_cost.next_interval(self.interval, share);
             let least = self.attributes.aggregation_min.0 as f64 * self.stretch;
             self.interval = next.clamp(Nanos(least as u64), INTERVAL_MAX);

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use isotherm_config::{Configuration, Format, Operations, Problem, Problems, Severity};
+use isotherm_config::{Configuration, Format, Problem, Problems, Request, Severity, TargetSpec};
 use serde::Serialize;
 
-use crate::acting::lacking;
+use isotherm_session::lacking;
 
 /// Say what is wrong with a configuration, at which key or line, and what this machine cannot do of
 /// it.
@@ -57,17 +57,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         contexts: configuration.contexts.len(),
         schemes: configuration.contexts.iter().map(|c| c.schemes.len()).sum(),
         findings: problems.iter().map(finding).collect(),
-        not_here: configuration
-            .contexts
-            .iter()
-            .flat_map(|c| lacking(&c.schemes, c.operations == Operations::Paddr))
-            .collect(),
+        not_here: not_here(&configuration),
     };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         for problem in &problems {
-            println!("{name}: {}: {problem}", severity(problem));
+            println!("{name}: {}{problem}", prefix(problem));
         }
         for problem in &report.not_here {
             println!("{name}: {problem}");
@@ -83,6 +79,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(
         wrong || !report.not_here.is_empty(),
     )))
+}
+
+/// What cannot be run here of it, or at all.
+fn not_here(configuration: &Configuration) -> Vec<String> {
+    // Whose memory may be for the command line to say.
+    let anybody = TargetSpec::Processes {
+        processes: Vec::new(),
+        children: false,
+    };
+    let spec = Request::default().act_or_watch(&configuration.contexts, Some(anybody));
+    spec.map_or_else(|error| vec![error.to_string()], |spec| lacking(&spec))
+}
+
+/// A warning says so itself.
+fn prefix(problem: &Problem) -> &'static str {
+    match problem.severity {
+        Severity::Error => "error: ",
+        Severity::Warning => "",
+    }
 }
 
 fn severity(problem: &Problem) -> &'static str {

@@ -19,8 +19,8 @@ use isotherm_engine::compaction::{
 use isotherm_linux::clock::{self, Clock};
 use isotherm_linux::compaction::{Fragmentation, kernel_proactiveness};
 
-use crate::recorder::Signals;
-use crate::units::{format_duration, parse_duration};
+use isotherm_engine::units::{format_time, parse_time};
+use isotherm_session::Signals;
 
 use journal::Journal;
 use node::{Node, Round, Standing};
@@ -68,11 +68,11 @@ pub(crate) struct Args {
     daemon: bool,
 
     /// Time between two looks
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_duration, requires = "daemon")]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_time, requires = "daemon")]
     check_interval: Nanos,
 
     /// Stop after this time
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "daemon")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "daemon")]
     duration: Option<Nanos>,
 
     /// Say what would be done, and do nothing; needs no privilege
@@ -92,8 +92,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(
         args.check_interval >= CHECK_INTERVAL_MIN,
         "a check interval of {} is too short; at least {} is possible",
-        format_duration(args.check_interval),
-        format_duration(CHECK_INTERVAL_MIN)
+        format_time(args.check_interval),
+        format_time(CHECK_INTERVAL_MIN)
     );
     let attributes = CompactionAttributes {
         order: args.order,

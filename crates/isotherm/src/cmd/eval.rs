@@ -110,7 +110,8 @@ fn load(args: &Args) -> anyhow::Result<Experiment> {
     let mut experiment =
         Experiment::parse(&text).map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
     if let Some(size) = &experiment.zram {
-        crate::units::parse_bytes(size).with_context(|| format!("{path}: zram = \"{size}\""))?;
+        isotherm_engine::units::parse_bytes(size)
+            .with_context(|| format!("{path}: zram = \"{size}\""))?;
     }
     experiment.repeats = args.repeats.unwrap_or(experiment.repeats);
     let workloads: Vec<&String> = experiment.workloads.iter().map(|w| &w.name).collect();

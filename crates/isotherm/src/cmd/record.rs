@@ -13,16 +13,17 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_config::{ContextSpec, SessionSpec, TargetSpec};
 use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos, PAGE_SIZE};
 use isotherm_record::{Item, Writer, printable};
+use isotherm_session::{Acting, ActingSummary, Session, Step, warnings};
 
 use command::{end_in_time, wait_for};
 use saved::Saved;
 use summary::{Summary, cpu_share};
 
-use crate::acting::{Acting, ActingSummary, Setup, warnings_of_watching};
-use crate::recorder::{Context, MonitorArgs, Session, Step, TargetArgs};
-use crate::units::{format_bytes, format_duration, parse_time_span};
+use crate::flags::{MonitorArgs, TargetArgs, watching};
+use isotherm_engine::units::{format_bytes, format_time, parse_time_span};
 
 /// Targets whose children are looked for.
 const CHILDREN_OF: usize = 64;
@@ -78,18 +79,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "--json and --output - both write to standard output; name a file"
     );
     let watch = Watch {
-        contexts: vec![Context::only(&args.targets, &args.how)],
+        spec: watching(&args.targets, &args.how).watch()?,
         duration: args.duration,
         stop_command: args.stop_command,
         quiet: args.quiet,
         json: args.json,
     };
-    watch.run(Some(&path), &[])
+    watch.run(Some(&path))
 }
 
 /// What to watch, how and for how long; with schemes to act by, `isotherm run`.
 pub(super) struct Watch {
-    pub(super) contexts: Vec<Context>,
+    pub(super) spec: SessionSpec,
     pub(super) duration: Option<Nanos>,
     /// Ends the command once the time is up.
     pub(super) stop_command: bool,
@@ -98,22 +99,21 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches until the end, and writes a record to `path`, if there is one. Acts by `setups`: none,
-    /// or one for each context.
-    pub(super) fn run(&self, path: Option<&Path>, setups: &[Setup]) -> anyhow::Result<ExitCode> {
+    /// Watches until the end, acts if that is asked for, and writes a record to `path`, if there is one.
+    pub(super) fn run(&self, path: Option<&Path>) -> anyhow::Result<ExitCode> {
         let Some(path) = path else {
-            return self.run_with(None, setups);
+            return self.run_with(None);
         };
         if path.as_os_str() == "-" {
             let out = std::io::stdout().as_fd().try_clone_to_owned();
             let out = out.context("cannot write to standard output")?;
-            return self.run_with(Some((File::from(out), path)), setups);
+            return self.run_with(Some((File::from(out), path)));
         }
         let is_new = !path.exists();
         // The file first: a command must not run for nothing. What it holds goes later, when there is
         // something to record.
         let file = crate::record_file::open(path)?;
-        let outcome = self.run_with(Some((file, path)), setups);
+        let outcome = self.run_with(Some((file, path)));
         let is_empty = || std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0);
         if outcome.is_err() && is_new && is_empty() {
             // Nothing was recorded: leave nothing behind.
@@ -122,15 +122,14 @@ impl Watch {
         outcome
     }
 
-    fn run_with(
-        &self,
-        output: Option<(File, &Path)>,
-        setups: &[Setup],
-    ) -> anyhow::Result<ExitCode> {
-        let mut session = Session::start(&self.contexts)?;
+    fn run_with(&self, output: Option<(File, &Path)>) -> anyhow::Result<ExitCode> {
+        for warning in warnings(&self.spec) {
+            eprintln!("isotherm: {warning}");
+        }
+        let mut session = Session::start(&self.spec, crate::out::command_line())?;
         let started = session.now();
         let path = output.as_ref().map(|(_, path)| *path);
-        let began = begin(&mut session, output, setups, &self.contexts);
+        let began = begin(&mut session, output, &self.spec);
         let (mut recording, mut acting) = match began {
             Ok(began) => began,
             Err(error) => {
@@ -142,10 +141,8 @@ impl Watch {
             .duration
             .map_or(Nanos(u64::MAX), |duration| started + duration);
         let bar = self.progress_bar();
-        recording.counts_children = self
-            .contexts
-            .iter()
-            .all(|c| !c.targets.children && c.targets.cgroup.is_none());
+        let contexts = &self.spec.contexts;
+        recording.counts_children = contexts.iter().all(|c| !c.targets.follows_children());
         recording.is_quiet = self.quiet || self.json;
         let result = recording.run(&mut session, acting.as_mut(), ends_at, &bar);
         let elapsed = session.now().since(started);
@@ -212,22 +209,17 @@ impl Watch {
 fn begin(
     session: &mut Session,
     output: Option<(File, &Path)>,
-    setups: &[Setup],
-    contexts: &[Context],
+    spec: &SessionSpec,
 ) -> anyhow::Result<(Recording, Option<Acting>)> {
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
-    refuse_empty_ranges(session, contexts)?;
-    let mut acting = match setups {
-        [] => {
-            for warning in warnings_of_watching() {
-                eprintln!("isotherm: {warning}");
-            }
-            None
+    refuse_empty_ranges(session, spec)?;
+    let mut acting = None;
+    if spec.acts() {
+        let acting = acting.insert(Acting::new(spec, session)?);
+        for warning in acting.warnings() {
+            eprintln!("isotherm: {warning}");
         }
-        setups => Some(Acting::new(setups, session)?),
-    };
-    if let Some(acting) = &mut acting {
         acting.step(session, &mut items)?;
     }
     session.give_up_privileges(acting.is_some())?;
@@ -251,18 +243,23 @@ fn begin(
 
 /// Fails where none of the processes given maps anything within the ranges given. A command may do so
 /// later.
-fn refuse_empty_ranges(session: &Session, contexts: &[Context]) -> anyhow::Result<()> {
-    let [Context { targets, .. }] = contexts else {
+fn refuse_empty_ranges(session: &Session, spec: &SessionSpec) -> anyhow::Result<()> {
+    let [
+        ContextSpec {
+            targets, ranges, ..
+        },
+    ] = &spec.contexts[..]
+    else {
         return Ok(());
     };
     let live = session.live();
-    if targets.range.is_empty() || targets.pid.is_empty() || live.is_empty() {
+    let is_by_name = matches!(targets, TargetSpec::Processes { .. });
+    if ranges.is_empty() || !is_by_name || live.is_empty() {
         return Ok(());
     }
     let maps_any = live.iter().any(|(_, process)| {
         let areas = process.mappings().unwrap_or_default();
-        let within =
-            |area: AddressRange| targets.range.iter().any(|r| r.intersection(area).is_some());
+        let within = |area: AddressRange| ranges.iter().any(|r| r.intersection(area).is_some());
         areas.iter().any(|area| within(area.range))
     });
     anyhow::ensure!(
@@ -425,10 +422,7 @@ impl Recording {
             String::new()
         } else {
             let seconds = ends_at.since(now).0.div_ceil(1_000_000_000);
-            format!(
-                "{} left; ",
-                format_duration(Nanos::from_millis(seconds * 1000))
-            )
+            format!("{} left; ", format_time(Nanos::from_millis(seconds * 1000)))
         };
         let targets = match self.last.len() {
             1 => String::new(),

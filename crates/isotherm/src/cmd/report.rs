@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
+use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::report::access::{Bounds, HotRate, SortBy, Which};
 use isotherm_record::report::render::AccessWriter;
@@ -56,10 +57,10 @@ struct CommonArgs {
     #[arg(long, value_name = "N")]
     target: Option<u32>,
     /// Leave out what ended before this time since the beginning, e.g. 5s.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     from: Option<Nanos>,
     /// Leave out what began at this time since the beginning or later.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     to: Option<Nanos>,
     #[command(flatten)]
     output: OutputArgs,
@@ -100,7 +101,7 @@ struct AccessArgs {
     #[arg(long, default_value = "last", value_parser = which, conflicts_with = "at", value_name = "N|last|all")]
     snapshot: Which,
     /// The snapshot at this time since the beginning, e.g. 12s.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
     /// By what to sort: lowest address, largest size, highest rate or age, or mapping name first.
     #[arg(long, value_enum, default_value_t = SortArg::Address)]
@@ -109,22 +110,22 @@ struct AccessArgs {
     #[arg(long)]
     reverse: bool,
     /// Only regions of at least this size.
-    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     min_size: Option<u64>,
     /// Only regions of at most this size.
-    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     max_size: Option<u64>,
     /// Only regions known to be accessed at this rate or more often.
-    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     min_rate: Option<f32>,
     /// Only regions known to be accessed at this rate or less often.
-    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     max_rate: Option<f32>,
     /// Only regions unchanged for at least so long.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     min_age: Option<Nanos>,
     /// Only regions unchanged for at most so long.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     max_age: Option<Nanos>,
     /// Only regions whose mapping's name contains this.
     #[arg(long, value_name = "TEXT")]
@@ -133,7 +134,7 @@ struct AccessArgs {
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// From which access rate on bytes count as hot; less often accessed, they are cold.
-    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     hot: Option<f32>,
 }
 
@@ -172,7 +173,7 @@ struct WssArgs {
     #[command(flatten)]
     common: CommonArgs,
     /// The access rate from which on a region is in use [default: any access].
-    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     min_rate: Option<f32>,
     /// Which percentiles.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::percentile, default_value = "0,25,50,75,100")]
@@ -189,10 +190,10 @@ struct IdleArgs {
     #[command(flatten)]
     common: CommonArgs,
     /// When, since the beginning [default: the end].
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
     /// Least idle times to count bytes for.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::duration, default_value = "1s,5s,30s,2m,10m")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_time, default_value = "1s,5s,30s,2m,10m")]
     at_least: Vec<Nanos>,
     /// Which percentiles of bytes.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::percentile, default_value = "0,10,25,50,75,90,99,100")]
@@ -206,7 +207,7 @@ struct FootprintArgs {
     #[command(flatten)]
     common: CommonArgs,
     /// The access rate from which on a region is in the working set [default: any access].
-    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
+    #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     min_rate: Option<f32>,
     /// Every step of time as well.
     #[arg(long)]

@@ -6,9 +6,8 @@ use std::process::ExitCode;
 use isotherm_engine::Nanos;
 
 use super::record::Watch;
-use crate::acting::{GuardArgs, SchemeArgs};
-use crate::recorder::{MonitorArgs, TargetArgs};
-use crate::units::parse_time_span;
+use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, session};
+use isotherm_engine::units::parse_time_span;
 
 /// Act on memory by its access pattern: reclaim what is cold, back what is hot with huge pages, ...
 ///
@@ -58,15 +57,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let setups = args
-        .schemes
-        .resolve(&args.guard, &args.targets, &args.how)?;
     let watch = Watch {
-        contexts: setups.iter().map(|setup| setup.context.clone()).collect(),
+        spec: session(&args.schemes, &args.guard, &args.targets, &args.how)?,
         duration: args.duration,
         stop_command: args.stop_command,
         quiet: args.quiet,
         json: args.json,
     };
-    watch.run(args.output.as_deref(), &setups)
+    watch.run(args.output.as_deref())
 }

@@ -13,14 +13,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_config::{ContextSpec, MonitorSpec, Request, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Header, Writer};
 use isotherm_sim::machine::Machine;
-use isotherm_sim::simulation::{ContextSpec, Simulation, Watch};
+use isotherm_sim::simulation::{ContextSpec as SimulatedContext, Simulation, Watch};
 
-use crate::acting::{GuardArgs, SchemeArgs, Setup};
-use crate::recorder::{Method, MonitorArgs, TargetArgs};
-use crate::units::{format_duration, parse_duration};
+use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, acting, load};
+use isotherm_engine::units::{format_time, parse_time};
 use scenario::Stage;
 use summary::Summary;
 
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     trace: Option<PathBuf>,
 
     /// How long to simulate [default: the scenario's, or until all processes have ended]
-    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
     duration: Option<Nanos>,
 
     /// Watch physical memory, by regions
@@ -95,11 +95,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "nothing to simulate; name a scenario's file, or a record with --trace"
     );
     let stage = stage(args)?;
-    let setups = setups(args)?;
-    let contexts = setups
-        .iter()
-        .map(context)
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let spec = session(args)?;
+    let contexts = spec.contexts.iter().map(context);
+    let contexts = contexts.collect::<anyhow::Result<Vec<_>>>()?;
     let names: Vec<Option<String>> = contexts.iter().map(|c| c.name.clone()).collect();
     let end = end(args, &stage)?;
     let mut machine = Machine::new(stage.machine.clone());
@@ -125,7 +123,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
         bar.set_position(simulation.machine().now().0 / 1_000_000);
-        bar.set_message(format_duration(simulation.machine().now()));
+        bar.set_message(format_time(simulation.machine().now()));
         if !goes_on {
             break;
         }
@@ -164,42 +162,45 @@ fn stage(args: &Args) -> anyhow::Result<Stage> {
     Ok(stage)
 }
 
-fn setups(args: &Args) -> anyhow::Result<Vec<Setup>> {
-    let targets = TargetArgs {
-        physical: args.physical,
-        ..TargetArgs::default()
+fn session(args: &Args) -> anyhow::Result<SessionSpec> {
+    let configuration = args.schemes.config.as_deref().map(load).transpose()?;
+    let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
+    let request = Request {
+        targets: args.physical.then_some(TargetSpec::Physical { node: None }),
+        monitoring: args.how.monitoring(),
+        seed: args.how.seed,
+        acting: acting(&args.schemes, &args.guard),
+        ..Request::default()
     };
-    let configuration = args.schemes.config.as_deref();
-    let configuration = configuration.map(crate::acting::load).transpose()?;
-    let (_, setups) = args
-        .schemes
-        .contexts_of(configuration, &args.guard, &targets, &args.how)?;
-    Ok(setups)
+    // All that run there.
+    let processes = TargetSpec::Processes {
+        processes: Vec::new(),
+        children: false,
+    };
+    Ok(request.act_or_watch(&contexts, Some(processes))?)
 }
 
 /// What a context of the live machine is on a simulated one.
-fn context(setup: &Setup) -> anyhow::Result<ContextSpec> {
-    let how = &setup.context.how;
-    let targets = &setup.context.targets;
-    let watch = if setup.is_physical() {
-        Watch::Physical(how.attributes()?, targets.node)
-    } else {
-        match how.method()? {
-            Method::Tables(attributes) => Watch::Tables(attributes),
-            Method::Regions(attributes) => Watch::Regions(attributes),
-            Method::Pages { .. } => bail!(
-                "--pages is how real programs are recorded; simulated ones are watched by tables \
-                 or regions"
-            ),
+fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
+    let watch = match (&spec.monitor, &spec.targets) {
+        (MonitorSpec::Regions(attributes), TargetSpec::Physical { node }) => {
+            Watch::Physical(*attributes, *node)
         }
+        (MonitorSpec::Tables(attributes), _) => Watch::Tables(*attributes),
+        (MonitorSpec::Regions(attributes), _) => Watch::Regions(*attributes),
+        (MonitorSpec::Pages(_), _) => bail!(
+            "--pages is how real programs are recorded; simulated ones are watched by tables or \
+             regions"
+        ),
     };
-    Ok(ContextSpec {
-        name: setup.context.name.clone(),
+    let acting = spec.acting.clone().unwrap_or_default();
+    Ok(SimulatedContext {
+        name: spec.name.clone(),
         watch,
-        limits: targets.range.clone(),
-        schemes: setup.schemes.clone(),
-        guard: setup.limits,
-        dry_run: setup.dry_run,
+        limits: spec.ranges.clone(),
+        schemes: acting.schemes,
+        guard: acting.limits,
+        dry_run: acting.is_dry_run,
     })
 }
 

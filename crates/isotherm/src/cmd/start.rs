@@ -8,12 +8,12 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use isotherm_config::Request;
 use isotherm_linux::state;
 use isotherm_record::printable_lines;
 
-use crate::acting::{GuardArgs, SchemeArgs};
-use crate::daemon::{self, Orders, SOCKET, client};
-use crate::recorder::{MonitorArgs, TargetArgs};
+use crate::daemon::{self, Config, SOCKET, client};
+use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, acting, watching};
 
 /// Act on memory as `isotherm run` does, as a service that can be asked and tuned while it works.
 ///
@@ -65,13 +65,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.detached {
         nix::unistd::setsid().context("cannot leave the terminal's session")?;
     }
-    daemon::run(Orders {
+    daemon::run(Config {
         socket: args.socket,
         metrics: args.metrics,
-        schemes: args.schemes,
-        guard: args.guard,
-        targets: args.targets,
-        how: args.how,
+        request: Request {
+            acting: acting(&args.schemes, &args.guard),
+            ..watching(&args.targets, &args.how)
+        },
+        file: args.schemes.config,
     })?;
     Ok(ExitCode::SUCCESS)
 }

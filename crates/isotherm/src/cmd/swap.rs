@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use isotherm_linux::swap;
 
-use crate::units::{format_bytes, parse_bytes};
+use isotherm_engine::units::{format_bytes, parse_bytes};
 
 /// Set up compressed swap in memory (zram), which paging out anonymous memory needs, or take it away.
 #[derive(clap::Args)]

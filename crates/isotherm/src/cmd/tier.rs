@@ -12,7 +12,7 @@ use isotherm_config::{
 use isotherm_engine::scheme::Tuner;
 use isotherm_linux::{cgroup, node};
 
-use crate::units::parse_bytes;
+use isotherm_engine::units::parse_bytes;
 
 /// Keep hot memory on fast nodes and cold memory on slow ones.
 #[derive(clap::Args)]

@@ -6,7 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 
-use crate::recorder::{CommandOutput, Context, MonitorArgs, Session, TargetArgs};
+use isotherm_config::TargetSpec;
+use isotherm_session::Session;
+
+use crate::flags::{MonitorArgs, TargetArgs, watching};
 use crate::view::{self, LiveSource, ReplaySource};
 
 /// Watch live which memory is hot and which is cold, and what watching costs.
@@ -49,11 +52,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         view::run(&mut ReplaySource::open(path, args.speed)?, &title)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let targets = TargetArgs {
-        command_output: CommandOutput::Discarded,
-        ..args.targets.clone()
-    };
-    let session = Session::start(&[Context::only(&targets, &args.how)])?;
+    let mut request = watching(&args.targets, &args.how);
+    if let Some(TargetSpec::Command { is_silent, .. }) = &mut request.targets {
+        *is_silent = true;
+    }
+    let session = Session::start(&request.watch()?, crate::out::command_line())?;
     session.give_up_privileges(false)?;
     let mut source = LiveSource::new(session);
     let shown = view::run(&mut source, "");

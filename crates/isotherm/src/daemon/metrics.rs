@@ -9,7 +9,7 @@ use isotherm_engine::scheme::SchemeStatus;
 
 use super::Daemon;
 use super::seen::RATES;
-use crate::acting::ContextStatus;
+use isotherm_session::ContextStatus;
 
 /// Processes with series of their own.
 const TARGETS_MAX: usize = 100;

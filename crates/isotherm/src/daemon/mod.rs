@@ -28,12 +28,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::Context as _;
+use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Item, printable};
+use isotherm_session::{Acting, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
-use crate::acting::{Acting, GuardArgs, SchemeArgs, Setup, parse};
-use crate::recorder::{Context, MonitorArgs, Session, Step, TargetArgs};
+use crate::flags::{load, lower, parse};
 use notify::Manager;
 use request::{Request, failure, success};
 use seen::Seen;
@@ -44,20 +45,19 @@ pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
 const TURN: Nanos = Nanos(1_000_000_000);
 
 /// What a daemon is to do.
-pub(crate) struct Orders {
+pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: Option<SocketAddr>,
-    pub(crate) schemes: SchemeArgs,
-    pub(crate) guard: GuardArgs,
-    pub(crate) targets: TargetArgs,
-    pub(crate) how: MonitorArgs,
+    pub(crate) request: SessionRequest,
+    /// A configuration, read again on SIGHUP.
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// The daemon at work.
 struct Daemon {
-    orders: Orders,
-    /// One for each context.
-    setups: Vec<Setup>,
+    config: Config,
+    /// What it does at present.
+    spec: SessionSpec,
     session: Session,
     acting: Acting,
     seen: Seen,
@@ -66,26 +66,31 @@ struct Daemon {
 }
 
 /// Runs until the targets end, or somebody asks for the end.
-pub(crate) fn run(orders: Orders) -> anyhow::Result<()> {
-    let setups = resolve(&orders)?;
+pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+    let spec = resolve(&config)?;
     let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll sockets")?);
-    let mut requests = request::open(&orders.socket, &poll)?;
-    let mut scrapes = orders
+    let mut requests = request::open(&config.socket, &poll)?;
+    let mut scrapes = config
         .metrics
         .map(|address| scrape::open(address, &poll))
         .transpose()?;
-    let contexts: Vec<Context> = setups.iter().map(|setup| setup.context.clone()).collect();
-    let mut session = Session::start(&contexts)?;
+    for warning in warnings(&spec) {
+        eprintln!("isotherm: {warning}");
+    }
+    let mut session = Session::start(&spec, crate::out::command_line())?;
     session.outlive_hang_up();
     session.wake_by(duplicate(&poll)?);
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
-    let acting = Acting::new(&setups, &session)?;
+    let acting = Acting::new(&spec, &session)?;
+    for warning in acting.warnings() {
+        eprintln!("isotherm: {warning}");
+    }
     session.give_up_privileges(true)?;
     let mut daemon = Daemon {
         seen: Seen::new(session.now()),
-        orders,
-        setups,
+        config,
+        spec,
         session,
         acting,
         manager: Manager::find(),
@@ -119,16 +124,11 @@ fn duplicate(poll: &Epoll) -> anyhow::Result<OwnedFd> {
         .context("cannot poll sockets")
 }
 
-/// What the orders come to, with the files that they name read now.
-fn resolve(orders: &Orders) -> anyhow::Result<Vec<Setup>> {
-    let Orders {
-        schemes,
-        guard,
-        targets,
-        how,
-        ..
-    } = orders;
-    schemes.resolve(guard, targets, how)
+/// What it is to do, with the file that is named read now.
+fn resolve(config: &Config) -> anyhow::Result<SessionSpec> {
+    let file = config.file.as_deref().map(load).transpose()?;
+    let contexts = file.map_or_else(Vec::new, |file| file.contexts);
+    lower(&config.request, &contexts)
 }
 
 impl Daemon {
@@ -177,7 +177,7 @@ impl Daemon {
             "{}{} targets, {} acted on{}",
             if status.paused { "paused; " } else { "" },
             self.seen.targets.len(),
-            crate::units::format_bytes(applied),
+            isotherm_engine::units::format_bytes(applied),
             if status.contexts.iter().all(|c| c.guard.is_open) {
                 ""
             } else {
@@ -214,65 +214,67 @@ impl Daemon {
         let mut notes: Vec<String> = configuration
             .warnings
             .iter()
-            .map(|warning| format!("{name}: warning: {warning}"))
+            .map(|warning| format!("{name}: {warning}"))
             .collect();
-        let arguments = SchemeArgs {
-            dry_run: self.setups.iter().all(|setup| setup.dry_run),
-            ..SchemeArgs::default()
+        let request = &self.config.request;
+        let request = SessionRequest {
+            acting: ActingRequest {
+                scheme_lines: Vec::new(),
+                presets: Vec::new(),
+                ..request.acting.clone()
+            },
+            ..request.clone()
         };
-        let setups = arguments.resolve_with(
-            Some(configuration),
-            &self.orders.guard,
-            &self.orders.targets,
-            &self.orders.how,
-        )?;
-        notes.extend(self.apply(setups, name)?);
+        let spec = lower(&request, &configuration.contexts)?;
+        notes.extend(self.apply(spec, name)?);
         Ok(notes)
     }
 
     /// Reads the files again that were named at the start.
     fn reload(&mut self) -> anyhow::Result<Vec<String>> {
-        let setups = resolve(&self.orders)?;
-        let name = self.orders.schemes.config.as_ref().map_or_else(
+        let spec = resolve(&self.config)?;
+        let name = self.config.file.as_ref().map_or_else(
             || "the command line".to_owned(),
             |path| path.display().to_string(),
         );
-        self.apply(setups, &name)
+        self.apply(spec, &name)
     }
 
-    fn apply(&mut self, setups: Vec<Setup>, name: &str) -> anyhow::Result<Vec<String>> {
+    fn apply(&mut self, spec: SessionSpec, name: &str) -> anyhow::Result<Vec<String>> {
+        let (nr, nr_at_work) = (spec.contexts.len(), self.spec.contexts.len());
         anyhow::ensure!(
-            setups.len() == self.setups.len(),
+            nr == nr_at_work,
             "{name} holds {}, but {} at work; that takes a new start",
-            contexts(setups.len()),
-            match self.setups.len() {
+            contexts(nr),
+            match nr_at_work {
                 1 => "1 is".to_owned(),
                 nr => format!("{nr} are"),
             },
         );
-        for (new, old) in setups.iter().zip(&self.setups) {
+        for (new, old) in spec.contexts.iter().zip(&self.spec.contexts) {
             anyhow::ensure!(
-                new.is_physical() == old.is_physical(),
+                new.targets.is_physical() == old.targets.is_physical(),
                 "{name} is for {} memory, but {} memory is watched; that takes a new start",
                 kind(new),
                 kind(old),
             );
         }
-        self.acting.tune(&setups)?;
+        self.acting.tune(&spec)?;
         let mut nr_schemes = 0;
-        for (at, (old, new)) in self.setups.iter_mut().zip(setups).enumerate() {
+        let both = self.spec.contexts.iter_mut().zip(spec.contexts);
+        for (at, (old, new)) in both.enumerate() {
+            let is_paused = |of: &ContextSpec| of.acting.as_ref().is_some_and(|a| a.is_paused);
             // What `isotherm pause` has paused stays so, unless the file has changed its mind.
-            if new.is_paused != old.is_paused {
-                self.acting.set_context_paused(at, new.is_paused);
+            if is_paused(&new) != is_paused(old) {
+                self.acting.set_context_paused(at, is_paused(&new));
             }
-            nr_schemes += new.schemes.len();
-            (old.schemes, old.limits, old.is_paused) = (new.schemes, new.limits, new.is_paused);
-            old.act_budget = new.act_budget;
+            nr_schemes += new.schemes().len();
+            old.acting = new.acting;
         }
         self.seen.tuned(self.session.now(), name);
         Ok(vec![format!(
             "{nr_schemes} schemes of {name} are in force{}; what is watched and how stays as at the start",
-            match self.setups.len() {
+            match nr {
                 1 => String::new(),
                 nr => format!(" in {}", contexts(nr)),
             }
@@ -284,8 +286,8 @@ fn contexts(nr: usize) -> String {
     format!("{nr} context{}", if nr == 1 { "" } else { "s" })
 }
 
-fn kind(setup: &Setup) -> &'static str {
-    if setup.is_physical() {
+fn kind(context: &ContextSpec) -> &'static str {
+    if context.targets.is_physical() {
         "physical"
     } else {
         "processes'"

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::desk::{Answer, Desk, Door, Rules};
-use crate::lock::{Lock, lock};
+use isotherm_session::{Lock, lock};
 
 /// The longest request, newline included.
 pub(super) const REQUEST_MAX: usize = 1 << 20;

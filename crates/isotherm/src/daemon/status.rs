@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::Daemon;
 use super::seen::{Target, Tuned, View};
-use crate::acting::ActingStatus;
-use crate::units::{format_bytes, format_duration, format_share};
+use isotherm_engine::units::{format_bytes, format_share, format_time};
+use isotherm_session::ActingStatus;
 
 /// How the daemon stands. Times are nanoseconds since 1970 or long.
 #[derive(Serialize)]
@@ -43,7 +43,7 @@ impl Daemon {
         let uptime = self.session.now().since(self.seen.since).as_secs_f64();
         let (cost, _): (Cost, u64) = self.session.cost();
         let cpu_s = cost.monitor_cpu.as_secs_f64();
-        let config = self.orders.schemes.config.as_ref();
+        let config = self.config.file.as_ref();
         Status {
             ok: true,
             version: env!("CARGO_PKG_VERSION"),
@@ -126,7 +126,7 @@ fn head(status: &Value) -> String {
         "isotherm {} (pid {}), at work for {}",
         status["version"].as_str().unwrap_or("?"),
         status["pid"],
-        format_duration(uptime),
+        format_time(uptime),
     );
     if let Some(config) = status["config"].as_str() {
         head.push_str(", by ");

@@ -13,7 +13,7 @@ use ratatui::widgets::{Block, Paragraph};
 
 use super::ink::{dim, heat, legend};
 use super::state::{State, Target};
-use crate::units::format_bytes;
+use isotherm_engine::units::format_bytes;
 
 /// An unmapped stretch at least this large is cut out.
 const GAP_MIN: u64 = 64 << 20;

@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 use super::ink::{bold, dim, legend};
 use super::state::{State, sums};
 use super::{bar, gauges, lists};
-use crate::units::{format_bytes, format_duration};
+use isotherm_engine::units::{format_bytes, format_time};
 
 const WIDTH_MIN: u16 = 40;
 const HEIGHT_MIN: u16 = 12;
@@ -83,10 +83,7 @@ fn heading(state: &State) -> Line<'_> {
         if target.ended {
             spans.push(Span::raw(" has ended"));
         }
-        spans.push(Span::raw(format!(
-            "  {}",
-            format_duration(target.elapsed())
-        )));
+        spans.push(Span::raw(format!("  {}", format_time(target.elapsed()))));
     }
     if !state.title.is_empty() {
         spans.push(Span::styled(format!("  {}", state.title), dim()));
@@ -105,7 +102,7 @@ fn keys() -> Line<'static> {
 fn standing(state: &State) -> Line<'_> {
     let mut spans = Vec::new();
     if let Some(age) = state.stale() {
-        let age = format_duration(age);
+        let age = format_time(age);
         spans.push(Span::styled(
             format!(" {age} old: the budget is used up  "),
             bold(),

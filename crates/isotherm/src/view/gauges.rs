@@ -7,7 +7,7 @@ use ratatui::widgets::{Block, Paragraph, Sparkline};
 
 use super::ink::{bold, dim, heat};
 use super::state::{IDLE, State, Sums, Target, sums};
-use crate::units::{format_bytes, format_duration, format_share};
+use isotherm_engine::units::{format_bytes, format_share, format_time};
 
 /// Lines that the panels take with their borders.
 pub(super) const HEIGHT: u16 = 6;
@@ -80,7 +80,7 @@ fn memory(state: &State, target: &Target, width: usize) -> (Line<'static>, Vec<L
 }
 
 fn parts(sums: Sums) -> [(Option<f32>, String, u64); 4] {
-    let idle = format!("idle over {}", format_duration(IDLE));
+    let idle = format!("idle over {}", format_time(IDLE));
     [
         (Some(0.8), "working set".to_owned(), sums.accessed),
         (Some(0.1), "cooling".to_owned(), sums.cooling()),
@@ -131,8 +131,8 @@ fn cost(state: &State) -> Vec<String> {
         ),
         format!(
             "{} sampling, {} aggregation",
-            format_duration(cost.sample_interval),
-            format_duration(cost.aggregation_interval),
+            format_time(cost.sample_interval),
+            format_time(cost.aggregation_interval),
         ),
         format!("{} of memory", format_bytes(cost.monitor_rss)),
     ]

@@ -1,7 +1,7 @@
 //! The lists of the hottest and the coldest regions.
 
+use isotherm_engine::units;
 use isotherm_engine::{RegionSnapshot, TargetId};
-use isotherm_record::report::render::units;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Row, Table};
 
 use super::ink::{bold, dim, heat};
 use super::state::{Sort, State, Target, shown_bytes};
-use crate::units::{format_bytes, format_duration};
+use isotherm_engine::units::{format_bytes, format_time};
 
 /// From here on the two lists stand side by side.
 const SIDE_BY_SIDE: u16 = 110;
@@ -108,8 +108,8 @@ fn row(
         Line::from(heat(state.palette, rate)),
         Line::raw(format!("{:#x}", region.range.start)).right_aligned(),
         Line::raw(format_bytes(shown_bytes(region, hot))).right_aligned(),
-        Line::raw(units::rate(rate)).right_aligned(),
-        Line::raw(format_duration(region.age_ns)).right_aligned(),
+        Line::raw(units::format_rate(rate)).right_aligned(),
+        Line::raw(format_time(region.age_ns)).right_aligned(),
         Line::raw(cut_middle(&mapping, mapping_width)),
     ])
 }

@@ -11,7 +11,7 @@ use anyhow::Context;
 use isotherm_engine::Nanos;
 use isotherm_record::{Item, Reader};
 
-use crate::recorder::{Session, Step};
+use isotherm_session::{Session, Step};
 
 /// Yields items as time goes by.
 pub(crate) trait ItemSource {

@@ -15,11 +15,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{BufRead, Read};
 
+use isotherm_engine::units::{SECOND, parse_time_in};
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
 
 use super::import::{Collected, List};
 use super::json::RecordFields;
-use super::text::decimal;
 use crate::convert::ConvertError;
 use crate::writer::MAX_REGIONS;
 
@@ -126,7 +126,8 @@ impl Event {
     ) -> Result<Self, &'static str> {
         let time = time
             .strip_suffix(':')
-            .and_then(|t| decimal(t, 1_000_000_000));
+            .and_then(|t| parse_time_in(t, SECOND).ok())
+            .map(|time| time.0);
         let (mut target, mut nr_regions, mut span) = (None, None, None);
         let mut numbers = Vec::new();
         for word in words.take(16) {

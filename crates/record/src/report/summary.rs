@@ -2,11 +2,10 @@
 //!
 //! JSON: [`SummaryReport`].
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, units};
 use serde::Serialize;
 
 use super::overview::{IDLE, MappingOverview, Overview, TargetOverview};
-use super::render::units;
 
 /// Mappings that are shown.
 const MAPPINGS: usize = 8;
@@ -87,11 +86,11 @@ fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
         several => format!("these {} targets", several.len()),
     };
     let total = &overview.total;
-    let used = units::bytes(total.working_set_bytes);
+    let used = units::format_bytes(total.working_set_bytes);
     let resident = total.resident_bytes.map_or_else(String::new, |resident| {
         let share = total.working_set_bytes as f64 / resident.max(1) as f64;
-        let share = units::percent((share as f32).min(1.0));
-        format!(" of {} resident ({share})", units::bytes(resident))
+        let share = units::format_share(share.min(1.0));
+        format!(" of {} resident ({share})", units::format_bytes(resident))
     });
     let verb = if overview.targets.len() == 1 {
         "uses"
@@ -101,11 +100,11 @@ fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
     let idle = match reclaim {
         Reclaim { bytes: None, .. } => format!(
             "watched for {} only, too short to tell what stays idle for {}",
-            units::duration(overview.duration_ns),
-            units::duration(IDLE)
+            units::format_time(overview.duration_ns),
+            units::format_time(IDLE)
         ),
         Reclaim { bytes: Some(0), .. } => {
-            format!("nothing has been idle for {}", units::duration(IDLE))
+            format!("nothing has been idle for {}", units::format_time(IDLE))
         }
         Reclaim {
             bytes: Some(bytes),
@@ -113,12 +112,12 @@ fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
             ..
         } => format!(
             "{}{} has been idle for {} or more",
-            units::bytes(bytes),
+            units::format_bytes(bytes),
             share.map_or_else(String::new, |share| format!(
                 " ({})",
-                units::percent(share as f32)
+                units::format_share(share)
             )),
-            units::duration(IDLE)
+            units::format_time(IDLE)
         ),
     };
     format!("{who} {verb} {used}{resident}; {idle}")

@@ -11,7 +11,7 @@ use isotherm_linux::compaction::{
 };
 use serde::Serialize;
 
-use crate::recorder::Signals;
+use isotherm_session::Signals;
 
 /// Time between two looks at a node while it is compacted: at some GB/s of scanning, a few MB.
 const STEP: Nanos = Nanos::from_millis(5);

@@ -11,7 +11,7 @@ use isotherm_engine::{Nanos, PAGE_SIZE};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::units::{format_bytes, format_duration};
+use isotherm_engine::units::{format_bytes, format_time};
 
 use super::node::{Round, Totals};
 
@@ -198,7 +198,7 @@ impl Event<'_> {
                     },
                     nodes.join(", "),
                     attributes.order,
-                    format_duration(attributes.check_interval),
+                    format_time(attributes.check_interval),
                     score(attributes.high()),
                     score(attributes.low()),
                     kernels_own(*kernel_proactiveness)
@@ -212,15 +212,11 @@ impl Event<'_> {
                 dry_run,
             } => format!(
                 "{:>8}  node {node}: {}",
-                format_duration(*at),
+                format_time(*at),
                 state(status, *high, *dry_run)
             ),
             Self::Round { at, node, round } => {
-                format!(
-                    "{:>8}  node {node}: {}",
-                    format_duration(*at),
-                    sentence(round)
-                )
+                format!("{:>8}  node {node}: {}", format_time(*at), sentence(round))
             }
             Self::End {
                 elapsed,
@@ -233,13 +229,13 @@ impl Event<'_> {
                 };
                 format!(
                     "in {}: {} rounds of compaction, {} ({} of CPU time); {} back-offs, {} deferrals; looking took {} of CPU time",
-                    format_duration(*elapsed),
+                    format_time(*elapsed),
                     rounds.count,
-                    format_duration(rounds.took_ns),
-                    format_duration(rounds.cpu_ns),
+                    format_time(rounds.took_ns),
+                    format_time(rounds.cpu_ns),
                     sum(|status| status.nr_back_offs),
                     sum(|status| status.nr_deferrals),
-                    format_duration(*own_cpu),
+                    format_time(*own_cpu),
                 )
             }
         }
@@ -268,8 +264,8 @@ fn sentence(round: &Round) -> String {
     };
     let mut text = format!(
         "compacted for {} ({} of CPU time), {ended}: score {} -> {}; {} pages looked at to move, {} to move to, {} isolated",
-        format_duration(round.took_ns),
-        format_duration(round.cpu_ns),
+        format_time(round.took_ns),
+        format_time(round.cpu_ns),
         score(round.score_before),
         score(round.score_after),
         round.counters.migrate_scanned,
@@ -277,11 +273,7 @@ fn sentence(round: &Round) -> String {
         round.counters.isolated,
     );
     if let Some(time) = round.deferred_ns {
-        let _ = write!(
-            text,
-            "; it brought nothing: none for {}",
-            format_duration(time)
-        );
+        let _ = write!(text, "; it brought nothing: none for {}", format_time(time));
     }
     text
 }

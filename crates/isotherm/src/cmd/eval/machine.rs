@@ -40,7 +40,7 @@ impl Machine {
             foreign_swap: None,
         };
         if let Some(size) = &experiment.zram {
-            let bytes = crate::units::parse_bytes(size)?;
+            let bytes = isotherm_engine::units::parse_bytes(size)?;
             let there = swap::facts().total;
             if there == 0 {
                 machine.set_up_zram(bytes)?;

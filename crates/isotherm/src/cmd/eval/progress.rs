@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_eval::{Experiment, Outcome, PlannedRun, estimate_s};
 
-use crate::units::format_bytes;
+use isotherm_engine::units::format_bytes;
 
 pub(super) struct Progress<'a> {
     bar: ProgressBar,

@@ -1,6 +1,6 @@
 //! What acting has saved so far.
 
-use crate::units::format_bytes;
+use isotherm_engine::units::format_bytes;
 
 /// Memory that is saved by swapping it out: what the targets have in swap since the start, but for what
 /// compressed swap takes for it.

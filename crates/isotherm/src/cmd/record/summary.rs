@@ -2,8 +2,8 @@
 
 use isotherm_engine::{Cost, Nanos};
 
-use crate::acting::ActingSummary;
-use crate::units::format_bytes;
+use isotherm_engine::units::format_bytes;
+use isotherm_session::ActingSummary;
 
 /// What a recording came to. Percentages are of one CPU.
 #[derive(serde::Serialize)]

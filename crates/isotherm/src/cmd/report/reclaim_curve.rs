@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use isotherm_engine::Nanos;
+use isotherm_engine::units::{parse_share, parse_time};
 use isotherm_record::report::{ReclaimCurve, ReclaimCurveOptions};
 
-use super::{CommonArgs, parse};
+use super::CommonArgs;
 
 /// What reclaiming memory after any time of idleness would have saved and cost, exactly, from one
 /// page-granular record.
@@ -21,10 +22,10 @@ pub(crate) struct ReclaimCurveArgs {
     #[command(flatten)]
     common: CommonArgs,
     /// Choose the shortest idleness that slows by no more than this, e.g. 1%.
-    #[arg(long, value_name = "PERCENT", value_parser = parse::percent)]
-    max_slowdown: Option<f32>,
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    max_slowdown: Option<f64>,
     /// Time that the program loses when a page is read back: 3 us from zram, 100 us from a disk.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "3us")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "3us")]
     refault_cost: Nanos,
 }
 
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &ReclaimCurveArgs) -> anyhow::Result<ExitCode> {
     let source = common.open_pages()?;
     let options = ReclaimCurveOptions {
         refault_cost: args.refault_cost,
-        max_slowdown: args.max_slowdown.map(f64::from),
+        max_slowdown: args.max_slowdown,
     };
     let mut curve = ReclaimCurve::new(source.header(), common.scope(), options);
     source.each(common.scope(), |item| {

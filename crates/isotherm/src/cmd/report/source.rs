@@ -11,7 +11,7 @@ use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::report::{Context as ReportContext, Scope};
 use isotherm_record::{Header, Item, Reader};
 
-use isotherm_record::report::render::units;
+use isotherm_engine::units;
 
 use crate::progress::Watched;
 
@@ -54,7 +54,7 @@ impl Extent {
 
     /// Fails where a report about `scope`, or about the moment `at`, would be about nothing.
     pub(super) fn require(&self, scope: &Scope, at: Option<Nanos>) -> anyhow::Result<()> {
-        let lasts = units::duration(self.end);
+        let lasts = units::format_time(self.end);
         anyhow::ensure!(self.nr_snapshots > 0, "the record holds no snapshot");
         if let Some(target) = scope.target.filter(|t| !self.targets.contains(&t.0)) {
             let mut known: Vec<String> = self.targets.iter().take(20).map(u32::to_string).collect();
@@ -74,7 +74,7 @@ impl Extent {
         if let Some(at) = at.filter(|at| *at > self.end) {
             anyhow::bail!(
                 "no snapshot at {}: the record ends at {lasts}",
-                units::duration(at)
+                units::format_time(at)
             );
         }
         Ok(())

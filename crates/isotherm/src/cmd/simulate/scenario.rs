@@ -13,7 +13,7 @@ use isotherm_sim::machine::{
 use serde::{Deserialize, Deserializer};
 
 use super::{trace, workload};
-use crate::units::{parse_bytes, parse_duration, parse_share};
+use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
 
 /// Everything that is needed to begin.
 #[derive(Default)]
@@ -64,7 +64,7 @@ impl Meant for Share {
 
 impl Meant for Nanos {
     fn read(text: &str) -> Result<Self, String> {
-        parse_duration(text).map_err(|e| e.to_string())
+        parse_time(text).map_err(|e| e.to_string())
     }
 }
 

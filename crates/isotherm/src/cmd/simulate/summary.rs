@@ -15,7 +15,7 @@ use isotherm_sim::simulation::{Event, Simulation};
 use isotherm_sim::statistics::Distribution;
 use serde::Serialize;
 
-use crate::units::format_bytes;
+use isotherm_engine::units::format_bytes;
 
 /// What is counted on the way.
 #[derive(Default)]
@@ -273,7 +273,11 @@ impl Report {
         };
         for scheme in &self.schemes {
             let refused = scheme.refused_bytes.iter().map(|(why, bytes)| {
-                format!("{} {}", format_bytes(*bytes), crate::acting::words(*why))
+                format!(
+                    "{} {}",
+                    format_bytes(*bytes),
+                    isotherm_session::refusal_words(*why)
+                )
             });
             let refused: Vec<String> = refused.collect();
             line(format_args!(

@@ -11,7 +11,7 @@ use isotherm_sim::access::Use;
 use isotherm_sim::machine::{AreaSpec, Pattern, ProcessSpec, Rates};
 use serde::Deserialize;
 
-use crate::units::{parse_bytes, parse_share};
+use isotherm_engine::units::{parse_bytes, parse_share};
 
 /// How accesses are spread over a mapping, or over the part of it that is hot.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -4,11 +4,13 @@
 
 use std::io::{self, Write};
 
+use isotherm_engine::units;
+
 use serde::Serialize;
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{Format, Style, csv_line, or_empty, page, units};
+use super::{Format, Style, csv_line, or_empty, page};
 use crate::report::access::{AccessTable, MappingTotals, Row, Totals};
 use crate::report::context::RecordInfo;
 
@@ -143,8 +145,8 @@ const CSV_HEAD: [&str; 17] = [
 
 fn title(table: &AccessTable) -> String {
     let (start, end) = (
-        units::duration(table.start_ns),
-        units::duration(table.end_ns),
+        units::format_time(table.start_ns),
+        units::format_time(table.end_ns),
     );
     let target = table.target.label();
     let regions = if table.regions.len() == table.regions_total {
@@ -180,7 +182,7 @@ fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<(
                     .map_or_else(|| "?".into(), |m| style.bytes(m.resident)),
             );
         }
-        fields.extend([units::rate(row.access_rate), age, mapping(row)]);
+        fields.extend([units::format_rate(row.access_rate), age, mapping(row)]);
         rows.row(fields);
     }
     rows.write(out)?;
@@ -280,9 +282,9 @@ fn picture(table: &AccessTable) -> String {
             label: format!("{:#x}", row.start),
             value: format!(
                 "{} · {} · {} · {}",
-                units::bytes(row.size_bytes),
-                units::rate(row.access_rate),
-                units::duration(row.age_ns),
+                units::format_bytes(row.size_bytes),
+                units::format_rate(row.access_rate),
+                units::format_time(row.age_ns),
                 mapping(row)
             ),
             share: row.size_bytes as f64 / largest,

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
-use isotherm_engine::Refusal;
+use isotherm_engine::{Refusal, units};
 
 use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table};
 use super::wss::spark;
-use super::{Render, Style, csv_line, page, units};
+use super::{Render, Style, csv_line, page};
 use crate::report::actions::{ActionsReport, GuardCourse, SchemeActions};
 
 /// The longest sparkline beside the numbers.
@@ -27,7 +27,7 @@ impl Render for ActionsReport {
                 name(scheme),
                 style.bytes(scheme.tried_bytes),
                 style.bytes(scheme.applied_bytes),
-                units::duration(scheme.took_ns),
+                units::format_time(scheme.took_ns),
                 spark(&scheme.series, SPARK_WIDTH),
             ]);
         }
@@ -179,11 +179,11 @@ fn guard_text(guard: &GuardCourse) -> String {
         0 => "never stopped the schemes".to_owned(),
         1 => format!(
             "stopped the schemes once, for {}",
-            units::duration(guard.closed_ns)
+            units::format_time(guard.closed_ns)
         ),
         n => format!(
             "stopped the schemes {n} times, for {} in all",
-            units::duration(guard.closed_ns)
+            units::format_time(guard.closed_ns)
         ),
     };
     let strain = guard.strain_max;
@@ -191,16 +191,16 @@ fn guard_text(guard: &GuardCourse) -> String {
     let lost = guard.account.map(|account| {
         format!(
             "targets lost {} of the {} that they might (waits, CPU time, interruptions by acting)",
-            units::duration(account.lost),
-            units::duration(account.allowed)
+            units::format_time(account.lost),
+            units::format_time(account.allowed)
         )
     });
     let waited = guard.slowdown_mean.zip(guard.slowdown_max);
     let waited = waited.map(|(mean, max)| {
         format!(
             "they waited for memory for {} of their time (at most {})",
-            units::percent(mean as f32),
-            units::percent(max as f32)
+            units::format_share(mean),
+            units::format_share(max)
         )
     });
     let refaults = guard.refaults_per_s_mean.zip(guard.refaults_per_s_max);

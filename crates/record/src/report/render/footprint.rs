@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
+use isotherm_engine::units;
+
 use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table};
 use super::wss::spark;
-use super::{Render, Style, csv_line, page, units};
+use super::{Render, Style, csv_line, page};
 use crate::report::footprint::{FootprintReport, Metric};
 
 /// The longest sparkline beside the numbers.
@@ -21,7 +23,7 @@ impl Render for FootprintReport {
             if style.raw {
                 n.to_string()
             } else {
-                units::bytes(n)
+                units::format_bytes(n)
             }
         };
         let mut table = Table::new(&[
@@ -78,7 +80,7 @@ impl Render for FootprintReport {
         let row = |metric: &Metric| {
             let mut row = vec![title(metric.name).to_string()];
             let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];
-            row.extend(numbers.map(units::bytes));
+            row.extend(numbers.map(units::format_bytes));
             row
         };
         let rows: Vec<Vec<String>> = self.metrics.iter().map(row).collect();
@@ -124,14 +126,14 @@ fn series(metric: &Metric, style: &Style, out: &mut dyn Write) -> io::Result<()>
         if style.raw {
             n.to_string()
         } else {
-            units::bytes(n)
+            units::format_bytes(n)
         }
     };
     for point in &metric.series {
         let time = if style.raw {
             point.time_ns.0.to_string()
         } else {
-            units::duration(point.time_ns)
+            units::format_time(point.time_ns)
         };
         table.row(vec![
             time,

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
-use isotherm_engine::PAGE_SIZE;
+use isotherm_engine::{PAGE_SIZE, units};
 
 use super::plot::{Line, PlotText, Unit, lines, lines_of};
 use super::table::{Align, Table};
 use super::wss::spark;
-use super::{Render, Style, csv_line, page, units};
+use super::{Render, Style, csv_line, page, score};
 use crate::report::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint};
 use crate::report::series::Point;
 
@@ -109,7 +109,7 @@ impl FragmentationReport {
         }
         if let Some(node) = self.nodes.first() {
             for (name, threshold) in [("starts above", node.high), ("ends at", node.low)] {
-                let name = format!("{name} {}", units::score(threshold));
+                let name = format!("{name} {}", score(threshold));
                 let level = |point: &ScorePoint| ScorePoint {
                     time_ns: point.time_ns,
                     min: threshold,
@@ -161,7 +161,11 @@ fn free_memory(title: &str, node: &NodeFragmentation) -> String {
         .orders
         .iter()
         .map(|order| {
-            let name = format!("order {}: {}", order.order, units::bytes(order.block_bytes));
+            let name = format!(
+                "order {}: {}",
+                order.order,
+                units::format_bytes(order.block_bytes)
+            );
             (name, in_bytes(&order.series, order.block_bytes))
         })
         .collect();
@@ -181,10 +185,10 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
         out,
         "Fragmentation of node {} for order {order} (blocks of {}), proactiveness {}: compacts above {}, down to {}\n",
         node.node,
-        units::bytes(PAGE_SIZE.checked_shl(order.into()).unwrap_or(0)),
+        units::format_bytes(PAGE_SIZE.checked_shl(order.into()).unwrap_or(0)),
         node.attributes.proactiveness,
-        units::score(node.high),
-        units::score(node.low),
+        score(node.high),
+        score(node.low),
     )?;
     let mut table = Table::new(&[
         ("", Align::Left),
@@ -201,14 +205,14 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
         node.score_max,
         node.score_last,
     ];
-    row.extend(scores.map(units::score));
+    row.extend(scores.map(score));
     row.push(spark(&in_steps(&node.score), SPARK_WIDTH));
     table.row(row);
     for order in &node.orders {
         let size = if style.raw {
             order.block_bytes.to_string()
         } else {
-            units::bytes(order.block_bytes)
+            units::format_bytes(order.block_bytes)
         };
         let mut row = vec![format!("free blocks of {size}")];
         row.extend([order.min, order.mean, order.max, order.last].map(|n| n.to_string()));
@@ -253,10 +257,10 @@ fn zones(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Re
 fn zone_row(zone: &crate::report::fragmentation::ZoneState) -> Vec<String> {
     vec![
         zone.name.clone(),
-        units::bytes(zone.present_bytes),
-        units::bytes(zone.free_bytes),
-        units::score(zone.extfrag),
-        units::score(zone.score),
+        units::format_bytes(zone.present_bytes),
+        units::format_bytes(zone.free_bytes),
+        score(zone.extfrag),
+        score(zone.score),
     ]
 }
 
@@ -274,8 +278,8 @@ fn rounds(rounds: &Rounds) -> String {
         rounds.count,
         if rounds.count == 1 { "round" } else { "rounds" },
         ended.join(", "),
-        units::duration(rounds.took_ns),
-        units::duration(rounds.cpu_ns),
+        units::format_time(rounds.took_ns),
+        units::format_time(rounds.cpu_ns),
         rounds.migrate_scanned,
         rounds.free_scanned,
         rounds.isolated,
@@ -293,10 +297,10 @@ fn over_time(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io
         let time = if style.raw {
             point.time_ns.0.to_string()
         } else {
-            units::duration(point.time_ns)
+            units::format_time(point.time_ns)
         };
         let mut row = vec![time];
-        row.extend([point.min, point.mean, point.max].map(units::score));
+        row.extend([point.min, point.mean, point.max].map(score));
         table.row(row);
     }
     writeln!(out, "\nscore\n")?;

@@ -6,10 +6,10 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, units};
 
 use super::colour::{self, Palette};
-use super::{Render, Style, csv_line, heatmap_html, heatmap_svg, or_empty, page, units};
+use super::{Render, Style, csv_line, heatmap_html, heatmap_svg, or_empty, page};
 use crate::report::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
 
 /// Characters before the cells: an address and a bar.
@@ -108,13 +108,13 @@ impl Text<'_> {
             report.shown_time_at(0),
             report.shown_time_at(report.columns),
         );
-        let column = units::duration(Nanos(report.column_ns as u64));
+        let column = units::format_time(Nanos(report.column_ns as u64));
         let target = self.target.target.label();
         writeln!(
             out,
             "{target}, {} to {}, {column} a column\n",
-            units::duration(from),
-            units::duration(to)
+            units::format_time(from),
+            units::format_time(to)
         )?;
         for segment in self.target.segments.iter().rev() {
             self.segment(segment, out)?;
@@ -154,7 +154,7 @@ impl Text<'_> {
             };
             named = name;
             let size = match nr {
-                0 => format!("{:>9}", units::bytes(segment.shown_bytes)),
+                0 => format!("{:>9}", units::format_bytes(segment.shown_bytes)),
                 _ => " ".repeat(9),
             };
             let line = format!("{address:#014x} |{cells}| {size}  {}", short(&label));
@@ -211,12 +211,12 @@ impl Text<'_> {
 
     fn time_axis(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.report.columns;
-        let end = units::duration(self.report.shown_time_at(columns));
+        let end = units::format_time(self.report.shown_time_at(columns));
         let mut ruler = vec!['-'; columns];
         let mut labels = String::new();
         for column in (0..columns).step_by(16) {
             ruler[column] = '+';
-            let label = units::duration(self.report.shown_time_at(column));
+            let label = units::format_time(self.report.shown_time_at(column));
             if column + label.chars().count() + end.chars().count() + 2 <= columns {
                 let _ = write!(labels, "{label:<16}");
             }
@@ -237,7 +237,7 @@ fn legend(style: &Style, out: &mut dyn Write) -> io::Result<()> {
             Palette::Plain => colour::character(Some(rate)).to_string(),
             palette => colour::escape(palette, 38, colour::of_rate(rate)) + "██\x1b[0m",
         };
-        write!(out, "  {sample} {}", units::percent(rate))?;
+        write!(out, "  {sample} {}", units::format_rate(Some(rate)))?;
     }
     let unknown = match style.palette {
         Palette::Plain => "?".into(),

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use isotherm_engine::units;
+
 use super::colour::{self, Rgb};
 use super::page::{escape, gap_label};
 use super::plot::{self, time_ticks};
-use super::units;
 use crate::report::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
 
 const LEFT: f64 = 132.0;
@@ -160,7 +161,7 @@ impl Panel<'_> {
                 "<text class=\"e d\" x=\"{}\" y=\"{:.1}\">{}</text>",
                 LEFT - 9.0,
                 y + 22.0,
-                units::bytes(segment.shown_bytes)
+                units::format_bytes(segment.shown_bytes)
             );
         }
         let labels = ((height / 44.0) as usize).clamp(1, 8);
@@ -233,7 +234,7 @@ impl Panel<'_> {
                 svg,
                 "<path class=\"g\" d=\"M{x:.1} {y:.1}v5\"/><text class=\"c d\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
                 y + 19.0,
-                units::duration(time)
+                units::format_time(time)
             );
         }
     }
@@ -296,7 +297,7 @@ fn legend(svg: &mut String, y: f64) {
             svg,
             "<text class=\"c d\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
             y + 28.0,
-            units::percent(rate).replace(' ', "")
+            units::format_rate(Some(rate)).replace(' ', "")
         );
     }
     let x = x + BAR + 40.0;

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, units};
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{Render, Style, csv_line, or_empty, page, units};
+use super::{Render, Style, csv_line, or_empty, page};
 use crate::report::idle::{IdleMemory, IdleReport};
 
 impl Render for IdleReport {
@@ -89,7 +89,12 @@ impl Render for IdleReport {
             let rows: Vec<Vec<String>> = memory
                 .percentiles
                 .iter()
-                .map(|p| vec![format!("{} %", p.percent), units::duration(Nanos(p.value))])
+                .map(|p| {
+                    vec![
+                        format!("{} %", p.percent),
+                        units::format_time(Nanos(p.value)),
+                    ]
+                })
                 .collect();
             let note = "This share of the known bytes has been idle for at most so long.";
             html += &page::table("Idle time by bytes", note, &["Bytes", "Idle for"], &rows);
@@ -110,14 +115,14 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
         if style.raw {
             t.0.to_string()
         } else {
-            units::duration(t)
+            units::format_time(t)
         }
     };
     let bytes = |n: u64| {
         if style.raw {
             n.to_string()
         } else {
-            units::bytes(n)
+            units::format_bytes(n)
         }
     };
     let (label, at) = (memory.target.label(), time(memory.time_ns));
@@ -143,7 +148,7 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
         // At most all: the sums saturate where a foreign record claims more memory than there is.
         let share = (n as f32 / known.max(1) as f32).min(1.0);
         let bar = "#".repeat((share * 40.0).round() as usize);
-        table.row(vec![least, bytes(n), units::percent(share), bar]);
+        table.row(vec![least, bytes(n), units::format_rate(Some(share)), bar]);
     }
     table.write(out)?;
     let mut table = Table::new(&[("BYTES", Align::Right), ("IDLE FOR AT MOST", Align::Right)]);
@@ -166,7 +171,7 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
         if style.raw {
             n.to_string()
         } else {
-            units::bytes(n)
+            units::format_bytes(n)
         }
     };
     if let (Some(resident), Some(swapped)) = (memory.resident_bytes, memory.swapped_bytes) {
@@ -197,14 +202,14 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
 fn picture(memory: &IdleMemory) -> String {
     let known = known_bytes(memory).max(1) as f64;
     let idle = memory.idle.iter().map(|idle| Bar {
-        label: format!("≥ {}", units::duration(idle.at_least_ns)),
+        label: format!("≥ {}", units::format_time(idle.at_least_ns)),
         value: idle.bytes.map_or_else(
             || "unknown: not watched for so long".into(),
             |n| {
                 format!(
                     "{} · {}",
-                    units::bytes(n),
-                    units::percent((n as f64 / known) as f32)
+                    units::format_bytes(n),
+                    units::format_share(n as f64 / known)
                 )
             },
         ),
@@ -215,7 +220,7 @@ fn picture(memory: &IdleMemory) -> String {
     let title = format!(
         "Idle memory of {}, at {}",
         memory.target.label(),
-        units::duration(memory.time_ns)
+        units::format_time(memory.time_ns)
     );
     bars(&title, &facts(memory, &Style::default()), &rows)
 }

@@ -17,12 +17,11 @@ mod plot;
 mod reclaim_curve;
 mod summary;
 mod table;
-pub mod units;
 mod wss;
 
 use std::io::{self, Write};
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, units};
 
 pub use access::AccessWriter;
 pub use colour::Palette;
@@ -74,7 +73,7 @@ impl Style {
         if self.raw {
             bytes.to_string()
         } else {
-            units::bytes(bytes)
+            units::format_bytes(bytes)
         }
     }
 
@@ -88,9 +87,15 @@ impl Style {
         if self.raw {
             time.0.to_string()
         } else {
-            units::duration(time)
+            units::format_time(time)
         }
     }
+}
+
+/// Points of a score of 0 to 100: `87.5`, `90`.
+fn score(points: f64) -> String {
+    let text = format!("{points:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
 /// A finished report that can be shown.

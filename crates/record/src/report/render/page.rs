@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::units;
+use isotherm_engine::units;
+
 use crate::report::context::RecordInfo;
 
 /// The end of every page.
@@ -101,5 +102,5 @@ pub fn table(title: &str, note: &str, head: &[&str], rows: &[Vec<String>]) -> St
 
 /// Bytes of a gap, or nothing.
 pub(super) fn gap_label(bytes: u64) -> String {
-    format!("{} not monitored", units::bytes(bytes))
+    format!("{} not monitored", units::format_bytes(bytes))
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, units};
 
 use super::colour::{self, Rgb};
 use super::page::escape;
-use super::units;
+use super::score;
 use crate::report::series::Point;
 
 /// Colours that people with any kind of colour vision tell apart (after Okabe and Ito), with dashes
@@ -61,8 +61,8 @@ impl Unit {
     /// A value for people.
     fn show(self, value: u64) -> String {
         match self {
-            Self::Bytes => units::bytes(value),
-            Self::Score => units::score(value as f64 / 1e3),
+            Self::Bytes => units::format_bytes(value),
+            Self::Score => score(value as f64 / 1e3),
         }
     }
 
@@ -290,7 +290,7 @@ impl Frame {
                 svg,
                 "<path class=\"g\" d=\"M{x:.1} {bottom:.1}v5\"/><text class=\"c d\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
                 bottom + 19.0,
-                units::duration(time),
+                units::format_time(time),
                 x = self.x(time)
             );
         }
@@ -323,7 +323,7 @@ impl Frame {
         for index in 0..STRIPS {
             let span = u128::from(self.to.since(self.from).0) * u128::from(2 * index + 1);
             let time = self.from + Nanos((span / u128::from(2 * STRIPS)) as u64);
-            let mut tip = units::duration(time);
+            let mut tip = units::format_time(time);
             for line in lines {
                 let after = line.points.partition_point(|p| p.time_ns <= time);
                 if let Some(point) = line.points.get(after.saturating_sub(1)) {

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, units};
 
 use super::plot::{self, LINES, WIDTH};
 use super::table::{Align, Table};
-use super::{Render, Style, csv_line, page, units};
+use super::{Render, Style, csv_line, page};
 use crate::report::reclaim_curve::{ReclaimCurveReport, ReclaimPoint};
 
 /// Thresholds of the table.
@@ -112,9 +112,9 @@ impl ReclaimCurveReport {
             "{} resident on average over {}, scanned every {} (idleness shorter than that cannot be told); \
              a refault costs {}",
             style.bytes(self.resident_mean_bytes),
-            units::duration(self.duration_ns),
-            units::duration(self.scan_interval_ns),
-            units::duration(self.refault_cost_ns),
+            units::format_time(self.duration_ns),
+            units::format_time(self.scan_interval_ns),
+            units::format_time(self.refault_cost_ns),
         );
         if self.unknown_mean_bytes > 0 {
             let _ = write!(
@@ -127,7 +127,7 @@ impl ReclaimCurveReport {
     }
 
     fn choice(&self, style: &Style) -> Option<String> {
-        let limit = units::percent(self.max_slowdown? as f32);
+        let limit = units::format_share(self.max_slowdown?);
         Some(match &self.chosen {
             Some(point) => {
                 let [threshold, saved, share, refaults, slowdown] = fields(point, style);
@@ -218,7 +218,7 @@ impl<'a> Frame<'a> {
                     "<text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                     self.x(time),
                     HEIGHT - BOTTOM + 18.0,
-                    units::duration(time)
+                    units::format_time(time)
                 );
             }
         }

@@ -2,9 +2,11 @@
 
 use std::io::{self, Write};
 
+use isotherm_engine::units;
+
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{Render, Style, csv_line, or_empty, page, units};
+use super::{Render, Style, csv_line, or_empty, page};
 use crate::report::diff::{DiffReport, Figures};
 use crate::report::overview::{IDLE, MappingOverview, TargetOverview};
 use crate::report::summary::SummaryReport;
@@ -58,7 +60,7 @@ impl Render for SummaryReport {
             writeln!(
                 out,
                 "Watching took {} of a CPU.",
-                units::percent(share as f32)
+                units::format_share(share)
             )?;
         }
         writeln!(out, "Next: {}", self.next)
@@ -122,7 +124,7 @@ impl Render for SummaryReport {
 
 impl SummaryReport {
     fn savings(&self, style: &Style) -> String {
-        let idle = units::duration(IDLE);
+        let idle = units::format_time(IDLE);
         match self.reclaim.bytes {
             None => format!(
                 "Nothing was watched long enough to tell what `prcl` (idle for {idle}) would save."
@@ -152,8 +154,8 @@ impl SummaryReport {
                 label: self.mapping_name(mapping),
                 value: format!(
                     "{} of {} resident",
-                    units::bytes(mapping.idle_bytes),
-                    units::bytes(mapping.resident_bytes)
+                    units::format_bytes(mapping.idle_bytes),
+                    units::format_bytes(mapping.resident_bytes)
                 ),
                 share: mapping.idle_bytes as f64 / most,
                 colour: None,
@@ -286,7 +288,7 @@ impl DiffReport {
                 .or(target.b.as_ref())
                 .map(|f| f.idle.clone());
             for (at, idle) in times.into_iter().flatten().enumerate() {
-                let what = format!("idle >= {}", units::duration(idle.at_least_ns));
+                let what = format!("idle >= {}", units::format_time(idle.at_least_ns));
                 row(what, both(&|f| f.idle.get(at)?.bytes));
             }
         }
@@ -307,7 +309,7 @@ impl DiffReport {
             for (side, n) in ["A", "B"].iter().zip(mapping.resident_bytes) {
                 rows.push(Bar {
                     label: format!("{side} {}", mapping.mapping),
-                    value: units::bytes(n),
+                    value: units::format_bytes(n),
                     share: n as f64 / most,
                     colour: None,
                 });

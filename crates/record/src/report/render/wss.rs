@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use isotherm_engine::units;
+
 use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table, sparkline};
-use super::{Render, Style, csv_line, page, units};
+use super::{Render, Style, csv_line, page};
 use crate::report::series::Point;
 use crate::report::wss::{WorkingSet, WssReport};
 
@@ -52,7 +54,7 @@ impl Render for WssReport {
             let rows: Vec<Vec<String>> = set
                 .percentiles
                 .iter()
-                .map(|p| vec![format!("{} %", p.percent), units::bytes(p.value)])
+                .map(|p| vec![format!("{} %", p.percent), units::format_bytes(p.value)])
                 .collect();
             html += &page::table(
                 &set.target.label(),
@@ -76,7 +78,7 @@ impl WssReport {
             None => "Regions with any access.".into(),
             Some(rate) => format!(
                 "Regions with an access rate of {} or more.",
-                units::percent(rate)
+                units::format_rate(Some(rate))
             ),
         }
     }
@@ -93,7 +95,7 @@ impl WssReport {
             if style.raw {
                 n.to_string()
             } else {
-                units::bytes(n)
+                units::format_bytes(n)
             }
         };
         let mut table = Table::new(&[
@@ -127,7 +129,7 @@ impl WssReport {
                 let time = if style.raw {
                     point.time_ns.0.to_string()
                 } else {
-                    units::duration(point.time_ns)
+                    units::format_time(point.time_ns)
                 };
                 table.row(vec![
                     time,
@@ -163,7 +165,7 @@ fn facts(set: &WorkingSet, style: &Style) -> String {
         if style.raw {
             n.to_string()
         } else {
-            units::bytes(n)
+            units::format_bytes(n)
         }
     };
     let mut facts = format!("mean {}", bytes(set.mean_bytes));

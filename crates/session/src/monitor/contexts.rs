@@ -12,7 +12,7 @@
 //! to its own part.
 //!
 //! Limits: members do not know of each other. Where two watch the same memory, each clears accessed
-//! bits that the other is to read (`acting::setup` warns of that). An error of one ends all.
+//! bits that the other is to read ([`crate::warnings`] tells of that). An error of one ends all.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,10 @@ use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
 use super::{Ended, Monitor};
-use crate::units::format_duration;
+use isotherm_engine::units::format_time;
 
 /// The members.
-pub(super) struct Contexts {
+pub(crate) struct Contexts {
     members: Vec<Member>,
     /// By the session's number: whose target it is, and its number there.
     targets: Vec<(usize, TargetId)>,
@@ -44,7 +44,7 @@ struct Member {
 }
 
 impl Contexts {
-    pub(super) fn new(monitors: Vec<(String, Box<dyn Monitor>)>) -> Self {
+    pub(crate) fn new(monitors: Vec<(String, Box<dyn Monitor>)>) -> Self {
         let members = monitors.into_iter().map(|(name, monitor)| Member {
             name,
             monitor,
@@ -219,7 +219,7 @@ impl Monitor for Contexts {
             format!(
                 "{}: watching took {} of CPU{}",
                 member.name,
-                format_duration(cost.monitor_cpu),
+                format_time(cost.monitor_cpu),
                 own.map_or_else(String::new, |text| format!("; {text}")),
             )
         });

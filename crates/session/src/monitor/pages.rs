@@ -1,14 +1,14 @@
 //! Page granularity: every page's accessed bit at every look, by the scanner.
 
+use isotherm_config::{ClearBy, PageAttributes};
 use isotherm_engine::{AccessProbe, AddressRange, Cost, Intervals, Nanos, TargetId};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::probe::scan::{ClearMethod, ScanError, ScannedBlock, Scanner};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
 
-use super::options::{ClearBy, MonitorArgs};
-use super::targets::TargetSet;
 use super::{Ended, Monitor};
+use crate::targets::TargetSet;
 
 /// More of the accessed pages unknown than this: clearing by madvise misses too much.
 const TOO_MUCH_UNKNOWN: f64 = 0.1;
@@ -28,20 +28,24 @@ impl Pages {
     pub(crate) fn new(
         probe: PageTableProbe,
         targets: TargetSet,
-        interval: Nanos,
-        how: &MonitorArgs,
+        attributes: PageAttributes,
     ) -> Self {
-        let method = match how.clear_by {
+        let PageAttributes {
+            interval,
+            max_stall,
+            clear_by,
+        } = attributes;
+        let method = match clear_by {
             ClearBy::ClearRefs => ClearMethod::ClearRefs,
             ClearBy::Auto | ClearBy::Madvise => ClearMethod::Madvise,
         };
         Self {
             probe,
             targets,
-            scanner: Scanner::new(method, how.max_stall),
+            scanner: Scanner::new(method, max_stall),
             interval,
-            may_switch: how.clear_by == ClearBy::Auto,
-            max_stall: how.max_stall,
+            may_switch: clear_by == ClearBy::Auto,
+            max_stall,
             last_scan: std::collections::BTreeMap::new(),
             nr_unknown: 0,
         }

@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// How a lock was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lock {
+pub enum Lock {
     /// Beside others who ask for the same.
     Shared,
     /// Alone; the file then holds our pid.
@@ -19,7 +19,7 @@ pub(crate) enum Lock {
 }
 
 /// Locks the file, or says who has it locked, as far as known.
-pub(crate) fn lock(path: &Path, how: Lock) -> io::Result<Result<File, Option<u32>>> {
+pub fn lock(path: &Path, how: Lock) -> io::Result<Result<File, Option<u32>>> {
     let mut nr_tries = 0;
     loop {
         let mut file = OpenOptions::new()

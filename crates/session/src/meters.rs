@@ -10,7 +10,7 @@ use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::process::ProcessUsage;
 use isotherm_record::{CostSample, Item, UsageSample};
 
-use super::Monitor;
+use crate::monitor::Monitor;
 
 const PERIOD: Nanos = Nanos(1_000_000_000);
 /// Each takes some 30 us.

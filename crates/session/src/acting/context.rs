@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
+use isotherm_config::ContextSpec;
 use isotherm_engine::drive::{Carried, DryRun, Pace, carry_out};
 use isotherm_engine::guard::RefaultHistory;
 use isotherm_engine::scheme::{Action, SchemeEngine};
@@ -14,8 +15,8 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_record::{ActionSample, GuardSample, Item};
 
 use super::guard::Watch;
-use super::{Setup, eligible, system};
-use crate::recorder::Session;
+use super::{eligible, system};
+use crate::session::Session;
 
 /// Who carries out what is planned.
 enum Hands {
@@ -42,26 +43,27 @@ pub(super) struct ContextActing {
 }
 
 impl ContextActing {
-    pub(super) fn new(at: usize, setup: &Setup, session: &Session) -> anyhow::Result<Self> {
+    pub(super) fn new(at: usize, context: &ContextSpec, session: &Session) -> anyhow::Result<Self> {
+        let acting = context.acting.clone().unwrap_or_default();
         let options = ActOptions {
             spare_accessed: session.knows_every_page(at),
             ..ActOptions::default()
         };
-        let hands = if setup.dry_run {
+        let hands = if acting.is_dry_run {
             Hands::None
-        } else if setup.is_physical() {
+        } else if context.targets.is_physical() {
             Hands::Physical(Box::new(PhysicalActuator::new(ActOptions::default())?))
         } else {
             Hands::Processes(Box::new(ProcessActuator::new(options)?))
         };
-        let mut schemes = SchemeEngine::new(setup.schemes.clone())?;
-        schemes.set_paused(setup.is_paused);
+        let mut schemes = SchemeEngine::new(acting.schemes.clone())?;
+        schemes.set_paused(acting.is_paused);
         Ok(Self {
-            name: setup.context.name.clone(),
+            name: context.name.clone(),
             schemes,
-            guard: Watch::new(at, setup)?,
+            guard: Watch::new(at, context, &acting)?,
             hands,
-            is_physical: setup.is_physical(),
+            is_physical: context.targets.is_physical(),
             dry_run: DryRun::default(),
             snapshots: Vec::new(),
             pace: Pace::default(),

@@ -4,21 +4,34 @@
 use std::fs;
 use std::path::Path;
 
-use isotherm_config::{ContextConfig, contrary_schemes};
-use isotherm_engine::AddressRange;
+use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, contrary_schemes};
 use isotherm_engine::scheme::{Action, Scheme};
+use isotherm_engine::{AddressRange, Attributes};
+use isotherm_linux::swap;
 
-use super::Setup;
-use crate::recorder::TargetArgs;
-
-/// What the user should know, a sentence each.
-pub(super) fn warnings(schemes: &[Scheme]) -> Vec<String> {
-    warnings_below(Path::new("/sys"), schemes)
+/// What the user of a session should know before it starts, a sentence each.
+pub fn warnings(spec: &SessionSpec) -> Vec<String> {
+    if !spec.acts() {
+        return of_damon(Path::new("/sys"));
+    }
+    let schemes = spec.contexts.iter().flat_map(|c| c.schemes().to_vec());
+    let schemes: Vec<Scheme> = schemes.collect();
+    let mut warnings = warnings_of_schemes(&schemes);
+    warnings.extend(between(&spec.contexts));
+    warnings
 }
 
-/// What who only watches should know.
-pub(crate) fn warnings_of_watching() -> Vec<String> {
-    of_damon(Path::new("/sys"))
+/// What the user of schemes should know of this machine, a sentence each.
+pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
+    let mut warnings = warnings_below(Path::new("/sys"), schemes);
+    if schemes.iter().any(|s| s.action == Action::Pageout) && swap::facts().total == 0 {
+        warnings.push(
+            "there is no swap, so anonymous memory cannot be paged out (files can); `isotherm swap \
+             zram --size 4G` sets some up"
+                .into(),
+        );
+    }
+    warnings
 }
 
 fn of_damon(sys: &Path) -> Vec<String> {
@@ -63,24 +76,25 @@ fn warnings_below(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
     warnings
 }
 
-/// What the user should know of contexts, with what they come to, that watch the same memory.
-pub(super) fn between(contexts: &[ContextConfig], setups: &[Setup]) -> Vec<String> {
+/// What the user should know of contexts that watch the same memory.
+fn between(contexts: &[ContextSpec]) -> Vec<String> {
     let mut warnings = Vec::new();
-    for (second, (b, of_b)) in contexts.iter().zip(setups).enumerate() {
-        for (a, of_a) in contexts.iter().zip(setups).take(second) {
-            let Some(what) = shared(&of_a.context.targets, &of_b.context.targets) else {
+    for (second, b) in contexts.iter().enumerate() {
+        for (first, a) in contexts[..second].iter().enumerate() {
+            let Some(what) = shared(a, b) else {
                 continue;
             };
-            let name = |setup: &Setup| setup.context.name.clone().unwrap_or_default();
-            let (one, other) = (name(of_a), name(of_b));
+            let (one, other) = (a.name_or(first), b.name_or(second));
             warnings.push(format!(
                 "{one} and {other} both watch {what}: each clears accessed bits that the other has yet \
                  to read, so memory may look more idle than it is"
             ));
-            warnings.extend(contrary_schemes(a, b).into_iter().map(|(i, j)| {
+            let contrary = contrary_schemes(a.schemes(), b.schemes(), nr_samples(a));
+            warnings.extend(contrary.into_iter().map(|(i, j)| {
                 format!(
                     "scheme {j} of {other} (`{}`) undoes what scheme {i} of {one} (`{}`) does",
-                    b.schemes[j].action, a.schemes[i].action
+                    b.schemes()[j].action,
+                    a.schemes()[i].action
                 )
             }));
         }
@@ -88,17 +102,26 @@ pub(super) fn between(contexts: &[ContextConfig], setups: &[Setup]) -> Vec<Strin
     warnings
 }
 
+fn nr_samples(context: &ContextSpec) -> u32 {
+    match &context.monitor {
+        MonitorSpec::Regions(attributes) => attributes.nr_samples(),
+        MonitorSpec::Tables(_) | MonitorSpec::Pages(_) => Attributes::default().nr_samples(),
+    }
+}
+
 /// The memory that both watch, if they do.
-fn shared(a: &TargetArgs, b: &TargetArgs) -> Option<String> {
+fn shared(a: &ContextSpec, b: &ContextSpec) -> Option<String> {
     let meet = |a: &[AddressRange], b: &[AddressRange]| {
         let any = |a: &AddressRange| b.iter().any(|b| a.intersection(*b).is_some());
         a.is_empty() || b.is_empty() || a.iter().any(any)
     };
-    match (a.physical, b.physical) {
-        (true, true) => meet(&a.range, &b.range).then(|| "the same physical memory".to_owned()),
+    let is_shared = meet(&a.ranges, &b.ranges);
+    match (a.targets.is_physical(), b.targets.is_physical()) {
+        (true, true) => is_shared.then(|| "the same physical memory".to_owned()),
         (false, false) => {
-            let pid = a.pid.iter().find(|pid| b.pid.contains(pid))?;
-            meet(&a.range, &b.range).then(|| format!("process {pid}"))
+            let mut of_a = a.targets.processes().iter();
+            let process = of_a.find(|process| b.targets.processes().contains(process))?;
+            is_shared.then(|| format!("process {process}"))
         }
         _ => Some("the same memory, one by process and one by frame".to_owned()),
     }
@@ -127,6 +150,9 @@ fn damon(sys: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use isotherm_config::{ProcessSpec, TargetSpec};
+    use isotherm_engine::table::TableAttributes;
+
     use super::*;
 
     fn write(root: &Path, path: &str, text: &str) {
@@ -161,20 +187,24 @@ mod tests {
 
     #[test]
     fn memory_that_two_contexts_watch_is_found() {
-        let args = |pid: &[u32], range: &[(u64, u64)], physical| TargetArgs {
-            pid: pid
-                .iter()
-                .copied()
-                .map(crate::recorder::ProcessArg::Pid)
-                .collect(),
-            range: range
+        let args = |pid: &[u32], range: &[(u64, u64)], is_physical| ContextSpec {
+            name: None,
+            targets: if is_physical {
+                TargetSpec::Physical { node: None }
+            } else {
+                TargetSpec::Processes {
+                    processes: pid.iter().copied().map(ProcessSpec::Pid).collect(),
+                    children: false,
+                }
+            },
+            ranges: range
                 .iter()
                 .map(|(a, b)| AddressRange::new(*a, *b))
                 .collect(),
-            physical,
-            ..TargetArgs::default()
+            monitor: MonitorSpec::Tables(TableAttributes::default()),
+            acting: None,
         };
-        let check = |a: &TargetArgs, b: &TargetArgs, wanted: bool| {
+        let check = |a: &ContextSpec, b: &ContextSpec, wanted: bool| {
             assert_eq!(shared(a, b).is_some(), wanted, "{a:?} and {b:?}");
             assert_eq!(shared(b, a).is_some(), wanted);
         };

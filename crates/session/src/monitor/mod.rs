@@ -1,23 +1,18 @@
-//! Recording: targets are found and followed, a monitor watches them, and what happens comes out
-//! as record items. `isotherm record` writes these to a file, `isotherm top` draws them.
+//! Ways of watching, each a [`Monitor`] on this machine.
 
 mod contexts;
-mod meters;
-mod options;
 mod pages;
 mod physical;
 mod regions;
-mod session;
-mod signals;
 mod simulated;
 mod tables;
-mod targets;
 
-pub(crate) use options::{
-    CPU_BUDGET, CommandOutput, Context, Improvement, Method, MonitorArgs, ProcessArg, TargetArgs,
-};
-pub(crate) use session::{Session, Step};
-pub(crate) use signals::Signals;
+pub(crate) use contexts::Contexts;
+pub(crate) use pages::Pages;
+pub(crate) use physical::Physical;
+pub(crate) use regions::Regions;
+pub(crate) use simulated::Simulated;
+pub(crate) use tables::Tables;
 
 use isotherm_engine::{Cost, Intervals, Nanos};
 use isotherm_record::Item;

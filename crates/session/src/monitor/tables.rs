@@ -7,8 +7,8 @@ use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::targets::TargetSet;
 use super::{Ended, Monitor};
+use crate::targets::TargetSet;
 
 pub(crate) struct Tables {
     probe: PageTableProbe,

@@ -11,7 +11,7 @@ use anyhow::Context;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 /// What signals have asked for.
-pub(crate) struct Signals {
+pub struct Signals {
     stop: Arc<AtomicBool>,
     hang_up: Arc<AtomicBool>,
     child_ended: Arc<AtomicBool>,
@@ -22,7 +22,7 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Watches from now on.
-    pub(crate) fn watch() -> anyhow::Result<Self> {
+    pub fn watch() -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let hang_up = Arc::new(AtomicBool::new(false));
         let child_ended = Arc::new(AtomicBool::new(false));
@@ -51,30 +51,30 @@ impl Signals {
     }
 
     /// Whether the end was asked for.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         let is_hung_up = || self.hang_up.load(Ordering::Relaxed);
         self.stop.load(Ordering::Relaxed) || (!self.outlives_hang_up && is_hung_up())
     }
 
     /// From now on SIGHUP is no end.
-    pub(crate) fn outlive_hang_up(&mut self) {
+    pub fn outlive_hang_up(&mut self) {
         self.outlives_hang_up = true;
     }
 
     /// Whether SIGHUP has come since this was last asked.
-    pub(crate) fn take_hang_up(&self) -> bool {
+    pub fn take_hang_up(&self) -> bool {
         self.hang_up.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a child of ours has ended since this was last asked.
-    pub(crate) fn take_child_end(&mut self) -> bool {
+    pub fn take_child_end(&mut self) -> bool {
         // What is left in the pipe would end the next sleep as well.
         while matches!(self.wakes.read(&mut [0; 64]), Ok(1..)) {}
         self.child_ended.swap(false, Ordering::Relaxed)
     }
 
     /// Readable once a signal has come.
-    pub(crate) fn wakes(&self) -> BorrowedFd<'_> {
+    pub fn wakes(&self) -> BorrowedFd<'_> {
         self.wakes.as_fd()
     }
 }

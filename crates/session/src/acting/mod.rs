@@ -1,6 +1,6 @@
 //! Acting: what schemes plan from a session's snapshots is carried out, or in a dry run only said,
 //! within what the guard allows; what came of it goes back to the schemes, to the monitor (ages) and
-//! into the record. Each context of the session has schemes, hands and a guard of its own
+//! into the record. Each context of the session has schemes, an executor and a guard of its own
 //! ([`context`]); what this process acts on is claimed once for all of them.
 
 mod beside;
@@ -9,27 +9,28 @@ mod context;
 mod eligible;
 mod guard;
 mod idle;
+mod lacking;
 mod progress;
-mod setup;
 mod system;
 mod waits;
 
+use anyhow::ensure;
+use isotherm_config::{ActingSpec, SessionSpec};
 use isotherm_engine::guard::{GuardLimits, GuardStatus, Limit};
 use isotherm_engine::scheme::{Action, SchemeEngine, SchemeStatus, Stats};
+use isotherm_engine::units::format_bytes;
 use isotherm_engine::{Nanos, Refusal};
 use isotherm_record::Item;
 
-use crate::recorder::Session;
-use crate::units::format_bytes;
+use crate::session::Session;
 use claims::Claims;
 use context::ContextActing;
 
-pub(crate) use beside::warnings_of_watching;
-pub(crate) use guard::GuardArgs;
-pub(crate) use setup::{SchemeArgs, Setup, lacking, load, parse};
+pub use beside::{warnings, warnings_of_schemes};
+pub use lacking::lacking;
 
 /// Schemes at work on a session: those of all its contexts.
-pub(crate) struct Acting {
+pub struct Acting {
     contexts: Vec<ContextActing>,
     claims: Claims,
     dry_run: bool,
@@ -39,54 +40,66 @@ pub(crate) struct Acting {
 
 /// What acting has come to: one entry for each scheme.
 #[derive(serde::Serialize)]
-pub(crate) struct ActingSummary {
-    pub(crate) dry_run: bool,
+pub struct ActingSummary {
+    /// Nothing was done: the numbers say what would have been.
+    pub dry_run: bool,
     /// In a dry run: bytes that would be out of memory at the end.
-    pub(crate) would_be_out_bytes: Option<u64>,
-    pub(crate) schemes: Vec<SchemeSummary>,
-    pub(crate) guard_stops: u64,
+    pub would_be_out_bytes: Option<u64>,
+    /// One entry for each scheme of each context.
+    pub schemes: Vec<SchemeSummary>,
+    /// How often a guard stopped its schemes.
+    pub guard_stops: u64,
     /// CPU time that acting took, compressing pages included.
-    pub(crate) acting_cpu_seconds: f64,
+    pub acting_cpu_seconds: f64,
 }
 
+/// What a scheme has come to.
 #[derive(serde::Serialize)]
-pub(crate) struct SchemeSummary {
+pub struct SchemeSummary {
     /// Whose it is, where there are several contexts.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) context: Option<String>,
+    pub context: Option<String>,
     /// Its place there.
-    pub(crate) scheme: usize,
-    pub(crate) action: Action,
+    pub scheme: usize,
+    /// What it does.
+    pub action: Action,
+    /// DAMON's statistics of it.
     #[serde(flatten)]
-    pub(crate) stats: Stats,
+    pub stats: Stats,
 }
 
 /// How acting stands.
 #[derive(serde::Serialize)]
-pub(crate) struct ActingStatus<'a> {
-    pub(crate) dry_run: bool,
+pub struct ActingStatus<'a> {
+    /// Nothing is done: the numbers say what would be.
+    pub dry_run: bool,
     /// In a dry run: bytes that would be out of memory now.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) would_be_out_bytes: Option<u64>,
+    pub would_be_out_bytes: Option<u64>,
     /// Every context is paused.
-    pub(crate) paused: bool,
-    pub(crate) contexts: Vec<ContextStatus<'a>>,
+    pub paused: bool,
+    /// In their order.
+    pub contexts: Vec<ContextStatus<'a>>,
 }
 
 /// How acting stands in one context.
 #[derive(serde::Serialize)]
-pub(crate) struct ContextStatus<'a> {
+pub struct ContextStatus<'a> {
     /// `null` where there is one only.
-    pub(crate) name: Option<&'a str>,
-    pub(crate) paused: bool,
-    pub(crate) schemes: Vec<SchemeStatus<'a>>,
-    pub(crate) limits: GuardLimits,
-    pub(crate) guard: GuardStatus,
+    pub name: Option<&'a str>,
+    /// It watches, and does not act.
+    pub paused: bool,
+    /// In their order.
+    pub schemes: Vec<SchemeStatus<'a>>,
+    /// What its targets may lose.
+    pub limits: GuardLimits,
+    /// What they lose, and what that allows.
+    pub guard: GuardStatus,
 }
 
 impl ActingSummary {
     /// For people: a line for each scheme.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let done = if self.dry_run { "would be" } else { "were" };
         let mut lines: Vec<String> = self
             .schemes
@@ -96,7 +109,7 @@ impl ActingSummary {
                     .stats
                     .refused
                     .iter()
-                    .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), words(*why)))
+                    .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)))
                     .collect();
                 let refused = if refused.is_empty() {
                     String::new()
@@ -132,7 +145,7 @@ impl ActingSummary {
 const BETWEEN_STEPS: Nanos = Nanos::from_millis(20);
 
 /// A limit, in a word or two.
-pub(crate) fn limit_words(limit: Limit) -> &'static str {
+pub fn limit_words(limit: Limit) -> &'static str {
     match limit {
         Limit::Slowdown => "slowdown",
         Limit::Refaults => "refaults",
@@ -142,7 +155,7 @@ pub(crate) fn limit_words(limit: Limit) -> &'static str {
 }
 
 /// A reason, as the end of a sentence.
-pub(crate) fn words(why: Refusal) -> &'static str {
+pub fn refusal_words(why: Refusal) -> &'static str {
     match why {
         Refusal::NoSwap => "for want of swap",
         Refusal::SwapFull => "as swap is full",
@@ -165,23 +178,22 @@ pub(crate) fn words(why: Refusal) -> &'static str {
 }
 
 impl Acting {
-    /// Takes hold of what `setups` ask for, one for each context of `session`. Fails where this
-    /// machine cannot do it.
-    pub(crate) fn new(setups: &[Setup], session: &Session) -> anyhow::Result<Self> {
-        let dry_run = setups.iter().all(|setup| setup.dry_run);
+    /// Takes hold of what `spec` asks for, whose session this is.
+    ///
+    /// # Errors
+    /// What this machine cannot do, and whoever else acts on the targets.
+    pub fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
+        let of_all = || spec.contexts.iter().filter_map(|c| c.acting.as_ref());
+        let dry_run = of_all().all(|acting| acting.is_dry_run);
         let claims = if dry_run {
             Claims::none()
-        } else if setups.iter().any(Setup::is_physical) {
+        } else if spec.contexts.iter().any(|c| c.targets.is_physical()) {
             Claims::of_the_machine()?
         } else {
             Claims::of_processes()?
         };
-        let schemes: Vec<_> = setups.iter().flat_map(|s| s.schemes.clone()).collect();
-        for warning in beside::warnings(&schemes) {
-            eprintln!("isotherm: {warning}");
-        }
-        let contexts = setups.iter().enumerate();
-        let contexts = contexts.map(|(at, setup)| ContextActing::new(at, setup, session));
+        let contexts = spec.contexts.iter().enumerate();
+        let contexts = contexts.map(|(at, context)| ContextActing::new(at, context, session));
         Ok(Self {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
             claims,
@@ -190,12 +202,16 @@ impl Acting {
         })
     }
 
+    /// What the user should know of how it is guarded, a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let lacks = self.contexts.iter().filter_map(|c| c.guard.lacks.clone());
+        let mut warnings: Vec<String> = lacks.collect();
+        warnings.dedup();
+        warnings
+    }
+
     /// Does what follows from `items`, which the session has just yielded, and appends what was done.
-    pub(crate) fn step(
-        &mut self,
-        session: &mut Session,
-        items: &mut Vec<Item>,
-    ) -> anyhow::Result<()> {
+    pub fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.follow_targets(session, items)?;
         let nr_seen = items.len();
         for (at, context) in self.contexts.iter_mut().enumerate() {
@@ -214,13 +230,13 @@ impl Acting {
     }
 
     /// When a plan is to be gone on with that was not finished, if there is one.
-    pub(crate) fn wake_at(&self, now: Nanos) -> Option<Nanos> {
+    pub fn wake_at(&self, now: Nanos) -> Option<Nanos> {
         let is_waiting = self.contexts.iter().any(ContextActing::has_rest);
         is_waiting.then_some(now + BETWEEN_STEPS)
     }
 
     /// What was done so far, in a line, for a terminal.
-    pub(crate) fn headline(&self) -> String {
+    pub fn headline(&self) -> String {
         let contexts = || self.contexts.iter();
         let guards: Vec<GuardStatus> = contexts().map(|c| c.guard.status()).collect();
         let waited: u64 = guards.iter().map(|g| g.since_start.lost.0).sum();
@@ -246,7 +262,7 @@ impl Acting {
     }
 
     /// What was done so far.
-    pub(crate) fn summary(&self) -> ActingSummary {
+    pub fn summary(&self) -> ActingSummary {
         let schemes = self.contexts.iter().flat_map(|context| {
             let schemes = context.schemes.status().enumerate();
             schemes.map(|(scheme, status)| SchemeSummary {
@@ -267,13 +283,13 @@ impl Acting {
     }
 
     /// In a dry run, bytes that would be out of memory now.
-    pub(crate) fn would_be_out(&self) -> Option<u64> {
+    pub fn would_be_out(&self) -> Option<u64> {
         let all = self.contexts.iter().map(ContextActing::would_be_out);
         self.dry_run.then(|| all.sum())
     }
 
     /// How it stands.
-    pub(crate) fn status(&self) -> ActingStatus<'_> {
+    pub fn status(&self) -> ActingStatus<'_> {
         let contexts = self.contexts.iter().map(|context| ContextStatus {
             name: context.name.as_deref(),
             paused: context.schemes.is_paused(),
@@ -289,31 +305,44 @@ impl Acting {
         }
     }
 
-    /// Exchanges schemes and limits of all contexts while running, by as many setups. On an error
-    /// everything stays as it is.
-    pub(crate) fn tune(&mut self, setups: &[Setup]) -> anyhow::Result<()> {
-        assert_eq!(setups.len(), self.contexts.len(), "a setup for each");
-        for (context, setup) in self.contexts.iter().zip(setups) {
-            context.guard.can_set(setup.limits)?;
-            SchemeEngine::new(setup.schemes.clone())?;
+    /// Exchanges schemes and limits of all contexts while running, by those of a specification of as
+    /// many.
+    ///
+    /// # Errors
+    /// What cannot be set. Then everything stays as it is.
+    pub fn tune(&mut self, spec: &SessionSpec) -> anyhow::Result<()> {
+        let of_all = spec
+            .contexts
+            .iter()
+            .map(|c| c.acting.clone().unwrap_or_default());
+        let of_all: Vec<ActingSpec> = of_all.collect();
+        ensure!(
+            of_all.len() == self.contexts.len(),
+            "{} contexts are at work, and {} are given",
+            self.contexts.len(),
+            of_all.len()
+        );
+        for (context, acting) in self.contexts.iter().zip(&of_all) {
+            context.guard.can_set(acting.limits)?;
+            SchemeEngine::new(acting.schemes.clone())?;
         }
-        for (context, setup) in self.contexts.iter_mut().zip(setups) {
-            context.schemes.set_schemes(setup.schemes.clone())?;
-            context.guard.set(setup.limits, setup.act_budget);
+        for (context, acting) in self.contexts.iter_mut().zip(of_all) {
+            context.schemes.set_schemes(acting.schemes)?;
+            context.guard.set(acting.limits, acting.act_budget);
             context.drop_rest();
         }
         Ok(())
     }
 
     /// Stops acting in all contexts, or goes on.
-    pub(crate) fn set_paused(&mut self, is_paused: bool) {
+    pub fn set_paused(&mut self, is_paused: bool) {
         for at in 0..self.contexts.len() {
             self.set_context_paused(at, is_paused);
         }
     }
 
     /// Stops acting in one context, or goes on.
-    pub(crate) fn set_context_paused(&mut self, at: usize, is_paused: bool) {
+    pub fn set_context_paused(&mut self, at: usize, is_paused: bool) {
         self.contexts[at].schemes.set_paused(is_paused);
         self.contexts[at].drop_rest();
     }

@@ -14,7 +14,7 @@ use isotherm_engine::scheme::{Metric, SchemeEngine};
 use isotherm_engine::{AddressRange, Snapshot, TargetId};
 use isotherm_linux::node::Tally;
 
-use crate::recorder::Session;
+use crate::session::Session;
 
 /// What of it is `wanted`, by scheme and node.
 pub(super) fn shares(

@@ -15,7 +15,7 @@ use isotherm_record::{Item, Mapping, MappingChange, TargetExit, TargetStart};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::Ended;
+use crate::monitor::Ended;
 
 /// What the user asked to watch.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
+use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
 use isotherm_engine::guard::{
     ActBudget, Guard, GuardLimits, GuardSignals, GuardStatus, STEP, WaitSource, room_of,
     waited_share,
@@ -13,106 +14,14 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::{cgroup, pressure};
 
-use super::Setup;
 use super::idle::IdleMeter;
 use super::progress::Progress;
 use super::waits::Waits;
-use crate::recorder::Session;
-use crate::units::{parse_duration, parse_share};
+use crate::session::Session;
 
 const PERIOD: Nanos = Nanos(1_000_000_000);
-/// What targets may lose unless the user says otherwise.
-const MAX_SLOWDOWN: f64 = 0.01;
-/// What acting may take from busy CPUs unless the user says otherwise.
-const ACT_BUDGET: f64 = 0.05;
 /// How the guard stands is told at least so often.
 const TOLD_EVERY: Nanos = Nanos(10_000_000_000);
-
-/// What targets may lose by being acted on.
-#[derive(clap::Args, Clone, Debug, Default)]
-#[command(next_help_heading = "The guard")]
-pub(crate) struct GuardArgs {
-    /// Share of their time that targets may lose [default: 1%]
-    #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "no_guard")]
-    pub(crate) max_slowdown: Option<f64>,
-
-    /// Refaults (major faults) per second that targets may have, e.g. 100 or 100/s
-    #[arg(long, value_name = "N/s", value_parser = parse_rate, conflicts_with = "no_guard")]
-    pub(crate) max_refaults: Option<f64>,
-
-    /// Share of time in which some task may wait for memory (PSI)
-    #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "no_guard")]
-    pub(crate) max_psi: Option<f64>,
-
-    /// Time that one target may wait for memory within a second, e.g. 50ms
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "no_guard")]
-    pub(crate) max_refault_wait: Option<Nanos>,
-
-    /// Share of one CPU that acting may take where no CPU is idle [default: 5%; none with --no-guard]
-    #[arg(long, value_name = "SHARE", value_parser = parse_budget)]
-    pub(crate) act_budget: Option<f64>,
-
-    /// A command that prints how far the targets have got: a number that counts up. Their speed is
-    /// then part of the slowdown
-    #[arg(long, value_name = "COMMAND", conflicts_with = "no_guard")]
-    pub(crate) progress_cmd: Option<String>,
-
-    /// Act whatever it costs the targets
-    #[arg(long)]
-    pub(crate) no_guard: bool,
-}
-
-fn parse_budget(text: &str) -> anyhow::Result<f64> {
-    let share = parse_share(text)?;
-    ensure!(
-        share > 0.0,
-        "'{text}' is nothing; schemes could not act at all"
-    );
-    Ok(share)
-}
-
-fn parse_rate(text: &str) -> anyhow::Result<f64> {
-    let number = text.strip_suffix("/s").unwrap_or(text).replace(',', "");
-    let rate: f64 = number
-        .trim()
-        .parse()
-        .map_err(|_| anyhow::anyhow!("'{text}' is not a number per second, e.g. 100/s"))?;
-    ensure!(
-        rate.is_finite() && rate > 0.0,
-        "'{text}' is not above zero; nothing could be acted on"
-    );
-    Ok(rate)
-}
-
-impl GuardArgs {
-    /// The limits, on top of those of a configuration.
-    pub(crate) fn limits(&self, configured: GuardLimits) -> GuardLimits {
-        if self.no_guard {
-            return GuardLimits::default();
-        }
-        let limits = GuardLimits {
-            max_slowdown: self.max_slowdown.or(configured.max_slowdown),
-            max_refaults_per_s: self.max_refaults.or(configured.max_refaults_per_s),
-            max_psi: self.max_psi.or(configured.max_psi),
-            max_refault_wait: self.max_refault_wait.or(configured.max_refault_wait),
-        };
-        if limits.is_limited() {
-            return limits;
-        }
-        GuardLimits {
-            max_slowdown: Some(MAX_SLOWDOWN),
-            ..limits
-        }
-    }
-}
-
-impl GuardArgs {
-    /// Share of one CPU that acting may take, on top of that of a configuration.
-    pub(crate) fn act_budget(&self, configured: Option<f64>) -> Option<f64> {
-        let by_default = (!self.no_guard).then_some(ACT_BUDGET);
-        self.act_budget.or(configured).or(by_default)
-    }
-}
 
 /// Refuses limits on what this kernel does not tell.
 fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> {
@@ -133,6 +42,8 @@ pub(super) struct Watch {
     needs_psi: bool,
     group: Option<PathBuf>,
     waits: Waits,
+    /// What the user should know of how waits are measured.
+    pub(super) lacks: Option<String>,
     progress: Option<Progress>,
     budget: ActBudget,
     idle: IdleMeter,
@@ -150,39 +61,33 @@ pub(super) struct Watch {
 
 impl Watch {
     /// That of the context at this place of the session.
-    pub(super) fn new(context: usize, setup: &Setup) -> anyhow::Result<Self> {
-        let limits = setup.limits;
-        let group = setup
-            .context
-            .targets
-            .cgroup
-            .as_deref()
-            .map(cgroup::find)
-            .transpose()?;
+    pub(super) fn new(
+        at: usize,
+        context: &ContextSpec,
+        acting: &ActingSpec,
+    ) -> anyhow::Result<Self> {
+        let limits = acting.limits;
+        let group = match &context.targets {
+            TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
+            _ => None,
+        };
         can_be_kept(limits, group.as_deref())?;
-        let progress = setup
-            .progress_cmd
-            .as_deref()
-            .map(Progress::start)
-            .transpose()?;
+        let command = acting.progress_command.as_deref();
+        let progress = command.map(Progress::start).transpose()?;
         let waits = Waits::new();
-        let is_limited = limits.max_slowdown.is_some() || limits.max_refault_wait.is_some();
-        if let Some(lack) = waits.lacks()
-            && is_limited
-            && !setup.dry_run
-        {
-            eprintln!("isotherm: {lack}");
-        }
+        let bounds_waits = limits.max_slowdown.is_some() || limits.max_refault_wait.is_some();
+        let lacks = waits.lacks().filter(|_| bounds_waits && !acting.is_dry_run);
         Ok(Self {
-            context,
-            is_physical: setup.is_physical(),
+            context: at,
+            is_physical: context.targets.is_physical(),
             guard: Guard::new(limits),
             limits,
             needs_psi: limits.max_psi.is_some(),
             group,
             waits,
+            lacks,
             progress,
-            budget: ActBudget::new(setup.act_budget),
+            budget: ActBudget::new(acting.act_budget),
             idle: IdleMeter::default(),
             target_share: 1.0,
             interrupting: 0.0,
@@ -331,40 +236,5 @@ impl Watch {
                 1.0
             };
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_are_read_with_and_without_their_unit() {
-        assert_eq!(parse_rate("100/s").ok(), Some(100.0));
-        assert_eq!(parse_rate("1,000").ok(), Some(1000.0));
-        for bad in ["", "0", "-1/s", "many", "nan"] {
-            assert!(parse_rate(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn there_is_a_guard_unless_it_is_refused() {
-        let limits = |args: &GuardArgs| args.limits(GuardLimits::default());
-        let by_default = limits(&GuardArgs::default());
-        assert_eq!(by_default.max_slowdown, Some(MAX_SLOWDOWN));
-        let only_refaults = GuardArgs {
-            max_refaults: Some(5.0),
-            ..GuardArgs::default()
-        };
-        assert_eq!(limits(&only_refaults).max_slowdown, None);
-        let none = GuardArgs {
-            no_guard: true,
-            ..GuardArgs::default()
-        };
-        assert!(!limits(&none).is_limited());
-        assert_eq!(none.act_budget(None), None);
-        assert_eq!(none.act_budget(Some(0.2)), Some(0.2));
-        assert_eq!(GuardArgs::default().act_budget(None), Some(ACT_BUDGET));
-        assert!(parse_budget("0%").is_err() && parse_budget("5%").is_ok());
     }
 }

@@ -1,0 +1,565 @@
+//! What somebody asks for: a command line, or a daemon's client, with or without a configuration file.
+//!
+//! A request says parts of a [`SessionSpec`]; what it does not say comes from the file, and what that
+//! does not say from the defaults. Nothing here reads a file or looks at the machine.
+
+use isotherm_engine::attributes::CPU_BUDGET;
+use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
+use isotherm_engine::scheme::{Bounds, Scheme};
+use isotherm_engine::table::TableAttributes;
+use isotherm_engine::{AddressRange, Attributes, AttributesError, CpuBudget, IntervalsGoal, Nanos};
+use thiserror::Error;
+
+use crate::model::{ContextConfig, Method, Operations};
+use crate::preset::{PRESETS, preset};
+use crate::problem::Problem;
+use crate::scheme_line;
+use crate::spec::{
+    ActingSpec, ClearBy, ContextSpec, MonitorSpec, PageAttributes, ProcessSpec, SessionSpec,
+    TargetSpec,
+};
+
+/// More contexts than this in one process come from a mistake, or want another division of the
+/// memory: each has a probe, a map and an actuator of its own.
+const CONTEXTS_MAX: usize = 64;
+/// What the intervals are by hand, where only one is given: DAMON's ratio.
+const SAMPLES_PER_AGGREGATION: u64 = 20;
+
+/// Why nothing comes of a request.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum RequestError {
+    #[error("nothing to watch; name --pid PID, --cgroup PATH, --physical, or -- COMMAND")]
+    NoTarget,
+    #[error("nothing to do; name a --preset, a --scheme or a configuration (-c)")]
+    NoScheme,
+    #[error(
+        "the configuration holds {nr} contexts, and {CONTEXTS_MAX} at most run together; each can \
+         watch several ranges or processes"
+    )]
+    TooManyContexts { nr: usize },
+    #[error(
+        "the configuration holds several contexts, and {flag} does not say for which it is; say it \
+         in the file, or run that context alone"
+    )]
+    ForWhichContext { flag: &'static str },
+    #[error("--scheme '{line}': {problem}")]
+    Scheme { line: String, problem: Box<Problem> },
+    #[error("there is no preset '{name}'; there are\n{known}")]
+    Preset { name: String, known: String },
+    #[error("--pages has no budget: leave --cpu-budget out, or --pages")]
+    PagesHaveNoBudget,
+    #[error("--pages only records, so far; leave it out to act by the default monitor")]
+    PagesOnlyRecord,
+    #[error("--pages reads a process's page tables; for physical memory leave it out")]
+    PagesAreVirtual,
+    #[error("a CPU budget rules the intervals: give --cpu-budget, or intervals and goals by hand")]
+    BudgetOrIntervals,
+    #[error("these monitoring attributes do not fit together: {0}")]
+    Attributes(#[from] AttributesError),
+    #[error("{name} cannot be run: {error}")]
+    InContext {
+        name: String,
+        error: Box<RequestError>,
+    },
+}
+
+/// What is asked for. `None` and empty: nothing is said of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// Whose memory.
+    pub targets: Option<TargetSpec>,
+    /// Only these addresses.
+    pub ranges: Vec<AddressRange>,
+    /// Processes that descend from the targets, too.
+    pub children: bool,
+    /// How it is watched.
+    pub monitoring: Monitoring,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// What is done, if anything.
+    pub acting: ActingRequest,
+}
+
+/// What is said of acting.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ActingRequest {
+    /// Schemes in a line each.
+    pub scheme_lines: Vec<String>,
+    /// Schemes by name.
+    pub presets: Vec<String>,
+    /// Do nothing; say what would be done.
+    pub is_dry_run: bool,
+    /// Act whatever it costs the targets.
+    pub no_guard: bool,
+    /// What targets may lose.
+    pub limits: GuardLimits,
+    /// Share of one CPU that acting may take from busy ones.
+    pub act_budget: Option<f64>,
+    /// A command that prints how far the targets have got.
+    pub progress_command: Option<String>,
+}
+
+/// What is said of monitoring.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Monitoring {
+    /// How to watch.
+    pub method: Option<Method>,
+    /// Share of one CPU for watching, with what it takes from the targets.
+    pub cpu_budget: Option<f64>,
+    /// Time between two checks.
+    pub sample_interval: Option<Nanos>,
+    /// Time over which checks are counted; by page, the time between two looks.
+    pub aggregation_interval: Option<Nanos>,
+    /// Time between two looks at mappings and processes.
+    pub update_interval: Option<Nanos>,
+    /// What the intervals are tuned towards.
+    pub intervals_goal: Option<IntervalsGoal>,
+    /// Least and most regions.
+    pub nr_regions: Option<Bounds<u32>>,
+    /// By page: longest time that one look may hold the target up.
+    pub max_stall: Option<Nanos>,
+    /// By page: how accessed bits are cleared.
+    pub clear_by: Option<ClearBy>,
+}
+
+impl Monitoring {
+    /// Whether it says how is watched, so that a file does not.
+    fn says_how(&self) -> bool {
+        self.method.is_some()
+            || self.cpu_budget.is_some()
+            || self.sample_interval.is_some()
+            || self.aggregation_interval.is_some()
+            || self.intervals_goal.is_some()
+    }
+
+    /// Whether the intervals are given, or are to be tuned: no budget rules them.
+    fn has_own_intervals(&self) -> bool {
+        self.sample_interval.is_some()
+            || self.aggregation_interval.is_some()
+            || self.intervals_goal.is_some()
+    }
+
+    /// Whether a CPU budget rules how often is looked.
+    fn has_budget(&self) -> bool {
+        !matches!(self.method, Some(Method::Pages | Method::Faithful)) && !self.has_own_intervals()
+    }
+
+    /// What a file says of it.
+    fn of(context: &ContextConfig) -> Self {
+        let own = &context.own;
+        let mut monitoring = Self {
+            method: own.method,
+            cpu_budget: own.cpu_budget,
+            ..Self::default()
+        };
+        // A file of damo's says how to watch, unless a key of ours says otherwise.
+        if own.cpu_budget.is_some() || !matches!(own.method, None | Some(Method::Faithful)) {
+            return monitoring;
+        }
+        monitoring.intervals_goal = context.intervals_goal;
+        if let Some(intervals) = context.intervals {
+            monitoring.method = Some(Method::Faithful);
+            monitoring.sample_interval = Some(intervals.sample);
+            monitoring.aggregation_interval = Some(intervals.aggregation);
+            monitoring.update_interval = Some(intervals.update);
+        }
+        monitoring
+    }
+
+    /// This, and what it does not say as a file does.
+    fn or_as_in(self, context: &ContextConfig) -> Self {
+        let of_file = Self::of(context);
+        let max_nr_regions = context.own.max_nr_regions;
+        let nr_regions = context.nr_regions.or(max_nr_regions.map(|max| Bounds {
+            min: max.min(Attributes::default().min_nr_regions),
+            max,
+        }));
+        let how = if self.says_how() {
+            self
+        } else {
+            Self {
+                update_interval: self.update_interval.or(of_file.update_interval),
+                max_stall: self.max_stall,
+                clear_by: self.clear_by,
+                ..of_file
+            }
+        };
+        Self {
+            nr_regions: self.nr_regions.or(nr_regions),
+            ..how
+        }
+    }
+
+    /// What it comes to.
+    fn spec(&self, seed: u64, targets: &TargetSpec) -> Result<MonitorSpec, RequestError> {
+        if self.has_own_intervals()
+            && self.method != Some(Method::Pages)
+            && self.cpu_budget.is_some()
+        {
+            return Err(RequestError::BudgetOrIntervals);
+        }
+        let is_virtual = !matches!(targets, TargetSpec::Physical { .. } | TargetSpec::Simulated);
+        match self.method {
+            Some(Method::Pages) if !is_virtual => Err(RequestError::PagesAreVirtual),
+            Some(Method::Pages) => self.by_page().map(MonitorSpec::Pages),
+            None | Some(Method::Tables) if is_virtual && !self.has_own_intervals() => {
+                Ok(MonitorSpec::Tables(self.by_table()))
+            }
+            _ => {
+                let mut attributes = self.by_region(seed)?;
+                if targets.is_physical() {
+                    // Neighbouring frames belong to different processes: a range of them cannot be
+                    // cleared at once.
+                    attributes.strategy.cluster_pages = 1;
+                    attributes.strategy.populated_only = false;
+                }
+                Ok(MonitorSpec::Regions(attributes))
+            }
+        }
+    }
+
+    fn by_page(&self) -> Result<PageAttributes, RequestError> {
+        if self.cpu_budget.is_some() {
+            return Err(RequestError::PagesHaveNoBudget);
+        }
+        let default = PageAttributes::default();
+        Ok(PageAttributes {
+            interval: self.aggregation_interval.unwrap_or(default.interval),
+            max_stall: self.max_stall.unwrap_or(default.max_stall),
+            clear_by: self.clear_by.unwrap_or_default(),
+        })
+    }
+
+    fn by_table(&self) -> TableAttributes {
+        let default = TableAttributes::default();
+        TableAttributes {
+            cpu_budget: self.cpu_budget.unwrap_or(default.cpu_budget),
+            max_nr_regions: self
+                .nr_regions
+                .map_or(default.max_nr_regions, |bounds| bounds.max),
+            ..default
+        }
+    }
+
+    fn by_region(&self, seed: u64) -> Result<Attributes, RequestError> {
+        let mut attributes = match self.method {
+            Some(Method::Faithful) => Attributes::faithful(),
+            Some(Method::Regions(strategy)) => Attributes {
+                strategy,
+                ..Attributes::default()
+            },
+            _ => Attributes::default(),
+        };
+        if self.has_own_intervals() {
+            attributes.cpu_budget = None;
+        }
+        if let Some(share) = self.cpu_budget {
+            attributes.cpu_budget = Some(CpuBudget::new(share));
+        }
+        if let Some(sample) = self.sample_interval {
+            attributes.sample_interval = sample;
+            let aggregation = sample.0.saturating_mul(SAMPLES_PER_AGGREGATION);
+            attributes.aggregation_interval = Nanos(aggregation);
+        }
+        if let Some(aggregation) = self.aggregation_interval {
+            attributes.aggregation_interval = aggregation;
+            if self.sample_interval.is_none() {
+                let sample = aggregation.0 / SAMPLES_PER_AGGREGATION;
+                attributes.sample_interval = Nanos(sample.max(1));
+            }
+        }
+        let update = attributes
+            .update_interval
+            .max(attributes.aggregation_interval);
+        attributes.update_interval = self.update_interval.unwrap_or(update);
+        if let Some(bounds) = self.nr_regions {
+            (attributes.min_nr_regions, attributes.max_nr_regions) = (bounds.min, bounds.max);
+        }
+        attributes.intervals_goal = self.intervals_goal;
+        attributes.seed = seed;
+        attributes.validate()?;
+        Ok(attributes)
+    }
+}
+
+impl ActingRequest {
+    /// The limits, on top of those of a file.
+    fn limits(&self, configured: GuardLimits) -> GuardLimits {
+        if self.no_guard {
+            return GuardLimits::default();
+        }
+        let limits = self.limits.or(configured);
+        if limits.is_limited() {
+            return limits;
+        }
+        GuardLimits {
+            max_slowdown: Some(MAX_SLOWDOWN),
+            ..limits
+        }
+    }
+
+    /// Share of one CPU that acting may take, on top of that of a file.
+    fn act_budget(&self, configured: Option<f64>) -> Option<f64> {
+        let by_default = (!self.no_guard).then_some(ACT_BUDGET);
+        self.act_budget.or(configured).or(by_default)
+    }
+
+    /// Schemes by line and by name, and whether these are about physical memory.
+    fn schemes(&self) -> Result<(Vec<Scheme>, bool), RequestError> {
+        let mut schemes = Vec::new();
+        for line in &self.scheme_lines {
+            let scheme = scheme_line(line).map_err(|problem| RequestError::Scheme {
+                line: line.clone(),
+                problem: Box::new(problem),
+            })?;
+            schemes.push(scheme);
+        }
+        let mut is_physical = false;
+        for name in &self.presets {
+            let preset = preset(name).ok_or_else(|| no_preset(name))?;
+            is_physical |= preset.operations == Operations::Paddr;
+            schemes.extend(preset.schemes);
+        }
+        Ok((schemes, is_physical))
+    }
+}
+
+fn no_preset(name: &str) -> RequestError {
+    let known = PRESETS
+        .iter()
+        .map(|(name, what)| format!("  {name:<14} {what}"));
+    RequestError::Preset {
+        name: name.to_owned(),
+        known: known.collect::<Vec<_>>().join("\n"),
+    }
+}
+
+impl Request {
+    /// A session that only watches, as asked for.
+    ///
+    /// # Errors
+    /// What does not fit together, or that nothing is named to be watched.
+    pub fn watch(&self) -> Result<SessionSpec, RequestError> {
+        let targets = self.targets.clone().ok_or(RequestError::NoTarget)?;
+        let targets = self.with_children(targets);
+        let monitor = self.monitoring.spec(self.seed, &targets)?;
+        Ok(SessionSpec {
+            contexts: vec![ContextSpec {
+                name: None,
+                targets,
+                ranges: self.ranges.clone(),
+                monitor,
+                acting: None,
+            }],
+            seed: self.seed,
+        })
+    }
+
+    /// A session that acts, as asked for here and by a file's `contexts`; with none, by this alone.
+    /// `or_targets` are those where neither names any.
+    ///
+    /// # Errors
+    /// What does not fit together; that there is nothing to watch or to do.
+    pub fn act(
+        &self,
+        contexts: &[ContextConfig],
+        or_targets: Option<TargetSpec>,
+    ) -> Result<SessionSpec, RequestError> {
+        let spec = self.act_or_watch(contexts, or_targets)?;
+        if spec
+            .contexts
+            .iter()
+            .all(|context| context.schemes().is_empty())
+        {
+            return Err(RequestError::NoScheme);
+        }
+        if spec
+            .contexts
+            .iter()
+            .any(|c| matches!(c.monitor, MonitorSpec::Pages(_)))
+        {
+            return Err(RequestError::PagesOnlyRecord);
+        }
+        Ok(spec)
+    }
+
+    /// The same, where it may be that nothing is done.
+    ///
+    /// # Errors
+    /// What does not fit together; that there is nothing to watch.
+    pub fn act_or_watch(
+        &self,
+        contexts: &[ContextConfig],
+        or_targets: Option<TargetSpec>,
+    ) -> Result<SessionSpec, RequestError> {
+        let nr = contexts.len();
+        if nr > CONTEXTS_MAX {
+            return Err(RequestError::TooManyContexts { nr });
+        }
+        let contexts = if nr > 1 {
+            self.ensure_that_contexts_say_all()?;
+            self.several(contexts, or_targets.as_ref())?
+        } else {
+            vec![self.one(contexts.first(), self.monitoring, or_targets)?]
+        };
+        Ok(SessionSpec {
+            contexts,
+            seed: self.seed,
+        })
+    }
+
+    fn with_children(&self, mut targets: TargetSpec) -> TargetSpec {
+        if let TargetSpec::Processes { children, .. } | TargetSpec::Command { children, .. } =
+            &mut targets
+        {
+            *children |= self.children;
+        }
+        targets
+    }
+
+    fn several(
+        &self,
+        contexts: &[ContextConfig],
+        or_targets: Option<&TargetSpec>,
+    ) -> Result<Vec<ContextSpec>, RequestError> {
+        let nr = contexts.len();
+        let sharing = contexts.iter().filter(|c| self.shares_budget(c)).count();
+        let of_all = self.monitoring.cpu_budget.unwrap_or(CPU_BUDGET);
+        let mut specs = Vec::new();
+        for (name, context) in names(contexts).into_iter().zip(contexts) {
+            let mut monitoring = self.monitoring;
+            let mut context = context.clone();
+            // One budget is for all contexts that none is configured for.
+            if sharing > 1 && self.shares_budget(&context) {
+                let its_part = Some(of_all / sharing as f64);
+                if monitoring.cpu_budget.is_some() {
+                    monitoring.cpu_budget = its_part;
+                } else {
+                    context.own.cpu_budget = its_part;
+                }
+            }
+            let spec = self.one(Some(&context), monitoring, or_targets.cloned());
+            let mut spec = spec.map_err(|error| RequestError::InContext {
+                name: name.clone(),
+                error: Box::new(error),
+            })?;
+            spec.name = Some(name);
+            if let Some(acting) = &mut spec.acting {
+                acting.act_budget = acting.act_budget.map(|budget| budget / nr as f64);
+            }
+            specs.push(spec);
+        }
+        Ok(specs)
+    }
+
+    /// Whether a context has a part of a budget that is said once for all.
+    fn shares_budget(&self, context: &ContextConfig) -> bool {
+        let how = self.monitoring.or_as_in(context);
+        let is_own = context.own.cpu_budget.is_some() && self.monitoring.cpu_budget.is_none();
+        how.has_budget() && !is_own
+    }
+
+    /// What one context comes to, or this alone.
+    fn one(
+        &self,
+        configured: Option<&ContextConfig>,
+        mut monitoring: Monitoring,
+        or_targets: Option<TargetSpec>,
+    ) -> Result<ContextSpec, RequestError> {
+        let (more, is_physical) = self.acting.schemes()?;
+        let mut ranges = self.ranges.clone();
+        let mut schemes = Vec::new();
+        let (mut limits, mut act_budget) = (GuardLimits::default(), None);
+        if let Some(context) = configured {
+            monitoring = monitoring.or_as_in(context);
+            limits = context.own.guard;
+            act_budget = context.own.act_budget;
+            schemes.clone_from(&context.schemes);
+            if ranges.is_empty() {
+                let all = context.targets.iter();
+                ranges = all.flat_map(|target| target.regions.clone()).collect();
+            }
+        }
+        schemes.extend(more);
+        let of_file = || configured.and_then(targets_of);
+        let of_preset = is_physical.then_some(TargetSpec::Physical { node: None });
+        let targets = self.targets.clone().or_else(of_file);
+        // Physical memory is what such a preset is about, unless processes are named.
+        let targets = targets.or(of_preset).or(or_targets);
+        let targets = self.with_children(targets.ok_or(RequestError::NoTarget)?);
+        let monitor = monitoring.spec(self.seed, &targets)?;
+        Ok(ContextSpec {
+            name: None,
+            targets,
+            ranges,
+            monitor,
+            acting: Some(ActingSpec {
+                schemes,
+                is_dry_run: self.acting.is_dry_run,
+                is_paused: configured.is_some_and(|context| context.paused),
+                limits: self.acting.limits(limits),
+                act_budget: self.acting.act_budget(act_budget),
+                progress_command: self.acting.progress_command.clone(),
+            }),
+        })
+    }
+
+    /// With several contexts, what is said of one would be anybody's.
+    fn ensure_that_contexts_say_all(&self) -> Result<(), RequestError> {
+        let target_flag = self.targets.as_ref().map(|targets| match targets {
+            TargetSpec::Processes { .. } => "--pid",
+            TargetSpec::Command { .. } => "-- COMMAND",
+            TargetSpec::Cgroup(_) => "--cgroup",
+            TargetSpec::Physical { node: None } => "--physical",
+            TargetSpec::Physical { node: Some(_) } => "--node",
+            TargetSpec::Simulated => "--simulated",
+        });
+        let acting = &self.acting;
+        let flags = [
+            target_flag,
+            (!self.ranges.is_empty()).then_some("--range"),
+            (!acting.scheme_lines.is_empty()).then_some("--scheme"),
+            (!acting.presets.is_empty()).then_some("--preset"),
+            acting.progress_command.as_ref().map(|_| "--progress-cmd"),
+        ];
+        match flags.into_iter().flatten().next() {
+            Some(flag) => Err(RequestError::ForWhichContext { flag }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whose memory a file names, if it names any.
+fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
+    if context.operations == Operations::Paddr {
+        return Some(TargetSpec::Physical { node: None });
+    }
+    let pids = context.targets.iter().filter_map(|target| target.pid);
+    let processes: Vec<ProcessSpec> = pids.map(ProcessSpec::Pid).collect();
+    (!processes.is_empty()).then_some(TargetSpec::Processes {
+        processes,
+        children: false,
+    })
+}
+
+/// What tells contexts apart: kdamonds by number, as the kernel has one context in each; and its
+/// number there where a file has more.
+fn names(contexts: &[ContextConfig]) -> Vec<String> {
+    let in_same = |i: usize| {
+        let same = move |context: &&ContextConfig| context.kdamond == contexts[i].kdamond;
+        (
+            contexts[..i].iter().filter(same).count(),
+            contexts.iter().filter(same).count(),
+        )
+    };
+    (0..contexts.len())
+        .map(|i| {
+            let kdamond = contexts[i].kdamond;
+            match in_same(i) {
+                (_, 1) => format!("kdamond {kdamond}"),
+                (at, _) => format!("kdamond {kdamond} context {at}"),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,240 @@
+//! What a session does: which memory is watched and how, and what is done about it.
+//!
+//! One type for every front end. Flags, configuration files and the daemon's requests say parts of it
+//! ([`crate::Request`]), and lower into it with every default filled in; a live machine, a simulated
+//! one and a replay run it. It is plain data: it can be compared, written down and read back.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use isotherm_engine::guard::GuardLimits;
+use isotherm_engine::scheme::Scheme;
+use isotherm_engine::table::TableAttributes;
+use isotherm_engine::{AddressRange, Attributes, Nanos, Strategy};
+use serde::{Deserialize, Serialize};
+
+/// A whole session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionSpec {
+    /// At least one. Each has its monitor, schemes and guard; all share one loop and one record.
+    pub contexts: Vec<ContextSpec>,
+    /// Seed of every random choice.
+    pub seed: u64,
+}
+
+impl SessionSpec {
+    /// Whether anything is acted on, or would be if this were no dry run.
+    pub fn acts(&self) -> bool {
+        self.contexts.iter().any(|context| context.acting.is_some())
+    }
+}
+
+/// One context: DAMON's word for a monitor with what it watches and its schemes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContextSpec {
+    /// What tells it from the session's other contexts; `None` where it is the only one.
+    pub name: Option<String>,
+    /// Whose memory.
+    pub targets: TargetSpec,
+    /// Only these addresses (DAMON's initial regions); empty for all.
+    pub ranges: Vec<AddressRange>,
+    /// How it is watched.
+    pub monitor: MonitorSpec,
+    /// What is done about it; `None`: it is only watched.
+    pub acting: Option<ActingSpec>,
+}
+
+impl ContextSpec {
+    /// The context's name, or that of the context at this place among others.
+    pub fn name_or(&self, at: usize) -> String {
+        self.name.clone().unwrap_or_else(|| format!("context {at}"))
+    }
+
+    /// What it does to memory, if it does anything.
+    pub fn schemes(&self) -> &[Scheme] {
+        self.acting.as_ref().map_or(&[], |acting| &acting.schemes)
+    }
+}
+
+/// Whose memory is watched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetSpec {
+    /// Running processes.
+    Processes {
+        /// At least one; on a simulated machine, all of whose processes are watched, none.
+        processes: Vec<ProcessSpec>,
+        /// Those that descend from them as well.
+        children: bool,
+    },
+    /// A command that the session starts.
+    Command {
+        /// The program and its arguments; at least the program.
+        command: Vec<OsString>,
+        /// Those that descend from it as well.
+        children: bool,
+        /// Its output goes nowhere and it has no input, as somebody draws on the terminal.
+        is_silent: bool,
+    },
+    /// Every process of a control group (v1 or v2) and of those below it, as they come and go.
+    Cgroup(PathBuf),
+    /// Physical memory.
+    Physical {
+        /// Of this NUMA node only.
+        node: Option<u32>,
+    },
+    /// A simulated process of 1 GiB, where real ones cannot be watched.
+    Simulated,
+}
+
+impl TargetSpec {
+    /// Whether addresses are physical.
+    pub const fn is_physical(&self) -> bool {
+        matches!(self, Self::Physical { .. })
+    }
+
+    /// Whether processes that descend from the targets are watched as they come.
+    pub const fn follows_children(&self) -> bool {
+        match self {
+            Self::Processes { children, .. } | Self::Command { children, .. } => *children,
+            Self::Cgroup(_) => true,
+            Self::Physical { .. } | Self::Simulated => false,
+        }
+    }
+
+    /// Running processes that are named one by one.
+    pub fn processes(&self) -> &[ProcessSpec] {
+        match self {
+            Self::Processes { processes, .. } => processes,
+            _ => &[],
+        }
+    }
+
+    /// DAMON's name for the kind of address space.
+    pub const fn operations(&self) -> &'static str {
+        if self.is_physical() { "paddr" } else { "vaddr" }
+    }
+}
+
+/// A process as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessSpec {
+    /// By its id.
+    Pid(u32),
+    /// All that have this command name.
+    Name(String),
+}
+
+impl std::fmt::Display for ProcessSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pid(pid) => pid.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+impl std::str::FromStr for ProcessSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(0) => Err("no process has the id 0".into()),
+            Ok(pid) => Ok(Self::Pid(pid)),
+            Err(_) if text.is_empty() || text.bytes().all(|c| c.is_ascii_digit() || c == b'-') => {
+                Err(format!("'{text}' is neither a process id nor a name"))
+            }
+            Err(_) => Ok(Self::Name(text.to_owned())),
+        }
+    }
+}
+
+/// How memory is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MonitorSpec {
+    /// Page tables in bulk: the default for processes.
+    Tables(TableAttributes),
+    /// DAMON's regions, as they are or with improvements on them.
+    Regions(Attributes),
+    /// Every page at every look.
+    Pages(PageAttributes),
+}
+
+impl MonitorSpec {
+    /// A word for it, as records have it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Tables(_) => "tables",
+            Self::Regions(_) => "regions",
+            Self::Pages(_) => "pages",
+        }
+    }
+
+    /// Share of one CPU that watching may take; `None` where no budget rules how often is looked.
+    pub fn cpu_budget(&self) -> Option<f64> {
+        match self {
+            Self::Tables(attributes) => Some(attributes.cpu_budget),
+            Self::Regions(attributes) => attributes.cpu_budget.map(|budget| budget.share),
+            Self::Pages(_) => None,
+        }
+    }
+
+    /// Whether it is DAMON's sampling as it is.
+    pub fn is_faithful(&self) -> bool {
+        matches!(self, Self::Regions(attributes)
+            if attributes.strategy == Strategy::faithful() && attributes.cpu_budget.is_none())
+    }
+}
+
+/// How every page is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageAttributes {
+    /// Time between two looks.
+    pub interval: Nanos,
+    /// Longest time that one look may hold the target up.
+    pub max_stall: Nanos,
+    /// How accessed bits are cleared.
+    pub clear_by: ClearBy,
+}
+
+impl Default for PageAttributes {
+    fn default() -> Self {
+        Self {
+            interval: Nanos::from_millis(1000),
+            max_stall: Nanos::from_millis(10),
+            clear_by: ClearBy::Auto,
+        }
+    }
+}
+
+/// How accessed bits of all pages are cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClearBy {
+    /// Whichever costs less, of those that stay within the longest stall.
+    #[default]
+    Auto,
+    /// `process_madvise(MADV_COLD)`, in chunks: the target goes on meanwhile.
+    Madvise,
+    /// `/proc/PID/clear_refs`: cheap, but holds the target's faults up; pages in the TLB may look idle.
+    ClearRefs,
+}
+
+/// What is done to memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ActingSpec {
+    /// In order.
+    pub schemes: Vec<Scheme>,
+    /// Nothing is done: it is said and recorded what would be.
+    pub is_dry_run: bool,
+    /// It begins paused: it watches, and does not act.
+    pub is_paused: bool,
+    /// What targets may lose.
+    pub limits: GuardLimits,
+    /// Share of one CPU that acting may take from busy CPUs; `None`: any.
+    pub act_budget: Option<f64>,
+    /// A command that prints how far the targets have got: a number that counts up.
+    pub progress_command: Option<String>,
+}

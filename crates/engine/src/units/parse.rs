@@ -1,0 +1,459 @@
+//! From text.
+
+use thiserror::Error;
+
+use super::{DAY, Decimal, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
+use crate::address::Nanos;
+
+const TIMES: &[(&str, Nanos)] = &[
+    ("ns", Nanos(1)),
+    ("nsec", Nanos(1)),
+    ("us", MICROSECOND),
+    ("µs", MICROSECOND),
+    ("usec", MICROSECOND),
+    ("ms", MILLISECOND),
+    ("msec", MILLISECOND),
+    ("s", SECOND),
+    ("sec", SECOND),
+    ("second", SECOND),
+    ("seconds", SECOND),
+    ("m", MINUTE),
+    ("min", MINUTE),
+    ("minute", MINUTE),
+    ("minutes", MINUTE),
+    ("h", HOUR),
+    ("hour", HOUR),
+    ("hours", HOUR),
+    ("d", DAY),
+    ("day", DAY),
+    ("days", DAY),
+];
+
+/// The letters of binary units; each is 1024 of the one before.
+const BINARY: [&str; 6] = ["k", "m", "g", "t", "p", "e"];
+
+/// What was to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// A size in bytes.
+    Size,
+    /// A time.
+    Time,
+    /// A share of a whole.
+    Share,
+}
+
+impl Quantity {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Time => "time",
+            Self::Share => "share",
+        }
+    }
+
+    /// What one looks like.
+    pub const fn example(self) -> &'static str {
+        match self {
+            Self::Size => "4096, 4K or 1.5 GiB",
+            Self::Time => "5ms, 30s or 1m30s",
+            Self::Share => "1% or 0.5%",
+        }
+    }
+
+    const fn units(self) -> &'static str {
+        match self {
+            Self::Size => "B, K, M, G, T, P, E (also as KB or KiB; all powers of 1024)",
+            Self::Time => "ns, us, ms, s, m, h, d",
+            Self::Share => "%",
+        }
+    }
+
+    const fn most(self) -> &'static str {
+        match self {
+            Self::Size => "16 EiB less one byte (or `max`)",
+            Self::Time => "584 years (or `max`)",
+            Self::Share => "100%",
+        }
+    }
+}
+
+/// Why a text is not the quantity that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum UnitError {
+    /// No number stands where one must.
+    #[error("`{text}` is not a {}: it has no number; write for example `{}`", .quantity.name(), .quantity.example())]
+    NoNumber {
+        /// What was given.
+        text: String,
+        /// What was asked for.
+        quantity: Quantity,
+    },
+    /// A number with nothing behind it, where several units are equally likely.
+    #[error("`{text}` has no unit; write for example `{}`", .quantity.example())]
+    NoUnit {
+        /// What was given.
+        text: String,
+        /// What was asked for.
+        quantity: Quantity,
+    },
+    /// A unit that this quantity does not have.
+    #[error("`{unit}` in `{text}` is not a unit of a {}; known are {}", .quantity.name(), .quantity.units())]
+    UnknownUnit {
+        /// What was given.
+        text: String,
+        /// The part that is not known.
+        unit: String,
+        /// What was asked for.
+        quantity: Quantity,
+    },
+    /// More than the quantity can hold.
+    #[error("`{text}` is too large for a {}; the most is {}", .quantity.name(), .quantity.most())]
+    TooLarge {
+        /// What was given.
+        text: String,
+        /// What was asked for.
+        quantity: Quantity,
+    },
+    /// Nothing, where something must be.
+    #[error("nothing happens in no time; try 30s")]
+    NoTime,
+}
+
+/// What is being read, for errors.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    text: &'a str,
+    quantity: Quantity,
+}
+
+impl Reading<'_> {
+    fn no_number(self) -> UnitError {
+        UnitError::NoNumber {
+            text: self.text.to_owned(),
+            quantity: self.quantity,
+        }
+    }
+
+    fn no_unit(self) -> UnitError {
+        UnitError::NoUnit {
+            text: self.text.to_owned(),
+            quantity: self.quantity,
+        }
+    }
+
+    fn unknown(self, unit: &str) -> UnitError {
+        UnitError::UnknownUnit {
+            text: self.text.to_owned(),
+            unit: unit.to_owned(),
+            quantity: self.quantity,
+        }
+    }
+
+    fn too_large(self) -> UnitError {
+        UnitError::TooLarge {
+            text: self.text.to_owned(),
+            quantity: self.quantity,
+        }
+    }
+}
+
+/// Reads a size in bytes: `4096`, `4,096`, `4K`, `2MiB`, `1.5 G`, `min` (none), `max`.
+///
+/// # Errors
+/// What is wrong with it, and what would do.
+pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
+    let reading = Reading {
+        text,
+        quantity: Quantity::Size,
+    };
+    if let Some(bound) = bound(text) {
+        return Ok(bound);
+    }
+    let (number, unit) = Decimal::split(text);
+    let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+    let factor = size_unit(unit).ok_or_else(|| reading.unknown(unit))?;
+    if unit.is_empty() && number.is_max() {
+        return Ok(u64::MAX);
+    }
+    let (bytes, _) = number.times(factor).ok_or_else(|| reading.too_large())?;
+    // damo rounds sizes just below the end of all addresses up to it.
+    if bytes == 1 << 64 {
+        return Ok(u64::MAX);
+    }
+    u64::try_from(bytes).map_err(|_| reading.too_large())
+}
+
+/// Reads a time: `5ms`, `30s`, `2 min`, `1h 30m`, `1,000 us`, `min` (none), `max`. A number needs its
+/// unit (but `0` does not).
+///
+/// # Errors
+/// What is wrong with it, and what would do.
+pub fn parse_time(text: &str) -> Result<Nanos, UnitError> {
+    time(text, None)
+}
+
+/// The same where a number without a unit counts `bare` each.
+///
+/// # Errors
+/// What is wrong with it, and what would do.
+pub fn parse_time_in(text: &str, bare: Nanos) -> Result<Nanos, UnitError> {
+    time(text, Some(bare))
+}
+
+/// Reads a time that is not zero.
+///
+/// # Errors
+/// What is wrong with it, and what would do.
+pub fn parse_time_span(text: &str) -> Result<Nanos, UnitError> {
+    match parse_time(text)? {
+        Nanos(0) => Err(UnitError::NoTime),
+        time => Ok(time),
+    }
+}
+
+fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
+    let reading = Reading {
+        text,
+        quantity: Quantity::Time,
+    };
+    if let Some(bound) = bound(text) {
+        return Ok(Nanos(bound));
+    }
+    let mut total: u64 = 0;
+    let mut rest = text.trim();
+    let mut is_first = true;
+    while is_first || !rest.is_empty() {
+        let (number, tail) = Decimal::split(rest);
+        let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+        let end = tail
+            .find(|c: char| c.is_whitespace() || c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        rest = tail.trim_start();
+        let is_alone = is_first && rest.is_empty();
+        is_first = false;
+        let factor = if !unit.is_empty() {
+            time_unit(unit).ok_or_else(|| reading.unknown(unit))?
+        } else if is_alone && number.is_zero() {
+            Nanos(1)
+        } else {
+            let bare = bare.filter(|_| is_alone);
+            bare.ok_or_else(|| reading.no_unit())?
+        };
+        if unit.is_empty() && number.is_max() {
+            return Ok(Nanos(u64::MAX));
+        }
+        let part = number
+            .times(factor.0)
+            .and_then(|(n, _)| u64::try_from(n).ok());
+        let sum = part.and_then(|part| total.checked_add(part));
+        total = sum.ok_or_else(|| reading.too_large())?;
+    }
+    Ok(Nanos(total))
+}
+
+/// Reads a share of a whole, as 0 to 1: `1%`, `0.3 %`, `100 percent`. The `%` must be there: whether a
+/// bare `0.5` means a half or half a per cent cannot be told.
+///
+/// # Errors
+/// What is wrong with it, and what would do.
+pub fn parse_share(text: &str) -> Result<f64, UnitError> {
+    let reading = Reading {
+        text,
+        quantity: Quantity::Share,
+    };
+    let (number, unit) = Decimal::split(text);
+    let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+    match unit.trim_end() {
+        "%" | "percent" => {}
+        "" => return Err(reading.no_unit()),
+        other => return Err(reading.unknown(other)),
+    }
+    let share = number.per_cent().to_f64();
+    if share > 1.0 {
+        return Err(reading.too_large());
+    }
+    Ok(share)
+}
+
+/// Whether a word by itself is a unit of the number before it, as in `0 %` or `5 s`. `min` is not: it
+/// is the least that there can be.
+pub fn is_unit(word: &str) -> bool {
+    let is_named = || size_unit(word).is_some() || time_unit(word).is_some();
+    word == "%" || !word.is_empty() && bound(word).is_none() && is_named()
+}
+
+/// damo's words for the least and the most that there can be.
+fn bound(text: &str) -> Option<u64> {
+    let text = text.trim();
+    if text.eq_ignore_ascii_case("max") {
+        Some(u64::MAX)
+    } else if text.eq_ignore_ascii_case("min") {
+        Some(0)
+    } else {
+        None
+    }
+}
+
+fn size_unit(unit: &str) -> Option<u64> {
+    let unit = unit.trim_end().to_ascii_lowercase();
+    let letter = unit.strip_suffix('b').unwrap_or(&unit);
+    if letter.is_empty() {
+        return Some(1);
+    }
+    // `KiB`, but not `Ki`.
+    let letter = match letter.strip_suffix('i') {
+        Some(letter) if unit.ends_with('b') => letter,
+        _ => letter,
+    };
+    let power = BINARY.iter().position(|name| *name == letter)?;
+    Some(1 << (10 * (power + 1)))
+}
+
+fn time_unit(unit: &str) -> Option<Nanos> {
+    let unit = unit.to_lowercase();
+    let found = TIMES.iter().find(|(name, _)| *name == unit);
+    found.map(|(_, nanos)| *nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_in_every_usual_spelling() {
+        for (text, ns) in [
+            ("5ms", 5_000_000),
+            ("5 ms", 5_000_000),
+            (" 1.5s ", 1_500_000_000),
+            ("2 min", 120_000_000_000),
+            ("2m", 120_000_000_000),
+            ("5 seconds", 5_000_000_000),
+            ("1h 30m", 5_400_000_000_000),
+            ("1 h 2 m 3.5 s", 3_723_500_000_000),
+            ("1m30s", 90_000_000_000),
+            ("1,000 us", 1_000_000),
+            ("20 µs", 20_000),
+            ("7 d", 7 * DAY.0),
+            ("0", 0),
+            ("min", 0),
+            ("0.0000000004 s", 0),
+            ("1.5 ns", 1),
+            ("82877.315633 s", 82_877_315_633_000),
+            (".5s", 500_000_000),
+            ("1e3s", 1_000_000_000_000),
+            ("max", u64::MAX),
+            ("18446744073709551615 ns", u64::MAX),
+        ] {
+            assert_eq!(parse_time(text), Ok(Nanos(ns)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_may_say_what_a_bare_number_counts() {
+        for (text, ns) in [
+            ("5", 5_000),
+            ("5 ms", 5_000_000),
+            ("1,000", 1_000_000),
+            ("1790000000123", 1_790_000_000_123_000),
+            ("18446744073709551615000", u64::MAX),
+        ] {
+            assert_eq!(parse_time_in(text, MICROSECOND), Ok(Nanos(ns)), "{text}");
+        }
+        for text in ["5 m 3", "5 5", "-1", "1x", "h", "99999999999999999999"] {
+            assert!(parse_time_in(text, MICROSECOND).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_in_every_usual_spelling() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("4,096", 4096),
+            ("140,731,667,070,976", 140_731_667_070_976),
+            ("4K", 4096),
+            ("4k", 4096),
+            ("4.000 KiB", 4096),
+            ("2MB", 2 << 20),
+            ("2 mib", 2 << 20),
+            ("1.5G", 3 << 29),
+            ("2.5e-1 K", 256),
+            ("1e3", 1000),
+            ("0.3 B", 0),
+            ("1 T", 1 << 40),
+            ("1E", 1 << 60),
+            ("16.000 EiB", u64::MAX),
+            ("18,446,744,073,709,551,615", u64::MAX),
+            ("max", u64::MAX),
+            ("min", 0),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "", "K", "-1", "4 K 4", "17 EiB", "17000 P", "4Q", "4 Ki", "1e99999",
+        ] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_need_their_sign_and_end_at_the_whole() {
+        assert_eq!(parse_share("1%"), Ok(0.01));
+        assert_eq!(parse_share("0.5 %"), Ok(0.005));
+        assert_eq!(parse_share("100%"), Ok(1.0));
+        let error = |text: &str| parse_share(text).expect_err("refused").to_string();
+        assert_eq!(
+            error("0.5"),
+            "`0.5` has no unit; write for example `1% or 0.5%`"
+        );
+        assert_eq!(
+            error("101%"),
+            "`101%` is too large for a share; the most is 100%"
+        );
+    }
+
+    #[test]
+    fn an_error_shows_the_text_and_what_would_do() {
+        let error = |text: &str| parse_time(text).expect_err("refused").to_string();
+        assert_eq!(
+            error("30"),
+            "`30` has no unit; write for example `5ms, 30s or 1m30s`"
+        );
+        assert_eq!(
+            error("5 parsec"),
+            "`parsec` in `5 parsec` is not a unit of a time; known are ns, us, ms, s, m, h, d"
+        );
+        assert_eq!(
+            error("soon"),
+            "`soon` is not a time: it has no number; write for example `5ms, 30s or 1m30s`"
+        );
+        assert_eq!(
+            error("9999999 d"),
+            "`9999999 d` is too large for a time; the most is 584 years (or `max`)"
+        );
+        assert!(parse_time_span("0s").is_err());
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_refused() {
+        for text in [
+            "", " ", ".", ",", "1.2.3s", "1,5s", "1,,000s", ",5s", "-5s", "1s 2", "s", "1..2", "1e",
+        ] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+        let endless = "9".repeat(4000);
+        assert!(parse_bytes(&endless).is_err());
+        assert!(parse_bytes(&format!("0.{endless}")).is_err());
+    }
+
+    #[test]
+    fn words_are_told_from_units() {
+        for word in ["%", "s", "KiB", "ms", "B"] {
+            assert!(is_unit(word), "{word}");
+        }
+        for word in ["", "min", "max", "pageout", "x"] {
+            assert!(!is_unit(word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Configuration files.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use isotherm_config::{Configuration, Format};
+
+/// Reads a configuration file; warnings go to standard error.
+pub(crate) fn load(path: &Path) -> anyhow::Result<Configuration> {
+    let name = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+    let text =
+        isotherm_config::text_of(&bytes).map_err(|problem| anyhow::anyhow!("{name}: {problem}"))?;
+    let configuration = parse(&name.to_string(), text)?;
+    for warning in &configuration.warnings {
+        eprintln!("isotherm: {name}: {warning}");
+    }
+    Ok(configuration)
+}
+
+/// Reads a configuration's text, which is `name`'s.
+pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Configuration> {
+    isotherm_config::load(text, Format::Detect).map_err(|problems| {
+        let problems: Vec<String> = problems
+            .iter()
+            .map(|problem| format!("  {problem}"))
+            .collect();
+        anyhow::anyhow!("{name} cannot be used:\n{}", problems.join("\n"))
+    })
+}

@@ -1,0 +1,58 @@
+//! Flags that several commands share, and what they lower into: a [`Request`], and with a
+//! configuration file a [`SessionSpec`].
+
+mod acting;
+mod file;
+mod monitor;
+mod targets;
+
+pub(crate) use acting::{GuardArgs, SchemeArgs, acting};
+pub(crate) use file::{load, parse};
+pub(crate) use monitor::MonitorArgs;
+pub(crate) use targets::TargetArgs;
+
+use anyhow::ensure;
+use isotherm_config::{ContextConfig, Request, SessionSpec};
+
+/// What only watches.
+pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
+    Request {
+        targets: targets.spec(),
+        ranges: targets.range.clone(),
+        children: targets.children,
+        monitoring: how.monitoring(),
+        seed: how.seed,
+        ..Request::default()
+    }
+}
+
+/// What acts, by the command line and the file that it names. What this machine cannot do of it is
+/// refused, and in a dry run said.
+pub(crate) fn session(
+    schemes: &SchemeArgs,
+    guard: &GuardArgs,
+    targets: &TargetArgs,
+    how: &MonitorArgs,
+) -> anyhow::Result<SessionSpec> {
+    let configuration = schemes.config.as_deref().map(load).transpose()?;
+    let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
+    let request = Request {
+        acting: acting(schemes, guard),
+        ..watching(targets, how)
+    };
+    lower(&request, &contexts)
+}
+
+/// The same, where the file has been read already.
+pub(crate) fn lower(request: &Request, contexts: &[ContextConfig]) -> anyhow::Result<SessionSpec> {
+    let spec = request.act(contexts, None)?;
+    let problems = isotherm_session::lacking(&spec);
+    if request.acting.is_dry_run {
+        for problem in problems {
+            eprintln!("isotherm: {problem}; as this is a dry run, it goes on");
+        }
+    } else {
+        ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    }
+    Ok(spec)
+}

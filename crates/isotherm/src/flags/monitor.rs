@@ -1,0 +1,206 @@
+//! How to watch.
+
+use anyhow::{Context as _, ensure};
+use isotherm_config::{ClearBy, Method, Monitoring};
+use isotherm_engine::scheme::Bounds;
+use isotherm_engine::units::{parse_share, parse_time};
+use isotherm_engine::{IntervalsGoal, Nanos, Strategy};
+
+/// How to watch.
+#[derive(clap::Args, Clone, Debug, PartialEq)]
+#[command(next_help_heading = "How to watch")]
+pub(crate) struct MonitorArgs {
+    /// Most CPU time for watching, with what it takes from the targets, as a share of one CPU
+    /// [default: 1%]
+    #[arg(long, value_name = "SHARE", value_parser = parse_budget)]
+    pub(crate) cpu_budget: Option<f64>,
+
+    /// By DAMON's rules: 5 ms / 100 ms / 1 s, 10 to 1000 regions, one page of each at a time
+    #[arg(long, conflicts_with_all = ["pages", "cpu_budget"])]
+    pub(crate) faithful: bool,
+
+    /// Read every page's accessed bit at every look: exact, and no budget
+    #[arg(long)]
+    pub(crate) pages: bool,
+
+    /// Time between two checks; intervals given by hand switch the budget off
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) sample_interval: Option<Nanos>,
+
+    /// Time over which checks are counted; with --pages, the time between two looks [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) aggregation_interval: Option<Nanos>,
+
+    /// Time between two looks at mappings and processes
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) update_interval: Option<Nanos>,
+
+    /// Least and most regions, e.g. 10-1000
+    #[arg(long, value_name = "MIN-MAX", value_parser = parse_counts)]
+    pub(crate) regions: Option<(u32, u32)>,
+
+    /// Tune the intervals until this share of the possible accesses is seen, e.g. 4%
+    /// (DAMON's intervals goal: 3 aggregations, 5 ms to 10 s)
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "cpu_budget")]
+    pub(crate) access_goal: Option<f64>,
+
+    /// Sample regions as DAMON does, within the budget, but with these improvements on it:
+    /// clusters, populated, weighted, aligned, all or none
+    #[arg(long, value_name = "WHICH", value_delimiter = ',', conflicts_with_all = ["faithful", "pages"])]
+    pub(crate) strategy: Vec<Improvement>,
+
+    /// Seed of every random choice
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    /// With --pages: longest time that one look may hold the target up
+    /// [default: 10ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "pages")]
+    pub(crate) max_stall: Option<Nanos>,
+
+    /// With --pages: how bits are cleared [default: auto]
+    #[arg(long, value_enum, requires = "pages")]
+    pub(crate) clear_by: Option<ClearByArg>,
+}
+
+/// How `--pages` clears accessed bits.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClearByArg {
+    /// Whichever costs less, of those that stay within --max-stall
+    Auto,
+    /// process_madvise(MADV_COLD), in chunks: the target goes on meanwhile
+    Madvise,
+    /// /proc/PID/clear_refs: cheap, but holds the target's faults up; pages in the TLB may look idle
+    ClearRefs,
+}
+
+/// One of the region sampler's improvements on DAMON.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Improvement {
+    /// Watch 16 neighbouring pages at once
+    Clusters,
+    /// Sample only memory that has page tables
+    Populated,
+    /// More samples where they tell most
+    Weighted,
+    /// Split at page-table and mapping boundaries
+    Aligned,
+    /// All of them
+    All,
+    /// None of them: DAMON's sampling within the budget
+    None,
+}
+
+impl MonitorArgs {
+    /// What the flags say.
+    pub(crate) fn monitoring(&self) -> Monitoring {
+        let method = if self.pages {
+            Some(Method::Pages)
+        } else if self.faithful {
+            Some(Method::Faithful)
+        } else {
+            let chosen = Some(&self.strategy).filter(|chosen| !chosen.is_empty());
+            chosen.map(|chosen| Method::Regions(strategy(chosen)))
+        };
+        Monitoring {
+            method,
+            cpu_budget: self.cpu_budget,
+            sample_interval: self.sample_interval,
+            aggregation_interval: self.aggregation_interval,
+            update_interval: self.update_interval,
+            intervals_goal: self.access_goal.map(|share| IntervalsGoal {
+                access_bp: (share * 10_000.0).round() as u32,
+                ..IntervalsGoal::default()
+            }),
+            nr_regions: self.regions.map(|(min, max)| Bounds { min, max }),
+            max_stall: self.max_stall,
+            clear_by: self.clear_by.map(|by| match by {
+                ClearByArg::Auto => ClearBy::Auto,
+                ClearByArg::Madvise => ClearBy::Madvise,
+                ClearByArg::ClearRefs => ClearBy::ClearRefs,
+            }),
+        }
+    }
+}
+
+fn strategy(chosen: &[Improvement]) -> Strategy {
+    let has = |which| chosen.contains(&Improvement::All) || chosen.contains(&which);
+    let faithful = Strategy::faithful();
+    Strategy {
+        cluster_pages: if has(Improvement::Clusters) {
+            16
+        } else {
+            faithful.cluster_pages
+        },
+        populated_only: has(Improvement::Populated),
+        weighted_samples: has(Improvement::Weighted),
+        aligned_splits: has(Improvement::Aligned),
+    }
+}
+
+fn parse_budget(text: &str) -> anyhow::Result<f64> {
+    let share = parse_share(text)?;
+    ensure!(
+        share > 0.0,
+        "a budget of nothing allows no monitoring; try 0.5%"
+    );
+    Ok(share)
+}
+
+fn parse_counts(text: &str) -> anyhow::Result<(u32, u32)> {
+    let count = |part: &str| part.trim().replace(',', "").parse::<u32>().ok();
+    let counts = text
+        .split_once('-')
+        .and_then(|(min, max)| Some((count(min)?, count(max)?)));
+    counts.with_context(|| format!("'{text}' is not of the form MIN-MAX, e.g. 10-1000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use isotherm_config::{MonitorSpec, ProcessSpec, Request, TargetSpec};
+    use isotherm_engine::Attributes;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        monitor: MonitorArgs,
+    }
+
+    fn monitor(line: &str) -> anyhow::Result<MonitorSpec> {
+        let line = Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace()))?;
+        let request = Request {
+            targets: Some(TargetSpec::Processes {
+                processes: vec![ProcessSpec::Pid(7)],
+                children: false,
+            }),
+            monitoring: line.monitor.monitoring(),
+            seed: line.monitor.seed,
+            ..Request::default()
+        };
+        Ok(request.watch()?.contexts.remove(0).monitor)
+    }
+
+    #[test]
+    fn the_budget_is_the_default_and_intervals_by_hand_switch_it_off() {
+        let budget = |line: &str| match monitor(line).expect("fine") {
+            MonitorSpec::Tables(attributes) => attributes.cpu_budget,
+            other => panic!("{other:?}"),
+        };
+        assert!((budget("") - 0.01).abs() < 1e-9);
+        assert!((budget("--cpu-budget 2%") - 0.02).abs() < 1e-9);
+        assert!(
+            matches!(monitor("--faithful"), Ok(MonitorSpec::Regions(a)) if a == Attributes::faithful())
+        );
+        let by_hand = monitor("--sample-interval 10ms").expect("fine");
+        assert!(
+            matches!(by_hand, MonitorSpec::Regions(a) if a.cpu_budget.is_none() && a.aggregation_interval == Nanos::from_millis(200))
+        );
+        assert!(monitor("--sample-interval 10ms --cpu-budget 1%").is_err());
+        assert!(monitor("--pages --cpu-budget 1%").is_err());
+        assert!(monitor("--cpu-budget 0%").is_err());
+        assert!(monitor("--regions 10").is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! What to watch.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail, ensure};
+use isotherm_config::{ProcessSpec, TargetSpec};
+use isotherm_engine::units::parse_bytes;
+use isotherm_engine::{AddressRange, PAGE_SIZE};
+
+/// What to watch.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+#[command(next_help_heading = "What to watch")]
+pub(crate) struct TargetArgs {
+    /// Running processes, by id or name; several with commas or by repeating the flag
+    #[arg(short, long, value_name = "PID|NAME", value_delimiter = ',')]
+    pub(crate) pid: Vec<ProcessSpec>,
+
+    /// Every process of this control group (v1 or v2) and of those below it, as they come and go
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["pid", "physical", "command"])]
+    pub(crate) cgroup: Option<PathBuf>,
+
+    /// The machine's physical memory
+    #[arg(long, conflicts_with_all = ["pid", "command"])]
+    pub(crate) physical: bool,
+
+    /// A simulated process of 1 GiB, where real ones cannot be watched
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "physical", "command"])]
+    pub(crate) simulated: bool,
+
+    /// With --physical: only the memory of this NUMA node
+    #[arg(long, value_name = "N", requires = "physical", conflicts_with_all = ["pid", "cgroup", "command"])]
+    pub(crate) node: Option<u32>,
+
+    /// Only these addresses (DAMON's initial regions), e.g. 0x7f0000000000-0x7f4000000000
+    #[arg(long, value_name = "A-B", value_parser = parse_range, value_delimiter = ',')]
+    pub(crate) range: Vec<AddressRange>,
+
+    /// Watch the processes that descend from the targets, too (of a running process, not those whose
+    /// parent has ended before)
+    #[arg(long)]
+    pub(crate) children: bool,
+
+    /// A command to run and watch
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl TargetArgs {
+    /// What is named, if anything is.
+    pub(crate) fn spec(&self) -> Option<TargetSpec> {
+        let children = self.children;
+        if self.simulated {
+            return Some(TargetSpec::Simulated);
+        }
+        if self.physical {
+            return Some(TargetSpec::Physical { node: self.node });
+        }
+        if let Some(path) = &self.cgroup {
+            return Some(TargetSpec::Cgroup(path.clone()));
+        }
+        if !self.command.is_empty() {
+            return Some(TargetSpec::Command {
+                command: self.command.clone(),
+                children,
+                is_silent: false,
+            });
+        }
+        let processes = self.pid.clone();
+        (!processes.is_empty()).then_some(TargetSpec::Processes {
+            processes,
+            children,
+        })
+    }
+}
+
+/// `A-B`, each a number (0x for hexadecimal, underscores and commas allowed) or a size like 4G.
+fn parse_range(text: &str) -> anyhow::Result<AddressRange> {
+    let Some((start, end)) = text.split_once('-') else {
+        bail!("'{text}' is not of the form START-END, e.g. 0x100000000-0x200000000 or 4G-8G");
+    };
+    let range = AddressRange::checked(parse_address(start)?, parse_address(end)?);
+    let range = range.with_context(|| format!("'{text}' ends before it starts"))?;
+    let aligned = range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE);
+    ensure!(
+        aligned,
+        "'{text}' does not begin and end at page boundaries (multiples of {PAGE_SIZE})"
+    );
+    Ok(range)
+}
+
+fn parse_address(text: &str) -> anyhow::Result<u64> {
+    let text = text.trim();
+    if let Some(digits) = text.strip_prefix("0x") {
+        let digits = digits.replace(['_', ','], "");
+        return u64::from_str_radix(&digits, 16)
+            .with_context(|| format!("'{text}' is not an address"));
+    }
+    parse_bytes(text).with_context(|| format!("'{text}' is not an address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_checked() {
+        assert_eq!(
+            parse_range("0x1000-0x3000").ok(),
+            Some(AddressRange::new(0x1000, 0x3000))
+        );
+        assert_eq!(
+            parse_range("4G-8G").ok(),
+            Some(AddressRange::new(4 << 30, 8 << 30))
+        );
+        for bad in ["", "1", "0x2000-0x1000", "0x1001-0x2000", "a-b"] {
+            assert!(parse_range(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Sessions: what a [`SessionSpec`](isotherm_config::SessionSpec) asks for, on this machine. Targets are
+//! found and followed, a monitor watches each context's, schemes act on what it sees, and everything
+//! comes out as record items.
+//!
+//! ```text
+//! let mut session = Session::start(&spec, command_line)?;
+//! let mut acting = Acting::new(&spec, &session)?;
+//! loop {
+//!     session.step(until, &mut items)?;       // sleeps, watches
+//!     acting.step(&mut session, &mut items)?; // schemes, guard, actuators
+//!     // items: to a record, a view, metrics
+//! }
+//! ```
+//!
+//! Nothing here prints: what the user should know is a value ([`warnings`], [`lacking`]) or an item
+//! ([`Item::Note`](isotherm_record::Item)).
+
+mod acting;
+mod lock;
+mod meters;
+mod monitor;
+mod session;
+mod signals;
+mod start;
+mod targets;
+
+pub use acting::{
+    Acting, ActingStatus, ActingSummary, ContextStatus, SchemeSummary, lacking, limit_words,
+    refusal_words, warnings, warnings_of_schemes,
+};
+pub use lock::{Lock, lock};
+pub use session::{Session, Step};
+pub use signals::Signals;

@@ -1,0 +1,295 @@
+//! A recording session: starts what was asked for, and yields items until it is over.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec};
+use isotherm_engine::{AddressRange, Cost, Nanos, TargetId};
+use isotherm_linux::clock::Clock;
+use isotherm_linux::delays;
+use isotherm_linux::privileges::{self, Work};
+use isotherm_linux::process::Process;
+use isotherm_record::{Header, Item, TargetExit};
+
+use crate::meters::Meters;
+use crate::monitor::{Ended, Monitor};
+use crate::signals::Signals;
+use crate::start::{Started, header, start};
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Go on.
+    Going,
+    /// Over, by itself.
+    Ended,
+    /// A signal asked for the end.
+    Stopped,
+}
+
+/// The command is the first target of its session.
+const COMMAND: TargetId = TargetId(0);
+/// A process gives up its memory before it can be waited for: it is waited for this long.
+const ENDING: Duration = Duration::from_millis(200);
+
+/// A running session.
+pub struct Session {
+    clock: Clock,
+    monitor: Box<dyn Monitor>,
+    meters: Meters,
+    child: Option<Child>,
+    /// The record says how the command ended.
+    child_end_told: bool,
+    signals: Signals,
+    /// What else ends a sleep, when it is readable.
+    wakes: Option<OwnedFd>,
+    wake_at: Nanos,
+    /// All targets are gone.
+    is_over: bool,
+    header: Header,
+    first_cost: Option<Cost>,
+    /// To be told with the first step.
+    notes: Vec<String>,
+    /// For each context.
+    knows_every_page: Vec<bool>,
+    clears_refs: bool,
+}
+
+impl Session {
+    /// Starts the command, if one is asked for, and takes hold of the targets of all contexts.
+    /// `command_line` is what the record says made it.
+    ///
+    /// # Errors
+    /// What this machine refuses, and what would help.
+    pub fn start(spec: &SessionSpec, command_line: Vec<String>) -> anyhow::Result<Self> {
+        let clock = Clock::start();
+        let signals = Signals::watch()?;
+        let Started {
+            monitor,
+            child,
+            notes,
+        } = start(spec, clock.now())?;
+        let now = clock.now();
+        let header = header(spec, command_line, monitor.as_ref(), now);
+        Ok(Self {
+            clock,
+            monitor,
+            meters: Meters::default(),
+            child,
+            child_end_told: false,
+            signals,
+            wakes: None,
+            wake_at: now,
+            is_over: false,
+            header,
+            first_cost: None,
+            notes,
+            knows_every_page: spec.contexts.iter().map(knows_every_page).collect(),
+            clears_refs: spec.contexts.iter().any(clears_refs),
+        })
+    }
+
+    /// Gives up the capabilities that watching, and acting if it `acts`, needs no longer. All files and
+    /// sockets are open, and the command, which keeps the caller's, runs.
+    pub fn give_up_privileges(&self, acts: bool) -> anyhow::Result<()> {
+        privileges::keep_only(Work {
+            acts,
+            clears_refs: self.clears_refs,
+            reads_delays: acts && delays::is_on(),
+            ends_command: self.child.is_some(),
+        })?;
+        Ok(())
+    }
+
+    /// What to write first.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The intervals at present.
+    pub fn intervals(&self) -> isotherm_engine::Intervals {
+        self.monitor.intervals()
+    }
+
+    /// The time by the session's clock.
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Whether an accessed bit that is set says, in a context, that the page was accessed lately.
+    pub fn knows_every_page(&self, context: usize) -> bool {
+        self.knows_every_page[context]
+    }
+
+    /// The place of the context that a target belongs to.
+    pub fn context_of(&self, target: TargetId) -> usize {
+        self.monitor.context_of(target)
+    }
+
+    /// The live targets.
+    pub fn live(&self) -> Vec<(TargetId, &Process)> {
+        self.monitor.live()
+    }
+
+    /// Another hold of a live target.
+    pub fn process(&self, target: TargetId) -> Option<std::io::Result<Process>> {
+        let live = self.monitor.live();
+        let (_, process) = live.iter().find(|(id, _)| *id == target)?;
+        Some(process.try_clone())
+    }
+
+    /// `cpu` was spent on something else than watching.
+    pub fn leave_out(&mut self, cpu: Nanos) {
+        self.monitor.leave_out(cpu);
+    }
+
+    /// Memory was acted on: its age counts anew.
+    pub fn reset_age(&mut self, target: TargetId, range: AddressRange) {
+        self.monitor.reset_age(target, range, self.clock.now());
+    }
+
+    /// Asks for the end, as a signal does.
+    pub fn is_stopped(&self) -> bool {
+        self.signals.is_stopped()
+    }
+
+    /// From now on SIGHUP is no end, but asked for by [`Session::take_hang_up`].
+    pub fn outlive_hang_up(&mut self) {
+        self.signals.outlive_hang_up();
+    }
+
+    /// Whether SIGHUP has come since this was last asked.
+    pub fn take_hang_up(&self) -> bool {
+        self.signals.take_hang_up()
+    }
+
+    /// From now on a step ends early when `wakes` is readable.
+    pub fn wake_by(&mut self, wakes: OwnedFd) {
+        self.wakes = Some(wakes);
+    }
+
+    /// Sleeps until something is due, at most until `until`, does it, and appends what there is to
+    /// tell.
+    pub fn step(&mut self, until: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Step> {
+        if self.is_over {
+            return Ok(Step::Ended);
+        }
+        let mut wakes = vec![self.signals.wakes()];
+        wakes.extend(self.wakes.as_ref().map(AsFd::as_fd));
+        self.clock.sleep_until(self.wake_at.min(until), &wakes);
+        if self.is_stopped() {
+            return Ok(Step::Stopped);
+        }
+        let now = self.clock.now();
+        let notes = self.notes.drain(..);
+        items.extend(notes.map(|text| Item::Note { time: now, text }));
+        if self.signals.take_child_end() {
+            self.monitor.look_for_ends(now);
+            self.wake_at = now;
+        }
+        if now >= self.wake_at {
+            let first_new = items.len();
+            let next = self.monitor.step(now, items)?;
+            self.tell_child_end(&mut items[first_new..], ENDING);
+            match next {
+                Ok(wake_at) => self.wake_at = wake_at,
+                Err(Ended::TargetsGone) => self.is_over = true,
+            }
+            if self.is_over {
+                return Ok(Step::Ended);
+            }
+            self.first_cost.get_or_insert_with(|| self.monitor.cost());
+        }
+        self.meters.read(self.monitor.as_ref(), now, false, items);
+        Ok(Step::Going)
+    }
+
+    /// Last words: the cost so far and, where the command was ours and has ended, how.
+    pub fn finish(&mut self, items: &mut Vec<Item>) {
+        let now = self.clock.now();
+        self.meters.read(self.monitor.as_ref(), now, true, items);
+        if !self.child_end_told {
+            // It ended just now, or before it could be looked at.
+            let mut exit = [Item::TargetExit(TargetExit {
+                time: now,
+                target: COMMAND,
+                ..TargetExit::default()
+            })];
+            let patience = if self.is_over { ENDING } else { Duration::ZERO };
+            self.tell_child_end(&mut exit, patience);
+            if self.child_end_told {
+                items.extend(exit);
+            }
+        }
+        items.extend(
+            self.monitor
+                .summary()
+                .map(|text| Item::Note { time: now, text }),
+        );
+    }
+
+    /// Adds to the command's exit among `items` what only its parent knows, if that is known within `patience`.
+    fn tell_child_end(&mut self, items: &mut [Item], patience: Duration) {
+        use std::os::unix::process::ExitStatusExt;
+        let Some(child) = &mut self.child else { return };
+        for item in items {
+            if let Item::TargetExit(exit) = item
+                && exit.target == COMMAND
+                && let Some(status) = wait_for(child, patience)
+            {
+                exit.exit_code = status.code();
+                exit.signal = status.signal();
+                self.child_end_told = true;
+            }
+        }
+    }
+
+    /// The command that was started, to wait for.
+    pub fn take_child(&mut self) -> Option<Child> {
+        self.child.take()
+    }
+
+    /// Cost since the first step (loading the program is not counted), and peak memory.
+    pub fn cost(&self) -> (Cost, u64) {
+        let total = self.monitor.cost();
+        let first = self.first_cost.unwrap_or(total);
+        let cost = Cost {
+            monitor_cpu: total.monitor_cpu.since(first.monitor_cpu),
+            induced_cpu: total.induced_cpu.since(first.induced_cpu),
+            ..total
+        };
+        (cost, self.meters.peak_rss())
+    }
+
+    /// The method's own remark.
+    pub fn summary(&self) -> Option<String> {
+        self.monitor.summary()
+    }
+}
+
+fn knows_every_page(context: &ContextSpec) -> bool {
+    matches!(context.monitor, MonitorSpec::Tables(_))
+}
+
+/// Whether accessed bits may be cleared by `/proc/PID/clear_refs`, too.
+fn clears_refs(context: &ContextSpec) -> bool {
+    let is_by_regions = matches!(context.monitor, MonitorSpec::Regions(_));
+    !matches!(
+        context.targets,
+        TargetSpec::Physical { .. } | TargetSpec::Simulated
+    ) && !is_by_regions
+}
+
+/// How the command ended, if it does within `patience`.
+fn wait_for(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let started = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(None) if started.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            status => return status.ok().flatten(),
+        }
+    }
+}

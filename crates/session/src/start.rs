@@ -1,0 +1,252 @@
+//! From a specification to monitors on this machine. Everything that can be refused is refused before a
+//! command starts.
+
+use std::ffi::OsString;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, bail, ensure};
+use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec};
+use isotherm_engine::{AddressRange, Attributes, Nanos};
+use isotherm_linux::probe::PageTableProbe;
+use isotherm_linux::process::raise_file_limit;
+use isotherm_linux::{cgroup, host, node, process};
+use isotherm_record::Header;
+
+use crate::monitor::{Contexts, Monitor, Pages, Physical, Regions, Simulated, Tables};
+use crate::targets::{TargetSet, Wanted};
+
+/// What a session begins with.
+pub(crate) struct Started {
+    pub(crate) monitor: Box<dyn Monitor>,
+    /// The command, if it starts one.
+    pub(crate) child: Option<Child>,
+    /// What the user should know of it.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The monitors of all contexts, as one.
+pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
+    if let [context] = &spec.contexts[..] {
+        return monitor(context, 1, now);
+    }
+    ensure!(!spec.contexts.is_empty(), "a session without a context");
+    let (mut monitors, mut notes) = (Vec::new(), Vec::new());
+    for (at, context) in spec.contexts.iter().enumerate() {
+        let name = context.name_or(at);
+        ensure!(
+            !matches!(context.targets, TargetSpec::Command { .. }),
+            "{name}: a command is its session's only target"
+        );
+        let started = monitor(context, spec.contexts.len(), now);
+        let started = started.with_context(|| format!("{name} cannot be started"))?;
+        notes.extend(started.notes);
+        monitors.push((name, started.monitor));
+    }
+    Ok(Started {
+        monitor: Box::new(Contexts::new(monitors)),
+        child: None,
+        notes,
+    })
+}
+
+/// The monitor of one of `nr` contexts.
+fn monitor(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Result<Started> {
+    match (&context.targets, &context.monitor) {
+        (TargetSpec::Simulated, MonitorSpec::Regions(attributes)) => {
+            let monitor = Simulated::new(*attributes)?;
+            Ok(Started::of(Box::new(monitor)))
+        }
+        (TargetSpec::Physical { node }, MonitorSpec::Regions(attributes)) => {
+            let monitor = physical(*node, &context.ranges, *attributes, nr)?;
+            Ok(Started::of(Box::new(monitor)))
+        }
+        (TargetSpec::Simulated | TargetSpec::Physical { .. }, how) => bail!(
+            "{} is watched by regions, not by {}",
+            context.targets.operations(),
+            how.name()
+        ),
+        _ => virtual_memory(context, nr, now),
+    }
+}
+
+impl Started {
+    fn of(monitor: Box<dyn Monitor>) -> Self {
+        Self {
+            monitor,
+            child: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
+fn physical(
+    node: Option<u32>,
+    limits: &[AddressRange],
+    attributes: Attributes,
+    nr: usize,
+) -> anyhow::Result<Physical> {
+    let mut ranges = node::ram(node)?;
+    if !limits.is_empty() {
+        ranges = ranges
+            .iter()
+            .flat_map(|ram| limits.iter().filter_map(|l| ram.intersection(*l)))
+            .collect();
+        ranges.sort_unstable();
+        if ranges.is_empty() {
+            bail!("there is no RAM within the ranges given; see /proc/iomem");
+        }
+    }
+    Physical::new(ranges, attributes, nr)
+}
+
+fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Result<Started> {
+    let group = match &context.targets {
+        TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
+        _ => None,
+    };
+    let probe = PageTableProbe::new().map_err(host::explain)?;
+    let mut child = None;
+    let mut notes = Vec::new();
+    let children = context.targets.follows_children();
+    let wanted = match (&context.targets, group) {
+        (_, Some(directory)) => Wanted::Cgroup(directory),
+        (
+            TargetSpec::Command {
+                command, is_silent, ..
+            },
+            None,
+        ) => {
+            let started = spawn(command, *is_silent, children)?;
+            let pid = started.id();
+            child = Some(started);
+            Wanted::Processes {
+                pids: Vec::new(),
+                command: Some(pid),
+                children,
+            }
+        }
+        (targets, None) => Wanted::Processes {
+            pids: pids(targets.processes(), &mut notes)?,
+            command: None,
+            children,
+        },
+    };
+    // After the command was started, which is to have the limit that it would have without us.
+    let files = raise_file_limit() / nr.max(1) as u64;
+    let set = TargetSet::new(wanted, context.ranges.clone(), files);
+    let monitor: Box<dyn Monitor> = match context.monitor {
+        MonitorSpec::Tables(attributes) => Box::new(Tables::new(probe, set, attributes, now)),
+        MonitorSpec::Regions(attributes) => Box::new(Regions::new(probe, set, attributes)?),
+        MonitorSpec::Pages(attributes) => Box::new(Pages::new(probe, set, attributes)),
+    };
+    Ok(Started {
+        monitor,
+        child,
+        notes,
+    })
+}
+
+fn spawn(command: &[OsString], is_silent: bool, children: bool) -> anyhow::Result<Child> {
+    let (program, arguments) = command.split_first().context("an empty command")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if is_silent {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+    }
+    if children {
+        // Those whose parents end become our children, and so are found.
+        nix::sys::prctl::set_child_subreaper(true)
+            .context("cannot become the parent of the command's orphans")?;
+    }
+    let started = command.spawn();
+    started.with_context(|| format!("cannot start {}", program.to_string_lossy()))
+}
+
+/// The ids of the processes that are named, each once. Several of one name are said.
+fn pids(processes: &[ProcessSpec], notes: &mut Vec<String>) -> anyhow::Result<Vec<u32>> {
+    let mut pids = Vec::new();
+    for process in processes {
+        match process {
+            ProcessSpec::Pid(pid) => pids.push(*pid),
+            ProcessSpec::Name(name) => {
+                let found = process::named(name);
+                ensure!(
+                    !found.is_empty(),
+                    "no process is named '{name}'; `ps -eo pid,comm` lists names"
+                );
+                if found.len() > 1 {
+                    let list: Vec<String> = found.iter().map(u32::to_string).collect();
+                    notes.push(format!(
+                        "'{name}' is {} processes: {}",
+                        list.len(),
+                        list.join(", ")
+                    ));
+                }
+                pids.extend(found);
+            }
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    pids.retain(|pid| seen.insert(*pid));
+    Ok(pids)
+}
+
+/// What a record of the session begins with.
+pub(crate) fn header(
+    spec: &SessionSpec,
+    command_line: Vec<String>,
+    monitor: &dyn Monitor,
+    now: Nanos,
+) -> Header {
+    let intervals = monitor.intervals();
+    let mut settings = std::collections::BTreeMap::new();
+    let mut operations: Vec<&str> = Vec::new();
+    for context in &spec.contexts {
+        // One alone is not named, so that records of one look as they always did.
+        let name = context.name.as_ref();
+        let prefix = name.map_or_else(String::new, |name| format!("{name}: "));
+        let of_it = settings_of(context, spec.seed);
+        settings.extend(of_it.map(|(key, value)| (prefix.clone() + key, value)));
+        operations.push(context.targets.operations());
+    }
+    let is_by_page = |context: &ContextSpec| matches!(context.monitor, MonitorSpec::Pages(_));
+    if spec.contexts.iter().any(is_by_page) {
+        settings.insert("granularity".to_owned(), "page".to_owned());
+    }
+    operations.sort_unstable();
+    operations.dedup();
+    Header {
+        writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
+        host: host::hostname(),
+        kernel: host::kernel_release(),
+        command: command_line,
+        started: now,
+        operations: operations.join("+"),
+        sample_interval: intervals.sample,
+        aggregation_interval: intervals.aggregation,
+        update_interval: intervals.update,
+        settings,
+    }
+}
+
+fn settings_of(
+    context: &ContextSpec,
+    seed: u64,
+) -> impl Iterator<Item = (&'static str, String)> + use<> {
+    let method = match context.targets {
+        TargetSpec::Simulated => "simulated",
+        _ => context.monitor.name(),
+    };
+    let budget = context.monitor.cpu_budget();
+    let budget = budget.map(|share| ("cpu_budget", share.to_string()));
+    [
+        ("method", method.to_owned()),
+        ("seed", seed.to_string()),
+        ("faithful", context.monitor.is_faithful().to_string()),
+    ]
+    .into_iter()
+    .chain(budget)
+}
