@@ -1,7 +1,7 @@
 //! Any text as a workload: what parses has a layout that stays within its regions.
 #![no_main]
 
-use isotherm_exercise::{Config, layout};
+use isotherm_workload::{Config, layout};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

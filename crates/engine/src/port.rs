@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, Nanos};
 use crate::scheme::{Action, Destination, OpsFilter};
-use crate::snapshot::{Snapshot, TargetId};
+use crate::snapshot::TargetId;
 
 /// Some neighbouring pages whose accessed bits are to be watched together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +81,20 @@ pub struct Cost {
     pub refused: u64,
 }
 
+impl Cost {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            monitor_cpu: self.monitor_cpu + other.monitor_cpu,
+            induced_cpu: self.induced_cpu + other.induced_cpu,
+            checks: self.checks + other.checks,
+            clears: self.clears + other.clears,
+            refused: self.refused + other.refused,
+        }
+    }
+}
+
 /// Reads and clears accessed bits.
 pub trait AccessProbe {
     /// What makes the probe useless as a whole (a single target's end does not: that is a [`Gap`]).
@@ -94,15 +108,6 @@ pub trait AccessProbe {
 
     /// What that has cost so far.
     fn cost(&self) -> Cost;
-}
-
-/// Finished snapshots, one after the other.
-pub trait SnapshotSource {
-    /// What can go wrong at the source.
-    type Error: std::error::Error + Send + Sync + 'static;
-
-    /// The next snapshot, or `None` when there are no more.
-    fn next_snapshot(&mut self) -> Result<Option<Snapshot>, Self::Error>;
 }
 
 /// Something to do to one range of a target's memory.

@@ -53,10 +53,12 @@ enum Command {
     Report(cmd::report::Args),
     Top(cmd::top::Args),
     Convert(cmd::convert::Args),
-    Exercise(cmd::exercise::Args),
+    #[command(alias = "exercise")]
+    Workload(cmd::workload::Args),
     Eval(cmd::eval::Args),
     Simulate(cmd::simulate::Args),
-    Paper(cmd::paper::Args),
+    #[command(alias = "paper")]
+    Reproduce(cmd::reproduce::Args),
     ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
     /// Print a shell completion script.
     #[command(
@@ -79,10 +81,10 @@ impl Command {
                 | Self::Report(_)
                 | Self::ReclaimCurve(_)
                 | Self::Convert(_)
-                | Self::Exercise(_)
+                | Self::Workload(_)
                 | Self::Eval(_)
                 | Self::Simulate(_)
-                | Self::Paper(_)
+                | Self::Reproduce(_)
                 | Self::Completions { .. }
         )
     }
@@ -108,10 +110,10 @@ fn main() -> ExitCode {
         Command::Report(args) => cmd::report::run(args),
         Command::Top(args) => cmd::top::run(&args),
         Command::Convert(args) => cmd::convert::run(&args),
-        Command::Exercise(args) => cmd::exercise::run(args),
+        Command::Workload(args) => cmd::workload::run(args),
         Command::Eval(args) => cmd::eval::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),
-        Command::Paper(args) => cmd::paper::run(&args),
+        Command::Reproduce(args) => cmd::reproduce::run(&args),
         Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

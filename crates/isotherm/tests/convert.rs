@@ -49,6 +49,7 @@ fn record() -> Vec<u8> {
             ],
         };
         writer.write(&Item::Snapshot(snapshot)).expect("written");
+        writer.flush().expect("flushed");
     }
     writer.finish().expect("finished")
 }
@@ -243,4 +244,27 @@ fn help_names_formats_and_examples() {
     ] {
         assert!(help.contains(needed), "`{needed}` is missing in\n{help}");
     }
+}
+
+#[test]
+fn what_is_whole_of_a_damaged_record_is_salvaged_where_that_is_asked_for() {
+    let folder = folder();
+    let mut damaged = record();
+    let at = damaged.len() - 100;
+    damaged[at] ^= 0xff;
+    fs::write(folder.path().join("damaged.isotherm"), damaged).expect("written");
+    let refused = convert(folder.path(), &["damaged.isotherm", "out.parquet"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(!folder.path().join("out.parquet").exists());
+    let line = ["--salvage", "--json", "damaged.isotherm", "whole.isotherm"];
+    let salvaged = convert(folder.path(), &line);
+    let said = String::from_utf8_lossy(&salvaged.stderr);
+    assert!(salvaged.status.success(), "{said}");
+    assert!(said.contains("what comes before is converted"), "{said}");
+    let summary: serde_json::Value = serde_json::from_slice(&salvaged.stdout).expect("JSON");
+    assert_eq!(summary["snapshots"], 4);
+    assert!(summary["damaged"].as_str().is_some_and(|what| what.contains("byte")));
+    let file = fs::File::open(folder.path().join("whole.isotherm")).expect("there");
+    let items = Reader::open(file).expect("a record");
+    assert!(items.map(|item| item.expect("whole")).count() >= 5);
 }

@@ -10,9 +10,9 @@ const PRINTING: [&[&str]; 5] = [
     &["doctor"],
     &["doctor", "--json"],
     &["completions", "bash"],
-    &["exercise", "--check", "../../workloads/idle_1g.cfg"],
+    &["workload", "--check", "../../workloads/idle_1g.cfg"],
     &[
-        "exercise",
+        "workload",
         "--check",
         "--json",
         "../../workloads/idle_1g.cfg",

@@ -156,6 +156,32 @@ fn a_torn_record_is_reported_on_as_far_as_it_goes() {
 }
 
 #[test]
+fn json_says_that_a_record_is_torn_or_damaged_and_damage_is_told_by_the_exit_code() {
+    let whole = record();
+    let json = |bytes: &[u8], report: &str| {
+        let directory = TempDir::new().expect("a directory");
+        let output = run(directory.path(), &[report, "-", "--format", "json"], bytes);
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (value["record"].clone(), output.status.code())
+    };
+    for report in ["wss", "access", "summary"] {
+        let (said, code) = json(&whole, report);
+        assert!(said["truncated"].is_null() && said["damaged"].is_null());
+        assert_eq!(code, Some(0));
+        let (said, code) = json(&whole[..whole.len() - 20], report);
+        assert!(said["truncated"]["bytes_read"].as_u64() > Some(0), "{said}");
+        assert_eq!(code, Some(0));
+        let mut damaged = whole.clone();
+        // Behind the last message there is only the end mark.
+        damaged.truncate(whole.len() - 8);
+        damaged.extend([0xff; 64]);
+        let (said, code) = json(&damaged, report);
+        assert!(said["damaged"].as_str().is_some(), "{report}: {said}");
+        assert_eq!(code, Some(1));
+    }
+}
+
+#[test]
 fn what_cannot_be_read_is_named() {
     check(
         &["wss", "absent"],

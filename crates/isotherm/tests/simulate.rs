@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, Snapshot, TargetId};
 use isotherm_record::{
-    Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, TargetStart, Writer,
+    Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, Reader, TargetStart, Writer,
 };
 use serde_json::Value;
 
@@ -247,6 +247,85 @@ fn page_record(path: &Path, scans: u64, is_paged: bool) {
         }
     }
     writer.finish().expect("finished");
+}
+
+/// A configuration of two contexts that watch all processes, each with one scheme.
+const TWO_CONTEXTS: &str = "\
+kdamonds:
+- contexts:
+  - ops: vaddr
+    targets: []
+    schemes: [{action: stat, access_pattern: {sz_bytes: {min: 0, max: max},
+      nr_accesses: {min: 0 %, max: 100 %}, age: {min: 0, max: max}}}]
+- contexts:
+  - ops: vaddr
+    targets: []
+    schemes: [{action: pageout, access_pattern: {sz_bytes: {min: 4 KiB, max: max},
+      nr_accesses: {min: 0 %, max: 0 %}, age: {min: 5 s, max: max}}}]
+";
+
+#[test]
+fn a_dry_run_says_so_and_counts_a_byte_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let record = directory.path().join("dry.isotherm");
+    let server = scenario("server.yaml");
+    let line = ["--duration", "30s", "--preset", "prcl", "--dry-run", "-o"];
+    let report = simulated(&[&[text(&server)], &line[..], &[text(&record)]].concat());
+    let mut applied = 0;
+    for item in items(&record) {
+        if let Item::Action(action) = item {
+            assert!(action.dry_run);
+            applied += action.sz_applied;
+        }
+    }
+    let resident = report["processes"][0]["rss_max_bytes"].as_u64().expect("bytes");
+    // A tenth is touched meanwhile, and may go again.
+    let most = resident + resident / 4;
+    assert!((1..=most).contains(&applied), "{applied}: {report}");
+}
+
+#[test]
+fn two_contexts_have_targets_and_costs_of_their_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (record, config) = (
+        directory.path().join("two.isotherm"),
+        directory.path().join("two.yaml"),
+    );
+    fs::write(&config, TWO_CONTEXTS).expect("a file");
+    let server = scenario("server.yaml");
+    let line = ["--duration", "20s", "--dry-run", "-c", text(&config), "-o"];
+    let report = simulated(&[&[text(&server)], &line[..], &[text(&record)]].concat());
+    let nr_processes = report["processes"].as_array().expect("a list").len();
+    let (mut contexts, mut seen, mut cost) = (Vec::new(), Vec::new(), 0);
+    for item in items(&record) {
+        match item {
+            Item::TargetStart(start) => contexts.push((start.target.0, start.context)),
+            Item::Snapshot(snapshot) => seen.push(snapshot.target.0),
+            Item::Cost(sample) => cost = sample.cost.monitor_cpu.0,
+            _ => {}
+        }
+    }
+    assert_eq!(contexts.len(), 2 * nr_processes, "{contexts:?}");
+    for (at, (target, context)) in contexts.iter().enumerate() {
+        assert_eq!(*target as usize, at);
+        assert!(seen.contains(target), "target {target} is never seen");
+        let name = format!("kdamond {}", at % 2);
+        assert_eq!(context.as_deref(), Some(name.as_str()));
+    }
+    let alone = ["--duration", "20s", "--preset", "prcl", "--dry-run", "-o"];
+    simulated(&[&[text(&server)], &alone[..], &[text(&record)]].concat());
+    let of_one = items(&record).into_iter().filter_map(|item| match item {
+        Item::Cost(sample) => Some(sample.cost.monitor_cpu.0),
+        _ => None,
+    });
+    // Each has its part of one budget, but what every look costs is spent twice.
+    assert!(Some(cost) > of_one.last().map(|one| one / 2));
+}
+
+fn items(path: &Path) -> Vec<Item> {
+    let file = File::open(path).expect("written");
+    let reader = Reader::open(std::io::BufReader::new(file)).expect("a record");
+    reader.map(|item| item.expect("whole")).collect()
 }
 
 #[test]

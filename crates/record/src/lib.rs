@@ -1,4 +1,4 @@
-//! The record: its format, its reader and writer, and what can be read out of it.
+//! The record: its format, its reader and writer.
 //!
 //! A record is one Arrow IPC stream. Start at [`item`] for what it holds, at [`writer`] for how that
 //! is laid out, at [`reader`] for what is trusted on the way back (nothing).
@@ -16,7 +16,6 @@ pub mod pages;
 pub mod parquet;
 mod printable;
 pub mod reader;
-pub mod report;
 mod rows;
 mod schema;
 #[cfg(test)]

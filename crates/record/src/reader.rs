@@ -22,7 +22,7 @@ use arrow_ipc::MessageHeader;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
 use arrow_schema::SchemaRef;
-use isotherm_engine::{AddressRange, RegionSnapshot, Snapshot, SnapshotSource};
+use isotherm_engine::{AddressRange, RegionSnapshot, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
 use crate::error::RecordError;
@@ -73,6 +73,8 @@ pub struct Reader<R> {
     blocks: Option<SnapshotBlocks>,
     /// Whether messages have checksums: all of them, or none where another program wrote them.
     checked: Option<bool>,
+    salvages: bool,
+    damage: Option<RecordError>,
 }
 
 impl<R: Read> Reader<R> {
@@ -116,6 +118,8 @@ impl<R: Read> Reader<R> {
             page_ages: None,
             blocks: None,
             checked: None,
+            salvages: false,
+            damage: None,
         })
     }
 
@@ -133,6 +137,19 @@ impl<R: Read> Reader<R> {
     /// Once reading has ended: how the record stops short, if it does.
     pub fn truncated(&self) -> Option<Truncation> {
         self.truncation
+    }
+
+    /// From here on, damage ends the record and is no error: what comes before is whole.
+    /// [`Reader::damage`] says what it was.
+    #[must_use]
+    pub fn salvage(mut self) -> Self {
+        self.salvages = true;
+        self
+    }
+
+    /// Once reading has ended: the damage that ended it, where that is no error.
+    pub fn damage(&self) -> Option<&RecordError> {
+        self.damage.as_ref()
     }
 
     /// From here on, yields [`Item::Snapshot`]s in place of [`Item::Pages`] (see [`PageAges`]), and what
@@ -260,15 +277,13 @@ impl<R: Read> Iterator for Reader<R> {
         }
         let item = self.next_whole_item().transpose();
         self.done = !matches!(item, Some(Ok(_)));
-        item
-    }
-}
-
-impl<R: Read> SnapshotSource for Reader<R> {
-    type Error = RecordError;
-
-    fn next_snapshot(&mut self) -> Result<Option<Snapshot>, RecordError> {
-        self.snapshots().next().transpose()
+        match item {
+            Some(Err(error @ RecordError::Corrupt { .. })) if self.salvages => {
+                self.damage = Some(error);
+                None
+            }
+            item => item,
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use isotherm_engine::drive::{Carried, Pace, TableLoop, TargetSource, carry_out};
+use isotherm_engine::drive::{Carried, DryRun, Pace, TableLoop, TargetSource, carry_out};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, GuardStatus, waited_share};
 use isotherm_engine::scheme::{Metric, NodeMemory, SchemeError, SystemFacts};
 use isotherm_engine::table::{MappedRange, TableAttributes};
@@ -66,18 +66,18 @@ pub enum ContextError {
 /// Something to tell.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A process appears.
+    /// A context has a new target: a process, or physical memory.
     Started {
-        /// Its number.
+        /// Its number: each context counts a process that it watches as a target of its own.
         target: TargetId,
-        /// Its context's place.
+        /// The context's place.
         context: usize,
-        /// Its name.
+        /// The process's name, or `physical`.
         name: String,
         /// What it maps: name and range.
         mappings: Vec<(String, AddressRange)>,
     },
-    /// A process has ended.
+    /// A target has ended.
     Ended {
         /// Its number.
         target: TargetId,
@@ -90,6 +90,8 @@ pub enum Event {
     Acted {
         /// The context's place.
         context: usize,
+        /// Nothing was done: it is said what would have been.
+        is_dry_run: bool,
         /// What was tried, and what came of it.
         done: Vec<(Operation, Outcome)>,
     },
@@ -248,7 +250,8 @@ struct Context {
     pace: Pace,
     is_physical: bool,
     spares_accessed: bool,
-    dry_run: bool,
+    /// What a dry run has counted already; `None`: it is none.
+    dry_run: Option<DryRun>,
     /// On the monitors' clock.
     wake_at: Nanos,
     /// Faults and CPU time of all processes at the guard's last look.
@@ -304,7 +307,7 @@ impl Context {
             pace: Pace::default(),
             is_physical,
             spares_accessed,
-            dry_run: spec.dry_run,
+            dry_run: spec.dry_run.then(DryRun::default),
             wake_at: Nanos(0),
             before: (0, 0.0),
             lost_before: 0.0,
@@ -343,6 +346,24 @@ pub struct Simulation {
     next_second: Nanos,
     told_started: usize,
     told_ended: Vec<bool>,
+    numbers: Numbers,
+}
+
+/// What targets are called in what is told.
+#[derive(Default)]
+struct Numbers {
+    /// By context, and its own name for the target.
+    given: BTreeMap<(usize, TargetId), TargetId>,
+    /// The physical memory of contexts that watch it has been told of.
+    told_physical: bool,
+}
+
+impl Numbers {
+    fn give(&mut self, context: usize, target: TargetId) -> TargetId {
+        let number = TargetId(self.given.len() as u32);
+        self.given.insert((context, target), number);
+        number
+    }
 }
 
 impl Simulation {
@@ -366,6 +387,7 @@ impl Simulation {
             next_second: Nanos(0),
             told_started: 0,
             told_ended: Vec::new(),
+            numbers: Numbers::default(),
         })
     }
 
@@ -377,6 +399,14 @@ impl Simulation {
     /// How many contexts there are.
     pub fn nr_contexts(&self) -> usize {
         self.contexts.len()
+    }
+
+    /// The targets that a process is, one in each context that watches processes.
+    pub fn targets_of(&self, process: usize) -> impl Iterator<Item = TargetId> + '_ {
+        let contexts = self.contexts.iter().enumerate();
+        let watching = contexts.filter(|(_, context)| !context.is_physical);
+        let local = TargetId(process as u32);
+        watching.filter_map(move |(at, _)| self.numbers.given.get(&(at, local)).copied())
     }
 
     /// What watching in a context has cost.
@@ -441,28 +471,44 @@ impl Simulation {
     }
 
     fn tell_processes(&mut self, events: &mut Vec<Event>) {
+        let contexts = || self.contexts.iter().enumerate();
+        if !std::mem::replace(&mut self.numbers.told_physical, true) {
+            for (context, _) in contexts().filter(|(_, context)| context.is_physical) {
+                events.push(Event::Started {
+                    target: self.numbers.give(context, PHYSICAL),
+                    context,
+                    name: "physical".to_owned(),
+                    mappings: Vec::new(),
+                });
+            }
+        }
         let processes = self.machine.processes();
         for (index, process) in processes.iter().enumerate().skip(self.told_started) {
-            let target = TargetId(index as u32);
-            let mappings = self.machine.mappings(target);
-            events.push(Event::Started {
-                target,
-                context: 0,
-                name: process.name().to_owned(),
-                mappings: mappings
-                    .map(|(name, range, _)| (name.to_owned(), range))
-                    .collect(),
-            });
+            let local = TargetId(index as u32);
+            for (context, _) in contexts().filter(|(_, context)| !context.is_physical) {
+                let mappings = self.machine.mappings(local);
+                events.push(Event::Started {
+                    target: self.numbers.give(context, local),
+                    context,
+                    name: process.name().to_owned(),
+                    mappings: mappings
+                        .map(|(name, range, _)| (name.to_owned(), range))
+                        .collect(),
+                });
+            }
         }
         self.told_started = processes.len();
         self.told_ended.resize(processes.len(), false);
+        let processes = self.machine.processes();
         for (index, process) in processes.iter().enumerate() {
-            if !process.is_running() && !std::mem::replace(&mut self.told_ended[index], true) {
-                events.push(Event::Ended {
-                    target: TargetId(index as u32),
-                    was_killed: process.was_killed(),
-                });
+            if process.is_running() || std::mem::replace(&mut self.told_ended[index], true) {
+                continue;
             }
+            let was_killed = process.was_killed();
+            events.extend(
+                self.targets_of(index)
+                    .map(|target| Event::Ended { target, was_killed }),
+            );
         }
     }
 
@@ -521,11 +567,33 @@ impl Simulation {
         if snapshots.is_empty() {
             return;
         }
-        events.extend(snapshots.iter().cloned().map(Event::Snapshot));
+        events.extend(snapshots.iter().map(|snapshot| {
+            let number = self.numbers.given.get(&(at, snapshot.target));
+            Event::Snapshot(Snapshot {
+                target: *number.expect("a target is told of before it is watched"),
+                ..snapshot.clone()
+            })
+        }));
+        self.act(at, clock, &snapshots, events);
+    }
+
+    /// A context's schemes do what follows from what its monitor saw.
+    fn act(
+        &mut self,
+        at: usize,
+        clock: Nanos,
+        snapshots: &[Snapshot],
+        events: &mut Vec<Event>,
+    ) {
+        let context = &mut self.contexts[at];
         let wanted = context.schemes.wanted_metrics(clock);
         let facts = facts(&self.machine, &wanted);
-        let plan = context.schemes.plan(clock, &snapshots, &facts);
-        let dry_run = context.dry_run;
+        let mut plan = context.schemes.plan(clock, snapshots, &facts);
+        if let Some(dry_run) = &mut context.dry_run {
+            dry_run.observe(snapshots);
+            plan = dry_run.fresh(&plan);
+        }
+        let is_dry_run = context.dry_run.is_some();
         let mut actuator = SimActuator {
             machine: &mut self.machine,
             is_physical: context.is_physical,
@@ -537,15 +605,18 @@ impl Simulation {
             (&mut context.pace, Nanos(u64::MAX)),
             || true,
             |portion, outcomes| {
-                if dry_run {
+                if is_dry_run {
                     outcomes.extend(portion.iter().map(Outcome::assumed));
                     return Ok(());
                 }
                 actuator.act(portion, outcomes)
             },
         );
+        if let Some(dry_run) = &mut context.dry_run {
+            dry_run.assume(&done);
+        }
         for (target, range) in context.schemes.done(&done, &outcomes) {
-            if dry_run {
+            if is_dry_run {
                 continue;
             }
             match &mut context.monitor {
@@ -556,6 +627,7 @@ impl Simulation {
         if !done.is_empty() {
             events.push(Event::Acted {
                 context: at,
+                is_dry_run,
                 done: done.into_iter().zip(outcomes).collect(),
             });
         }

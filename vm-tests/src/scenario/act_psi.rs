@@ -33,7 +33,7 @@ const SQUEEZE: &str = "\
     echo +memory >/sys/fs/cgroup/cgroup.subtree_control\n\
     mkdir -p /sys/fs/cgroup/squeezed && echo 16M >/sys/fs/cgroup/squeezed/memory.max || exit 1\n\
     printf 'tight, 48MiB\\n\\nserve\\n600000\\ntight, 1, 64, 1, rw\\n' >/tmp/tight.cfg\n\
-    sh -c 'echo $$ >/sys/fs/cgroup/squeezed/cgroup.procs; exec taskset 2 isotherm exercise --quiet --repeat 0 --sparse /tmp/tight.cfg' &\n\
+    sh -c 'echo $$ >/sys/fs/cgroup/squeezed/cgroup.procs; exec taskset 2 isotherm workload --quiet --repeat 0 --sparse /tmp/tight.cfg' &\n\
     squeezed=$!\n\
     }\n\
     until_true() {\n\

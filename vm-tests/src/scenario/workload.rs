@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_exercise::accuracy::{Accuracy, Score, Settle, judge};
-use isotherm_exercise::truth::{self, Episode};
+use isotherm_workload::accuracy::{Accuracy, Score, Settle, judge};
+use isotherm_workload::truth::{self, Episode};
 use isotherm_record::Reader;
 
 use super::{Report, ensure};
@@ -19,7 +19,7 @@ use crate::vm::{Vm, VmOutput};
 
 /// A workload in the guest: writes its truth to /out/truth.jsonl, and runs until it is killed.
 pub(super) enum Workload {
-    /// `isotherm exercise` with this configuration.
+    /// `isotherm workload` with this configuration.
     Exercise(&'static str),
     /// A hot quarter of memory that lies above 47 bits (`vm-guest hot`).
     High,
@@ -53,7 +53,7 @@ impl Workload {
     pub(super) fn start_with(&self, mask: u32, huge_pages: &str) -> String {
         let command = match self {
             Self::Exercise(_) => &format!(
-                "isotherm exercise --quiet --repeat 0 --hugepages {huge_pages} --truth /out/truth.jsonl /workload.cfg"
+                "isotherm workload --quiet --repeat 0 --hugepages {huge_pages} --truth /out/truth.jsonl /workload.cfg"
             ),
             Self::High => "vm-guest hot --high --truth /out/truth.jsonl",
         };
@@ -76,7 +76,7 @@ impl Workload {
     /// A machine that has what it needs, to run `script` in with nothing beside it.
     pub(super) fn vm(&self, kernel: Kernel, script: &str, limit: Duration) -> Result<Vm, VmError> {
         let isotherm = product::isotherm_with("record", &["--duration", "--pid", "--faithful"])?;
-        product::isotherm_with("exercise", &["--truth"])?;
+        product::isotherm_with("workload", &["--truth"])?;
         let config = match self {
             Self::Exercise(config) => config,
             Self::High => "",

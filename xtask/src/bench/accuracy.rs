@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use isotherm_engine::Nanos;
-use isotherm_exercise::Config;
-use isotherm_exercise::accuracy::{Accuracy, Settle, judge};
+use isotherm_workload::Config;
+use isotherm_workload::accuracy::{Accuracy, Settle, judge};
 use serde::Serialize;
 use serde_json::json;
 
@@ -160,8 +160,8 @@ fn memory_missing(bytes: u64) -> anyhow::Result<Option<String>> {
     Ok((needed > available).then(|| {
         format!(
             "needs {} of memory, {} are available",
-            isotherm_exercise::size::format(needed),
-            isotherm_exercise::size::format(available)
+            isotherm_workload::size::format(needed),
+            isotherm_workload::size::format(available)
         )
     }))
 }

@@ -125,8 +125,8 @@ fn damo(context: &Context, isotherm: &str, ours: &str, theirs: &str) -> anyhow::
     anyhow::ensure!(
         needed <= available,
         "would take about {}, {} are available",
-        isotherm_exercise::size::format(needed),
-        isotherm_exercise::size::format(available)
+        isotherm_workload::size::format(needed),
+        isotherm_workload::size::format(available)
     );
     let mut convert = Command::new(isotherm);
     convert

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use isotherm_exercise::accuracy::median;
+use isotherm_workload::accuracy::median;
 use serde::Serialize;
 
 /// A few measurements of the same thing.

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use isotherm_engine::Nanos;
-use isotherm_exercise::accuracy::observed;
-use isotherm_exercise::truth::Episode;
+use isotherm_workload::accuracy::observed;
+use isotherm_workload::truth::Episode;
 
 use super::child::thread_cpu;
 use super::recording::Recording;

@@ -1,6 +1,6 @@
 //! Is what the monitor says of an interval true of that interval?
 //!
-//! Each program of a family that is drawn from a seed (`isotherm_exercise::family`) runs as a process
+//! Each program of a family that is drawn from a seed (`isotherm_workload::family`) runs as a process
 //! of its own and is recorded in each mode in turn. Every snapshot is then held against the touches
 //! that the program logged for that snapshot's own interval. Nothing is fixed but the rule by which
 //! programs are drawn, so there is nothing to tune to.
@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_exercise::family::judge::{Verdict, judge};
-use isotherm_exercise::family::{Case, Journal, Ready};
+use isotherm_workload::family::judge::{Verdict, judge};
+use isotherm_workload::family::{Case, Journal, Ready};
 use serde::Serialize;
 use serde_json::json;
 

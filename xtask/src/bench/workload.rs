@@ -1,4 +1,4 @@
-//! A running `isotherm exercise`, and how fast it is.
+//! A running `isotherm workload`, and how fast it is.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use isotherm_engine::Nanos;
-use isotherm_exercise::truth::{self, Episode};
+use isotherm_workload::truth::{self, Episode};
 use serde_json::Value;
 
 use super::Context;
@@ -33,7 +33,7 @@ impl Workload {
         let _ = std::fs::remove_file(&truth);
         let mut command = Command::new(&context.isotherm);
         command
-            .args(["exercise", "--json", "--repeat", "0", "--truth"])
+            .args(["workload", "--json", "--repeat", "0", "--truth"])
             .args([&truth, config])
             .stdout(Stdio::piped());
         let mut child = Guarded::spawn(context, &mut command)?;

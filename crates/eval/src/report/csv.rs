@@ -1,6 +1,6 @@
 //! CSV: every run, and every metric in short.
 
-use isotherm_record::report::render::csv_line;
+use isotherm_report::render::csv_line;
 
 use crate::metric::METRICS;
 use crate::stats::Summary;

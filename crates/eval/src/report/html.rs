@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use isotherm_record::report::render::page::{END, begin, escape, figure, table};
-use isotherm_record::report::render::{SERIES_STYLES, open_svg};
+use isotherm_report::render::page::{END, begin, escape, figure, table};
+use isotherm_report::render::{SERIES_STYLES, open_svg};
 
 use super::worst::{self, Words};
 use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};

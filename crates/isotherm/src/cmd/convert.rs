@@ -40,6 +40,7 @@ Examples:
   isotherm convert damon.data rec.isotherm && isotherm report wss rec.isotherm
   perf script -i perf.data > trace.txt && isotherm convert trace.txt rec.isotherm
   isotherm convert --to parquet rec.isotherm - > rec.parquet
+  isotherm convert --salvage damaged.isotherm whole.isotherm
 
 Exit status: 0 converted (what the other format cannot hold is counted and said), 2 not converted,
 130 stopped by a signal.")]
@@ -56,6 +57,9 @@ pub(crate) struct Args {
     /// The output's format, where its name does not tell.
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: Option<Name>,
+    /// Of a damaged record, convert what stands before the damage.
+    #[arg(long)]
+    salvage: bool,
     /// Say what was converted as JSON.
     #[arg(long)]
     json: bool,
@@ -93,6 +97,7 @@ struct Summary<'a> {
     #[serde(flatten)]
     conversion: &'a Conversion,
     truncated: Option<Cut>,
+    damaged: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -130,13 +135,14 @@ fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
     let output = Output::create(&args.input, &args.output)?;
     let job = Job {
         folder: output.folder.clone(),
+        salvages: args.salvage,
         stop,
     };
-    let (conversion, truncation) = job
+    let (conversion, ended) = job
         .convert(input, from, to, output.file()?)
         .with_context(|| format!("cannot convert {name}"))?;
     output.keep()?;
-    report(args, from, to, &conversion, truncation)
+    report(args, from, to, &conversion, ended)
 }
 
 /// The format by the file's beginning; leaves the file where it was.
@@ -168,10 +174,19 @@ fn by_name(path: &Path) -> anyhow::Result<Format> {
 struct Job<'a> {
     /// For intermediate data: where the output goes, as there must be room anyway.
     folder: PathBuf,
+    /// Damage is where a record ends, and no error.
+    salvages: bool,
     stop: &'a Stop,
 }
 
-type Converted = (Conversion, Option<Truncation>);
+/// How a record ends that is not whole.
+#[derive(Default)]
+struct Ended {
+    truncated: Option<Truncation>,
+    damaged: Option<String>,
+}
+
+type Converted = (Conversion, Ended);
 
 impl Job<'_> {
     fn convert(
@@ -183,7 +198,7 @@ impl Job<'_> {
     ) -> Result<Converted, ConvertError> {
         let output = Stoppable(output, self.stop);
         if to == Format::Isotherm && from != Format::Isotherm {
-            return Ok((self.import(input, from, output)?, None));
+            return Ok((self.import(input, from, output)?, Ended::default()));
         }
         if from == Format::Isotherm {
             return self.export(input, to, output);
@@ -197,7 +212,7 @@ impl Job<'_> {
         between.rewind().map_err(scratch)?;
         let (second, _) = self.export(between, to, output)?;
         conversion.then(second);
-        Ok((conversion, None))
+        Ok((conversion, Ended::default()))
     }
 
     fn watched(&self, input: File) -> Stoppable<'_, Watched> {
@@ -228,6 +243,9 @@ impl Job<'_> {
         output: impl Write + Send,
     ) -> Result<Converted, ConvertError> {
         let mut record = Reader::open(self.watched(input))?;
+        if self.salvages {
+            record = record.salvage();
+        }
         let conversion = match to {
             Format::Isotherm => rewrite(&mut record, output)?,
             Format::Parquet => parquet::export(&mut record, output)?,
@@ -241,7 +259,11 @@ impl Job<'_> {
                 conversion
             }
         };
-        Ok((conversion, record.truncated()))
+        let ended = Ended {
+            truncated: record.truncated(),
+            damaged: record.damage().map(ToString::to_string),
+        };
+        Ok((conversion, ended))
     }
 }
 
@@ -273,10 +295,14 @@ fn report(
     from: Format,
     to: Format,
     conversion: &Conversion,
-    truncation: Option<Truncation>,
+    ended: Ended,
 ) -> anyhow::Result<()> {
-    if let Some(truncation) = truncation {
-        eprintln!("isotherm: {}: {truncation}", args.input.display());
+    let name = args.input.display();
+    if let Some(truncation) = ended.truncated {
+        eprintln!("isotherm: {name}: {truncation}");
+    }
+    if let Some(damage) = &ended.damaged {
+        eprintln!("isotherm: {name}: {damage}; what comes before is converted");
     }
     let mut out: Box<dyn Write> = if is_stdout(&args.output) {
         Box::new(io::stderr())
@@ -289,10 +315,11 @@ fn report(
         output: &args.output,
         to,
         conversion,
-        truncated: truncation.map(|cut| Cut {
+        truncated: ended.truncated.map(|cut| Cut {
             bytes_read: cut.offset,
             bytes_lost: cut.bytes_lost,
         }),
+        damaged: ended.damaged,
     };
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&summary)?)?;

@@ -1,6 +1,6 @@
 //! `isotherm report`: Show what a record holds.
 //!
-//! A report is an accumulator of `isotherm_record::report`; this file gives it the record's items and
+//! A report is an accumulator of `isotherm_report`; this file gives it the record's items and
 //! the user's wishes, and passes the result to a renderer.
 
 mod more;
@@ -15,9 +15,9 @@ use std::process::ExitCode;
 use clap::{Subcommand, ValueEnum};
 use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
-use isotherm_record::report::access::{Bounds, HotRate, SortBy, Which};
-use isotherm_record::report::render::AccessWriter;
-use isotherm_record::report::{
+use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
+use isotherm_report::render::AccessWriter;
+use isotherm_report::{
     Access, AccessOptions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions, Idle,
     IdleOptions, Scope, Wss, WssOptions,
 };
@@ -28,7 +28,8 @@ use source::Source;
 /// Show what a record holds: which memory is hot, which is idle, how much is in use.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  isotherm report summary redis.isotherm\n  isotherm report heatmap redis.isotherm -o heatmap.html"
+    after_help = "Examples:\n  isotherm report summary redis.isotherm\n  isotherm report heatmap redis.isotherm -o heatmap.html\n\n\
+                  Exit status: 0 reported, 1 the record is damaged (the report is of what comes before), 2 no report."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -229,20 +230,19 @@ struct FragmentationArgs {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.report {
-        Report::Access(args) => access(&args)?,
-        Report::Heatmap(args) => heatmap(&args)?,
-        Report::Wss(args) => wss(args)?,
-        Report::Idle(args) => idle(args)?,
-        Report::Footprint(args) => footprint(&args)?,
-        Report::Fragmentation(args) => fragmentation(&args)?,
-        Report::Summary(args) => more::summary(&args)?,
-        Report::Diff(args) => more::diff(&args)?,
-        Report::Actions(args) => more::actions(&args)?,
+        Report::Access(args) => access(&args),
+        Report::Heatmap(args) => heatmap(&args),
+        Report::Wss(args) => wss(args),
+        Report::Idle(args) => idle(args),
+        Report::Footprint(args) => footprint(&args),
+        Report::Fragmentation(args) => fragmentation(&args),
+        Report::Summary(args) => more::summary(&args),
+        Report::Diff(args) => more::diff(&args),
+        Report::Actions(args) => more::actions(&args),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-fn access(args: &AccessArgs) -> anyhow::Result<()> {
+fn access(args: &AccessArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let format = common.output.format()?;
     anyhow::ensure!(
@@ -263,6 +263,7 @@ fn access(args: &AccessArgs) -> anyhow::Result<()> {
         Ok(())
     })?;
     extent.require(&common.scope(), args.at)?;
+    report.end(extent.record_end());
     let record = report.record_info();
     let (tables, ended) = report.finish();
     for table in &tables {
@@ -277,7 +278,8 @@ fn access(args: &AccessArgs) -> anyhow::Result<()> {
         eprintln!("isotherm: {ended} targets had ended before; --target or --at show them");
     }
     pipe_may_close(finished.map(|_| ()))?;
-    out.finish()
+    out.finish()?;
+    Ok(extent.exit_code())
 }
 
 impl AccessArgs {
@@ -311,7 +313,7 @@ impl AccessArgs {
     }
 }
 
-fn heatmap(args: &HeatmapArgs) -> anyhow::Result<()> {
+fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let style = common.output.style(false);
     let (columns, rows) = match common.output.format()? {
@@ -319,7 +321,7 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<()> {
         // line.
         Format::Text => {
             let lines = common.output.height().saturating_sub(14).clamp(8, 48);
-            let coloured = style.palette != isotherm_record::report::render::Palette::Plain;
+            let coloured = style.palette != isotherm_report::render::Palette::Plain;
             let rows = if coloured { 2 * lines } else { lines };
             (style.width.saturating_sub(16 + 11 + 24).max(20), rows)
         }
@@ -338,10 +340,12 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<()> {
         Ok(())
     })?;
     extent.require(&common.scope(), None)?;
-    common.output.write(&report.finish(), &style)
+    report.end(extent.record_end());
+    common.output.write(&report.finish(), &style)?;
+    Ok(extent.exit_code())
 }
 
-fn wss(args: WssArgs) -> anyhow::Result<()> {
+fn wss(args: WssArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = WssOptions {
         min_rate: args.min_rate,
@@ -354,11 +358,13 @@ fn wss(args: WssArgs) -> anyhow::Result<()> {
         Ok(())
     })?;
     extent.require(&common.scope(), None)?;
+    report.end(extent.record_end());
     let style = common.output.style(args.over_time);
-    common.output.write(&report.finish(), &style)
+    common.output.write(&report.finish(), &style)?;
+    Ok(extent.exit_code())
 }
 
-fn idle(args: IdleArgs) -> anyhow::Result<()> {
+fn idle(args: IdleArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = IdleOptions {
         at: args.at,
@@ -372,36 +378,40 @@ fn idle(args: IdleArgs) -> anyhow::Result<()> {
         Ok(())
     })?;
     extent.require(&common.scope(), args.at)?;
-    common
-        .output
-        .write(&report.finish(), &common.output.style(false))
+    report.end(extent.record_end());
+    let style = common.output.style(false);
+    common.output.write(&report.finish(), &style)?;
+    Ok(extent.exit_code())
 }
 
-fn footprint(args: &FootprintArgs) -> anyhow::Result<()> {
+fn footprint(args: &FootprintArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let source = common.open()?;
     let mut report = Footprint::new(source.header(), common.scope(), args.min_rate);
-    source.each(common.scope(), |item| {
+    let extent = source.each(common.scope(), |item| {
         report.push(item);
         Ok(())
     })?;
+    report.end(extent.record_end());
     let style = common.output.style(args.over_time);
     let report = report.finish();
     anyhow::ensure!(
         !report.metrics.is_empty(),
         "the record says nothing of memory use in this part"
     );
-    common.output.write(&report, &style)
+    common.output.write(&report, &style)?;
+    Ok(extent.exit_code())
 }
 
-fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<()> {
+fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let source = common.open()?;
     let mut report = Fragmentation::new(source.header(), common.scope());
-    source.each(common.scope(), |item| {
+    let extent = source.each(common.scope(), |item| {
         report.push(item);
         Ok(())
     })?;
+    report.end(extent.record_end());
     let style = common.output.style(args.over_time);
     let report = report.finish();
     anyhow::ensure!(
@@ -409,7 +419,8 @@ fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<()> {
         "the record says nothing of fragmentation in this part; `isotherm compact -o FILE` makes one \
          that does"
     );
-    common.output.write(&report, &style)
+    common.output.write(&report, &style)?;
+    Ok(extent.exit_code())
 }
 
 fn which(text: &str) -> Result<Which, String> {

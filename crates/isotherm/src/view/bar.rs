@@ -5,7 +5,7 @@
 //! counts as large grows until the stretches that are left have room.
 
 use isotherm_engine::{AddressRange, Snapshot};
-use isotherm_record::report::render::colour::Palette;
+use isotherm_report::render::colour::Palette;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};

@@ -1,7 +1,7 @@
 //! How heat looks in one character of the terminal: a coloured cell, or, without colours, a character
 //! of a ramp.
 
-use isotherm_record::report::render::colour::{self, Palette};
+use isotherm_report::render::colour::{self, Palette};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::{AddressRange, Cost, Nanos, RegionSnapshot, Snapshot, TargetId};
-use isotherm_record::report::render::colour::Palette;
+use isotherm_report::render::colour::Palette;
 use isotherm_record::{CostSample, Item, Mapping, MappingChange, TargetStart, UsageSample};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

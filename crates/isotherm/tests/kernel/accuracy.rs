@@ -1,7 +1,7 @@
 //! Does a recording find what is hot?
 
 use isotherm_engine::Nanos;
-use isotherm_exercise::accuracy::{Accuracy, Score, Settle, judge};
+use isotherm_workload::accuracy::{Accuracy, Score, Settle, judge};
 use nix::sys::signal::Signal;
 
 use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, until};

@@ -295,7 +295,7 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
         &["report", "wss", path][..],
         &["report", "access", path, "--format", "json"],
         &["convert", "--help"],
-        &["exercise", "config"],
+        &["workload", "config"],
     ] {
         unprivileged(args).success();
     }

@@ -10,7 +10,7 @@ use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
-use isotherm_exercise::truth::{self, Episode};
+use isotherm_workload::truth::{self, Episode};
 use isotherm_record::{Header, Item, Reader, TargetExit, TargetStart, Truncation};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -247,7 +247,7 @@ pub(crate) fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
 }
 
-/// `isotherm exercise` at work.
+/// `isotherm workload` at work.
 pub(crate) struct Workload {
     pub(crate) process: Running,
     truth: PathBuf,
@@ -263,7 +263,7 @@ impl Workload {
             directory.path().join("truth"),
         );
         fs::write(&path, config).expect("the configuration");
-        let mut command = isotherm(["exercise", "--quiet", "--repeat", "0", "--truth"]);
+        let mut command = isotherm(["workload", "--quiet", "--repeat", "0", "--truth"]);
         let mut process = Running::start(command.arg(&truth).args(flags).arg(&path));
         until("the workload's first phase", || {
             assert!(process.is_running(), "the workload ended");

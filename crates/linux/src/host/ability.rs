@@ -39,7 +39,7 @@ pub(super) fn abilities(checks: &[Check]) -> Vec<Ability> {
             lacking(&physical).or_else(nodes_lack),
         ),
         (
-            "report, convert, exercise, simulate, paper, compact --dry-run, top --replay",
+            "report, convert, workload, simulate, reproduce, compact --dry-run, top --replay",
             None,
         ),
     ]

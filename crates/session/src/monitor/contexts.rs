@@ -171,11 +171,10 @@ impl Monitor for Contexts {
         };
         for member in &self.members {
             let cost = member.monitor.cost();
-            sum.monitor_cpu = sum.monitor_cpu + cost.monitor_cpu.since(pending);
-            sum.induced_cpu = sum.induced_cpu + cost.induced_cpu;
-            sum.clears += cost.clears;
-            sum.checks += cost.checks;
-            sum.refused += cost.refused;
+            sum = sum.plus(Cost {
+                monitor_cpu: cost.monitor_cpu.since(pending),
+                ..cost
+            });
         }
         sum
     }

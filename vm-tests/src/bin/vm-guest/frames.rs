@@ -8,8 +8,8 @@ use std::io::{self, BufRead, BufReader};
 use std::path::PathBuf;
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
-use isotherm_exercise::layout::{Heat, Temperature};
-use isotherm_exercise::truth::{self, Line};
+use isotherm_workload::layout::{Heat, Temperature};
+use isotherm_workload::truth::{self, Line};
 
 use super::pagemap::{Entry, Pagemap};
 

@@ -1,6 +1,6 @@
 //! A workload above 47 bits: a quarter of its memory is hot, the rest is touched once.
 //!
-//! `isotherm exercise` is what other scenarios use; it maps its memory where the kernel likes, and
+//! `isotherm workload` is what other scenarios use; it maps its memory where the kernel likes, and
 //! the kernel goes above 47 bits only where a program asks for it.
 
 use std::fs::File;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::SystemTime;
 
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
-use isotherm_exercise::layout::{Heat, Temperature};
-use isotherm_exercise::truth::{self, Line, Place};
+use isotherm_workload::layout::{Heat, Temperature};
+use isotherm_workload::truth::{self, Line, Place};
 
 /// Keep a known part of memory hot until killed, and write down which.
 #[derive(clap::Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Map the memory above 47 bits.
     #[arg(long)]
     high: bool,
-    /// Where to write the truth, in the format of `isotherm exercise --truth`.
+    /// Where to write the truth, in the format of `isotherm workload --truth`.
     #[arg(long)]
     truth: PathBuf,
 }

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
-use isotherm_exercise::truth;
+use isotherm_workload::truth;
 use serde::Serialize;
 
 use super::pagemap::Pagemap;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{
     AddressRange, BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK, RegionSnapshot, Snapshot,
 };
-use isotherm_exercise::accuracy::median;
+use isotherm_workload::accuracy::median;
 use serde::Serialize;
 
 const HOT: f32 = 0.75;

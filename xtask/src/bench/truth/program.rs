@@ -15,9 +15,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use isotherm_exercise::family::case::{Case, Order, Populated};
-use isotherm_exercise::family::journal::{Batch, Ready};
-use isotherm_exercise::family::layout::Layout;
+use isotherm_workload::family::case::{Case, Order, Populated};
+use isotherm_workload::family::journal::{Batch, Ready};
+use isotherm_workload::family::layout::Layout;
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes as _;
 

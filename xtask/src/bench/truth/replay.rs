@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
-use isotherm_exercise::family::journal::Touched;
-use isotherm_exercise::family::judge::{Truth, Verdict, judge};
-use isotherm_exercise::family::pages::PageSet;
-use isotherm_exercise::family::{EDGE, Journal};
+use isotherm_workload::family::journal::Touched;
+use isotherm_workload::family::judge::{Truth, Verdict, judge};
+use isotherm_workload::family::pages::PageSet;
+use isotherm_workload::family::{EDGE, Journal};
 use isotherm_record::{
     Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, Reader, TargetStart, Writer,
 };

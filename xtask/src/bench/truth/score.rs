@@ -1,8 +1,8 @@
 //! What many snapshots come to: medians, the worst, and what must never be.
 
 use isotherm_engine::Nanos;
-use isotherm_exercise::accuracy::median;
-use isotherm_exercise::family::judge::Verdict;
+use isotherm_workload::accuracy::median;
+use isotherm_workload::family::judge::Verdict;
 use serde::Serialize;
 
 use super::{Rss, Run, Watched};

@@ -1,9 +1,10 @@
 //! `isotherm report summary`, `diff` and `actions`.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context;
-use isotherm_record::report::{Actions, DiffReport, Overview, Overviews, Scope, SummaryReport};
+use isotherm_report::{Actions, DiffReport, Overview, Overviews, Scope, SummaryReport};
 
 use super::CommonArgs;
 use super::output::OutputArgs;
@@ -39,42 +40,49 @@ pub(super) struct ActionsArgs {
     common: CommonArgs,
 }
 
-pub(super) fn summary(args: &SummaryArgs) -> anyhow::Result<()> {
+pub(super) fn summary(args: &SummaryArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
-    let report = SummaryReport::new(overview(common.open()?, common.scope())?);
-    common.output.write(&report, &common.output.style(false))
+    let (overview, code) = overview(common.open()?, common.scope())?;
+    let report = SummaryReport::new(overview);
+    common.output.write(&report, &common.output.style(false))?;
+    Ok(code)
 }
 
-pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
+pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     args.output.format()?;
     let of = |path: &Path| {
         let found = Source::open(Some(path)).and_then(|source| overview(source, Scope::default()));
         found.with_context(|| format!("cannot compare {}", path.display()))
     };
-    let report = DiffReport::new(of(&args.a)?, of(&args.b)?);
-    args.output.write(&report, &args.output.style(false))
+    let ((a, code_a), (b, code_b)) = (of(&args.a)?, of(&args.b)?);
+    let report = DiffReport::new(a, b);
+    args.output.write(&report, &args.output.style(false))?;
+    Ok(if code_a == ExitCode::SUCCESS { code_b } else { code_a })
 }
 
-pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<()> {
+pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let source = common.open()?;
     let mut report = Actions::new(source.header(), common.scope());
-    source.each(common.scope(), |item| {
+    let extent = source.each(common.scope(), |item| {
         report.push(item);
         Ok(())
     })?;
+    report.end(extent.record_end());
     let report = report.finish().context(
         "the record tells of no schemes in this part; `isotherm run -o FILE` makes one that does",
     )?;
-    common.output.write(&report, &common.output.style(false))
+    common.output.write(&report, &common.output.style(false))?;
+    Ok(extent.exit_code())
 }
 
-fn overview(source: Source, scope: Scope) -> anyhow::Result<Overview> {
+fn overview(source: Source, scope: Scope) -> anyhow::Result<(Overview, ExitCode)> {
     let mut overviews = Overviews::new(source.header(), scope);
     let extent = source.each(scope, |item| {
         overviews.push(item);
         Ok(())
     })?;
     extent.require(&scope, None)?;
-    Ok(overviews.finish())
+    overviews.end(extent.record_end());
+    Ok((overviews.finish(), extent.exit_code()))
 }

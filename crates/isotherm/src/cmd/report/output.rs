@@ -5,8 +5,8 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use isotherm_record::report::render::Palette;
-use isotherm_record::report::{Format, Render, Style, render};
+use isotherm_report::render::Palette;
+use isotherm_report::{Format, Render, Style, render};
 
 use crate::out::draws_on;
 use crate::whole_file::WholeFile;

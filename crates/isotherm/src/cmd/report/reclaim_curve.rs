@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{parse_share, parse_time};
-use isotherm_record::report::{ReclaimCurve, ReclaimCurveOptions};
+use isotherm_report::{ReclaimCurve, ReclaimCurveOptions};
 
 use super::CommonArgs;
 
@@ -38,13 +38,14 @@ pub(crate) fn run(args: &ReclaimCurveArgs) -> anyhow::Result<ExitCode> {
         max_slowdown: args.max_slowdown,
     };
     let mut curve = ReclaimCurve::new(source.header(), common.scope(), options);
-    source.each(common.scope(), |item| {
+    let extent = source.each(common.scope(), |item| {
         curve.push(item);
         Ok(())
     })?;
+    curve.end(extent.record_end());
     let report = curve.finish().context(
         "the record holds no page scans in this part; make one with `isotherm record --pages`",
     )?;
     common.output.write(&report, &common.output.style(false))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(extent.exit_code())
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context;
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_record::report::{Context as ReportContext, Scope};
+use isotherm_report::{Context as ReportContext, RecordEnd, Scope};
 use isotherm_record::{Header, Item, Reader};
 
 use isotherm_engine::units;
@@ -28,9 +29,20 @@ pub(super) struct Extent {
     nr_snapshots: u64,
     nr_admitted: u64,
     end: Nanos,
+    record_end: RecordEnd,
 }
 
 impl Extent {
+    /// How the record ends, if it is not whole.
+    pub(super) fn record_end(&self) -> RecordEnd {
+        self.record_end.clone()
+    }
+
+    /// Success, unless the record is damaged: then there is a report, of what comes before.
+    pub(super) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(u8::from(self.record_end.damaged.is_some()))
+    }
+
     fn take(&mut self, context: &mut ReportContext, item: &Item) {
         let whole;
         let snapshot = match item {
@@ -144,6 +156,7 @@ impl Source {
                         "isotherm: {}: {error}; the report is of what comes before",
                         self.name
                     );
+                    extent.record_end.damaged = Some(error.to_string());
                     return Ok(extent);
                 }
                 Err(error) => {
@@ -153,6 +166,7 @@ impl Source {
         }
         if let Some(truncation) = self.reader.truncated() {
             eprintln!("isotherm: {}: {truncation}", self.name);
+            extent.record_end.truncated = Some(truncation.into());
         }
         Ok(extent)
     }

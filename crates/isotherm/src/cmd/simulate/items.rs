@@ -63,7 +63,11 @@ impl Recording {
                 context: self.names[*context].clone(),
                 status: *status,
             })],
-            Event::Acted { context, done } => self.actions(*context, done, simulation),
+            Event::Acted {
+                context,
+                is_dry_run,
+                done,
+            } => self.actions(*context, *is_dry_run, done, simulation),
             Event::Compacted(round) => vec![Item::Compaction(CompactionSample {
                 time: round.time,
                 node: round.node,
@@ -89,6 +93,7 @@ impl Recording {
     fn actions(
         &self,
         context: usize,
+        dry_run: bool,
         done: &[(isotherm_engine::Operation, isotherm_engine::Outcome)],
         simulation: &Simulation,
     ) -> Vec<Item> {
@@ -102,6 +107,7 @@ impl Recording {
                     context: self.names[context].clone(),
                     scheme,
                     action: operation.action.name().to_owned(),
+                    dry_run,
                     ..ActionSample::default()
                 });
                 samples.len() - 1
@@ -132,8 +138,10 @@ fn usage(simulation: &Simulation) -> Item {
         std::collections::BTreeMap::new(),
     );
     for (index, process) in running {
-        rss.insert(index as u32, process.rss());
-        swap.insert(index as u32, process.swapped());
+        for target in simulation.targets_of(index) {
+            rss.insert(target.0, process.rss());
+            swap.insert(target.0, process.swapped());
+        }
     }
     let zones = machine.memory().zones();
     let free = machine.memory().free_pages() * PAGE_SIZE;
@@ -147,14 +155,24 @@ fn usage(simulation: &Simulation) -> Item {
     })
 }
 
+/// Of all contexts together: what they cost, and the shortest intervals.
 fn cost(simulation: &Simulation) -> Item {
-    let (intervals, unknown) = simulation.watching(0);
-    Item::Cost(CostSample {
+    let contexts = 0..simulation.nr_contexts();
+    let watching = contexts.map(|at| (simulation.watching(at), simulation.cost(at)));
+    let sample = watching.map(|((intervals, unknown), cost)| CostSample {
         time: simulation.machine().now(),
-        cost: simulation.cost(0),
+        cost,
         sample_interval: intervals.sample,
         aggregation_interval: intervals.aggregation,
         monitor_rss: 0,
         unknown,
-    })
+    });
+    let together = sample.reduce(|a, b| CostSample {
+        cost: a.cost.plus(b.cost),
+        sample_interval: a.sample_interval.min(b.sample_interval),
+        aggregation_interval: a.aggregation_interval.min(b.aggregation_interval),
+        unknown: a.unknown + b.unknown,
+        ..a
+    });
+    Item::Cost(together.expect("there are contexts"))
 }

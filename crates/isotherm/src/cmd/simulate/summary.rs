@@ -55,7 +55,7 @@ impl Summary {
                     usage.rss_max = usage.rss_max.max(process.rss());
                 }
             }
-            Event::Acted { context, done } => {
+            Event::Acted { context, done, .. } => {
                 for (operation, outcome) in done {
                     let at = (*context, operation.scheme);
                     let scheme = self.schemes.entry(at).or_insert_with(|| SchemeReport {

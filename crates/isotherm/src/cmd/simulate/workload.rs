@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use isotherm_exercise::Config;
-use isotherm_exercise::layout::temperature;
+use isotherm_workload::Config;
+use isotherm_workload::layout::temperature;
 use isotherm_sim::access::Use;
 use isotherm_sim::machine::{AreaSpec, Pattern, ProcessSpec, Rates};
 use serde::Deserialize;
@@ -127,7 +127,7 @@ fn hot_pages(access: &Access, pages: usize) -> anyhow::Result<usize> {
     Ok(hot)
 }
 
-/// What `isotherm exercise` reaches on the machines that it is developed on, if nothing else is said.
+/// What `isotherm workload` reaches on the machines that it is developed on, if nothing else is said.
 const ACCESSES_PER_S: f64 = 50e6;
 
 /// A masim configuration as a process: each phase's accesses as rates. All of it is resident from the

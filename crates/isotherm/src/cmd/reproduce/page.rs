@@ -1,0 +1,193 @@
+//! Papers' runs as pages: their figures, and the numbers beside the published ones.
+
+use isotherm_report::render::csv_line;
+use isotherm_report::render::page::{END, begin, escape, figure, table};
+use isotherm_sim::experiment::compaction::Outcome;
+use isotherm_sim::experiment::tiering::{self, Distribution, Placement};
+use isotherm_sim::paper::compaction::Run;
+use isotherm_sim::paper::{
+    Comparison, compaction as compaction_paper, reclaim as reclaim_paper, tiering as tiering_paper,
+};
+
+use super::figure::{Axis, Plot, Series};
+use super::{HEAD, fields};
+
+/// The compaction paper's.
+pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) -> String {
+    let mut html = begin(
+        "Proactive compaction, simulated",
+        "The experiments of Nitin Gupta's Proactive Compaction for the Linux kernel (2020), at their size: \
+         1 TiB, 2 nodes. Calibrated: costs were chosen so that the number comes out. Input: it was put in. \
+         Predicted: it follows.",
+    );
+    html += &notes(&compaction_paper::notes());
+    for (run, outcome) in runs {
+        match run {
+            Run::Driver(_) => html += &latencies(*run, outcome),
+            Run::Java(0) => {}
+            Run::Java(_) | Run::Unmovable(_) => html += &scores(*run, outcome),
+        }
+    }
+    html + &numbers(comparisons) + END
+}
+
+/// What a reader must know before the numbers.
+fn notes(notes: &[String]) -> String {
+    let paragraphs = notes
+        .iter()
+        .map(|note| format!("<p>{}</p>\n", escape(note)));
+    paragraphs.collect()
+}
+
+/// All of them, below the figures.
+fn numbers(comparisons: &[Comparison]) -> String {
+    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
+    table("Beside the published numbers", "", &HEAD, &rows)
+}
+
+/// The DAMON evaluation's.
+pub(super) fn reclaim(comparisons: &[Comparison]) -> String {
+    let mut html = begin(
+        "DAMON's schemes, simulated",
+        "Synthetic programs with the footprints of the evaluation of DAMON v24 and of its physical memory \
+         patches (2021): what is hot is calibrated on what prcl saved, how sparse it is on what huge pages \
+         added; all else is predicted. They are no programs: nothing of what was reclaimed comes back.",
+    );
+    html += &notes(&reclaim_paper::notes(comparisons));
+    html + &numbers(comparisons) + END
+}
+
+/// Figures 2 and 3: how long each huge page took.
+fn latencies(run: Run, outcome: &Outcome) -> String {
+    let points = outcome.latencies.iter();
+    let series = Series {
+        name: "latency".into(),
+        points: points.map(|(s, us)| (*s, us.max(1.0))).collect(),
+        is_line: false,
+    };
+    let plot = Plot {
+        title: run.title(),
+        note: "Every dot is a huge page: when it was had, and how long that took.".into(),
+        x: Axis::linear("s"),
+        y: Axis::logarithmic("us"),
+    };
+    figure(&run.title(), "", &plot.draw(&[series]))
+}
+
+/// Figure 4: how the nodes' scores go up and down while a heap grows.
+fn scores(run: Run, outcome: &Outcome) -> String {
+    let of_node = |node: u32| Series {
+        name: format!("node {node}"),
+        points: outcome
+            .scores
+            .iter()
+            .filter(|sample| sample.node == node)
+            .map(|sample| (sample.time.as_secs_f64(), sample.score))
+            .collect(),
+        is_line: true,
+    };
+    let plot = Plot {
+        title: format!("{}: scores", run.title()),
+        note: "Compaction begins above the high threshold and ends at the low one.".into(),
+        x: Axis::linear("s"),
+        y: Axis::linear("score"),
+    };
+    let nodes: Vec<Series> = outcome.threads.iter().map(|t| of_node(t.node)).collect();
+    figure(&plot.title, "", &plot.draw(&nodes))
+}
+
+/// The tiering publications': the share of redis' accesses that is slow, by the size of the cold block.
+pub(super) fn tiering(
+    runs: &[(tiering_paper::Run, tiering::Outcome)],
+    comparisons: &[Comparison],
+) -> String {
+    let mut html = begin(
+        "Tiered memory, simulated",
+        "redis with YCSB on 512 GB of DRAM and 96 GB of CXL memory (HMSDK v2.0 Performance Results; DAMON \
+         based tiered memory management for CXL memory, RFC v4), at their size. Predicted from DRAM-only \
+         and CXL-only alone; the system's own memory from one cell's CXL use.",
+    );
+    html += &notes(&tiering_paper::notes(comparisons));
+    let of = |distribution, placement, name: &str| Series {
+        name: name.into(),
+        points: runs
+            .iter()
+            .filter(|(run, _)| run.distribution == distribution && run.placement == placement)
+            .map(|(run, outcome)| (run.cold_gib as f64, 100.0 * outcome.slow_share))
+            .collect(),
+        is_line: true,
+    };
+    let plot = Plot {
+        title: "Accesses to CXL memory".into(),
+        note: "Percent of redis' accesses, by the size of the cold block.".into(),
+        x: Axis::linear("GB cold"),
+        y: Axis::linear("percent"),
+    };
+    let series = [
+        of(
+            Distribution::Zipfian,
+            Placement::Default,
+            "zipfian, default",
+        ),
+        of(Distribution::Zipfian, Placement::Tiered, "zipfian, tiered"),
+        of(Distribution::Latest, Placement::Default, "latest, default"),
+        of(Distribution::Latest, Placement::Tiered, "latest, tiered"),
+    ];
+    html += &figure(&plot.title, "", &plot.draw(&series));
+    for published in tiering_paper::figures(runs) {
+        let plot = Plot {
+            title: published.title,
+            note: "By the size of the cold block; lines are simulated, dots are published.".into(),
+            x: Axis::linear("GB cold"),
+            y: Axis::linear(published.unit),
+        };
+        let series: Vec<Series> = published.lines.into_iter().map(line).collect();
+        html += &figure(&plot.title, "", &plot.draw(&series));
+    }
+    html + &numbers(comparisons) + END
+}
+
+fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> Series {
+    Series {
+        name: name.into(),
+        points,
+        is_line: !name.ends_with("published"),
+    }
+}
+
+/// The figures' data: how long each huge page took (thinned), as CSV.
+pub(super) fn latency_csv(runs: &[(Run, Outcome)]) -> std::io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    csv_line(&mut out, &["run", "seconds", "us"].map(String::from))?;
+    for (run, outcome) in runs.iter().filter(|(run, _)| matches!(run, Run::Driver(_))) {
+        for (seconds, us) in &outcome.latencies {
+            csv_line(
+                &mut out,
+                &[run.title(), seconds.to_string(), us.to_string()],
+            )?;
+        }
+    }
+    Ok(out)
+}
+
+/// The figures' data: the nodes' scores whenever they were looked at, as CSV.
+pub(super) fn score_csv(runs: &[(Run, Outcome)]) -> std::io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    csv_line(
+        &mut out,
+        &["run", "node", "seconds", "score"].map(String::from),
+    )?;
+    for (run, outcome) in runs {
+        for sample in &outcome.scores {
+            let seconds = sample.time.as_secs_f64().to_string();
+            let fields = [
+                run.title(),
+                sample.node.to_string(),
+                seconds,
+                sample.score.to_string(),
+            ];
+            csv_line(&mut out, &fields)?;
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,394 @@
+//! The access report: the regions of a snapshot, each with its size, access rate, age and mapping.
+//!
+//! JSON: `{report: "access", version: 1, record, snapshots: [AccessTable]}`.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use isotherm_engine::{
+    AddressRange, MemoryTotals, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId,
+};
+use serde::Serialize;
+
+use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::latest::Latest;
+use super::mapping::{MappingLabel, MappingTable};
+use isotherm_record::item::{Header, Item};
+
+/// Which snapshots to show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Which {
+    /// The last one of every target that had not ended before.
+    #[default]
+    Last,
+    /// The one that was under way (or the last one) at this time since the beginning.
+    At(Nanos),
+    /// The one with this number, counting each target's from 0.
+    Number(u64),
+    /// All of them.
+    All,
+}
+
+/// What regions are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortBy {
+    /// Lowest address first.
+    #[default]
+    Address,
+    /// Largest first.
+    Size,
+    /// Hottest first, unknown last.
+    Rate,
+    /// Longest unchanged first.
+    Age,
+    /// By name; unmapped last.
+    Mapping,
+}
+
+/// Bounds, both inclusive; absent ones don't bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bounds<T> {
+    /// The least that is admitted.
+    pub min: Option<T>,
+    /// The most that is admitted.
+    pub max: Option<T>,
+}
+
+impl<T: PartialOrd + Copy> Bounds<T> {
+    fn admit(&self, value: T) -> bool {
+        self.min.is_none_or(|min| min <= value) && self.max.is_none_or(|max| value <= max)
+    }
+
+    fn is_open(&self) -> bool {
+        self.min.is_none() && self.max.is_none()
+    }
+}
+
+/// What the report shows, and how it is sorted.
+#[derive(Clone, Debug, Default)]
+pub struct AccessOptions {
+    /// Which snapshots.
+    pub which: Which,
+    /// By what regions are sorted.
+    pub sort: SortBy,
+    /// Whether to turn that order around.
+    pub reverse: bool,
+    /// Bounds of a region's size in bytes.
+    pub size: Bounds<u64>,
+    /// Bounds of its access rate, 0 to 1; a region of unknown rate is within no bounds.
+    pub rate: Bounds<f32>,
+    /// Bounds of its age.
+    pub age: Bounds<Nanos>,
+    /// A part of the mapping's name.
+    pub mapping: Option<String>,
+    /// How many regions to show at most.
+    pub limit: Option<usize>,
+    /// From which access rate on bytes count as hot; below, but accessed, they are cold.
+    pub hot_rate: HotRate,
+}
+
+/// From which access rate on bytes count as hot, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct HotRate(pub f32);
+
+impl Default for HotRate {
+    /// 5 %, where DAMON's usual schemes draw the line.
+    fn default() -> Self {
+        Self(0.05)
+    }
+}
+
+/// One region.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Size.
+    pub size_bytes: u64,
+    /// Share of checks that found an access, 0 to 1; `null` if unknown.
+    pub access_rate: Option<f32>,
+    /// For how long the region has been accessed about that often.
+    pub age_ns: Nanos,
+    /// The same in aggregation intervals.
+    pub age_intervals: u32,
+    /// What lies there, by name; `null` where nothing is known to be mapped.
+    pub mapping: Option<MappingLabel>,
+    /// What the addresses hold, as `resident`, `touched`, `unknown` and `swapped` bytes; `null` where
+    /// the record's source cannot tell.
+    pub memory: Option<RegionMemory>,
+}
+
+/// Bytes of memory by temperature. The first four add up to `resident_bytes`, or to
+/// `monitored_bytes` where the record's source knows of addresses only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Touched in regions that were accessed at the hot rate or more often.
+    pub hot_bytes: u64,
+    /// Touched in regions that were accessed less often.
+    pub cold_bytes: u64,
+    /// Not touched in the interval.
+    pub idle_bytes: u64,
+    /// Nothing is known.
+    pub unknown_bytes: u64,
+    /// All addresses, whatever they hold.
+    pub monitored_bytes: u64,
+    /// In memory; `null` where the record's source cannot tell.
+    pub resident_bytes: Option<u64>,
+    /// Swapped out; likewise.
+    pub swapped_bytes: Option<u64>,
+}
+
+impl Totals {
+    /// What regions come to, of whose touched bytes `hot` are hot.
+    fn new(hot: u64, all: MemoryTotals) -> Self {
+        Self {
+            hot_bytes: hot,
+            cold_bytes: all.touched.saturating_sub(hot),
+            idle_bytes: all.untouched,
+            unknown_bytes: all.unknown,
+            monitored_bytes: all.addresses,
+            resident_bytes: all.known_resident(),
+            swapped_bytes: all.known_swapped(),
+        }
+    }
+}
+
+/// What the admitted regions of one mapping's name come to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MappingTotals {
+    /// The name; `null` where nothing is known to be mapped.
+    pub mapping: Option<String>,
+    /// How many regions.
+    pub regions: usize,
+    /// Their bytes.
+    #[serde(flatten)]
+    pub totals: Totals,
+}
+
+/// The regions of one snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AccessTable {
+    /// Whose.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// Number of the snapshot, counting the target's from 0.
+    pub snapshot: u64,
+    /// When its interval began.
+    pub start_ns: Nanos,
+    /// When it ended.
+    pub end_ns: Nanos,
+    /// How many times each region was checked.
+    pub nr_samples: u32,
+    /// From which access rate on bytes are hot.
+    pub hot_rate: HotRate,
+    /// How many regions the snapshot has.
+    pub regions_total: usize,
+    /// How many of them the filters admit.
+    pub regions_admitted: usize,
+    /// Bytes by temperature, of those that the filters admit.
+    pub totals: Totals,
+    /// The same by mapping, the one with the most memory first. A region that lies in several counts for
+    /// the one that it has most of.
+    pub mappings: Vec<MappingTotals>,
+    /// The regions: filtered, sorted, limited.
+    pub regions: Vec<Row>,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Access {
+    context: Context,
+    options: AccessOptions,
+    mappings: MappingTable,
+    latest: Latest,
+    counted: BTreeMap<TargetId, u64>,
+}
+
+impl Access {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope, options: AccessOptions) -> Self {
+        let latest = Latest::until(match options.which {
+            Which::At(at) => Some(at),
+            _ => None,
+        });
+        Self {
+            context: Context::new(header, scope),
+            options,
+            mappings: MappingTable::default(),
+            latest,
+            counted: BTreeMap::new(),
+        }
+    }
+
+    /// Takes an item; gives a table if the item is one of several snapshots asked for.
+    pub fn push(&mut self, item: &Item) -> Option<AccessTable> {
+        self.context.observe(item);
+        match item {
+            Item::Mappings(change) => {
+                let offset = self.context.offset(change.time);
+                if self.latest.reaches(offset) {
+                    self.mappings.apply(change);
+                }
+                None
+            }
+            Item::Snapshot(snapshot) => self.push_snapshot(snapshot),
+            _ => None,
+        }
+    }
+
+    fn push_snapshot(&mut self, snapshot: &Snapshot) -> Option<AccessTable> {
+        let counted = self.counted.entry(snapshot.target).or_default();
+        let number = *counted;
+        *counted += 1;
+        let wanted = match self.options.which {
+            Which::All => true,
+            Which::Number(wanted) => wanted == number,
+            Which::Last | Which::At(_) => {
+                self.latest.push(&mut self.context, snapshot, number);
+                false
+            }
+        };
+        (wanted && self.context.admits(snapshot)).then(|| self.table(snapshot, number))
+    }
+
+    /// Says how the record ends, if it is not whole.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    /// The last tables, and how many targets had ended before.
+    pub fn finish(mut self) -> (Vec<AccessTable>, usize) {
+        let (kept, ended) = std::mem::take(&mut self.latest).finish();
+        let tables = kept
+            .iter()
+            .map(|kept| self.table(&kept.snapshot, kept.number))
+            .collect();
+        (tables, ended)
+    }
+
+    /// Where the facts come from.
+    pub fn record_info(&self) -> RecordInfo {
+        self.context.record_info()
+    }
+
+    fn table(&mut self, snapshot: &Snapshot, number: u64) -> AccessTable {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut all = Sum::default();
+        let mut by_mapping: BTreeMap<Option<Arc<str>>, Sum> = BTreeMap::new();
+        let hot_rate = self.options.hot_rate;
+        for region in &snapshot.regions {
+            let Some(row) = self.admit(snapshot, region) else {
+                continue;
+            };
+            let is_hot = row.access_rate.is_some_and(|rate| rate >= hot_rate.0);
+            let name = row.mapping.as_ref().map(|m| Arc::clone(&m.name));
+            all.add(region, is_hot);
+            by_mapping.entry(name).or_default().add(region, is_hot);
+            rows.push(row);
+        }
+        let regions_admitted = rows.len();
+        sort(&mut rows, self.options.sort, self.options.reverse);
+        rows.truncate(self.options.limit.unwrap_or(usize::MAX));
+        AccessTable {
+            target: self.context.target_info(snapshot.target),
+            snapshot: number,
+            start_ns: self.context.offset(snapshot.start),
+            end_ns: self.context.offset(snapshot.end),
+            nr_samples: snapshot.nr_samples,
+            hot_rate,
+            regions_total: snapshot.regions.len(),
+            regions_admitted,
+            totals: all.totals(),
+            mappings: largest_first(by_mapping),
+            regions: rows,
+        }
+    }
+
+    fn admit(&self, snapshot: &Snapshot, region: &RegionSnapshot) -> Option<Row> {
+        let options = &self.options;
+        let AddressRange { start, end } = region.range;
+        let access_rate = snapshot.access_rate(region);
+        let rate_fits =
+            options.rate.is_open() || access_rate.is_some_and(|rate| options.rate.admit(rate));
+        if !rate_fits
+            || !options.size.admit(region.range.len())
+            || !options.age.admit(region.age_ns)
+        {
+            return None;
+        }
+        let mapping = self.mappings.label(snapshot.target, region.range);
+        if let Some(part) = &options.mapping {
+            mapping
+                .as_ref()
+                .filter(|m| m.name.contains(part.as_str()))?;
+        }
+        Some(Row {
+            start,
+            end,
+            size_bytes: region.range.len(),
+            access_rate,
+            age_ns: region.age_ns,
+            age_intervals: region.age,
+            mapping,
+            memory: region.memory,
+        })
+    }
+}
+
+/// What some regions come to.
+#[derive(Debug, Default)]
+struct Sum {
+    regions: usize,
+    all: MemoryTotals,
+    /// Touched, in regions that are hot.
+    hot: u64,
+}
+
+impl Sum {
+    fn add(&mut self, region: &RegionSnapshot, is_hot: bool) {
+        self.regions += 1;
+        self.all.add(region);
+        if is_hot {
+            self.hot = self.hot.saturating_add(region.touched());
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        Totals::new(self.hot, self.all)
+    }
+}
+
+fn largest_first(by_mapping: BTreeMap<Option<Arc<str>>, Sum>) -> Vec<MappingTotals> {
+    let totals = by_mapping.into_iter().map(|(name, sum)| MappingTotals {
+        mapping: name.map(|name| name.to_string()),
+        regions: sum.regions,
+        totals: sum.totals(),
+    });
+    let mut totals: Vec<_> = totals.collect();
+    let size = |totals: &Totals| totals.resident_bytes.unwrap_or(totals.monitored_bytes);
+    totals.sort_by_key(|m| std::cmp::Reverse(size(&m.totals)));
+    totals
+}
+
+fn sort(rows: &mut [Row], by: SortBy, reverse: bool) {
+    let rate = |row: &Row| row.access_rate.unwrap_or(-1.0);
+    let name = |row: &Row| row.mapping.as_ref().map(|m| Arc::clone(&m.name));
+    let order = |a: &Row, b: &Row| match by {
+        SortBy::Address => Ordering::Equal,
+        SortBy::Size => b.size_bytes.cmp(&a.size_bytes),
+        SortBy::Rate => rate(b).total_cmp(&rate(a)),
+        SortBy::Age => b.age_ns.cmp(&a.age_ns),
+        SortBy::Mapping => match (name(a), name(b)) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        },
+    };
+    rows.sort_by(|a, b| order(a, b).then(a.start.cmp(&b.start)));
+    if reverse {
+        rows.reverse();
+    }
+}

@@ -1,0 +1,273 @@
+//! The actions report: what schemes tried and did, what was refused and why, and how the guard stood,
+//! over time.
+//!
+//! JSON: [`ActionsReport`].
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::guard::Account;
+use isotherm_engine::{Nanos, Refusal};
+use serde::Serialize;
+
+use super::context::{Context, RecordEnd, RecordInfo, Scope};
+use super::series::{Point, Series};
+use isotherm_record::item::{ActionSample, GuardSample, Header, Item};
+
+/// Schemes and guards that are kept apart; a record of more is of a stranger.
+const MOST: usize = 256;
+
+/// What one scheme did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SchemeActions {
+    /// Whose it is, where the record is of several contexts.
+    pub context: Option<String>,
+    /// Its place there.
+    pub scheme: u32,
+    /// What it does.
+    pub action: String,
+    /// Nothing was done: what would have been is told.
+    pub dry_run: bool,
+    /// Regions that it tried.
+    pub nr_tried: u64,
+    /// Their bytes of memory.
+    pub tried_bytes: u64,
+    /// Bytes acted on.
+    pub applied_bytes: u64,
+    /// Bytes not acted on, by reason.
+    pub refused_bytes: BTreeMap<Refusal, u64>,
+    /// Time that it took.
+    pub took_ns: Nanos,
+    /// When it acted first and last.
+    pub from_ns: Nanos,
+    /// See `from_ns`.
+    pub to_ns: Nanos,
+    /// The sum of bytes acted on, over time.
+    pub series: Vec<Point>,
+}
+
+/// How the guard of one context stood.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GuardCourse {
+    /// Whose it is, where the record is of several contexts.
+    pub context: Option<String>,
+    /// How often it stopped the schemes.
+    pub stops: u64,
+    /// For how long they had to stop.
+    pub closed_ns: Nanos,
+    /// Greatest of measured cost to limit.
+    pub strain_max: Option<f64>,
+    /// What targets had lost when it was told the last time, and what they might have: waits, CPU time that
+    /// acting took from them, and interruptions by it. `None` without a limit on the slowdown.
+    pub account: Option<Account>,
+    /// Mean share of their time that targets waited for memory, 0 to 1, of what was measured.
+    pub slowdown_mean: Option<f64>,
+    /// The most of it.
+    pub slowdown_max: Option<f64>,
+    /// Mean of refaults per second.
+    pub refaults_per_s_mean: Option<f64>,
+    /// The most of it.
+    pub refaults_per_s_max: Option<f64>,
+    /// Bytes per second that schemes might act on, over time; 0 while stopped.
+    pub allowed: Vec<Point>,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ActionsReport {
+    /// `actions`.
+    pub report: &'static str,
+    /// 1.
+    pub version: u32,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// Each scheme that did or tried anything.
+    pub schemes: Vec<SchemeActions>,
+    /// Each guard.
+    pub guards: Vec<GuardCourse>,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Actions {
+    context: Context,
+    schemes: BTreeMap<(Option<String>, u32, String), Scheme>,
+    guards: BTreeMap<Option<String>, Guard>,
+}
+
+#[derive(Debug, Default)]
+struct Scheme {
+    sum: ActionSample,
+    dry_run: bool,
+    from: Option<Nanos>,
+    to: Nanos,
+    series: Series,
+}
+
+#[derive(Debug, Default)]
+struct Guard {
+    stops_before: Option<u64>,
+    stops: u64,
+    closed: Nanos,
+    closed_since: Option<Nanos>,
+    account: Option<Account>,
+    strain: Most,
+    slowdown: Most,
+    refaults: Most,
+    allowed: Series,
+    last: Nanos,
+}
+
+/// Mean and maximum of what was measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct Most {
+    sum: f64,
+    count: u32,
+    max: f64,
+}
+
+impl Most {
+    fn push(&mut self, value: Option<f64>) {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            self.sum += value;
+            self.count += 1;
+            self.max = self.max.max(value);
+        }
+    }
+
+    fn mean(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+
+    fn max(self) -> Option<f64> {
+        (self.count > 0).then_some(self.max)
+    }
+}
+
+impl Actions {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope) -> Self {
+        Self {
+            context: Context::new(header, scope),
+            schemes: BTreeMap::new(),
+            guards: BTreeMap::new(),
+        }
+    }
+
+    /// Takes an item.
+    pub fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Action(sample) if self.context.admits_time(sample.time) => self.act(sample),
+            Item::Guard(sample) if self.context.admits_time(sample.time) => self.guard(sample),
+            _ => {}
+        }
+    }
+
+    fn act(&mut self, sample: &ActionSample) {
+        let time = self.context.offset(sample.time);
+        let key = (sample.context.clone(), sample.scheme, sample.action.clone());
+        if self.schemes.len() >= MOST && !self.schemes.contains_key(&key) {
+            return;
+        }
+        let scheme = self.schemes.entry(key).or_default();
+        let sum = &mut scheme.sum;
+        sum.nr_tried = sum.nr_tried.saturating_add(sample.nr_tried);
+        sum.sz_tried = sum.sz_tried.saturating_add(sample.sz_tried);
+        sum.sz_applied = sum.sz_applied.saturating_add(sample.sz_applied);
+        sum.took = sum.took + sample.took;
+        for (why, bytes) in &sample.refused {
+            let refused = sum.refused.entry(*why).or_default();
+            *refused = refused.saturating_add(*bytes);
+        }
+        scheme.dry_run |= sample.dry_run;
+        scheme.from.get_or_insert(time);
+        scheme.to = scheme.to.max(time);
+        scheme.series.push(time, Nanos(1), sum.sz_applied);
+    }
+
+    fn guard(&mut self, sample: &GuardSample) {
+        let time = self.context.offset(sample.time);
+        if self.guards.len() >= MOST && !self.guards.contains_key(&sample.context) {
+            return;
+        }
+        let guard = self.guards.entry(sample.context.clone()).or_default();
+        let status = &sample.status;
+        let before = *guard.stops_before.get_or_insert(status.nr_stops);
+        guard.stops = status.nr_stops.saturating_sub(before);
+        if status.is_open {
+            if let Some(since) = guard.closed_since.take() {
+                guard.closed = guard.closed + time.since(since);
+            }
+        } else {
+            guard.closed_since.get_or_insert(time);
+        }
+        if status.since_start.allowed > Nanos(0) {
+            guard.account = Some(status.since_start);
+        }
+        guard.strain.push(status.strain);
+        guard.slowdown.push(status.signals.slowdown);
+        guard.refaults.push(status.signals.refaults_per_s);
+        let allowed = if status.is_open {
+            status.bytes_per_s
+        } else {
+            Some(0)
+        };
+        if let Some(allowed) = allowed {
+            guard.allowed.push(time, Nanos(1), allowed);
+        }
+        guard.last = guard.last.max(time);
+    }
+
+    /// Says how the record ends, if it is not whole.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    /// The result; `None` if the record tells of neither schemes nor a guard.
+    pub fn finish(self) -> Option<ActionsReport> {
+        if self.schemes.is_empty() && self.guards.is_empty() {
+            return None;
+        }
+        let schemes = self
+            .schemes
+            .into_iter()
+            .map(|((context, scheme, action), done)| SchemeActions {
+                context,
+                scheme,
+                action,
+                dry_run: done.dry_run,
+                nr_tried: done.sum.nr_tried,
+                tried_bytes: done.sum.sz_tried,
+                applied_bytes: done.sum.sz_applied,
+                took_ns: done.sum.took,
+                refused_bytes: done.sum.refused,
+                from_ns: done.from.unwrap_or_default(),
+                to_ns: done.to,
+                series: done.series.points(),
+            });
+        let guards = self.guards.into_iter().map(|(context, guard)| {
+            let open_end = guard
+                .closed_since
+                .map_or(Nanos(0), |since| guard.last.since(since));
+            GuardCourse {
+                context,
+                stops: guard.stops,
+                closed_ns: guard.closed + open_end,
+                strain_max: guard.strain.max(),
+                account: guard.account,
+                slowdown_mean: guard.slowdown.mean(),
+                slowdown_max: guard.slowdown.max(),
+                refaults_per_s_mean: guard.refaults.mean(),
+                refaults_per_s_max: guard.refaults.max(),
+                allowed: guard.allowed.points(),
+            }
+        });
+        Some(ActionsReport {
+            report: "actions",
+            version: 1,
+            record: self.context.record_info(),
+            schemes: schemes.collect(),
+            guards: guards.collect(),
+        })
+    }
+}

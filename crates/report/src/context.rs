@@ -1,0 +1,201 @@
+//! What every report shares: which part of the record it is about, when that began, whose memory it is.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{Nanos, Snapshot, TargetId};
+use serde::Serialize;
+
+use isotherm_record::Truncation;
+use isotherm_record::item::{Header, Item, TargetStart};
+
+/// The part of a record that a report is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scope {
+    /// Only this target.
+    pub target: Option<TargetId>,
+    /// Leave out what ended before this time after the beginning.
+    pub from: Option<Nanos>,
+    /// Leave out what began at or after this time after the beginning.
+    pub to: Option<Nanos>,
+}
+
+/// Where a report's facts come from; repeated in each result.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RecordInfo {
+    /// The machine.
+    pub host: String,
+    /// Its kernel release.
+    pub kernel: String,
+    /// What was recorded.
+    pub command: Vec<String>,
+    /// `vaddr` or `paddr`.
+    pub operations: String,
+    /// When the record began, since the Unix epoch. All other times count from here.
+    pub started_ns: Nanos,
+    /// How it ends, where it is not whole.
+    #[serde(flatten)]
+    pub end: RecordEnd,
+}
+
+/// How a record ends that is not whole. The report is of what comes before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RecordEnd {
+    /// It was not finished: its recorder was killed, or still runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncated: Option<Truncated>,
+    /// What is damaged, and where.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
+}
+
+/// What there is of a record that was not finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Truncated {
+    /// Bytes that were read.
+    pub bytes_read: u64,
+    /// Bytes of an unfinished message behind them.
+    pub bytes_lost: u64,
+}
+
+impl From<Truncation> for Truncated {
+    fn from(truncation: Truncation) -> Self {
+        Self {
+            bytes_read: truncation.offset,
+            bytes_lost: truncation.bytes_lost,
+        }
+    }
+}
+
+/// Whose memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TargetInfo {
+    /// Its number in the record; `null` for the sum of all targets.
+    pub target: Option<TargetId>,
+    /// Its process id; 0 for physical memory, `null` where the record does not say.
+    pub pid: Option<u32>,
+    /// Its command name, where the record says.
+    pub name: Option<String>,
+    /// The context that it belongs to, where the record is of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+}
+
+impl TargetInfo {
+    /// The sum of all targets.
+    pub(super) fn all() -> Self {
+        Self {
+            name: Some("all targets".into()),
+            ..Self::default()
+        }
+    }
+
+    /// For a person: `target 0: redis-server (pid 1234)`, with its context where there are several.
+    pub fn label(&self) -> String {
+        let Some(target) = self.target else {
+            return self.name.clone().unwrap_or_default();
+        };
+        let mut label = format!("target {}", target.0);
+        if let Some(name) = &self.name {
+            label = format!("{label}: {name}");
+        }
+        let pid = self.pid.filter(|pid| *pid > 0);
+        let pid = pid.map(|pid| format!("pid {pid}"));
+        let inside: Vec<String> = pid.into_iter().chain(self.context.clone()).collect();
+        if inside.is_empty() {
+            return label;
+        }
+        format!("{label} ({})", inside.join(", "))
+    }
+}
+
+/// Follows scope, beginning and target names through the record.
+#[derive(Debug)]
+pub struct Context {
+    scope: Scope,
+    record: RecordInfo,
+    origin: Option<Nanos>,
+    targets: BTreeMap<TargetId, TargetStart>,
+}
+
+impl Context {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope) -> Self {
+        Self {
+            scope,
+            record: RecordInfo {
+                host: header.host.clone(),
+                kernel: header.kernel.clone(),
+                command: header.command.clone(),
+                operations: header.operations.clone(),
+                started_ns: header.started,
+                end: RecordEnd::default(),
+            },
+            origin: None,
+            targets: BTreeMap::new(),
+        }
+    }
+
+    /// Takes note of how the record ends, if it is not whole.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.record.end = end;
+    }
+
+    /// Takes note of target names.
+    pub fn observe(&mut self, item: &Item) {
+        if let Item::TargetStart(start) = item {
+            self.targets.insert(start.target, start.clone());
+        }
+    }
+
+    /// Time since the beginning of the record.
+    ///
+    /// The beginning is the header's, unless it has none or the first item is older: converted
+    /// records may lack a start time.
+    pub fn offset(&mut self, time: Nanos) -> Nanos {
+        let started = self.record.started_ns;
+        let origin = *self.origin.get_or_insert(match started {
+            Nanos(0) => time,
+            started => started.min(time),
+        });
+        self.record.started_ns = origin;
+        time.since(origin)
+    }
+
+    /// Whether the report is about this target.
+    pub fn admits_target(&self, target: TargetId) -> bool {
+        self.scope.target.is_none_or(|only| only == target)
+    }
+
+    /// Whether the report is about this moment.
+    pub fn admits_time(&mut self, time: Nanos) -> bool {
+        let offset = self.offset(time);
+        self.scope.from.is_none_or(|from| from <= offset)
+            && self.scope.to.is_none_or(|to| offset < to)
+    }
+
+    /// Whether the report is about this snapshot: its target, and any moment of its interval.
+    pub fn admits(&mut self, snapshot: &Snapshot) -> bool {
+        let (start, end) = (self.offset(snapshot.start), self.offset(snapshot.end));
+        self.admits_target(snapshot.target)
+            && self.scope.from.is_none_or(|from| from < end)
+            && self.scope.to.is_none_or(|to| start < to)
+    }
+
+    /// Who `target` is.
+    pub fn target_info(&self, target: TargetId) -> TargetInfo {
+        let start = self.targets.get(&target);
+        TargetInfo {
+            target: Some(target),
+            pid: start.map(|s| s.pid),
+            name: start
+                .map(|s| isotherm_record::printable(&s.name).into_owned())
+                .filter(|n| !n.is_empty()),
+            context: start.and_then(|s| s.context.clone()),
+        }
+    }
+
+    /// Where the facts come from.
+    pub fn record_info(&self) -> RecordInfo {
+        self.record.clone()
+    }
+}

@@ -1,0 +1,177 @@
+//! The footprint report: resident size, swap, working set and the machine's memory over time.
+//!
+//! JSON: [`FootprintReport`].
+
+use isotherm_engine::{Nanos, TargetId};
+use serde::Serialize;
+
+use super::context::{Context, RecordEnd, RecordInfo, Scope};
+use super::series::{Point, Series};
+use super::working_set::{Round, Rounds, Use};
+use isotherm_record::item::{Header, Item, UsageSample};
+
+/// One quantity over time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Metric {
+    /// `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set`, `unknown`
+    /// (monitored, but nothing is known), `system_used`
+    /// (total less free), `system_unavailable` (total less available) or `monitor_rss`.
+    pub name: &'static str,
+    /// Least value.
+    pub min_bytes: u64,
+    /// Mean over time.
+    pub mean_bytes: u64,
+    /// Greatest value.
+    pub max_bytes: u64,
+    /// Over time.
+    pub series: Vec<Point>,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FootprintReport {
+    /// `footprint`.
+    pub report: &'static str,
+    /// 1.
+    pub version: u32,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// The target, if only one was asked for; else sums are over all targets.
+    pub target: Option<TargetId>,
+    /// The machine's memory, where the record has it.
+    pub system_total_bytes: Option<u64>,
+    /// What the record has of each quantity; those it lacks are absent.
+    pub metrics: Vec<Metric>,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Footprint {
+    context: Context,
+    target: Option<TargetId>,
+    min_rate: Option<f32>,
+    rounds: Rounds,
+    system_total: Option<u64>,
+    rss: Series,
+    swap: Series,
+    resident: Series,
+    working_set: Series,
+    unknown: Series,
+    system_used: Series,
+    system_unavailable: Series,
+    monitor_rss: Series,
+}
+
+impl Footprint {
+    /// For a record that begins with `header`. Regions accessed at `min_rate` (0 to 1) or more often
+    /// are in the working set; all that were accessed, if it is `None`.
+    pub fn new(header: &Header, scope: Scope, min_rate: Option<f32>) -> Self {
+        Self {
+            context: Context::new(header, scope),
+            target: scope.target,
+            min_rate,
+            rounds: Rounds::default(),
+            system_total: None,
+            rss: Series::default(),
+            swap: Series::default(),
+            resident: Series::default(),
+            working_set: Series::default(),
+            unknown: Series::default(),
+            system_used: Series::default(),
+            system_unavailable: Series::default(),
+            monitor_rss: Series::default(),
+        }
+    }
+
+    /// Takes an item.
+    pub fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Snapshot(snapshot) if self.context.admits(snapshot) => {
+                let used = Use::of(snapshot, self.min_rate);
+                let round = self.rounds.push(snapshot, used);
+                self.push_round(round);
+            }
+            Item::Usage(usage) if self.context.admits_time(usage.time) => self.push_usage(usage),
+            Item::Cost(cost) if self.context.admits_time(cost.time) && cost.monitor_rss > 0 => {
+                let offset = self.context.offset(cost.time);
+                self.monitor_rss.push(offset, Nanos(1), cost.monitor_rss);
+            }
+            _ => {}
+        }
+    }
+
+    /// Says how the record ends, if it is not whole.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    /// The result.
+    pub fn finish(mut self) -> FootprintReport {
+        let round = self.rounds.close();
+        self.push_round(round);
+        let metrics = [
+            ("rss", &self.rss),
+            ("swap", &self.swap),
+            ("resident", &self.resident),
+            ("working_set", &self.working_set),
+            ("unknown", &self.unknown),
+            ("system_used", &self.system_used),
+            ("system_unavailable", &self.system_unavailable),
+            ("monitor_rss", &self.monitor_rss),
+        ];
+        let metrics = metrics.into_iter().filter_map(|(name, series)| {
+            let (min_bytes, mean_bytes, max_bytes) = series.summary()?;
+            Some(Metric {
+                name,
+                min_bytes,
+                mean_bytes,
+                max_bytes,
+                series: series.points(),
+            })
+        });
+        FootprintReport {
+            report: "footprint",
+            version: 1,
+            record: self.context.record_info(),
+            target: self.target,
+            system_total_bytes: self.system_total,
+            metrics: metrics.collect(),
+        }
+    }
+
+    fn push_usage(&mut self, usage: &UsageSample) {
+        let offset = self.context.offset(usage.time);
+        let one = Nanos(1);
+        for (bytes, series) in [(&usage.rss, &mut self.rss), (&usage.swap, &mut self.swap)] {
+            let mut admitted = bytes
+                .iter()
+                .filter(|(target, _)| self.context.admits_target(TargetId(**target)))
+                .map(|(_, bytes)| *bytes)
+                .peekable();
+            if admitted.peek().is_some() {
+                series.push(offset, one, admitted.sum());
+            }
+        }
+        if usage.system_total > 0 {
+            let total = usage.system_total;
+            self.system_total = Some(total);
+            let used = total.saturating_sub(usage.system_free);
+            self.system_used.push(offset, one, used);
+            let unavailable = total.saturating_sub(usage.system_available);
+            self.system_unavailable.push(offset, one, unavailable);
+        }
+    }
+
+    fn push_round(&mut self, round: Option<Round>) {
+        if let Some(Round { start, end, sum }) = round {
+            let offset = self.context.offset(start);
+            let length = end.since(start);
+            self.working_set.push(offset, length, sum.working_set);
+            self.unknown.push(offset, length, sum.totals.unknown);
+            if let Some(resident) = sum.totals.known_resident() {
+                self.resident.push(offset, length, resident);
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! The heatmap report: access rate over time and address.
+//!
+//! **Problem.** Neither the time range nor the addresses are known until the record has been read, it
+//! may not fit in memory, and reading it twice costs twice (and a pipe can be read only once).
+//!
+//! **Approach.** Time is cut into at most [`MAX_COLUMNS`] columns; when the record outgrows them,
+//! neighbours are joined and their width doubles. In a column the access rate is a list of pieces of
+//! address space ([`column`]), capped, the cap halving when all columns together exceed
+//! [`MAX_PIECES`]. Only at the end, with all addresses known, is the address axis laid out ([`axis`])
+//! and the pieces put into cells.
+//!
+//! **Limits.** A cell holds means over its bytes and its time; a hot page in a cell of 10 MiB looks
+//! lukewarm. `--from`, `--to` and `--target` look closer.
+//!
+//! JSON: [`HeatmapReport`].
+
+mod axis;
+mod column;
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{AddressRange, Nanos, Snapshot, TargetId};
+use serde::Serialize;
+
+pub use axis::Segment;
+
+use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::mapping::{MappingLabel, MappingTable};
+use isotherm_record::item::{Header, Item};
+use axis::Axis;
+use column::{Column, Piece};
+
+/// Most columns while reading; at least half as many once a record has outgrown them.
+pub const MAX_COLUMNS: usize = 512;
+/// Most pieces of all columns together, 32 bytes each.
+const MAX_PIECES: usize = 1 << 20;
+/// Pieces of one column, at first and at least.
+const PIECE_CAPS: (usize, usize) = (4096, 32);
+
+/// How fine the result shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct HeatmapOptions {
+    /// Most columns.
+    pub columns: usize,
+    /// Rows of each target, about.
+    pub rows: usize,
+    /// Most targets; the largest stay.
+    pub targets: usize,
+}
+
+impl Default for HeatmapOptions {
+    fn default() -> Self {
+        Self {
+            columns: MAX_COLUMNS,
+            rows: 600,
+            targets: 16,
+        }
+    }
+}
+
+/// What is known of one row and one column.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// Share of bytes and time that was monitored; 0: nothing is mapped here.
+    pub monitored: f32,
+    /// Mean access rate of what is known, 0 to 1; `None` where most is unknown.
+    pub access_rate: Option<f32>,
+    /// Mean age in seconds, by bytes.
+    pub age: f32,
+}
+
+/// Addresses that a row stands for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// From the first to the last; what was cut out of the axis may lie between.
+    #[serde(flatten)]
+    pub range: AddressRange,
+    /// Bytes on the axis.
+    pub bytes: u64,
+    /// What was last known to lie there.
+    pub mapping: Option<MappingLabel>,
+}
+
+/// The heatmap of one target.
+///
+/// In JSON, `cells` holds parallel arrays, with an entry for every cell that was monitored: `row`,
+/// `column`, `access_rate` (`null`: unknown) and `age_ns`. Cells that are not listed are unmapped.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TargetHeatmap {
+    /// Whose.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// Neighbouring rows, from the lowest address up, between gaps.
+    pub segments: Vec<Segment>,
+    /// Rows, from the lowest address up.
+    pub rows: Vec<Row>,
+    /// Row by row, each from the earliest time on.
+    #[serde(serialize_with = "serialize_cells")]
+    pub cells: CellGrid,
+}
+
+/// Cells row by row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CellGrid {
+    /// Columns of each row.
+    pub columns: usize,
+    /// All of them.
+    pub cells: Vec<Cell>,
+}
+
+impl CellGrid {
+    /// The cells of a row.
+    pub fn row(&self, row: usize) -> &[Cell] {
+        &self.cells[row * self.columns..(row + 1) * self.columns]
+    }
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeatmapReport {
+    /// `heatmap`.
+    pub report: &'static str,
+    /// 1.
+    pub version: u32,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// When the first column begins.
+    pub start_ns: Nanos,
+    /// How much time a column stands for.
+    pub column_ns: f64,
+    /// How many columns.
+    pub columns: usize,
+    /// The targets, the largest first.
+    pub targets: Vec<TargetHeatmap>,
+    /// How many smaller targets were left out.
+    pub targets_left_out: usize,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Heatmap {
+    context: Context,
+    options: HeatmapOptions,
+    mappings: MappingTable,
+    start: Option<Nanos>,
+    width: Nanos,
+    /// End of the last snapshot, from `start`.
+    end: Nanos,
+    targets: BTreeMap<TargetId, Vec<Column>>,
+    cap: usize,
+    pieces: usize,
+    targets_left_out: usize,
+    scratch: Vec<Piece>,
+}
+
+impl Heatmap {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope, options: HeatmapOptions) -> Self {
+        Self {
+            context: Context::new(header, scope),
+            options,
+            mappings: MappingTable::default(),
+            start: None,
+            width: Nanos(1),
+            end: Nanos(0),
+            targets: BTreeMap::new(),
+            cap: PIECE_CAPS.0,
+            pieces: 0,
+            targets_left_out: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Takes an item.
+    pub fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Mappings(change) => self.mappings.apply(change),
+            Item::Snapshot(snapshot) if self.context.admits(snapshot) => self.lay(snapshot),
+            _ => {}
+        }
+    }
+
+    fn lay(&mut self, snapshot: &Snapshot) {
+        let length = snapshot.end.since(snapshot.start).0.max(1);
+        let start = if let Some(start) = self.start {
+            start
+        } else {
+            self.width = Nanos(length);
+            *self.start.insert(snapshot.start)
+        };
+        let from = snapshot.start.since(start).0;
+        let to = from.saturating_add(length);
+        while (to - 1) / self.width.0 >= MAX_COLUMNS as u64 {
+            self.double_width();
+        }
+        self.end = self.end.max(Nanos(to));
+        let seconds = |nanos: u64| (nanos as f64 / 1e9) as f32;
+        if length.saturating_mul(2) <= self.width.0 {
+            // Much shorter than a column: whole into one, rather than two partial overlays.
+            let middle = (from + length / 2) / self.width.0;
+            self.lay_into(snapshot, middle as usize, seconds(length));
+            return;
+        }
+        for column in from / self.width.0..=(to - 1) / self.width.0 {
+            let begin = column * self.width.0;
+            let part = to.min(begin.saturating_add(self.width.0)) - from.max(begin);
+            // Clocks jitter: a sliver of a snapshot in the next column would be all there is in it.
+            if part.saturating_mul(20) >= length {
+                self.lay_into(snapshot, column as usize, seconds(part));
+            }
+        }
+    }
+
+    fn lay_into(&mut self, snapshot: &Snapshot, index: usize, seconds: f32) {
+        let columns = self.targets.entry(snapshot.target).or_default();
+        if columns.len() <= index {
+            columns.resize(index + 1, Column::default());
+        }
+        let column = &mut columns[index];
+        let before = column.pieces.len();
+        column.lay(snapshot, seconds, &mut self.scratch);
+        if column.pieces.len() > 2 * self.cap {
+            column.coarsen(self.cap);
+        }
+        self.pieces = self.pieces + column.pieces.len() - before;
+        if self.pieces > MAX_PIECES {
+            self.coarsen();
+        }
+    }
+
+    /// Halves every column's cap; if that is least already, the number of columns; if there is only one,
+    /// the number of targets.
+    fn coarsen(&mut self) {
+        if self.cap > PIECE_CAPS.1 {
+            self.cap /= 2;
+        } else if self.end > self.width {
+            self.double_width();
+        } else {
+            self.targets_left_out += self.keep_largest(self.targets.len() / 2);
+        }
+        for column in self.targets.values_mut().flatten() {
+            column.coarsen(self.cap);
+        }
+        self.count_pieces();
+    }
+
+    fn double_width(&mut self) {
+        self.width = Nanos(self.width.0 * 2);
+        for columns in self.targets.values_mut() {
+            for index in 0..columns.len().div_ceil(2) {
+                let mut joined = std::mem::take(&mut columns[2 * index]);
+                if let Some(later) = columns.get(2 * index + 1) {
+                    joined.lay_column(later, &mut self.scratch);
+                    joined.coarsen(self.cap);
+                }
+                columns[index] = joined;
+            }
+            columns.truncate(columns.len().div_ceil(2));
+        }
+        self.count_pieces();
+    }
+
+    fn count_pieces(&mut self) {
+        let columns = self.targets.values().flatten();
+        self.pieces = columns.map(|column| column.pieces.len()).sum();
+    }
+
+    /// Says how the record ends, if it is not whole.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    /// The result.
+    pub fn finish(mut self) -> HeatmapReport {
+        let read = self.end.0.div_ceil(self.width.0) as usize;
+        let columns = read.min(self.options.columns.max(1));
+        let start = self.start.unwrap_or_default();
+        let start_ns = self.context.offset(start);
+        let targets_left_out = self.targets_left_out + self.keep_largest(self.options.targets);
+        let many = self.targets.len().saturating_sub(3).max(1);
+        let rows = (self.options.rows / many).max(self.options.rows.min(100));
+        let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();
+        targets.sort_by(|a, b| size(&b.1).total_cmp(&size(&a.1)));
+        let targets = targets
+            .into_iter()
+            .map(|(target, lists)| self.finish_target(target, &lists, (read, columns), rows))
+            .collect();
+        HeatmapReport {
+            report: "heatmap",
+            version: 1,
+            record: self.context.record_info(),
+            start_ns,
+            column_ns: self.width.0 as f64 * read as f64 / columns.max(1) as f64,
+            columns,
+            targets,
+            targets_left_out,
+        }
+    }
+
+    /// Drops all but the `most` largest targets, by bytes times time; says how many.
+    fn keep_largest(&mut self, most: usize) -> usize {
+        let mut by_size: Vec<(f64, TargetId)> =
+            self.targets.iter().map(|(id, c)| (size(c), *id)).collect();
+        by_size.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let left_out = by_size.get(most..).unwrap_or_default();
+        for (_, target) in left_out {
+            self.targets.remove(target);
+        }
+        left_out.len()
+    }
+
+    fn finish_target(
+        &self,
+        target: TargetId,
+        lists: &[Column],
+        (read, columns): (usize, usize),
+        rows: usize,
+    ) -> TargetHeatmap {
+        let axis = Axis::new(&column::covered(lists), rows);
+        let mut sums = vec![CellSum::default(); axis.rows() * columns];
+        for (index, list) in lists.iter().enumerate() {
+            let column = index * columns / read;
+            axis.distribute(
+                &list.pieces,
+                |piece| AddressRange::new(piece.start, piece.end),
+                |piece, row, bytes| sums[row * columns + column].add(piece, bytes),
+            );
+        }
+        let column_seconds = self.width.as_secs_f64() * read as f64 / columns as f64;
+        let cell = |(index, sum): (usize, &CellSum)| {
+            sum.cell(axis.row_bytes(index / columns) as f64 * column_seconds)
+        };
+        let row = |row| {
+            let range = axis.row_range(row);
+            Row {
+                range,
+                bytes: axis.row_bytes(row),
+                mapping: self.mappings.label(target, range),
+            }
+        };
+        TargetHeatmap {
+            target: self.context.target_info(target),
+            rows: (0..axis.rows()).map(row).collect(),
+            cells: CellGrid {
+                columns,
+                cells: sums.iter().enumerate().map(cell).collect(),
+            },
+            segments: axis.segments,
+        }
+    }
+}
+
+/// Bytes times time.
+fn size(columns: &[Column]) -> f64 {
+    let pieces = columns.iter().flat_map(|column| &column.pieces);
+    pieces
+        .map(|p| (p.end - p.start) as f64 * f64::from(p.known + p.unknown))
+        .sum()
+}
+
+#[derive(Clone, Copy, Default)]
+struct CellSum {
+    accessed: f32,
+    known: f32,
+    unknown: f32,
+    age: f32,
+    age_bytes: f32,
+}
+
+impl CellSum {
+    fn add(&mut self, piece: &Piece, bytes: u64) {
+        let bytes = bytes as f32;
+        self.accessed += piece.accessed * bytes;
+        self.known += piece.known * bytes;
+        self.unknown += piece.unknown * bytes;
+        self.age += piece.age * bytes;
+        self.age_bytes += bytes;
+    }
+
+    fn cell(&self, whole: f64) -> Cell {
+        let seen = self.known + self.unknown;
+        if seen <= 0.0 {
+            return Cell::default();
+        }
+        let known = self.known > 0.0 && self.known >= self.unknown;
+        Cell {
+            monitored: ((f64::from(seen) / whole) as f32).min(1.0),
+            access_rate: known.then(|| (self.accessed / self.known).clamp(0.0, 1.0)),
+            age: self.age / self.age_bytes,
+        }
+    }
+}
+
+#[derive(Serialize, Default)]
+struct CellArrays {
+    row: Vec<usize>,
+    column: Vec<usize>,
+    access_rate: Vec<Option<f32>>,
+    age_ns: Vec<u64>,
+}
+
+fn serialize_cells<S: serde::Serializer>(grid: &CellGrid, out: S) -> Result<S::Ok, S::Error> {
+    let mut arrays = CellArrays::default();
+    for (index, cell) in grid.cells.iter().enumerate() {
+        if cell.monitored > 0.0 {
+            arrays.row.push(index / grid.columns);
+            arrays.column.push(index % grid.columns);
+            arrays.access_rate.push(cell.access_rate);
+            arrays.age_ns.push((f64::from(cell.age) * 1e9) as u64);
+        }
+    }
+    arrays.serialize(out)
+}

@@ -1,0 +1,233 @@
+//! The idle report: how much memory has not been accessed, and for how long.
+//!
+//! A region without access in a snapshot has been idle for its age and the snapshot's own interval,
+//! as DAMON_STAT's `memory_idle_ms_percentiles` counts it (`mm/damon/stat.c`); one with access, for
+//! nothing. What is not known is neither, and is said. A record of 30 s cannot tell what has been
+//! idle for 2 min: such an answer is `null`, never zero.
+//!
+//! Idle bytes are of memory: holes and swapped-out pages are counted apart. What a partly touched
+//! region holds besides has been idle for less than an interval. Where the record's source knows of
+//! addresses only (DAMON), idle bytes are of *address space*, and can exceed the resident size, which
+//! is shown beside them.
+//!
+//! JSON: [`IdleReport`].
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{MemoryTotals, Nanos};
+use serde::Serialize;
+
+use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::latest::{Kept, Latest};
+use super::series::{Distribution, Percentile};
+use isotherm_record::item::{Header, Item};
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct IdleOptions {
+    /// When, since the beginning; at the end if `None`.
+    pub at: Option<Nanos>,
+    /// How many bytes have been idle for at least each of these?
+    pub at_least: Vec<Nanos>,
+    /// For how long has the least idle share of the bytes been idle, for each of these shares?
+    pub percentiles: Vec<f64>,
+}
+
+impl Default for IdleOptions {
+    fn default() -> Self {
+        Self {
+            at: None,
+            at_least: [1, 5, 30, 120, 600]
+                .map(|seconds| Nanos::from_millis(seconds * 1000))
+                .to_vec(),
+            percentiles: vec![0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.0, 100.0],
+        }
+    }
+}
+
+/// How many bytes have been idle for at least so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct IdleBytes {
+    /// So long.
+    pub at_least_ns: Nanos,
+    /// So many bytes; `null` if the target has not been watched for so long.
+    pub bytes: Option<u64>,
+}
+
+/// The idle memory of a target, or of all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IdleMemory {
+    /// Whose.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// When.
+    pub time_ns: Nanos,
+    /// For how long the target had been watched then.
+    pub watched_ns: Nanos,
+    /// All monitored addresses, whatever they hold.
+    pub monitored_bytes: u64,
+    /// Of these, in memory; `null` where the record's source cannot tell.
+    pub resident_bytes: Option<u64>,
+    /// Of these, swapped out; likewise.
+    pub swapped_bytes: Option<u64>,
+    /// Of the resident bytes, accessed in the last interval.
+    pub accessed_bytes: u64,
+    /// Of the resident bytes, unknown.
+    pub unknown_bytes: u64,
+    /// Resident bytes at about that time, where the record has it.
+    pub rss_bytes: Option<u64>,
+    /// Idle bytes by least idle time.
+    pub idle: Vec<IdleBytes>,
+    /// `percent` of the known bytes have been idle for at most `value` nanoseconds.
+    pub percentiles: Vec<Percentile>,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IdleReport {
+    /// `idle`.
+    pub report: &'static str,
+    /// 1.
+    pub version: u32,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// For each target that was there at the time.
+    pub targets: Vec<IdleMemory>,
+    /// The sum, if there is more than one.
+    pub total: Option<IdleMemory>,
+    /// Targets that had ended before.
+    pub ended_targets: usize,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Idle {
+    context: Context,
+    options: IdleOptions,
+    latest: Latest,
+    rss: BTreeMap<u32, u64>,
+}
+
+impl Idle {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope, options: IdleOptions) -> Self {
+        let latest = Latest::until(options.at);
+        Self {
+            context: Context::new(header, scope),
+            options,
+            latest,
+            rss: BTreeMap::new(),
+        }
+    }
+
+    /// Takes an item.
+    pub fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Snapshot(snapshot) => self.latest.push(&mut self.context, snapshot, 0),
+            Item::Usage(usage) => {
+                let offset = self.context.offset(usage.time);
+                if self.latest.reaches(offset) {
+                    // A target's last figure stays when it is gone from later ones.
+                    self.rss.extend(&usage.rss);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Says how the record ends, if it is not whole.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    /// The result.
+    pub fn finish(mut self) -> IdleReport {
+        let (kept, ended_targets) = std::mem::take(&mut self.latest).finish();
+        let mut total = Sum::default();
+        let mut targets = Vec::with_capacity(kept.len());
+        for kept in &kept {
+            let mut sum = Sum::default();
+            sum.add(kept, &mut self.context);
+            total.add(kept, &mut self.context);
+            let target = kept.snapshot.target;
+            sum.rss = self.rss.get(&target.0).copied();
+            if let Some(rss) = sum.rss {
+                *total.rss.get_or_insert(0) += rss;
+            }
+            targets.push(sum.finish(self.context.target_info(target), &self.options));
+        }
+        let total = (targets.len() > 1).then(|| total.finish(TargetInfo::all(), &self.options));
+        IdleReport {
+            report: "idle",
+            version: 1,
+            record: self.context.record_info(),
+            targets,
+            total,
+            ended_targets,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sum {
+    time: Nanos,
+    watched: Nanos,
+    totals: MemoryTotals,
+    rss: Option<u64>,
+    /// (idle time, bytes)
+    idle: Vec<(Nanos, u64)>,
+}
+
+impl Sum {
+    fn add(&mut self, kept: &Kept, context: &mut Context) {
+        let snapshot = &kept.snapshot;
+        let interval = snapshot.end.since(snapshot.start);
+        self.time = self.time.max(context.offset(snapshot.end));
+        self.watched = self.watched.max(snapshot.end.since(kept.watched_since));
+        for region in &snapshot.regions {
+            self.totals.add(region);
+            let idle_for = match region.nr_accesses {
+                // Ages may count the first interval as well.
+                Some(n) if n <= 0.0 => (region.age_ns + interval).min(kept.known_for()),
+                // Its rest was touched at the interval's beginning at the latest, for all we know.
+                _ => Nanos(interval.0.saturating_sub(1)),
+            };
+            if region.untouched() > 0 {
+                self.idle.push((idle_for, region.untouched()));
+            }
+        }
+    }
+
+    fn finish(&self, target: TargetInfo, options: &IdleOptions) -> IdleMemory {
+        let longest = self.idle.iter().map(|(time, _)| *time).max();
+        let watched = self.watched.max(longest.unwrap_or_default());
+        let idle = options.at_least.iter().map(|&at_least| IdleBytes {
+            at_least_ns: at_least,
+            bytes: (at_least <= watched).then(|| {
+                let long_enough = self.idle.iter().filter(|(time, _)| at_least <= *time);
+                long_enough.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
+            }),
+        });
+        let mut distribution = Distribution::default();
+        if self.totals.touched > 0 {
+            distribution.push(0, self.totals.touched as f64);
+        }
+        for &(time, bytes) in &self.idle {
+            distribution.push(time.0, bytes as f64);
+        }
+        IdleMemory {
+            target,
+            time_ns: self.time,
+            watched_ns: self.watched,
+            monitored_bytes: self.totals.addresses,
+            resident_bytes: self.totals.known_resident(),
+            swapped_bytes: self.totals.known_swapped(),
+            accessed_bytes: self.totals.touched,
+            unknown_bytes: self.totals.unknown,
+            rss_bytes: self.rss,
+            idle: idle.collect(),
+            percentiles: distribution.percentiles(&options.percentiles),
+        }
+    }
+}

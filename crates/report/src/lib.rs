@@ -1,0 +1,57 @@
+//! Reports: what a person or a script wants to know from a record.
+//!
+//! **Problem.** A record of five minutes holds millions of region rows; the question ("what is hot?",
+//! "how much is really used?", "what has been idle for a minute?") has an answer of one screen.
+//!
+//! **Approach.** Each report is an accumulator: `push` takes every item of the record once, in order,
+//! and keeps what the answer needs in bounded memory; `finish` gives a plain value that serde can
+//! write. How it looks (text, CSV, SVG, HTML) is [`render`]'s business alone. Accumulators don't care
+//! where items come from: a file, a pipe, a live recording or a test.
+//!
+//! **Limits.** One pass, in the record's order. What must be bounded is made coarser as it grows, and
+//! says so (`resolution_bytes`, the width of a column); minima, maxima, sums and means stay exact.
+//!
+//! **Results.** In every JSON result, sizes are bytes, durations are nanoseconds, and points in time
+//! are nanoseconds since the beginning of the record (`record.started_ns`, itself since the Unix
+//! epoch). `access_rate` is the share of checks that found an access, 0 to 1; `null` means unknown,
+//! which is not zero. New keys may appear within a `version`; none changes its meaning.
+
+pub mod access;
+pub mod actions;
+pub mod context;
+pub mod diff;
+pub mod footprint;
+pub mod fragmentation;
+pub mod heatmap;
+pub mod idle;
+mod latest;
+pub mod mapping;
+pub mod overview;
+pub mod reclaim_curve;
+pub mod render;
+pub mod series;
+pub mod summary;
+mod working_set;
+pub mod wss;
+
+#[cfg(test)]
+mod resident;
+#[cfg(test)]
+mod samples;
+#[cfg(test)]
+mod tests;
+
+pub use access::{Access, AccessOptions, AccessTable};
+pub use actions::{Actions, ActionsReport};
+pub use context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
+pub use diff::DiffReport;
+pub use footprint::{Footprint, FootprintReport};
+pub use fragmentation::{Fragmentation, FragmentationReport};
+pub use heatmap::{Heatmap, HeatmapOptions, HeatmapReport};
+pub use idle::{Idle, IdleOptions, IdleReport};
+pub use mapping::MappingTable;
+pub use overview::{Overview, Overviews};
+pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};
+pub use render::{Format, Render, Style};
+pub use summary::SummaryReport;
+pub use wss::{Wss, WssOptions, WssReport};

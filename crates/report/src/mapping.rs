@@ -1,0 +1,212 @@
+//! Which file, heap, stack or anonymous area an address belongs to.
+//!
+//! A record says when mappings come and go. A region can outlive its mapping by an update interval,
+//! and a target's last mappings go when it exits, while a report asks afterwards. So a mapping that is
+//! gone is remembered until another takes its place: the answer is the last known one. What is gone
+//! is forgotten only when there are more than [`MAX_MAPPINGS`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use isotherm_engine::{AddressRange, TargetId};
+use serde::Serialize;
+
+use isotherm_record::item::MappingChange;
+
+/// Above this number, mappings that are gone are forgotten.
+pub const MAX_MAPPINGS: usize = 1 << 17;
+
+/// What memory without a file or a kernel-given name is called.
+pub const ANONYMOUS: &str = "(anonymous)";
+
+/// The name of what lies in a range.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MappingLabel {
+    /// Name of the mapping, or of all mappings with that name, that overlap most.
+    #[serde(serialize_with = "serialize_name")]
+    pub name: Arc<str>,
+    /// How many other names overlap.
+    pub others: usize,
+}
+
+impl std::fmt::Display for MappingLabel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)?;
+        if self.others > 0 {
+            write!(f, " +{}", self.others)?;
+        }
+        Ok(())
+    }
+}
+
+fn serialize_name<S: serde::Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(name)
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    end: u64,
+    name: Arc<str>,
+    live: bool,
+}
+
+/// The last known mappings of all targets.
+#[derive(Debug, Default)]
+pub struct MappingTable {
+    entries: BTreeMap<(TargetId, u64), Entry>,
+    names: BTreeSet<Arc<str>>,
+}
+
+impl MappingTable {
+    /// Applies what came and went.
+    pub fn apply(&mut self, change: &MappingChange) {
+        for &range in &change.removed {
+            for (start, mut entry) in self.cut_out(change.target, range) {
+                entry.live = false;
+                self.entries.insert((change.target, start), entry);
+            }
+        }
+        for mapping in &change.added {
+            self.cut_out(change.target, mapping.range);
+            let entry = Entry {
+                end: mapping.range.end,
+                name: self.intern(&isotherm_record::printable(&mapping.name)),
+                live: true,
+            };
+            self.entries
+                .insert((change.target, mapping.range.start), entry);
+        }
+        if self.entries.len() > MAX_MAPPINGS {
+            self.entries.retain(|_, entry| entry.live);
+        }
+    }
+
+    /// What lies in `range`; `None` where no mapping is known.
+    pub fn label(&self, target: TargetId, range: AddressRange) -> Option<MappingLabel> {
+        let mut bytes: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
+        for (part, entry) in self.overlapping(target, range) {
+            *bytes.entry(&entry.name).or_default() += part.len();
+        }
+        let (name, _) = bytes.iter().max_by_key(|(_, bytes)| **bytes)?;
+        Some(MappingLabel {
+            name: Arc::clone(name),
+            others: bytes.len() - 1,
+        })
+    }
+
+    /// The parts of `range` that are mapped, and by what.
+    fn overlapping(
+        &self,
+        target: TargetId,
+        range: AddressRange,
+    ) -> impl Iterator<Item = (AddressRange, &Entry)> {
+        let first = self
+            .entries
+            .range(..=(target, range.start))
+            .next_back()
+            .map_or((target, range.start), |(key, _)| *key);
+        self.entries
+            .range(first..(target, range.end))
+            .filter(move |(key, _)| key.0 == target)
+            .filter_map(move |(key, entry)| {
+                let part = AddressRange::checked(key.1, entry.end)?.intersection(range)?;
+                Some((part, entry))
+            })
+    }
+
+    /// Takes what lies in `range` out of the table, and leaves what stands out on either side.
+    fn cut_out(&mut self, target: TargetId, range: AddressRange) -> Vec<(u64, Entry)> {
+        let starts: Vec<u64> = self
+            .overlapping(target, range)
+            .map(|(part, _)| part.start)
+            .collect();
+        let mut inside = Vec::with_capacity(starts.len());
+        for part_start in starts {
+            let key = self
+                .entries
+                .range(..=(target, part_start))
+                .next_back()
+                .map(|(key, _)| *key);
+            let Some((key, entry)) = key.and_then(|key| self.entries.remove_entry(&key)) else {
+                continue;
+            };
+            if key.1 < range.start {
+                let end = range.start;
+                self.entries.insert(
+                    key,
+                    Entry {
+                        end,
+                        ..entry.clone()
+                    },
+                );
+            }
+            if entry.end > range.end {
+                self.entries.insert((target, range.end), entry.clone());
+            }
+            let end = entry.end.min(range.end);
+            inside.push((part_start, Entry { end, ..entry }));
+        }
+        inside
+    }
+
+    fn intern(&mut self, name: &str) -> Arc<str> {
+        let name = if name.is_empty() { ANONYMOUS } else { name };
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = name.into();
+        self.names.insert(Arc::clone(&new));
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isotherm_record::item::Mapping;
+
+    /// Applies changes in turn (`+a 0-4` maps, `-0-4` unmaps), then asks for a range.
+    fn check(changes: &[&str], ask: &str, expected: Option<&str>) {
+        let mut table = MappingTable::default();
+        for change in changes {
+            let mut parsed = MappingChange::default();
+            if let Some(added) = change.strip_prefix('+') {
+                let (name, range) = added.split_once(' ').expect("a name and a range");
+                parsed.added.push(Mapping {
+                    range: range_of(range),
+                    permissions: "rw-p".into(),
+                    name: name.into(),
+                });
+            } else {
+                parsed.removed.push(range_of(&change[1..]));
+            }
+            table.apply(&parsed);
+        }
+        let label = table.label(TargetId(0), range_of(ask));
+        assert_eq!(label.map(|l| l.to_string()).as_deref(), expected);
+        assert_eq!(table.label(TargetId(1), range_of(ask)), None);
+    }
+
+    fn range_of(text: &str) -> AddressRange {
+        let (start, end) = text.split_once('-').expect("start-end");
+        let number = |s: &str| s.parse::<u64>().expect("a number");
+        AddressRange::new(number(start), number(end))
+    }
+
+    #[test]
+    fn largest_overlap_names_the_range() {
+        check(&["+a 0-4", "+b 4-12"], "0-12", Some("b +1"));
+        check(&["+a 0-4", "+b 4-12"], "1-3", Some("a"));
+        check(&["+a 0-4", "+b 4-12"], "12-14", None);
+        check(&["+a 0-3", "+b 3-7", "+a 7-9"], "0-9", Some("a +1"));
+        check(&["+ 0-4"], "0-4", Some("(anonymous)"));
+    }
+
+    #[test]
+    fn what_is_gone_is_remembered_until_replaced() {
+        check(&["+a 0-8", "-0-8"], "0-8", Some("a"));
+        check(&["+a 0-8", "-2-6", "+b 2-6"], "2-6", Some("b"));
+        check(&["+a 0-8", "-2-6", "+b 2-6"], "6-8", Some("a"));
+        check(&["+a 0-8", "+b 2-6"], "0-2", Some("a"));
+    }
+}

@@ -1,0 +1,304 @@
+//! What a record comes to, target by target and mapping by mapping: what the summary of a record and
+//! the comparison of two are made of.
+//!
+//! The working set is the mean over time, everything else is as of the target's last snapshot. Where
+//! the record's source cannot tell what is memory, resident bytes are the process's RSS, and idle
+//! bytes are of addresses.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{MemoryTotals, Nanos, TargetId};
+use serde::Serialize;
+
+use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::idle::IdleBytes;
+use super::latest::{Kept, Latest};
+use super::mapping::MappingTable;
+use isotherm_record::item::{CostSample, Header, Item};
+
+/// Idle times that bytes are counted for.
+pub const IDLE_TIMES: [Nanos; 4] = [
+    Nanos::from_millis(1_000),
+    IDLE,
+    Nanos::from_millis(30_000),
+    Nanos::from_millis(120_000),
+];
+/// Memory idle for this long is what the preset `prcl` pages out.
+pub const IDLE: Nanos = Nanos::from_millis(5_000);
+/// What is not mapped by any name that the record knows.
+const NO_MAPPING: &str = "(not mapped)";
+
+/// A target, or the sum of all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TargetOverview {
+    /// Whose.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// For how long it was watched.
+    pub watched_ns: Nanos,
+    /// In memory; RSS where the monitor cannot tell, `null` where the record has neither.
+    pub resident_bytes: Option<u64>,
+    /// Swapped out, likewise.
+    pub swapped_bytes: Option<u64>,
+    /// Mean working set.
+    pub working_set_bytes: u64,
+    /// Bytes by least idle time.
+    pub idle: Vec<IdleBytes>,
+    /// Of these bytes nothing is known.
+    pub unknown_bytes: u64,
+    /// Addresses watched, whatever they hold.
+    pub monitored_bytes: u64,
+    /// Bytes of memory are known; else idle and unknown bytes are of addresses.
+    pub is_exact: bool,
+}
+
+impl TargetOverview {
+    /// Bytes idle for [`IDLE`] or longer, as far as they can be memory; `None` if the target was not
+    /// watched for so long.
+    pub fn idle_bytes(&self) -> Option<u64> {
+        let idle = self
+            .idle
+            .iter()
+            .find(|idle| idle.at_least_ns == IDLE)?
+            .bytes?;
+        let most = match (self.is_exact, self.resident_bytes) {
+            (false, Some(resident)) => resident.saturating_sub(self.working_set_bytes),
+            _ => u64::MAX,
+        };
+        Some(idle.min(most))
+    }
+}
+
+/// All that a target maps by one name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MappingOverview {
+    /// Whose.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// The name.
+    pub mapping: String,
+    /// In memory; addresses where the monitor cannot tell.
+    pub resident_bytes: u64,
+    /// Of these, idle for [`IDLE`] or longer.
+    pub idle_bytes: u64,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Overview {
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// From the beginning to the last snapshot.
+    pub duration_ns: Nanos,
+    /// The largest first.
+    pub targets: Vec<TargetOverview>,
+    /// Their sum.
+    pub total: TargetOverview,
+    /// The one with most idle bytes first.
+    pub mappings: Vec<MappingOverview>,
+    /// Targets that had ended before.
+    pub ended_targets: usize,
+    /// CPU time of the monitor, as a share of one CPU.
+    pub monitor_cpu_share: Option<f64>,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Overviews {
+    context: Context,
+    latest: Latest,
+    mappings: MappingTable,
+    working_sets: BTreeMap<TargetId, Mean>,
+    rss: BTreeMap<u32, u64>,
+    swap: BTreeMap<u32, u64>,
+    end: Nanos,
+    costs: Option<(CostSample, CostSample)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: f64,
+    weight: f64,
+}
+
+impl Overviews {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope) -> Self {
+        Self {
+            context: Context::new(header, scope),
+            latest: Latest::until(None),
+            mappings: MappingTable::default(),
+            working_sets: BTreeMap::new(),
+            rss: BTreeMap::new(),
+            swap: BTreeMap::new(),
+            end: Nanos(0),
+            costs: None,
+        }
+    }
+
+    /// Takes an item.
+    pub fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Mappings(change) => self.mappings.apply(change),
+            Item::Snapshot(snapshot) => {
+                if self.context.admits(snapshot) {
+                    self.end = self.end.max(self.context.offset(snapshot.end));
+                    let weight = snapshot.end.since(snapshot.start).0.max(1) as f64;
+                    let mean = self.working_sets.entry(snapshot.target).or_default();
+                    mean.sum += weight * snapshot.totals().touched as f64;
+                    mean.weight += weight;
+                }
+                self.latest.push(&mut self.context, snapshot, 0);
+            }
+            Item::Usage(usage) if self.context.admits_time(usage.time) => {
+                self.rss.extend(&usage.rss);
+                self.swap.extend(&usage.swap);
+            }
+            Item::Cost(cost) if self.context.admits_time(cost.time) => match &mut self.costs {
+                Some((_, last)) => *last = *cost,
+                None => self.costs = Some((*cost, *cost)),
+            },
+            _ => {}
+        }
+    }
+
+    /// Says how the record ends, if it is not whole.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    /// The result.
+    pub fn finish(mut self) -> Overview {
+        let (kept, ended_targets) = std::mem::take(&mut self.latest).finish();
+        let mut targets: Vec<TargetOverview> = kept.iter().map(|kept| self.target(kept)).collect();
+        let size = |t: &TargetOverview| t.resident_bytes.unwrap_or(t.monitored_bytes);
+        targets.sort_by_key(|target| std::cmp::Reverse(size(target)));
+        let mut mappings: Vec<MappingOverview> = kept
+            .iter()
+            .flat_map(|kept| self.mappings_of(kept))
+            .collect();
+        mappings.sort_by(|a, b| {
+            let key = |m: &MappingOverview| (m.idle_bytes, m.resident_bytes);
+            key(b).cmp(&key(a)).then_with(|| a.mapping.cmp(&b.mapping))
+        });
+        let monitor_cpu_share = self.costs.and_then(|(first, last)| {
+            let seconds = last.time.since(first.time).as_secs_f64();
+            let cpu = last.cost.monitor_cpu.since(first.cost.monitor_cpu);
+            (seconds > 0.0).then(|| cpu.as_secs_f64() / seconds)
+        });
+        Overview {
+            record: self.context.record_info(),
+            duration_ns: self.end,
+            total: total(&targets),
+            targets,
+            mappings,
+            ended_targets,
+            monitor_cpu_share,
+        }
+    }
+
+    fn target(&self, kept: &Kept) -> TargetOverview {
+        let snapshot = &kept.snapshot;
+        let totals: MemoryTotals = snapshot.totals();
+        let interval = snapshot.end.since(snapshot.start);
+        let idle_for = |region: &isotherm_engine::RegionSnapshot| region.age_ns + interval;
+        let longest = snapshot
+            .regions
+            .iter()
+            .filter(|r| r.idle() > 0)
+            .map(idle_for)
+            .max();
+        let watched = snapshot.end.since(kept.watched_since);
+        let watched_ns = watched.max(longest.unwrap_or_default());
+        let idle = IDLE_TIMES.map(|at_least_ns| {
+            let long = snapshot
+                .regions
+                .iter()
+                .filter(|r| idle_for(r) >= at_least_ns);
+            let bytes = long.fold(0, |sum: u64, region| sum.saturating_add(region.idle()));
+            IdleBytes {
+                at_least_ns,
+                bytes: (at_least_ns <= watched_ns).then_some(bytes),
+            }
+        });
+        let id = snapshot.target.0;
+        let mean = self
+            .working_sets
+            .get(&snapshot.target)
+            .copied()
+            .unwrap_or_default();
+        let resident_bytes = totals
+            .known_resident()
+            .or_else(|| self.rss.get(&id).copied());
+        TargetOverview {
+            target: self.context.target_info(snapshot.target),
+            watched_ns: watched,
+            resident_bytes,
+            swapped_bytes: totals
+                .known_swapped()
+                .or_else(|| self.swap.get(&id).copied()),
+            working_set_bytes: (mean.sum / mean.weight.max(1.0)).round() as u64,
+            idle: idle.to_vec(),
+            unknown_bytes: totals.unknown,
+            monitored_bytes: totals.addresses,
+            is_exact: totals.is_exact,
+        }
+    }
+
+    fn mappings_of(&self, kept: &Kept) -> Vec<MappingOverview> {
+        let snapshot = &kept.snapshot;
+        let interval = snapshot.end.since(snapshot.start);
+        let mut by_name: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for region in &snapshot.regions {
+            let label = self.mappings.label(snapshot.target, region.range);
+            let name = label.map_or_else(|| NO_MAPPING.to_owned(), |label| label.name.to_string());
+            let (resident, idle) = by_name.entry(name).or_default();
+            *resident = resident.saturating_add(region.resident());
+            if region.age_ns + interval >= IDLE {
+                *idle = idle.saturating_add(region.idle());
+            }
+        }
+        let overview = |(mapping, (resident_bytes, idle_bytes))| MappingOverview {
+            target: self.context.target_info(snapshot.target),
+            mapping,
+            resident_bytes,
+            idle_bytes,
+        };
+        by_name.into_iter().map(overview).collect()
+    }
+}
+
+fn total(targets: &[TargetOverview]) -> TargetOverview {
+    let sum = |of: fn(&TargetOverview) -> Option<u64>| -> Option<u64> {
+        targets
+            .iter()
+            .map(of)
+            .try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?)))
+    };
+    let idle = IDLE_TIMES.iter().enumerate().map(|(at, &at_least_ns)| {
+        let bytes = targets.iter().filter_map(|t| t.idle.get(at)?.bytes);
+        let any = targets
+            .iter()
+            .any(|t| t.idle.get(at).is_some_and(|i| i.bytes.is_some()));
+        IdleBytes {
+            at_least_ns,
+            bytes: any.then(|| bytes.fold(0, u64::saturating_add)),
+        }
+    });
+    TargetOverview {
+        target: TargetInfo::all(),
+        watched_ns: targets
+            .iter()
+            .map(|t| t.watched_ns)
+            .max()
+            .unwrap_or_default(),
+        resident_bytes: sum(|t| t.resident_bytes),
+        swapped_bytes: sum(|t| t.swapped_bytes),
+        working_set_bytes: sum(|t| Some(t.working_set_bytes)).unwrap_or(0),
+        idle: idle.collect(),
+        unknown_bytes: sum(|t| Some(t.unknown_bytes)).unwrap_or(0),
+        monitored_bytes: sum(|t| Some(t.monitored_bytes)).unwrap_or(0),
+        is_exact: targets.iter().all(|t| t.is_exact),
+    }
+}

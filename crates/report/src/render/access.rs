@@ -1,0 +1,296 @@
+//! The access report as text, CSV, JSON, SVG and HTML.
+//!
+//! Snapshots are written as they come: all snapshots of a long record are more than memory holds.
+
+use std::io::{self, Write};
+
+use isotherm_engine::units;
+
+
+use super::plot::{Bar, bars};
+use super::table::{Align, Table};
+use super::{Format, Style, csv_line, or_empty, page};
+use crate::access::{AccessTable, MappingTotals, Row, Totals};
+use crate::context::RecordInfo;
+
+/// Most regions in a picture; their rows would be thinner than their text otherwise.
+const MAX_BARS: usize = 200;
+/// Most mappings that are summed up for people.
+const MAX_MAPPINGS: usize = 12;
+
+/// Writes access tables one after the other.
+pub struct AccessWriter<'a> {
+    out: &'a mut dyn Write,
+    format: Format,
+    style: Style,
+    written: usize,
+}
+
+impl<'a> AccessWriter<'a> {
+    /// Into `out`.
+    pub fn new(format: Format, style: Style, out: &'a mut dyn Write) -> Self {
+        Self {
+            out,
+            format,
+            style,
+            written: 0,
+        }
+    }
+
+    /// Writes one table. `record` is written with the first one where the format has a place for it.
+    pub fn table(&mut self, record: &RecordInfo, table: &AccessTable) -> io::Result<()> {
+        self.begin(record)?;
+        let first = self.written == 0;
+        self.written += 1;
+        match self.format {
+            Format::Text => {
+                if !first {
+                    writeln!(self.out)?;
+                }
+                text(table, &self.style, self.out)
+            }
+            Format::Csv => csv(table, self.out),
+            Format::Json => {
+                if !first {
+                    self.out.write_all(b",\n")?;
+                }
+                serde_json::to_writer(&mut *self.out, table)?;
+                Ok(())
+            }
+            Format::Svg => self.out.write_all(picture(table).as_bytes()),
+            Format::Html => {
+                let section = page::figure(
+                    &title(table),
+                    &totals(&table.totals, &self.style),
+                    &picture(table),
+                );
+                self.out.write_all(section.as_bytes())?;
+                let shown = table.mappings.iter().take(MAX_MAPPINGS);
+                let rows: Vec<Vec<String>> = shown
+                    .map(|mapping| mapping_row(mapping, &self.style).to_vec())
+                    .collect();
+                let head = ["Regions", "Hot", "Cold", "Idle", "Unknown", "Mapping"];
+                let section = page::table("By mapping", "", &head, &rows);
+                self.out.write_all(section.as_bytes())
+            }
+        }
+    }
+
+    /// How many tables have been written.
+    pub fn nr_written(&self) -> usize {
+        self.written
+    }
+
+    /// Ends the document; says how many tables it has.
+    pub fn finish(mut self, record: &RecordInfo) -> io::Result<usize> {
+        self.begin(record)?;
+        match self.format {
+            Format::Json => {
+                let record = serde_json::to_string(record)?;
+                writeln!(self.out, "\n],\"record\":{record}}}")?;
+            }
+            Format::Html => self.out.write_all(page::END.as_bytes())?,
+            Format::Text | Format::Csv | Format::Svg => {}
+        }
+        Ok(self.written)
+    }
+
+    fn begin(&mut self, record: &RecordInfo) -> io::Result<()> {
+        if self.written > 0 {
+            return Ok(());
+        }
+        match self.format {
+            Format::Csv => csv_line(self.out, &CSV_HEAD.map(String::from)),
+            Format::Html => {
+                let start = page::start("Access by region", record);
+                self.out.write_all(start.as_bytes())
+            }
+            Format::Json => {
+                // How the record ends is known at its end.
+                writeln!(
+                    self.out,
+                    "{{\"report\":\"access\",\"version\":1,\"snapshots\":["
+                )
+            }
+            Format::Text | Format::Svg => Ok(()),
+        }
+    }
+}
+
+const CSV_HEAD: [&str; 17] = [
+    "target",
+    "snapshot",
+    "start_ns",
+    "end_ns",
+    "address_start",
+    "address_end",
+    "size_bytes",
+    "access_rate",
+    "age_ns",
+    "age_intervals",
+    "nr_samples",
+    "mapping",
+    "mapping_others",
+    "resident_bytes",
+    "touched_bytes",
+    "unknown_bytes",
+    "swapped_bytes",
+];
+
+fn title(table: &AccessTable) -> String {
+    let (start, end) = (
+        units::format_time(table.start_ns),
+        units::format_time(table.end_ns),
+    );
+    let target = table.target.label();
+    let regions = if table.regions.len() == table.regions_total {
+        format!("{} regions", table.regions_total)
+    } else {
+        format!("{} of {} regions", table.regions.len(), table.regions_total)
+    };
+    format!(
+        "{target}, snapshot {} ({start} to {end}), {regions}",
+        table.snapshot
+    )
+}
+
+fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}\n", title(table))?;
+    let is_exact = table.totals.resident_bytes.is_some();
+    let mut columns = vec![("ADDRESS", Align::Right), ("SIZE", Align::Right)];
+    if is_exact {
+        columns.push(("RESIDENT", Align::Right));
+    }
+    columns.extend([
+        ("ACCESS", Align::Right),
+        ("AGE", Align::Right),
+        ("MAPPING", Align::Left),
+    ]);
+    let mut rows = Table::new(&columns);
+    for row in &table.regions {
+        let age = style.duration(row.age_ns);
+        let mut fields = vec![format!("{:#014x}", row.start), style.bytes(row.size_bytes)];
+        if is_exact {
+            fields.push(
+                row.memory
+                    .map_or_else(|| "?".into(), |m| style.bytes(m.resident)),
+            );
+        }
+        fields.extend([units::format_rate(row.access_rate), age, mapping(row)]);
+        rows.row(fields);
+    }
+    rows.write(out)?;
+    writeln!(out, "\n{}", totals(&table.totals, style))?;
+    if table.mappings.len() < 2 {
+        return Ok(());
+    }
+    writeln!(out, "\nBy mapping:")?;
+    let mut rows = Table::new(&[
+        ("REGIONS", Align::Right),
+        ("HOT", Align::Right),
+        ("COLD", Align::Right),
+        ("IDLE", Align::Right),
+        ("UNKNOWN", Align::Right),
+        ("MAPPING", Align::Left),
+    ]);
+    for mapping in table.mappings.iter().take(MAX_MAPPINGS) {
+        rows.row(mapping_row(mapping, style).to_vec());
+    }
+    rows.write(out)?;
+    match table.mappings.len().saturating_sub(MAX_MAPPINGS) {
+        0 => Ok(()),
+        n => writeln!(out, "and {n} smaller ones; --format json has all"),
+    }
+}
+
+fn mapping_row(mapping: &MappingTotals, style: &Style) -> [String; 6] {
+    let totals = &mapping.totals;
+    [
+        mapping.regions.to_string(),
+        style.bytes(totals.hot_bytes),
+        style.bytes(totals.cold_bytes),
+        style.bytes(totals.idle_bytes),
+        style.bytes(totals.unknown_bytes),
+        mapping.mapping.as_deref().unwrap_or("-").to_owned(),
+    ]
+}
+
+fn totals(totals: &Totals, style: &Style) -> String {
+    let bytes = |n: u64| style.bytes(n);
+    let held = match (totals.resident_bytes, totals.swapped_bytes) {
+        (Some(resident), Some(swapped)) => format!(
+            "resident {} of {} of addresses, swapped out {}",
+            bytes(resident),
+            bytes(totals.monitored_bytes),
+            bytes(swapped)
+        ),
+        _ => format!("total {}", bytes(totals.monitored_bytes)),
+    };
+    format!(
+        "{held}: hot {}, cold {}, idle {}, unknown {}",
+        bytes(totals.hot_bytes),
+        bytes(totals.cold_bytes),
+        bytes(totals.idle_bytes),
+        bytes(totals.unknown_bytes),
+    )
+}
+
+fn mapping(row: &Row) -> String {
+    row.mapping
+        .as_ref()
+        .map_or_else(|| "-".into(), ToString::to_string)
+}
+
+fn csv(table: &AccessTable, out: &mut dyn Write) -> io::Result<()> {
+    for row in &table.regions {
+        let fields = [
+            or_empty(table.target.target.map(|t| t.0)),
+            table.snapshot.to_string(),
+            table.start_ns.0.to_string(),
+            table.end_ns.0.to_string(),
+            format!("{:#x}", row.start),
+            format!("{:#x}", row.end),
+            row.size_bytes.to_string(),
+            or_empty(row.access_rate),
+            row.age_ns.0.to_string(),
+            row.age_intervals.to_string(),
+            table.nr_samples.to_string(),
+            or_empty(row.mapping.as_ref().map(|m| &m.name)),
+            or_empty(row.mapping.as_ref().map(|m| m.others)),
+            or_empty(row.memory.map(|m| m.resident)),
+            or_empty(row.memory.map(|m| m.touched)),
+            or_empty(row.memory.map(|m| m.unknown)),
+            or_empty(row.memory.map(|m| m.swapped)),
+        ];
+        csv_line(out, &fields)?;
+    }
+    Ok(())
+}
+
+fn picture(table: &AccessTable) -> String {
+    let largest = table.regions.iter().map(|row| row.size_bytes).max();
+    let largest = largest.unwrap_or(1) as f64;
+    let shown = table.regions.iter().take(MAX_BARS);
+    let rows: Vec<Bar> = shown
+        .map(|row| Bar {
+            label: format!("{:#x}", row.start),
+            value: format!(
+                "{} · {} · {} · {}",
+                units::format_bytes(row.size_bytes),
+                units::format_rate(row.access_rate),
+                units::format_time(row.age_ns),
+                mapping(row)
+            ),
+            share: row.size_bytes as f64 / largest,
+            colour: Some(super::colour::of(row.access_rate)),
+        })
+        .collect();
+    let left_out = table.regions.len().saturating_sub(MAX_BARS);
+    let note = match left_out {
+        0 => "Length: size. Colour: access rate.".to_string(),
+        n => format!(
+            "Length: size. Colour: access rate. {n} more regions: --limit, --sort and the filters choose."
+        ),
+    };
+    bars(&title(table), &note, &rows)
+}

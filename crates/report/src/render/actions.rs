@@ -1,0 +1,212 @@
+//! The actions report as text, CSV, SVG and HTML.
+
+use std::io::{self, Write};
+
+use isotherm_engine::{Refusal, units};
+
+use super::plot::{Line, PlotText, lines};
+use super::table::{Align, Table};
+use super::wss::spark;
+use super::{Render, Style, csv_line, page};
+use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
+
+/// The longest sparkline beside the numbers.
+const SPARK_WIDTH: usize = 24;
+
+impl Render for ActionsReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        let mut table = Table::new(&[
+            ("SCHEME", Align::Left),
+            ("TRIED", Align::Right),
+            ("APPLIED", Align::Right),
+            ("TOOK", Align::Right),
+            ("OVER TIME", Align::Left),
+        ]);
+        for scheme in &self.schemes {
+            table.row(vec![
+                name(scheme),
+                style.bytes(scheme.tried_bytes),
+                style.bytes(scheme.applied_bytes),
+                units::format_time(scheme.took_ns),
+                spark(&scheme.series, SPARK_WIDTH),
+            ]);
+        }
+        if self.schemes.is_empty() {
+            writeln!(out, "no scheme tried anything")?;
+        } else {
+            table.write(out)?;
+        }
+        for scheme in self.schemes.iter().filter(|s| !s.refused_bytes.is_empty()) {
+            writeln!(out, "\nNot acted on by {}:", name(scheme))?;
+            let mut table = Table::new(&[("BYTES", Align::Right), ("WHY", Align::Left)]);
+            for (why, n) in &scheme.refused_bytes {
+                table.row(vec![style.bytes(*n), reason(*why)]);
+            }
+            table.write(out)?;
+        }
+        for guard in &self.guards {
+            writeln!(out, "\n{}", guard_text(guard))?;
+        }
+        Ok(())
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let head = ["context", "scheme", "action", "metric", "time_ns", "value"];
+        csv_line(out, &head.map(String::from))?;
+        for scheme in &self.schemes {
+            let context = scheme.context.clone().unwrap_or_default();
+            let id = [context, scheme.scheme.to_string(), scheme.action.clone()];
+            let mut line = |metric: String, time: String, value: u64| {
+                let mut fields = id.to_vec();
+                fields.extend([metric, time, value.to_string()]);
+                csv_line(out, &fields)
+            };
+            line("tried_bytes".into(), String::new(), scheme.tried_bytes)?;
+            for (why, n) in &scheme.refused_bytes {
+                line(
+                    format!("refused_bytes: {}", reason(*why)),
+                    String::new(),
+                    *n,
+                )?;
+            }
+            for point in &scheme.series {
+                let time = point.time_ns.0.to_string();
+                line("applied_bytes_sum".into(), time, point.max)?;
+            }
+        }
+        for guard in &self.guards {
+            for point in &guard.allowed {
+                let fields = [
+                    guard.context.clone().unwrap_or_default(),
+                    String::new(),
+                    String::new(),
+                    "guard_allowed_bytes_per_s".into(),
+                    point.time_ns.0.to_string(),
+                    point.mean.to_string(),
+                ];
+                csv_line(out, &fields)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        self.picture()
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let style = Style::default();
+        let mut html = page::start("Actions", &self.record);
+        html += &page::figure("Acted on, over time", "", &self.picture());
+        if self.guards.iter().any(|guard| !guard.allowed.is_empty()) {
+            html += &page::figure("What the guard allowed", "", &self.allowed());
+        }
+        let mut rows = Vec::new();
+        for scheme in &self.schemes {
+            let tried = style.bytes(scheme.tried_bytes);
+            rows.push(vec![name(scheme), "tried".into(), tried]);
+            let applied = style.bytes(scheme.applied_bytes);
+            rows.push(vec![name(scheme), "applied".into(), applied]);
+            for (why, n) in &scheme.refused_bytes {
+                let what = format!("refused: {}", reason(*why));
+                rows.push(vec![name(scheme), what, style.bytes(*n)]);
+            }
+        }
+        html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], &rows);
+        let rows: Vec<Vec<String>> = self.guards.iter().map(|g| vec![guard_text(g)]).collect();
+        if !rows.is_empty() {
+            html += &page::table("Guard", "", &[""], &rows);
+        }
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+impl ActionsReport {
+    fn picture(&self) -> String {
+        let plots: Vec<Line> = self
+            .schemes
+            .iter()
+            .map(|scheme| Line {
+                name: name(scheme),
+                points: &scheme.series,
+            })
+            .collect();
+        let text = PlotText {
+            title: "Memory acted on since the beginning",
+            note: "The sum of bytes that each scheme acted on.",
+        };
+        lines(&text, &plots)
+    }
+
+    fn allowed(&self) -> String {
+        let plots: Vec<Line> = self
+            .guards
+            .iter()
+            .map(|guard| Line {
+                name: guard.context.clone().unwrap_or_else(|| "guard".into()),
+                points: &guard.allowed,
+            })
+            .collect();
+        let text = PlotText {
+            title: "Bytes per second that the guard allowed",
+            note: "0 while the schemes were stopped.",
+        };
+        lines(&text, &plots)
+    }
+}
+
+fn name(scheme: &SchemeActions) -> String {
+    let context = scheme
+        .context
+        .as_ref()
+        .map_or_else(String::new, |c| format!("{c}, "));
+    let dry = if scheme.dry_run { " (dry run)" } else { "" };
+    format!("{context}{} {}{dry}", scheme.scheme, scheme.action)
+}
+
+fn reason(why: Refusal) -> String {
+    let name = serde_json::to_value(why).unwrap_or_default();
+    name.as_str().unwrap_or("other").replace('_', " ")
+}
+
+fn guard_text(guard: &GuardCourse) -> String {
+    let context = guard
+        .context
+        .as_ref()
+        .map_or_else(String::new, |c| format!(" of {c}"));
+    let stops = match guard.stops {
+        0 => "never stopped the schemes".to_owned(),
+        1 => format!(
+            "stopped the schemes once, for {}",
+            units::format_time(guard.closed_ns)
+        ),
+        n => format!(
+            "stopped the schemes {n} times, for {} in all",
+            units::format_time(guard.closed_ns)
+        ),
+    };
+    let strain = guard.strain_max;
+    let strain = strain.map(|strain| format!("strain up to {strain:.2}"));
+    let lost = guard.account.map(|account| {
+        format!(
+            "targets lost {} of the {} that they might (waits, CPU time, interruptions by acting)",
+            units::format_time(account.lost),
+            units::format_time(account.allowed)
+        )
+    });
+    let waited = guard.slowdown_mean.zip(guard.slowdown_max);
+    let waited = waited.map(|(mean, max)| {
+        format!(
+            "they waited for memory for {} of their time (at most {})",
+            units::format_share(mean),
+            units::format_share(max)
+        )
+    });
+    let refaults = guard.refaults_per_s_mean.zip(guard.refaults_per_s_max);
+    let refaults =
+        refaults.map(|(mean, max)| format!("{mean:.1} refaults a second (at most {max:.1})"));
+    let parts = [Some(stops), strain, lost, waited, refaults];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    format!("Guard{context}: {}", parts.join("; "))
+}

@@ -1,0 +1,308 @@
+//! The fragmentation report as text, CSV, SVG and HTML.
+
+use std::io::{self, Write};
+
+use isotherm_engine::{PAGE_SIZE, units};
+
+use super::plot::{Line, PlotText, Unit, lines, lines_of};
+use super::table::{Align, Table};
+use super::wss::spark;
+use super::{Render, Style, csv_line, page, score};
+use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint};
+use crate::series::Point;
+
+/// The longest sparkline beside the numbers.
+const SPARK_WIDTH: usize = 40;
+
+impl Render for FragmentationReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        if self.nodes.is_empty() {
+            return writeln!(
+                out,
+                "the record says nothing about fragmentation in this part; `isotherm compact -o FILE` makes one that does"
+            );
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            if index > 0 {
+                writeln!(out)?;
+            }
+            text_of(node, style, out)?;
+        }
+        if self.left_out_samples > 0 {
+            writeln!(
+                out,
+                "\n{} samples of more nodes are left out",
+                self.left_out_samples
+            )?;
+        }
+        Ok(())
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let head = ["node", "metric", "time_ns", "min", "mean", "max"];
+        csv_line(out, &head.map(String::from))?;
+        for node in &self.nodes {
+            for point in &node.score {
+                let fields = [
+                    node.node.to_string(),
+                    "score".into(),
+                    point.time_ns.0.to_string(),
+                    point.min.to_string(),
+                    point.mean.to_string(),
+                    point.max.to_string(),
+                ];
+                csv_line(out, &fields)?;
+            }
+            for order in &node.orders {
+                for point in &order.series {
+                    let mut fields = vec![
+                        node.node.to_string(),
+                        format!("free_blocks_{}", order.order),
+                    ];
+                    let numbers = [point.time_ns.0, point.min, point.mean, point.max];
+                    fields.extend(numbers.map(|n| n.to_string()));
+                    csv_line(out, &fields)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        self.scores()
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut html = page::start("Fragmentation", &self.record);
+        html += &page::figure("Score", "", &self.scores());
+        for node in &self.nodes {
+            let title = format!(
+                "Free memory of node {} by the size of its blocks",
+                node.node
+            );
+            html += &page::figure(&title, "", &free_memory(&title, node));
+            let rows: Vec<Vec<String>> = node.zones.iter().map(zone_row).collect();
+            let head = [
+                "Zone",
+                "Size",
+                "Free",
+                "Too small for the order, %",
+                "Score",
+            ];
+            html += &page::table(
+                &format!("Zones of node {} at the end", node.node),
+                &rounds(&node.rounds),
+                &head,
+                &rows,
+            );
+        }
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+impl FragmentationReport {
+    fn scores(&self) -> String {
+        let mut series: Vec<(String, Vec<Point>)> = Vec::new();
+        for node in &self.nodes {
+            series.push((format!("node {}", node.node), in_steps(&node.score)));
+        }
+        if let Some(node) = self.nodes.first() {
+            for (name, threshold) in [("starts above", node.high), ("ends at", node.low)] {
+                let name = format!("{name} {}", score(threshold));
+                let level = |point: &ScorePoint| ScorePoint {
+                    time_ns: point.time_ns,
+                    min: threshold,
+                    mean: threshold,
+                    max: threshold,
+                };
+                let ends = [node.score.first(), node.score.last()];
+                let points: Vec<ScorePoint> = ends.into_iter().flatten().map(level).collect();
+                series.push((name, in_steps(&points)));
+            }
+        }
+        let plots: Vec<Line> = series
+            .iter()
+            .map(|(name, points)| Line {
+                name: name.clone(),
+                points,
+            })
+            .collect();
+        let text = PlotText {
+            title: "Fragmentation score",
+            note: "Share of the free memory that lies in blocks too small for the order; 0 is best.",
+        };
+        lines_of(Unit::Score, &text, &plots)
+    }
+}
+
+fn in_steps(score: &[ScorePoint]) -> Vec<Point> {
+    let steps = |points: f64| (points * 1e3).round() as u64;
+    let points = score.iter().map(|point| Point {
+        time_ns: point.time_ns,
+        min: steps(point.min),
+        mean: steps(point.mean),
+        max: steps(point.max),
+    });
+    points.collect()
+}
+
+fn free_memory(title: &str, node: &NodeFragmentation) -> String {
+    let in_bytes = |points: &[Point], size: u64| -> Vec<Point> {
+        let points = points.iter().map(|point| Point {
+            time_ns: point.time_ns,
+            min: point.min.saturating_mul(size),
+            mean: point.mean.saturating_mul(size),
+            max: point.max.saturating_mul(size),
+        });
+        points.collect()
+    };
+    let series: Vec<(String, Vec<Point>)> = node
+        .orders
+        .iter()
+        .map(|order| {
+            let name = format!(
+                "order {}: {}",
+                order.order,
+                units::format_bytes(order.block_bytes)
+            );
+            (name, in_bytes(&order.series, order.block_bytes))
+        })
+        .collect();
+    let plots: Vec<Line> = series
+        .iter()
+        .map(|(name, points)| Line {
+            name: name.clone(),
+            points,
+        })
+        .collect();
+    lines(&PlotText { title, note: "" }, &plots)
+}
+
+fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let order = node.attributes.order;
+    writeln!(
+        out,
+        "Fragmentation of node {} for order {order} (blocks of {}), proactiveness {}: compacts above {}, down to {}\n",
+        node.node,
+        units::format_bytes(PAGE_SIZE.checked_shl(order.into()).unwrap_or(0)),
+        node.attributes.proactiveness,
+        score(node.high),
+        score(node.low),
+    )?;
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("MIN", Align::Right),
+        ("MEAN", Align::Right),
+        ("MAX", Align::Right),
+        ("LAST", Align::Right),
+        ("OVER TIME", Align::Left),
+    ]);
+    let mut row = vec!["score".to_string()];
+    let scores = [
+        node.score_min,
+        node.score_mean,
+        node.score_max,
+        node.score_last,
+    ];
+    row.extend(scores.map(score));
+    row.push(spark(&in_steps(&node.score), SPARK_WIDTH));
+    table.row(row);
+    for order in &node.orders {
+        let size = if style.raw {
+            order.block_bytes.to_string()
+        } else {
+            units::format_bytes(order.block_bytes)
+        };
+        let mut row = vec![format!("free blocks of {size}")];
+        row.extend([order.min, order.mean, order.max, order.last].map(|n| n.to_string()));
+        row.push(spark(&order.series, SPARK_WIDTH));
+        table.row(row);
+    }
+    table.write(out)?;
+    writeln!(out)?;
+    zones(node, style, out)?;
+    writeln!(out, "\n{}", rounds(&node.rounds))?;
+    let status = &node.status;
+    writeln!(
+        out,
+        "{} back-offs, {} deferrals since compacting began",
+        status.nr_back_offs, status.nr_deferrals
+    )?;
+    if style.over_time {
+        over_time(node, style, out)?;
+    }
+    Ok(())
+}
+
+fn zones(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("ZONE AT THE END", Align::Left),
+        ("SIZE", Align::Right),
+        ("FREE", Align::Right),
+        ("EXTFRAG", Align::Right),
+        ("SCORE", Align::Right),
+    ]);
+    for zone in &node.zones {
+        let mut row = zone_row(zone);
+        if style.raw {
+            row[1] = zone.present_bytes.to_string();
+            row[2] = zone.free_bytes.to_string();
+        }
+        table.row(row);
+    }
+    table.write(out)
+}
+
+fn zone_row(zone: &crate::fragmentation::ZoneState) -> Vec<String> {
+    vec![
+        zone.name.clone(),
+        units::format_bytes(zone.present_bytes),
+        units::format_bytes(zone.free_bytes),
+        score(zone.extfrag),
+        score(zone.score),
+    ]
+}
+
+/// One line about what compacting has done.
+fn rounds(rounds: &Rounds) -> String {
+    if rounds.count == 0 {
+        return "no round of compaction".into();
+    }
+    let ended = rounds.ended.iter();
+    let ended: Vec<String> = ended
+        .map(|(why, count)| format!("{count} {}", why.replace('_', " ")))
+        .collect();
+    format!(
+        "{} {} of compaction ({}): {}, {} of CPU time; {} pages looked at to move, {} to move to, {} isolated",
+        rounds.count,
+        if rounds.count == 1 { "round" } else { "rounds" },
+        ended.join(", "),
+        units::format_time(rounds.took_ns),
+        units::format_time(rounds.cpu_ns),
+        rounds.migrate_scanned,
+        rounds.free_scanned,
+        rounds.isolated,
+    )
+}
+
+fn over_time(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("TIME", Align::Right),
+        ("MIN", Align::Right),
+        ("MEAN", Align::Right),
+        ("MAX", Align::Right),
+    ]);
+    for point in &node.score {
+        let time = if style.raw {
+            point.time_ns.0.to_string()
+        } else {
+            units::format_time(point.time_ns)
+        };
+        let mut row = vec![time];
+        row.extend([point.min, point.mean, point.max].map(score));
+        table.row(row);
+    }
+    writeln!(out, "\nscore\n")?;
+    table.write(out)
+}

@@ -1,0 +1,260 @@
+//! The heatmap as text for a terminal, and as CSV.
+//!
+//! Time runs to the right, addresses upwards. With colours, a character shows two rows, one above the
+//! other; without, one, as a character of a ramp.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use isotherm_engine::{Nanos, units};
+
+use super::colour::{self, Palette};
+use super::{Render, Style, csv_line, heatmap_html, heatmap_svg, or_empty, page};
+use crate::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
+
+/// Characters before the cells: an address and a bar.
+const LEFT_MARGIN: usize = 16;
+
+impl Render for HeatmapReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        if self.targets.is_empty() {
+            return writeln!(out, "no snapshot in this part of the record");
+        }
+        for target in &self.targets {
+            Text {
+                report: self,
+                target,
+                style,
+            }
+            .write(out)?;
+        }
+        legend(style, out)?;
+        match self.targets_left_out {
+            0 => Ok(()),
+            n => writeln!(out, "{n} smaller targets are left out; --target shows them"),
+        }
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let head = "target,time_ns,address_start,address_end,state,access_rate,age_ns,monitored_share,mapping";
+        writeln!(out, "{head}")?;
+        for target in &self.targets {
+            for (row, facts) in target.rows.iter().enumerate() {
+                for (column, cell) in target.cells.row(row).iter().enumerate() {
+                    if cell.monitored <= 0.0 {
+                        continue;
+                    }
+                    let state = if cell.access_rate.is_some() {
+                        "known"
+                    } else {
+                        "unknown"
+                    };
+                    let fields = [
+                        or_empty(target.target.target.map(|t| t.0)),
+                        self.time_at(column).0.to_string(),
+                        format!("{:#x}", facts.range.start),
+                        format!("{:#x}", facts.range.end),
+                        state.into(),
+                        or_empty(cell.access_rate),
+                        ((f64::from(cell.age) * 1e9) as u64).to_string(),
+                        cell.monitored.to_string(),
+                        or_empty(facts.mapping.as_ref()),
+                    ];
+                    csv_line(out, &fields)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        heatmap_svg::draw(self)
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        heatmap_html::write(self, out)
+    }
+}
+
+impl HeatmapReport {
+    /// When a column begins.
+    pub(super) fn time_at(&self, column: usize) -> Nanos {
+        self.start_ns + Nanos((self.column_ns * column as f64).round() as u64)
+    }
+
+    /// The same, for an axis: what begins within the first column begins at 0.
+    fn shown_time_at(&self, column: usize) -> Nanos {
+        let is_beginning = (self.start_ns.0 as f64) < self.column_ns;
+        let begin = if is_beginning {
+            self.start_ns
+        } else {
+            Nanos(0)
+        };
+        Nanos(self.time_at(column).since(begin).0)
+    }
+}
+
+/// One target on the terminal.
+struct Text<'a> {
+    report: &'a HeatmapReport,
+    target: &'a TargetHeatmap,
+    style: &'a Style,
+}
+
+impl Text<'_> {
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let report = self.report;
+        let (from, to) = (
+            report.shown_time_at(0),
+            report.shown_time_at(report.columns),
+        );
+        let column = units::format_time(Nanos(report.column_ns as u64));
+        let target = self.target.target.label();
+        writeln!(
+            out,
+            "{target}, {} to {}, {column} a column\n",
+            units::format_time(from),
+            units::format_time(to)
+        )?;
+        for segment in self.target.segments.iter().rev() {
+            self.segment(segment, out)?;
+            if segment.gap_before_bytes > 0 {
+                let label = format!(" {} ", page::gap_label(segment.gap_before_bytes));
+                let width = report.columns.max(label.chars().count());
+                writeln!(out, "{:>LEFT_MARGIN$}{label:~^width$}", " ")?;
+            }
+        }
+        self.time_axis(out)
+    }
+
+    /// The rows of a segment, highest address first.
+    fn segment(&self, segment: &Segment, out: &mut dyn Write) -> io::Result<()> {
+        let step = if self.style.palette == Palette::Plain {
+            1
+        } else {
+            2
+        };
+        let rows: Vec<usize> = (segment.first_row..segment.first_row + segment.rows)
+            .rev()
+            .collect();
+        let mut named = None;
+        for (nr, pair) in rows.chunks(step).enumerate() {
+            let lowest = pair.last().copied().unwrap_or_default();
+            let address = self.target.rows[lowest].range.start;
+            let mapping = self.target.rows[lowest].mapping.as_ref();
+            let cells = match pair {
+                [one] if step == 1 => self.plain(*one),
+                _ => self.coloured(pair),
+            };
+            let name = mapping.map(|mapping| &mapping.name);
+            let label = if name == named {
+                String::new()
+            } else {
+                mapping.map(ToString::to_string).unwrap_or_default()
+            };
+            named = name;
+            let size = match nr {
+                0 => format!("{:>9}", units::format_bytes(segment.shown_bytes)),
+                _ => " ".repeat(9),
+            };
+            let line = format!("{address:#014x} |{cells}| {size}  {}", short(&label));
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    fn plain(&self, row: usize) -> String {
+        let cells = self.target.cells.row(row).iter();
+        let show = |cell: &Cell| match cell.monitored {
+            m if m <= 0.0 => ' ',
+            _ => colour::character(cell.access_rate),
+        };
+        cells.map(show).collect()
+    }
+
+    /// One or two rows as upper and lower halves of characters.
+    fn coloured(&self, pair: &[usize]) -> String {
+        let palette = self.style.palette;
+        let colour_at = |row: Option<&usize>, column: usize| {
+            let cell = self.target.cells.row(*row?)[column];
+            (cell.monitored > 0.0).then(|| colour::of(cell.access_rate))
+        };
+        let mut line = String::new();
+        let mut current = String::new();
+        for column in 0..self.report.columns {
+            let (above, below) = (
+                colour_at(pair.first(), column),
+                colour_at(pair.get(1), column),
+            );
+            let (codes, character) = match (above, below) {
+                (None, None) => (String::new(), ' '),
+                (Some(a), Some(b)) if a == b && a == colour::UNKNOWN => {
+                    (colour::escape(palette, 38, a), '▒')
+                }
+                (Some(a), Some(b)) => (
+                    colour::escape(palette, 38, a) + &colour::escape(palette, 48, b),
+                    '▀',
+                ),
+                (Some(a), None) if a == colour::UNKNOWN => (colour::escape(palette, 38, a), '▒'),
+                (Some(a), None) => (colour::escape(palette, 38, a), '▀'),
+                (None, Some(b)) => (colour::escape(palette, 38, b), '▄'),
+            };
+            if codes != current {
+                line += "\x1b[0m";
+                line += &codes;
+                current = codes;
+            }
+            line.push(character);
+        }
+        line + "\x1b[0m"
+    }
+
+    fn time_axis(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns = self.report.columns;
+        let end = units::format_time(self.report.shown_time_at(columns));
+        let mut ruler = vec!['-'; columns];
+        let mut labels = String::new();
+        for column in (0..columns).step_by(16) {
+            ruler[column] = '+';
+            let label = units::format_time(self.report.shown_time_at(column));
+            if column + label.chars().count() + end.chars().count() + 2 <= columns {
+                let _ = write!(labels, "{label:<16}");
+            }
+        }
+        let ruler: String = ruler.into_iter().collect();
+        writeln!(out, "{:>LEFT_MARGIN$}{ruler}", "+")?;
+        labels.truncate(columns.saturating_sub(end.chars().count()));
+        let room = columns.saturating_sub(end.chars().count());
+        writeln!(out, "{:>LEFT_MARGIN$}{labels:<room$}{end}\n", " ")
+    }
+}
+
+fn legend(style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    const TICKS: [f32; 7] = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0];
+    write!(out, "access rate:")?;
+    for rate in TICKS {
+        let sample = match style.palette {
+            Palette::Plain => colour::character(Some(rate)).to_string(),
+            palette => colour::escape(palette, 38, colour::of_rate(rate)) + "██\x1b[0m",
+        };
+        write!(out, "  {sample} {}", units::format_rate(Some(rate)))?;
+    }
+    let unknown = match style.palette {
+        Palette::Plain => "?".into(),
+        palette => colour::escape(palette, 38, colour::UNKNOWN) + "▒▒\x1b[0m",
+    };
+    writeln!(out, "  {unknown} unknown  blank: not monitored")
+}
+
+/// The end of a long path: the file's name tells more than its directories.
+fn short(name: &str) -> String {
+    const MOST: usize = 28;
+    let name = match name.rsplit_once('/') {
+        Some((_, file)) if name.starts_with('/') => file,
+        _ => name,
+    };
+    match name.char_indices().nth(MOST) {
+        Some((cut, _)) => format!("{}…", &name[..cut]),
+        None => name.into(),
+    }
+}

@@ -1,0 +1,226 @@
+//! The idle report as text, CSV, SVG and HTML.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use isotherm_engine::{Nanos, units};
+
+use super::plot::{Bar, bars};
+use super::table::{Align, Table};
+use super::{Render, Style, csv_line, or_empty, page};
+use crate::idle::{IdleMemory, IdleReport};
+
+impl Render for IdleReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        if self.targets.is_empty() {
+            return writeln!(out, "no snapshot in this part of the record");
+        }
+        for (index, memory) in self.memories().enumerate() {
+            if index > 0 {
+                writeln!(out)?;
+            }
+            text_of(memory, style, out)?;
+        }
+        match self.ended_targets {
+            0 => Ok(()),
+            n => writeln!(
+                out,
+                "\n{n} targets had ended before; --target or --at show them"
+            ),
+        }
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let head = ["target", "time_ns", "kind", "percent", "idle_ns", "bytes"];
+        csv_line(out, &head.map(String::from))?;
+        for memory in self.memories() {
+            let target = memory
+                .target
+                .target
+                .map_or("total".into(), |t| t.0.to_string());
+            let mut line = |kind: &str, percent: String, idle: String, bytes: String| {
+                let time = memory.time_ns.0.to_string();
+                csv_line(
+                    out,
+                    &[target.clone(), time, kind.into(), percent, idle, bytes],
+                )
+            };
+            let none = String::new;
+            for idle in &memory.idle {
+                let least = idle.at_least_ns.0.to_string();
+                line("idle_at_least", none(), least, or_empty(idle.bytes))?;
+            }
+            for p in &memory.percentiles {
+                line(
+                    "percentile",
+                    p.percent.to_string(),
+                    p.value.to_string(),
+                    none(),
+                )?;
+            }
+            let totals = [
+                ("accessed", Some(memory.accessed_bytes)),
+                ("unknown", Some(memory.unknown_bytes)),
+                ("monitored", Some(memory.monitored_bytes)),
+                ("resident", memory.resident_bytes),
+                ("swapped", memory.swapped_bytes),
+                ("rss", memory.rss_bytes),
+            ];
+            for (kind, bytes) in totals {
+                line(kind, none(), none(), or_empty(bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        // One picture for one file: the sum, or the only target.
+        match self.memories().last() {
+            Some(memory) => picture(memory),
+            None => bars("Idle memory", "no snapshot", &[]),
+        }
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut html = page::start("Idle memory", &self.record);
+        for memory in self.memories() {
+            let title = memory.target.label();
+            html += &page::figure(&title, "", &picture(memory));
+            let rows: Vec<Vec<String>> = memory
+                .percentiles
+                .iter()
+                .map(|p| {
+                    vec![
+                        format!("{} %", p.percent),
+                        units::format_time(Nanos(p.value)),
+                    ]
+                })
+                .collect();
+            let note = "This share of the known bytes has been idle for at most so long.";
+            html += &page::table("Idle time by bytes", note, &["Bytes", "Idle for"], &rows);
+        }
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+impl IdleReport {
+    fn memories(&self) -> impl Iterator<Item = &IdleMemory> {
+        self.targets.iter().chain(&self.total)
+    }
+}
+
+fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let time = |t: Nanos| {
+        if style.raw {
+            t.0.to_string()
+        } else {
+            units::format_time(t)
+        }
+    };
+    let bytes = |n: u64| {
+        if style.raw {
+            n.to_string()
+        } else {
+            units::format_bytes(n)
+        }
+    };
+    let (label, at) = (memory.target.label(), time(memory.time_ns));
+    writeln!(out, "Idle memory of {label}, at {at}\n")?;
+    let mut table = Table::new(&[
+        ("IDLE FOR", Align::Right),
+        ("BYTES", Align::Right),
+        ("OF KNOWN", Align::Right),
+        ("", Align::Left),
+    ]);
+    let known = known_bytes(memory);
+    for idle in &memory.idle {
+        let least = format!(">= {}", time(idle.at_least_ns));
+        let Some(n) = idle.bytes else {
+            table.row(vec![
+                least,
+                "?".into(),
+                "?".into(),
+                "not watched for so long".into(),
+            ]);
+            continue;
+        };
+        // At most all: the sums saturate where a foreign record claims more memory than there is.
+        let share = (n as f32 / known.max(1) as f32).min(1.0);
+        let bar = "#".repeat((share * 40.0).round() as usize);
+        table.row(vec![least, bytes(n), units::format_rate(Some(share)), bar]);
+    }
+    table.write(out)?;
+    let mut table = Table::new(&[("BYTES", Align::Right), ("IDLE FOR AT MOST", Align::Right)]);
+    for p in &memory.percentiles {
+        table.row(vec![format!("{} %", p.percent), time(Nanos(p.value))]);
+    }
+    writeln!(out)?;
+    table.write(out)?;
+    writeln!(out, "\n{}", facts(memory, style))
+}
+
+/// The bytes whose idleness is known.
+fn known_bytes(memory: &IdleMemory) -> u64 {
+    let all = memory.resident_bytes.unwrap_or(memory.monitored_bytes);
+    all.saturating_sub(memory.unknown_bytes)
+}
+
+fn facts(memory: &IdleMemory, style: &Style) -> String {
+    let bytes = |n: u64| {
+        if style.raw {
+            n.to_string()
+        } else {
+            units::format_bytes(n)
+        }
+    };
+    if let (Some(resident), Some(swapped)) = (memory.resident_bytes, memory.swapped_bytes) {
+        return format!(
+            "resident {}: accessed {}, unknown {}; swapped out {}; in {} of addresses",
+            bytes(resident),
+            bytes(memory.accessed_bytes),
+            bytes(memory.unknown_bytes),
+            bytes(swapped),
+            bytes(memory.monitored_bytes)
+        );
+    }
+    let mut facts = format!(
+        "monitored {}: accessed {}, unknown {}",
+        bytes(memory.monitored_bytes),
+        bytes(memory.accessed_bytes),
+        bytes(memory.unknown_bytes)
+    );
+    if let Some(rss) = memory.rss_bytes {
+        let _ = write!(facts, "; resident {}", bytes(rss));
+        if memory.monitored_bytes > rss {
+            facts += ", the rest of the monitored addresses holds no memory";
+        }
+    }
+    facts
+}
+
+fn picture(memory: &IdleMemory) -> String {
+    let known = known_bytes(memory).max(1) as f64;
+    let idle = memory.idle.iter().map(|idle| Bar {
+        label: format!("≥ {}", units::format_time(idle.at_least_ns)),
+        value: idle.bytes.map_or_else(
+            || "unknown: not watched for so long".into(),
+            |n| {
+                format!(
+                    "{} · {}",
+                    units::format_bytes(n),
+                    units::format_share(n as f64 / known)
+                )
+            },
+        ),
+        share: idle.bytes.unwrap_or(0) as f64 / known,
+        colour: None,
+    });
+    let rows: Vec<Bar> = idle.collect();
+    let title = format!(
+        "Idle memory of {}, at {}",
+        memory.target.label(),
+        units::format_time(memory.time_ns)
+    );
+    bars(&title, &facts(memory, &Style::default()), &rows)
+}

@@ -1,0 +1,388 @@
+//! Bars and lines as SVG, drawn so that they follow the viewer's light or dark scheme.
+
+use std::fmt::Write;
+
+use isotherm_engine::{Nanos, units};
+
+use super::colour::{self, Rgb};
+use super::page::escape;
+use super::score;
+use crate::series::Point;
+
+/// Colours that people with any kind of colour vision tell apart (after Okabe and Ito), with dashes
+/// for those who see none.
+pub const LINES: [(&str, &str); 8] = [
+    ("#0b7fc4", ""),
+    ("#d55e00", "7 3"),
+    ("#0a9e73", "2 3"),
+    ("#c765a0", "9 3 2 3"),
+    ("#c98a00", "4 2"),
+    ("#4aa7de", "12 4"),
+    ("#8a6fd1", "1 2"),
+    ("#808690", "6 6"),
+];
+
+pub(super) const WIDTH: f64 = 960.0;
+const FONT: f64 = 12.0;
+/// About how wide a character is; SVG cannot measure text.
+pub(super) const CHARACTER: f64 = 6.9;
+
+/// A bar with a label before it and a value after it.
+pub(super) struct Bar {
+    pub(super) label: String,
+    pub(super) value: String,
+    /// Length, 0 to 1.
+    pub(super) share: f64,
+    /// The usual one if `None`.
+    pub(super) colour: Option<Rgb>,
+}
+
+/// A line with its name.
+pub(super) struct Line<'a> {
+    pub(super) name: String,
+    pub(super) points: &'a [Point],
+}
+
+/// What stands over a plot.
+pub(super) struct PlotText<'a> {
+    pub(super) title: &'a str,
+    pub(super) note: &'a str,
+}
+
+/// What values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Bytes,
+    /// Thousandths of points from 0 to 100.
+    Score,
+}
+
+impl Unit {
+    /// A value for people.
+    fn show(self, value: u64) -> String {
+        match self {
+            Self::Bytes => units::format_bytes(value),
+            Self::Score => score(value as f64 / 1e3),
+        }
+    }
+
+    /// The top of the scale for values up to `highest`, and the step between its ticks.
+    fn scale(self, highest: u64) -> (u64, u64) {
+        match self {
+            Self::Bytes => {
+                let step = (highest / 6).max(1).next_power_of_two();
+                (highest.div_ceil(step).saturating_mul(step), step)
+            }
+            Self::Score => (100_000, 10_000),
+        }
+    }
+}
+
+/// Opens an SVG picture that carries its own colours.
+pub fn open(width: f64, height: f64, title: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"iso\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+         role=\"img\" aria-label=\"{title}\">\n<style>\
+         svg.iso{{--fg:#1d2127;--dim:#5d6570;--grid:#dfe3e8;--bg:#ffffff;--gap:#eef0f3;\
+         font:{FONT}px system-ui,sans-serif;background:var(--bg)}}\
+         @media(prefers-color-scheme:dark){{svg.iso{{--fg:#e6e9ee;--dim:#9aa3af;--grid:#2b313a;--bg:#14171c;--gap:#1e232a}}}}\
+         .iso text{{fill:var(--fg)}}.iso .d{{fill:var(--dim)}}.iso .m{{font-family:ui-monospace,monospace;font-size:11px}}\
+         .iso .t{{font-size:15px;font-weight:600}}.iso .e{{text-anchor:end}}.iso .c{{text-anchor:middle}}\
+         .iso .g{{stroke:var(--grid);fill:none}}</style>\n\
+         <rect width=\"{width:.0}\" height=\"{height:.0}\" fill=\"var(--bg)\"/>\n",
+        title = escape(title)
+    )
+}
+
+/// Opens a picture of the usual width, with what stands over it.
+pub(super) fn open_titled(height: f64, title: &str, note: &str) -> String {
+    let mut svg = open(WIDTH, height, title);
+    let _ = writeln!(
+        svg,
+        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>",
+        escape(title),
+        escape(note)
+    );
+    svg
+}
+
+/// A line through points, as a path's description.
+pub(super) fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
+    let mut path = String::new();
+    for (x, y) in points {
+        let command = if path.is_empty() { 'M' } else { 'L' };
+        let _ = write!(path, "{command}{x:.1} {y:.1}");
+    }
+    path
+}
+
+/// Horizontal bars.
+pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
+    const ROW: f64 = 22.0;
+    const TOP: f64 = 58.0;
+    let longest = |text: fn(&Bar) -> &str| {
+        let lengths = bars.iter().map(|bar| text(bar).chars().count());
+        lengths.max().unwrap_or(0) as f64 * CHARACTER
+    };
+    let left = longest(|bar| &bar.label) + 28.0;
+    let right = longest(|bar| &bar.value).min(420.0) + 24.0;
+    let room = (WIDTH - left - right).max(120.0);
+    let mut svg = open_titled(TOP + ROW * bars.len() as f64 + 12.0, title, note);
+    for (index, bar) in bars.iter().enumerate() {
+        let y = TOP + ROW * index as f64;
+        let length = match bar.share {
+            share if share > 0.0 => (share.min(1.0) * room).max(1.0),
+            _ => 0.0,
+        };
+        let fill = bar.colour.map_or_else(|| LINES[0].0.into(), colour::hex);
+        let _ = writeln!(
+            svg,
+            "<text class=\"e m\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+             <rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"15\" rx=\"2\" fill=\"{fill}\" stroke=\"var(--dim)\" stroke-opacity=\".35\"/>\
+             <text class=\"d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            left - 8.0,
+            y + 12.0,
+            escape(&bar.label),
+            y,
+            left + length + 8.0,
+            y + 12.0,
+            escape(&bar.value)
+        );
+    }
+    svg + "</svg>\n"
+}
+
+/// Bytes over time, from zero up, each line in the band of its minima and maxima.
+pub(super) fn lines(text: &PlotText, lines: &[Line]) -> String {
+    lines_of(Unit::Bytes, text, lines)
+}
+
+/// The same for any unit.
+pub(super) fn lines_of(unit: Unit, text: &PlotText, lines: &[Line]) -> String {
+    let mut shown: Vec<&Line> = lines
+        .iter()
+        .filter(|line| !line.points.is_empty())
+        .collect();
+    let mean = |line: &&Line| {
+        let sum: u128 = line.points.iter().map(|p| u128::from(p.mean)).sum();
+        sum / line.points.len() as u128
+    };
+    shown.sort_by_key(|line| std::cmp::Reverse(mean(line)));
+    let left_out = shown.len().saturating_sub(LINES.len());
+    shown.truncate(LINES.len());
+    let mut note = text.note.to_string();
+    if left_out > 0 {
+        let _ = write!(note, " {left_out} smaller ones are left out.");
+    }
+    let (legend, top) = legend(&shown, 62.0);
+    let frame = Frame::of(unit, &shown, top + 12.0);
+    let mut svg = open_titled(frame.top + frame.height + 34.0, text.title, note.trim());
+    svg += &legend;
+    frame.grid(&mut svg);
+    for (index, line) in shown.iter().enumerate() {
+        frame.line(&mut svg, index, line);
+    }
+    frame.tips(&mut svg, &shown);
+    svg + "</svg>\n"
+}
+
+/// Points in time worth a label: at most about `most`, at round numbers.
+pub(super) fn time_ticks(from: Nanos, to: Nanos, most: usize) -> Vec<Nanos> {
+    const STEPS: [u64; 22] = [
+        1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000,
+        120_000, 300_000, 600_000, 1_800_000, 3_600_000, 7_200_000,
+    ];
+    let span = to.since(from).0 / 1_000_000;
+    let fits = |step: &&u64| span / **step <= most as u64;
+    let mut step = STEPS.iter().find(fits).copied().unwrap_or(4 * 3_600_000);
+    while span / step > most as u64 {
+        step *= 2;
+    }
+    let step = step * 1_000_000;
+    (from.0.div_ceil(step)..=to.0 / step)
+        .map(|n| Nanos(n * step))
+        .collect()
+}
+
+/// The names of the lines, in as many rows as they need from `y` on; and where they end.
+fn legend(lines: &[&Line], mut y: f64) -> (String, f64) {
+    let mut svg = String::new();
+    let mut x = 16.0;
+    for (index, line) in lines.iter().enumerate() {
+        let width = line.name.chars().count() as f64 * CHARACTER + 56.0;
+        if x + width > WIDTH && x > 16.0 {
+            x = 16.0;
+            y += 18.0;
+        }
+        let (colour, dash) = LINES[index];
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{x:.1} {:.1}h26\" stroke=\"{colour}\" stroke-width=\"2.5\" stroke-dasharray=\"{dash}\"/>\
+             <text x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
+            y - 4.0,
+            x + 32.0,
+            escape(&line.name)
+        );
+        x += width;
+    }
+    (svg, y)
+}
+
+/// Where times and values lie on the picture.
+struct Frame {
+    unit: Unit,
+    left: f64,
+    top: f64,
+    width: f64,
+    height: f64,
+    from: Nanos,
+    to: Nanos,
+    max: u64,
+    step: u64,
+}
+
+impl Frame {
+    fn of(unit: Unit, lines: &[&Line], top: f64) -> Self {
+        let points = || lines.iter().flat_map(|line| line.points);
+        let highest = points().map(|p| p.max).max().unwrap_or(0).max(1);
+        let (max, step) = unit.scale(highest);
+        let from = points().map(|p| p.time_ns).min().unwrap_or_default();
+        let last = points().map(|p| p.time_ns).max().unwrap_or_default();
+        Self {
+            unit,
+            left: 84.0,
+            top,
+            width: WIDTH - 84.0 - 20.0,
+            height: 280.0,
+            from,
+            to: last.max(from + Nanos(1)),
+            max,
+            step,
+        }
+    }
+
+    fn x(&self, time: Nanos) -> f64 {
+        let part = time.since(self.from).0 as f64 / self.to.since(self.from).0 as f64;
+        self.left + part * self.width
+    }
+
+    fn y(&self, value: u64) -> f64 {
+        self.top + self.height * (1.0 - value as f64 / self.max as f64)
+    }
+
+    fn grid(&self, svg: &mut String) {
+        for tick in 0..=self.max / self.step {
+            let value = tick * self.step;
+            let y = self.y(value);
+            let _ = writeln!(
+                svg,
+                "<path class=\"g\" d=\"M{} {y:.1}h{}\"/><text class=\"e d\" x=\"{}\" y=\"{:.1}\">{}</text>",
+                self.left,
+                self.width,
+                self.left - 8.0,
+                y + 4.0,
+                self.unit.show(value)
+            );
+        }
+        let bottom = self.top + self.height;
+        for time in time_ticks(self.from, self.to, 8) {
+            let _ = writeln!(
+                svg,
+                "<path class=\"g\" d=\"M{x:.1} {bottom:.1}v5\"/><text class=\"c d\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
+                bottom + 19.0,
+                units::format_time(time),
+                x = self.x(time)
+            );
+        }
+    }
+
+    fn line(&self, svg: &mut String, index: usize, line: &Line) {
+        let (colour, dash) = LINES[index];
+        for run in unbroken(line.points) {
+            let at = |p: &Point, value: u64| (self.x(p.time_ns), self.y(value));
+            let there = run.iter().map(|p| at(p, p.max));
+            let back = run.iter().rev().map(|p| at(p, p.min));
+            let band = path(there.chain(back));
+            let mut path = path(run.iter().map(|p| at(p, p.mean)));
+            if run.len() == 1 {
+                path += "h2";
+            }
+            let _ = writeln!(
+                svg,
+                "<path d=\"{band}z\" fill=\"{colour}\" opacity=\".16\"/>\
+                 <path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\" stroke-dasharray=\"{dash}\" stroke-linejoin=\"round\"/>"
+            );
+        }
+    }
+
+    /// Strips that say the values when pointed at.
+    fn tips(&self, svg: &mut String, lines: &[&Line]) {
+        const STRIPS: u64 = 120;
+        let strip = self.width / STRIPS as f64;
+        svg.push_str("<g fill=\"transparent\">\n");
+        for index in 0..STRIPS {
+            let span = u128::from(self.to.since(self.from).0) * u128::from(2 * index + 1);
+            let time = self.from + Nanos((span / u128::from(2 * STRIPS)) as u64);
+            let mut tip = units::format_time(time);
+            for line in lines {
+                let after = line.points.partition_point(|p| p.time_ns <= time);
+                if let Some(point) = line.points.get(after.saturating_sub(1)) {
+                    let _ = write!(tip, "\n{}: {}", line.name, self.unit.show(point.mean));
+                }
+            }
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{:.1}\" y=\"{}\" width=\"{strip:.1}\" height=\"{}\"><title>{}</title></rect>",
+                self.left + strip * index as f64,
+                self.top,
+                self.height,
+                escape(&tip)
+            );
+        }
+        svg.push_str("</g>\n");
+    }
+}
+
+/// Runs of points that follow each other: a line across a hole in the record would claim to know.
+fn unbroken(points: &[Point]) -> impl Iterator<Item = &[Point]> {
+    let mut steps: Vec<u64> = points
+        .windows(2)
+        .map(|w| w[1].time_ns.since(w[0].time_ns).0)
+        .collect();
+    steps.sort_unstable();
+    let usual = steps.get(steps.len() / 2).copied().unwrap_or(0);
+    points.chunk_by(move |a, b| b.time_ns.since(a.time_ns).0 <= usual.saturating_mul(4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        let seconds = |from, to, most| -> Vec<u64> {
+            let ticks = time_ticks(Nanos::from_millis(from), Nanos::from_millis(to), most);
+            ticks.iter().map(|t| t.0 / 1_000_000).collect()
+        };
+        assert_eq!(
+            seconds(0, 8_000, 8),
+            [0, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000]
+        );
+        assert_eq!(seconds(100, 350, 3), [100, 200, 300]);
+        assert!(seconds(0, 1_000_000_000_000, 8).len() <= 9);
+        assert_eq!(seconds(5, 5, 8), [5]);
+    }
+
+    #[test]
+    fn a_hole_in_the_record_breaks_the_line() {
+        let at = |second: u64| Point {
+            time_ns: Nanos::from_millis(second * 1000),
+            min: 0,
+            mean: 0,
+            max: 0,
+        };
+        let points = [at(0), at(1), at(2), at(9), at(10)];
+        let runs: Vec<usize> = unbroken(&points).map(<[Point]>::len).collect();
+        assert_eq!(runs, [3, 2]);
+    }
+}

@@ -1,0 +1,248 @@
+//! The reclaim curve as text, CSV, SVG and HTML.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use isotherm_engine::{Nanos, units};
+
+use super::plot::{self, LINES, WIDTH};
+use super::table::{Align, Table};
+use super::{Render, Style, csv_line, page};
+use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint};
+
+/// Thresholds of the table.
+const SHOWN_S: [f64; 12] = [
+    0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+];
+
+const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 78.0;
+const TOP: f64 = 84.0;
+const BOTTOM: f64 = 44.0;
+
+impl Render for ReclaimCurveReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}\n", self.facts(style))?;
+        let mut table = Table::new(&[
+            ("IDLE FOR", Align::Right),
+            ("SAVED", Align::Right),
+            ("OF RESIDENT", Align::Right),
+            ("REFAULTS/S", Align::Right),
+            ("SLOWDOWN", Align::Right),
+        ]);
+        for point in self.shown() {
+            table.row(fields(&point, style).to_vec());
+        }
+        table.write(out)?;
+        if let Some(sentence) = self.choice(style) {
+            writeln!(out, "\n{sentence}")?;
+        }
+        Ok(())
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let head = [
+            "threshold_ns",
+            "saved_byte_seconds",
+            "saved_mean_bytes",
+            "saved_share",
+            "refaults_per_s",
+            "slowdown",
+        ];
+        csv_line(out, &head.map(String::from))?;
+        for point in &self.points {
+            let fields = [
+                point.threshold_ns.0.to_string(),
+                point.saved_byte_seconds.to_string(),
+                point.saved_mean_bytes.to_string(),
+                point.saved_share.to_string(),
+                point.refaults_per_s.to_string(),
+                point.slowdown.to_string(),
+            ];
+            csv_line(out, &fields)?;
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        self.picture()
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let style = Style::default();
+        let mut html = page::start("Reclaim curve", &self.record);
+        let note = self.choice(&style).unwrap_or_default();
+        html += &page::figure(
+            "What reclaiming would save and cost",
+            &note,
+            &self.picture(),
+        );
+        let rows: Vec<Vec<String>> = self
+            .shown()
+            .map(|point| fields(&point, &style).to_vec())
+            .collect();
+        let head = ["Idle for", "Saved", "Of resident", "Refaults/s", "Slowdown"];
+        html += &page::table("By threshold", &self.facts(&style), &head, &rows);
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+fn fields(point: &ReclaimPoint, style: &Style) -> [String; 5] {
+    [
+        style.duration(point.threshold_ns),
+        style.bytes(point.saved_mean_bytes),
+        format!("{:.1} %", 100.0 * point.saved_share),
+        format!("{:.1}", point.refaults_per_s),
+        format!("{:.3} %", 100.0 * point.slowdown),
+    ]
+}
+
+impl ReclaimCurveReport {
+    fn shown(&self) -> impl Iterator<Item = ReclaimPoint> + '_ {
+        let thresholds = SHOWN_S.into_iter().map(|s| Nanos((s * 1e9) as u64));
+        let can_be_told = self.scan_interval_ns..self.duration_ns;
+        let fits = thresholds.filter(move |threshold| can_be_told.contains(threshold));
+        fits.map(|threshold| self.at(threshold))
+    }
+
+    fn facts(&self, style: &Style) -> String {
+        let mut facts = format!(
+            "{} resident on average over {}, scanned every {} (idleness shorter than that cannot be told); \
+             a refault costs {}",
+            style.bytes(self.resident_mean_bytes),
+            units::format_time(self.duration_ns),
+            units::format_time(self.scan_interval_ns),
+            units::format_time(self.refault_cost_ns),
+        );
+        if self.unknown_mean_bytes > 0 {
+            let _ = write!(
+                facts,
+                "; of {} nothing is known, and nothing is taken",
+                style.bytes(self.unknown_mean_bytes)
+            );
+        }
+        facts
+    }
+
+    fn choice(&self, style: &Style) -> Option<String> {
+        let limit = units::format_share(self.max_slowdown?);
+        Some(match &self.chosen {
+            Some(point) => {
+                let [threshold, saved, share, refaults, slowdown] = fields(point, style);
+                format!(
+                    "At most {limit} slower: reclaim after {threshold} of idleness; saves {saved} ({share}) at \
+                     {refaults} refaults a second, {slowdown}"
+                )
+            }
+            None => {
+                format!("No threshold keeps the slowdown at {limit} or less; record for longer")
+            }
+        })
+    }
+
+    /// What is saved (left axis) and lost (right axis), over the threshold on a logarithmic axis.
+    fn picture(&self) -> String {
+        let title = "What reclaiming would save and cost";
+        let note = "By how long memory has to be idle before it is reclaimed.";
+        let mut svg = plot::open_titled(HEIGHT, title, note);
+        let points: Vec<&ReclaimPoint> = self
+            .points
+            .iter()
+            .filter(|p| p.threshold_ns >= self.scan_interval_ns.max(Nanos(1)))
+            .collect();
+        if let Some(frame) = Frame::of(&points) {
+            frame.grid(&mut svg);
+            frame.line(&mut svg, 0, "saved, of resident (left)", |point| {
+                point.saved_share
+            });
+            let slowest = frame.slowest;
+            frame.line(&mut svg, 1, "slowdown (right)", |point| {
+                point.slowdown / slowest
+            });
+        }
+        svg + "</svg>\n"
+    }
+}
+
+/// Where thresholds and shares lie on the picture.
+struct Frame<'a> {
+    points: &'a [&'a ReclaimPoint],
+    /// Logarithms of the thresholds at the ends.
+    from: f64,
+    to: f64,
+    slowest: f64,
+}
+
+impl<'a> Frame<'a> {
+    fn of(points: &'a [&'a ReclaimPoint]) -> Option<Self> {
+        let (first, last) = (points.first()?, points.last()?);
+        let from = log(first.threshold_ns);
+        let slowdowns = points.iter().map(|point| point.slowdown);
+        Some(Self {
+            points,
+            from,
+            to: log(last.threshold_ns).max(from + 0.1),
+            slowest: slowdowns.fold(1e-6, f64::max),
+        })
+    }
+
+    fn x(&self, time: Nanos) -> f64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * (log(time) - self.from) / (self.to - self.from)
+    }
+
+    fn grid(&self, svg: &mut String) {
+        for quarter in 0..=4 {
+            let share = f64::from(quarter) / 4.0;
+            let up = y(share);
+            let _ = writeln!(
+                svg,
+                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{:.1}\"/>\
+                 <text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{:.0} %</text>\
+                 <text class=\"d\" x=\"{:.1}\" y=\"{:.1}\">{:.2} %</text>",
+                WIDTH - RIGHT,
+                LEFT - 8.0,
+                up + 4.0,
+                100.0 * share,
+                WIDTH - RIGHT + 8.0,
+                up + 4.0,
+                100.0 * share * self.slowest
+            );
+        }
+        for seconds in SHOWN_S {
+            let time = Nanos((seconds * 1e9) as u64);
+            if (self.from..=self.to).contains(&log(time)) {
+                let _ = writeln!(
+                    svg,
+                    "<text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                    self.x(time),
+                    HEIGHT - BOTTOM + 18.0,
+                    units::format_time(time)
+                );
+            }
+        }
+    }
+
+    fn line(&self, svg: &mut String, index: usize, name: &str, of: impl Fn(&ReclaimPoint) -> f64) {
+        let (colour, dashes) = LINES[index];
+        let points = self.points.iter();
+        let path = plot::path(points.map(|point| (self.x(point.threshold_ns), y(of(point)))));
+        let at = LEFT + 260.0 * index as f64;
+        let _ = writeln!(
+            svg,
+            "<path fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" d=\"{path}\"/>\
+             <path d=\"M{at:.1} 62h26\" stroke=\"{colour}\" stroke-width=\"2.5\" stroke-dasharray=\"{dashes}\"/>\
+             <text x=\"{:.1}\" y=\"66\">{name}</text>",
+            at + 32.0
+        );
+    }
+}
+
+fn log(time: Nanos) -> f64 {
+    time.as_secs_f64().log10()
+}
+
+fn y(share: f64) -> f64 {
+    HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share.clamp(0.0, 1.0)
+}

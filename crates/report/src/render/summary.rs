@@ -1,0 +1,332 @@
+//! The summary and the comparison of two records as text, CSV, SVG and HTML.
+
+use std::io::{self, Write};
+
+use isotherm_engine::units;
+
+use super::plot::{Bar, bars};
+use super::table::{Align, Table};
+use super::{Render, Style, csv_line, or_empty, page};
+use crate::diff::{DiffReport, Figures};
+use crate::overview::{IDLE, MappingOverview, TargetOverview};
+use crate::summary::SummaryReport;
+
+/// Targets that are listed as text.
+const TARGETS: usize = 20;
+
+impl Render for SummaryReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        let overview = &self.overview;
+        writeln!(out, "{}.\n", self.verdict)?;
+        let mut table = Table::new(&[
+            ("PID", Align::Right),
+            ("NAME", Align::Left),
+            ("RESIDENT", Align::Right),
+            ("WORKING SET", Align::Right),
+            ("IDLE >= 5 s", Align::Right),
+            ("SWAPPED", Align::Right),
+            ("UNKNOWN", Align::Right),
+        ]);
+        for target in overview.targets.iter().take(TARGETS) {
+            table.row(target_row(target, style).to_vec());
+        }
+        if overview.targets.len() > 1 {
+            table.row(target_row(&overview.total, style).to_vec());
+        }
+        table.write(out)?;
+        let more = overview.targets.len().saturating_sub(TARGETS);
+        if more > 0 {
+            writeln!(out, "and {more} more targets")?;
+        }
+        if overview.ended_targets > 0 {
+            writeln!(out, "{} targets had ended before", overview.ended_targets)?;
+        }
+        if !overview.mappings.is_empty() {
+            writeln!(out, "\nMost idle memory:")?;
+            let mut table = Table::new(&[
+                ("IDLE >= 5 s", Align::Right),
+                ("RESIDENT", Align::Right),
+                ("MAPPING", Align::Left),
+            ]);
+            for mapping in &overview.mappings {
+                let [idle, resident] = [mapping.idle_bytes, mapping.resident_bytes];
+                let name = self.mapping_name(mapping);
+                table.row(vec![style.bytes(idle), style.bytes(resident), name]);
+            }
+            table.write(out)?;
+        }
+        writeln!(out, "\n{}", self.savings(style))?;
+        if let Some(share) = overview.monitor_cpu_share {
+            writeln!(
+                out,
+                "Watching took {} of a CPU.",
+                units::format_share(share)
+            )?;
+        }
+        writeln!(out, "Next: {}", self.next)
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let head = [
+            "target",
+            "pid",
+            "name",
+            "resident_bytes",
+            "working_set_bytes",
+            "idle_bytes",
+            "swapped_bytes",
+            "unknown_bytes",
+            "monitored_bytes",
+        ];
+        csv_line(out, &head.map(String::from))?;
+        for target in &self.overview.targets {
+            let fields = [
+                or_empty(target.target.target.map(|t| t.0)),
+                or_empty(target.target.pid),
+                or_empty(target.target.name.as_ref()),
+                or_empty(target.resident_bytes),
+                target.working_set_bytes.to_string(),
+                or_empty(target.idle_bytes()),
+                or_empty(target.swapped_bytes),
+                target.unknown_bytes.to_string(),
+                target.monitored_bytes.to_string(),
+            ];
+            csv_line(out, &fields)?;
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        self.picture()
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let style = Style::default();
+        let mut html = page::start("Summary", &self.overview.record);
+        let next = format!("{} Next: {}", self.savings(&style), self.next);
+        html += &page::figure(&self.verdict, &next, &self.picture());
+        let targets = self.overview.targets.iter();
+        let rows: Vec<Vec<String>> = targets.map(|t| target_row(t, &style).to_vec()).collect();
+        let head = [
+            "PID",
+            "Name",
+            "Resident",
+            "Working set",
+            "Idle ≥ 5 s",
+            "Swapped",
+            "Unknown",
+        ];
+        html += &page::table("Targets", &self.verdict, &head, &rows);
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+impl SummaryReport {
+    fn savings(&self, style: &Style) -> String {
+        let idle = units::format_time(IDLE);
+        match self.reclaim.bytes {
+            None => format!(
+                "Nothing was watched long enough to tell what `prcl` (idle for {idle}) would save."
+            ),
+            Some(n) => format!(
+                "`prcl` (page out what was idle for {idle}) would save up to {}.",
+                style.bytes(n)
+            ),
+        }
+    }
+
+    fn mapping_name(&self, mapping: &MappingOverview) -> String {
+        match (&self.overview.targets[..], mapping.target.pid) {
+            ([_, _, ..], Some(pid)) => format!("{} (pid {pid})", mapping.mapping),
+            _ => mapping.mapping.clone(),
+        }
+    }
+
+    fn picture(&self) -> String {
+        let most = self.overview.mappings.iter().map(|m| m.idle_bytes).max();
+        let most = most.unwrap_or(0).max(1) as f64;
+        let rows: Vec<Bar> = self
+            .overview
+            .mappings
+            .iter()
+            .map(|mapping| Bar {
+                label: self.mapping_name(mapping),
+                value: format!(
+                    "{} of {} resident",
+                    units::format_bytes(mapping.idle_bytes),
+                    units::format_bytes(mapping.resident_bytes)
+                ),
+                share: mapping.idle_bytes as f64 / most,
+                colour: None,
+            })
+            .collect();
+        bars("Most idle memory, by mapping", &self.verdict, &rows)
+    }
+}
+
+fn target_row(target: &TargetOverview, style: &Style) -> [String; 7] {
+    let of = &target.target;
+    [
+        or_empty(of.pid.filter(|pid| *pid > 0)),
+        of.name.clone().unwrap_or_else(|| of.label()),
+        style.maybe_bytes(target.resident_bytes),
+        style.bytes(target.working_set_bytes),
+        style.maybe_bytes(target.idle_bytes()),
+        style.maybe_bytes(target.swapped_bytes),
+        style.bytes(target.unknown_bytes),
+    ]
+}
+
+impl Render for DiffReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        let mut table = Table::new(&[
+            ("NAME", Align::Left),
+            ("", Align::Left),
+            ("A", Align::Right),
+            ("B", Align::Right),
+            ("CHANGE", Align::Right),
+        ]);
+        for (name, what, a, b) in self.figures() {
+            table.row(vec![
+                name,
+                what,
+                style.maybe_bytes(a),
+                style.maybe_bytes(b),
+                signed(style, a, b),
+            ]);
+        }
+        table.write(out)?;
+        if self.mappings.is_empty() {
+            return writeln!(out, "\nno mapping changed");
+        }
+        writeln!(out, "\nMappings that changed most:")?;
+        let mut table = Table::new(&[
+            ("RESIDENT A", Align::Right),
+            ("B", Align::Right),
+            ("IDLE >= 5 s A", Align::Right),
+            ("B", Align::Right),
+            ("MAPPING", Align::Left),
+        ]);
+        for mapping in &self.mappings {
+            let [a, b] = mapping.resident_bytes.map(|n| style.bytes(n));
+            let [idle_a, idle_b] = mapping.idle_bytes.map(|n| style.bytes(n));
+            let name = format!("{}: {}", mapping.name, mapping.mapping);
+            table.row(vec![a, b, idle_a, idle_b, name]);
+        }
+        table.write(out)
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let head = ["name", "mapping", "what", "a_bytes", "b_bytes"];
+        csv_line(out, &head.map(String::from))?;
+        for (name, what, a, b) in self.figures() {
+            csv_line(out, &[name, String::new(), what, or_empty(a), or_empty(b)])?;
+        }
+        for mapping in &self.mappings {
+            let pairs = [
+                ("resident", mapping.resident_bytes),
+                ("idle 5 s", mapping.idle_bytes),
+            ];
+            for (what, [a, b]) in pairs {
+                let (name, of) = (mapping.name.clone(), mapping.mapping.clone());
+                csv_line(out, &[name, of, what.into(), a.to_string(), b.to_string()])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        self.picture()
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let style = Style::default();
+        let mut html = page::begin("Two records compared", &page::subject(&self.b));
+        html += &page::figure("Resident memory of mappings", "", &self.picture());
+        let rows: Vec<Vec<String>> = self
+            .figures()
+            .into_iter()
+            .map(|(name, what, a, b)| {
+                vec![
+                    name,
+                    what,
+                    style.maybe_bytes(a),
+                    style.maybe_bytes(b),
+                    signed(&style, a, b),
+                ]
+            })
+            .collect();
+        html += &page::table("Targets", "", &["Name", "", "A", "B", "Change"], &rows);
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+/// A figure of both records: name, what it is, and its bytes in the first and in the second.
+type Pair = (String, String, Option<u64>, Option<u64>);
+
+impl DiffReport {
+    fn figures(&self) -> Vec<Pair> {
+        let mut rows = Vec::new();
+        for target in &self.targets {
+            let both = |of: &dyn Fn(&Figures) -> Option<u64>| {
+                (
+                    target.a.as_ref().and_then(of),
+                    target.b.as_ref().and_then(of),
+                )
+            };
+            let mut row = |what: String, (a, b): (Option<u64>, Option<u64>)| {
+                rows.push((target.name.clone(), what, a, b));
+            };
+            row("resident".into(), both(&|f| f.resident_bytes));
+            row("working set".into(), both(&|f| Some(f.working_set_bytes)));
+            row("swapped out".into(), both(&|f| f.swapped_bytes));
+            let times = target
+                .a
+                .as_ref()
+                .or(target.b.as_ref())
+                .map(|f| f.idle.clone());
+            for (at, idle) in times.into_iter().flatten().enumerate() {
+                let what = format!("idle >= {}", units::format_time(idle.at_least_ns));
+                row(what, both(&|f| f.idle.get(at)?.bytes));
+            }
+        }
+        rows
+    }
+
+    fn picture(&self) -> String {
+        let both = |m: &crate::diff::MappingDiff| m.resident_bytes;
+        let most = self
+            .mappings
+            .iter()
+            .flat_map(both)
+            .max()
+            .unwrap_or(0)
+            .max(1) as f64;
+        let mut rows = Vec::new();
+        for mapping in &self.mappings {
+            for (side, n) in ["A", "B"].iter().zip(mapping.resident_bytes) {
+                rows.push(Bar {
+                    label: format!("{side} {}", mapping.mapping),
+                    value: units::format_bytes(n),
+                    share: n as f64 / most,
+                    colour: None,
+                });
+            }
+        }
+        bars(
+            "Resident memory of the mappings that changed most",
+            "",
+            &rows,
+        )
+    }
+}
+
+fn signed(style: &Style, a: Option<u64>, b: Option<u64>) -> String {
+    match (a, b) {
+        (Some(a), Some(b)) if b >= a => format!("+{}", style.bytes(b - a)),
+        (Some(a), Some(b)) => format!("-{}", style.bytes(a - b)),
+        _ => "?".into(),
+    }
+}

@@ -1,0 +1,241 @@
+//! The working-set report as text, CSV, SVG and HTML.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use isotherm_engine::units;
+
+use super::plot::{Line, PlotText, lines};
+use super::table::{Align, Table, sparkline};
+use super::{Render, Style, csv_line, page};
+use crate::series::Point;
+use crate::wss::{WorkingSet, WssReport};
+
+impl Render for WssReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        if self.targets.is_empty() {
+            return writeln!(out, "no snapshot in this part of the record");
+        }
+        for (index, set) in self.sets().enumerate() {
+            if index > 0 {
+                writeln!(out)?;
+            }
+            self.text_of(set, style, out)?;
+        }
+        Ok(())
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let head = ["target", "time_ns", "min_bytes", "mean_bytes", "max_bytes"];
+        csv_line(out, &head.map(String::from))?;
+        for set in self.sets() {
+            let target = set
+                .target
+                .target
+                .map_or("total".into(), |t| t.0.to_string());
+            for point in &set.series {
+                let numbers = [point.time_ns.0, point.min, point.mean, point.max];
+                let mut fields = vec![target.clone()];
+                fields.extend(numbers.map(|n| n.to_string()));
+                csv_line(out, &fields)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        self.picture()
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut html = page::start("Working set", &self.record);
+        html += &page::figure("Working set over time", "", &self.picture());
+        for set in self.sets() {
+            let rows: Vec<Vec<String>> = set
+                .percentiles
+                .iter()
+                .map(|p| vec![format!("{} %", p.percent), units::format_bytes(p.value)])
+                .collect();
+            html += &page::table(
+                &set.target.label(),
+                &facts(set, &Style::default()),
+                &["Percentile", "Working set"],
+                &rows,
+            );
+        }
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+impl WssReport {
+    fn sets(&self) -> impl Iterator<Item = &WorkingSet> {
+        self.targets.iter().chain(&self.total)
+    }
+
+    fn counted(&self) -> String {
+        match self.min_rate {
+            None => "Regions with any access.".into(),
+            Some(rate) => format!(
+                "Regions with an access rate of {} or more.",
+                units::format_rate(Some(rate))
+            ),
+        }
+    }
+
+    fn text_of(&self, set: &WorkingSet, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "Working set of {}, {} snapshots",
+            set.target.label(),
+            set.snapshots
+        )?;
+        writeln!(out, "{}\n", self.counted())?;
+        let bytes = |n: u64| {
+            if style.raw {
+                n.to_string()
+            } else {
+                units::format_bytes(n)
+            }
+        };
+        let mut table = Table::new(&[
+            ("PERCENTILE", Align::Right),
+            ("WORKING SET", Align::Right),
+            ("", Align::Left),
+        ]);
+        let max = set
+            .percentiles
+            .iter()
+            .map(|p| p.value)
+            .max()
+            .unwrap_or(0)
+            .max(1);
+        for p in &set.percentiles {
+            let bar = (p.value as f64 / max as f64 * 40.0).round() as usize;
+            table.row(vec![p.percent.to_string(), bytes(p.value), "#".repeat(bar)]);
+        }
+        table.write(out)?;
+        writeln!(out, "\n{}", facts(set, style))?;
+        if style.over_time {
+            writeln!(out, "\nover time, 0 to {}:", bytes(max))?;
+            writeln!(out, "{}", spark(&set.series, style.width))?;
+            let mut table = Table::new(&[
+                ("TIME", Align::Right),
+                ("MIN", Align::Right),
+                ("MEAN", Align::Right),
+                ("MAX", Align::Right),
+            ]);
+            for point in &set.series {
+                let time = if style.raw {
+                    point.time_ns.0.to_string()
+                } else {
+                    units::format_time(point.time_ns)
+                };
+                table.row(vec![
+                    time,
+                    bytes(point.min),
+                    bytes(point.mean),
+                    bytes(point.max),
+                ]);
+            }
+            writeln!(out)?;
+            table.write(out)?;
+        }
+        Ok(())
+    }
+
+    fn picture(&self) -> String {
+        let mut plots: Vec<Line> = Vec::new();
+        for set in self.sets() {
+            plots.push(Line {
+                name: set.target.label(),
+                points: &set.series,
+            });
+        }
+        let text = PlotText {
+            title: "Working set over time",
+            note: &self.counted(),
+        };
+        lines(&text, &plots)
+    }
+}
+
+fn facts(set: &WorkingSet, style: &Style) -> String {
+    let bytes = |n: u64| {
+        if style.raw {
+            n.to_string()
+        } else {
+            units::format_bytes(n)
+        }
+    };
+    let mut facts = format!("mean {}", bytes(set.mean_bytes));
+    if let Some(resident) = set.resident_mean_bytes.or(set.rss_mean_bytes) {
+        let _ = write!(facts, " of {} resident", bytes(resident));
+    }
+    match set.swapped_mean_bytes {
+        Some(swapped) if swapped > 0 => {
+            let _ = write!(facts, ", {} swapped out", bytes(swapped));
+        }
+        _ => {}
+    }
+    let addresses = bytes(set.monitored_mean_bytes);
+    let _ = match set.resident_mean_bytes {
+        Some(_) => write!(facts, " (in {addresses} of addresses)"),
+        None => write!(facts, " ({addresses} monitored)"),
+    };
+    if set.unknown_mean_bytes > 0 {
+        let _ = write!(
+            facts,
+            "; of another {} nothing is known",
+            bytes(set.unknown_mean_bytes)
+        );
+    }
+    if set.resolution_bytes > 0 {
+        let _ = write!(
+            facts,
+            "; percentiles may be {} too low",
+            bytes(set.resolution_bytes)
+        );
+    }
+    facts
+}
+
+/// A series in one line of at most `width` characters: the mean of each step.
+pub(super) fn spark(series: &[Point], width: usize) -> String {
+    let (Some(first), Some(last)) = (series.first(), series.last()) else {
+        return String::new();
+    };
+    let width = width.clamp(1, 120).min(series.len());
+    let span = (last.time_ns.0 - first.time_ns.0) as f64;
+    let mut sums = vec![(0.0, 0_u32); width];
+    for point in series {
+        let part = (point.time_ns.0 - first.time_ns.0) as f64 / span.max(1.0);
+        let at = ((part * width as f64) as usize).min(width - 1);
+        sums[at].0 += point.mean as f64;
+        sums[at].1 += 1;
+    }
+    let mean = |&(sum, n): &(f64, u32)| (n > 0).then(|| (sum / f64::from(n)) as u64);
+    let values: Vec<Option<u64>> = sums.iter().map(mean).collect();
+    sparkline(&values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isotherm_engine::Nanos;
+
+    #[test]
+    fn a_sparkline_shows_gaps_as_blanks() {
+        let at = |second: u64, mean| Point {
+            time_ns: Nanos::from_millis(second * 1000),
+            min: mean,
+            mean,
+            max: mean,
+        };
+        assert_eq!(
+            spark(&[at(0, 0), at(1, 7), at(2, 14), at(3, 3)], 80),
+            "▁▅█▃"
+        );
+        assert_eq!(spark(&[at(0, 8), at(1, 8), at(7, 8), at(8, 8)], 4), "█  █");
+    }
+}

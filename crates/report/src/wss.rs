@@ -1,0 +1,217 @@
+//! The working-set report: how many bytes are in use, as percentiles over time and as a series.
+//!
+//! A snapshot's working set is the memory touched in its regions (all of them where the source knows
+//! of addresses only) whose access rate reaches a least rate (by
+//! default, any access). Regions about which nothing is known are in nobody's working set; how many
+//! bytes they are is said beside it, so that it reads as "at least".
+//!
+//! JSON: [`WssReport`].
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{Nanos, TargetId};
+use serde::Serialize;
+
+use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::series::{Distribution, Percentile, Point, Series};
+use super::working_set::{Round, Rounds, Use};
+use isotherm_record::item::{Header, Item};
+
+/// What counts, and what is asked.
+#[derive(Clone, Debug)]
+pub struct WssOptions {
+    /// The least access rate, 0 to 1, that counts as use; any access if `None`.
+    pub min_rate: Option<f32>,
+    /// The percentiles asked for, 0 to 100.
+    pub percentiles: Vec<f64>,
+}
+
+impl Default for WssOptions {
+    fn default() -> Self {
+        Self {
+            min_rate: None,
+            percentiles: vec![0.0, 25.0, 50.0, 75.0, 100.0],
+        }
+    }
+}
+
+/// The working set of a target, or of all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WorkingSet {
+    /// Whose.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// How many snapshots were counted.
+    pub snapshots: u64,
+    /// Mean over time of the working set.
+    pub mean_bytes: u64,
+    /// Mean over time of the bytes about which nothing is known.
+    pub unknown_mean_bytes: u64,
+    /// Mean over time of all monitored addresses, whatever they hold.
+    pub monitored_mean_bytes: u64,
+    /// Mean over time of those that hold memory; `null` where the record's source cannot tell.
+    pub resident_mean_bytes: Option<u64>,
+    /// Mean over time of those that are swapped out; likewise.
+    pub swapped_mean_bytes: Option<u64>,
+    /// Mean resident size, where the record has it.
+    pub rss_mean_bytes: Option<u64>,
+    /// The working set was at most `value` bytes for `percent` of the time.
+    pub percentiles: Vec<Percentile>,
+    /// By how many bytes a percentile may be too low.
+    pub resolution_bytes: u64,
+    /// The working set over time.
+    pub series: Vec<Point>,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WssReport {
+    /// `wss`.
+    pub report: &'static str,
+    /// 1.
+    pub version: u32,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// The least access rate that counts; `null`: any access.
+    pub min_rate: Option<f32>,
+    /// For each target.
+    pub targets: Vec<WorkingSet>,
+    /// The sum, if there is more than one target.
+    pub total: Option<WorkingSet>,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Wss {
+    context: Context,
+    options: WssOptions,
+    targets: BTreeMap<TargetId, Track>,
+    total: Track,
+    rounds: Rounds,
+}
+
+#[derive(Debug, Default)]
+struct Track {
+    snapshots: u64,
+    weight: f64,
+    unknown: f64,
+    monitored: f64,
+    resident: f64,
+    swapped: f64,
+    is_inexact: bool,
+    rss: Series,
+    distribution: Distribution,
+    series: Series,
+}
+
+impl Wss {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope, options: WssOptions) -> Self {
+        Self {
+            context: Context::new(header, scope),
+            options,
+            targets: BTreeMap::new(),
+            total: Track::default(),
+            rounds: Rounds::default(),
+        }
+    }
+
+    /// Takes an item.
+    pub fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Snapshot(snapshot) if self.context.admits(snapshot) => {
+                let used = Use::of(snapshot, self.options.min_rate);
+                let start = self.context.offset(snapshot.start);
+                let track = self.targets.entry(snapshot.target).or_default();
+                track.push(start, snapshot.end.since(snapshot.start), used);
+                let round = self.rounds.push(snapshot, used);
+                self.push_round(round);
+            }
+            Item::Usage(usage) if self.context.admits_time(usage.time) => {
+                let offset = self.context.offset(usage.time);
+                let mut sum = None;
+                for (&target, &rss) in &usage.rss {
+                    let target = TargetId(target);
+                    if self.context.admits_target(target) {
+                        let track = self.targets.entry(target).or_default();
+                        track.rss.push(offset, Nanos(1), rss);
+                        *sum.get_or_insert(0) += rss;
+                    }
+                }
+                if let Some(sum) = sum {
+                    self.total.rss.push(offset, Nanos(1), sum);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Says how the record ends, if it is not whole.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    /// The result.
+    pub fn finish(mut self) -> WssReport {
+        let round = self.rounds.close();
+        self.push_round(round);
+        let percentiles = &self.options.percentiles;
+        let context = &self.context;
+        let targets: Vec<WorkingSet> = self
+            .targets
+            .iter()
+            .filter(|(_, track)| track.snapshots > 0)
+            .map(|(&target, track)| track.finish(context.target_info(target), percentiles))
+            .collect();
+        let total = (targets.len() > 1).then(|| self.total.finish(TargetInfo::all(), percentiles));
+        WssReport {
+            report: "wss",
+            version: 1,
+            record: self.context.record_info(),
+            min_rate: self.options.min_rate,
+            targets,
+            total,
+        }
+    }
+
+    fn push_round(&mut self, round: Option<Round>) {
+        if let Some(Round { start, end, sum }) = round {
+            let offset = self.context.offset(start);
+            self.total.push(offset, end.since(start), sum);
+        }
+    }
+}
+
+impl Track {
+    fn push(&mut self, start: Nanos, length: Nanos, used: Use) {
+        let weight = length.0.max(1) as f64;
+        self.snapshots += 1;
+        self.weight += weight;
+        let totals = used.totals;
+        self.unknown += weight * totals.unknown as f64;
+        self.monitored += weight * totals.addresses as f64;
+        self.resident += weight * totals.resident as f64;
+        self.swapped += weight * totals.swapped as f64;
+        self.is_inexact |= !totals.is_exact;
+        self.distribution.push(used.working_set, weight);
+        self.series.push(start, length, used.working_set);
+    }
+
+    fn finish(&self, target: TargetInfo, percentiles: &[f64]) -> WorkingSet {
+        let mean = |sum: f64| (sum / self.weight).round() as u64;
+        WorkingSet {
+            target,
+            snapshots: self.snapshots,
+            mean_bytes: self.series.summary().map_or(0, |(_, mean, _)| mean),
+            unknown_mean_bytes: mean(self.unknown),
+            monitored_mean_bytes: mean(self.monitored),
+            resident_mean_bytes: (!self.is_inexact).then(|| mean(self.resident)),
+            swapped_mean_bytes: (!self.is_inexact).then(|| mean(self.swapped)),
+            rss_mean_bytes: self.rss.summary().map(|(_, mean, _)| mean),
+            percentiles: self.distribution.percentiles(percentiles),
+            resolution_bytes: self.distribution.resolution(),
+            series: self.series.points(),
+        }
+    }
+}

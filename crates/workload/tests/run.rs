@@ -1,0 +1,220 @@
+//! The runner, on a small workload: phases last as long as they should, the truth is written, the
+//! accesses are where it says.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use isotherm_engine::{AddressRange, Nanos};
+use isotherm_workload::run::{Event, HugePages, Observer, Options, RunError, run};
+use isotherm_workload::{Config, truth};
+
+const OPTIONS: Options = Options {
+    rounds: 1,
+    threads: 1,
+    seed: 1,
+    huge_pages: HugePages::Default,
+    populate: true,
+};
+
+/// Keeps what it is told; may ask to stop at the first progress.
+#[derive(Default)]
+struct Notes<'a> {
+    truth: Vec<u8>,
+    populated: u64,
+    phases: Vec<(String, Duration, u64)>,
+    stop: Option<&'a AtomicBool>,
+    broken: bool,
+}
+
+impl Observer for Notes<'_> {
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        match *event {
+            Event::Populating { done, .. } => self.populated = done,
+            Event::Truth(line) => truth::write(&mut self.truth, line)?,
+            Event::Progress { .. } if self.broken => return Err(io::ErrorKind::StorageFull.into()),
+            Event::Progress { .. } => {
+                if let Some(stop) = self.stop {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+            Event::Phase {
+                phase,
+                elapsed,
+                operations,
+            } => {
+                self.phases.push((phase.to_owned(), elapsed, operations));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mini(name: &str) -> Config {
+    let path = format!("{}/../../workloads/{name}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("a shipped workload");
+    Config::parse(&text).expect("a valid one")
+}
+
+#[test]
+fn phases_run_their_time_and_their_truth_is_written() {
+    let config = mini("mini_zigzag.cfg");
+    let mut notes = Notes::default();
+    run(&config, OPTIONS, &AtomicBool::new(false), &mut notes).expect("it runs");
+    assert_eq!(notes.populated, config.total_bytes());
+    let names: Vec<&str> = notes.phases.iter().map(|phase| phase.0.as_str()).collect();
+    assert_eq!(names, ["low", "high", "low", "high"]);
+    let episodes = truth::read(notes.truth.as_slice()).expect("a valid truth file");
+    for (phase, episode) in std::iter::zip(&notes.phases, &episodes) {
+        assert!(phase.1 >= Duration::from_millis(300), "{phase:?}");
+        assert!(phase.2 > 0);
+        assert_eq!(phase.2, episode.operations);
+        let end = episode.end.expect("it ended");
+        assert!(end - episode.start >= Nanos::from_millis(300));
+        let bytes = |ranges: Vec<AddressRange>| ranges.iter().map(|r| r.len()).sum::<u64>();
+        let hot = episode.temperature.hot.iter().map(|heat| heat.range);
+        assert_eq!(bytes(hot.collect()), 16 << 20);
+        assert_eq!(bytes(episode.temperature.cold.clone()), 16 << 20);
+    }
+    // The two regions take turns.
+    assert_ne!(episodes[0].temperature.hot, episodes[1].temperature.hot);
+    assert_eq!(episodes[0].temperature.hot, episodes[2].temperature.hot);
+}
+
+/// Reads this process' own memory, as soon as a phase has ended, and notes which pages hold anything.
+#[derive(Default)]
+struct Peek {
+    truth: Vec<u8>,
+    written: Vec<u64>,
+}
+
+impl Observer for Peek {
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        let Event::Truth(line) = event else {
+            return Ok(());
+        };
+        truth::write(&mut self.truth, line)?;
+        if !matches!(line, truth::Line::End { .. }) {
+            return Ok(());
+        }
+        let memory = std::fs::File::open("/proc/self/mem")?;
+        let episodes = truth::read(self.truth.as_slice()).map_err(io::Error::other)?;
+        let laid = &episodes[0].temperature;
+        let all = laid
+            .hot
+            .iter()
+            .map(|heat| heat.range)
+            .chain(laid.cold.iter().copied());
+        for address in all.flat_map(|range| (range.start..range.end).step_by(4096)) {
+            let mut page = [0; 4096];
+            memory.read_exact_at(&mut page, address)?;
+            if page.iter().any(|byte| *byte != 0) {
+                self.written.push(address);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_the_truth_calls_hot_is_touched_and_nothing_else() {
+    for pattern in [
+        "a, 1, 64, 1, wo, hot=25% piece=4K seed=9",
+        "a, 0, 64, 1, rw, hot=25% piece=8K seed=9",
+        "a, 1, 64, 1, wo, hot=64K piece=64K seed=2",
+        "a, 0, 64, 1, wo, hot=64K piece=64K seed=3",
+        "a, 0, 20K, 1, wo",
+        "a, 0, 6K, 1, rw, hot=50% piece=16K",
+    ] {
+        let config = Config::parse(&format!("a, 1MiB\n\np\n50\n{pattern}\n")).expect("valid");
+        let mut peek = Peek::default();
+        run(&config, OPTIONS, &AtomicBool::new(false), &mut peek).expect("it runs");
+        let episodes = truth::read(peek.truth.as_slice()).expect("a valid truth file");
+        let mut hot: Vec<u64> = episodes[0]
+            .temperature
+            .hot
+            .iter()
+            .flat_map(|heat| (heat.range.start..heat.range.end).step_by(4096))
+            .collect();
+        hot.sort_unstable();
+        peek.written.sort_unstable();
+        assert_eq!(peek.written, hot, "{pattern}");
+    }
+}
+
+#[test]
+fn stop_ends_an_endless_run_and_says_so() {
+    let stop = AtomicBool::new(false);
+    let mut notes = Notes {
+        stop: Some(&stop),
+        ..Notes::default()
+    };
+    let options = Options {
+        rounds: 0,
+        threads: 2,
+        ..OPTIONS
+    };
+    run(&mini("mini_stairs.cfg"), options, &stop, &mut notes).expect("it runs");
+    assert_eq!(notes.phases.len(), 1);
+    assert!(
+        notes.phases[0].1 < Duration::from_millis(290),
+        "{:?}",
+        notes.phases
+    );
+    let text = String::from_utf8(notes.truth).expect("JSON is text");
+    assert!(text.ends_with("\"interrupted\":true}\n"), "{text}");
+}
+
+#[test]
+fn an_observer_that_fails_ends_the_run_with_all_its_threads() {
+    let mut notes = Notes {
+        broken: true,
+        ..Notes::default()
+    };
+    let options = Options {
+        threads: 2,
+        rounds: 0,
+        ..OPTIONS
+    };
+    let config = mini("mini_zigzag.cfg");
+    let error = run(&config, options, &AtomicBool::new(false), &mut notes);
+    assert!(matches!(error, Err(RunError::Output(_))), "{error:?}");
+}
+
+#[test]
+fn more_memory_than_there_is_is_refused_before_any_is_taken() {
+    let config = Config::parse("a, 60T\n\np\n10\na, 0, 64, 1\n").expect("valid");
+    let error = run(
+        &config,
+        OPTIONS,
+        &AtomicBool::new(false),
+        &mut Notes::default(),
+    );
+    let message = error.expect_err("no machine has it").to_string();
+    assert!(
+        message.starts_with("the regions take 60 TiB, but only "),
+        "{message}"
+    );
+}
+
+#[test]
+fn initial_data_must_be_there_and_not_empty() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("data");
+    let text = format!("a, 8K, {}\n\np\n10\na, 0, 64, 1\n", path.display());
+    let config = Config::parse(&text).expect("valid");
+    let run = || {
+        run(
+            &config,
+            OPTIONS,
+            &AtomicBool::new(false),
+            &mut Notes::default(),
+        )
+    };
+    assert!(matches!(run(), Err(RunError::Content { .. })));
+    std::fs::write(&path, "").expect("it can be written");
+    assert!(matches!(run(), Err(RunError::NoContent { .. })));
+    std::fs::write(&path, "seven b").expect("it can be written");
+    run().expect("it fills by repeating");
+}
