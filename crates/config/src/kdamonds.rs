@@ -1,7 +1,7 @@
 //! The tree of a damo or HMSDK file to the model: kdamonds, contexts, targets, intervals.
 
 use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::scheme::Bounds;
+use isotherm_engine::scheme::{Bounds, Scheme};
 use isotherm_engine::units::{MICROSECOND, MILLISECOND};
 use isotherm_engine::{
     AddressRange, Attributes, AttributesError, Intervals, IntervalsGoal, Strategy,
@@ -20,6 +20,9 @@ pub(crate) const KDAMONDS_MAX: usize = 1 << 14;
 const SCHEMES_MAX: usize = 256;
 
 pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
+    if root.is_list() {
+        return read_schemes_alone(root);
+    }
     let fields = root.map()?;
     let own = fields
         .get("isotherm")
@@ -56,6 +59,43 @@ pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
         contexts,
         warnings: Vec::new(),
     })
+}
+
+/// What damo takes by `--schemes`: a list of schemes, for whatever is watched.
+fn read_schemes_alone(root: &Cursor) -> Option<Configuration> {
+    let (indexes, schemes) = read_schemes(root);
+    if schemes.is_empty() {
+        root.wrong("no usable scheme", "at least one");
+        return None;
+    }
+    let context = ContextConfig {
+        schemes,
+        ..ContextConfig::default()
+    };
+    report_conflicts(root, &context, &indexes, "");
+    Some(Configuration {
+        contexts: vec![context],
+        warnings: Vec::new(),
+    })
+}
+
+/// The schemes of a list that can be read, and their places in it.
+fn read_schemes(list: &Cursor) -> (Vec<usize>, Vec<Scheme>) {
+    let items = bounded(list, SCHEMES_MAX);
+    let schemes = items.iter().enumerate();
+    schemes
+        .filter_map(|(index, item)| Some((index, scheme::read(item)?)))
+        .unzip()
+}
+
+/// Says which schemes undo each other's work. `list` is the key of theirs below `cursor`.
+fn report_conflicts(cursor: &Cursor, context: &ContextConfig, indexes: &[usize], list: &str) {
+    for conflict in judge::conflicts(context) {
+        // Schemes that could not be read left gaps in the count.
+        let (first, second) = (indexes[conflict.first], indexes[conflict.second]);
+        let problem = conflict.problem(first);
+        cursor.report_below(&format!("{list}[{second}]"), problem);
+    }
 }
 
 /// The items of a list, if there are not too many.
@@ -99,15 +139,9 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
         .unwrap_or_default();
     let paused = fields.get("pause").and_then(|c| c.flag()).unwrap_or(false);
     read_unsupported(&fields);
-    let schemes = fields.get("schemes").map(|list| {
-        let items = bounded(&list, SCHEMES_MAX);
-        let schemes = items.iter().enumerate();
-        schemes
-            .filter_map(|(index, item)| Some((index, scheme::read(item)?)))
-            .collect::<Vec<_>>()
-    });
+    let schemes = fields.get("schemes").map(|list| read_schemes(&list));
     fields.finish();
-    let (indexes, schemes): (Vec<_>, _) = schemes.unwrap_or_default().into_iter().unzip();
+    let (indexes, schemes) = schemes.unwrap_or_default();
     let context = ContextConfig {
         kdamond,
         operations,
@@ -120,12 +154,7 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
         own: own.or(general),
     };
     judge_attributes(cursor, &context);
-    for conflict in judge::conflicts(&context) {
-        // Schemes that could not be read left gaps in the count.
-        let (first, second) = (indexes[conflict.first], indexes[conflict.second]);
-        let problem = conflict.problem(first);
-        cursor.report_below(&format!("schemes[{second}]"), problem);
-    }
+    report_conflicts(cursor, &context, &indexes, "schemes");
     Some(context)
 }
 

@@ -218,20 +218,25 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
     let mut scheme = Scheme::new(pattern, action);
     match words.left() {
         0 => return Ok(scheme),
-        3 | 6 | 11 => {}
+        2 | 3 | 6 | 11 => {}
         left => {
             let (word, column) = &words.all[words.next];
             let found = format!("{left} words from {} on", quoted(word));
-            let expected = "nothing after the action, or a quota (time, size, reset interval), or \
-                            that and three weights, or that and five words of watermarks";
+            let expected = "nothing after the action, or a quota (time, size, reset interval; or size, \
+                            reset interval), or that and three weights, or that and five words of watermarks";
             return Err(Problem {
                 place: place(index, *column),
                 ..Problem::error(found, expected)
             });
         }
     }
+    let has_time = words.left() > 2;
     scheme.quota = Quota {
-        time: words.read(|word| unit::time(word, MILLISECOND))?,
+        time: if has_time {
+            words.read(|word| unit::time(word, MILLISECOND))?
+        } else {
+            Nanos(0)
+        },
         bytes: words.read(unit::size)?,
         reset_interval: words.read(|word| unit::time(word, MILLISECOND))?,
         ..Quota::default()

@@ -26,7 +26,10 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Quota> {
     let reset = fields
         .need("reset_interval_ms")
         .and_then(|c| c.time(MILLISECOND));
-    let weights = fields.need("weights").and_then(|c| read_weights(&c));
+    let weights = match fields.get("weights") {
+        Some(weights) => read_weights(&weights),
+        None => Some(Weights::default()),
+    };
     let numerator = fields.get("fail_charge_num").and_then(|c| c.count_u32());
     let denominator = fields.get("fail_charge_denom").and_then(|c| c.count_u32());
     let goals = fields.get("goals").map(|list| {

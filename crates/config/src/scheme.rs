@@ -42,10 +42,13 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
     let apply_interval = apply_interval.and_then(|c| c.time(MICROSECOND));
     let quota = fields.get("quotas").and_then(|c| quota::read(&c));
     let watermarks = fields.get("watermarks").and_then(|c| read_watermarks(&c));
-    let filters = fields.get("filters").map(|list| {
+    // damo's newer keys say which layer of the kernel applies them; the core's come first.
+    let lists = ["core_filters", "ops_filters", "filters"].map(|key| fields.get(key));
+    let filters = lists.into_iter().flatten().flat_map(|list| {
         let items = list.list();
         items.iter().filter_map(read_filter).collect::<Vec<_>>()
     });
+    let filters = filters.collect();
     let max_nr_snapshots = fields.get("stats").and_then(|c| read_stats(&c));
     fields.skip(&["tried_regions", "tried_bytes"]);
     fields.finish();
@@ -54,7 +57,7 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
         apply_interval: apply_interval.unwrap_or_default(),
         quota: quota.unwrap_or_default(),
         watermarks,
-        filters: filters.unwrap_or_default(),
+        filters,
         max_nr_snapshots: max_nr_snapshots.unwrap_or(0),
         ..Scheme::new(pattern?, action?)
     };

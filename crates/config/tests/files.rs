@@ -247,3 +247,31 @@ fn a_file_of_lines_is_one_context() {
         .collect();
     assert_eq!(actions, [Action::Hugepage, Action::Nohugepage]);
 }
+
+#[test]
+fn what_damo_takes_by_schemes_is_one_context() {
+    let pattern = "{sz_bytes: {min: 0, max: max}, nr_accesses: {min: 0 %, max: 0 %}, age: {min: 5 s, max: max}}";
+    let configuration = read(&format!(
+        "- action: pageout\n  access_pattern: {pattern}\n  \
+           quotas: {{time_ms: 0, sz_bytes: 500 MiB, reset_interval_ms: 1 s}}\n  \
+           core_filters: [{{filter_type: target, damon_target_idx: 0, matching: true, allow: true}}]\n  \
+           ops_filters: [{{filter_type: anon, matching: true, allow: true}}]\n\
+         - {{action: stat}}\n"
+    ));
+    let [context] = &configuration.contexts[..] else {
+        panic!("{configuration:?}");
+    };
+    assert!(context.targets.is_empty() && context.schemes.len() == 2);
+    let scheme = &context.schemes[0];
+    assert_eq!(scheme.quota.bytes, 500 << 20);
+    assert_eq!(scheme.quota.weights, Weights::default());
+    assert_eq!(scheme.filters.len(), 2);
+    let limits = isotherm_config::scheme_line("4K max 0 0 5s max pageout 500M 1s").expect("fine");
+    assert_eq!(
+        (limits.quota.time, limits.quota.bytes, limits.quota.reset_interval),
+        (Nanos(0), 500 << 20, Nanos::from_millis(1000))
+    );
+    let problems = load("- {action: pageout}\n- {action: what}\n", Format::Detect);
+    let problem = problems.expect_err("refused").to_string();
+    assert!(problem.contains("[1].action"), "{problem}");
+}

@@ -58,6 +58,23 @@ fn check_says_what_a_configuration_means_and_runs_nothing() {
 }
 
 #[test]
+fn a_phase_without_probability_is_idle() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("idle.cfg");
+    let text = "a, 4M\n\nbusy\n50\na, 1, 64, 1\n\nrest\n300\na, 1, 64, 0\n";
+    std::fs::write(&path, text).expect("it can be written");
+    let (output, stdout, stderr) = run(&[path.to_str().expect("a path that is text"), "--json"]);
+    assert!(output.status.success(), "{stderr}");
+    let phases = stdout.lines().filter_map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let name = line["phase"].as_str()?.to_owned();
+        Some((name, line["operations"].as_u64()?))
+    });
+    let phases: std::collections::BTreeMap<_, _> = phases.collect();
+    assert!(phases["busy"] > 0 && phases["rest"] == 0, "{stdout}");
+}
+
+#[test]
 fn errors_name_the_file_the_line_and_what_is_expected() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("bad.cfg");

@@ -29,10 +29,10 @@
 use std::path::PathBuf;
 
 use isotherm_engine::PAGE_SIZE;
+use isotherm_engine::units::{parse_bytes, parse_share};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::size;
 
 /// No workload needs more; a hostile file is refused before it takes memory.
 const MAX_LINES: usize = 100_000;
@@ -230,7 +230,8 @@ fn regions(lines: &[Line<'_>]) -> Result<Vec<Region>, ParseError> {
         if !(2..=3).contains(&fields.len()) || fields[0].is_empty() {
             return Err(error(number, quoted(line), REGION));
         }
-        let size = size::parse(fields[1])
+        let size = parse_bytes(fields[1])
+            .ok()
             .filter(|&bytes| (8..=MAX_REGION_BYTES).contains(&bytes))
             .ok_or_else(|| {
                 let expected = "a size from 8 bytes to 64T, such as `100000000`, `4G` or `2MiB`";
@@ -282,11 +283,11 @@ fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, ParseError> {
         .iter()
         .map(|&line| pattern(line, regions))
         .collect::<Result<_, _>>()?;
-    if patterns.iter().all(|pattern| pattern.weight == 0) {
+    if patterns.is_empty() {
         return Err(error(
             lines.last().map_or(number, |line| line.0),
-            format!("no access in phase {}", quoted(name)),
-            format!("{PATTERN}, with a probability above 0"),
+            format!("no pattern in phase {}", quoted(name)),
+            format!("{PATTERN}; with probability 0 for a phase that is idle"),
         ));
     }
     Ok(Phase {
@@ -314,7 +315,8 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Pars
         "1" => Order::Random,
         _ => return Err(wrong(1, "`0` (sequential) or `1` (random)")),
     };
-    let stride = size::parse(fields[2])
+    let stride = parse_bytes(fields[2])
+        .ok()
         .filter(|&stride| (1..=MAX_REGION_BYTES).contains(&stride))
         .ok_or_else(|| wrong(2, "a stride in bytes, at least 1"))?;
     let weight = fields[3]
@@ -353,7 +355,8 @@ fn scatter(number: usize, words: &str, region: &Region) -> Result<Scatter, Parse
                 })?);
             }
             Some(("piece", value)) => {
-                piece = size::parse(value)
+                piece = parse_bytes(value)
+                    .ok()
                     .filter(|bytes| *bytes > 0 && bytes % PAGE_SIZE == 0 && *bytes <= region.size)
                     .ok_or_else(|| {
                         wrong("`piece=` with whole pages of 4096 bytes, no larger than the region")
@@ -397,11 +400,8 @@ fn scatter(number: usize, words: &str, region: &Region) -> Result<Scatter, Parse
 /// A share (`10%`) of `whole`, or a size; above 0 and at most `whole`.
 fn amount(text: &str, whole: u64) -> Option<u64> {
     let bytes = match text.strip_suffix('%') {
-        Some(percent) => {
-            let share = percent.parse::<f64>().ok()? / 100.0;
-            (share > 0.0 && share <= 1.0).then_some((whole as f64 * share) as u64)?
-        }
-        None => size::parse(text)?,
+        Some(_) => (whole as f64 * parse_share(text).ok()?) as u64,
+        None => parse_bytes(text).ok()?,
     };
     (1..=whole).contains(&bytes).then_some(bytes)
 }

@@ -11,7 +11,6 @@ pub mod config;
 pub mod family;
 pub mod layout;
 pub mod run;
-pub mod size;
 pub mod truth;
 
 pub use config::{Config, ParseError};

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use isotherm_engine::units::format_bytes;
 use isotherm_engine::{AddressRange, Nanos};
 use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
@@ -36,6 +37,8 @@ mod walk;
 const RUN: u64 = 64;
 /// Runs between two looks at the clock.
 const RUNS_PER_CHECK: u64 = 64;
+/// In an idle phase it is looked so often whether it is over.
+const IDLE_CHECK: Duration = Duration::from_millis(10);
 /// How often progress is told.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -112,7 +115,7 @@ pub enum RunError {
     /// There is not enough memory.
     #[error(
         "the regions take {}, but only {} of memory and swap are available; stop something or make the regions smaller",
-        crate::size::format(*.needed), crate::size::format(*.available)
+        format_bytes(*.needed), format_bytes(*.available)
     )]
     Memory {
         /// Bytes that the regions take.
@@ -311,10 +314,15 @@ impl Crew<'_> {
     ) -> io::Result<()> {
         let mut operations = 0;
         loop {
-            for _ in 0..RUNS_PER_CHECK {
-                mix.run(&mut random, RUN);
+            if mix.is_idle() {
+                let left = self.duration.saturating_sub(self.begun.elapsed());
+                std::thread::sleep(left.min(IDLE_CHECK));
+            } else {
+                for _ in 0..RUNS_PER_CHECK {
+                    mix.run(&mut random, RUN);
+                }
+                operations += RUN * RUNS_PER_CHECK;
             }
-            operations += RUN * RUNS_PER_CHECK;
             self.counts[thread].store(operations, Ordering::Relaxed);
             let elapsed = self.begun.elapsed();
             if elapsed >= self.duration

@@ -160,8 +160,8 @@ fn memory_missing(bytes: u64) -> anyhow::Result<Option<String>> {
     Ok((needed > available).then(|| {
         format!(
             "needs {} of memory, {} are available",
-            isotherm_workload::size::format(needed),
-            isotherm_workload::size::format(available)
+            isotherm_engine::units::format_bytes(needed),
+            isotherm_engine::units::format_bytes(available)
         )
     }))
 }

@@ -125,8 +125,8 @@ fn damo(context: &Context, isotherm: &str, ours: &str, theirs: &str) -> anyhow::
     anyhow::ensure!(
         needed <= available,
         "would take about {}, {} are available",
-        isotherm_workload::size::format(needed),
-        isotherm_workload::size::format(available)
+        isotherm_engine::units::format_bytes(needed),
+        isotherm_engine::units::format_bytes(available)
     );
     let mut convert = Command::new(isotherm);
     convert

@@ -262,6 +262,15 @@ impl Daemon {
     }
 
     fn monitor(&self, page: &mut Page) {
+        let name = "isotherm_build_info";
+        page.family(name, "gauge", "1; what this isotherm is.");
+        page.sample(name, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        page.single(
+            "isotherm_dry_run",
+            "gauge",
+            "Whether nothing is done, and schemes' bytes are what would have been acted on.",
+            u8::from(self.acting.status().dry_run),
+        );
         let (cost, _) = self.session.cost();
         page.single(
             "isotherm_monitor_cpu_seconds_total",

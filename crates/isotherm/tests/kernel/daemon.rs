@@ -263,6 +263,9 @@ fn metrics_are_served_on_loopback_alone() {
     let length = format!("Content-Length: {}", body.len());
     assert!(head.contains(&length), "{head}");
     check_exposition(body);
+    for said in ["isotherm_dry_run 1\n", "isotherm_build_info{version=\""] {
+        assert!(body.contains(said), "{said:?} is not in {body}");
+    }
     assert!(
         body.contains(&format!("pid=\"{}\"", daemon.workload.pid())),
         "{body}"

@@ -2,12 +2,11 @@
 
 use std::fmt;
 
+use isotherm_engine::units::format_bytes;
 use isotherm_engine::{BLOCK_SIZE, Nanos, PAGE_SIZE};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
-
-use crate::size;
 
 const MIB: f64 = (1u64 << 20) as f64;
 
@@ -150,7 +149,7 @@ impl Case {
             }
         }
         if self.zeros > 0 {
-            words.push(format!("{} zeros", size::format(self.zeros)));
+            words.push(format!("{} zeros", format_bytes(self.zeros)));
         }
         words.join(", ")
     }
@@ -159,7 +158,7 @@ impl Case {
 /// `1200M 12% 30ms sweep 64K`.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let piece = self.piece.map_or("whole".into(), size::format);
+        let piece = self.piece.map_or("whole".into(), format_bytes);
         let order = match self.order {
             Order::Sweep => "sweep",
             Order::Spread => "spread",
@@ -170,7 +169,7 @@ impl fmt::Display for Case {
         write!(
             f,
             "{} {:.1}% {period:.digits$}ms {order} {piece}",
-            size::format(self.total),
+            format_bytes(self.total),
             self.hot * 100.0
         )
     }

@@ -46,6 +46,11 @@ impl<'a> Mix<'a> {
         Self { walks, bounds }
     }
 
+    /// Whether nothing is accessed in this phase.
+    pub(super) fn is_idle(&self) -> bool {
+        self.walks.is_empty()
+    }
+
     /// Makes `count` accesses of one pattern.
     #[inline]
     pub(super) fn run(&mut self, random: &mut Pcg64Mcg, count: u64) {
