@@ -16,6 +16,7 @@
 //! ([`Item::Note`](isotherm_record::Item)).
 
 mod acting;
+mod compaction;
 mod lock;
 mod meters;
 mod monitor;
@@ -27,6 +28,10 @@ mod targets;
 pub use acting::{
     Acting, ActingStatus, ActingSummary, ContextStatus, SchemeSummary, lacking, limit_words,
     refusal_words, warnings, warnings_of_schemes,
+};
+pub use compaction::{
+    CompactionEvent, CompactionOutput, CompactionRound, CompactionSession, CompactionSpec, NodeCheck,
+    RoundTotals,
 };
 pub use lock::{Lock, lock};
 pub use session::{Session, Step};

@@ -1,30 +1,24 @@
 //! `isotherm compact`: compacts memory ahead of demand, so that huge pages are there when they are
 //! asked for.
 //!
-//! The engine's controller decides, this machine's kernel compacts; here they are joined, for each
-//! node in turn.
+//! What is done is [`isotherm_session::CompactionSession`]'s; here it is told.
 
-mod journal;
-mod node;
 mod show;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::{
-    CompactionAttributes, CompactionDecision, CompactionState, NodeFacts,
-};
-use isotherm_linux::clock::{self, Clock};
-use isotherm_linux::compaction::{Fragmentation, kernel_proactiveness};
-
+use isotherm_engine::compaction::CompactionAttributes;
 use isotherm_engine::units::{format_time, parse_time};
-use isotherm_session::Signals;
+use isotherm_linux::compaction::kernel_proactiveness;
+use isotherm_record::{Header, Item, Writer};
+use isotherm_session::{CompactionEvent, CompactionOutput, CompactionSession, CompactionSpec};
 
-use journal::Journal;
-use node::{Node, Round, Standing};
-use show::{Event, NodeReport, Report, Say};
+use crate::record_file;
+use show::{Report, Say};
 
 /// A check costs about a fifth of a millisecond.
 const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);
@@ -95,186 +89,90 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         format_time(args.check_interval),
         format_time(CHECK_INTERVAL_MIN)
     );
-    let attributes = CompactionAttributes {
-        order: args.order,
-        proactiveness: args.proactiveness,
-        check_interval: args.check_interval,
+    let spec = CompactionSpec {
+        node: args.node,
+        attributes: CompactionAttributes {
+            order: args.order,
+            proactiveness: args.proactiveness,
+            check_interval: args.check_interval,
+        },
+        is_dry_run: args.dry_run,
     };
+    let mut session = CompactionSession::start(spec)?;
     // The record last: what fails before it must not empty an older one.
-    let nodes = nodes(args, attributes)?;
-    let signals = Signals::watch()?;
-    let clock = Clock::start();
-    let journal = args
-        .output
-        .as_deref()
-        .map(|path| Journal::create(path, attributes, clock.now()))
-        .transpose()?;
-    let mut compact = Compact {
-        args,
-        attributes,
-        nodes,
-        signals,
-        clock,
-        journal,
+    let header = || session.header(crate::out::command_line());
+    let journal = args.output.as_deref().map(|path| Journal::create(path, &header()));
+    let mut output = Output {
+        journal: journal.transpose()?,
         say: Say::new(args.json),
     };
     let outcome = if args.daemon {
-        compact.keep_looking()
+        session.keep_looking(args.duration, &mut output)
     } else {
-        compact.look_once()
+        look_once(&mut session, spec, &mut output)
     };
-    let finished = compact.journal.take().map_or(Ok(()), Journal::finish);
+    let finished = output.journal.take().map_or(Ok(()), Journal::finish);
     outcome.and(finished).map(|()| ExitCode::SUCCESS)
 }
 
-/// The nodes asked for, each ready to be compacted unless nothing is to be done.
-fn nodes(args: &Args, attributes: CompactionAttributes) -> anyhow::Result<Vec<Node>> {
-    let fragmentation = Fragmentation::open()?;
-    let numbers = match args.node {
-        Some(node) => vec![fragmentation.node(node)?.node],
-        None => fragmentation
-            .nodes()?
-            .iter()
-            .map(|facts| facts.node)
-            .collect(),
-    };
-    let nodes = numbers
-        .into_iter()
-        .map(|number| Node::open(number, &fragmentation, attributes, args.dry_run));
-    Ok(nodes.collect::<Result<_, _>>()?)
+fn look_once(
+    session: &mut CompactionSession,
+    spec: CompactionSpec,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let nodes = session.look_once(output)?;
+    output.say.report(&Report {
+        attributes: spec.attributes,
+        kernel_proactiveness: kernel_proactiveness(),
+        dry_run: spec.is_dry_run,
+        nodes,
+    })
 }
 
-struct Compact<'a> {
-    args: &'a Args,
-    attributes: CompactionAttributes,
-    nodes: Vec<Node>,
-    signals: Signals,
-    clock: Clock,
+/// What the user is told, and what goes into a record.
+struct Output {
     journal: Option<Journal>,
     say: Say,
 }
 
-impl Compact<'_> {
-    fn look_once(&mut self) -> anyhow::Result<()> {
-        let mut reports = Vec::new();
-        for index in 0..self.nodes.len() {
-            let before = self.nodes[index].look()?;
-            let decision = self.nodes[index].check(self.clock.now(), &before);
-            self.sample(index, &before)?;
-            let round = match &decision {
-                CompactionDecision::Compact { zones } if !self.args.dry_run => {
-                    Some(self.compact(index, zones)?)
-                }
-                _ => None,
-            };
-            reports.push(NodeReport {
-                before,
-                decision,
-                round,
-            });
-        }
-        let report = Report {
-            attributes: self.attributes,
-            kernel_proactiveness: kernel_proactiveness(),
-            dry_run: self.args.dry_run,
-            nodes: reports,
-        };
-        self.say.report(&report)
+impl CompactionOutput for Output {
+    fn event(&mut self, event: &CompactionEvent<'_>) -> anyhow::Result<()> {
+        self.say.event(event)
     }
 
-    fn keep_looking(&mut self) -> anyhow::Result<()> {
-        let started = self.clock.now();
-        let cpu_before = clock::process_cpu();
-        let ends_at = self.args.duration.map_or(Nanos(u64::MAX), |d| started + d);
-        self.say.event(&Event::Start {
-            attributes: self.attributes,
-            kernel_proactiveness: kernel_proactiveness(),
-            dry_run: self.args.dry_run,
-            nodes: self.nodes.iter().map(Node::number).collect(),
-        })?;
-        while !self.signals.is_stopped() && self.clock.now() < ends_at {
-            for index in 0..self.nodes.len() {
-                self.look_at(index, started)?;
-            }
-            let next = self.nodes.iter().map(Node::next_look).min();
-            // Nothing to look at cannot be, as a machine has a node; it would be no reason to spin.
-            let next = next.unwrap_or(ends_at).min(ends_at);
-            self.clock.sleep_until(next, &[self.signals.wakes()]);
-            // What the end of a round's process left there would end every sleep from now on.
-            self.signals.take_child_end();
+    fn item(&mut self, item: Item) -> anyhow::Result<()> {
+        match &mut self.journal {
+            Some(journal) => journal.write(&item),
+            None => Ok(()),
         }
-        let now = self.clock.now();
-        self.say.event(&Event::End {
-            elapsed: now.since(started),
-            rounds: self.nodes.iter().map(Node::totals).sum(),
-            statuses: self.nodes.iter().map(Node::status).collect(),
-            own_cpu: clock::process_cpu() - cpu_before,
+    }
+}
+
+/// A record being written.
+struct Journal {
+    path: PathBuf,
+    writer: Writer<File>,
+}
+
+impl Journal {
+    fn create(path: &Path, header: &Header) -> anyhow::Result<Self> {
+        let file = record_file::create(path)?;
+        let writer = Writer::create(file, header)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            writer,
         })
     }
 
-    /// What is due for a node.
-    fn look_at(&mut self, index: usize, started: Nanos) -> anyhow::Result<()> {
-        let now = self.clock.now();
-        if now < self.nodes[index].next_look() {
-            return Ok(());
-        }
-        let was = self.nodes[index].status();
-        let facts = self.nodes[index].look()?;
-        let decision = self.nodes[index].check(now, &facts);
-        let status = self.nodes[index].status();
-        self.sample(index, &facts)?;
-        // A round tells of itself, and of the deferral that it leads to.
-        let is_told_by_round = match status.state {
-            CompactionState::Compacting => !self.args.dry_run,
-            CompactionState::Deferred { .. } => true,
-            CompactionState::Idle | CompactionState::BackedOff(_) => false,
-        };
-        let is_news = was.score.is_none() || status.state != was.state;
-        if is_news && !is_told_by_round {
-            self.say.event(&Event::State {
-                at: now.since(started),
-                node: facts.node,
-                status,
-                high: self.attributes.high(),
-                dry_run: self.args.dry_run,
-            })?;
-        }
-        if let CompactionDecision::Compact { zones } = decision
-            && !self.args.dry_run
-        {
-            let round = self.compact(index, &zones)?;
-            self.say.event(&Event::Round {
-                at: self.clock.now().since(started),
-                node: facts.node,
-                round: &round,
-            })?;
-        }
+    fn write(&mut self, item: &Item) -> anyhow::Result<()> {
+        let written = self.writer.write(item);
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        let finished = self.writer.finish();
+        finished.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(())
-    }
-
-    fn compact(&mut self, index: usize, zones: &[usize]) -> anyhow::Result<Round> {
-        let (clock, journal) = (self.clock, &mut self.journal);
-        let mut written = Ok(());
-        let mut show = |standing: Standing, facts: &NodeFacts| {
-            if let Some(journal) = journal
-                && written.is_ok()
-            {
-                written = journal.sample(clock.now(), standing, facts);
-            }
-        };
-        let round = self.nodes[index].compact(zones, clock, &self.signals, &mut show)?;
-        written?;
-        if let Some(journal) = &mut self.journal {
-            journal.round(self.clock.now(), &self.nodes[index], &round)?;
-        }
-        Ok(round)
-    }
-
-    fn sample(&mut self, index: usize, facts: &NodeFacts) -> anyhow::Result<()> {
-        let standing = self.nodes[index].standing();
-        match &mut self.journal {
-            Some(journal) => journal.sample(self.clock.now(), standing, facts),
-            None => Ok(()),
-        }
     }
 }

@@ -13,56 +13,14 @@ use serde_json::{Value, json};
 
 use isotherm_engine::units::{format_bytes, format_time};
 
-use super::node::{Round, Totals};
+use isotherm_session::{CompactionEvent, CompactionRound, NodeCheck};
 
 /// One look at all nodes, and what was done.
 pub(super) struct Report {
     pub(super) attributes: CompactionAttributes,
     pub(super) kernel_proactiveness: Option<u32>,
     pub(super) dry_run: bool,
-    pub(super) nodes: Vec<NodeReport>,
-}
-
-pub(super) struct NodeReport {
-    pub(super) before: NodeFacts,
-    pub(super) decision: CompactionDecision,
-    pub(super) round: Option<Round>,
-}
-
-/// What a daemon tells of.
-#[derive(Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub(super) enum Event<'a> {
-    Start {
-        attributes: CompactionAttributes,
-        kernel_proactiveness: Option<u32>,
-        dry_run: bool,
-        nodes: Vec<u32>,
-    },
-    State {
-        #[serde(rename = "at_ns")]
-        at: Nanos,
-        node: u32,
-        #[serde(flatten)]
-        status: CompactionStatus,
-        high: f64,
-        dry_run: bool,
-    },
-    Round {
-        #[serde(rename = "at_ns")]
-        at: Nanos,
-        node: u32,
-        #[serde(flatten)]
-        round: &'a Round,
-    },
-    End {
-        #[serde(rename = "elapsed_ns")]
-        elapsed: Nanos,
-        rounds: Totals,
-        statuses: Vec<CompactionStatus>,
-        #[serde(rename = "own_cpu_ns")]
-        own_cpu: Nanos,
-    },
+    pub(super) nodes: Vec<NodeCheck>,
 }
 
 /// Says it, in one way or the other.
@@ -84,11 +42,11 @@ impl Say {
         print(&text)
     }
 
-    pub(super) fn event(&self, event: &Event) -> anyhow::Result<()> {
+    pub(super) fn event(&self, event: &CompactionEvent<'_>) -> anyhow::Result<()> {
         let text = if self.json {
             serde_json::to_string(event)?
         } else {
-            event.text()
+            event_text(event)
         };
         print(&format!("{text}\n"))
     }
@@ -130,7 +88,7 @@ impl Report {
         text
     }
 
-    fn outcome(&self, node: &NodeReport) -> String {
+    fn outcome(&self, node: &NodeCheck) -> String {
         let attributes = &self.attributes;
         match (&node.decision, &node.round) {
             (_, Some(round)) => sentence(round),
@@ -159,7 +117,7 @@ impl Report {
 
     fn json(&self) -> Value {
         let order = self.attributes.order;
-        let node = |node: &NodeReport| {
+        let node = |node: &NodeCheck| {
             json!({
                 "node": node.before.node,
                 "before": facts_json(&node.before, order),
@@ -179,65 +137,63 @@ impl Report {
     }
 }
 
-impl Event<'_> {
-    fn text(&self) -> String {
-        match self {
-            Self::Start {
-                attributes,
-                kernel_proactiveness,
-                dry_run,
-                nodes,
-            } => {
-                let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-                format!(
-                    "{} node {} for order {}, looking every {}: above a score of {}, down to {}\n{}",
-                    if *dry_run {
-                        "would compact"
-                    } else {
-                        "compacting"
-                    },
-                    nodes.join(", "),
-                    attributes.order,
-                    format_time(attributes.check_interval),
-                    score(attributes.high()),
-                    score(attributes.low()),
-                    kernels_own(*kernel_proactiveness)
-                )
-            }
-            Self::State {
-                at,
-                node,
-                status,
-                high,
-                dry_run,
-            } => format!(
-                "{:>8}  node {node}: {}",
-                format_time(*at),
-                state(status, *high, *dry_run)
-            ),
-            Self::Round { at, node, round } => {
-                format!("{:>8}  node {node}: {}", format_time(*at), sentence(round))
-            }
-            Self::End {
-                elapsed,
-                rounds,
-                statuses,
-                own_cpu,
-            } => {
-                let sum = |count: fn(&CompactionStatus) -> u64| -> u64 {
-                    statuses.iter().map(count).sum()
-                };
-                format!(
-                    "in {}: {} rounds of compaction, {} ({} of CPU time); {} back-offs, {} deferrals; looking took {} of CPU time",
-                    format_time(*elapsed),
-                    rounds.count,
-                    format_time(rounds.took_ns),
-                    format_time(rounds.cpu_ns),
-                    sum(|status| status.nr_back_offs),
-                    sum(|status| status.nr_deferrals),
-                    format_time(*own_cpu),
-                )
-            }
+fn event_text(event: &CompactionEvent<'_>) -> String {
+    match event {
+        CompactionEvent::Start {
+            attributes,
+            kernel_proactiveness,
+            dry_run,
+            nodes,
+        } => {
+            let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+            format!(
+                "{} node {} for order {}, looking every {}: above a score of {}, down to {}\n{}",
+                if *dry_run {
+                    "would compact"
+                } else {
+                    "compacting"
+                },
+                nodes.join(", "),
+                attributes.order,
+                format_time(attributes.check_interval),
+                score(attributes.high()),
+                score(attributes.low()),
+                kernels_own(*kernel_proactiveness)
+            )
+        }
+        CompactionEvent::State {
+            at,
+            node,
+            status,
+            high,
+            dry_run,
+        } => format!(
+            "{:>8}  node {node}: {}",
+            format_time(*at),
+            state(status, *high, *dry_run)
+        ),
+        CompactionEvent::Round { at, node, round } => {
+            format!("{:>8}  node {node}: {}", format_time(*at), sentence(round))
+        }
+        CompactionEvent::End {
+            elapsed,
+            rounds,
+            statuses,
+            own_cpu,
+        } => {
+            let sum = |count: fn(&CompactionStatus) -> u64| -> u64 {
+                statuses.iter().map(count).sum()
+            };
+            format!(
+                "in {}: {} rounds of compaction, {} ({} of CPU time); {} back-offs, {} deferrals; looking took {} of CPU time",
+                format_time(*elapsed),
+                rounds.count,
+                format_time(rounds.took_ns),
+                format_time(rounds.cpu_ns),
+                sum(|status| status.nr_back_offs),
+                sum(|status| status.nr_deferrals),
+                format_time(*own_cpu),
+            )
         }
     }
 }
@@ -254,7 +210,7 @@ fn state(status: &CompactionStatus, high: f64, dry_run: bool) -> String {
     format!("score {points}: {what}")
 }
 
-fn sentence(round: &Round) -> String {
+fn sentence(round: &CompactionRound) -> String {
     let ended = match round.ended {
         RoundEnd::AtLow => "down to the low threshold",
         RoundEnd::Kswapd => "stopped for kswapd",

@@ -11,45 +11,45 @@ use isotherm_linux::compaction::{
 };
 use serde::Serialize;
 
-use isotherm_session::Signals;
+use crate::signals::Signals;
 
 /// Time between two looks at a node while it is compacted: at some GB/s of scanning, a few MB.
 const STEP: Nanos = Nanos::from_millis(5);
 
 /// A round of compaction.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Round {
+pub struct CompactionRound {
     /// The node's score before.
-    pub(super) score_before: f64,
+    pub score_before: f64,
     /// And after.
-    pub(super) score_after: f64,
+    pub score_after: f64,
     /// Why it ended.
-    pub(super) ended: RoundEnd,
+    pub ended: RoundEnd,
     /// Time that it took.
-    pub(super) took_ns: Nanos,
+    pub took_ns: Nanos,
     /// CPU time of that.
-    pub(super) cpu_ns: Nanos,
+    pub cpu_ns: Nanos,
     /// What the machine's counters of compaction grew by.
-    pub(super) counters: Counters,
+    pub counters: Counters,
     /// How long the next one is put off, as this one brought nothing.
-    pub(super) deferred_ns: Option<Nanos>,
+    pub deferred_ns: Option<Nanos>,
     /// The node afterwards.
     #[serde(skip)]
-    pub(super) after: NodeFacts,
+    pub after: NodeFacts,
 }
 
 /// What rounds have come to.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct Totals {
+pub struct RoundTotals {
     /// How many.
-    pub(super) count: u64,
+    pub count: u64,
     /// Time that they took.
-    pub(super) took_ns: Nanos,
+    pub took_ns: Nanos,
     /// CPU time of that.
-    pub(super) cpu_ns: Nanos,
+    pub cpu_ns: Nanos,
 }
 
-impl std::iter::Sum for Totals {
+impl std::iter::Sum for RoundTotals {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |sum, one| Self {
             count: sum.count + one.count,
@@ -59,9 +59,9 @@ impl std::iter::Sum for Totals {
     }
 }
 
-/// What is wanted of a controller, and how it stands.
+/// What is wanted of a node's controller, and how it is doing.
 #[derive(Clone, Copy)]
-pub(super) struct Standing {
+pub(super) struct NodeStatus {
     pub(super) attributes: CompactionAttributes,
     pub(super) status: CompactionStatus,
 }
@@ -77,7 +77,7 @@ pub(super) struct Node {
     /// How a dry run would stand.
     trial: Option<CompactionStatus>,
     next_look: Nanos,
-    totals: Totals,
+    totals: RoundTotals,
 }
 
 impl Node {
@@ -97,7 +97,7 @@ impl Node {
             trigger,
             trial: None,
             next_look: Nanos(0),
-            totals: Totals::default(),
+            totals: RoundTotals::default(),
         })
     }
 
@@ -105,7 +105,7 @@ impl Node {
         self.number
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> RoundTotals {
         self.totals
     }
 
@@ -119,8 +119,8 @@ impl Node {
     }
 
     /// Both at once, for a record.
-    pub(super) fn standing(&self) -> Standing {
-        Standing {
+    pub(super) fn node_status(&self) -> NodeStatus {
+        NodeStatus {
             attributes: self.attributes(),
             status: self.status(),
         }
@@ -163,8 +163,8 @@ impl Node {
         zones: &[usize],
         clock: Clock,
         signals: &Signals,
-        show: &mut dyn FnMut(Standing, &NodeFacts),
-    ) -> Result<Round, CompactionError> {
+        show: &mut dyn FnMut(NodeStatus, &NodeFacts),
+    ) -> Result<CompactionRound, CompactionError> {
         let trigger = self.trigger.as_ref();
         let trigger = trigger.expect("a dry run compacts nothing");
         let counters = Counters::read();
@@ -178,13 +178,13 @@ impl Node {
                 break RoundEnd::Interrupted;
             }
             let facts = self.look()?;
-            let standing = self.standing();
-            let score = Some(node_score(&facts, standing.attributes.order));
+            let node_status = self.node_status();
+            let score = Some(node_score(&facts, node_status.attributes.order));
             let status = CompactionStatus {
                 score,
-                ..standing.status
+                ..node_status.status
             };
-            show(Standing { status, ..standing }, &facts);
+            show(NodeStatus { status, ..node_status }, &facts);
             if let Some(ended) = why_stop(&self.controller, &facts, zones) {
                 break ended;
             }
@@ -200,7 +200,7 @@ impl Node {
         self.next_look = now + self.attributes().check_interval;
         self.totals = [
             self.totals,
-            Totals {
+            RoundTotals {
                 count: 1,
                 took_ns: took,
                 cpu_ns: cpu,
@@ -212,7 +212,7 @@ impl Node {
             CompactionState::Deferred { until } => Some(until.since(now)),
             _ => None,
         };
-        Ok(Round {
+        Ok(CompactionRound {
             score_before,
             score_after: node_score(&after, self.attributes().order),
             // It may have ended just when we were about to stop it.

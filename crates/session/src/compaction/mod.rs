@@ -1,0 +1,358 @@
+//! Compacting this machine's nodes ahead of demand: the engine's controller decides, the kernel compacts,
+//! and here they are joined, for each node in turn. What is seen and done comes out as record items and
+//! as events.
+
+mod node;
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::Nanos;
+use isotherm_engine::compaction::{
+    CompactionAttributes, CompactionDecision, CompactionState, CompactionStatus, NodeFacts,
+};
+use isotherm_linux::clock::{self, Clock};
+use isotherm_linux::compaction::{Fragmentation, kernel_proactiveness};
+use isotherm_linux::host;
+use isotherm_record::{CompactionSample, FragmentationSample, Header, Item};
+use serde::{Deserialize, Serialize};
+
+use crate::signals::Signals;
+use node::{Node, NodeStatus};
+
+pub use node::{CompactionRound, RoundTotals};
+
+/// Samples need 700 bytes or so: 60 MB in a day.
+const SAMPLE_INTERVAL: Nanos = Nanos::from_millis(1000);
+/// Looks that come a little early are no reason to leave out every second one.
+const EARLY: Nanos = Nanos::from_millis(20);
+
+/// What is compacted, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CompactionSpec {
+    /// Only this NUMA node.
+    pub node: Option<u32>,
+    /// Order, proactiveness and how often is looked.
+    pub attributes: CompactionAttributes,
+    /// Nothing is done: it is said what would be.
+    pub is_dry_run: bool,
+}
+
+/// What a node was like, and what came of it.
+#[derive(Clone, Debug)]
+pub struct NodeCheck {
+    /// The node before.
+    pub before: NodeFacts,
+    /// What is to be done about it.
+    pub decision: CompactionDecision,
+    /// What was done.
+    pub round: Option<CompactionRound>,
+}
+
+/// Something to tell of a session that keeps looking.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum CompactionEvent<'a> {
+    /// It begins.
+    Start {
+        /// What is wanted.
+        attributes: CompactionAttributes,
+        /// The kernel's own `vm.compaction_proactiveness`, where it has that.
+        kernel_proactiveness: Option<u32>,
+        /// Nothing will be done.
+        dry_run: bool,
+        /// The nodes that are looked at.
+        nodes: Vec<u32>,
+    },
+    /// A node's controller has changed its state.
+    State {
+        /// Since the start.
+        #[serde(rename = "at_ns")]
+        at: Nanos,
+        /// Which node.
+        node: u32,
+        /// How its controller is doing.
+        #[serde(flatten)]
+        status: CompactionStatus,
+        /// The score above which it is compacted.
+        high: f64,
+        /// Nothing is done.
+        dry_run: bool,
+    },
+    /// A round has ended.
+    Round {
+        /// Since the start.
+        #[serde(rename = "at_ns")]
+        at: Nanos,
+        /// Which node.
+        node: u32,
+        /// What it was like.
+        #[serde(flatten)]
+        round: &'a CompactionRound,
+    },
+    /// It ends.
+    End {
+        /// Since the start.
+        #[serde(rename = "elapsed_ns")]
+        elapsed: Nanos,
+        /// All rounds together.
+        rounds: RoundTotals,
+        /// How the nodes' controllers are doing.
+        statuses: Vec<CompactionStatus>,
+        /// What looking has taken.
+        #[serde(rename = "own_cpu_ns")]
+        own_cpu: Nanos,
+    },
+}
+
+/// Who is told.
+pub trait CompactionOutput {
+    /// Something for whoever watches.
+    ///
+    /// # Errors
+    /// Those end the session.
+    fn event(&mut self, event: &CompactionEvent<'_>) -> anyhow::Result<()>;
+
+    /// Something for the record.
+    ///
+    /// # Errors
+    /// Those end the session.
+    fn item(&mut self, item: Item) -> anyhow::Result<()>;
+}
+
+/// Nodes that are looked at, and compacted when it is time.
+pub struct CompactionSession {
+    spec: CompactionSpec,
+    nodes: Vec<Node>,
+    signals: Signals,
+    clock: Clock,
+    sampled: Sampled,
+}
+
+/// When the last sample of each node was.
+#[derive(Default)]
+struct Sampled(BTreeMap<u32, Nanos>);
+
+impl Sampled {
+    /// How a node looks, if the last sample of it is old enough.
+    fn take(&mut self, now: Nanos, status: NodeStatus, facts: &NodeFacts) -> Option<Item> {
+        let due = |last: &Nanos| now.since(*last) + EARLY >= SAMPLE_INTERVAL;
+        self.0
+            .get(&facts.node)
+            .is_none_or(due)
+            .then(|| self.sample(now, status, facts))
+    }
+
+    fn sample(&mut self, now: Nanos, status: NodeStatus, facts: &NodeFacts) -> Item {
+        self.0.insert(facts.node, now);
+        Item::Fragmentation(FragmentationSample {
+            time: now,
+            attributes: status.attributes,
+            facts: facts.clone(),
+            status: status.status,
+        })
+    }
+}
+
+impl CompactionSession {
+    /// Opens the nodes that are asked for.
+    ///
+    /// # Errors
+    /// What cannot be read or, unless nothing is to be done, compacted.
+    pub fn start(spec: CompactionSpec) -> anyhow::Result<Self> {
+        let fragmentation = Fragmentation::open()?;
+        let numbers = match spec.node {
+            Some(node) => vec![fragmentation.node(node)?.node],
+            None => fragmentation
+                .nodes()?
+                .iter()
+                .map(|facts| facts.node)
+                .collect(),
+        };
+        let nodes = numbers
+            .into_iter()
+            .map(|number| Node::open(number, &fragmentation, spec.attributes, spec.is_dry_run));
+        Ok(Self {
+            spec,
+            nodes: nodes.collect::<Result<_, _>>()?,
+            signals: Signals::watch()?,
+            clock: Clock::start(),
+            sampled: Sampled::default(),
+        })
+    }
+
+    /// What a record of it begins with.
+    pub fn header(&self, command_line: Vec<String>) -> Header {
+        let attributes = self.spec.attributes;
+        let settings = [
+            ("method", "compaction".to_owned()),
+            ("order", attributes.order.to_string()),
+            ("proactiveness", attributes.proactiveness.to_string()),
+        ];
+        Header {
+            writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
+            host: host::hostname(),
+            kernel: host::kernel_release(),
+            command: command_line,
+            started: self.clock.now(),
+            operations: "paddr".into(),
+            settings: settings.map(|(key, value)| (key.to_owned(), value)).into(),
+            ..Header::default()
+        }
+    }
+
+    /// Looks at each node once, and compacts it if it is time to.
+    ///
+    /// # Errors
+    /// What cannot be read or compacted, and those of `out`.
+    pub fn look_once(&mut self, out: &mut dyn CompactionOutput) -> anyhow::Result<Vec<NodeCheck>> {
+        let mut checks = Vec::new();
+        for index in 0..self.nodes.len() {
+            let before = self.nodes[index].look()?;
+            let decision = self.nodes[index].check(self.clock.now(), &before);
+            self.sample(index, &before, out)?;
+            let round = match &decision {
+                CompactionDecision::Compact { zones } if !self.spec.is_dry_run => {
+                    Some(self.compact(index, zones, out)?)
+                }
+                _ => None,
+            };
+            checks.push(NodeCheck {
+                before,
+                decision,
+                round,
+            });
+        }
+        Ok(checks)
+    }
+
+    /// Keeps looking, until `duration` has passed or a signal asks for the end.
+    ///
+    /// # Errors
+    /// What cannot be read or compacted, and those of `out`.
+    pub fn keep_looking(
+        &mut self,
+        duration: Option<Nanos>,
+        out: &mut dyn CompactionOutput,
+    ) -> anyhow::Result<()> {
+        let started = self.clock.now();
+        let cpu_before = clock::process_cpu();
+        let ends_at = duration.map_or(Nanos(u64::MAX), |d| started + d);
+        out.event(&CompactionEvent::Start {
+            attributes: self.spec.attributes,
+            kernel_proactiveness: kernel_proactiveness(),
+            dry_run: self.spec.is_dry_run,
+            nodes: self.nodes.iter().map(Node::number).collect(),
+        })?;
+        while !self.signals.is_stopped() && self.clock.now() < ends_at {
+            for index in 0..self.nodes.len() {
+                self.look_at(index, started, out)?;
+            }
+            let next = self.nodes.iter().map(Node::next_look).min();
+            // Nothing to look at cannot be, as a machine has a node; it would be no reason to spin.
+            let next = next.unwrap_or(ends_at).min(ends_at);
+            self.clock.sleep_until(next, &[self.signals.wakes()]);
+            // What the end of a round's process left there would end every sleep from now on.
+            self.signals.take_child_end();
+        }
+        let now = self.clock.now();
+        out.event(&CompactionEvent::End {
+            elapsed: now.since(started),
+            rounds: self.nodes.iter().map(Node::totals).sum(),
+            statuses: self.nodes.iter().map(Node::status).collect(),
+            own_cpu: clock::process_cpu() - cpu_before,
+        })
+    }
+
+    /// What is due for a node.
+    fn look_at(
+        &mut self,
+        index: usize,
+        started: Nanos,
+        out: &mut dyn CompactionOutput,
+    ) -> anyhow::Result<()> {
+        let now = self.clock.now();
+        if now < self.nodes[index].next_look() {
+            return Ok(());
+        }
+        let was = self.nodes[index].status();
+        let facts = self.nodes[index].look()?;
+        let decision = self.nodes[index].check(now, &facts);
+        let status = self.nodes[index].status();
+        self.sample(index, &facts, out)?;
+        // A round tells of itself, and of the deferral that it leads to.
+        let is_told_by_round = match status.state {
+            CompactionState::Compacting => !self.spec.is_dry_run,
+            CompactionState::Deferred { .. } => true,
+            CompactionState::Idle | CompactionState::BackedOff(_) => false,
+        };
+        let is_news = was.score.is_none() || status.state != was.state;
+        if is_news && !is_told_by_round {
+            out.event(&CompactionEvent::State {
+                at: now.since(started),
+                node: facts.node,
+                status,
+                high: self.spec.attributes.high(),
+                dry_run: self.spec.is_dry_run,
+            })?;
+        }
+        if let CompactionDecision::Compact { zones } = decision
+            && !self.spec.is_dry_run
+        {
+            let round = self.compact(index, &zones, out)?;
+            out.event(&CompactionEvent::Round {
+                at: self.clock.now().since(started),
+                node: facts.node,
+                round: &round,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn compact(
+        &mut self,
+        index: usize,
+        zones: &[usize],
+        out: &mut dyn CompactionOutput,
+    ) -> anyhow::Result<CompactionRound> {
+        let (clock, sampled) = (self.clock, &mut self.sampled);
+        let mut written = Ok(());
+        let mut show = |status: NodeStatus, facts: &NodeFacts| {
+            if let Some(item) = sampled.take(clock.now(), status, facts)
+                && written.is_ok()
+            {
+                written = out.item(item);
+            }
+        };
+        let round = self.nodes[index].compact(zones, clock, &self.signals, &mut show)?;
+        written?;
+        let now = self.clock.now();
+        let node = &self.nodes[index];
+        out.item(Item::Compaction(CompactionSample {
+            time: now,
+            node: node.number(),
+            score_before: round.score_before,
+            score_after: round.score_after,
+            ended: round.ended.name().to_owned(),
+            took: round.took_ns,
+            cpu: round.cpu_ns,
+            migrate_scanned: round.counters.migrate_scanned,
+            free_scanned: round.counters.free_scanned,
+            isolated: round.counters.isolated,
+        }))?;
+        out.item(self.sampled.sample(now, node.node_status(), &round.after))?;
+        Ok(round)
+    }
+
+    fn sample(
+        &mut self,
+        index: usize,
+        facts: &NodeFacts,
+        out: &mut dyn CompactionOutput,
+    ) -> anyhow::Result<()> {
+        let status = self.nodes[index].node_status();
+        match self.sampled.take(self.clock.now(), status, facts) {
+            Some(item) => out.item(item),
+            None => Ok(()),
+        }
+    }
+}
