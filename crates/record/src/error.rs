@@ -58,6 +58,15 @@ pub enum RecordError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Rows that another program has compressed in a way that is not read here.
+    #[error(
+        "its rows are compressed by {codec}, and only zstd is read here; write it again with zstd, or \
+         without compression"
+    )]
+    Compression {
+        /// By what.
+        codec: &'static str,
+    },
     /// A claim beyond what any record of ours holds.
     #[error(
         "the message at byte {offset} claims {claimed} for its {what}, more than the {limit} that \

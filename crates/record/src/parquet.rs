@@ -8,18 +8,22 @@
 //! Limits: Parquet keeps metadata in one piece at the end of the file, so the items are held in
 //! memory meanwhile; more than [`MAX_ITEMS_BYTES`] of them are refused. Pages of a Parquet file are
 //! decompressed by the parquet crate, which believes their sizes: do not convert files of strangers
-//! without a memory limit.
+//! without a memory limit. It panics on some damaged files (60.0: an index beyond its dictionary),
+//! which is caught here and is an error like others.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::sync::Arc;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Once};
 
 use arrow_array::RecordBatch;
 use arrow_schema::Schema;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use serde::{Deserialize, Serialize};
@@ -184,7 +188,7 @@ impl<W: Write + Send> Table<W> {
 
 /// Writes the record that the Parquet file `input` holds to `output`.
 pub fn import<W: Write>(input: File, output: W) -> Result<Conversion, ConvertError> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(input).map_err(ConvertError::Parquet)?;
+    let builder = decoded(|| ParquetRecordBatchReaderBuilder::try_new(input))?;
     let metadata: HashMap<String, String> = builder
         .metadata()
         .file_metadata()
@@ -204,12 +208,8 @@ pub fn import<W: Write>(input: File, output: W) -> Result<Conversion, ConvertErr
         open: None,
         conversion: Conversion::default(),
     };
-    let batches = builder
-        .with_batch_size(MAX_ROWS_HELD)
-        .build()
-        .map_err(ConvertError::Parquet)?;
-    for batch in batches {
-        let batch = batch.map_err(|error| ConvertError::Parquet(error.into()))?;
+    let mut batches = decoded(|| builder.with_batch_size(MAX_ROWS_HELD).build())?;
+    while let Some(batch) = decoded(|| Ok(batches.next().transpose()?))? {
         let mut rows = Rows::new(0, kind, &batch).map_err(not_a_record)?;
         while let Some(number) = rows.next_number() {
             if let Some(item) = rows.next_item().map_err(not_a_record)? {
@@ -218,6 +218,31 @@ pub fn import<W: Write>(input: File, output: W) -> Result<Conversion, ConvertErr
         }
     }
     merge.finish()
+}
+
+/// What the parquet crate makes of a file; where it panics, an error.
+fn decoded<T>(decode: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ConvertError> {
+    thread_local! {
+        static IS_DECODING: Cell<bool> = const { Cell::new(false) };
+    }
+    static QUIET: Once = Once::new();
+    // Of other panics, and of other threads', the usual is said.
+    QUIET.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !IS_DECODING.get() {
+                usual(info);
+            }
+        }));
+    });
+    IS_DECODING.set(true);
+    // What is left of a reader that has panicked is dropped.
+    let result = panic::catch_unwind(AssertUnwindSafe(decode));
+    IS_DECODING.set(false);
+    let damaged = || ParquetError::General("the file is damaged: it does not decode".to_owned());
+    result
+        .unwrap_or_else(|_| Err(damaged()))
+        .map_err(ConvertError::Parquet)
 }
 
 fn not_a_record(error: RecordError) -> ConvertError {
@@ -311,7 +336,7 @@ impl<W: Write> Merge<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Seek, Write};
+    use std::io::{Read, Seek, Write};
 
     use super::{export, import};
     use crate::convert::ConvertError;
@@ -319,6 +344,26 @@ mod tests {
     use crate::pages::{PageBlock, PageSnapshot};
     use crate::reader::Reader;
     use crate::tests::{by_page, every_item, header, read, snapshot, write};
+
+    #[test]
+    fn no_damage_makes_it_panic() {
+        let record = write(&header(), &every_item());
+        let mut table = tempfile::tempfile().expect("a file");
+        let mut reader = Reader::open(&record[..]).expect("readable");
+        export(&mut reader, table.try_clone().expect("a file")).expect("exports");
+        table.rewind().expect("rewinds");
+        let mut whole = Vec::new();
+        table.read_to_end(&mut whole).expect("read");
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= [0x01, 0x80, 0xff][at % 3];
+            let mut file = tempfile::tempfile().expect("a file");
+            file.write_all(&damaged).expect("written");
+            file.rewind().expect("rewinds");
+            // Right or wrong, it returns.
+            let _ = import(file, std::io::sink());
+        }
+    }
 
     /// Through Parquet and back.
     fn there_and_back(record: &[u8]) -> Vec<u8> {

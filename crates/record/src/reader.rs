@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{BufReader, Read};
 
-use arrow_ipc::MessageHeader;
+use arrow_ipc::{CompressionType, MessageHeader};
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
 use arrow_schema::SchemaRef;
@@ -252,6 +252,12 @@ impl<R: Read> Reader<R> {
         if batch.length() == 0 {
             return Ok(());
         }
+        if batch
+            .compression()
+            .is_some_and(|how| how.codec() == CompressionType::LZ4_FRAME)
+        {
+            return Err(RecordError::Compression { codec: "LZ4" });
+        }
         check_layout(offset, &batch, &frame.body, self.kind)?;
         let version = message.version();
         let decoded = read_record_batch(
@@ -278,7 +284,9 @@ impl<R: Read> Iterator for Reader<R> {
         let item = self.next_whole_item().transpose();
         self.done = !matches!(item, Some(Ok(_)));
         match item {
-            Some(Err(error @ RecordError::Corrupt { .. })) if self.salvages => {
+            Some(Err(error @ (RecordError::Corrupt { .. } | RecordError::TooLarge { .. })))
+                if self.salvages =>
+            {
                 self.damage = Some(error);
                 None
             }
