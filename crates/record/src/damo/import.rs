@@ -7,6 +7,7 @@ use std::path::Path;
 use flate2::read::ZlibDecoder;
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 
+use super::ages::Ages;
 use super::guard::QuoteGuard;
 use super::json::{Intervals, RecordFields};
 use super::spool::Spool;
@@ -73,6 +74,8 @@ struct Target {
     first_start: Option<Nanos>,
     /// Where only the ends of snapshots are known: how long one lasts.
     interval: Option<Nanos>,
+    /// Some of its regions say how old they are.
+    has_ages: bool,
 }
 
 impl<'a> Collected<'a> {
@@ -118,6 +121,11 @@ impl<'a> Collected<'a> {
         });
     }
 
+    /// Says that a list's regions have ages.
+    pub(crate) fn set_has_ages(&mut self, list: List) {
+        self.targets[list.target.0 as usize].has_ages = true;
+    }
+
     /// Adds a snapshot to a list that was begun. Where its `nr_samples` is 0, that is not known.
     pub(crate) fn push(&mut self, list: List, mut snapshot: Snapshot) -> Result<(), ConvertError> {
         snapshot.regions.sort_by_key(|region| region.range.start);
@@ -154,6 +162,12 @@ impl<'a> Collected<'a> {
                 "{nr_samples} access checks in each aggregation interval, as the file does not say"
             ));
         }
+        if self.targets.iter().any(|target| !target.has_ages) {
+            self.conversion.assumed.push(
+                "ages of regions, which the file does not have, by how their access counts changed"
+                    .to_owned(),
+            );
+        }
         let mut writer = Writer::create(output, &self.header(nr_samples))?;
         for (index, target) in self.targets.iter().enumerate() {
             let start = target.first_start.unwrap_or_default();
@@ -169,18 +183,22 @@ impl<'a> Collected<'a> {
         }
         let targets = &self.targets;
         let mut begun = HashSet::new();
+        let mut ages = Ages::default();
         self.spool.merge_into(&mut writer, |snapshot| {
             if snapshot.nr_samples == 0 {
                 snapshot.nr_samples = nr_samples;
             }
-            let Some(interval) = targets[snapshot.target.0 as usize].interval else {
-                return;
-            };
-            if begun.insert(snapshot.target) {
-                snapshot.start = snapshot.end - interval.min(snapshot.end);
+            let target = &targets[snapshot.target.0 as usize];
+            if let Some(interval) = target.interval {
+                if begun.insert(snapshot.target) {
+                    snapshot.start = snapshot.end - interval.min(snapshot.end);
+                }
+                for region in &mut snapshot.regions {
+                    region.age_ns = Nanos(u64::from(region.age).saturating_mul(interval.0));
+                }
             }
-            for region in &mut snapshot.regions {
-                region.age_ns = Nanos(u64::from(region.age).saturating_mul(interval.0));
+            if !target.has_ages {
+                ages.give(snapshot);
             }
         })?;
         writer.finish()?;

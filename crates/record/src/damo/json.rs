@@ -97,6 +97,12 @@ struct DamoAge {
     aggr_intervals: Option<Number>,
 }
 
+impl DamoAge {
+    fn is_known(&self) -> bool {
+        self.usec.is_some() || self.aggr_intervals.is_some()
+    }
+}
+
 /// Reads all of `input` into `collected`.
 pub(crate) fn read(input: impl Read, collected: &mut Collected<'_>) -> Result<(), ConvertError> {
     let mut deserializer = serde_json::Deserializer::from_reader(input);
@@ -277,6 +283,7 @@ fn take(
     };
     let nr_regions = damo.regions.len();
     let mut regions = Vec::with_capacity(nr_regions);
+    let mut has_ages = false;
     for region in damo.regions {
         collected.left_out(
             "probe hits",
@@ -284,7 +291,11 @@ fn take(
         );
         let passed = region.sz_filter_passed.is_some_and(|passed| passed.0 > 0);
         collected.left_out("sizes that passed filters", u64::from(passed));
+        has_ages |= region.age.as_ref().is_some_and(DamoAge::is_known);
         regions.extend(scale.region(&region)?);
+    }
+    if has_ages {
+        collected.set_has_ages(list);
     }
     if regions.is_empty() && nr_regions > 0 {
         // damo's own mark: a last snapshot that only says how long the one before lasted.

@@ -10,6 +10,7 @@
 //! its scheme filters and statistics. Whatever is left out is counted in
 //! [`LeftOut`](crate::convert::LeftOut), so that the user is told.
 
+mod ages;
 mod export;
 mod guard;
 mod import;

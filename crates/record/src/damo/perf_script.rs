@@ -101,6 +101,8 @@ struct Event {
     nr_regions: usize,
     /// None in the line that damo adds to say how long a single snapshot lasted.
     region: Option<RegionSnapshot>,
+    /// Kernels before 5.16 print no age.
+    has_age: bool,
 }
 
 impl Event {
@@ -170,6 +172,7 @@ impl Event {
                 .filter(|n| (1..=MAX_REGIONS).contains(n))
                 .ok_or("no number of regions, or an impossible one")?,
             region,
+            has_age: numbers.len() > 1,
         })
     }
 }
@@ -235,6 +238,9 @@ impl Trace<'_, '_> {
         };
         if event.time < assembly.latest {
             return Err(Failure::Line("is earlier than the one before".to_string()));
+        }
+        if event.has_age {
+            collected.set_has_ages(assembly.list);
         }
         let Some(region) = event.region else {
             assembly.close(collected)?;

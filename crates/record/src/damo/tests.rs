@@ -205,6 +205,29 @@ fn traces_are_read() {
 }
 
 #[test]
+fn ages_that_a_trace_does_not_have_are_derived_and_that_is_said() {
+    let lines = [(100, 0, 7), (200, 0, 20), (300, 1, 0)].map(|(ms, first, second)| {
+        let line = |range: &str, count: u32| {
+            format!(
+                "kdamond.0 4452 [000] 100.{ms}000: damon:damon_aggregated: target_id=1 nr_regions=2 \
+                 {range}: {count}\n"
+            )
+        };
+        line("4096-8192", first) + &line("8192-12288", second)
+    });
+    let read = take_trace(&lines.concat()).expect("reads");
+    let said = read.conversion.assumed.join("; ");
+    assert!(said.contains("ages of regions"), "{said}");
+    let ages = read.snapshots.iter().map(|snapshot| {
+        let ages = snapshot.regions.iter().map(|r| r.age_ns.0 / 1_000_000);
+        ages.collect::<Vec<_>>()
+    });
+    assert_eq!(ages.collect::<Vec<_>>(), [[0, 0], [100, 0], [200, 0]]);
+    let with = take_trace(TRACE).expect("reads");
+    assert!(!with.conversion.assumed.join("").contains("ages"));
+}
+
+#[test]
 fn targets_one_after_the_other_come_out_in_the_order_of_time() {
     let other = TRACE.replace("18446623435582458880", "1");
     let read = take_trace(&format!("{TRACE}{other}")).expect("reads");

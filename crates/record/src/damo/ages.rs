@@ -1,0 +1,131 @@
+//! Ages for records that have none: kernels before 5.16 print none, and other tools may leave them out.
+//!
+//! As DAMON counts them (`kdamond_merge_regions` in `mm/damon/core.c`): a region whose access count has
+//! changed by more than a tenth of the most that it can be is of age 0, one that has not is an interval
+//! older; where regions were merged, their mean by size.
+//!
+//! Limits: before the record's first snapshot nothing is known, so ages are at least these.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+
+/// DAMON's: a change of less than this part of the most is none.
+const THRESHOLD: f32 = 0.1;
+
+/// A region of a target's snapshot before.
+struct Known {
+    range: AddressRange,
+    rate: Option<f32>,
+    age: u32,
+    age_ns: Nanos,
+}
+
+/// The ages so far.
+#[derive(Default)]
+pub(super) struct Ages {
+    before: BTreeMap<TargetId, Vec<Known>>,
+}
+
+impl Ages {
+    /// Gives the regions of a target's next snapshot, in address order, their ages.
+    pub(super) fn give(&mut self, snapshot: &mut Snapshot) {
+        let lasted = snapshot.end.since(snapshot.start);
+        let nr_samples = snapshot.nr_samples.max(1) as f32;
+        let before = self.before.entry(snapshot.target).or_default();
+        let mut first = 0;
+        for region in &mut snapshot.regions {
+            while before
+                .get(first)
+                .is_some_and(|known| known.range.end <= region.range.start)
+            {
+                first += 1;
+            }
+            give(region, nr_samples, lasted, &before[first..]);
+        }
+        let known = snapshot.regions.iter().map(|region| Known {
+            range: region.range,
+            rate: region.nr_accesses.map(|count| count / nr_samples),
+            age: region.age,
+            age_ns: region.age_ns,
+        });
+        *before = known.collect();
+    }
+}
+
+/// `before` begins with the first that may overlap.
+fn give(region: &mut RegionSnapshot, nr_samples: f32, lasted: Nanos, before: &[Known]) {
+    let rate = region.nr_accesses.map(|count| count / nr_samples);
+    let (mut age, mut age_ns) = (0_u128, 0_u128);
+    for known in before {
+        let Some(both) = known.range.intersection(region.range) else {
+            break;
+        };
+        let is_same = match (rate, known.rate) {
+            (Some(now), Some(then)) => (now - then).abs() <= THRESHOLD,
+            (now, then) => now == then,
+        };
+        if is_same {
+            let bytes = u128::from(both.len());
+            age += bytes * (u128::from(known.age) + 1);
+            age_ns += bytes * u128::from((known.age_ns + lasted).0);
+        }
+    }
+    let bytes = u128::from(region.range.len());
+    region.age = u32::try_from(age / bytes).unwrap_or(u32::MAX);
+    region.age_ns = Nanos(u64::try_from(age_ns / bytes).unwrap_or(u64::MAX));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(second: u64, regions: &[(u64, u64, f32)]) -> Snapshot {
+        let regions = regions.iter().map(|(start, end, count)| RegionSnapshot {
+            range: AddressRange::new(*start, *end),
+            nr_accesses: Some(*count),
+            age: 0,
+            age_ns: Nanos(0),
+            memory: None,
+        });
+        Snapshot {
+            start: Nanos::from_millis(second * 1000),
+            end: Nanos::from_millis((second + 1) * 1000),
+            nr_samples: 20,
+            regions: regions.collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn what_has_not_changed_gets_older() {
+        let mut ages = Ages::default();
+        let mut seconds = |regions: &[&[(u64, u64, f32)]]| -> Vec<Vec<u64>> {
+            let all = regions.iter().enumerate().map(|(second, regions)| {
+                let mut snapshot = snapshot(second as u64, regions);
+                ages.give(&mut snapshot);
+                let ages = snapshot.regions.iter();
+                ages.map(|region| region.age_ns.0 / 1_000_000).collect()
+            });
+            all.collect()
+        };
+        let found = seconds(&[
+            &[(0, 100, 0.0), (100, 200, 20.0)],
+            &[(0, 100, 1.0), (100, 200, 20.0)],
+            // Split, and a part of the hot region has become idle.
+            &[(0, 50, 0.0), (50, 100, 0.0), (100, 150, 0.0), (150, 200, 19.0)],
+            // Merged.
+            &[(0, 100, 0.0), (100, 200, 0.0)],
+            // Unmapped in between.
+            &[(150, 300, 0.0)],
+        ]);
+        let wanted: [&[u64]; 5] = [
+            &[0, 0],
+            &[1000, 1000],
+            &[2000, 2000, 0, 2000],
+            &[3000, 500],
+            &[500],
+        ];
+        assert_eq!(found, wanted);
+    }
+}
