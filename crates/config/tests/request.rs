@@ -1,0 +1,253 @@
+//! What requests and files come to together.
+
+use isotherm_config::{
+    ActingRequest, ContextConfig, Format, Method, MonitorSpec, Monitoring, ProcessSpec, Request,
+    RequestError, SessionSpec, TargetSpec, load,
+};
+use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
+use isotherm_engine::{Attributes, Nanos, Strategy};
+
+/// Contexts of a kdamond each, with a process, whether it is paused, and what else it says.
+fn file(contexts: &[(u32, bool, &str)]) -> Vec<ContextConfig> {
+    let contexts = contexts.iter().map(|(pid, paused, more)| {
+        format!(
+            r#"{{"contexts": [{{"ops": "vaddr", "targets": [{{"pid": {pid}, "regions": []}}],
+                "pause": {paused}, "schemes": [{{"action": "stat", "access_pattern": {{
+                "sz_bytes": {{"min": "0", "max": "max"}}, "nr_accesses": {{"min": "0 %", "max":
+                "100 %"}}, "age": {{"min": "0", "max": "max"}}}}}}] {more}}}]}}"#
+        )
+    });
+    let contexts: Vec<String> = contexts.collect();
+    let text = format!(r#"{{"kdamonds": [{}]}}"#, contexts.join(", "));
+    load(&text, Format::Detect).expect("fine").contexts
+}
+
+fn pid(pid: u32) -> TargetSpec {
+    TargetSpec::Processes {
+        processes: vec![ProcessSpec::Pid(pid)],
+        children: false,
+    }
+}
+
+fn budgets(spec: &SessionSpec) -> Vec<Option<f64>> {
+    let contexts = spec.contexts.iter();
+    contexts.map(|context| context.monitor.cpu_budget()).collect()
+}
+
+#[test]
+fn each_context_has_its_targets_and_its_own_part_of_the_budget() {
+    let own = r#", "isotherm": {"cpu_budget": "3 %"}"#;
+    let contexts = file(&[(10, false, ""), (11, true, own), (12, false, "")]);
+    let spec = Request::default().act(&contexts, None).expect("fine");
+    let said: Vec<_> = spec
+        .contexts
+        .iter()
+        .map(|context| {
+            let acting = context.acting.as_ref().expect("it acts");
+            (context.name.as_deref(), &context.targets, acting.is_paused)
+        })
+        .collect();
+    let wanted = [
+        (Some("kdamond 0"), &pid(10), false),
+        (Some("kdamond 1"), &pid(11), true),
+        (Some("kdamond 2"), &pid(12), false),
+    ];
+    assert_eq!(said, wanted);
+    assert_eq!(budgets(&spec), [Some(0.005), Some(0.03), Some(0.005)]);
+    let act_budget = spec.contexts[0].acting.as_ref().and_then(|a| a.act_budget);
+    assert_eq!(act_budget, Some(ACT_BUDGET / 3.0));
+    let given = Request {
+        monitoring: Monitoring {
+            cpu_budget: Some(0.04),
+            ..Monitoring::default()
+        },
+        ..Request::default()
+    };
+    let both = file(&[(10, false, ""), (11, false, own)]);
+    let spec = given.act(&both, None).expect("fine");
+    assert_eq!(budgets(&spec), [Some(0.02), Some(0.02)]);
+    let one = Request::default().act(&file(&[(10, true, "")]), None);
+    let one = one.expect("fine");
+    assert!(one.contexts[0].name.is_none());
+    assert_eq!(budgets(&one), [Some(0.01)]);
+}
+
+#[test]
+fn what_could_be_meant_for_any_of_several_contexts_is_refused() {
+    let acting = |acting| Request {
+        acting,
+        ..Request::default()
+    };
+    let targets = |targets| Request {
+        targets: Some(targets),
+        ..Request::default()
+    };
+    let contexts = file(&[(10, false, ""), (11, false, "")]);
+    for (request, flag) in [
+        (targets(pid(9)), "--pid"),
+        (targets(TargetSpec::Physical { node: None }), "--physical"),
+        (
+            acting(ActingRequest {
+                presets: vec!["prcl".into()],
+                ..ActingRequest::default()
+            }),
+            "--preset",
+        ),
+        (
+            acting(ActingRequest {
+                progress_command: Some("x".into()),
+                ..ActingRequest::default()
+            }),
+            "--progress-cmd",
+        ),
+    ] {
+        let error = request.act(&contexts, None).expect_err("refused");
+        assert!(error.to_string().contains(flag), "{error}");
+    }
+}
+
+#[test]
+fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
+    let intervals = r#", "intervals": {"sample_us": "10 ms", "aggr_us": "200 ms", "ops_update_us": "2 s"},
+        "nr_regions": {"min": 20, "max": 500}"#;
+    let monitor = |more: &str, monitoring: Monitoring| {
+        let request = Request {
+            monitoring,
+            ..Request::default()
+        };
+        let spec = request.act(&file(&[(1, false, more)]), None)?;
+        Ok::<_, RequestError>(spec.contexts[0].monitor)
+    };
+    let nothing = Monitoring::default();
+    let MonitorSpec::Regions(attributes) = monitor(intervals, nothing).expect("fine") else {
+        panic!("damo's way is by regions");
+    };
+    assert_eq!(
+        attributes,
+        Attributes {
+            sample_interval: Nanos::from_millis(10),
+            aggregation_interval: Nanos::from_millis(200),
+            update_interval: Nanos::from_millis(2000),
+            min_nr_regions: 20,
+            max_nr_regions: 500,
+            seed: 0,
+            ..Attributes::faithful()
+        }
+    );
+    let by_budget = Monitoring {
+        cpu_budget: Some(0.02),
+        ..nothing
+    };
+    assert!(
+        matches!(monitor(intervals, by_budget), Ok(MonitorSpec::Tables(a))
+            if a.cpu_budget == 0.02 && a.max_nr_regions == 500)
+    );
+    let tables = format!(r#"{intervals}, "isotherm": {{"method": "tables"}}"#);
+    assert!(matches!(monitor(&tables, nothing), Ok(MonitorSpec::Tables(_))));
+    let improved = format!(r#"{intervals}, "isotherm": {{"method": "all"}}"#);
+    assert!(
+        matches!(monitor(&improved, nothing), Ok(MonitorSpec::Regions(a))
+            if a.strategy == Strategy::default() && a.cpu_budget.is_some())
+    );
+    let pages = r#", "isotherm": {"method": "pages"}"#;
+    assert!(matches!(monitor(pages, nothing), Err(RequestError::PagesOnlyRecord)));
+    let both = Monitoring {
+        sample_interval: Some(Nanos::from_millis(5)),
+        ..by_budget
+    };
+    assert!(matches!(monitor("", both), Err(RequestError::BudgetOrIntervals)));
+    let by_page = Monitoring {
+        method: Some(Method::Pages),
+        ..by_budget
+    };
+    assert!(matches!(monitor("", by_page), Err(RequestError::PagesHaveNoBudget)));
+}
+
+#[test]
+fn there_is_a_guard_unless_it_is_refused() {
+    let limits = |acting: ActingRequest| {
+        let request = Request {
+            acting,
+            ..Request::default()
+        };
+        let spec = request.act(&file(&[(1, false, "")]), None).expect("fine");
+        let acting = spec.contexts[0].acting.clone().expect("it acts");
+        (acting.limits, acting.act_budget)
+    };
+    let (by_default, budget) = limits(ActingRequest::default());
+    assert_eq!(by_default.max_slowdown, Some(MAX_SLOWDOWN));
+    assert_eq!(budget, Some(ACT_BUDGET));
+    let (only_refaults, _) = limits(ActingRequest {
+        limits: GuardLimits {
+            max_refaults_per_s: Some(5.0),
+            ..GuardLimits::default()
+        },
+        ..ActingRequest::default()
+    });
+    assert_eq!(only_refaults.max_slowdown, None);
+    let none = ActingRequest {
+        no_guard: true,
+        ..ActingRequest::default()
+    };
+    let (limits_of_none, budget) = limits(none.clone());
+    assert!(!limits_of_none.is_limited() && budget.is_none());
+    let (_, budget) = limits(ActingRequest {
+        act_budget: Some(0.2),
+        ..none
+    });
+    assert_eq!(budget, Some(0.2));
+}
+
+#[test]
+fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
+    let request = |targets| Request {
+        targets,
+        acting: ActingRequest {
+            presets: vec!["pprcl".into()],
+            ..ActingRequest::default()
+        },
+        ..Request::default()
+    };
+    let spec = request(None).act(&[], None).expect("fine");
+    assert!(spec.contexts[0].targets.is_physical());
+    // Neighbouring frames are nobody's together.
+    assert!(
+        matches!(spec.contexts[0].monitor, MonitorSpec::Regions(a) if a.strategy.cluster_pages == 1)
+    );
+    let spec = request(Some(pid(4))).act(&[], None).expect("fine");
+    assert_eq!(spec.contexts[0].targets, pid(4));
+    assert!(matches!(
+        Request::default().watch(),
+        Err(RequestError::NoTarget)
+    ));
+    assert!(matches!(
+        Request {
+            targets: Some(pid(4)),
+            ..Request::default()
+        }
+        .act(&[], None),
+        Err(RequestError::NoScheme)
+    ));
+}
+
+#[test]
+fn a_session_is_the_same_when_it_is_read_back() {
+    let spec = Request {
+        targets: Some(TargetSpec::Command {
+            command: vec!["sleep".into(), "1".into()],
+            children: false,
+            is_silent: false,
+        }),
+        children: true,
+        acting: ActingRequest {
+            presets: vec!["prcl".into(), "ethp".into()],
+            ..ActingRequest::default()
+        },
+        ..Request::default()
+    };
+    let spec = spec.act(&[], None).expect("fine");
+    assert!(spec.contexts[0].targets.follows_children());
+    let text = serde_json::to_string(&spec).expect("plain data");
+    let back: SessionSpec = serde_json::from_str(&text).expect("as it was written");
+    assert_eq!(back, spec);
+}
