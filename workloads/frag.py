@@ -2,12 +2,12 @@
 """Fragments free memory, as `frag` of Nitin Gupta's "Proactive Compaction for the Linux kernel" does.
 
 Maps memory, fills it with pages of 4 KiB, and gives back three quarters of the pages in every 2 MiB,
-chosen by lot: what is free then lies in small blocks, and a huge page is to be had only by compaction.
+chosen at random: what is free then lies in small blocks, and a huge page is to be had only by compaction.
 Prints `filled` in between and `ready {...}` after that, and holds what is left until its parent ends, or SIGTERM or SIGINT comes.
 
 It gives everything back and fails as soon as the machine has less than --floor available, and is the
 first that the kernel would kill (oom_score_adj 1000). Virtual alignment is not physical alignment, but
-as pages are chosen by lot, no physical 2 MiB are left whole either.
+as pages are chosen at random, no physical 2 MiB are left whole either.
 
     python3 workloads/frag.py --size 1GiB
     python3 workloads/frag.py --leave 2.5GiB     # all that is free but 2.5 GiB

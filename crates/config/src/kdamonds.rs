@@ -8,11 +8,11 @@ use isotherm_engine::{
 };
 
 use crate::cursor::{Cursor, Fields};
-use crate::judge;
 use crate::model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
 use crate::problem::Problem;
 use crate::scheme;
 use crate::unit;
+use crate::validate;
 
 /// More kdamonds than this come from a mistake; HMSDK can cut terabytes into one for each gibibyte.
 pub(crate) const KDAMONDS_MAX: usize = 1 << 14;
@@ -90,7 +90,7 @@ fn read_schemes(list: &Cursor) -> (Vec<usize>, Vec<Scheme>) {
 
 /// Says which schemes undo each other's work. `list` is the key of theirs below `cursor`.
 fn report_conflicts(cursor: &Cursor, context: &ContextConfig, indexes: &[usize], list: &str) {
-    for conflict in judge::conflicts(context) {
+    for conflict in validate::conflicts(context) {
         // Schemes that could not be read left gaps in the count.
         let (first, second) = (indexes[conflict.first], indexes[conflict.second]);
         let problem = conflict.problem(first);
@@ -153,7 +153,7 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
         paused,
         own: own.or(general),
     };
-    judge_attributes(cursor, &context);
+    validate_attributes(cursor, &context);
     report_conflicts(cursor, &context, &indexes, "schemes");
     Some(context)
 }
@@ -366,7 +366,7 @@ fn read_method(cursor: &Cursor) -> Option<Method> {
 }
 
 /// Whether an engine can work with what the context says, and DAMON's defaults for the rest.
-fn judge_attributes(cursor: &Cursor, context: &ContextConfig) {
+fn validate_attributes(cursor: &Cursor, context: &ContextConfig) {
     let mut attributes = Attributes::faithful();
     if let Some(intervals) = context.intervals {
         attributes.sample_interval = intervals.sample;

@@ -9,7 +9,7 @@
 //! - and planned: [`TierPlan`], for machines with fast and slow nodes.
 //!
 //! Text becomes a tree that knows where each value stands (`node.rs`), the tree becomes the model
-//! (`kdamonds.rs`, `scheme.rs`), and what the parts of the model say together is judged (`judge.rs`).
+//! (`kdamonds.rs`, `scheme.rs`), and what the parts of the model say together is judged (`validate.rs`).
 //! Every fault is collected as a [`Problem`], as far as one can go on after the first.
 //!
 //! Limits: a text has at most [`TEXT_MAX`] bytes and nests at most 32 deep, so that hostile input
@@ -25,7 +25,6 @@
 mod cursor;
 mod form;
 mod json;
-mod judge;
 mod kdamonds;
 mod line;
 mod model;
@@ -40,10 +39,10 @@ mod spec;
 mod tier;
 mod topology;
 mod unit;
+mod validate;
 mod write;
 mod yaml;
 
-pub use judge::contrary_schemes;
 pub use line::scheme_line;
 pub use model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
 pub use plain::plain;
@@ -56,6 +55,7 @@ pub use spec::{
 };
 pub use tier::{HMSDK_MEMCG, Move, TierError, TierPlan};
 pub use topology::{Extent, Topology, TopologyError, node_extent};
+pub use validate::contrary_schemes;
 pub use write::{to_json, to_yaml};
 
 use cursor::{Cursor, Log};

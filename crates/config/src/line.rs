@@ -19,10 +19,10 @@ use isotherm_engine::scheme::{
 use isotherm_engine::units::{MICROSECOND, MILLISECOND, is_unit};
 
 use crate::cursor::Log;
-use crate::judge;
 use crate::model::{Configuration, ContextConfig};
 use crate::problem::{Place, Problem, Severity, nearest, one_of, quoted};
 use crate::unit::{self, Misread};
+use crate::validate;
 
 /// What the words are, for messages.
 const WORDS: [&str; 7] = [
@@ -48,7 +48,7 @@ pub fn scheme_line(text: &str) -> Result<Scheme, Problem> {
         });
     }
     let scheme = parse(line, index)?;
-    match judged(&scheme, index).find(|p| p.severity == Severity::Error) {
+    match validated(&scheme, index).find(|p| p.severity == Severity::Error) {
         Some(problem) => Err(problem),
         None => Ok(scheme),
     }
@@ -72,14 +72,14 @@ pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
         }
         match parse(line, index) {
             Ok(scheme) => {
-                judged(&scheme, index).for_each(|problem| log.add(problem));
+                validated(&scheme, index).for_each(|problem| log.add(problem));
                 context.schemes.push(scheme);
                 indexes.push(index);
             }
             Err(problem) => log.add(problem),
         }
     }
-    for conflict in judge::conflicts(&context) {
+    for conflict in validate::conflicts(&context) {
         let place = place(indexes[conflict.second], 1);
         let problem = conflict.problem(conflict.first);
         log.add(Problem { place, ..problem });
@@ -106,8 +106,8 @@ fn without_comment(line: &str) -> &str {
     line.split('#').next().unwrap_or(line)
 }
 
-fn judged(scheme: &Scheme, index: usize) -> impl Iterator<Item = Problem> + use<> {
-    judge::faults(scheme)
+fn validated(scheme: &Scheme, index: usize) -> impl Iterator<Item = Problem> + use<> {
+    validate::faults(scheme)
         .into_iter()
         .map(move |(path, problem)| Problem {
             place: Place {

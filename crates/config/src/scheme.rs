@@ -9,7 +9,7 @@ use isotherm_engine::units::MICROSECOND;
 
 use crate::cursor::{Cursor, Fields};
 use crate::unit::{self, Misread};
-use crate::{judge, kdamonds, quota};
+use crate::{kdamonds, quota, validate};
 
 /// Kinds of filters, by DAMOS's names.
 const FILTERS: [&str; 8] = [
@@ -63,7 +63,7 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
     };
     // Items of lists that could not be read are not counted: then the others' places are unsure.
     let all_read = cursor.nr_problems() == nr_problems;
-    for (path, problem) in judge::faults(&scheme) {
+    for (path, problem) in validate::faults(&scheme) {
         if !all_read && path.contains('[') {
             continue;
         }

@@ -6,7 +6,7 @@ use isotherm_config::{
 };
 use isotherm_engine::scheme::{
     Action, Age, Bounds, Destination, FailCharge, FilterKind, Frequency, GoalMetric, OpsFilter,
-    Tuner,
+    Tuner, Weights,
 };
 use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
 
@@ -268,7 +268,11 @@ fn what_damo_takes_by_schemes_is_one_context() {
     assert_eq!(scheme.filters.len(), 2);
     let limits = isotherm_config::scheme_line("4K max 0 0 5s max pageout 500M 1s").expect("fine");
     assert_eq!(
-        (limits.quota.time, limits.quota.bytes, limits.quota.reset_interval),
+        (
+            limits.quota.time,
+            limits.quota.bytes,
+            limits.quota.reset_interval
+        ),
         (Nanos(0), 500 << 20, Nanos::from_millis(1000))
     );
     let problems = load("- {action: pageout}\n- {action: what}\n", Format::Detect);

@@ -31,7 +31,9 @@ fn pid(pid: u32) -> TargetSpec {
 
 fn budgets(spec: &SessionSpec) -> Vec<Option<f64>> {
     let contexts = spec.contexts.iter();
-    contexts.map(|context| context.monitor.cpu_budget()).collect()
+    contexts
+        .map(|context| context.monitor.cpu_budget())
+        .collect()
 }
 
 #[test]
@@ -140,27 +142,39 @@ fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
     };
     assert!(
         matches!(monitor(intervals, by_budget), Ok(MonitorSpec::Tables(a))
-            if a.cpu_budget == 0.02 && a.max_nr_regions == 500)
+            if (a.cpu_budget - 0.02).abs() < 1e-9 && a.max_nr_regions == 500)
     );
     let tables = format!(r#"{intervals}, "isotherm": {{"method": "tables"}}"#);
-    assert!(matches!(monitor(&tables, nothing), Ok(MonitorSpec::Tables(_))));
+    assert!(matches!(
+        monitor(&tables, nothing),
+        Ok(MonitorSpec::Tables(_))
+    ));
     let improved = format!(r#"{intervals}, "isotherm": {{"method": "all"}}"#);
     assert!(
         matches!(monitor(&improved, nothing), Ok(MonitorSpec::Regions(a))
             if a.strategy == Strategy::default() && a.cpu_budget.is_some())
     );
     let pages = r#", "isotherm": {"method": "pages"}"#;
-    assert!(matches!(monitor(pages, nothing), Err(RequestError::PagesOnlyRecord)));
+    assert!(matches!(
+        monitor(pages, nothing),
+        Err(RequestError::PagesOnlyRecord)
+    ));
     let both = Monitoring {
         sample_interval: Some(Nanos::from_millis(5)),
         ..by_budget
     };
-    assert!(matches!(monitor("", both), Err(RequestError::BudgetOrIntervals)));
+    assert!(matches!(
+        monitor("", both),
+        Err(RequestError::BudgetOrIntervals)
+    ));
     let by_page = Monitoring {
         method: Some(Method::Pages),
         ..by_budget
     };
-    assert!(matches!(monitor("", by_page), Err(RequestError::PagesHaveNoBudget)));
+    assert!(matches!(
+        monitor("", by_page),
+        Err(RequestError::PagesHaveNoBudget)
+    ));
 }
 
 #[test]

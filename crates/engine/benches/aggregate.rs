@@ -1,4 +1,4 @@
-//! How long the tick takes that aggregates 100,000 regions: merge, snapshot, split, deal out and
+//! How long the tick takes that aggregates 100,000 regions: merge, snapshot, split, allocate samples and
 //! choose the next samples. The goal is 10 ms.
 //!
 //! Every other region is hot, so that tens of thousands remain apart when merged, and splitting them

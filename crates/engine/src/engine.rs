@@ -35,7 +35,7 @@ use crate::intervals::{Intervals, Tuner};
 use crate::layout::Layout;
 use crate::port::{Cost, Sample, Touch};
 use crate::region::{self, Cuts, Likeness, Region};
-use crate::sampler::{self, Deal, Dice};
+use crate::sampler::{self, Rng, SampleAllocation};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 /// The unit of counts that aren't whole: 1/256 of an access.
@@ -91,7 +91,7 @@ pub struct Engine {
     density: f64,
     tuner: Option<Tuner>,
     budget: Option<(CpuBudget, BudgetController)>,
-    dice: Dice,
+    rng: Rng,
     /// By id, so that the order in which targets came does not matter.
     targets: Vec<Target>,
     plan: Plan,
@@ -130,7 +130,7 @@ impl Engine {
             density: 1.0,
             tuner: attributes.intervals_goal.map(Tuner::new),
             budget,
-            dice: Dice::new(attributes.seed),
+            rng: Rng::new(attributes.seed),
             targets: Vec::new(),
             plan: Plan::default(),
             sampled: Vec::new(),
@@ -215,7 +215,7 @@ impl Engine {
         self.targets
             .retain(|target| !facts.ended.contains(&target.id));
         if !facts.layouts.is_empty() {
-            self.lay_out(facts.layouts);
+            self.update_targets(facts.layouts);
         }
         self.choose_samples();
         self.plan.layouts_wanted = now >= self.next_update;
@@ -258,7 +258,7 @@ impl Engine {
         }
         let threshold = most_seen / 10;
         for region in all_mut(&mut self.targets) {
-            region.grow_old(threshold, self.fraction, now.since(start));
+            region.age(threshold, self.fraction, now.since(start));
         }
         self.merge(threshold);
         self.show(start, now);
@@ -274,7 +274,7 @@ impl Engine {
             region.reset();
         }
         self.follow_pace();
-        self.deal();
+        self.allocate_samples();
     }
 
     /// Merges what is alike, and less alike while there are too many regions.
@@ -353,26 +353,27 @@ impl Engine {
                 nr_parts,
                 &mut extra,
                 cuts,
-                &mut self.dice,
+                &mut self.rng,
             );
         }
         self.nr_regions_before = nr_regions;
     }
 
     /// Decides how many samples each region gets in the next interval.
-    fn deal(&mut self) {
+    fn allocate_samples(&mut self) {
         if !self.attributes.strategy.weighted_samples {
             return;
         }
         let regions = all(&self.targets);
-        let deal = Deal::new(regions, self.density, self.nr_samples, self.fraction);
+        let allocation =
+            SampleAllocation::new(regions, self.density, self.nr_samples, self.fraction);
         for region in all_mut(&mut self.targets) {
-            deal.hand_out(region, &mut self.dice);
+            allocation.apply(region, &mut self.rng);
         }
     }
 
     /// Fits regions to new layouts.
-    fn lay_out(&mut self, layouts: Vec<(TargetId, Layout)>) {
+    fn update_targets(&mut self, layouts: Vec<(TargetId, Layout)>) {
         let nr_ranges_max = self.attributes.max_nr_regions as usize / 4 / self.targets.len().max(1);
         for (id, layout) in layouts {
             let populated_only = self.attributes.strategy.populated_only;
@@ -400,12 +401,12 @@ impl Engine {
         for target in &mut self.targets {
             region::divide(&mut target.regions, &mut self.spare_regions, size_limit);
         }
-        self.crowd_out(size_limit);
-        self.deal();
+        self.merge_to_limit(size_limit);
+        self.allocate_samples();
     }
 
     /// Merges regions whatever they are like, as new ranges have made too many of them.
-    fn crowd_out(&mut self, mut size_limit: u64) {
+    fn merge_to_limit(&mut self, mut size_limit: u64) {
         while self.nr_regions() > self.nr_regions_max() {
             let like = Likeness {
                 threshold: u32::MAX,
@@ -437,7 +438,7 @@ impl Engine {
                 let first = self.plan.samples.len();
                 for _ in 0..nr {
                     let pages = strategy.cluster_pages;
-                    let sample = sampler::cluster(target.id, region.range, pages, &mut self.dice);
+                    let sample = sampler::cluster(target.id, region.range, pages, &mut self.rng);
                     self.plan.samples.push(sample);
                     self.sampled.push((t as u32, r as u32));
                 }
@@ -454,7 +455,7 @@ impl Engine {
         let before = controller.pace();
         if controller.update(now, cost) < before {
             self.follow_pace();
-            self.deal();
+            self.allocate_samples();
         }
     }
 

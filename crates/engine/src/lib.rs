@@ -36,8 +36,6 @@ pub use compaction::{
 pub use engine::{Engine, Facts, Plan};
 pub use intervals::Intervals;
 pub use layout::Layout;
-pub use port::{
-    AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, Touch,
-};
+pub use port::{AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, Touch};
 pub use scheme::{Scheme, SchemeEngine};
 pub use snapshot::{MemoryTotals, RegionMemory, RegionSnapshot, Snapshot, TargetId};

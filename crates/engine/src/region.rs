@@ -19,7 +19,7 @@
 //! Limits: a region never spans two ranges, so there are at least as many regions as ranges.
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use crate::sampler::Dice;
+use crate::sampler::Rng;
 
 /// The grain of aligned splits in small regions: sixteen pages, the largest common cluster.
 const SMALL_GRAIN: u64 = 16 * PAGE_SIZE;
@@ -92,7 +92,7 @@ impl Region {
 
     /// One interval older, or young again where the access frequency changed: by more than
     /// `threshold`, or between none (less than half an access) and some. Nothing known, no change.
-    pub(crate) fn grow_old(&mut self, threshold: u32, fraction: u32, elapsed: Nanos) {
+    pub(crate) fn age(&mut self, threshold: u32, fraction: u32, elapsed: Nanos) {
         if !self.known {
             return;
         }
@@ -199,12 +199,12 @@ pub(crate) enum Cuts<'a> {
 
 impl Cuts<'_> {
     /// A point 10 to 90 % into `range`, or about there; `None` where it cannot be cut so.
-    fn choose(self, range: AddressRange, dice: &mut Dice) -> Option<u64> {
+    fn choose(self, range: AddressRange, rng: &mut Rng) -> Option<u64> {
         let size = range.len();
         if size <= 2 * PAGE_SIZE {
             return None;
         }
-        let tenths = 1 + dice.below(9);
+        let tenths = 1 + rng.below(9);
         let offset = (u128::from(size) * u128::from(tenths) / 10) as u64;
         let cut = match self {
             Self::Anywhere => range.start + offset / PAGE_SIZE * PAGE_SIZE,
@@ -268,7 +268,7 @@ pub(crate) fn split(
     nr_parts: u32,
     extra: &mut usize,
     cuts: Cuts<'_>,
-    dice: &mut Dice,
+    rng: &mut Rng,
 ) {
     spare.clear();
     for region in regions.iter() {
@@ -284,14 +284,14 @@ pub(crate) fn split(
         };
         match cuts.odd_block(region) {
             // Not always: the odd part may be far larger than a block, which halving finds sooner.
-            Some(block) if (nr_parts > 2 || *extra > 0) && dice.below(2) == 0 => {
+            Some(block) if (nr_parts > 2 || *extra > 0) && rng.below(2) == 0 => {
                 cut_at(&mut left, block.end);
                 cut_at(&mut left, block.start);
             }
             None if cuts.spares(region) => {}
             _ => {
                 for _ in 1..nr_parts {
-                    if let Some(cut) = cuts.choose(left.range, dice) {
+                    if let Some(cut) = cuts.choose(left.range, rng) {
                         cut_at(&mut left, cut);
                     }
                 }

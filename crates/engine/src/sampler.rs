@@ -32,9 +32,9 @@ const ACCESSED_EXTRA_COST: f64 = 9.0;
 
 /// The engine's one source of randomness.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(Pcg64Mcg);
+pub(crate) struct Rng(Pcg64Mcg);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
@@ -52,9 +52,9 @@ pub(crate) fn cluster(
     target: TargetId,
     range: AddressRange,
     cluster_pages: u32,
-    dice: &mut Dice,
+    rng: &mut Rng,
 ) -> Sample {
-    let page = range.start + dice.below(range.len() / PAGE_SIZE) * PAGE_SIZE;
+    let page = range.start + rng.below(range.len() / PAGE_SIZE) * PAGE_SIZE;
     let size = u64::from(cluster_pages) * PAGE_SIZE;
     let aligned = page / size * size;
     let start = aligned.max(range.start);
@@ -78,14 +78,14 @@ impl Region {
 /// Deals out samples among regions for the next interval: on average `per_region` per region and
 /// check, more where they tell most. Every region gets at least one in the whole interval.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deal {
+pub(crate) struct SampleAllocation {
     even: f64,
     per_weight: f64,
     floor: u32,
     full: f64,
 }
 
-impl Deal {
+impl SampleAllocation {
     pub(crate) fn new<'a>(
         regions: impl Iterator<Item = &'a Region>,
         per_region: f64,
@@ -109,11 +109,11 @@ impl Deal {
     }
 
     /// Sets the region's quota, and a random credit so that slow regions don't all come at once.
-    pub(crate) fn hand_out(&self, region: &mut Region, dice: &mut Dice) {
+    pub(crate) fn apply(&self, region: &mut Region, rng: &mut Rng) {
         let share = self.even + self.per_weight * weight(region, self.full);
         let quota = (share * f64::from(WHOLE)) as u32;
         region.quota = quota.clamp(self.floor, SAMPLES_MAX * WHOLE) as u16;
-        region.credit = dice.below(u64::from(WHOLE)) as u16;
+        region.credit = rng.below(u64::from(WHOLE)) as u16;
     }
 }
 

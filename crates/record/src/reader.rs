@@ -18,9 +18,9 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{BufReader, Read};
 
-use arrow_ipc::{CompressionType, MessageHeader};
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
+use arrow_ipc::{CompressionType, MessageHeader};
 use arrow_schema::SchemaRef;
 use isotherm_engine::{AddressRange, RegionSnapshot, Snapshot};
 

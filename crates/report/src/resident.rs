@@ -184,9 +184,9 @@ fn the_summary_and_a_comparison_are_of_memory() {
 
 #[test]
 fn actions_are_told_over_time() {
-    use isotherm_record::item::{ActionSample, GuardSample};
     use isotherm_engine::Refusal;
     use isotherm_engine::guard::{Guard, GuardLimits};
+    use isotherm_record::item::{ActionSample, GuardSample};
     let limits = GuardLimits {
         max_slowdown: Some(0.01),
         ..GuardLimits::default()

@@ -216,8 +216,8 @@ impl Session {
                 target: COMMAND,
                 ..TargetExit::default()
             })];
-            let patience = if self.is_over { ENDING } else { Duration::ZERO };
-            self.tell_child_end(&mut exit, patience);
+            let timeout = if self.is_over { ENDING } else { Duration::ZERO };
+            self.tell_child_end(&mut exit, timeout);
             if self.child_end_told {
                 items.extend(exit);
             }
@@ -229,14 +229,14 @@ impl Session {
         );
     }
 
-    /// Adds to the command's exit among `items` what only its parent knows, if that is known within `patience`.
-    fn tell_child_end(&mut self, items: &mut [Item], patience: Duration) {
+    /// Adds to the command's exit among `items` what only its parent knows, if that is known within `timeout`.
+    fn tell_child_end(&mut self, items: &mut [Item], timeout: Duration) {
         use std::os::unix::process::ExitStatusExt;
         let Some(child) = &mut self.child else { return };
         for item in items {
             if let Item::TargetExit(exit) = item
                 && exit.target == COMMAND
-                && let Some(status) = wait_for(child, patience)
+                && let Some(status) = wait_for(child, timeout)
             {
                 exit.exit_code = status.code();
                 exit.signal = status.signal();
@@ -281,12 +281,12 @@ fn clears_refs(context: &ContextSpec) -> bool {
     ) && !is_by_regions
 }
 
-/// How the command ended, if it does within `patience`.
-fn wait_for(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+/// How the command ended, if it does within `timeout`.
+fn wait_for(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let started = Instant::now();
     loop {
         match child.try_wait() {
-            Ok(None) if started.elapsed() < patience => {
+            Ok(None) if started.elapsed() < timeout => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             status => return status.ok().flatten(),

@@ -209,7 +209,7 @@ impl Thread {
         } else if facts.kswapd_active && !self.has_met_end {
             RoundEnd::Kswapd
         } else {
-            RoundEnd::ToTheEnd
+            RoundEnd::Completed
         };
         self.ended.push(Round {
             time: self.clock,

@@ -578,13 +578,7 @@ impl Simulation {
     }
 
     /// A context's schemes do what follows from what its monitor saw.
-    fn act(
-        &mut self,
-        at: usize,
-        clock: Nanos,
-        snapshots: &[Snapshot],
-        events: &mut Vec<Event>,
-    ) {
+    fn act(&mut self, at: usize, clock: Nanos, snapshots: &[Snapshot], events: &mut Vec<Event>) {
         let context = &mut self.contexts[at];
         let wanted = context.schemes.wanted_metrics(clock);
         let facts = facts(&self.machine, &wanted);

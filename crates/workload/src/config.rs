@@ -33,7 +33,6 @@ use isotherm_engine::units::{parse_bytes, parse_share};
 use serde::Serialize;
 use thiserror::Error;
 
-
 /// No workload needs more; a hostile file is refused before it takes memory.
 const MAX_LINES: usize = 100_000;
 /// One zettabyte and the like are typing errors: x86-64 has 47 bits of user addresses.

@@ -124,7 +124,7 @@ pub enum RunError {
         available: u64,
     },
     /// A mapping was refused.
-    #[error("cannot map {} for region `{region}`; is `ulimit -v` or vm.overcommit_memory in the way?", crate::size::format(*.bytes))]
+    #[error("cannot map {} for region `{region}`; is `ulimit -v` or vm.overcommit_memory in the way?", format_bytes(*.bytes))]
     Map {
         /// The region.
         region: String,

@@ -1,6 +1,6 @@
 //! `isotherm compact` on memory that is fragmented as by `frag`: about every fourth page of it stays.
 //!
-//! Which ones stay is drawn by lot. Where it is just every fourth, the kernel may compact nothing: its
+//! Which ones stay is drawn at random. Where it is just every fourth, the kernel may compact nothing: its
 //! scanner for free pages looks at every 32nd page of a block (`stride` in `isolate_freepages`) until
 //! it finds a free one, and if page 0 of every 4 is in use, that is never (seen on 6.12).
 //!

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use isotherm_engine::{Nanos, Snapshot};
+use isotherm_record::Reader;
 use isotherm_workload::accuracy::{Accuracy, Score, Settle, judge};
 use isotherm_workload::truth::{self, Episode};
-use isotherm_record::Reader;
 
 use super::{Report, ensure};
 use crate::error::VmError;

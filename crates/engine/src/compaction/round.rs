@@ -13,7 +13,7 @@ pub enum RoundEnd {
     /// Others waited for a zone's lock.
     Contended,
     /// Nothing more was found to be moved: the scanners have met.
-    ToTheEnd,
+    Completed,
     /// Who compacted was told to stop.
     Interrupted,
 }
@@ -25,7 +25,7 @@ impl RoundEnd {
             Self::AtLow => "at_low",
             Self::Kswapd => "kswapd",
             Self::Contended => "contended",
-            Self::ToTheEnd => "to_the_end",
+            Self::Completed => "to_the_end",
             Self::Interrupted => "interrupted",
         }
     }

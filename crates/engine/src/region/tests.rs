@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::picture::{of_regions, ranges_of, regions_of};
+use crate::sampler::Rng;
 
 fn check(before: &str, change: impl FnOnce(&mut Vec<Region>), wanted: &str) {
     let mut regions = regions_of(before);
@@ -70,7 +71,7 @@ fn age_tells_for_how_long_the_frequency_has_been_the_same() {
     let aged = |last: u32, now: &str, wanted: &str| {
         let grow = |regions: &mut Vec<Region>| {
             regions[0].last_nr_accesses = last;
-            regions[0].grow_old(2, 1, Nanos(1));
+            regions[0].age(2, 1, Nanos(1));
         };
         check(now, grow, wanted);
     };
@@ -140,7 +141,7 @@ fn large_regions_are_divided_evenly() {
 #[test]
 fn splits_leave_every_part_like_the_whole() {
     for seed in 0..200 {
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let mut regions = regions_of("[0,100)=3@7 [100,102)=1 [102,103)=2");
         split(
             &mut regions,
@@ -148,7 +149,7 @@ fn splits_leave_every_part_like_the_whole() {
             3,
             &mut 1,
             Cuts::Anywhere,
-            &mut dice,
+            &mut rng,
         );
         let picture = of_regions(&regions);
         assert!((4..=5).contains(&regions.len()), "{picture}");
@@ -171,14 +172,14 @@ fn splits_leave_every_part_like_the_whole() {
 fn aligned_splits_fall_where_page_tables_or_mappings_end() {
     let boundaries = [5000 * PAGE_SIZE];
     for seed in 0..200 {
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let mut regions = regions_of("[7,10000)=3 [10000,10100)=1 [10100,10110)=2");
         let cuts = Cuts::Telling {
             boundaries: &boundaries,
             full: 20,
             crowded: false,
         };
-        split(&mut regions, &mut Vec::new(), 2, &mut 1, cuts, &mut dice);
+        split(&mut regions, &mut Vec::new(), 2, &mut 1, cuts, &mut rng);
         let large = regions[1].range.start / PAGE_SIZE;
         assert!(large == 5000 || large.is_multiple_of(512), "{large}");
         assert!(
@@ -212,7 +213,7 @@ fn an_odd_sample_is_cut_out_with_its_page_table() {
                 2,
                 &mut 1,
                 cuts,
-                &mut Dice::new(seed),
+                &mut Rng::new(seed),
             );
             of_regions(&regions) == wanted
         });
@@ -246,7 +247,7 @@ fn small_uniform_regions_are_left_alone_in_a_crowd() {
                 2,
                 &mut 1,
                 cuts,
-                &mut Dice::new(seed),
+                &mut Rng::new(seed),
             );
             regions.len()
         };
@@ -314,7 +315,7 @@ proptest! {
         let cuts = Cuts::Telling { boundaries: &boundaries, full: 20, crowded: false };
         let cuts = if telling { cuts } else { Cuts::Anywhere };
         let (mut after, mut spare, mut extra) = (before.clone(), Vec::new(), 2);
-        split(&mut after, &mut spare, nr_parts, &mut extra, cuts, &mut Dice::new(seed));
+        split(&mut after, &mut spare, nr_parts, &mut extra, cuts, &mut Rng::new(seed));
         prop_assert_eq!(covered(&before), covered(&after));
         prop_assert!(after.len() <= before.len() * nr_parts as usize + 2);
         divide(&mut after, &mut spare, pages_max * PAGE_SIZE);

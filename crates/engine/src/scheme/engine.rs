@@ -30,11 +30,11 @@ use serde::Serialize;
 use super::charge::{Charge, QuotaState};
 use super::check::{SchemeError, check};
 use super::facts::{Metric, SystemFacts, metrics_of};
-use super::filter::Sieve;
+use super::filter::FilterSet;
 use super::goal::GoalState;
 use super::priority::{self, Histogram};
 use super::stats::{Stats, TriedRegion};
-use super::watermark::Gate;
+use super::watermark::WatermarkState;
 use super::{Action, GoalMetric, Scheme, walk};
 use crate::address::{AddressRange, Nanos};
 use crate::port::{Operation, Outcome};
@@ -72,10 +72,10 @@ pub struct SchemeEngine {
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) scheme: Scheme,
-    pub(super) sieve: Sieve,
+    pub(super) filters: FilterSet,
     pub(super) stats: Stats,
     pub(super) charge: Charge,
-    gate: Gate,
+    watermark: WatermarkState,
     /// When it is to be applied next; `None` before its first snapshot, or without an interval.
     next_apply: Option<Nanos>,
     pub(super) tried: Vec<TriedRegion>,
@@ -133,7 +133,7 @@ impl SchemeEngine {
         let mut live = Vec::new();
         for (index, state) in self.states.iter_mut().enumerate() {
             let is_due = state.take_turn(now, began);
-            if is_due && state.gate.is_open && !state.is_finished() {
+            if is_due && state.watermark.is_open && !state.is_finished() {
                 state.begin(index, now, snapshots, system);
                 live.push((index, state));
             }
@@ -185,7 +185,7 @@ impl SchemeEngine {
     pub fn check_watermarks(&mut self, now: Nanos, system: &SystemFacts) {
         for state in &mut self.states {
             if let Some(marks) = &state.scheme.watermarks {
-                state.gate.update(marks, now, system);
+                state.watermark.update(marks, now, system);
             }
         }
     }
@@ -193,18 +193,18 @@ impl SchemeEngine {
     /// Whether every scheme rests by its watermarks: nothing needs to be monitored until
     /// [`SchemeEngine::next_check`].
     pub fn is_idle(&self) -> bool {
-        !self.states.is_empty() && self.states.iter().all(|state| !state.gate.is_open)
+        !self.states.is_empty() && self.states.iter().all(|state| !state.watermark.is_open)
     }
 
     /// When watermarks are to be looked at next; `None` where no scheme has been looked at yet.
     pub fn next_check(&self) -> Option<Nanos> {
-        let next = |state: &State| state.gate.next_check;
+        let next = |state: &State| state.watermark.next_check;
         self.states.iter().filter_map(next).min()
     }
 
     /// What a plan at `now` needs to know of the system: sorted, each once.
     pub fn wanted_metrics(&self, now: Nanos) -> Vec<Metric> {
-        let is_checked = |state: &State| state.gate.is_due(now);
+        let is_checked = |state: &State| state.watermark.is_due(now);
         let is_tuned = |state: &State| state.charge.is_window_over(&state.scheme.quota, now);
         self.metrics_where(is_checked, is_tuned)
     }
@@ -269,10 +269,10 @@ impl SchemeEngine {
     pub fn status(&self) -> impl ExactSizeIterator<Item = SchemeStatus<'_>> {
         self.states.iter().map(|state| SchemeStatus {
             action: state.scheme.action,
-            is_active: state.gate.is_open,
+            is_active: state.watermark.is_open,
             is_finished: state.is_finished(),
             next_apply: state.next_apply,
-            next_check: state.gate.next_check,
+            next_check: state.watermark.next_check,
             quota: &state.charge.state,
             stats: &state.stats,
         })
@@ -324,11 +324,11 @@ impl SchemeEngine {
 impl State {
     fn new(scheme: Scheme) -> Self {
         Self {
-            sieve: Sieve::new(&scheme.filters),
+            filters: FilterSet::new(&scheme.filters),
             scheme,
             stats: Stats::default(),
             charge: Charge::default(),
-            gate: Gate::OPEN,
+            watermark: WatermarkState::OPEN,
             next_apply: None,
             tried: Vec::new(),
             nr_settled: 0,
@@ -336,12 +336,12 @@ impl State {
     }
 
     fn adopt(&mut self, scheme: Scheme) {
-        self.sieve = Sieve::new(&scheme.filters);
+        self.filters = FilterSet::new(&scheme.filters);
         if scheme.apply_interval != self.scheme.apply_interval {
             self.next_apply = None;
         }
-        self.gate.next_check = None;
-        self.gate.is_open |= scheme.watermarks.is_none();
+        self.watermark.next_check = None;
+        self.watermark.is_open |= scheme.watermarks.is_none();
         let goals = self.scheme.quota.goals.iter().zip(&scheme.quota.goals);
         for ((old, new), state) in goals.zip(&mut self.charge.state.goals) {
             if old.metric != new.metric {
@@ -407,7 +407,7 @@ impl State {
             for region in &snapshot.regions {
                 if pattern.matches(region) {
                     let score = priority::score(*action, region, nr_samples, quota.weights);
-                    let passed = self.sieve.passed(snapshot.target, region.range);
+                    let passed = self.filters.passed(snapshot.target, region.range);
                     histogram.add(score, walk::memory_in(*action, region, passed));
                 }
             }

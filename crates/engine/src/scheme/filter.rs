@@ -65,7 +65,7 @@ pub enum OpsFilter {
 
 /// A scheme's filters, sorted by who applies them.
 #[derive(Clone, Debug)]
-pub(super) struct Sieve {
+pub(super) struct FilterSet {
     core: Vec<CoreRule>,
     /// What becomes of memory that no rule of `core` matches.
     core_default: Verdict,
@@ -100,7 +100,7 @@ enum CoreFilter {
     Target(TargetId),
 }
 
-impl Sieve {
+impl FilterSet {
     pub(super) fn new(filters: &[Filter]) -> Self {
         let (mut core, mut ops) = (Vec::new(), Vec::new());
         for Filter {

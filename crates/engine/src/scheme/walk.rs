@@ -166,7 +166,7 @@ impl Walk<'_> {
             }
             self.split(region, start + whole);
         }
-        let (verdict, end) = state.sieve.judge(self.target, region.range);
+        let (verdict, end) = state.filters.judge(self.target, region.range);
         if end < region.range.end {
             self.split(region, end);
         }
@@ -222,11 +222,11 @@ fn operation(
         range,
         bytes: range.len(),
         filters: if is_asked {
-            state.sieve.ops.clone()
+            state.filters.ops.clone()
         } else {
             Vec::new()
         },
-        pass_unmatched: !is_asked || state.sieve.ops_pass_unmatched,
+        pass_unmatched: !is_asked || state.filters.ops_pass_unmatched,
         idle_only: state.scheme.pattern.nr_accesses.max.samples(1) <= 0.0,
     }
 }

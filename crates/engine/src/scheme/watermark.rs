@@ -35,13 +35,13 @@ pub struct Watermarks {
 
 /// Whether a scheme works, as its watermarks have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gate {
+pub(super) struct WatermarkState {
     pub(super) is_open: bool,
     /// When to look again; `None` at once.
     pub(super) next_check: Option<Nanos>,
 }
 
-impl Gate {
+impl WatermarkState {
     /// Schemes begin at work, as in the kernel.
     pub(super) const OPEN: Self = Self {
         is_open: true,

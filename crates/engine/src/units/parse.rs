@@ -297,7 +297,9 @@ fn bound(text: &str) -> Option<u64> {
 }
 
 fn size_unit(unit: &str) -> Option<u64> {
-    let unit = unit.trim_end().to_ascii_lowercase();
+    // `1e` is rather a torn `1e3` than an exbibyte.
+    let unit = Some(unit.trim_end()).filter(|unit| *unit != "e")?;
+    let unit = unit.to_ascii_lowercase();
     let letter = unit.strip_suffix('b').unwrap_or(&unit);
     if letter.is_empty() {
         return Some(1);
@@ -391,7 +393,7 @@ mod tests {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
         for text in [
-            "", "K", "-1", "4 K 4", "17 EiB", "17000 P", "4Q", "4 Ki", "1e99999",
+            "", "K", "-1", "4 K 4", "17 EiB", "17000 P", "4Q", "4 Ki", "1e", "1e99999",
         ] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }

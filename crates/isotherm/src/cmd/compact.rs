@@ -101,7 +101,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut session = CompactionSession::start(spec)?;
     // The record last: what fails before it must not empty an older one.
     let header = || session.header(crate::out::command_line());
-    let journal = args.output.as_deref().map(|path| Journal::create(path, &header()));
+    let journal = args
+        .output
+        .as_deref()
+        .map(|path| Journal::create(path, &header()));
     let mut output = Output {
         journal: journal.transpose()?,
         say: Say::new(args.json),

@@ -277,7 +277,8 @@ fn table(comparisons: &[Comparison], notes: &[String]) -> String {
     rows.extend(comparisons.iter().map(fields));
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
-    let mut text = String::from("Simulated at the published size; see `isotherm reproduce --help`.\n");
+    let mut text =
+        String::from("Simulated at the published size; see `isotherm reproduce --help`.\n");
     text.extend(notes.iter().map(|note| format!("- {note}\n")));
     text.push('\n');
     for row in &rows {

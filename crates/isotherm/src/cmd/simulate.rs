@@ -21,7 +21,7 @@ use isotherm_sim::simulation::{ContextSpec as SimulatedContext, Simulation, Watc
 
 use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, acting, load};
 use isotherm_engine::units::{format_time, parse_time};
-use scenario::Stage;
+use scenario::Scenario;
 use summary::Summary;
 
 /// Try schemes on a simulated machine: terabytes, deterministic, no privilege.
@@ -94,15 +94,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.scenario.is_some() || args.trace.is_some(),
         "nothing to simulate; name a scenario's file, or a record with --trace"
     );
-    let stage = stage(args)?;
+    let scenario = scenario(args)?;
     let spec = session(args)?;
     let contexts = spec.contexts.iter().map(context);
     let contexts = contexts.collect::<anyhow::Result<Vec<_>>>()?;
     let names: Vec<Option<String>> = contexts.iter().map(|c| c.name.clone()).collect();
-    let end = end(args, &stage)?;
-    let mut machine = Machine::new(stage.machine.clone());
-    machine.set_faults(stage.faults.clone());
-    let mut simulation = Simulation::new(machine, stage.starts, contexts, end)?;
+    let end = end(args, &scenario)?;
+    let mut machine = Machine::new(scenario.machine.clone());
+    machine.set_faults(scenario.faults.clone());
+    let mut simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
     let recording = items::Recording::new(names);
     let mut writer = match &args.output {
         Some(path) => Some((create(path, args, &simulation)?, path)),
@@ -146,20 +146,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn stage(args: &Args) -> anyhow::Result<Stage> {
-    let mut stage = match &args.scenario {
+fn scenario(args: &Args) -> anyhow::Result<Scenario> {
+    let mut scenario = match &args.scenario {
         Some(path) => scenario::read(path)?,
-        None => Stage::default(),
+        None => Scenario::default(),
     };
     if let Some(path) = &args.trace {
         let replay = trace::read(path)?;
         if args.scenario.is_none() {
-            stage.machine = replay.machine;
+            scenario.machine = replay.machine;
         }
-        stage.starts.push((Nanos(0), replay.process));
+        scenario.starts.push((Nanos(0), replay.process));
     }
-    stage.machine.seed = args.how.seed;
-    Ok(stage)
+    scenario.machine.seed = args.how.seed;
+    Ok(scenario)
 }
 
 fn session(args: &Args) -> anyhow::Result<SessionSpec> {
@@ -204,11 +204,11 @@ fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
     })
 }
 
-fn end(args: &Args, stage: &Stage) -> anyhow::Result<Nanos> {
-    if let Some(end) = args.duration.or(stage.duration) {
+fn end(args: &Args, scenario: &Scenario) -> anyhow::Result<Nanos> {
+    if let Some(end) = args.duration.or(scenario.duration) {
         return Ok(end);
     }
-    let endless = stage
+    let endless = scenario
         .starts
         .iter()
         .find(|(_, process)| process.work.is_none());
@@ -220,7 +220,7 @@ fn end(args: &Args, stage: &Stage) -> anyhow::Result<Nanos> {
         );
     }
     // A process that gets nothing done any more must not keep us for ever.
-    let work = stage
+    let work = scenario
         .starts
         .iter()
         .map(|(at, process)| *at + Nanos(process.work.unwrap_or_default().0.saturating_mul(100)));

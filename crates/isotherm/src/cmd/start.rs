@@ -78,7 +78,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// How long the background may take to get to work.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts itself again in the background, and waits until that answers, or has failed.
 fn detach(args: &Args) -> anyhow::Result<ExitCode> {
@@ -122,13 +122,13 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
                 status.code().map_or(2, |code| code.clamp(1, 255) as u8),
             ));
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TIMEOUT {
             // Rather none than one that nobody can talk to.
             child.kill().ok();
             child.wait().ok();
             bail!(
                 "it did not get to work within {} s; {} may say why",
-                PATIENCE.as_secs(),
+                TIMEOUT.as_secs(),
                 log_path.display()
             );
         }

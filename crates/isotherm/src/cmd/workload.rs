@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use isotherm_engine::units::format_bytes;
 use isotherm_workload::run::{self, Event, HugePages, Observer, Options};
-use isotherm_workload::{Config, size, truth};
+use isotherm_workload::{Config, truth};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -127,14 +128,14 @@ fn print_check(config: &Config, json: bool) -> anyhow::Result<()> {
         out,
         "{} regions, {} in all:",
         config.regions.len(),
-        size::format(config.total_bytes())
+        format_bytes(config.total_bytes())
     )?;
     for region in &config.regions {
         writeln!(
             out,
             "  {:<16} {:>10}",
             region.name,
-            size::format(region.bytes())
+            format_bytes(region.bytes())
         )?;
     }
     let duration: u64 = config.phases.iter().map(|phase| phase.duration_ms).sum();
@@ -242,7 +243,7 @@ impl Observer for Teller {
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         match *event {
             Event::Populating { done, total } => {
-                self.show(format!("populating {}", size::format(total)), done, total);
+                self.show(format!("populating {}", format_bytes(total)), done, total);
                 Ok(())
             }
             Event::Truth(line) => self.truth(line),

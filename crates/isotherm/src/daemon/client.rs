@@ -12,7 +12,7 @@ pub(crate) use super::request::Request;
 use super::request::{REQUEST_MAX, beside};
 
 /// A daemon at work answers within a step, which may be a large one.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const REPLY_MAX: u64 = 64 << 20;
 
 /// Asks the daemon at `socket`. Fails where it does, or nobody answers.
@@ -27,8 +27,8 @@ pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
         ),
         _ => anyhow::anyhow!("cannot reach {name}: {error}"),
     })?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     ensure!(

@@ -6,7 +6,7 @@
 //! Approach: one process and one thread. The loop is that of `isotherm run` (a session's step, then
 //! acting on it); between two steps, requests that have come in on a unix socket are answered, and
 //! scrapes on a loopback port if one was asked for. A request ends the loop's sleep. Nothing that a
-//! client does or leaves undone makes the loop wait ([`desk`]).
+//! client does or leaves undone makes the loop wait ([`server`]).
 //!
 //! Limits: a request waits for the step at work, which may page out some 64 MiB. What is watched and
 //! how stays as it was at the start; schemes and the guard's limits can be tuned. Nothing in /sys or
@@ -14,12 +14,12 @@
 //! socket that is left over is replaced.
 
 pub(crate) mod client;
-mod desk;
 mod metrics;
 mod notify;
 mod request;
 mod scrape;
 mod seen;
+mod server;
 mod status;
 
 use std::net::SocketAddr;
@@ -187,7 +187,7 @@ impl Daemon {
     }
 
     /// Answers a request: a line of JSON, and whether it was the client's last.
-    fn answer(&mut self, message: &[u8]) -> desk::Answer {
+    fn answer(&mut self, message: &[u8]) -> server::Answer {
         let done = Request::parse(message).and_then(|request| match request {
             Request::Status => Ok(serde_json::to_value(self.status())?),
             Request::Tune { config, name } => Ok(success(&self.tune(&config, &name)?)),
@@ -200,7 +200,7 @@ impl Daemon {
             }
         });
         let reply = done.unwrap_or_else(|error| failure(&format!("{error:#}")));
-        desk::Answer::line(&reply, self.is_ending)
+        server::Answer::line(&reply, self.is_ending)
     }
 
     fn set_paused(&mut self, is_paused: bool) -> serde_json::Value {

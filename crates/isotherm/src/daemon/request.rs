@@ -23,7 +23,7 @@ use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::desk::{Answer, Desk, Door, Rules};
+use super::server::{Answer, Door, Rules, Server};
 use isotherm_session::{Lock, lock};
 
 /// The longest request, newline included.
@@ -80,7 +80,7 @@ pub(super) struct Gate {
 }
 
 /// Opens the socket at `path`, which at most one daemon has.
-pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Desk<Gate>> {
+pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Server<Gate>> {
     let name = path.display();
     let directory = path.parent().filter(|parent| *parent != Path::new(""));
     if let Some(directory) = directory
@@ -132,10 +132,10 @@ pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Desk<Gate>> 
             true,
         )
         .bytes,
-        patience: Nanos(30_000_000_000),
+        timeout: Nanos(30_000_000_000),
         gives_way: Nanos(5_000_000_000),
     };
-    Desk::open(gate, poll, rules).with_context(|| format!("cannot poll {name}"))
+    Server::open(gate, poll, rules).with_context(|| format!("cannot poll {name}"))
 }
 
 /// `path.EXTENSION`.
@@ -155,7 +155,7 @@ impl AsFd for Gate {
 impl Door for Gate {
     type Stream = UnixStream;
 
-    fn let_in(&self) -> std::io::Result<(UnixStream, Option<Vec<u8>>)> {
+    fn accept(&self) -> std::io::Result<(UnixStream, Option<Vec<u8>>)> {
         let (stream, _) = self.listener.accept()?;
         stream.set_nonblocking(true)?;
         let uid = getsockopt(&stream, PeerCredentials)?.uid();

@@ -7,13 +7,13 @@ use anyhow::{Context, ensure};
 use isotherm_engine::Nanos;
 use nix::sys::epoll::Epoll;
 
-use super::desk::{Answer, Desk, Door, Rules};
+use super::server::{Answer, Door, Rules, Server};
 
 /// The text format's version, as Prometheus documents it.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Opens the port. Only on loopback: whoever can reach it is answered.
-pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Desk<TcpListener>> {
+pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Server<TcpListener>> {
     ensure!(
         address.ip().is_loopback(),
         "--metrics {address}: anybody who reaches this address would be answered, so only loopback \
@@ -33,16 +33,16 @@ pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Desk
             "",
             true,
         ),
-        patience: Nanos(5_000_000_000),
+        timeout: Nanos(5_000_000_000),
         gives_way: Nanos(500_000_000),
     };
-    Desk::open(listener, poll, rules).with_context(cannot)
+    Server::open(listener, poll, rules).with_context(cannot)
 }
 
 impl Door for TcpListener {
     type Stream = TcpStream;
 
-    fn let_in(&self) -> std::io::Result<(TcpStream, Option<Vec<u8>>)> {
+    fn accept(&self) -> std::io::Result<(TcpStream, Option<Vec<u8>>)> {
         let (stream, _) = self.accept()?;
         stream.set_nonblocking(true)?;
         Ok((stream, None))

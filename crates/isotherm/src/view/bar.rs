@@ -11,8 +11,8 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
-use super::ink::{dim, heat, legend};
 use super::state::{State, Target};
+use super::style::{dim, heat, legend};
 use isotherm_engine::units::format_bytes;
 
 /// An unmapped stretch at least this large is cut out.

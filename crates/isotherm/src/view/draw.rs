@@ -6,8 +6,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 
-use super::ink::{bold, dim, legend};
 use super::state::{State, sums};
+use super::style::{bold, dim, legend};
 use super::{bar, gauges, lists};
 use isotherm_engine::units::{format_bytes, format_time};
 

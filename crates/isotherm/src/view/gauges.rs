@@ -5,8 +5,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Sparkline};
 
-use super::ink::{bold, dim, heat};
 use super::state::{IDLE, State, Sums, Target, sums};
+use super::style::{bold, dim, heat};
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 
 /// Lines that the panels take with their borders.

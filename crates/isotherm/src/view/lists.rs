@@ -7,8 +7,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Row, Table};
 
-use super::ink::{bold, dim, heat};
 use super::state::{Sort, State, Target, shown_bytes};
+use super::style::{bold, dim, heat};
 use isotherm_engine::units::{format_bytes, format_time};
 
 /// From here on the two lists stand side by side.

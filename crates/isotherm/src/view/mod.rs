@@ -3,10 +3,10 @@
 mod bar;
 mod draw;
 mod gauges;
-mod ink;
 mod lists;
 mod source;
 mod state;
+mod style;
 #[cfg(test)]
 mod tests;
 
@@ -37,7 +37,7 @@ fn watch(
     source: &mut dyn ItemSource,
     title: &str,
 ) -> anyhow::Result<()> {
-    let mut state = State::new(title, ink::palette_of_terminal());
+    let mut state = State::new(title, style::palette_of_terminal());
     let mut items = Vec::new();
     loop {
         if !state.ended {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_record::{CostSample, Item, PageAges};
 use isotherm_report::MappingTable;
 use isotherm_report::render::colour::Palette;
-use isotherm_record::{CostSample, Item, PageAges};
 
 /// Snapshots whose working set is kept for the sparkline.
 const HISTORY: usize = 240;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::{AddressRange, Cost, Nanos, RegionSnapshot, Snapshot, TargetId};
-use isotherm_report::render::colour::Palette;
 use isotherm_record::{CostSample, Item, Mapping, MappingChange, TargetStart, UsageSample};
+use isotherm_report::render::colour::Palette;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 

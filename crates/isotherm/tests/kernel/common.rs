@@ -10,8 +10,8 @@ use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
-use isotherm_workload::truth::{self, Episode};
 use isotherm_record::{Header, Item, Reader, TargetExit, TargetStart, Truncation};
+use isotherm_workload::truth::{self, Episode};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;

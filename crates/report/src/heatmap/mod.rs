@@ -26,9 +26,9 @@ pub use axis::Segment;
 
 use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::mapping::{MappingLabel, MappingTable};
-use isotherm_record::item::{Header, Item};
 use axis::Axis;
 use column::{Column, Piece};
+use isotherm_record::item::{Header, Item};
 
 /// Most columns while reading; at least half as many once a record has outgrown them.
 pub const MAX_COLUMNS: usize = 512;

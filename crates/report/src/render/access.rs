@@ -6,7 +6,6 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
 use super::{Format, Style, csv_line, or_empty, page};

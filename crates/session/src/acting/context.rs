@@ -19,7 +19,7 @@ use super::{eligible, system};
 use crate::session::Session;
 
 /// Who carries out what is planned.
-enum Hands {
+enum Executor {
     /// Nobody: a dry run.
     None,
     Processes(Box<ProcessActuator>),
@@ -31,7 +31,7 @@ pub(super) struct ContextActing {
     pub(super) name: Option<String>,
     pub(super) schemes: SchemeEngine,
     pub(super) guard: Watch,
-    hands: Hands,
+    executor: Executor,
     is_physical: bool,
     /// What a dry run has counted already.
     dry_run: DryRun,
@@ -49,12 +49,12 @@ impl ContextActing {
             spare_accessed: session.knows_every_page(at),
             ..ActOptions::default()
         };
-        let hands = if acting.is_dry_run {
-            Hands::None
+        let executor = if acting.is_dry_run {
+            Executor::None
         } else if context.targets.is_physical() {
-            Hands::Physical(Box::new(PhysicalActuator::new(ActOptions::default())?))
+            Executor::Physical(Box::new(PhysicalActuator::new(ActOptions::default())?))
         } else {
-            Hands::Processes(Box::new(ProcessActuator::new(options)?))
+            Executor::Processes(Box::new(ProcessActuator::new(options)?))
         };
         let mut schemes = SchemeEngine::new(acting.schemes.clone())?;
         schemes.set_paused(acting.is_paused);
@@ -62,7 +62,7 @@ impl ContextActing {
             name: context.name.clone(),
             schemes,
             guard: Watch::new(at, context, &acting)?,
-            hands,
+            executor,
             is_physical: context.targets.is_physical(),
             dry_run: DryRun::default(),
             snapshots: Vec::new(),
@@ -74,7 +74,7 @@ impl ContextActing {
 
     /// From now on `target` is acted on.
     pub(super) fn add(&mut self, target: TargetId, session: &Session) -> anyhow::Result<()> {
-        if let Hands::Processes(actuator) = &mut self.hands
+        if let Executor::Processes(actuator) = &mut self.executor
             && let Some(process) = session.process(target)
         {
             let process = process.context("cannot keep hold of a target")?;
@@ -86,7 +86,7 @@ impl ContextActing {
 
     /// `target` is no more.
     pub(super) fn remove(&mut self, target: TargetId) {
-        if let Hands::Processes(actuator) = &mut self.hands {
+        if let Executor::Processes(actuator) = &mut self.executor {
             actuator.remove(target);
         }
         self.guard.forget(target);
@@ -146,7 +146,7 @@ impl ContextActing {
         self.carry_out(&mut carried, room, session)?;
         let spent = process_cpu().since(cpu_before);
         let Carried { done, outcomes, .. } = &carried;
-        let is_dry = matches!(self.hands, Hands::None);
+        let is_dry = matches!(self.executor, Executor::None);
         if is_dry {
             self.dry_run.assume(done);
         }
@@ -159,9 +159,9 @@ impl ContextActing {
         // Compressing pages is not watching, and not to be saved on by watching less.
         let spent = process_cpu().since(cpu_before);
         session.leave_out(spent);
-        let times = match &mut self.hands {
-            Hands::Processes(actuator) => actuator.take_interrupted(),
-            Hands::None | Hands::Physical(_) => BTreeMap::new(),
+        let times = match &mut self.executor {
+            Executor::Processes(actuator) => actuator.take_interrupted(),
+            Executor::None | Executor::Physical(_) => BTreeMap::new(),
         };
         self.guard.end(session.now(), spent, &times);
         Ok(spent)
@@ -180,11 +180,11 @@ impl ContextActing {
             self.is_physical,
         );
         let mut plan = self.schemes.plan(now, &self.snapshots, &facts);
-        if matches!(self.hands, Hands::None) {
+        if matches!(self.executor, Executor::None) {
             self.dry_run.observe(&self.snapshots);
             plan = self.dry_run.fresh(&plan);
         }
-        let (plan, kept) = self.keep_what_came_back(now, plan)?;
+        let (plan, kept) = self.keep_refaulted(now, plan)?;
         let is_new = |target| self.snapshots.iter().any(|s| s.target == target);
         self.rest.retain(|operation| !is_new(operation.target));
         self.rest.extend(plan);
@@ -200,12 +200,12 @@ impl ContextActing {
     }
 
     /// Divides a plan into what may be done, and what came back too soon the last time.
-    fn keep_what_came_back(
+    fn keep_refaulted(
         &mut self,
         now: Nanos,
         plan: Vec<Operation>,
     ) -> anyhow::Result<(Vec<Operation>, Vec<Operation>)> {
-        let Hands::Processes(actuator) = &mut self.hands else {
+        let Executor::Processes(actuator) = &mut self.executor else {
             return Ok((plan, Vec::new()));
         };
         // Without a guard schemes do what they say, as DAMON's do.
@@ -231,17 +231,17 @@ impl ContextActing {
         room: Nanos,
         session: &Session,
     ) -> anyhow::Result<()> {
-        let hands = &mut self.hands;
+        let executor = &mut self.executor;
         let mut more = carry_out(
             &self.rest,
             self.guard.guard_mut(),
             (&mut self.pace, room),
             || !session.is_stopped(),
             |portion, outcomes| -> anyhow::Result<()> {
-                match hands {
-                    Hands::None => outcomes.extend(portion.iter().map(Outcome::assumed)),
-                    Hands::Processes(actuator) => actuator.act(portion, outcomes)?,
-                    Hands::Physical(actuator) => actuator.act(portion, outcomes)?,
+                match executor {
+                    Executor::None => outcomes.extend(portion.iter().map(Outcome::assumed)),
+                    Executor::Processes(actuator) => actuator.act(portion, outcomes)?,
+                    Executor::Physical(actuator) => actuator.act(portion, outcomes)?,
                 }
                 Ok(())
             },
@@ -265,7 +265,7 @@ impl ContextActing {
             let of_target = blocks.entry(operation.target).or_default();
             of_target.extend((first..operation.range.end).step_by(BLOCK_SIZE as usize));
         }
-        let Hands::Processes(actuator) = &mut self.hands else {
+        let Executor::Processes(actuator) = &mut self.executor else {
             return Ok(());
         };
         for (target, mut blocks) in blocks {
@@ -287,7 +287,7 @@ impl ContextActing {
         outcomes: &[Outcome],
         spent: Nanos,
     ) -> Vec<Item> {
-        let dry_run = matches!(self.hands, Hands::None);
+        let dry_run = matches!(self.executor, Executor::None);
         let mut samples: Vec<ActionSample> = Vec::new();
         for (operation, outcome) in done.iter().zip(outcomes) {
             let scheme = operation.scheme as u32;

@@ -3,13 +3,13 @@
 //! into the record. Each context of the session has schemes, an executor and a guard of its own
 //! ([`context`]); what this process acts on is claimed once for all of them.
 
-mod beside;
-mod claims;
+mod conflicts;
 mod context;
 mod eligible;
 mod guard;
 mod idle;
 mod lacking;
+mod locks;
 mod progress;
 mod system;
 mod waits;
@@ -23,16 +23,16 @@ use isotherm_engine::{Nanos, Refusal};
 use isotherm_record::Item;
 
 use crate::session::Session;
-use claims::Claims;
 use context::ContextActing;
+use locks::Locks;
 
-pub use beside::{warnings, warnings_of_schemes};
+pub use conflicts::{warnings, warnings_of_schemes};
 pub use lacking::lacking;
 
 /// Schemes at work on a session: those of all its contexts.
 pub struct Acting {
     contexts: Vec<ContextActing>,
-    claims: Claims,
+    locks: Locks,
     dry_run: bool,
     /// CPU time that acting has taken.
     cpu: Nanos,
@@ -185,18 +185,18 @@ impl Acting {
     pub fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
         let of_all = || spec.contexts.iter().filter_map(|c| c.acting.as_ref());
         let dry_run = of_all().all(|acting| acting.is_dry_run);
-        let claims = if dry_run {
-            Claims::none()
+        let locks = if dry_run {
+            Locks::none()
         } else if spec.contexts.iter().any(|c| c.targets.is_physical()) {
-            Claims::of_the_machine()?
+            Locks::of_the_machine()?
         } else {
-            Claims::of_processes()?
+            Locks::of_processes()?
         };
         let contexts = spec.contexts.iter().enumerate();
         let contexts = contexts.map(|(at, context)| ContextActing::new(at, context, session));
         Ok(Self {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
-            claims,
+            locks,
             dry_run,
             cpu: Nanos(0),
         })
@@ -215,11 +215,10 @@ impl Acting {
         self.follow_targets(session, items)?;
         let nr_seen = items.len();
         for (at, context) in self.contexts.iter_mut().enumerate() {
-            let (claims, now) = (&self.claims, session.now());
+            let (locks, now) = (&self.locks, session.now());
             let is_ours = |item: &&Item| match item {
                 Item::Snapshot(snapshot) => {
-                    session.context_of(snapshot.target) == at
-                        && !claims.is_anothers(snapshot.target)
+                    session.context_of(snapshot.target) == at && !locks.is_anothers(snapshot.target)
                 }
                 _ => false,
             };
@@ -351,19 +350,19 @@ impl Acting {
         let mut notes = Vec::new();
         for item in items.iter() {
             match item {
-                Item::TargetStart(start) => match self.claims.claim(start)? {
+                Item::TargetStart(start) => match self.locks.acquire(start)? {
                     Some(note) => notes.push(note),
                     None => self.contexts[session.context_of(start.target)]
                         .add(start.target, session)?,
                 },
                 Item::TargetExit(exit) => {
                     self.contexts[session.context_of(exit.target)].remove(exit.target);
-                    self.claims.release(exit.target);
+                    self.locks.release(exit.target);
                 }
                 _ => {}
             }
         }
-        self.claims.begin();
+        self.locks.begin();
         items.extend(notes);
         Ok(())
     }

@@ -172,7 +172,7 @@ impl Node {
         let mut compacting = trigger.start()?;
         let ended = loop {
             if compacting.wait(STEP) {
-                break RoundEnd::ToTheEnd;
+                break RoundEnd::Completed;
             }
             if signals.is_stopped() {
                 break RoundEnd::Interrupted;
@@ -184,7 +184,13 @@ impl Node {
                 score,
                 ..node_status.status
             };
-            show(NodeStatus { status, ..node_status }, &facts);
+            show(
+                NodeStatus {
+                    status,
+                    ..node_status
+                },
+                &facts,
+            );
             if let Some(ended) = why_stop(&self.controller, &facts, zones) {
                 break ended;
             }
@@ -217,7 +223,7 @@ impl Node {
             score_after: node_score(&after, self.attributes().order),
             // It may have ended just when we were about to stop it.
             ended: if to_the_end {
-                RoundEnd::ToTheEnd
+                RoundEnd::Completed
             } else {
                 ended
             },

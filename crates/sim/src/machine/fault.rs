@@ -51,7 +51,7 @@ impl Machine {
         self.at_fault().any(|kind| kind == FaultKind::SwapFull)
     }
 
-    /// Whether this migration fails, by lot.
+    /// Whether this migration fails, at random.
     pub(super) fn fails_to_migrate(&mut self) -> bool {
         let shares = self.at_fault().filter_map(|kind| match kind {
             FaultKind::Migration(share) => Some(share),
@@ -61,7 +61,7 @@ impl Machine {
         share > 0.0 && self.draw() < share
     }
 
-    /// Whether somebody holds this page, by lot.
+    /// Whether somebody holds this page, at random.
     pub(super) fn is_contended(&mut self) -> bool {
         let shares = self.at_fault().filter_map(|kind| match kind {
             FaultKind::Contention(share) => Some(share),

@@ -29,7 +29,7 @@ pub struct AreaSpec {
     pub fill: Option<(Nanos, Nanos)>,
     /// How many pages of each block are filled, from its start on; all if not given.
     pub filled_of_block: Option<u32>,
-    /// What share of its pages the program gives back, by lot, and when: that fragments free memory.
+    /// What share of its pages the program gives back, at random, and when: that fragments free memory.
     pub given_back: Option<(Nanos, f64)>,
 }
 

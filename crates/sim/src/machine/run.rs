@@ -87,7 +87,7 @@ impl Machine {
                 Next::End => self.end_process(index, false),
                 Next::Return(page) => {
                     self.processes[index].returns.pop();
-                    self.come_back(index, page);
+                    self.refault(index, page);
                 }
                 Next::Fill(pages) => {
                     self.processes[index].fills.pop_front();
@@ -102,7 +102,7 @@ impl Machine {
     }
 
     /// A page is accessed: if it is away, it faults.
-    fn come_back(&mut self, index: usize, page: Page) {
+    fn refault(&mut self, index: usize, page: Page) {
         let place = self.place[page as usize];
         if !matches!(place, Place::Swap | Place::File) {
             return;
@@ -171,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// A program gives back a share of pages, by lot (MADV_DONTNEED).
+    /// A program gives back a share of pages, at random (MADV_DONTNEED).
     fn give_back(&mut self, pages: std::ops::Range<Page>, share: f64) {
         for page in pages {
             if self.draw() >= share {
@@ -215,7 +215,7 @@ impl Machine {
             }
             Place::Memory => {}
             // A huge page had brought it, and it was reclaimed before it was used.
-            Place::Swap | Place::File => self.come_back(index, page),
+            Place::Swap | Place::File => self.refault(index, page),
         }
         let unit = self.unit(page).start;
         self.clear_since[unit as usize] = SET;

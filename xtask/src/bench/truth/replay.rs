@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_record::{
+    Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, Reader, TargetStart, Writer,
+};
 use isotherm_workload::family::journal::Touched;
 use isotherm_workload::family::judge::{Truth, Verdict, judge};
 use isotherm_workload::family::pages::PageSet;
 use isotherm_workload::family::{EDGE, Journal};
-use isotherm_record::{
-    Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, Reader, TargetStart, Writer,
-};
 
 use super::super::child::Guarded;
 use super::super::recording::{Recorded, read as read_record};

@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::compaction::{
     BackOff, CompactionAttributes, CompactionDecision, CompactionState, CompactionStatus,
     NR_ORDERS, NodeFacts, RoundEnd, node_score, zone_score,
 };
-use isotherm_engine::{Nanos, PAGE_SIZE};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use isotherm_engine::units::{format_bytes, format_time};
@@ -181,9 +180,8 @@ fn event_text(event: &CompactionEvent<'_>) -> String {
             statuses,
             own_cpu,
         } => {
-            let sum = |count: fn(&CompactionStatus) -> u64| -> u64 {
-                statuses.iter().map(count).sum()
-            };
+            let sum =
+                |count: fn(&CompactionStatus) -> u64| -> u64 { statuses.iter().map(count).sum() };
             format!(
                 "in {}: {} rounds of compaction, {} ({} of CPU time); {} back-offs, {} deferrals; looking took {} of CPU time",
                 format_time(*elapsed),
@@ -215,7 +213,7 @@ fn sentence(round: &CompactionRound) -> String {
         RoundEnd::AtLow => "down to the low threshold",
         RoundEnd::Kswapd => "stopped for kswapd",
         RoundEnd::Contended => "stopped, as others waited for a zone's lock",
-        RoundEnd::ToTheEnd => "until the kernel found nothing more to move",
+        RoundEnd::Completed => "until the kernel found nothing more to move",
         RoundEnd::Interrupted => "until interrupted",
     };
     let mut text = format!(

@@ -57,7 +57,11 @@ pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let ((a, code_a), (b, code_b)) = (of(&args.a)?, of(&args.b)?);
     let report = DiffReport::new(a, b);
     args.output.write(&report, &args.output.style(false))?;
-    Ok(if code_a == ExitCode::SUCCESS { code_b } else { code_a })
+    Ok(if code_a == ExitCode::SUCCESS {
+        code_b
+    } else {
+        code_a
+    })
 }
 
 pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {

@@ -9,8 +9,8 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_report::{Context as ReportContext, RecordEnd, Scope};
 use isotherm_record::{Header, Item, Reader};
+use isotherm_report::{Context as ReportContext, RecordEnd, Scope};
 
 use isotherm_engine::units;
 

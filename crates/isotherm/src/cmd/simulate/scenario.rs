@@ -17,7 +17,7 @@ use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
 
 /// Everything that is needed to begin.
 #[derive(Default)]
-pub(super) struct Stage {
+pub(super) struct Scenario {
     pub(super) machine: MachineSpec,
     pub(super) starts: Vec<(Nanos, ProcessSpec)>,
     pub(super) faults: Vec<Fault>,
@@ -32,7 +32,7 @@ struct Unit<T>(T);
 
 impl<'de, T> Deserialize<'de> for Unit<T>
 where
-    T: Meant,
+    T: ParsedUnit,
 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -41,7 +41,7 @@ where
 }
 
 /// What a text can mean.
-trait Meant: Sized {
+trait ParsedUnit: Sized {
     fn read(text: &str) -> Result<Self, String>;
 }
 
@@ -50,19 +50,19 @@ struct Bytes(u64);
 /// A share of something, 0 to 1.
 struct Share(f64);
 
-impl Meant for Bytes {
+impl ParsedUnit for Bytes {
     fn read(text: &str) -> Result<Self, String> {
         parse_bytes(text).map(Self).map_err(|e| e.to_string())
     }
 }
 
-impl Meant for Share {
+impl ParsedUnit for Share {
     fn read(text: &str) -> Result<Self, String> {
         parse_share(text).map(Self).map_err(|e| e.to_string())
     }
 }
 
-impl Meant for Nanos {
+impl ParsedUnit for Nanos {
     fn read(text: &str) -> Result<Self, String> {
         parse_time(text).map_err(|e| e.to_string())
     }
@@ -219,7 +219,7 @@ enum FaultName {
 }
 
 /// Reads a scenario; files that it names are looked for beside it.
-pub(super) fn read(path: &Path) -> anyhow::Result<Stage> {
+pub(super) fn read(path: &Path) -> anyhow::Result<Scenario> {
     let name = path.display();
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
     let text =
@@ -228,7 +228,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Stage> {
     parse(text, folder).with_context(|| format!("{name} cannot be simulated"))
 }
 
-fn parse(text: &str, folder: &Path) -> anyhow::Result<Stage> {
+fn parse(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
     let values = isotherm_config::plain(text).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow::anyhow!("{}", lines.join("\n"))
@@ -256,7 +256,7 @@ fn parse(text: &str, folder: &Path) -> anyhow::Result<Stage> {
         let fault = fault.fault(machine.nodes.len(), starts.len());
         fault.with_context(|| format!("faults[{index}]"))
     });
-    Ok(Stage {
+    Ok(Scenario {
         faults: faults.collect::<anyhow::Result<_>>()?,
         machine,
         starts,
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_scenario_says_what_there_is() {
-        let stage = parse(
+        let scenario = parse(
             "machine: {cpus: 4, nodes: [{size: 2 GiB}, {size: 1G, latency: 250ns}], swap: {zram: 1G}}\n\
              duration: 60s\n\
              processes:\n\
@@ -489,14 +489,14 @@ mod tests {
              faults: [{at: 5s, for: 1s, kind: swap_full}]\n",
             Path::new("."),
         );
-        let stage = stage.expect("it is fine");
-        assert_eq!(stage.machine.cpus, 4);
-        assert_eq!(stage.machine.nodes[1].latency, Nanos(250));
-        assert_eq!(stage.duration, Some(Nanos::from_millis(60_000)));
-        let (at, process) = &stage.starts[0];
+        let scenario = scenario.expect("it is fine");
+        assert_eq!(scenario.machine.cpus, 4);
+        assert_eq!(scenario.machine.nodes[1].latency, Nanos(250));
+        assert_eq!(scenario.duration, Some(Nanos::from_millis(60_000)));
+        let (at, process) = &scenario.starts[0];
         assert_eq!((*at, process.areas.len()), (Nanos::from_millis(2_000), 2));
         assert_eq!(process.areas[1].purpose, Use::File);
-        assert_eq!(stage.faults[0].until, Nanos::from_millis(6_000));
+        assert_eq!(scenario.faults[0].until, Nanos::from_millis(6_000));
     }
 
     #[test]

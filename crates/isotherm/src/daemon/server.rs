@@ -1,4 +1,4 @@
-//! A desk at which clients are served: one listening socket and those who came in by it.
+//! A server at which clients are served: one listening socket and those who came in by it.
 //!
 //! Problem: a client may send nothing, half a message, endless bytes, or never read its answer, and
 //! the daemon's loop must go on all the same.
@@ -27,7 +27,7 @@ pub(super) trait Door: AsFd {
     type Stream: Read + Write + AsFd;
 
     /// The next client, and if it is to be turned away, with which words.
-    fn let_in(&self) -> std::io::Result<(Self::Stream, Option<Vec<u8>>)>;
+    fn accept(&self) -> std::io::Result<(Self::Stream, Option<Vec<u8>>)>;
 }
 
 /// What clients are held to.
@@ -44,7 +44,7 @@ pub(super) struct Rules {
     /// What is said to a longer one.
     pub(super) too_long: Vec<u8>,
     /// Time for a message to come, and for its answer to be taken.
-    pub(super) patience: Nanos,
+    pub(super) timeout: Nanos,
     /// When all places are taken, the slowest client that has had this long gives way to a new one.
     pub(super) gives_way: Nanos,
 }
@@ -66,9 +66,9 @@ impl Answer {
     }
 }
 
-/// The desk.
-pub(super) struct Desk<D: Door> {
-    door: D,
+/// The server.
+pub(super) struct Server<D: Door> {
+    listener: D,
     poll: Rc<Epoll>,
     rules: Rules,
     clients: Vec<Client<D::Stream>>,
@@ -90,11 +90,11 @@ struct Client<S> {
     waits_to_write: bool,
 }
 
-impl<D: Door> Desk<D> {
-    pub(super) fn open(door: D, poll: &Rc<Epoll>, rules: Rules) -> std::io::Result<Self> {
-        poll.add(&door, interest(false))?;
+impl<D: Door> Server<D> {
+    pub(super) fn open(listener: D, poll: &Rc<Epoll>, rules: Rules) -> std::io::Result<Self> {
+        poll.add(&listener, interest(false))?;
         Ok(Self {
-            door,
+            listener,
             poll: Rc::clone(poll),
             rules,
             clients: Vec::new(),
@@ -106,7 +106,7 @@ impl<D: Door> Desk<D> {
 
     /// Does what can be done at once for everybody.
     pub(super) fn serve(&mut self, now: Nanos, answer: &mut dyn FnMut(&[u8]) -> Answer) {
-        self.let_in(now);
+        self.accept(now);
         let rules = &self.rules;
         let poll = &self.poll;
         self.clients.retain_mut(|client| {
@@ -120,13 +120,13 @@ impl<D: Door> Desk<D> {
         self.open_or_shut(now);
     }
 
-    fn let_in(&mut self, now: Nanos) {
+    fn accept(&mut self, now: Nanos) {
         if now.since(self.second) >= SECOND {
             (self.second, self.arrivals) = (now, 0);
         }
         while self.has_room(now) {
             // An error is that there is nobody, or that he has gone, or no more files: later, then.
-            let Ok((stream, refusal)) = self.door.let_in() else {
+            let Ok((stream, refusal)) = self.listener.accept() else {
                 return;
             };
             self.arrivals += 1;
@@ -171,9 +171,9 @@ impl<D: Door> Desk<D> {
             return;
         }
         let changed = if has_room {
-            self.poll.add(&self.door, interest(false))
+            self.poll.add(&self.listener, interest(false))
         } else {
-            self.poll.delete(&self.door)
+            self.poll.delete(&self.listener)
         };
         if changed.is_ok() {
             self.is_open = has_room;
@@ -228,7 +228,7 @@ impl<S: Read + Write + AsFd> Client<S> {
                 Tried::Gone => return false,
             }
         }
-        now.since(since) < rules.patience
+        now.since(since) < rules.timeout
     }
 
     /// Waits for what it needs next.
@@ -303,7 +303,7 @@ mod tests {
     impl Door for UnixListener {
         type Stream = UnixStream;
 
-        fn let_in(&self) -> std::io::Result<(UnixStream, Option<Vec<u8>>)> {
+        fn accept(&self) -> std::io::Result<(UnixStream, Option<Vec<u8>>)> {
             let (stream, _) = self.accept()?;
             stream.set_nonblocking(true)?;
             Ok((stream, None))
@@ -311,15 +311,15 @@ mod tests {
     }
 
     struct Place {
-        desk: Desk<UnixListener>,
+        server: Server<UnixListener>,
         poll: Rc<Epoll>,
         directory: tempfile::TempDir,
     }
 
     fn place() -> Place {
         let directory = tempfile::tempdir().expect("a directory");
-        let door = UnixListener::bind(directory.path().join("s")).expect("a socket");
-        door.set_nonblocking(true).expect("possible");
+        let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
+        listener.set_nonblocking(true).expect("possible");
         let poll = Rc::new(Epoll::new(EpollCreateFlags::empty()).expect("a poll"));
         let rules = Rules {
             clients_max: 3,
@@ -327,11 +327,11 @@ mod tests {
             message_end: b"\n",
             message_max: 100,
             too_long: b"too long\n".to_vec(),
-            patience: Nanos(10 * SECOND.0),
+            timeout: Nanos(10 * SECOND.0),
             gives_way: Nanos(3 * SECOND.0),
         };
         Place {
-            desk: Desk::open(door, &poll, rules).expect("a desk"),
+            server: Server::open(listener, &poll, rules).expect("a server"),
             poll,
             directory,
         }
@@ -355,7 +355,7 @@ mod tests {
                 bytes: [message, b"!\n"].concat(),
                 is_last: message == b"bye",
             };
-            self.desk.serve(Nanos(second * SECOND.0), &mut echo);
+            self.server.serve(Nanos(second * SECOND.0), &mut echo);
         }
 
         fn wakes(&self) -> bool {
@@ -382,7 +382,7 @@ mod tests {
         assert!(place.wakes());
         place.serve(1);
         assert_eq!(said(&client), "then!\nbye!\n");
-        assert!(place.desk.clients.is_empty());
+        assert!(place.server.clients.is_empty());
     }
 
     #[test]
@@ -393,18 +393,18 @@ mod tests {
         let silent = client(place.directory.path());
         place.serve(1);
         assert_eq!(said(&talkative), "too long\n");
-        assert_eq!(place.desk.clients.len(), 1);
+        assert_eq!(place.server.clients.len(), 1);
         place.serve(12);
-        assert!(place.desk.clients.is_empty());
+        assert!(place.server.clients.is_empty());
         let many: Vec<UnixStream> = (0..9).map(|_| client(place.directory.path())).collect();
         place.serve(13);
-        assert_eq!(place.desk.clients.len(), 3);
+        assert_eq!(place.server.clients.len(), 3);
         // Those outside do not wake the loop.
         assert!(!place.wakes());
         drop(many);
         // These have left, three are let in, and have left; and one more is all for this second.
         (0..4).for_each(|_| place.serve(14));
-        assert_eq!(place.desk.arrivals, 4);
+        assert_eq!(place.server.arrivals, 4);
         assert!(!place.wakes());
         drop(silent);
     }
@@ -423,11 +423,11 @@ mod tests {
             place.serve(1);
         }
         place.serve(1);
-        assert_eq!(place.desk.clients.len(), 1);
-        assert!(place.desk.clients[0].output.len() < 200);
+        assert_eq!(place.server.clients.len(), 1);
+        assert!(place.server.clients[0].output.len() < 200);
         assert!(!place.wakes());
         place.serve(12);
-        assert!(place.desk.clients.is_empty());
+        assert!(place.server.clients.is_empty());
     }
 
     #[test]
@@ -435,14 +435,14 @@ mod tests {
         let mut place = place();
         let slow: Vec<UnixStream> = (0..3).map(|_| client(place.directory.path())).collect();
         place.serve(1);
-        assert_eq!(place.desk.clients.len(), 3);
+        assert_eq!(place.server.clients.len(), 3);
         let mut quick = client(place.directory.path());
         quick.write_all(b"hi\n").expect("sent");
         place.serve(2);
         assert_eq!(said(&quick), "", "they have had a second only");
         place.serve(4);
         assert_eq!(said(&quick), "hi!\n");
-        assert_eq!(place.desk.clients.len(), 3);
+        assert_eq!(place.server.clients.len(), 3);
         drop(slow);
     }
 }

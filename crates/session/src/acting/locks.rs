@@ -4,7 +4,7 @@
 //! Approach: a file for each process in `/run/isotherm/managed`, locked (flock) for as long as its
 //! owner acts on it, with the owner's pid inside. A lock ends with its owner, however that ends, so
 //! nothing has to be cleaned up. Who acts on physical memory acts on every process: it locks the file
-//! `machine` for itself alone, and who acts on processes shares that lock. One isotherm claims for all
+//! `machine` for itself alone, and who acts on processes shares that lock. One isotherm locks for all
 //! its contexts, so that they do not refuse each other.
 //!
 //! Only their owner can read the files: who can open a lock can hold it, and so could block who acts.
@@ -28,18 +28,18 @@ const DIRECTORY: &str = "managed";
 
 /// What this isotherm alone acts on.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct Locks {
     directory: Option<PathBuf>,
     /// Held until the end.
     machine: Option<File>,
-    processes: BTreeMap<u32, Claim>,
+    processes: BTreeMap<u32, HeldLock>,
     anothers: BTreeSet<TargetId>,
     has_begun: bool,
 }
 
 /// A process that is ours.
 #[derive(Debug)]
-struct Claim {
+struct HeldLock {
     path: PathBuf,
     /// Locked.
     _file: File,
@@ -47,7 +47,7 @@ struct Claim {
     targets: BTreeSet<TargetId>,
 }
 
-impl Claims {
+impl Locks {
     /// For who acts on nothing.
     pub(super) fn none() -> Self {
         Self::default()
@@ -85,20 +85,20 @@ impl Claims {
                 },
             ),
         };
-        let mut claims = Self::none();
-        claims.directory = Some(directory.to_owned());
-        claims.machine = Some(machine);
-        Ok(claims)
+        let mut locks = Self::none();
+        locks.directory = Some(directory.to_owned());
+        locks.machine = Some(machine);
+        Ok(locks)
     }
 
-    /// Claims a process that appears among the targets. Where another isotherm has it, that is an
+    /// Locks a process that appears among the targets. Where another isotherm has it, that is an
     /// error at first, and later, when a group has got a new process, something to note.
-    pub(super) fn claim(&mut self, start: &TargetStart) -> anyhow::Result<Option<Item>> {
+    pub(super) fn acquire(&mut self, start: &TargetStart) -> anyhow::Result<Option<Item>> {
         let Some(directory) = self.directory.as_ref().filter(|_| start.pid != 0) else {
             return Ok(None);
         };
-        if let Some(claim) = self.processes.get_mut(&start.pid) {
-            claim.targets.insert(start.target);
+        if let Some(held) = self.processes.get_mut(&start.pid) {
+            held.targets.insert(start.target);
             return Ok(None);
         }
         let path = directory.join(start.pid.to_string());
@@ -106,12 +106,12 @@ impl Claims {
             .with_context(|| format!("cannot note in {} who acts on it", path.display()))?;
         let owner = match locked {
             Ok(file) => {
-                let claim = Claim {
+                let held = HeldLock {
                     path,
                     _file: file,
                     targets: BTreeSet::from([start.target]),
                 };
-                self.processes.insert(start.pid, claim);
+                self.processes.insert(start.pid, held);
                 return Ok(None);
             }
             Err(owner) => owner.map_or_else(String::new, |pid| format!(" (pid {pid})")),
@@ -143,21 +143,21 @@ impl Claims {
     /// A target has ended.
     pub(super) fn release(&mut self, target: TargetId) {
         self.anothers.remove(&target);
-        self.processes.retain(|_, claim| {
-            let was_last = claim.targets.remove(&target) && claim.targets.is_empty();
+        self.processes.retain(|_, held| {
+            let was_last = held.targets.remove(&target) && held.targets.is_empty();
             if was_last {
                 // While it is locked: whoever opens it now finds that it is no longer the file.
-                fs::remove_file(&claim.path).ok();
+                fs::remove_file(&held.path).ok();
             }
             !was_last
         });
     }
 }
 
-impl Drop for Claims {
+impl Drop for Locks {
     fn drop(&mut self) {
-        for claim in self.processes.values() {
-            fs::remove_file(&claim.path).ok();
+        for held in self.processes.values() {
+            fs::remove_file(&held.path).ok();
         }
         self.processes.clear();
         drop(self.machine.take());
@@ -195,34 +195,34 @@ mod tests {
         }
     }
 
-    fn claims(directory: &Path, how: Lock) -> anyhow::Result<Claims> {
-        Claims::in_directory(directory, how)
+    fn locks(directory: &Path, how: Lock) -> anyhow::Result<Locks> {
+        Locks::in_directory(directory, how)
     }
 
     #[test]
     fn a_process_has_one_owner_until_that_lets_go() {
         let directory = tempfile::tempdir().expect("a directory");
         let (mut a, mut b) = (
-            claims(directory.path(), Lock::Shared).expect("free"),
-            claims(directory.path(), Lock::Shared).expect("shared"),
+            locks(directory.path(), Lock::Shared).expect("free"),
+            locks(directory.path(), Lock::Shared).expect("shared"),
         );
-        a.claim(&start(0, 77)).expect("free");
-        let error = b.claim(&start(3, 77)).expect_err("taken").to_string();
+        a.acquire(&start(0, 77)).expect("free");
+        let error = b.acquire(&start(3, 77)).expect_err("taken").to_string();
         let us = format!("(pid {})", std::process::id());
         assert!(
             error.contains("process 77") && error.contains(&us),
             "{error}"
         );
-        b.claim(&start(4, 78)).expect("another one");
+        b.acquire(&start(4, 78)).expect("another one");
         b.begin();
-        let later = b.claim(&start(5, 77)).expect("no error later");
+        let later = b.acquire(&start(5, 77)).expect("no error later");
         assert!(matches!(later, Some(Item::Note { .. })));
         assert!(b.is_anothers(TargetId(5)) && !b.is_anothers(TargetId(4)));
-        a.claim(&start(1, 77)).expect("ours, in another context");
+        a.acquire(&start(1, 77)).expect("ours, in another context");
         a.release(TargetId(0));
-        assert!(b.claim(&start(6, 77)).expect("no error later").is_some());
+        assert!(b.acquire(&start(6, 77)).expect("no error later").is_some());
         a.release(TargetId(1));
-        assert!(b.claim(&start(6, 77)).expect("free").is_none());
+        assert!(b.acquire(&start(6, 77)).expect("free").is_none());
         drop((a, b));
         assert!(!directory.path().join("77").exists());
     }
@@ -230,15 +230,15 @@ mod tests {
     #[test]
     fn the_whole_machine_and_its_processes_exclude_each_other() {
         let directory = tempfile::tempdir().expect("a directory");
-        let a = claims(directory.path(), Lock::Shared).expect("free");
-        assert!(claims(directory.path(), Lock::Alone).is_err());
+        let a = locks(directory.path(), Lock::Shared).expect("free");
+        assert!(locks(directory.path(), Lock::Alone).is_err());
         drop(a);
-        let whole = claims(directory.path(), Lock::Alone).expect("free");
-        assert!(claims(directory.path(), Lock::Alone).is_err());
-        assert!(claims(directory.path(), Lock::Shared).is_err());
+        let whole = locks(directory.path(), Lock::Alone).expect("free");
+        assert!(locks(directory.path(), Lock::Alone).is_err());
+        assert!(locks(directory.path(), Lock::Shared).is_err());
         drop(whole);
         fs::write(directory.path().join("99"), "1\n").expect("left by a killed one");
-        claims(directory.path(), Lock::Shared).expect("free again");
+        locks(directory.path(), Lock::Shared).expect("free again");
         assert!(!directory.path().join("99").exists());
     }
 }
