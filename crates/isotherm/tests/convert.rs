@@ -146,7 +146,7 @@ fn writes_to_standard_output_and_says_the_rest_elsewhere() {
 #[test]
 fn says_it_in_json() {
     let folder = folder();
-    let wanted = r#"{"input":"rec.isotherm","from":"isotherm","output":"a.json","to":"json","snapshots":5,"regions":10,"items":0,"left_out":{"unknown_regions":5,"others":{"starts and ends of targets":1}},"assumed":[],"truncated":null}
+    let wanted = r#"{"input":"rec.isotherm","from":"isotherm","output":"a.json","to":"json","snapshots":5,"regions":10,"items":0,"left_out":{"unknown_regions":5,"others":{"starts and ends of targets":1}},"assumed":[],"truncated":null,"damaged":null}
 "#;
     check(
         folder.path(),

@@ -4,6 +4,8 @@
 //! the table monitor's loop and the carrying out of plans are the same code
 //! ([`isotherm_engine::drive`]); the regions' loop is as short here as there.
 
+mod targets;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
@@ -20,6 +22,7 @@ use isotherm_engine::{
 use crate::kcompactd::Round;
 use crate::machine::{Machine, ProbeState, Process, ProcessSpec, SimActuator, SimProbe};
 use crate::memory::Zone;
+use targets::Targets;
 
 /// How often memory use is told and the guards look.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
@@ -344,26 +347,7 @@ pub struct Simulation {
     starts: Vec<(Nanos, ProcessSpec)>,
     end: Nanos,
     next_second: Nanos,
-    told_started: usize,
-    told_ended: Vec<bool>,
-    numbers: Numbers,
-}
-
-/// What targets are called in what is told.
-#[derive(Default)]
-struct Numbers {
-    /// By context, and its own name for the target.
-    given: BTreeMap<(usize, TargetId), TargetId>,
-    /// The physical memory of contexts that watch it has been told of.
-    told_physical: bool,
-}
-
-impl Numbers {
-    fn give(&mut self, context: usize, target: TargetId) -> TargetId {
-        let number = TargetId(self.given.len() as u32);
-        self.given.insert((context, target), number);
-        number
-    }
+    targets: Targets,
 }
 
 impl Simulation {
@@ -379,15 +363,15 @@ impl Simulation {
         let contexts = contexts
             .into_iter()
             .map(|spec| Context::new(spec, &machine));
+        let contexts = contexts.collect::<Result<Vec<_>, _>>()?;
+        let is_physical: Vec<bool> = contexts.iter().map(|context| context.is_physical).collect();
         Ok(Self {
-            contexts: contexts.collect::<Result<_, _>>()?,
+            targets: Targets::new(&is_physical),
+            contexts,
             machine,
             starts,
             end,
             next_second: Nanos(0),
-            told_started: 0,
-            told_ended: Vec::new(),
-            numbers: Numbers::default(),
         })
     }
 
@@ -403,10 +387,7 @@ impl Simulation {
 
     /// The targets that a process is, one in each context that watches processes.
     pub fn targets_of(&self, process: usize) -> impl Iterator<Item = TargetId> + '_ {
-        let contexts = self.contexts.iter().enumerate();
-        let watching = contexts.filter(|(_, context)| !context.is_physical);
-        let local = TargetId(process as u32);
-        watching.filter_map(move |(at, _)| self.numbers.given.get(&(at, local)).copied())
+        self.targets.of(process)
     }
 
     /// What watching in a context has cost.
@@ -439,7 +420,7 @@ impl Simulation {
             self.machine
                 .start(self.starts.pop().expect("there is one").1);
         }
-        self.tell_processes(events);
+        self.targets.tell(&self.machine, events);
         events.extend(self.machine.take_rounds().into_iter().map(Event::Compacted));
         let is_running = |process: &Process| process.is_running();
         let nobody_left =
@@ -468,48 +449,6 @@ impl Simulation {
         // A clock that has jumped back must not make time stand still.
         self.machine.advance(next.max(now + Nanos::from_millis(1)));
         true
-    }
-
-    fn tell_processes(&mut self, events: &mut Vec<Event>) {
-        let contexts = || self.contexts.iter().enumerate();
-        if !std::mem::replace(&mut self.numbers.told_physical, true) {
-            for (context, _) in contexts().filter(|(_, context)| context.is_physical) {
-                events.push(Event::Started {
-                    target: self.numbers.give(context, PHYSICAL),
-                    context,
-                    name: "physical".to_owned(),
-                    mappings: Vec::new(),
-                });
-            }
-        }
-        let processes = self.machine.processes();
-        for (index, process) in processes.iter().enumerate().skip(self.told_started) {
-            let local = TargetId(index as u32);
-            for (context, _) in contexts().filter(|(_, context)| !context.is_physical) {
-                let mappings = self.machine.mappings(local);
-                events.push(Event::Started {
-                    target: self.numbers.give(context, local),
-                    context,
-                    name: process.name().to_owned(),
-                    mappings: mappings
-                        .map(|(name, range, _)| (name.to_owned(), range))
-                        .collect(),
-                });
-            }
-        }
-        self.told_started = processes.len();
-        self.told_ended.resize(processes.len(), false);
-        let processes = self.machine.processes();
-        for (index, process) in processes.iter().enumerate() {
-            if process.is_running() || std::mem::replace(&mut self.told_ended[index], true) {
-                continue;
-            }
-            let was_killed = process.was_killed();
-            events.extend(
-                self.targets_of(index)
-                    .map(|target| Event::Ended { target, was_killed }),
-            );
-        }
     }
 
     /// Guards look at what the last second was like.
@@ -567,13 +506,7 @@ impl Simulation {
         if snapshots.is_empty() {
             return;
         }
-        events.extend(snapshots.iter().map(|snapshot| {
-            let number = self.numbers.given.get(&(at, snapshot.target));
-            Event::Snapshot(Snapshot {
-                target: *number.expect("a target is told of before it is watched"),
-                ..snapshot.clone()
-            })
-        }));
+        events.extend(self.targets.seen(at, &snapshots));
         self.act(at, clock, &snapshots, events);
     }
 

@@ -55,7 +55,7 @@ impl Quantity {
     /// What one looks like.
     pub const fn example(self) -> &'static str {
         match self {
-            Self::Size => "4096, 4K or 1.5 GiB",
+            Self::Size => "4096, 2M or 1.5 GiB",
             Self::Time => "5ms, 30s or 1m30s",
             Self::Share => "1% or 0.5%",
         }
@@ -73,7 +73,7 @@ impl Quantity {
         match self {
             Self::Size => "16 EiB less one byte (or `max`)",
             Self::Time => "584 years (or `max`)",
-            Self::Share => "100%",
+            Self::Share => "100%; write 0% to 100%",
         }
     }
 }
@@ -98,7 +98,7 @@ pub enum UnitError {
         quantity: Quantity,
     },
     /// A unit that this quantity does not have.
-    #[error("`{unit}` in `{text}` is not a unit of a {}; known are {}", .quantity.name(), .quantity.units())]
+    #[error("`{unit}` in `{text}` is not a unit of a {}; known are {}; write for example `{}`", .quantity.name(), .quantity.units(), .quantity.example())]
     UnknownUnit {
         /// What was given.
         text: String,

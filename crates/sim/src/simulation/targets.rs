@@ -1,0 +1,116 @@
+//! What processes are called in what is told: a context counts each that it watches as a target of its
+//! own.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{Snapshot, TargetId};
+
+use super::{Event, PHYSICAL};
+use crate::machine::Machine;
+
+/// The targets that were told of.
+pub(super) struct Targets {
+    /// The contexts that watch processes. Where there is no context at all, the first would.
+    of_processes: Vec<usize>,
+    of_physical: Vec<usize>,
+    /// By context, and its own name for the target.
+    given: BTreeMap<(usize, TargetId), TargetId>,
+    told_physical: bool,
+    told_started: usize,
+    told_ended: Vec<bool>,
+}
+
+impl Targets {
+    /// For contexts of which it is known whether they watch physical memory.
+    pub(super) fn new(is_physical: &[bool]) -> Self {
+        let contexts = |wanted: bool| {
+            let contexts = is_physical.iter().enumerate();
+            let contexts = contexts.filter(move |(_, physical)| **physical == wanted);
+            contexts.map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        let of_processes = if is_physical.is_empty() {
+            vec![0]
+        } else {
+            contexts(false)
+        };
+        Self {
+            of_processes,
+            of_physical: contexts(true),
+            given: BTreeMap::new(),
+            told_physical: false,
+            told_started: 0,
+            told_ended: Vec::new(),
+        }
+    }
+
+    fn give(&mut self, context: usize, target: TargetId) -> TargetId {
+        let number = TargetId(self.given.len() as u32);
+        self.given.insert((context, target), number);
+        number
+    }
+
+    /// A context's snapshots, of the targets as they are called.
+    pub(super) fn seen(
+        &self,
+        context: usize,
+        snapshots: &[Snapshot],
+    ) -> impl Iterator<Item = Event> {
+        snapshots.iter().map(move |snapshot| {
+            let number = self.number(context, snapshot.target);
+            Event::Snapshot(Snapshot {
+                target: number.expect("a target is told of before it is watched"),
+                ..snapshot.clone()
+            })
+        })
+    }
+
+    fn number(&self, context: usize, target: TargetId) -> Option<TargetId> {
+        self.given.get(&(context, target)).copied()
+    }
+
+    /// The targets that a process is.
+    pub(super) fn of(&self, process: usize) -> impl Iterator<Item = TargetId> + '_ {
+        let local = TargetId(process as u32);
+        let watching = self.of_processes.iter();
+        watching.filter_map(move |context| self.number(*context, local))
+    }
+
+    /// Tells what is new, and what has ended.
+    pub(super) fn tell(&mut self, machine: &Machine, events: &mut Vec<Event>) {
+        if !std::mem::replace(&mut self.told_physical, true) {
+            for context in self.of_physical.clone() {
+                events.push(Event::Started {
+                    target: self.give(context, PHYSICAL),
+                    context,
+                    name: "physical".to_owned(),
+                    mappings: Vec::new(),
+                });
+            }
+        }
+        let processes = machine.processes();
+        for (index, process) in processes.iter().enumerate().skip(self.told_started) {
+            let local = TargetId(index as u32);
+            for context in self.of_processes.clone() {
+                let mappings = machine.mappings(local);
+                events.push(Event::Started {
+                    target: self.give(context, local),
+                    context,
+                    name: process.name().to_owned(),
+                    mappings: mappings
+                        .map(|(name, range, _)| (name.to_owned(), range))
+                        .collect(),
+                });
+            }
+        }
+        self.told_started = processes.len();
+        self.told_ended.resize(processes.len(), false);
+        for (index, process) in processes.iter().enumerate() {
+            if process.is_running() || std::mem::replace(&mut self.told_ended[index], true) {
+                continue;
+            }
+            let was_killed = process.was_killed();
+            let ended = self.of(index);
+            events.extend(ended.map(|target| Event::Ended { target, was_killed }));
+        }
+    }
+}
