@@ -16,6 +16,8 @@ macro_rules! eprintln {
 
 mod cmd;
 mod daemon;
+#[cfg(test)]
+mod examples;
 mod flags;
 mod out;
 mod progress;
