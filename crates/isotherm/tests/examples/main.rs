@@ -167,7 +167,7 @@ fn for_here(mut words: Vec<String>) -> Vec<String> {
         words.extend(["--topology", "four_nodes.yaml"].map(str::to_owned));
     }
     if line.starts_with("reclaim-curve redis.isotherm") {
-        words[1] = "redis-pages.isotherm".to_owned();
+        "redis-pages.isotherm".clone_into(&mut words[1]);
     }
     words
 }
