@@ -41,11 +41,12 @@ lint: build-deps ## Formatting, clippy, the rules of the house (xtask tidy), lic
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
 	else echo "SKIP cargo deny: it is not installed (cargo install --locked cargo-deny)"; fi
 
-install: build ## Install the command, its completions and its systemd unit under PREFIX (/usr/local).
+install: build ## Install the command, its completions, man pages and systemd unit under PREFIX (/usr/local).
 	install -Dm755 target/release/isotherm $(DESTDIR)$(PREFIX)/bin/isotherm
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	target/release/isotherm completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/isotherm
 	target/release/isotherm completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_isotherm
+	target/release/isotherm man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/isotherm.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/isotherm.service
 
