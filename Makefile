@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-long bench lint install clean build-deps
+.PHONY: help demo build test test-vm test-long bench lint install clean build-deps
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -18,11 +18,15 @@ demo: build ## Record a busy redis for half a minute and show which of its memor
 build: build-deps ## Build the isotherm command: target/release/isotherm.
 	$(CARGO) build --release -p isotherm
 
-test: build-deps ## Lint, and run every test: unit, command line, this kernel, virtual machines.
+test: build-deps ## Before a commit: lint, unit, property, command line, this kernel, one boot of each VM kernel.
 	@scripts/install-deps test || echo "What needs these will be skipped."
 	@scripts/run-tests
 
-test-long: build-deps ## The same with the tests that take longer, and a short run of the fuzzer.
+test-vm: build-deps ## Every scenario in virtual machines of Debian's kernels.
+	@scripts/install-deps test || echo "What needs these will be skipped."
+	@scripts/run-tests --vm
+
+test-long: build-deps ## Everything, with the tests that take longer and a short run of the fuzzers.
 	@scripts/install-deps test || echo "What needs these will be skipped."
 	@scripts/run-tests --long
 
@@ -37,11 +41,12 @@ lint: build-deps ## Formatting, clippy, the rules of the house (xtask tidy), lic
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
 	else echo "SKIP cargo deny: it is not installed (cargo install --locked cargo-deny)"; fi
 
-install: build ## Install the command, its completions and its systemd unit under PREFIX (/usr/local).
+install: build ## Install the command, its completions, man pages and systemd unit under PREFIX (/usr/local).
 	install -Dm755 target/release/isotherm $(DESTDIR)$(PREFIX)/bin/isotherm
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	target/release/isotherm completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/isotherm
 	target/release/isotherm completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_isotherm
+	target/release/isotherm man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/isotherm.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/isotherm.service
 

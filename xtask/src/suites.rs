@@ -9,7 +9,9 @@
 //! are run again, alone, up to twice: one that passes then is counted as passed and named on a line
 //! `AGAIN`, with what it said before in the log. Whoever changes what such a line names should read that.
 
+mod plan;
 mod shown;
+mod undo;
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -21,121 +23,30 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::tally::Tally;
+use plan::{Kind, Level, Suite, suites};
 use shown::Shown;
+use undo::Undo;
 
 /// More failures than this are no chance.
 const AGAIN_MAX: usize = 6;
 /// How often each is run again.
 const TRIES: usize = 2;
 
-/// Run every suite of tests and end with one line of totals.
+/// Run suites of tests and end with one line of totals: without a flag, those that are run before a commit.
 #[derive(clap::Parser)]
 #[command(name = "xtask test")]
 pub(crate) struct Args {
     /// Run the tests marked as long, too, and the fuzzers for a short while.
     #[arg(long)]
     long: bool,
+    /// Run the matrix of virtual machines alone.
+    #[arg(long, conflicts_with = "long")]
+    vm: bool,
     /// Only these suites (--list names them).
     suites: Vec<String>,
     /// List the suites and end.
     #[arg(long)]
     list: bool,
-}
-
-/// How a suite's result is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// One check; its exit code is its result.
-    Check,
-    /// It prints its counts.
-    Tests,
-}
-
-struct Suite {
-    name: &'static str,
-    kind: Kind,
-    command: Vec<String>,
-    minutes_max: u64,
-    /// What runs the tests that may be run again; their names come after it.
-    again: Vec<String>,
-}
-
-/// In the order in which they run: what fails fastest comes first.
-fn suites(root: &Path, long: bool) -> Vec<Suite> {
-    let check = |name, minutes_max, command: &[&'static str]| Suite {
-        name,
-        kind: Kind::Check,
-        command: owned(command),
-        minutes_max,
-        again: Vec::new(),
-    };
-    let tests = |name, minutes_max, command: &[&'static str]| Suite {
-        name,
-        kind: Kind::Tests,
-        command: owned(command),
-        minutes_max,
-        again: Vec::new(),
-    };
-    let cargo_tests = |name, minutes_max, command: &[&'static str]| {
-        let mut command = command.to_vec();
-        command.extend(["--", "--show-output"]);
-        if long {
-            command.push("--include-ignored");
-        }
-        tests(name, minutes_max, &command)
-    };
-    let mut all = vec![
-        check("fmt", 2, &["cargo", "fmt", "--all", "--check"]),
-        check("clippy", 15, CLIPPY),
-        check(
-            "tidy",
-            2,
-            &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"],
-        ),
-        Suite {
-            again: owned(&[CARGO_TEST, ALONE].concat()),
-            ..cargo_tests("cargo", if long { 60 } else { 30 }, CARGO_TEST)
-        },
-        cargo_tests(
-            "vm",
-            if long { 60 } else { 48 },
-            &["cargo", "test", "-p", "isotherm-vm-tests", "--no-fail-fast"],
-        ),
-    ];
-    // Against programs that are not ours: pandas, polars, DuckDB, damo.
-    if root.join("tests/interop/run.sh").exists() {
-        all.push(tests("interop", 10, &["tests/interop/run.sh"]));
-    }
-    if long {
-        all.push(tests("fuzz", 30, &["scripts/fuzz"]));
-    }
-    all
-}
-
-const CLIPPY: &[&str] = &[
-    "cargo",
-    "clippy",
-    "--workspace",
-    "--all-targets",
-    "--",
-    "-D",
-    "warnings",
-];
-
-const CARGO_TEST: &[&str] = &[
-    "cargo",
-    "test",
-    "--workspace",
-    "--exclude",
-    "isotherm-vm-tests",
-    "--no-fail-fast",
-];
-
-/// Comes after [`CARGO_TEST`]: the same packages, or they would be compiled anew with other features.
-const ALONE: &[&str] = &["--tests", "--", "--show-output", "--exact"];
-
-fn owned(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
 }
 
 /// How a suite went, and for how long.
@@ -146,7 +57,12 @@ struct Result {
 }
 
 pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
-    let mut suites = suites(root, args.long);
+    let level = match (args.vm, args.long) {
+        (true, _) => Level::Vm,
+        (_, true) => Level::Long,
+        _ => Level::Commit,
+    };
+    let mut suites = suites(root, level)?;
     if args.list {
         for suite in &suites {
             println!("{:<9} {}", suite.name, suite.command.join(" "));
@@ -162,14 +78,19 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     }
     suites.retain(|suite| args.suites.is_empty() || args.suites.iter().any(|s| s == suite.name));
 
-    let logs = logs(root)?;
+    let target = target(root);
+    let logs = target.join("test-logs");
+    fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+    let undo = Undo::new(target.join("debug/isotherm"), &logs);
     let mut results = Vec::new();
     for suite in &suites {
         println!("\n==> {}: {}", suite.name, suite.command.join(" "));
         let started = Instant::now();
         let log = logs.join(format!("{}.log", suite.name));
         let mut tally = run_suite(root, suite, &log, &mut std::io::stdout())?;
+        undo.all();
         run_again(root, suite, &mut tally, &logs, &mut std::io::stdout())?;
+        undo.all();
         results.push(Result {
             name: suite.name,
             tally,
@@ -185,12 +106,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn logs(root: &Path) -> anyhow::Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |path| root.join(path));
-    let logs = target.join("test-logs");
-    fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    Ok(logs)
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
 /// Runs one suite, shows what it prints on `terminal`, and counts its tests.
@@ -214,6 +131,7 @@ fn run_suite(
         .env("CARGO_TERM_PROGRESS_WHEN", "never")
         // Debug output would be read as test results.
         .env_remove("RUST_LOG")
+        .envs(suite.environment)
         .stdin(Stdio::null())
         .stdout(writer.try_clone().context("cannot copy a pipe")?)
         .stderr(writer);
@@ -258,13 +176,8 @@ fn run_again(
     for (i, name) in tally.failures.clone().into_iter().enumerate() {
         let mut command = suite.again.clone();
         command.push(name.clone());
-        let alone = Suite {
-            name: suite.name,
-            kind: Kind::Tests,
-            command,
-            minutes_max: 8,
-            again: Vec::new(),
-        };
+        let mut alone = Suite::new(suite.name, Kind::Tests, 8, &[]);
+        alone.command = command;
         for attempt in 1..=TRIES {
             let _ = writeln!(terminal, "\n==> again, alone: {name}");
             let log = logs.join(format!("{}-again-{i}-{attempt}.log", suite.name));
@@ -331,7 +244,14 @@ fn summary(results: Vec<Result>) -> (String, bool) {
         let _ = writeln!(text, "SKIP {skip}");
     }
     for name in &total.again {
-        let _ = writeln!(text, "AGAIN {name}: failed, then passed alone");
+        let _ = writeln!(text, "AGAIN {name}");
+    }
+    if !total.again.is_empty() {
+        let _ = writeln!(
+            text,
+            "{} flaky: passed only when tried again, and counted as passed",
+            total.again.len()
+        );
     }
     for failure in &total.failures {
         let _ = writeln!(text, "FAIL {failure}");
@@ -353,13 +273,7 @@ mod tests {
     fn run(kind: Kind, script: &'static str) -> Tally {
         let dir = std::env::temp_dir().join(format!("isotherm-suites-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let suite = Suite {
-            name: "suite",
-            kind,
-            command: owned(&["sh", "-c", script]),
-            minutes_max: 1,
-            again: Vec::new(),
-        };
+        let suite = Suite::new("suite", kind, 1, &["sh", "-c", script]);
         // Not to this test's output, where the lines would be counted as this test's own.
         let log = dir.join(format!("{}.log", script.len()));
         run_suite(&dir, &suite, &log, &mut std::io::sink()).unwrap()
@@ -398,13 +312,8 @@ mod tests {
     fn what_fails_by_chance_is_run_again_and_told() {
         let again = |failures: &[&str], script: &[&str]| {
             let dir = std::env::temp_dir();
-            let suite = Suite {
-                name: "suite",
-                kind: Kind::Tests,
-                command: Vec::new(),
-                minutes_max: 1,
-                again: owned(script),
-            };
+            let mut suite = Suite::new("suite", Kind::Tests, 1, &[]);
+            suite.again = plan::owned(script);
             let mut tally = Tally::default();
             for failure in failures {
                 tally.fail(failure);
@@ -416,7 +325,10 @@ mod tests {
         assert_eq!((tally.passed, tally.failed), (1, 1));
         assert_eq!(
             (tally.again, tally.failures),
-            (vec!["a".into()], vec!["b".into()])
+            (
+                vec!["a: failed, then passed alone".into()],
+                vec!["b".into()]
+            )
         );
         // No such test there, too many to be chance, or no suite that has second tries.
         assert_eq!(again(&["a"], &["echo", "0 passed"]).failed, 1);
@@ -434,7 +346,9 @@ mod tests {
             },
             Result {
                 name: "b",
-                tally: Tally::read("SKIP b: no\n2 passed, 0 failed, 1 skipped"),
+                tally: Tally::read(
+                    "SKIP b: no\nAGAIN c on 6.1: try 1\n2 passed, 0 failed, 1 skipped",
+                ),
                 elapsed: Duration::from_secs(90),
             },
         ];
@@ -447,7 +361,13 @@ mod tests {
         );
         assert_eq!(
             lines[3..],
-            ["SKIP b: no", "FAIL a", "2 passed, 1 failed, 1 skipped"]
+            [
+                "SKIP b: no",
+                "AGAIN c on 6.1: try 1",
+                "1 flaky: passed only when tried again, and counted as passed",
+                "FAIL a",
+                "2 passed, 1 failed, 1 skipped"
+            ]
         );
     }
 }

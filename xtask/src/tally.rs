@@ -24,7 +24,7 @@ pub(crate) struct Tally {
     pub(crate) skipped: Vec<String>,
     /// The names of those that failed, as far as they are known.
     pub(crate) failures: Vec<String>,
-    /// The names of those that failed and passed when they were run again.
+    /// Those that failed and passed when they were run again, each with what is known of it.
     pub(crate) again: Vec<String>,
 }
 
@@ -58,7 +58,9 @@ impl Tally {
     /// A failed test has passed when it was run again.
     pub(crate) fn passed_again(&mut self, name: &str) {
         if let Some(place) = self.failures.iter().position(|failure| failure == name) {
-            self.again.push(self.failures.remove(place));
+            let name = self.failures.remove(place);
+            self.again
+                .push(format!("{name}: failed, then passed alone"));
             self.failed -= 1;
             self.passed += 1;
         }
@@ -109,6 +111,8 @@ impl Reader {
             let name = skip.split_once(':').map_or(skip, |(name, _)| name);
             let test = self.section.clone().unwrap_or_else(|| name.to_owned());
             self.skips.entry(test).or_insert_with(|| skip.to_owned());
+        } else if let Some(again) = line.trim_start().strip_prefix("AGAIN ") {
+            self.again(again);
         } else if let Some(ignored) = ignored(line) {
             self.tally.skipped.push(ignored);
         } else if let Some(name) = line
@@ -121,6 +125,15 @@ impl Reader {
         } else if let Some(passed) = number_before(line, "passed") {
             let count = |word| number_before(line, word).unwrap_or(0);
             self.script = Some((passed, count("failed") + count("error"), count("skipped")));
+        }
+    }
+
+    /// A test tried itself again: where it passed then, that is told, once.
+    fn again(&mut self, text: &str) {
+        let name = |line: &str| line.split(':').next().map(str::to_owned);
+        let is_new = self.tally.again.iter().all(|line| name(line) != name(text));
+        if !self.in_failures && is_new {
+            self.tally.again.push(text.to_owned());
         }
     }
 
@@ -220,6 +233,16 @@ mod tests {
             0,
             &["vm on 6.1: no QEMU"],
         );
+    }
+
+    #[test]
+    fn a_test_that_tried_itself_again_is_told_once() {
+        let output = format!(
+            "successes:\n\n---- vm stdout ----\nAGAIN vm on 6.1: failed, try 1 of 3: no\n\
+             AGAIN vm on 6.1: failed, try 2 of 3: no\nfailures:\n---- b stdout ----\nAGAIN b: no\n{OK}\n"
+        );
+        let tally = Tally::read(&output);
+        assert_eq!(tally.again, ["vm on 6.1: failed, try 1 of 3: no"]);
     }
 
     #[test]

@@ -105,6 +105,13 @@ const UNFINISHED: &[&str] = &[
     concat!("dbg", "!("),
 ];
 
+/// Documents that a reader of the repository has not: docs/references.md names those that are published.
+const NOT_HERE: &[&str] = &[
+    concat!("DESIGN", ".md"),
+    concat!("ANCHORS", ".md"),
+    concat!("the ", "seeds"),
+];
+
 /// The part of `cargo metadata` that is looked at.
 #[derive(Deserialize)]
 struct Metadata {
@@ -219,6 +226,11 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
         let at = format!("{path}:{}", number + 1);
         if !may_be_unsafe && has_word(code, "unsafe") {
             faults.push(format!("{at}: unsafe code belongs to crates/linux"));
+        }
+        for name in NOT_HERE.iter().filter(|name| line.contains(**name)) {
+            faults.push(format!(
+                "{at}: `{name}` is not in the repository; see docs/references.md"
+            ));
         }
         for word in UNFINISHED {
             if code.contains(word) {
@@ -356,6 +368,16 @@ mod tests {
     fn unfinished_work_is_found() {
         let line = format!("//! For.\nfn a() {{ {}) }}\n", UNFINISHED[0]);
         check_file(&line, &["f.rs:2: `todo!` is not to be committed"]);
+    }
+
+    #[test]
+    fn documents_that_are_not_here_are_found() {
+        let line = format!("//! For.\n// See {}.\n", NOT_HERE[0]);
+        let fault = format!(
+            "f.rs:2: `{}` is not in the repository; see docs/references.md",
+            NOT_HERE[0]
+        );
+        check_file(&line, &[&fault]);
     }
 
     #[test]

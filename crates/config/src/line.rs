@@ -1,4 +1,4 @@
-//! One-line schemes, as in the seeds:
+//! One-line schemes, as in DAMON's first patches and damo's `.damos` files:
 //!
 //! ```text
 //! # <min/max size> <min/max frequency (0-100)> <min/max age> <action>

@@ -93,7 +93,7 @@ pub(crate) fn number(text: &str) -> Read<f64> {
         .ok_or_else(|| misread(text, "a number"))
 }
 
-/// An access frequency. A bare number is per cent, in damo's files as in the seeds' lines.
+/// An access frequency. A bare number is per cent, in damo's files as in the lines of DAMON's first patches.
 pub(crate) fn frequency(text: &str) -> Read<Frequency> {
     match text.trim() {
         "min" => return Ok(Frequency::Percent(0.0)),

@@ -1,5 +1,5 @@
 //! Each part of the strategy against DAMON's own, on the same synthetic memory: accuracy by bytes,
-//! regions, and the CPU time at the prices measured in DESIGN.md. Prints a table; being synthetic and
+//! regions, and the CPU time at the prices measured in docs/benchmarks.md. Prints a table; being synthetic and
 //! seeded, it says the same on every machine.
 
 #![expect(

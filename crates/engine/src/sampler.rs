@@ -1,7 +1,7 @@
 //! Choosing what to look at: random pages, and how many of them in each region.
 //!
 //! Problem: each look at a page costs, most of all where the page was accessed since its accessed
-//! bit must then be cleared (about 7 us against 0.5 us, see DESIGN.md). DAMON looks at one page of
+//! bit must then be cleared (about 7 us against 0.5 us: docs/benchmarks.md). DAMON looks at one page of
 //! every region at every check, the empty gigabyte and the well-known hot megabyte alike.
 //!
 //! Approach: *clusters*: some neighbouring pages cost hardly more than one, and together give a

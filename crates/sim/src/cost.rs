@@ -87,7 +87,7 @@ pub const PUBLISHED_TIERS: TierCosts = TierCosts {
 
 /// What a machine takes for what its processes and Isotherm do: one core of the machines that Isotherm
 /// is developed on (guests with nested virtualisation, where an inter-processor interrupt is dear).
-/// Measured there unless said otherwise: DESIGN.md, "The measured facts", and docs/benchmarks.md.
+/// Measured there unless said otherwise: docs/benchmarks.md.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MachineCosts {
     /// A page's first fault. Assumed: zeroing 4 KiB, page table, accounts.
@@ -125,7 +125,7 @@ pub struct MachineCosts {
     /// for some ninety clears a second (9 ms, of which the rounds above take 5) less the clears themselves.
     pub batch: Nanos,
     /// A range is cleared while its process runs: the flush (measured anew in November 2026: 13 to 15 us for
-    /// one page by a script, of which the script has one or two; DESIGN.md has 5.9).
+    /// one page by a script, of which the script has one or two; docs/benchmarks.md has 5.9).
     pub clear_range: Nanos,
     /// And each page of the range besides (16 pages take 17 us, 512 take 48 to 55).
     pub clear_page: Nanos,

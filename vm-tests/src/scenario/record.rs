@@ -14,6 +14,8 @@ const SECONDS: u32 = 22;
 /// Page scans clear by madvise, since clear_refs flushes no TLB, and the emulated one is large: see
 /// `side_by_side`. A look takes up to half a second.
 const PAGES: &str = "--pages --clear-by madvise --max-stall 1s --aggregation-interval 1s";
+/// The default monitor, with what it costs under emulation.
+const TABLES: (&str, &str) = ("tables", "--cpu-budget 20%");
 /// DAMON's rules look at one page of a region and split at random: in the few seconds there are,
 /// they do not settle in every run.
 pub(super) const LEAST_FAITHFUL: f64 = 0.6;
@@ -22,6 +24,35 @@ pub(super) const LEAST_FAITHFUL: f64 = 0.6;
 const LEAST_PHYSICAL: f64 = 0.75;
 /// What each way of recording is to reach here; measured values stand in docs/vm-tests.md.
 pub(super) const LEAST: f64 = 0.9;
+
+/// `first`: what one boot of a kernel can show, in a minute.
+pub(super) fn first() -> Scenario {
+    Scenario {
+        name: "first",
+        about: "doctor says that recording works, and the default monitor finds a scattered hot set",
+        kernels: &Kernel::ALL,
+        long: false,
+        run: one_boot,
+    }
+}
+
+fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
+    let modes = [TABLES];
+    let script = format!(
+        "isotherm doctor --json >/out/doctor.json || exit 1\n{}{}",
+        SCATTERED.start_anywhere(),
+        workload::record(TABLES.0, &format!("{} --pid $target", TABLES.1), SECONDS),
+    );
+    let output = SCATTERED
+        .vm(kernel, &script, Duration::from_mins(3))?
+        .run_ok()?;
+    let doctor = output.text("doctor.json")?;
+    ensure(doctor.contains(&kernel.image()?.release), || {
+        format!("doctor takes the kernel for another one: {doctor}")
+    })?;
+    let modes = modes.map(|(name, options)| (name, options.to_owned()));
+    report(&output, "scattered, 16 of 128 MiB", &modes)
+}
 
 /// `record`: every way of recording, on a scattered hot set.
 pub(super) fn scattered() -> Scenario {
@@ -35,7 +66,7 @@ pub(super) fn scattered() -> Scenario {
                 ("pages", PAGES.to_owned()),
                 ("regions", SLOW.to_owned()),
                 ("faithful", format!("--faithful {SLOW}")),
-                ("tables", "--cpu-budget 20%".to_owned()),
+                (TABLES.0, TABLES.1.to_owned()),
             ];
             compare(kernel, &SCATTERED, "scattered, 16 of 128 MiB", &modes)
         },
@@ -52,7 +83,7 @@ pub(super) fn stairs() -> Scenario {
         run: |kernel| {
             let modes = [
                 ("regions", SLOW.to_owned()),
-                ("tables", "--cpu-budget 20%".to_owned()),
+                (TABLES.0, TABLES.1.to_owned()),
             ];
             compare(kernel, &STAIRS, "stairs, 4 x 16 MiB", &modes)
         },

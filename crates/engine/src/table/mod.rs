@@ -3,7 +3,7 @@
 //! The problem: DAMON samples one random page of each region, and the regions must find the hot
 //! areas by splitting at random; small or scattered hot areas in large memory are found late or
 //! never, and every sample costs a TLB flush of the running target. Measured on real kernels
-//! (DESIGN.md), *reading* all accessed bits of a gigabyte costs 0.2 ms, less than *clearing* forty
+//! (docs/benchmarks.md), *reading* all accessed bits of a gigabyte costs 0.2 ms, less than *clearing* forty
 //! of them. So reading everything is cheap, and what needs economy is clearing.
 //!
 //! The approach: time is cut into intervals, each of which ends in a snapshot about *itself*. At its

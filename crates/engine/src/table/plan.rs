@@ -28,7 +28,7 @@ const SPACE_BLOCKS_MAX: usize = 16_384;
 /// Nor are those of which more than one in so many blocks is a huge page.
 const SPACE_HUGE_SHARE: usize = 8;
 
-/// What clears cost, in microseconds: measured on a busy virtual machine (DESIGN.md), and kept in
+/// What clears cost, in microseconds: measured on a busy virtual machine (docs/benchmarks.md), and kept in
 /// proportion to what is measured while running ([`Prices::learn`]).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prices {

@@ -32,10 +32,11 @@ const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);
 /// as it is.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm compact --dry-run                          how fragmented memory is, and what would be done
-  isotherm compact --proactiveness 60                 one round, if a node's score exceeds 50
-  isotherm compact --daemon --order 4                 keep blocks of 64 KiB available
-  isotherm compact --daemon --duration 5min -o c.isotherm; isotherm report fragmentation c.isotherm")]
+  isotherm compact --dry-run                how fragmented memory is, and what would be done
+  isotherm compact --proactiveness 60       one round, if a node's score exceeds 50
+  isotherm compact --daemon --order 4       keep blocks of 64 KiB available
+  isotherm compact --daemon --duration 5min -o c.isotherm
+  isotherm report fragmentation c.isotherm")]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a flag of the command line"

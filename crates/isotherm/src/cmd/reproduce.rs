@@ -31,7 +31,7 @@ reclaim: SeongJae Park, DAMON: data access monitor, v24, and its physical memory
 
 Examples:
   isotherm reproduce all
-  isotherm reproduce compaction -o published    also writes CSV and a page with the figures into published/
+  isotherm reproduce compaction -o published    and CSV and a page with the figures in that folder
   isotherm reproduce tiering --json")]
 pub(crate) struct Args {
     /// Which one.

@@ -36,7 +36,7 @@ Examples:
   isotherm simulate --trace app.isotherm --preset prcl          what would prcl save and cost it?
   isotherm simulate --trace app.isotherm --preset prcl --no-guard --against live.isotherm
   isotherm simulate scenario.yaml --scheme '4K max 0 0 30s max pageout' -o sim.isotherm
-  isotherm simulate scenario.yaml -c hmsdk.yaml --json
+  isotherm simulate scenario.yaml -c kdamonds.yaml --json
 Then: isotherm report heatmap sim.isotherm
 
 A scenario (scenarios/ holds more):
@@ -45,7 +45,7 @@ A scenario (scenarios/ holds more):
   processes:
   - name: server
     mappings:
-    - {name: heap, size: 2 GiB, access: [{pattern: uniform, hot: 10%, rate: 1,000,000}]}")]
+    - {name: heap, size: 2 GiB, access: [{pattern: uniform, hot: 10%, rate: 1000000}]}")]
 pub(crate) struct Args {
     /// The machine and what runs on it (YAML or JSON)
     #[arg(value_name = "SCENARIO")]

@@ -40,11 +40,12 @@ enum Command {
   isotherm run -c tier.yaml
   isotherm tier plan -d 0 1                     # only demote, only processes in cgroup /hmsdk
   isotherm tier plan -m 0 2 -m 1 3 -g -s 64G    # two pairs, a kdamond for each 64 GiB
-  isotherm tier plan -m 0 1 -g --goals          # as damo's mem_tier.sh: node 0 is kept 99.5 % full
+  isotherm tier plan -m 0 1 -g --goals          # as damo's mem_tier.sh: keeps node 0 at 99.5 %
   isotherm tier plan -m 0 2 -g --node 0=512GiB --node 2=96GiB      # a machine that is not this one
   isotherm tier plan -m 0 2 -g --topology machine.yaml
 
-A topology's file: nodes: [{id: 0, size: 512 GiB}, {id: 2, regions: [{start: ..., end: ...}]}]
+A topology's file (frames of 4 KiB; regions instead of a size, where they are known):
+  nodes: [{id: 0, size: 512 GiB}, {id: 2, regions: [{start: 549755813888, end: 652835028992}]}]
 
 Exit status: 0 written, 2 not.")]
 pub(crate) struct PlanArgs {

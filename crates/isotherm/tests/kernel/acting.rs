@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::common::{
     Record, Running, Workload, alone, isotherm, pause, proc_bytes, python, run, scratch, skip,
-    static_workload, until,
+    static_workload, until, with_swap,
 };
 
 /// 128 MiB, every page with its own content, the first eighth touched all the time; prints a
@@ -176,7 +176,7 @@ const IDLE_2S: [&str; 3] = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout
 #[test]
 fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     const TEST: &str = "prcl_takes_back_what_is_cold_and_loses_nothing";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = with_swap(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
     };
@@ -298,7 +298,7 @@ fn shared_blocks_are_left_in_pages() {
 #[test]
 fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     const TEST: &str = "a_dry_run_says_what_would_be_done_and_does_nothing";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = with_swap(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
     };
@@ -316,7 +316,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 #[test]
 fn without_swap_it_says_so_first_and_frees_nothing() {
     const TEST: &str = "without_swap_it_says_so_first_and_frees_nothing";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = with_swap(TEST) else { return };
     if !is_without_swap(TEST) {
         return;
     }
@@ -373,7 +373,7 @@ fn copies_of_files_pages_leave_the_systems_part_of_swap() {
 #[test]
 fn killed_in_the_middle_of_an_action_it_harms_no_target() {
     const TEST: &str = "killed_in_the_middle_of_an_action_it_harms_no_target";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = with_swap(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
     };
@@ -456,7 +456,7 @@ fn the_guard_believes_the_targets_own_progress() {
 #[test]
 fn a_target_that_ends_during_an_action_ends_the_run() {
     const TEST: &str = "a_target_that_ends_during_an_action_ends_the_run";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = with_swap(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
     };

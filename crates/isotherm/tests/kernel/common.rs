@@ -6,7 +6,8 @@ use std::io::BufReader;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
@@ -46,18 +47,72 @@ pub(crate) fn scratch() -> TempDir {
 
 static TURN: RwLock<()> = RwLock::new(());
 
+/// How many of those that may run beside others do so now.
+static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+/// The machine has one state of swap.
+static SWAP: Mutex<()> = Mutex::new(());
+
 /// Held by a test that may run beside others.
-pub(crate) type Shared = RwLockReadGuard<'static, ()>;
+pub(crate) struct Shared {
+    _turn: RwLockReadGuard<'static, ()>,
+    _place: Place,
+}
+
+/// One of the places for tests that run beside each other. They sleep most of the time, so there is one more
+/// than there are processors.
+struct Place;
+
+impl Place {
+    fn take() -> Self {
+        let places = 1 + std::thread::available_parallelism().map_or(1, usize::from);
+        let (running, changed) = &RUNNING;
+        let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = changed.wait_while(running, |running| *running >= places);
+        *wait.unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (running, changed) = &RUNNING;
+        *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        changed.notify_one();
+    }
+}
+
+/// Held by a test that sets up swap, or needs that nobody does.
+pub(crate) struct WithSwap {
+    _shared: Shared,
+    _swap: MutexGuard<'static, ()>,
+}
 /// Held by a test whose numbers others would spoil.
 pub(crate) type Alone = RwLockWriteGuard<'static, ()>;
 
 /// Lets a test begin that may run beside others; `None`, having said so, if it can't run here.
 pub(crate) fn shared(test: &str) -> Option<Shared> {
     // A test that failed meanwhile poisons the lock, and nothing else.
-    can_record(test).then(|| TURN.read().unwrap_or_else(PoisonError::into_inner))
+    can_record(test).then(|| {
+        let turn = TURN.read().unwrap_or_else(PoisonError::into_inner);
+        Shared {
+            _place: Place::take(),
+            _turn: turn,
+        }
+    })
 }
 
-/// The same for a test that must not run beside others.
+/// The same for a test that sets up swap, or needs that nobody does: one of them at a time. What it asserts
+/// is what was done, not how fast.
+pub(crate) fn with_swap(test: &str) -> Option<WithSwap> {
+    let swap = SWAP.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = shared(test)?;
+    Some(WithSwap {
+        _shared: shared,
+        _swap: swap,
+    })
+}
+
+/// The same for a test that must not run beside others: it asserts accuracy, cost or how fast something is.
 pub(crate) fn alone(test: &str) -> Option<Alone> {
     can_record(test).then(|| TURN.write().unwrap_or_else(PoisonError::into_inner))
 }

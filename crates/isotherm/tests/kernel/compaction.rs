@@ -306,11 +306,11 @@ fn fragment() -> Running {
     let size = FRAGMENTED.to_string();
     let mut python = Command::new("python3");
     let mut fragmenter = Running::start(python.args([FRAGMENTER, "--size", &size]));
-    for _ in 0..20 {
+    for _ in 0..300 {
         if fragmenter.stdout().contains("ready ") {
             break;
         }
-        pause(3.0);
+        pause(0.2);
     }
     fragmenter.line("ready ");
     fragmenter

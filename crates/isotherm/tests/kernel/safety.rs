@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::{
     Finished, Record, Running, isotherm, pause, python, range, record_pid, run, scratch, seen,
-    shared, skip, until_written,
+    shared, skip, until_written, with_swap,
 };
 
 /// Has 64 MiB, touched once, and a KVM guest that may use them at any time.
@@ -152,7 +152,7 @@ fn can_make_swap(test: &str) -> bool {
 #[test]
 fn swap_is_set_up_and_taken_away_whole() {
     let test = "swap_is_set_up_and_taken_away_whole";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = with_swap(test) else { return };
     if !can_make_swap(test) {
         return;
     }
@@ -178,7 +178,7 @@ fn swap_is_set_up_and_taken_away_whole() {
 #[test]
 fn swap_that_was_not_finished_is_cleaned_up() {
     let test = "swap_that_was_not_finished_is_cleaned_up";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = with_swap(test) else { return };
     if !can_make_swap(test) {
         return;
     }
@@ -198,7 +198,7 @@ fn swap_that_was_not_finished_is_cleaned_up() {
 #[test]
 fn swap_of_somebody_else_is_left_alone() {
     let test = "swap_of_somebody_else_is_left_alone";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = with_swap(test) else { return };
     if !can_make_swap(test) {
         return;
     }

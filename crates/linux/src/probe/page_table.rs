@@ -66,7 +66,7 @@ enum PageState {
 /// A clear is slower while the target runs, because the caller waits for the other processors to
 /// flush their TLBs. What exceeds the fastest clear ever seen is that waiting; the target spends
 /// about 0.6 of it in the flush and in refilling (5.9 us against 0.85 us, and 3 us stolen from the
-/// target, on the machines of DESIGN.md). An estimate, and named so wherever it is shown.
+/// target, on the machines of docs/benchmarks.md). An estimate, and named so wherever it is shown.
 #[derive(Debug, Default)]
 struct Induced {
     fastest_clear_ns: Option<f64>,

@@ -9,7 +9,7 @@
 //! never the first choice, and refused where it would take longer than allowed. How long it would
 //! take is measured on memory of our own beforehand.
 //!
-//! Source: the seeds' page-granularity idleness (mm/damon/pgidle.c of the RFC v10), and
+//! Source: Park's page-granularity idleness (mm/damon/pgidle.c of RFC v10, 2020: docs/references.md), and
 //! Documentation/filesystems/proc.rst for clear_refs.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -142,7 +142,7 @@ fn parse_pressure(text: &str) -> Option<(u64, u64)> {
 /// What the processes of a workload come to: `root`, its descendants and its group.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tree {
-    /// Resident. Shared pages count for each that maps them, as in the seeds' `rss.avg`.
+    /// Resident. Shared pages count for each that maps them, as in the `rss.avg` of *DAMON Evaluation*.
     pages: u64,
     /// CPU time, with that of processes that ended and were waited for, in the kernel's ticks.
     ticks: u64,

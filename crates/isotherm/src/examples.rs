@@ -1,0 +1,118 @@
+//! Every command line of every help text and document is one that the command takes.
+//!
+//! Those that need no privilege and end soon are run as well: `tests/examples/main.rs`.
+
+#[path = "../tests/examples/extract.rs"]
+mod extract;
+
+use std::fs;
+use std::path::Path;
+
+use clap::{CommandFactory, Parser};
+use extract::Line;
+
+use crate::Cli;
+
+/// Programs that examples may start, beside ours: who tests them, or why nobody does.
+const OTHERS: &[(&str, &str)] = &[
+    ("make", "its targets are looked for in the Makefile, below"),
+    ("scripts/install-deps", "installs packages"),
+    ("scripts/run-tests", "is what runs this"),
+    ("cargo", "`xtask` parses its own; the others build"),
+    ("perf", "is not ours"),
+    ("damo", "tests/interop reads what we write with it"),
+    ("jq", "is not ours"),
+    ("issues", "is not ours"),
+];
+
+fn of_command(command: &clap::Command, name: &str, lines: &mut Vec<Line>) {
+    let help = [command.get_after_help(), command.get_after_long_help()];
+    for help in help.into_iter().flatten() {
+        let found = extract::of_help(&format!("{name} --help"), &help.to_string());
+        lines.extend(found);
+    }
+    for subcommand in command.get_subcommands() {
+        let name = format!("{name} {}", subcommand.get_name());
+        of_command(subcommand, &name, lines);
+    }
+}
+
+fn documents() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let docs = fs::read_dir(root.join("docs")).expect("docs");
+    let mut paths: Vec<_> = docs.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    paths.extend([root.join("README.md"), root.join("CONTRIBUTING.md")]);
+    paths.sort();
+    let read = |path: &std::path::PathBuf| {
+        let name = path.file_name().expect("a file").to_string_lossy();
+        (name.into_owned(), fs::read_to_string(path).expect("text"))
+    };
+    paths.iter().map(read).collect()
+}
+
+/// What is wrong with the command lines of `lines`.
+fn wrong(lines: &[Line]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for line in lines {
+        for program in line.programs() {
+            let name = program.first().map_or("", String::as_str);
+            if name.ends_with("isotherm") {
+                if let Err(error) = Cli::try_parse_from(&program) {
+                    wrong.push(format!("{}: {}: {error}", line.place, line.text));
+                }
+            } else if OTHERS.iter().all(|(other, _)| *other != name) {
+                wrong.push(format!("{}: no command: {}", line.place, line.text));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn the_examples_of_every_help_text_parse() {
+    let mut lines = Vec::new();
+    of_command(&Cli::command(), "isotherm", &mut lines);
+    assert!(lines.len() > 60, "only {} found", lines.len());
+    let wrong = wrong(&lines);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let long: Vec<&Line> = lines.iter().filter(|line| line.width > WIDTH_MAX).collect();
+    assert!(long.is_empty(), "too long, so broken in two: {long:#?}");
+}
+
+/// In columns: clap breaks longer lines in two where the output is no terminal, or one of that width.
+const WIDTH_MAX: usize = 100;
+
+/// Blocks that hold no commands begin with a line that begins so.
+const NO_COMMANDS: &[&str] = &[
+    // Python, run by tests/interop/readers.py.
+    "polars.", "pyarrow.",
+    // What the daemon is asked: tests/kernel/daemon.rs does so.
+    "{\"do\":", // Rust, of which scenarios in vm-tests are made.
+    "let ", "facts ", "engine ", "crates/",
+];
+
+#[test]
+fn the_commands_of_every_document_parse() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let makefile = fs::read_to_string(root.join("Makefile")).expect("the Makefile");
+    let mut nr_commands = 0;
+    let mut all_wrong = Vec::new();
+    for (name, text) in documents() {
+        let mut lines = extract::of_document(&name, &text);
+        lines.retain(|line| {
+            let is_other = NO_COMMANDS.iter().any(|start| line.text.starts_with(start));
+            let is_code = line.text.starts_with('.');
+            !is_other && !is_code
+        });
+        nr_commands += lines.len();
+        all_wrong.extend(wrong(&lines));
+        for target in lines.iter().filter_map(|l| l.text.strip_prefix("make ")) {
+            if !makefile.contains(&format!("\n{target}:")) {
+                all_wrong.push(format!("{name}: `make {target}` is no target"));
+            }
+        }
+    }
+    assert!(nr_commands > 60, "only {nr_commands} found");
+    assert!(all_wrong.is_empty(), "{}", all_wrong.join("\n"));
+}

@@ -1,0 +1,109 @@
+//! Finds the commands in help texts and documents, so that they can be parsed and run.
+//!
+//! In help, a line `Example:` or `Examples:` begins a list of commands, indented by two; `Then:` stands
+//! before one. In documents, a block indented by four or fenced holds them. What follows a command is
+//! set off by two spaces, and may begin with `#`. A comment goes on in the next line by standing under
+//! it, which is no command, so the first word of every line is looked at.
+
+/// A command line of an example: one or more programs, joined by `|`, `&&` or `;`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// Where it stands, for messages.
+    pub(crate) place: String,
+    /// As it stands there, without the comment.
+    pub(crate) text: String,
+    /// With indentation and comment, in characters.
+    pub(crate) width: usize,
+}
+
+/// What the examples of a help text run.
+pub(crate) fn of_help(place: &str, help: &str) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut is_example = false;
+    for line in help.lines() {
+        if let Some(then) = line.strip_prefix("Then: ") {
+            lines.push(new_line(place, then));
+        } else if line.starts_with("Example") {
+            is_example = true;
+        } else if !line.starts_with("  ") {
+            is_example = false;
+        } else if is_example {
+            lines.push(new_line(place, line));
+        }
+    }
+    lines
+}
+
+/// What stands in the blocks of a document, line by line. A list's own text, indented by three or less,
+/// is none.
+pub(crate) fn of_document(place: &str, text: &str) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut is_fenced = false;
+    for (index, line) in text.lines().enumerate() {
+        let place = format!("{place}:{}", index + 1);
+        if line.trim_start().starts_with("```") {
+            is_fenced = !is_fenced;
+        } else if !line.trim().is_empty() && (is_fenced || line.starts_with("    ")) {
+            lines.push(new_line(&place, line));
+        }
+    }
+    lines
+}
+
+impl Line {
+    /// The programs that it starts, each with its arguments; quotes are taken off, files that output goes
+    /// to are left out.
+    pub(crate) fn programs(&self) -> Vec<Vec<String>> {
+        let mut programs = vec![Vec::new()];
+        let mut is_target = false;
+        for word in words(&self.text) {
+            match word.as_str() {
+                "|" | "&&" | ";" => programs.push(Vec::new()),
+                ">" => is_target = true,
+                _ if is_target => is_target = false,
+                _ => programs.last_mut().expect("at least one").push(word),
+            }
+        }
+        for program in &mut programs {
+            if program.first().is_some_and(|word| word == "sudo") {
+                program.remove(0);
+            }
+        }
+        programs
+    }
+}
+
+fn new_line(place: &str, line: &str) -> Line {
+    let width = line.chars().count();
+    let line = line.trim();
+    let comment = line.find("  ").into_iter().chain(line.find(" # ")).min();
+    Line {
+        place: place.to_owned(),
+        width,
+        text: line[..comment.unwrap_or(line.len())].to_owned(),
+    }
+}
+
+/// Words as a shell splits them, as far as examples need it: quotes, and operators of their own.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    for letter in text.chars() {
+        match (quote, letter) {
+            (Some(open), _) if letter == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (None, ';') => {
+                words.extend(word.take());
+                words.push(";".to_owned());
+            }
+            (None, ' ') => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    words
+}

@@ -1,0 +1,155 @@
+//! Takes back what tests have set on the machine and could not take back themselves.
+//!
+//! A test undoes what it sets when it ends, also by a panic. One that is killed, as by its suite's time limit,
+//! does not: compressed swap stays, and so do its control groups. The command's own note says which swap
+//! it set up (`/run/isotherm/zram-swap`). Swap that was there before the tests began is not theirs; that it
+//! is, a mark beside the logs says, which also outlives a runner that is killed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const NOTE: &str = "/run/isotherm/zram-swap";
+/// Where tests make their control groups, in version 2 and 1.
+const HIERARCHIES: [&str; 3] = [
+    "/sys/fs/cgroup",
+    "/sys/fs/cgroup/unified",
+    "/sys/fs/cgroup/memory",
+];
+
+/// Watches over what the suites set on the machine.
+pub(super) struct Undo {
+    command: PathBuf,
+    note: PathBuf,
+    mark: PathBuf,
+}
+
+impl Undo {
+    /// Undoes what an earlier runner left, and marks what is set from now on as the tests' own. `command` is
+    /// the `isotherm` that tests run.
+    pub(super) fn new(command: PathBuf, logs: &Path) -> Self {
+        Self::of(command, logs, Path::new(NOTE))
+    }
+
+    fn of(command: PathBuf, logs: &Path, note: &Path) -> Self {
+        let undo = Self {
+            command,
+            note: note.to_owned(),
+            mark: logs.join("swap-is-the-tests-own"),
+        };
+        undo.all();
+        if !undo.note.exists() {
+            // Without the mark nothing is undone, which is all that can be done about it.
+            let _ = fs::write(&undo.mark, "");
+        }
+        undo
+    }
+
+    /// Undoes what is left now. Call it after each suite.
+    pub(super) fn all(&self) {
+        if self.mark.exists() && self.note.exists() {
+            println!("A test was ended before it could take its swap away:");
+            let status = Command::new(&self.command).args(["swap", "off"]).status();
+            if !status.is_ok_and(|status| status.success()) {
+                println!("it is still there: {}", self.note.display());
+            }
+        }
+        for hierarchy in HIERARCHIES {
+            remove_groups(Path::new(hierarchy), Path::new("/proc"));
+        }
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        self.all();
+        // Not there, if swap was before.
+        let _ = fs::remove_file(&self.mark);
+    }
+}
+
+/// Removes the groups `isotherm-NAME-PID` of tests that have ended. The kernel keeps one that is in use.
+fn remove_groups(hierarchy: &Path, proc: &Path) {
+    let Ok(entries) = fs::read_dir(hierarchy) else {
+        return;
+    };
+    for entry in entries.filter_map(Result::ok) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name
+            .strip_prefix("isotherm-")
+            .and_then(|rest| rest.rsplit_once('-'))
+            .filter(|(_, pid)| pid.parse::<u32>().is_ok());
+        if pid.is_some_and(|(_, pid)| !proc.join(pid).exists()) {
+            // In use by what outlived its test: it shows in the next listing.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A command that removes the note, as `swap off` does.
+    fn command(directory: &Path) -> PathBuf {
+        let path = directory.join("isotherm");
+        let script = format!("#!/bin/sh\nrm {}/note\n", directory.display());
+        fs::write(&path, script).expect("written");
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&path, executable).expect("its own file");
+        path
+    }
+
+    #[test]
+    fn swap_that_a_killed_test_left_is_taken_away_and_no_other() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (at, note) = (directory.path(), directory.path().join("note"));
+        let new = || Undo::of(command(at), at, &note);
+        // Left by a suite that was killed.
+        let undo = new();
+        fs::write(&note, "zram0").expect("written");
+        undo.all();
+        assert!(!note.exists());
+        // Left together with the runner, as it was killed, too.
+        fs::write(&note, "zram0").expect("written");
+        std::mem::forget(undo);
+        drop(new());
+        assert!(!note.exists());
+        // There before.
+        fs::write(&note, "zram0").expect("written");
+        drop(new());
+        assert!(note.exists());
+    }
+
+    #[test]
+    fn groups_of_tests_that_have_ended_are_removed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (groups, proc) = (
+            directory.path().join("groups"),
+            directory.path().join("proc"),
+        );
+        for name in [
+            "isotherm-many-7",
+            "isotherm-many-8",
+            "isotherm-x",
+            "user.slice-7",
+        ] {
+            fs::create_dir_all(groups.join(name)).expect("made");
+        }
+        fs::create_dir_all(proc.join("8")).expect("made");
+        remove_groups(&groups, &proc);
+        let mut left: Vec<_> = fs::read_dir(&groups)
+            .expect("there")
+            .map(|entry| {
+                entry
+                    .expect("one")
+                    .file_name()
+                    .into_string()
+                    .expect("UTF-8")
+            })
+            .collect();
+        left.sort();
+        assert_eq!(left, ["isotherm-many-8", "isotherm-x", "user.slice-7"]);
+    }
+}
