@@ -5,10 +5,10 @@ use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Destination, Frequency, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal};
-use isotherm_sim::access::Use;
+
 use isotherm_sim::machine::{
     AreaSpec, Defrag, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
-    Rates, SwapKind, ThpMode,
+    Rates, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
 use isotherm_sim::simulation::{ContextSpec, Event, Simulation, Watch};
