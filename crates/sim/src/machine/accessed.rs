@@ -31,6 +31,10 @@ impl PageBits {
         self.words[page as usize / 64] >> (page % 64) & 1 == 1
     }
 
+    fn clear(&mut self, page: Page) {
+        self.words[page as usize / 64] &= !(1 << (page % 64));
+    }
+
     pub(super) fn set(&mut self, page: Page, is_set: bool) {
         self.set_run(page..page + 1, is_set);
     }
@@ -82,7 +86,7 @@ impl Machine {
     /// Clears the bit of a page in memory.
     pub(crate) fn clear(&mut self, page: Page) {
         let unit = self.unit(page);
-        self.accessed.set(unit.start, false);
+        self.accessed.clear(unit.start);
         let at = self.area_at(page);
         let area = &mut self.areas[at];
         let now = self.processes[area.process].work();
@@ -91,9 +95,22 @@ impl Machine {
 
     /// Clears the bits of pages in memory, and keeps those whose bits may come to be set by themselves.
     pub(super) fn clear_all(&mut self, pages: &mut Vec<(u32, Page)>) {
+        let has_huge = self.processes.iter().any(|process| process.huge_blocks > 0);
+        let work: Vec<u32> = (self.areas.iter())
+            .map(|area| ticks(self.processes[area.process].work()))
+            .collect();
         pages.retain(|(_, page)| {
-            self.clear(*page);
-            !self.areas[self.area_at(*page)].clear_since.is_empty()
+            let first = if has_huge {
+                self.unit(*page).start
+            } else {
+                *page
+            };
+            self.accessed.clear(first);
+            let at = self.area_at(first);
+            let area = &mut self.areas[at];
+            let i = (first - area.pages.start) as usize;
+            let since = area.clear_since.get_mut(i);
+            since.map(|since| *since = work[at]).is_some()
         });
     }
 
