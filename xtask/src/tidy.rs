@@ -45,6 +45,7 @@ const ROOMS: &[Room] = &[
             "isotherm-config",
             "isotherm-linux",
             "isotherm-record",
+            "isotherm-sim",
         ],
     ),
     room(

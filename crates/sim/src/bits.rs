@@ -24,6 +24,29 @@ impl Bits {
         }
     }
 
+    /// Holds numbers less than `length`, which is not less than before, from now on.
+    pub(crate) fn grow(&mut self, length: u64) {
+        let mut words = length.div_ceil(64).max(1) as usize;
+        let mut height = 0;
+        loop {
+            if height == self.levels.len() {
+                let mut level = vec![0; words];
+                let below = self.levels[height - 1].iter().enumerate();
+                for (i, _) in below.filter(|(_, word)| **word != 0) {
+                    level[i / 64] |= 1 << (i % 64);
+                }
+                self.levels.push(level);
+            } else {
+                self.levels[height].resize(words, 0);
+            }
+            if words == 1 {
+                return;
+            }
+            words = words.div_ceil(64);
+            height += 1;
+        }
+    }
+
     /// Whether it holds `member`.
     pub(crate) fn contains(&self, member: u64) -> bool {
         let word = self.levels[0].get((member / 64) as usize);
@@ -113,11 +136,15 @@ mod tests {
         #[test]
         fn it_is_a_set(
             length in 1_u64..20_000,
+            growths in prop::collection::vec(0_u64..5_000, 0..4),
             changes in prop::collection::vec((any::<bool>(), any::<u64>()), 0..200),
             at in any::<u64>(),
         ) {
             let (mut bits, mut set) = (Bits::new(length), BTreeSet::new());
+            let (mut length, mut growths) = (length, growths.into_iter());
             for (insert, member) in changes {
+                length += growths.next().unwrap_or(0);
+                bits.grow(length);
                 let member = member % length;
                 if insert {
                     bits.insert(member);

@@ -67,24 +67,6 @@ pub const THIS_MACHINES_COMPACTION: CompactionCosts = CompactionCosts {
     huge_fault: THIS_MACHINE.huge_fault,
 };
 
-/// What watching and moving pages between tiers takes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TierCosts {
-    /// A frame is looked up, and what it is. Assumed: a cache miss.
-    pub look_at_frame: Nanos,
-    /// A page's accessed bit is read and cleared by the reverse map. Assumed: two more.
-    pub look_at_bit: Nanos,
-    /// A page is unmapped, copied and mapped again: [`MIGRATE_PAGE`].
-    pub migrate_page: Nanos,
-}
-
-/// The costs of the machine of the published tiering experiments: 64 CPUs, 512 GB and 96 GB.
-pub const PUBLISHED_TIERS: TierCosts = TierCosts {
-    look_at_frame: Nanos(60),
-    look_at_bit: Nanos(150),
-    migrate_page: MIGRATE_PAGE,
-};
-
 /// What a machine takes for what its processes and Isotherm do: one core of the machines that Isotherm
 /// is developed on (guests with nested virtualisation, where an inter-processor interrupt is dear).
 /// Measured there unless said otherwise: docs/benchmarks.md.
@@ -108,6 +90,8 @@ pub struct MachineCosts {
     /// A page's accessed bit is looked at by reclaim, through the reverse map. Assumed: three cache
     /// misses.
     pub scan_page: Nanos,
+    /// A frame is looked up by its physical address, and what it is. Assumed: a cache miss.
+    pub look_at_frame: Nanos,
     /// A page is unmapped, copied and mapped again; as [`CompactionCosts::migrate_page`].
     pub migrate_page: Nanos,
     /// A block becomes a huge page, from outside of its process (1.3 ms).
@@ -149,6 +133,7 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
     compress: Nanos(5_400),
     drop_page: Nanos(500),
     scan_page: Nanos(150),
+    look_at_frame: Nanos(60),
     migrate_page: Nanos(1_200),
     collapse: Nanos(1_300_000),
     split: Nanos(53_000),
@@ -170,11 +155,19 @@ pub const KERNEL_DAMON: MachineCosts = MachineCosts {
     // A kernel thread's. Assumed.
     wake: Nanos(5_000),
     batch: Nanos(0),
-    // As [`TierCosts::look_at_bit`].
+    // As [`MachineCosts::scan_page`].
     clear_range: Nanos(150),
     clear_page: Nanos(0),
     clear_old: Nanos(150),
     // A translation is filled in anew, once the entry is evicted. Assumed: one page walk.
     clear_stolen: Nanos(30),
     ..THIS_MACHINE
+};
+
+/// The machine of the published tiering experiments: 64 CPUs, 512 GB and 96 GB, watched by the kernel's DAMON.
+pub const PUBLISHED_TIERS: MachineCosts = MachineCosts {
+    migrate_page: MIGRATE_PAGE,
+    // How long memory takes to be filled is given, faults included.
+    minor_fault: Nanos(0),
+    ..KERNEL_DAMON
 };

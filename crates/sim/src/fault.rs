@@ -30,11 +30,6 @@ impl Faults {
         }
     }
 
-    /// Whether anything may go wrong.
-    pub(crate) fn are_possible(&self) -> bool {
-        self.migration_permil > 0 || self.contention_permil > 0
-    }
-
     /// Whether the page that is to be moved now cannot be.
     pub(crate) fn fails_migration(&mut self) -> bool {
         let permil = self.migration_permil;

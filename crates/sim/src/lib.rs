@@ -4,12 +4,12 @@
 //! simulated by events: nothing here reads a clock, and the same seed gives the same bytes. What an
 //! operation takes is in [`cost`], with its source; everything else follows from mechanisms.
 //!
-//! Start reading at [`memory`]; [`compaction`] moves pages, [`kcompactd`] decides when, and
-//! [`experiment`] sets the stage as published experiments did.
+//! Start reading at [`memory`]; [`compaction`] moves pages, [`kcompactd`] decides when, [`machine`] is all of
+//! it with processes, [`simulation`] is Isotherm on it, and [`experiment`] sets the stage as published
+//! experiments did.
 
 #![forbid(unsafe_code)]
 
-pub mod access;
 mod bits;
 pub mod compaction;
 pub mod cost;
@@ -18,8 +18,6 @@ pub mod fault;
 pub mod kcompactd;
 pub mod machine;
 pub mod memory;
-mod page_cache;
 pub mod paper;
 pub mod simulation;
 pub mod statistics;
-pub mod tiers;

@@ -5,10 +5,10 @@ use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Destination, Frequency, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal};
-use isotherm_sim::access::Use;
+
 use isotherm_sim::machine::{
     AreaSpec, Defrag, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
-    Rates, SwapKind, ThpMode,
+    Rates, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
 use isotherm_sim::simulation::{ContextSpec, Event, Simulation, Watch};
@@ -180,7 +180,8 @@ fn the_kernel_reclaims_when_memory_is_short_and_kills_when_there_is_none() {
     assert!(stats.reclaimed_pages * 4096 > 200 * MIB && stats.oom_kills == 0);
     assert!(stats.reclaim_cpu > Nanos(0));
     let spec = MachineSpec { swap: None, ..spec };
-    let (simulation, events) = simulate(spec, two, Vec::new(), seconds(10));
+    let watching = vec![context(tables(), Vec::new())];
+    let (simulation, events) = simulate(spec, two, watching, seconds(10));
     assert_eq!(simulation.machine().stats().oom_kills, 1);
     let killed = |event: &Event| {
         matches!(

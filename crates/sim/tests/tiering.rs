@@ -2,7 +2,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_sim::experiment::redis::reads;
-use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting, run};
+use isotherm_sim::experiment::tiering::{Distribution, Setting, run};
 
 /// A hundredth: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3.
 fn small(cold_gib: u64) -> Setting {
@@ -18,6 +18,7 @@ fn small(cold_gib: u64) -> Setting {
         fill: Nanos::from_millis(60_000),
         load: Nanos::from_millis(60_000),
         run: Nanos::from_millis(600_000),
+        all_slow: 0.2,
         seed: 1,
     }
 }
@@ -26,7 +27,7 @@ fn small(cold_gib: u64) -> Setting {
 fn with_room_everything_is_fast() {
     let setting = small(2);
     let reads = reads(&setting, Distribution::Zipfian);
-    let outcome = run(&setting, Placement::Default, &reads);
+    let outcome = run(&setting, Vec::new(), &reads);
     assert!(
         outcome.slow_share.abs() < 1e-9 && outcome.slow_gib.abs() < 1e-9,
         "{outcome:?}"
@@ -38,23 +39,8 @@ fn without_room_what_comes_last_is_slow_and_stays() {
     let setting = small(5);
     for distribution in [Distribution::Zipfian, Distribution::Latest] {
         let reads = reads(&setting, distribution);
-        let outcome = run(&setting, Placement::Default, &reads);
+        let outcome = run(&setting, Vec::new(), &reads);
         assert!((outcome.slow_gib - 0.525).abs() < 0.02, "{outcome:?}");
         assert!((outcome.slow_share - 1.0).abs() < 1e-6, "{outcome:?}");
     }
-}
-
-#[test]
-fn migration_brings_what_is_read_to_the_fast_node() {
-    // Redis is there before anything is old enough to make room for it.
-    let setting = Setting {
-        fill: Nanos::from_millis(10_000),
-        load: Nanos::from_millis(10_000),
-        ..small(5)
-    };
-    let reads = reads(&setting, Distribution::Zipfian);
-    let outcome = run(&setting, Placement::Tiered, &reads);
-    assert!(outcome.slow_share < 0.3, "{outcome:?}");
-    assert!(outcome.demoted > 0 && outcome.promoted > 0, "{outcome:?}");
-    assert_eq!(outcome, run(&setting, Placement::Tiered, &reads));
 }

@@ -2,6 +2,7 @@
 
 mod figure;
 mod page;
+mod tiering;
 
 use std::fs;
 use std::io::Write;
@@ -14,8 +15,8 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_report::render::csv_line;
 use isotherm_sim::experiment::reclaim::Configuration;
-use isotherm_sim::experiment::tiering::{Distribution, Placement};
-use isotherm_sim::paper::{Comparison, Difference, compaction, reclaim, tiering};
+use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting};
+use isotherm_sim::paper::{Comparison, Difference, compaction, reclaim, tiering as cells};
 
 /// Simulate published experiments at their published size, beside the published numbers.
 ///
@@ -90,15 +91,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         all.extend(comparisons);
     }
     if matches!(args.paper, Paper::Tiering | Paper::All) {
-        let runs = tiering_runs(args);
-        let comparisons = tiering::comparisons(&runs);
+        let runs = tiering_runs(args)?;
+        let comparisons = cells::comparisons(&runs);
         keep(
             args,
             "tiering",
             &comparisons,
             &page::tiering(&runs, &comparisons),
         )?;
-        notes.extend(tiering::notes(&comparisons));
+        notes.extend(cells::notes(&comparisons));
         all.extend(comparisons);
     }
     if matches!(args.paper, Paper::Reclaim | Paper::All) {
@@ -163,19 +164,18 @@ fn compaction_runs(
 }
 
 /// And for what the same records come to.
-fn tiering_runs(args: &Args) -> Vec<(tiering::Run, isotherm_sim::experiment::tiering::Outcome)> {
-    let mut runs = simulate(
-        (args.jobs, args.quiet),
-        &tiering::runs(),
-        tiering::Run::title,
-        tiering::Run::make,
-    );
+fn tiering_runs(
+    args: &Args,
+) -> anyhow::Result<Vec<(cells::Run, isotherm_sim::experiment::tiering::Outcome)>> {
+    let tiered = tiering::contexts(&Setting::published(0))?;
+    let (jobs, runs) = ((args.jobs, args.quiet), cells::runs());
+    let mut runs = simulate(jobs, &runs, cells::Run::title, |run| run.make(&tiered));
     runs.sort_by_key(|(run, _)| {
         let is_default = run.placement == Placement::Default;
         let is_latest = run.distribution == Distribution::Latest;
         (is_default, is_latest, run.cold_gib)
     });
-    runs
+    Ok(runs)
 }
 
 /// Writes what is to be kept of a paper.
@@ -370,7 +370,8 @@ mod tests {
                 ..tiering::Setting::published(0)
             };
             let reads = redis::reads(&setting, tiering::Distribution::Zipfian);
-            tiering::run(&setting, tiering::Placement::Tiered, &reads)
+            let tiered = super::tiering::contexts(&setting).expect("a plan of ours");
+            tiering::run(&setting, tiered, &reads)
         };
         let name = |_: &_| String::new();
         let drivers = simulate((jobs, true), &[0, 20, 40, 60, 80], name, compaction);

@@ -181,7 +181,7 @@ fn session(args: &Args) -> anyhow::Result<SessionSpec> {
 }
 
 /// What a context of the live machine is on a simulated one.
-fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
+pub(super) fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
     let watch = match (&spec.monitor, &spec.targets) {
         (MonitorSpec::Regions(attributes), TargetSpec::Physical { node }) => {
             Watch::Physical(*attributes, *node)

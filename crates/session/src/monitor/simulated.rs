@@ -1,71 +1,67 @@
-//! A simulated process, for where real ones cannot be watched: the same engine on made-up accesses.
+//! A simulated process, for where real ones cannot be watched: the same engine, on a simulated machine whose
+//! time goes as fast as ours.
 //!
 //! One mapping of 1 GiB whose hot tenth is touched often, a second tenth now and then, and the rest
-//! never. Accesses to a page come as a Poisson process, so whether one came between two looks is
-//! drawn from its rate. Deterministic by seed. Everything it yields says that it is simulated.
+//! never. Deterministic by seed, but for when it is looked at. Everything it yields says that it is simulated.
 
 use isotherm_engine::{
-    AddressRange, Attributes, Cost, Engine, Facts, Intervals, Layout, Nanos, Sample, TargetId,
-    Touch,
+    AccessProbe, AddressRange, Attributes, Cost, Engine, Facts, Intervals, Layout, Nanos,
+    PAGE_SIZE, TargetId, Touch,
 };
-use isotherm_linux::clock::process_cpu;
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
-use rand_core::RngCore;
-use rand_pcg::Pcg64Mcg;
+use isotherm_sim::machine::{
+    AreaSpec, Machine, MachineSpec, Pattern, ProbeState, ProcessSpec, Rates, SimProbe, Use,
+};
 
 use super::{Ended, Monitor};
 
-const TARGET: TargetId = TargetId(0);
 const MEMORY: AddressRange = AddressRange::new(0x7f00_0000_0000, 0x7f00_4000_0000);
-const TENTH: u64 = MEMORY.len() / 10;
+const TENTH_PAGES: u32 = (MEMORY.len() / PAGE_SIZE / 10) as u32;
 /// Accesses a second to each page of the hot tenth, and of the one after it.
-const HOT_PER_SECOND: f64 = 200.0;
-const WARM_PER_SECOND: f64 = 0.5;
+const HOT_PER_SECOND: f32 = 200.0;
+const WARM_PER_SECOND: f32 = 0.5;
+
+/// By then all of its memory is there.
+const FILLED: Nanos = Nanos::from_millis(1_000);
 
 pub(crate) struct Simulated {
     engine: Engine,
-    random: Pcg64Mcg,
-    armed: Vec<Sample>,
-    armed_at: Nanos,
+    machine: Machine,
+    target: TargetId,
+    probe: ProbeState,
+    /// What our clock said when it was looked at first.
+    started: Option<Nanos>,
     touches: Vec<Touch>,
-    started: bool,
     layouts_wanted: bool,
-    cost: Cost,
 }
 
 impl Simulated {
     pub(crate) fn new(attributes: Attributes) -> anyhow::Result<Self> {
+        let mut machine = Machine::new(MachineSpec {
+            seed: attributes.seed,
+            ..MachineSpec::default()
+        });
+        let target = machine.start(program());
+        machine.advance(FILLED);
         Ok(Self {
-            random: Pcg64Mcg::new(u128::from(attributes.seed) << 1 | 1),
             engine: Engine::new(attributes)?,
-            armed: Vec::new(),
-            armed_at: Nanos(0),
+            machine,
+            target,
+            probe: ProbeState::new(false),
+            started: None,
             touches: Vec::new(),
-            started: false,
             layouts_wanted: true,
-            cost: Cost::default(),
         })
     }
 
-    fn draw(&mut self, sample: Sample, elapsed_s: f64) -> Touch {
-        let per_second = rate_at(sample.address);
-        let chance = 1.0 - (-per_second * elapsed_s).exp();
-        let accessed = (0..sample.nr_pages)
-            .filter(|_| f64::from(self.random.next_u32()) / f64::from(u32::MAX) < chance);
-        Touch::Seen {
-            observed: sample.nr_pages,
-            accessed: accessed.count() as u32,
-        }
-    }
-
-    fn introduce(now: Nanos, items: &mut Vec<Item>) {
-        let name = "simulated".to_owned();
+    fn introduce(&self, now: Nanos, items: &mut Vec<Item>) {
+        let (time, target) = (now, self.target);
         items.push(Item::TargetStart(TargetStart {
-            time: now,
-            target: TARGET,
+            time,
+            target,
             pid: 0,
-            name,
+            name: "simulated".to_owned(),
             context: None,
         }));
         let mapping = Mapping {
@@ -74,62 +70,72 @@ impl Simulated {
             name: "[simulated]".into(),
         };
         items.push(Item::Mappings(MappingChange {
-            time: now,
-            target: TARGET,
+            time,
+            target,
             removed: Vec::new(),
             added: vec![mapping],
         }));
         let text = "simulated: no real process was watched".to_owned();
-        items.push(Item::Note { time: now, text });
+        items.push(Item::Note { time, text });
     }
 }
 
-fn rate_at(address: u64) -> f64 {
-    match (address - MEMORY.start) / TENTH {
-        3 => HOT_PER_SECOND,
-        4 => WARM_PER_SECOND,
-        _ => 0.0,
+fn program() -> ProcessSpec {
+    let rates = Rates::Steps(vec![
+        (3 * TENTH_PAGES, 0.0),
+        (4 * TENTH_PAGES, HOT_PER_SECOND),
+        (5 * TENTH_PAGES, WARM_PER_SECOND),
+    ]);
+    ProcessSpec {
+        name: "simulated".to_owned(),
+        threads: 1,
+        work: None,
+        memory_bound: 0.0,
+        accesses_per_s: None,
+        areas: vec![AreaSpec {
+            name: "[simulated]".to_owned(),
+            range: MEMORY,
+            purpose: Use::Anon,
+            huge: None,
+            pattern: Pattern::steady(rates),
+            fill: Some((Nanos(0), Nanos(0))),
+            filled_of_block: None,
+            given_back: None,
+        }],
     }
 }
 
 impl Monitor for Simulated {
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>> {
-        let elapsed_s = now.since(self.armed_at).as_secs_f64();
-        let armed = std::mem::take(&mut self.armed);
-        self.touches.clear();
-        for &sample in &armed {
-            let touch = self.draw(sample, elapsed_s);
-            self.touches.push(touch);
+        if self.started.is_none() {
+            self.introduce(now, items);
         }
-        if !std::mem::replace(&mut self.started, true) {
-            Self::introduce(now, items);
-        }
+        let started = *self.started.get_or_insert(now);
+        self.machine.advance(FILLED + now.since(started));
+        let mut probe = SimProbe {
+            machine: &mut self.machine,
+            state: &mut self.probe,
+        };
+        let Ok(()) = probe.check(&mut self.touches);
         let mut layouts = Vec::new();
         if std::mem::take(&mut self.layouts_wanted) {
-            layouts.push((TARGET, Layout::Fixed(vec![MEMORY])));
+            layouts.push((self.target, Layout::Fixed(vec![MEMORY])));
         }
-        self.cost.monitor_cpu = process_cpu();
         let facts = Facts {
             touches: &self.touches,
             layouts,
             ended: &[],
-            cost: self.cost,
+            cost: probe.cost(),
         };
         let plan = self.engine.tick(now, facts);
-        self.armed = plan.samples.clone();
-        self.armed_at = now;
-        self.cost.checks += plan
-            .samples
-            .iter()
-            .map(|s| u64::from(s.nr_pages))
-            .sum::<u64>();
+        let Ok(()) = probe.arm(&plan.samples);
         self.layouts_wanted = plan.layouts_wanted;
         items.extend(plan.snapshots.iter().cloned().map(Item::Snapshot));
         Ok(Ok(plan.next_tick))
     }
 
     fn cost(&self) -> Cost {
-        self.cost
+        self.probe.cost()
     }
 
     fn nr_unknown(&self) -> u64 {
@@ -145,15 +151,58 @@ impl Monitor for Simulated {
     }
 
     fn made_up_usage(&self, now: Nanos) -> Option<UsageSample> {
-        let rss = std::collections::BTreeMap::from([(TARGET.0, MEMORY.len())]);
+        let rss = self.machine.processes()[self.target.0 as usize].rss();
         Some(UsageSample {
             time: now,
-            rss,
+            rss: std::collections::BTreeMap::from([(self.target.0, rss)]),
             ..UsageSample::default()
         })
     }
 
     fn summary(&self) -> Option<String> {
         Some("simulated: no real process was watched".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_hot_tenth_is_found() {
+        let attributes = Attributes {
+            seed: 1,
+            ..Attributes::faithful()
+        };
+        let mut monitor = Simulated::new(attributes).expect("attributes of ours");
+        let (mut now, mut items) = (Nanos::from_millis(700), Vec::new());
+        while now < Nanos::from_millis(20_700) {
+            now = monitor
+                .step(now, &mut items)
+                .expect("no error")
+                .expect("it goes on");
+        }
+        let last = items.iter().rev().find_map(|item| match item {
+            Item::Snapshot(snapshot) => Some(snapshot),
+            _ => None,
+        });
+        let regions = &last.expect("there are some").regions;
+        let hot = regions
+            .iter()
+            .filter(|r| r.nr_accesses.is_some_and(|nr| nr > 6.0));
+        let hot: Vec<AddressRange> = hot.map(|region| region.range).collect();
+        let page = |page: u32| MEMORY.start + u64::from(page) * PAGE_SIZE;
+        let tenth = AddressRange::new(page(3 * TENTH_PAGES), page(4 * TENTH_PAGES));
+        let found = hot.iter().filter_map(|range| range.intersection(tenth));
+        let found: u64 = found.map(|range| range.len()).sum();
+        let all: u64 = hot.iter().map(|range| range.len()).sum();
+        assert!(
+            found * 10 > tenth.len() * 9 && found * 10 > all * 9,
+            "{hot:?}"
+        );
+        assert_eq!(
+            monitor.made_up_usage(now).expect("some").rss[&0],
+            MEMORY.len()
+        );
     }
 }

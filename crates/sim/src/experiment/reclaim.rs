@@ -15,10 +15,9 @@ use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE, Scheme};
 use serde::Serialize;
 
-use crate::access::Use;
 use crate::cost::KERNEL_DAMON;
 use crate::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, SwapKind, ThpMode,
+    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, SwapKind, ThpMode, Use,
 };
 use crate::memory::BLOCK_PAGES;
 use crate::simulation::{ContextSpec, Event, Simulation, Watch};

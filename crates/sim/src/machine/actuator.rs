@@ -4,11 +4,11 @@ use std::convert::Infallible;
 
 use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{
-    Actuator, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal,
+    Actuator, AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal,
 };
 
+use super::process::Use;
 use super::{Machine, Place};
-use crate::access::Use;
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// An actuator while it acts on its machine.
@@ -53,7 +53,7 @@ impl Actuator for SimActuator<'_> {
     }
 }
 
-fn refuse(outcome: &mut Outcome, why: Refusal, pages: u64) {
+pub(super) fn refuse(outcome: &mut Outcome, why: Refusal, pages: u64) {
     *outcome.refused.entry(why).or_default() += pages * PAGE_SIZE;
 }
 
@@ -77,7 +77,8 @@ impl SimActuator<'_> {
         }
         match operation.action {
             Action::Hugepage | Action::Collapse => self.collapse(operation, &mut outcome),
-            _ => self.page_by_page(operation, &mut outcome),
+            _ if self.is_physical => self.frame_by_frame(operation, &mut outcome),
+            _ => self.page_by_page(operation, operation.range, &mut outcome),
         }
         outcome
     }
@@ -90,9 +91,14 @@ impl SimActuator<'_> {
         }
     }
 
-    fn page_by_page(&mut self, operation: &Operation, outcome: &mut Outcome) {
-        let mut address = operation.range.start;
-        while address < operation.range.end {
+    pub(super) fn page_by_page(
+        &mut self,
+        operation: &Operation,
+        range: AddressRange,
+        outcome: &mut Outcome,
+    ) {
+        let mut address = range.start;
+        while address < range.end {
             let page = self.page_at(operation, address);
             let (what, pages) = match page {
                 None => (Err(Refusal::Unmapped), 1),
@@ -225,7 +231,11 @@ impl SimActuator<'_> {
             if fails {
                 return Err(Refusal::Kept);
             }
-            if !self.machine.move_to_node(frame, to as usize) {
+            if self
+                .machine
+                .move_to_node(page..page + 1, frame, to as usize)
+                == 0
+            {
                 return Err(Refusal::NoRoom);
             }
         }

@@ -25,6 +25,7 @@ impl Machine {
         }
         self.check_pool(stored)?;
         self.check_processes()?;
+        self.check_holdings()?;
         self.check_huge()
     }
 

@@ -42,6 +42,11 @@ impl Machine {
             .map(|fault| fault.kind)
     }
 
+    /// Whether something may go wrong now with one page and not with the next.
+    pub(super) fn is_anything_wrong(&self) -> bool {
+        self.at_fault().next().is_some()
+    }
+
     pub(super) fn is_node_full(&self, node: u32) -> bool {
         self.at_fault()
             .any(|kind| kind == FaultKind::NodeFull(node))

@@ -2,8 +2,8 @@
 
 use isotherm_engine::{Nanos, Refusal};
 
-use super::{Defrag, Machine, Place, SET};
-use crate::access::Use;
+use super::process::Use;
+use super::{Defrag, Machine, Place};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// `/sys/kernel/mm/transparent_hugepage/enabled`.
@@ -73,17 +73,17 @@ impl Machine {
             self.stats.huge_fallbacks += 1;
             return (false, took);
         }
-        for page in Self::pages_of_block(first) {
-            self.set_place(page, Place::Memory);
-        }
+        let block = Self::pages_of_block(first);
+        self.set_places(block, Place::Nowhere, Place::Memory);
         self.map_huge(first);
         self.stats.huge_faults += 1;
         (true, took)
     }
 
     fn map_huge(&mut self, first: Page) {
+        self.note_in(Self::pages_of_block(first));
         self.huge[(first / BLOCK) as usize] = true;
-        self.clear_since[first as usize] = SET;
+        self.set_accessed(first);
         let process = self.areas[self.area_at(first)].process;
         self.processes[process].huge_blocks += 1;
     }
@@ -107,6 +107,7 @@ impl Machine {
         }
         let was_accessed = present.iter().any(|page| self.is_accessed(*page));
         for page in &present {
+            self.note_out(*page..*page + 1);
             self.memory.free_page(*page);
         }
         let (frame, compacting) = self.place_huge(first, true);
@@ -135,11 +136,7 @@ impl Machine {
 
     /// Maps a huge page page by page again; each keeps its accessed bit.
     pub(super) fn split(&mut self, first: Page) -> Nanos {
-        let since = self.clear_since[first as usize];
-        for page in Self::pages_of_block(first) {
-            // A bit that is set was set by some page, and nobody knows which.
-            self.clear_since[page as usize] = since;
-        }
+        self.spread_bit(Self::pages_of_block(first));
         self.huge[(first / BLOCK) as usize] = false;
         let process = self.areas[self.area_at(first)].process;
         self.processes[process].huge_blocks -= 1;

@@ -5,7 +5,7 @@
 //! very engine that would act; and what acting costs a process must come out, not be put in.
 //!
 //! Approach: every page of every process has a place (nowhere yet, in a frame, in swap, in its file)
-//! and, while it is in a frame, an accessed bit that is drawn when somebody looks ([`pattern`]). A
+//! and, while it is in a frame, an accessed bit that is drawn when somebody looks (`accessed`, [`pattern`]). A
 //! process has a *work clock*, which goes slower than the machine's by what accesses cost (tiers,
 //! translations: [`speed`]) and stands still during faults. What is away has its next access
 //! scheduled on the work clock, and faults then. The engine's probe and actuator traits are
@@ -15,11 +15,14 @@
 //! Limits: threads of a process share its faults evenly; there is no page cache
 //! but mapped files, whose pages are clean; forks and shared memory are not simulated.
 
+mod accessed;
 mod actuator;
 mod check;
 mod compact;
 mod fault;
+mod frames;
 mod huge;
+mod nodes;
 pub mod pattern;
 mod place;
 mod probe;
@@ -33,7 +36,6 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 
-use crate::access::Use;
 use crate::cost::{CompactionCosts, MachineCosts, THIS_MACHINE, THIS_MACHINES_COMPACTION};
 use crate::memory::{BLOCK_PAGES, Memory, NodeSize, Owner, Page, Pfn};
 use crate::statistics::Distribution;
@@ -44,10 +46,12 @@ pub use fault::{Fault, FaultKind};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
-pub use process::{AreaSpec, Losses, Process, ProcessSpec};
+pub use process::{AreaSpec, Losses, Process, ProcessSpec, Use};
 pub use swap::{Swap, SwapKind};
 
+use accessed::PageBits;
 use compact::Compaction;
+use nodes::{FilePages, Holdings};
 use place::Marks;
 use process::Area;
 
@@ -168,13 +172,15 @@ pub struct Machine {
     pub(crate) now: Nanos,
     /// In the order of their pages.
     areas: Vec<Area>,
+    /// Where each one's pages end.
+    area_ends: Vec<Page>,
     processes: Vec<Process>,
     place: Vec<Place>,
-    /// When each page's bit was last known to be clear, in [`TICK`]s of its process's work; [`SET`] if
-    /// it is set. Of a huge page the first counts.
-    clear_since: Vec<u32>,
+    accessed: PageBits,
+    /// How often bits were set but by what was drawn.
+    touches: u64,
     /// Pages that the program itself has filled: what huge pages added is not.
-    filled: Vec<bool>,
+    filled: PageBits,
     /// By block of 512 pages: mapped by one entry; has a page table.
     huge: Vec<bool>,
     has_table: Vec<bool>,
@@ -187,6 +193,7 @@ pub struct Machine {
     is_kswapd_awake: Vec<bool>,
     /// Where reclaim's scanner stands, by node.
     hands: Vec<Pfn>,
+    files: FilePages,
     /// How often kswapd has found nothing to reclaim on each node since it last did.
     failures: Vec<u32>,
     /// Where khugepaged stands.
@@ -204,9 +211,8 @@ pub struct Machine {
     random: Pcg64Mcg,
 }
 
-const SET: u32 = u32::MAX;
-/// Resolution of [`Machine::clear_since`]: 119 hours fit.
-const TICK: u64 = 100_000;
+/// So many mappings are counted through faster than searched.
+const FEW_AREAS: usize = 16;
 
 impl Machine {
     /// A machine on which nothing runs.
@@ -227,10 +233,12 @@ impl Machine {
             memory,
             now: Nanos(0),
             areas: Vec::new(),
+            area_ends: Vec::new(),
             processes: Vec::new(),
             place: Vec::new(),
-            clear_since: Vec::new(),
-            filled: Vec::new(),
+            accessed: PageBits::default(),
+            touches: 0,
+            filled: PageBits::default(),
             huge: Vec::new(),
             has_table: Vec::new(),
             swap,
@@ -239,6 +247,7 @@ impl Machine {
             compaction,
             is_kswapd_awake: vec![false; hands.len()],
             failures: vec![0; hands.len()],
+            files: FilePages::new(hands.len()),
             hands,
             next_collapse: 0,
             khugepaged_due: huge::SCAN_PERIOD,
@@ -261,11 +270,17 @@ impl Machine {
         for area in spec.areas {
             let pages = self.add_pages(area.range);
             process.add(self.areas.len(), &area, pages.clone());
+            self.area_ends.push(pages.end);
+            let nodes = self.spec.nodes.len();
+            let holdings = Holdings::new(nodes, area.purpose, &pages, &mut self.files);
+            let is_ever_accessed = area.pattern.is_ever_accessed();
             self.areas.push(Area {
                 spec: area,
                 process: index,
+                clear_since: vec![0; if is_ever_accessed { pages.len() } else { 0 }],
                 pages,
                 advised: None,
+                holdings,
             });
         }
         process.finish_layout(&self.areas);
@@ -282,8 +297,8 @@ impl Machine {
         let pages = self.memory.add_pages(whole);
         let end = pages.end as usize;
         self.place.resize(end, Place::Nowhere);
-        self.clear_since.resize(end, SET);
-        self.filled.resize(end, false);
+        self.accessed.grow(end);
+        self.filled.grow(end);
         let blocks = end / BLOCK_PAGES as usize;
         self.huge.resize(blocks, false);
         self.has_table.resize(blocks, false);
@@ -355,7 +370,12 @@ impl Machine {
     }
 
     fn area_at(&self, page: Page) -> usize {
-        self.areas.partition_point(|area| area.pages.end <= page)
+        if self.area_ends.len() <= FEW_AREAS {
+            // Whose page comes next cannot be foreseen: no branches.
+            let ends = self.area_ends.iter();
+            return ends.map(|end| usize::from(*end <= page)).sum();
+        }
+        self.area_ends.partition_point(|end| *end <= page)
     }
 
     /// The page of a process at an address, if it maps that.
@@ -390,50 +410,22 @@ impl Machine {
         }
     }
 
-    /// Whether a page in memory was accessed since its bit was cleared.
-    pub(crate) fn is_accessed(&mut self, page: Page) -> bool {
-        let unit = self.unit(page);
-        let since = self.clear_since[unit.start as usize];
-        if since == SET {
-            return true;
-        }
-        let area = &self.areas[self.area_at(page)];
-        let process = &self.processes[area.process];
-        let (from, now) = (Nanos(u64::from(since) * TICK), process.work());
-        let first = area.pages.start;
-        let random = &mut self.random;
-        let is_set = process.is_running()
-            && area
-                .spec
-                .pattern
-                .accessed(unit.start - first..unit.end - first, from, now, || {
-                    draw(random)
-                });
-        self.clear_since[unit.start as usize] = if is_set { SET } else { ticks(now) };
-        is_set
-    }
-
-    /// Clears the bit of a page in memory.
-    pub(crate) fn clear(&mut self, page: Page) {
-        let unit = self.unit(page);
-        let process = self.areas[self.area_at(page)].process;
-        self.clear_since[unit.start as usize] = ticks(self.processes[process].work());
-    }
-
     fn draw(&mut self) -> f64 {
         draw(&mut self.random)
     }
 
     /// Moves a page's place in the books.
     fn set_place(&mut self, page: Page, place: Place) {
-        let was = std::mem::replace(&mut self.place[page as usize], place);
-        let process = self.areas[self.area_at(page)].process;
-        self.processes[process].count(was, place);
+        let was = self.place[page as usize];
+        self.set_places(page..page + 1, was, place);
     }
-}
 
-fn ticks(work: Nanos) -> u32 {
-    ((work.0 / TICK) as u32).min(SET - 1)
+    /// Moves the places of pages of one mapping, which are all alike.
+    fn set_places(&mut self, pages: std::ops::Range<Page>, was: Place, is: Place) {
+        let process = self.areas[self.area_at(pages.start)].process;
+        self.processes[process].count(was, is, u64::from(pages.end - pages.start));
+        self.place[pages.start as usize..pages.end as usize].fill(is);
+    }
 }
 
 fn draw(random: &mut Pcg64Mcg) -> f64 {

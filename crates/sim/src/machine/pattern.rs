@@ -31,6 +31,8 @@ pub enum Rates {
     Steps(Vec<(u32, f32)>),
     /// One for each.
     Each(Arc<Vec<f32>>),
+    /// One for each, and how many cache lines a second that are: where an access moves several.
+    EachWithLines(Arc<Vec<f32>>, Arc<Vec<f32>>),
 }
 
 impl Rates {
@@ -43,8 +45,30 @@ impl Rates {
                 let at = steps.partition_point(|(end, _)| *end <= page);
                 steps.get(at).map_or(0.0, |(_, rate)| *rate)
             }
-            Self::Each(rates) => rates.get(page as usize).copied().unwrap_or(0.0),
+            Self::Each(rates) | Self::EachWithLines(rates, _) => {
+                rates.get(page as usize).copied().unwrap_or(0.0)
+            }
         })
+    }
+
+    /// Cache lines that are moved of one page per second: one for each access, unless it is said.
+    pub fn lines(&self, page: u32) -> f64 {
+        match self {
+            Self::EachWithLines(_, lines) => {
+                lines.get(page as usize).copied().map_or(0.0, f64::from)
+            }
+            _ => self.of(page),
+        }
+    }
+
+    /// Whether no page is accessed at all.
+    pub fn are_none(&self) -> bool {
+        match self {
+            Self::Never => true,
+            Self::Even(rate) => *rate <= 0.0,
+            Self::Steps(steps) => steps.iter().all(|(_, rate)| *rate <= 0.0),
+            Self::Each(_) | Self::EachWithLines(..) => false,
+        }
     }
 
     /// That of several together.
@@ -72,6 +96,21 @@ impl Pattern {
         Self::Phases(vec![(Nanos(0), rates)])
     }
 
+    /// Whether any page is ever accessed.
+    pub(crate) fn is_ever_accessed(&self) -> bool {
+        match self {
+            Self::Phases(phases) => !phases.iter().all(|(_, rates)| rates.are_none()),
+            Self::Trace(..) => true,
+        }
+    }
+
+    /// The phase at a moment of the work; `None` before the first.
+    pub(crate) fn phase(phases: &[(Nanos, Rates)], at: Nanos) -> Option<usize> {
+        phases
+            .partition_point(|(start, _)| *start <= at)
+            .checked_sub(1)
+    }
+
     /// Whether one of `pages` was accessed after `from`, up to `to`; `draw` yields a number from 0 up
     /// to 1.
     pub(crate) fn accessed(
@@ -84,14 +123,20 @@ impl Pattern {
         match self {
             Self::Phases(phases) => {
                 let mut expected = 0.0;
-                for (i, (start, rates)) in phases.iter().enumerate() {
+                let first = Self::phase(phases, from).unwrap_or(0);
+                let until_then = phases[first..].iter().take_while(|(start, _)| *start < to);
+                for (i, (start, rates)) in (first..).zip(until_then) {
                     let end = phases.get(i + 1).map_or(to, |(next, _)| (*next).min(to));
                     let elapsed = end.since((*start).max(from)).as_secs_f64();
                     if elapsed > 0.0 {
                         expected += rates.sum(pages.clone()) * elapsed;
                     }
                 }
-                expected > 0.0 && draw() < 1.0 - (-expected).exp()
+                // The chance is less than what is expected, which spares most exponentials.
+                expected > 0.0 && {
+                    let drawn = draw();
+                    drawn < expected && drawn < 1.0 - (-expected).exp()
+                }
             }
             Self::Trace(trace, first) => pages
                 .into_iter()
@@ -128,11 +173,18 @@ impl Pattern {
     /// Accesses per second to a page, at a moment of the work.
     pub(crate) fn rate(&self, page: u32, at: Nanos) -> f64 {
         match self {
-            Self::Phases(phases) => {
-                let now = phases.partition_point(|(start, _)| *start <= at);
-                now.checked_sub(1).map_or(0.0, |i| phases[i].1.of(page))
-            }
+            Self::Phases(phases) => Self::phase(phases, at).map_or(0.0, |i| phases[i].1.of(page)),
             Self::Trace(trace, first) => trace.rate(first + page, at),
+        }
+    }
+
+    /// Cache lines per second moved of a page, at a moment of the work.
+    pub(crate) fn lines(&self, page: u32, at: Nanos) -> f64 {
+        match self {
+            Self::Phases(phases) => {
+                Self::phase(phases, at).map_or(0.0, |i| phases[i].1.lines(page))
+            }
+            Self::Trace(..) => self.rate(page, at),
         }
     }
 }

@@ -102,6 +102,34 @@ impl Machine {
         })
     }
 
+    /// Frames for up to `count` pages from `page` on, as [`Machine::place_page`] would find them one by one.
+    /// Yields for how many: 0 if memory has to be reclaimed first.
+    pub(super) fn place_run(&mut self, page: Page, count: u64) -> u64 {
+        let mut placed = self.place_run_above(page, count, |marks| marks.low);
+        if placed == 0 {
+            self.is_kswapd_awake.fill(true);
+            placed = self.place_run_above(page, count, |marks| marks.min);
+        }
+        placed
+    }
+
+    fn place_run_above(&mut self, page: Page, count: u64, mark: impl Fn(&Marks) -> u64) -> u64 {
+        for node in 0..self.spec.nodes.len() {
+            if self.is_node_full(node as u32) {
+                continue;
+            }
+            for zone in self.zones_of(node).rev() {
+                let free = self.memory.zones()[zone].free_pages();
+                let count = count.min(free.saturating_sub(mark(&self.marks[zone])));
+                let placed = self.memory.allocate_run(zone, page, count);
+                if placed > 0 {
+                    return placed;
+                }
+            }
+        }
+        0
+    }
+
     /// Frames for `2^order` pages, on the nearest node that has them.
     pub(super) fn place_block(&mut self, page: Page, order: u8) -> Option<Pfn> {
         let nodes = 0..self.spec.nodes.len();
@@ -141,18 +169,42 @@ impl Machine {
         None
     }
 
-    /// Moves the page at `frame` to a node; whether there was room. Who finds none above the low watermarks
+    /// Moves up to `count` pages, which are of one mapping and follow each other as their frames from
+    /// `frame` on do, to a node; how many: none if there is no room. Who finds none above the low watermarks
     /// wakes the node's kswapd.
-    pub(super) fn move_to_node(&mut self, frame: Pfn, node: usize) -> bool {
+    pub(super) fn move_to_node(
+        &mut self,
+        pages: std::ops::Range<Page>,
+        frame: Pfn,
+        node: usize,
+    ) -> u64 {
         if self.is_node_full(node as u32) {
-            return false;
+            return 0;
         }
         let zones = self.zones_of(node);
-        let has_room = |zone: usize| self.memory.zones()[zone].free_pages() > self.marks[zone].low;
-        if !zones.clone().any(has_room) {
+        if zones.clone().all(|zone| self.above_low(zone) == 0) {
             self.is_kswapd_awake[node] = true;
         }
-        zones.rev().any(|zone| self.memory.migrate(frame, zone))
+        let count = u64::from(pages.end - pages.start);
+        let from = self.node_of(frame);
+        for zone in zones.rev() {
+            // Not past the low watermark at once: the next page is to wake kswapd.
+            let most = match self.above_low(zone) {
+                0 => count,
+                above => count.min(above),
+            };
+            let moved = self.memory.migrate_run(frame, most, zone);
+            if moved > 0 {
+                self.note_moved(pages.start..pages.start + moved as Page, from);
+                return moved;
+            }
+        }
+        0
+    }
+
+    fn above_low(&self, zone: usize) -> u64 {
+        let free = self.memory.zones()[zone].free_pages();
+        free.saturating_sub(self.marks[zone].low)
     }
 
     /// Puts a page that had a frame just now into one again, whatever the watermarks.
@@ -160,5 +212,6 @@ impl Machine {
         let mut zones = (0..self.memory.zones().len()).rev();
         let again = zones.find_map(|zone| self.memory.take_back(zone, page));
         assert!(again.is_some(), "a frame that was just freed");
+        self.note_in(page..page + 1);
     }
 }

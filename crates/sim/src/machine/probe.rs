@@ -10,12 +10,18 @@ use isotherm_engine::{
 
 use super::process::Losses;
 use super::{Machine, Place};
-use crate::memory::{BLOCK_PAGES, Page};
+use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 /// What a probe keeps from one look to the next.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeState {
     armed: Vec<Sample>,
+    /// By physical addresses: which armed samples' frames anybody has.
+    is_owned: Vec<bool>,
+    /// Their pages whose bits may be set when they are checked, and for which sample.
+    frames: Vec<(u32, Page)>,
+    /// Both are as of so many changes of the machine.
+    changes: (u64, u64),
     cost: Cost,
     is_physical: bool,
 }
@@ -88,15 +94,6 @@ impl SimProbe<'_> {
 
     fn pages_of(&self, sample: &Sample) -> Result<Vec<Option<Page>>, Gap> {
         let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
-        if self.state.is_physical {
-            let frames = addresses.map(|address| self.machine.page_of(address / PAGE_SIZE));
-            let pages: Vec<Option<Page>> = frames.collect();
-            return if pages.iter().all(Option::is_none) {
-                Err(Gap::NoMapping)
-            } else {
-                Ok(pages)
-            };
-        }
         let process = self.machine.processes.get(sample.target.0 as usize);
         if !process.is_some_and(super::Process::is_running) {
             return Err(Gap::Exited);
@@ -110,6 +107,61 @@ impl SimProbe<'_> {
     }
 }
 
+/// By physical addresses.
+impl SimProbe<'_> {
+    /// Looks up whose the armed samples' frames are. All at once: each is a cache miss, and the processor
+    /// waits for several of them at the same time only if nothing hangs on one.
+    fn find_frames(&mut self) {
+        let memory = &self.machine.memory;
+        let state = &mut *self.state;
+        state.changes = self.machine.bit_changes();
+        state.frames.clear();
+        state.is_owned.clear();
+        for (i, sample) in (0..).zip(&state.armed) {
+            let first = sample.address / PAGE_SIZE;
+            let owners = (first..first + u64::from(sample.nr_pages)).map(|f| memory.owner(f));
+            let before = state.frames.len();
+            state.frames.extend(owners.filter_map(|owner| match owner {
+                Owner::Page(page) => Some((i, page)),
+                _ => None,
+            }));
+            state.is_owned.push(state.frames.len() > before);
+        }
+    }
+
+    fn check_frames(&mut self, touches: &mut Vec<Touch>) {
+        if self.state.changes != self.machine.bit_changes() {
+            self.find_frames();
+        }
+        let Self { machine, state } = self;
+        let mut frames = state.frames.iter().peekable();
+        let mut looks = 0;
+        for (i, sample) in (0..).zip(&state.armed) {
+            if !state.is_owned[i as usize] {
+                touches.push(Touch::Unknown(Gap::NoMapping));
+                continue;
+            }
+            let is_contended = machine.is_contended();
+            let mut accessed = 0;
+            while let Some((_, page)) = frames.next_if(|(of, _)| *of == i) {
+                accessed += u32::from(!is_contended && machine.is_accessed(*page));
+            }
+            if is_contended {
+                touches.push(Touch::Unknown(Gap::Unclearable));
+                continue;
+            }
+            touches.push(Touch::Seen {
+                observed: sample.nr_pages,
+                accessed,
+            });
+            looks += u64::from(sample.nr_pages);
+        }
+        state.cost.checks += looks;
+        let read_bit = self.machine.spec().costs.read_bit;
+        self.spend(Nanos(read_bit.0 * looks));
+    }
+}
+
 impl AccessProbe for SimProbe<'_> {
     type Error = Infallible;
 
@@ -120,23 +172,18 @@ impl AccessProbe for SimProbe<'_> {
         if !samples.is_empty() {
             self.spend(costs.batch);
         }
-        for sample in samples {
-            if !self.state.is_physical {
-                let end = sample.address + u64::from(sample.nr_pages) * PAGE_SIZE;
-                self.clear_range(sample.target, AddressRange::new(sample.address, end));
-                continue;
-            }
+        if self.state.is_physical {
             // By the reverse map, and without a flush, as DAMON does it.
-            for page in self
-                .pages_of(sample)
-                .unwrap_or_default()
-                .into_iter()
-                .flatten()
-            {
-                self.machine.clear(page);
-            }
-            self.state.cost.clears += 1;
-            self.spend(costs.scan_page);
+            self.find_frames();
+            self.machine.clear_all(&mut self.state.frames);
+            let nr = samples.len() as u64;
+            self.state.cost.clears += nr;
+            self.spend(Nanos(costs.scan_page.0 * nr));
+            return Ok(());
+        }
+        for sample in samples {
+            let end = sample.address + u64::from(sample.nr_pages) * PAGE_SIZE;
+            self.clear_range(sample.target, AddressRange::new(sample.address, end));
         }
         Ok(())
     }
@@ -145,6 +192,10 @@ impl AccessProbe for SimProbe<'_> {
         touches.clear();
         let costs = self.machine.spec().costs;
         self.spend(costs.wake);
+        if self.state.is_physical {
+            self.check_frames(touches);
+            return Ok(());
+        }
         let armed = std::mem::take(&mut self.state.armed);
         for sample in &armed {
             let pages = match self.pages_of(sample) {

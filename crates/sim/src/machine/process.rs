@@ -7,9 +7,19 @@ use std::ops::Range;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 
 use super::Place;
+use super::nodes::Holdings;
 use super::pattern::Pattern;
-use crate::access::Use;
+
 use crate::memory::{BLOCK_PAGES, Page};
+
+/// What memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Anonymous memory.
+    Anon,
+    /// Pages of files.
+    File,
+}
 
 /// A mapping.
 #[derive(Clone, Debug)]
@@ -59,6 +69,10 @@ pub(super) struct Area {
     pub(super) pages: Range<Page>,
     /// What schemes advised about huge pages since.
     pub(super) advised: Option<bool>,
+    /// When each page's bit was last known to be clear, in ticks of the process's work; nothing where none
+    /// is ever accessed. Meaningless while the bit is set.
+    pub(super) clear_since: Vec<u32>,
+    pub(super) holdings: Holdings,
 }
 
 impl Area {
@@ -304,7 +318,7 @@ impl Process {
         self.huge_blocks * BLOCK_PAGES * PAGE_SIZE
     }
 
-    pub(super) fn count(&mut self, was: Place, is: Place) {
+    pub(super) fn count(&mut self, was: Place, is: Place, pages: u64) {
         let mut of = |place: Place, by: i64| {
             let counter = match place {
                 Place::Nowhere => return,
@@ -314,8 +328,15 @@ impl Process {
             };
             *counter = counter.wrapping_add_signed(by);
         };
-        of(was, -1);
-        of(is, 1);
+        of(was, -(pages as i64));
+        of(is, pages as i64);
+    }
+
+    /// First faults of `count` pages, each of which takes `cost`.
+    pub(super) fn fault(&mut self, count: u64, cost: Nanos) {
+        self.minor_faults += count;
+        let all = Nanos(cost.0 * count);
+        self.wait(all, |losses: &mut Losses| &mut losses.first_faults);
     }
 
     /// Waits for `time`, which one of its threads needs.

@@ -3,7 +3,8 @@
 //!
 //! Approach: an approximation of LRU, the clock (Corbató, 1968), which Linux's lists with their second
 //! chance amount to: a hand goes round a node's frames; pages whose accessed bit is set lose it and
-//! stay, others go. Background reclaim ends when a zone of the node is above its high watermark
+//! stay, others go. Where swap has no room, only pages of files are gone round, which are kept by node
+//! ([`super::nodes`]). Background reclaim ends when a zone of the node is above its high watermark
 //! (`pgdat_balanced`).
 //!
 //! Limits: anonymous pages and files are not weighed against each other (swappiness).
@@ -58,6 +59,46 @@ impl Machine {
     }
 
     pub(super) fn reclaim(&mut self, node: usize, urgency: Urgency) {
+        let has_swap = self
+            .swap
+            .as_ref()
+            .is_some_and(|s| s.stored() < s.capacity());
+        let (took, got) = if has_swap && !self.is_swap_full() {
+            self.reclaim_any(node, urgency)
+        } else {
+            self.reclaim_files(node, urgency)
+        };
+        self.stats.reclaimed_pages += got;
+        self.failures[node] = if got > 0 { 0 } else { self.failures[node] + 1 };
+        self.stats.reclaim_cpu = self.stats.reclaim_cpu + took;
+    }
+
+    /// Without room in swap only pages of files can go, and the kernel looks at no others.
+    fn reclaim_files(&mut self, node: usize, urgency: Urgency) -> (Nanos, u64) {
+        let (wanted, most) = match urgency {
+            Urgency::Background => (self.shortage(node), BATCH),
+            Urgency::Direct => (DIRECT_PAGES, 2 * self.files.on(node)),
+        };
+        let (mut took, mut got) = (Nanos(0), 0);
+        for _ in 0..most {
+            if got >= wanted {
+                break;
+            }
+            let Some(page) = self.files.next(node) else {
+                break;
+            };
+            took = took + self.spec.costs.scan_page;
+            if self.is_accessed(page) {
+                self.clear(page);
+            } else if let Ok(cost) = self.evict(page) {
+                took = took + cost;
+                got += 1;
+            }
+        }
+        (took, got)
+    }
+
+    fn reclaim_any(&mut self, node: usize, urgency: Urgency) -> (Nanos, u64) {
         let frames = self.memory.frames_of(node as u32);
         let (start, end) = (frames.start, frames.end);
         let (wanted, most) = match urgency {
@@ -92,14 +133,12 @@ impl Machine {
                 self.clear(page);
                 continue;
             }
-            // Without swap, or with swap full, only files go.
+            // With swap full, only files go.
             if let Ok(cost) = self.evict(page) {
                 took = took + cost;
                 got += 1;
-                self.stats.reclaimed_pages += 1;
             }
         }
-        self.failures[node] = if got > 0 { 0 } else { self.failures[node] + 1 };
-        self.stats.reclaim_cpu = self.stats.reclaim_cpu + took;
+        (took, got)
     }
 }

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use isotherm_engine::Nanos;
 
 use super::process::Losses;
-use super::{Machine, Place, SET, SwapKind};
-use crate::access::Use;
+use super::process::Use;
+use super::{Machine, Place, SwapKind};
 use crate::memory::{BLOCK_PAGES, Page, Pfn};
 
 /// Within so much time, processes and the kernel's threads take no notice of each other.
@@ -137,7 +137,8 @@ impl Machine {
             }
         }
         self.set_place(page, Place::Memory);
-        self.clear_since[page as usize] = SET;
+        self.note_in(page..page + 1);
+        self.set_accessed(page);
         Some(frame)
     }
 
@@ -157,17 +158,20 @@ impl Machine {
                 if is_huge {
                     let cost = self.spec.costs.huge_fault;
                     self.huge_faults.push(compacting + cost);
-                    process.minor_faults += 1;
-                    process.wait(cost, |losses: &mut Losses| &mut losses.first_faults);
+                    process.fault(1, cost);
                 }
             }
-            for page in next..end {
-                if !self.fill_page(index, page) {
-                    self.end_process(index, true);
-                    return;
+            while next < end {
+                let filled = self.fill_run(index, next..end);
+                next += filled as Page;
+                if filled == 0 {
+                    if !self.fill_page(index, next) {
+                        self.end_process(index, true);
+                        return;
+                    }
+                    next += 1;
                 }
             }
-            next = end;
         }
     }
 
@@ -187,7 +191,10 @@ impl Machine {
     /// A page's content is no more, wherever it is.
     fn drop_page(&mut self, page: Page) {
         match self.place[page as usize] {
-            Place::Memory => self.memory.free_page(page),
+            Place::Memory => {
+                self.note_out(page..page + 1);
+                self.memory.free_page(page);
+            }
             Place::Swap => {
                 if let Some(swap) = &mut self.swap {
                     swap.release(&mut self.memory);
@@ -196,29 +203,49 @@ impl Machine {
             Place::File | Place::Nowhere => {}
         }
         self.set_place(page, Place::Nowhere);
-        self.filled[page as usize] = false;
+        self.filled.set(page, false);
+    }
+
+    /// Fills pages that are new, from the first on, as one by one would: how many, up to where something
+    /// else is to be done.
+    fn fill_run(&mut self, index: usize, pages: std::ops::Range<Page>) -> u64 {
+        let places = &self.place[pages.start as usize..pages.end as usize];
+        let new = places.iter().take_while(|place| **place == Place::Nowhere);
+        let new = new.count() as u64;
+        if new == 0 {
+            return 0;
+        }
+        let count = self.place_run(pages.start, new);
+        if count > 0 {
+            let filled = pages.start..pages.start + count as Page;
+            self.set_places(filled.clone(), Place::Nowhere, Place::Memory);
+            self.note_in(filled.clone());
+            self.filled.set_run(filled.clone(), true);
+            self.set_run_accessed(filled);
+            let cost = self.spec.costs.minor_fault;
+            self.processes[index].fault(count, cost);
+        }
+        count
     }
 
     /// Whether there was memory for it.
     fn fill_page(&mut self, index: usize, page: Page) -> bool {
-        self.filled[page as usize] = true;
+        self.filled.set(page, true);
         match self.place[page as usize] {
             Place::Nowhere => {
                 if self.place_page(page).is_none() {
                     return false;
                 }
                 self.set_place(page, Place::Memory);
+                self.note_in(page..page + 1);
                 let cost = self.spec.costs.minor_fault;
-                let process = &mut self.processes[index];
-                process.minor_faults += 1;
-                process.wait(cost, |losses: &mut Losses| &mut losses.first_faults);
+                self.processes[index].fault(1, cost);
             }
             Place::Memory => {}
             // A huge page had brought it, and it was reclaimed before it was used.
             Place::Swap | Place::File => self.refault(index, page),
         }
-        let unit = self.unit(page).start;
-        self.clear_since[unit as usize] = SET;
+        self.set_accessed(page);
         true
     }
 
@@ -242,7 +269,8 @@ impl Machine {
     /// A page leaves memory for swap or its file, and its next access is looked up.
     pub(super) fn evict(&mut self, page: Page) -> Result<Nanos, isotherm_engine::Refusal> {
         use isotherm_engine::Refusal;
-        let area = &self.areas[self.area_at(page)];
+        let at = self.area_at(page);
+        let area = &self.areas[at];
         let (purpose, process, offset) = (area.spec.purpose, area.process, page - area.pages.start);
         let (place, cost) = match purpose {
             Use::File => (Place::File, self.spec.costs.drop_page),
@@ -263,13 +291,14 @@ impl Machine {
                 (Place::Swap, cost)
             }
         };
+        self.note_out(page..page + 1);
         self.memory.free_page(page);
         self.set_place(page, place);
         // What a huge page added, and nobody has filled, nobody accesses.
-        if self.filled[page as usize] {
+        if self.filled.get(page) {
             let lot = self.draw();
             let process = &mut self.processes[process];
-            let area = &self.areas[self.areas.partition_point(|a| a.pages.end <= page)];
+            let area = &self.areas[at];
             if let Some(at) = area.spec.pattern.next(offset, process.work(), lot) {
                 process.returns.push(Reverse((at.0, page)));
             }

@@ -81,8 +81,7 @@ impl Classes {
 impl Machine {
     /// Finds all processes' speeds anew.
     pub(super) fn refresh_speeds(&mut self) {
-        let pages = self.place.len() as u64;
-        let periods = pages.div_ceil(PAGES_PER_PERIOD).max(1);
+        let periods = self.pages_to_weigh().div_ceil(PAGES_PER_PERIOD).max(1);
         let period = Nanos(PERIOD.0 * periods);
         self.find_contention(period);
         self.speeds_due = self.now + period;
@@ -92,6 +91,25 @@ impl Machine {
             }
         }
         self.find_waits();
+    }
+
+    /// Pages that are gone through to find all speeds.
+    fn pages_to_weigh(&self) -> u64 {
+        let mut pages = 0;
+        for (index, process) in self.processes.iter().enumerate() {
+            let needs_translations = process.accesses_per_s.is_some();
+            if !process.is_running() || !(needs_translations || self.needs_tiers(index)) {
+                continue;
+            }
+            for area in process.areas().iter().map(|area| &self.areas[*area]) {
+                // What nodes hold of mappings without traces is known.
+                let is_trace = matches!(area.spec.pattern, Pattern::Trace(..));
+                if area.spec.pattern.is_ever_accessed() && (is_trace || needs_translations) {
+                    pages += area.pages.len() as u64;
+                }
+            }
+        }
+        pages
     }
 
     /// CPUs that processes and everybody else need, and there are not.
@@ -111,32 +129,44 @@ impl Machine {
 
     fn refresh_speed(&mut self, index: usize) {
         let process = &self.processes[index];
-        let accesses = process.accesses_per_s;
-        let nodes = &self.spec.nodes;
-        let has_tiers = nodes.len() > 1 || nodes.iter().any(|node| node.bandwidth.is_some());
-        let needs_tiers = process.memory_bound > 0.0 && has_tiers;
-        let mut shares = vec![0.0; nodes.len()];
-        let mut translations = 0.0;
-        if needs_tiers || accesses.is_some() {
-            let (mut small, mut mixed) = (Classes::new(), Classes::new());
-            for area in process.areas().to_vec() {
-                self.weigh(area, &mut small, &mut mixed, &mut shares);
+        let (areas, accesses) = (process.areas().to_vec(), process.accesses_per_s);
+        let mut shares = vec![0.0; self.spec.nodes.len()];
+        if self.needs_tiers(index) {
+            for area in &areas {
+                let lines = self.lines_by_node(*area);
+                shares
+                    .iter_mut()
+                    .zip(lines)
+                    .for_each(|(share, lines)| *share += lines);
             }
             let all: f64 = shares.iter().sum();
             for share in &mut shares {
                 *share /= all.max(f64::MIN_POSITIVE);
             }
-            if let Some(accesses) = accesses {
-                let costs = &self.spec.costs;
-                let entries = f64::from(costs.tlb_entries);
-                let saved = mixed.misses(entries).0 - small.misses(entries).0;
-                // Some accesses are to the same page as the one before: the rates know of pages only.
-                translations = saved * accesses * costs.tlb_miss.as_secs_f64();
+        }
+        let mut translations = 0.0;
+        if let Some(accesses) = accesses {
+            let (mut small, mut mixed) = (Classes::new(), Classes::new());
+            for area in areas {
+                self.add_translations(area, &mut small, &mut mixed);
             }
+            let costs = &self.spec.costs;
+            let entries = f64::from(costs.tlb_entries);
+            let saved = mixed.misses(entries).0 - small.misses(entries).0;
+            // Some accesses are to the same page as the one before: the rates know of pages only.
+            translations = saved * accesses * costs.tlb_miss.as_secs_f64();
         }
         let process = &mut self.processes[index];
         process.shares = shares;
         process.slow_translations = translations;
+    }
+
+    /// Whether a process's speed depends on which nodes its memory is on.
+    fn needs_tiers(&self, index: usize) -> bool {
+        let process = &self.processes[index];
+        let nodes = &self.spec.nodes;
+        let has_tiers = nodes.len() > 1 || nodes.iter().any(|node| node.bandwidth.is_some());
+        has_tiers && (process.memory_bound > 0.0 || process.accesses_per_s.is_some())
     }
 
     /// Who waits how much longer for memory than if all of it were near and idle: by the nodes' latencies,
@@ -178,10 +208,11 @@ impl Machine {
         }
     }
 
-    /// Adds an area's accesses: by page, by what maps it, and by the node that it is on.
-    fn weigh(&self, area: usize, small: &mut Classes, mixed: &mut Classes, shares: &mut [f64]) {
+    /// Adds an area's accesses: by page, and by what maps it.
+    fn add_translations(&self, area: usize, small: &mut Classes, mixed: &mut Classes) {
         let area = &self.areas[area];
-        if matches!(area.spec.pattern, Pattern::Trace(..)) && self.spec.nodes.len() < 2 {
+        let is_trace = matches!(area.spec.pattern, Pattern::Trace(..));
+        if is_trace && self.spec.nodes.len() < 2 || !area.spec.pattern.is_ever_accessed() {
             return;
         }
         let work = self.processes[area.process].work();
@@ -198,9 +229,6 @@ impl Machine {
                     of_block += rate;
                 } else {
                     mixed.add(rate);
-                }
-                if let Some(frame) = self.memory.frame_of(page) {
-                    shares[self.node_of(frame) as usize] += rate;
                 }
             }
             if (page + 1) % BLOCK_PAGES as Page == 0 {

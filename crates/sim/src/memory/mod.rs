@@ -89,6 +89,8 @@ pub struct Memory {
     owners: Table,
     /// Frame of each page.
     frames: Table,
+    /// How often a frame has got another owner.
+    changes: u64,
 }
 
 impl Memory {
@@ -113,6 +115,7 @@ impl Memory {
             nodes: of_node,
             owners,
             frames: Table::default(),
+            changes: 0,
         }
     }
 
@@ -169,6 +172,11 @@ impl Memory {
         (owner, count as u64)
     }
 
+    /// As long as this is the same, every frame has the same owner.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Where a page is; `None` if it is not in memory.
     pub fn frame_of(&self, page: Page) -> Option<Pfn> {
         let frame = self.frames.get(page as usize);
@@ -208,6 +216,26 @@ impl Memory {
         let run = Run::Rising(frame as u32);
         self.frames.set_run(page as usize, 1 << order, run);
         Some(frame)
+    }
+
+    /// Puts up to `count` pages from `page` on into frames of `zone` that follow each other, of one
+    /// pageblock: those that one by one would get. Yields how many: fewer where there is no room for more
+    /// in a row.
+    pub(crate) fn allocate_run(&mut self, zone: usize, page: Page, count: u64) -> u64 {
+        let Some((to, count)) = self.zones[zone].allocate_run(count) else {
+            return 0;
+        };
+        self.put_run(page, zone, to, count);
+        count
+    }
+
+    fn put_run(&mut self, page: Page, zone: usize, to: Pfn, count: u64) {
+        self.changes += 1;
+        let len = count as usize;
+        self.frames
+            .set_run(page as usize, len, Run::Rising(to as u32));
+        self.owners.set_run(to as usize, len, Run::Rising(page));
+        self.zones[zone].note_movable(to, count as i32);
     }
 
     /// Puts a page into a frame of `zone` even below its watermark: for what had one just now.
@@ -256,11 +284,7 @@ impl Memory {
         let Owner::Page(page) = self.owner(frame) else {
             unreachable!("only pages are moved");
         };
-        let len = count as usize;
-        self.frames
-            .set_run(page as usize, len, Run::Rising(to as u32));
-        self.owners.set_run(to as usize, len, Run::Rising(page));
-        self.zones[zone].note_movable(to, count as i32);
+        self.put_run(page, zone, to, count);
         self.release_run(frame, count);
         count
     }
@@ -275,6 +299,7 @@ impl Memory {
     /// Takes `page` out of memory.
     pub fn free_page(&mut self, page: Page) {
         if let Some(frame) = self.frame_of(page) {
+            self.changes += 1;
             self.frames.set(page as usize, NOWHERE);
             self.owners.set(frame as usize, FREE);
             let zone = self.zone_at(frame);
@@ -297,6 +322,7 @@ impl Memory {
 
     /// Frees neighbouring frames, which were pages'.
     fn release_run(&mut self, first: Pfn, count: u64) {
+        self.changes += 1;
         let zone = self.zone_at(first);
         let (mut frame, end) = (first, first + count);
         self.owners
@@ -335,6 +361,7 @@ impl Memory {
             unreachable!("only pages are moved");
         };
         debug_assert_eq!(self.owner(to), Owner::Isolated);
+        self.changes += 1;
         self.frames.set(page as usize, to as u32);
         self.owners.set(to as usize, page);
         self.owners.set(from as usize, FREE);
@@ -345,6 +372,7 @@ impl Memory {
     }
 
     fn own(&mut self, frame: Pfn, order: u8, run: Run) {
+        self.changes += 1;
         self.owners.set_run(frame as usize, 1 << order, run);
         if matches!(run, Run::Rising(_)) {
             let zone = self.zone_at(frame);

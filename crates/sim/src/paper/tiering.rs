@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{Comparison, Role};
 use crate::experiment::redis::{Reads, reads};
 use crate::experiment::tiering::{Distribution, Outcome, Placement, Setting, run};
+use crate::simulation::ContextSpec;
 
 /// The two publications, which name the tiered configuration differently.
 const SOURCES: [(&str, &str, &str); 2] = [
@@ -68,11 +69,29 @@ impl Run {
         )
     }
 
-    /// Makes it. Takes some seconds and 2 GiB of memory.
-    pub fn make(&self) -> Outcome {
-        let setting = Setting::published(self.cold_gib);
-        run(&setting, self.placement, reads_of(self.distribution))
+    /// Makes it; `tiered` are the contexts that watch the nodes and migrate, where memory is tiered. Takes
+    /// some seconds and 2 GiB of memory.
+    pub fn make(&self, tiered: &[ContextSpec]) -> Outcome {
+        let setting = Setting {
+            all_slow: all_slow(self.distribution),
+            ..Setting::published(self.cold_gib)
+        };
+        let contexts = match self.placement {
+            Placement::Default => Vec::new(),
+            Placement::Tiered => tiered.to_vec(),
+        };
+        run(&setting, contexts, reads_of(self.distribution))
     }
+}
+
+/// How much longer redis takes on CXL memory alone: the mean of what was published.
+fn all_slow(distribution: Distribution) -> f64 {
+    let row = [name(distribution), "normalized_time", "CXL-only"];
+    let times = SOURCES
+        .iter()
+        .filter_map(|(_, _, csv)| published(csv, row, "cold_0G"));
+    let times: Vec<f64> = times.collect();
+    times.iter().sum::<f64>() / times.len() as f64 - 1.0
 }
 
 /// The published reads, which are the same in all cells, and take a second to work out.

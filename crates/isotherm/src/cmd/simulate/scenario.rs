@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use isotherm_sim::access::Use;
+
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode,
+    AreaSpec, Defrag, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode, Use,
 };
 use serde::{Deserialize, Deserializer};
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::{Item, Mapping, PageSnapshot, Reader};
-use isotherm_sim::access::Use;
+
 use isotherm_sim::machine::{
-    AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
 };
 
 /// A traced process, and a machine like the one that it ran on.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use isotherm_sim::access::Use;
-use isotherm_sim::machine::{AreaSpec, Pattern, ProcessSpec, Rates};
+
+use isotherm_sim::machine::{AreaSpec, Pattern, ProcessSpec, Rates, Use};
 use isotherm_workload::Config;
 use isotherm_workload::layout::temperature;
 use serde::Deserialize;

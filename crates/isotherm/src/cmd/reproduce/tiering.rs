@@ -1,0 +1,72 @@
+//! HMSDK on the machine of its publication: the plan that `tier plan -m 0 1 -g` writes, on a simulated machine
+//! as `simulate -c` has it.
+
+use anyhow::Context;
+use isotherm_config::{ActingRequest, Extent, Request, TierPlan, Topology};
+use isotherm_sim::experiment::tiering::Setting;
+use isotherm_sim::simulation::ContextSpec;
+
+/// The contexts that migrate between the two nodes of an experiment.
+pub(super) fn contexts(setting: &Setting) -> anyhow::Result<Vec<ContextSpec>> {
+    let sizes = (0..).zip(setting.node_bytes().map(Extent::Size));
+    let mut plan = TierPlan::default();
+    plan.migrate(0, 1);
+    let configuration = plan.configuration(&Topology::new(sizes)?)?;
+    let request = Request {
+        seed: setting.seed,
+        acting: ActingRequest {
+            // The published ones had none.
+            no_guard: true,
+            ..ActingRequest::default()
+        },
+        ..Request::default()
+    };
+    let session = request.act(&configuration.contexts, None)?;
+    let contexts = session.contexts.iter().map(crate::cmd::simulate::context);
+    contexts
+        .collect::<anyhow::Result<_>>()
+        .context("HMSDK's plan cannot be simulated")
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::Nanos;
+    use isotherm_sim::experiment::redis::reads;
+    use isotherm_sim::experiment::tiering::{Distribution, run};
+
+    use super::*;
+
+    /// A hundredth: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3. It is there before anything is
+    /// old enough to make room for it.
+    fn small() -> Setting {
+        Setting {
+            fast_mib: 6 << 10,
+            slow_mib: 2 << 10,
+            system_mib: 1 << 10,
+            cold_mib: 5 << 10,
+            anon_mib: 538,
+            file_mib: 330,
+            records: 300_000,
+            reads_per_s: 83_333.0,
+            fill: Nanos::from_millis(10_000),
+            load: Nanos::from_millis(10_000),
+            run: Nanos::from_millis(600_000),
+            all_slow: 0.2,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn migration_brings_what_is_read_to_the_fast_node() {
+        let setting = small();
+        let reads = reads(&setting, Distribution::Zipfian);
+        let tiered = || {
+            let contexts = contexts(&setting).expect("a plan of ours");
+            run(&setting, contexts, &reads)
+        };
+        let outcome = tiered();
+        assert!(outcome.slow_share < 0.3, "{outcome:?}");
+        assert!(outcome.demoted > 0 && outcome.promoted > 0, "{outcome:?}");
+        assert_eq!(outcome, tiered());
+    }
+}

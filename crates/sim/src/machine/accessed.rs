@@ -1,0 +1,181 @@
+//! Accessed bits, drawn when somebody looks.
+//!
+//! A bit that was found set stays set until it is cleared; one that was found clear is drawn anew from then
+//! on, as what sets it ([`super::pattern`]) has no memory. A page takes a bit, and four bytes more in a
+//! mapping that is ever accessed. Of a huge page the first page counts.
+
+use std::ops::Range;
+
+use isotherm_engine::Nanos;
+
+use super::Machine;
+use super::process::Area;
+use crate::memory::Page;
+
+/// Resolution of [`Area::clear_since`]: 119 hours fit.
+const TICK: u64 = 100_000;
+
+/// A bit for each page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PageBits {
+    words: Vec<u64>,
+}
+
+impl PageBits {
+    /// Has a bit for each of `pages` from now on; new ones are clear.
+    pub(super) fn grow(&mut self, pages: usize) {
+        self.words.resize(pages.div_ceil(64), 0);
+    }
+
+    pub(super) fn get(&self, page: Page) -> bool {
+        self.words[page as usize / 64] >> (page % 64) & 1 == 1
+    }
+
+    fn clear(&mut self, page: Page) {
+        self.words[page as usize / 64] &= !(1 << (page % 64));
+    }
+
+    pub(super) fn set(&mut self, page: Page, is_set: bool) {
+        self.set_run(page..page + 1, is_set);
+    }
+
+    pub(super) fn set_run(&mut self, pages: Range<Page>, is_set: bool) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let end = (page / 64 * 64 + 64).min(pages.end);
+            let mask = u64::MAX >> (64 - (end - page)) << (page % 64);
+            let word = &mut self.words[page as usize / 64];
+            *word = if is_set { *word | mask } else { *word & !mask };
+            page = end;
+        }
+    }
+
+    /// The bits of the pages from `first` on in its word, the lowest first.
+    fn rest_of_word(&self, first: Page) -> u64 {
+        self.words[first as usize / 64] >> (first % 64)
+    }
+}
+
+impl Machine {
+    /// Whether a page in memory was accessed since its bit was cleared.
+    pub(crate) fn is_accessed(&mut self, page: Page) -> bool {
+        let unit = self.unit(page);
+        if self.accessed.get(unit.start) {
+            return true;
+        }
+        let at = self.area_at(page);
+        let area = &mut self.areas[at];
+        let first = area.pages.start;
+        let Some(since) = area.clear_since.get_mut((unit.start - first) as usize) else {
+            return false;
+        };
+        let process = &self.processes[area.process];
+        let (from, now) = (Nanos(u64::from(*since) * TICK), process.work());
+        let random = &mut self.random;
+        let pages = unit.start - first..unit.end - first;
+        let is_set = process.is_running()
+            && (area.spec.pattern).accessed(pages, from, now, || super::draw(random));
+        if is_set {
+            self.accessed.set(unit.start, true);
+        } else {
+            *since = ticks(now);
+        }
+        is_set
+    }
+
+    /// Clears the bit of a page in memory.
+    pub(crate) fn clear(&mut self, page: Page) {
+        let unit = self.unit(page);
+        self.accessed.clear(unit.start);
+        let at = self.area_at(page);
+        let area = &mut self.areas[at];
+        let now = self.processes[area.process].work();
+        area.note_clear(unit.start, ticks(now));
+    }
+
+    /// Clears the bits of pages in memory, and keeps those whose bits may come to be set by themselves.
+    pub(super) fn clear_all(&mut self, pages: &mut Vec<(u32, Page)>) {
+        let has_huge = self.processes.iter().any(|process| process.huge_blocks > 0);
+        let work: Vec<u32> = (self.areas.iter())
+            .map(|area| ticks(self.processes[area.process].work()))
+            .collect();
+        pages.retain(|(_, page)| {
+            let first = if has_huge {
+                self.unit(*page).start
+            } else {
+                *page
+            };
+            self.accessed.clear(first);
+            let at = self.area_at(first);
+            let area = &mut self.areas[at];
+            let i = (first - area.pages.start) as usize;
+            let since = area.clear_since.get_mut(i);
+            since.map(|since| *since = work[at]).is_some()
+        });
+    }
+
+    /// As long as this is the same, the bits of frames' pages in mappings that are never accessed stay clear.
+    pub(super) fn bit_changes(&self) -> (u64, u64) {
+        (self.memory.changes(), self.touches)
+    }
+
+    /// Sets the bit of a page in memory.
+    pub(super) fn set_accessed(&mut self, page: Page) {
+        let first = self.unit(page).start;
+        self.set_run_accessed(first..first + 1);
+    }
+
+    /// Sets the bits of small pages in memory.
+    pub(super) fn set_run_accessed(&mut self, pages: Range<Page>) {
+        self.touches += 1;
+        self.accessed.set_run(pages, true);
+    }
+
+    /// The pages of a block have a bit each from now on, which is that of its first: a bit that is set was
+    /// set by some page, and nobody knows which.
+    pub(super) fn spread_bit(&mut self, block: Range<Page>) {
+        let is_set = self.accessed.get(block.start);
+        self.accessed.set_run(block.clone(), is_set);
+        let at = self.area_at(block.start);
+        let area = &mut self.areas[at];
+        let first = (block.start - area.pages.start) as usize;
+        if let Some(&since) = area.clear_since.get(first) {
+            area.clear_since[first..first + block.len()].fill(since);
+        }
+    }
+
+    /// Which of up to 64 small pages were accessed, as [`Machine::is_accessed`] says; their bits are
+    /// cleared. The pages are those from `first` on, of one area and one word of bits, of which `pages` has
+    /// the bit: the lowest is that of `first`.
+    pub(super) fn take_accessed(&mut self, first: Page, pages: u64) -> u64 {
+        let mut found = self.accessed.rest_of_word(first) & pages;
+        if !self.areas[self.area_at(first)].clear_since.is_empty() {
+            let mut rest = pages;
+            while rest != 0 {
+                let i = rest.trailing_zeros();
+                rest &= rest - 1;
+                if self.is_accessed(first + i) {
+                    found |= 1 << i;
+                    self.clear(first + i);
+                }
+            }
+            return found;
+        }
+        // Nobody has set a bit since it was cleared.
+        self.accessed.words[first as usize / 64] &= !(found << (first % 64));
+        found
+    }
+}
+
+impl Area {
+    fn note_clear(&mut self, page: Page, now: u32) {
+        let i = (page - self.pages.start) as usize;
+        if let Some(since) = self.clear_since.get_mut(i) {
+            *since = now;
+        }
+    }
+}
+
+fn ticks(work: Nanos) -> u32 {
+    (work.0 / TICK).min(u64::from(u32::MAX)) as u32
+}

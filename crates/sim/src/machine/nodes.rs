@@ -1,0 +1,234 @@
+//! What each node holds of each mapping: how many pages, what is accessed of them, and which are a file's.
+//!
+//! All of it follows from where pages are, but is needed far more often than pages move: so it is kept,
+//! and changed with every page that comes, goes or moves.
+
+use std::ops::Range;
+
+use isotherm_engine::TargetId;
+
+use super::process::Area;
+use super::process::Use;
+use super::{Machine, Pattern, Place};
+use crate::bits::Bits;
+use crate::memory::Page;
+
+/// What nodes hold of a mapping.
+#[derive(Clone, Debug)]
+pub(super) struct Holdings {
+    /// Pages by node.
+    pub(super) pages: Vec<u64>,
+    /// Cache lines a second of the pages on each node, in this phase; `None` if nobody has asked yet.
+    lines: Option<(usize, Vec<f64>)>,
+    /// The number of its first page among all pages of files.
+    first_of_file: Option<u64>,
+}
+
+/// The pages of files that are in memory, by node: what the kernel has on its lists of file pages.
+#[derive(Clone, Debug)]
+pub(super) struct FilePages {
+    /// First number and first page of each mapping of a file.
+    mappings: Vec<(u64, Page)>,
+    length: u64,
+    nodes: Vec<NodeFiles>,
+}
+
+#[derive(Clone, Debug)]
+struct NodeFiles {
+    /// Numbers of its pages.
+    pages: Bits,
+    nr: u64,
+    /// Where reclaim's scanner stands.
+    hand: u64,
+}
+
+impl FilePages {
+    pub(super) fn new(nodes: usize) -> Self {
+        let node = NodeFiles {
+            pages: Bits::new(0),
+            nr: 0,
+            hand: 0,
+        };
+        Self {
+            mappings: Vec::new(),
+            length: 0,
+            nodes: vec![node; nodes],
+        }
+    }
+
+    /// A file's pages are mapped. Yields the number of the first.
+    fn add(&mut self, pages: &Range<Page>) -> u64 {
+        let first = self.length;
+        self.mappings.push((first, pages.start));
+        self.length += u64::from(pages.end - pages.start);
+        for node in &mut self.nodes {
+            node.pages.grow(self.length);
+        }
+        first
+    }
+
+    /// How many are on a node.
+    pub(super) fn on(&self, node: usize) -> u64 {
+        self.nodes[node].nr
+    }
+
+    /// The next page of a file on a node, all round; `None` if there is none.
+    pub(super) fn next(&mut self, node: usize) -> Option<Page> {
+        let NodeFiles { pages, hand, .. } = &mut self.nodes[node];
+        let number = pages.first_from(*hand).or_else(|| pages.first_from(0))?;
+        *hand = number + 1;
+        let at = self.mappings.partition_point(|(first, _)| *first <= number);
+        let (first, page) = self.mappings[at - 1];
+        Some(page + (number - first) as Page)
+    }
+}
+
+impl Holdings {
+    /// Nothing of a mapping so far.
+    pub(super) fn new(
+        nodes: usize,
+        purpose: Use,
+        pages: &Range<Page>,
+        files: &mut FilePages,
+    ) -> Self {
+        Self {
+            pages: vec![0; nodes],
+            lines: None,
+            first_of_file: (purpose == Use::File).then(|| files.add(pages)),
+        }
+    }
+}
+
+impl Machine {
+    /// Pages of one mapping, in frames that follow each other, are in memory now.
+    pub(super) fn note_in(&mut self, pages: Range<Page>) {
+        let frame = self.memory.frame_of(pages.start);
+        let node = self.node_of(frame.expect("they are in memory"));
+        self.note(pages, node, true);
+    }
+
+    /// Pages of one mapping, in frames that follow each other, are about to leave their frames.
+    pub(super) fn note_out(&mut self, pages: Range<Page>) {
+        let frame = self.memory.frame_of(pages.start);
+        let node = self.node_of(frame.expect("they are in memory"));
+        self.note(pages, node, false);
+    }
+
+    /// Pages of one mapping were on `from`, and are now in frames that follow each other.
+    pub(super) fn note_moved(&mut self, pages: Range<Page>, from: u32) {
+        self.note(pages.clone(), from, false);
+        self.note_in(pages);
+    }
+
+    fn note(&mut self, pages: Range<Page>, node: u32, is_in: bool) {
+        let node = node as usize;
+        let at = self.area_at(pages.start);
+        let Area {
+            spec,
+            pages: all,
+            holdings,
+            ..
+        } = &mut self.areas[at];
+        let count = u64::from(pages.end - pages.start);
+        let held = &mut holdings.pages[node];
+        *held = if is_in { *held + count } else { *held - count };
+        if let (Some((phase, lines)), Pattern::Phases(phases)) =
+            (&mut holdings.lines, &spec.pattern)
+        {
+            let rates = &phases[*phase].1;
+            let sum: f64 = pages
+                .clone()
+                .map(|page| rates.lines(page - all.start))
+                .sum();
+            lines[node] += if is_in { sum } else { -sum };
+        }
+        if let Some(first) = holdings.first_of_file {
+            let first = first + u64::from(pages.start - all.start);
+            let files = &mut self.files.nodes[node];
+            files.nr = if is_in {
+                files.nr + count
+            } else {
+                files.nr - count
+            };
+            for number in first..first + count {
+                if is_in {
+                    files.pages.insert(number);
+                } else {
+                    files.pages.remove(number);
+                }
+            }
+        }
+    }
+
+    /// Cache lines a second that a mapping's pages on each node are accessed for, by its process's work.
+    pub(super) fn lines_by_node(&mut self, at: usize) -> Vec<f64> {
+        let work = self.processes[self.areas[at].process].work();
+        let phase = match &self.areas[at].spec.pattern {
+            Pattern::Phases(phases) => {
+                let Some(phase) = Pattern::phase(phases, work) else {
+                    return vec![0.0; self.spec.nodes.len()];
+                };
+                if phases[phase].1.are_none() {
+                    return vec![0.0; self.spec.nodes.len()];
+                }
+                Some(phase)
+            }
+            Pattern::Trace(..) if self.spec.nodes.len() < 2 => return vec![0.0],
+            Pattern::Trace(..) => None,
+        };
+        if let Some((of, lines)) = &self.areas[at].holdings.lines
+            && Some(*of) == phase
+        {
+            return lines.clone();
+        }
+        let area = &self.areas[at];
+        let mut lines = vec![0.0; self.spec.nodes.len()];
+        for page in area.pages.clone() {
+            if self.place[page as usize] == Place::Memory
+                && let Some(frame) = self.memory.frame_of(page)
+            {
+                let rate = area.spec.pattern.lines(page - area.pages.start, work);
+                lines[self.node_of(frame) as usize] += rate;
+            }
+        }
+        self.areas[at].holdings.lines = phase.map(|phase| (phase, lines.clone()));
+        lines
+    }
+
+    /// A process's anonymous memory on a node, in pages.
+    pub fn anon_on(&self, target: TargetId, node: u32) -> u64 {
+        let areas = self.processes[target.0 as usize].areas().iter();
+        let areas = areas.map(|area| &self.areas[*area]);
+        let anon = areas.filter(|area| area.spec.purpose == Use::Anon);
+        anon.map(|area| area.holdings.pages[node as usize]).sum()
+    }
+
+    /// Whether what is held is what is there; what is wrong, if not. Slow: for tests.
+    pub(super) fn check_holdings(&self) -> Result<(), String> {
+        for area in &self.areas {
+            let mut pages = vec![0; self.spec.nodes.len()];
+            for page in area.pages.clone() {
+                let node = self.memory.frame_of(page).map(|frame| self.node_of(frame));
+                if let Some(node) = node {
+                    pages[node as usize] += 1;
+                }
+                let Some(first) = area.holdings.first_of_file else {
+                    continue;
+                };
+                let number = first + u64::from(page - area.pages.start);
+                for (of, files) in (0..).zip(&self.files.nodes) {
+                    if files.pages.contains(number) != (node == Some(of)) {
+                        return Err(format!("page {page} of a file is on {node:?}, not on {of}"));
+                    }
+                }
+            }
+            if pages != area.holdings.pages {
+                let (name, held) = (&area.spec.name, &area.holdings.pages);
+                return Err(format!(
+                    "{name} has {pages:?} pages on the nodes, not {held:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
