@@ -9,8 +9,8 @@
 //! [`report`] writes them as CSV, as the text tables of DAMON's evaluation, as Markdown and as an HTML
 //! page, beside what others [`published`].
 //!
-//! **Limits.** Nothing here starts a process or reads the machine: `isotherm eval` does, so that none
-//! of this is in the way of the monitor.
+//! [`runner`] makes the runs: it starts workloads and Isotherm as processes, and samples the machine.
+//! All the rest is pure.
 
 pub mod experiment;
 pub mod journal;
@@ -18,6 +18,7 @@ pub mod metric;
 mod plan;
 pub mod published;
 pub mod report;
+pub mod runner;
 mod stats;
 mod suite;
 mod table;
