@@ -26,6 +26,6 @@ mod table;
 pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
 pub use journal::{Entry, Measured, Outcome, RunEntry};
 pub use plan::{PlannedRun, estimate_s, plan};
-pub use stats::{Interval, Summary, overhead_percent};
+pub use stats::{Interval, overhead_percent};
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{Row, Table};

@@ -1,9 +1,9 @@
 //! CSV: every run, and every metric in short.
 
+use isotherm_engine::statistics::Summary;
 use isotherm_report::render::csv_line;
 
 use crate::metric::METRICS;
-use crate::stats::Summary;
 use crate::suite::{Score, Suite};
 
 /// A row for each run that counts. Empty: not known.
