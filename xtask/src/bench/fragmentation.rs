@@ -1,7 +1,7 @@
 //! Faults of 2 MiB in fragmented memory: with the kernel's own proactive compaction, and with ours.
 //!
 //! After Nitin Gupta, *Proactive Compaction for the Linux kernel*: most of memory is fragmented as his
-//! `frag` does it (`workloads/frag.py`), and a driver then takes huge pages, one write to each, until
+//! `frag` does it (`experiments/workloads/frag.py`), and a driver then takes huge pages, one write to each, until
 //! most of what is free is taken. Each arm has the same rest in between, in which compacting ahead of
 //! demand can do something, and goes on while the driver runs. Memory is fragmented anew for each run.
 //!
@@ -300,7 +300,7 @@ fn measure(context: &Context, settings: &mut Settings, arm: Arm, pace: u64) -> a
 fn fragment(context: &Context) -> anyhow::Result<(Guarded, Ready)> {
     let said = context.scratch("frag.stdout");
     let mut command = Command::new("python3");
-    command.arg(context.root.join("workloads/frag.py"));
+    command.arg(context.root.join("experiments/workloads/frag.py"));
     let size = context.fragmentation.size.as_deref();
     match size.or(context.quick.then_some("1GiB")) {
         Some(size) => command.args(["--size", size]),

@@ -21,8 +21,8 @@ use progress::Progress;
 /// machine (huge pages, zram swap) is undone at the end, also on failure and Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm eval crates/eval/experiments/quick.toml            a first look, about five minutes
-  isotherm eval --dry-run crates/eval/experiments/shipped.toml  what would run here, what not, and how long
+  isotherm eval experiments/quick.toml              a first look, about five minutes
+  isotherm eval --dry-run experiments/shipped.toml  what would run here, what not, and how long
   isotherm eval mine.toml -o results --configuration orig,prcl
   isotherm eval mine.toml -o results --report                 only write the reports anew
   isotherm eval mine.toml -o results --summary                tables in Markdown, worst first, to paste")]
