@@ -541,7 +541,7 @@ impl Recording {
 
 /// A name in the working directory that is not taken.
 fn default_name() -> anyhow::Result<PathBuf> {
-    let stamp = isotherm_linux::clock::local_stamp();
+    let stamp = chrono::Local::now().format("%Y%m%d-%H%M%S");
     let names = std::iter::once(format!("isotherm-{stamp}.isotherm"))
         .chain((2..1000).map(|n| format!("isotherm-{stamp}-{n}.isotherm")));
     names
