@@ -36,7 +36,10 @@ const ROOMS: &[Room] = &[
     room("isotherm-record", &["isotherm-engine"]),
     room("isotherm-workload", &["isotherm-engine"]),
     room("isotherm-report", &["isotherm-engine", "isotherm-record"]),
-    room("isotherm-eval", &["isotherm-engine", "isotherm-report"]),
+    room(
+        "isotherm-eval",
+        &["isotherm-engine", "isotherm-linux", "isotherm-report"],
+    ),
     room("isotherm-sim", &["isotherm-engine"]),
     room(
         "isotherm-session",

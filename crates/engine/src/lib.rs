@@ -17,6 +17,7 @@ pub mod layout;
 pub mod port;
 pub mod scheme;
 pub mod snapshot;
+pub mod statistics;
 pub mod table;
 pub mod units;
 

@@ -386,9 +386,9 @@ mod tests {
     #[test]
     fn the_shipped_experiments_are_right() {
         for text in [
-            include_str!("../experiments/shipped.toml"),
-            include_str!("../experiments/quick.toml"),
-            include_str!("../experiments/parsec.toml"),
+            include_str!("../../../experiments/shipped.toml"),
+            include_str!("../../../experiments/quick.toml"),
+            include_str!("../../../experiments/parsec.toml"),
         ] {
             Experiment::parse(text).expect("it is right");
         }

@@ -9,8 +9,8 @@
 //! [`report`] writes them as CSV, as the text tables of DAMON's evaluation, as Markdown and as an HTML
 //! page, beside what others [`published`].
 //!
-//! **Limits.** Nothing here starts a process or reads the machine: `isotherm eval` does, so that none
-//! of this is in the way of the monitor.
+//! [`runner`] makes the runs: it starts workloads and Isotherm as processes, and samples the machine.
+//! All the rest is pure.
 
 pub mod experiment;
 pub mod journal;
@@ -18,6 +18,7 @@ pub mod metric;
 mod plan;
 pub mod published;
 pub mod report;
+pub mod runner;
 mod stats;
 mod suite;
 mod table;
@@ -25,6 +26,6 @@ mod table;
 pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
 pub use journal::{Entry, Measured, Outcome, RunEntry};
 pub use plan::{PlannedRun, estimate_s, plan};
-pub use stats::{Interval, Summary, overhead_percent};
+pub use stats::{Interval, overhead_percent};
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{Row, Table};

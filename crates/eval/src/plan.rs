@@ -19,6 +19,14 @@ pub struct PlannedRun<'a> {
 }
 
 impl PlannedRun<'_> {
+    /// What it is called in messages.
+    pub fn title(&self) -> String {
+        format!(
+            "{} {} #{}",
+            self.workload.name, self.configuration.name, self.repeat
+        )
+    }
+
     /// Whether `entry` is this run, made with these settings.
     pub fn is_run(&self, entry: &RunEntry) -> bool {
         self.has_name_of(entry) && self.fingerprint == entry.fingerprint

@@ -1,6 +1,6 @@
 //! Numbers that others published, to stand beside ours where a workload has the same name.
 //!
-//! The data and where it comes from: `crates/eval/published/README.md`.
+//! The data and where it comes from: `experiments/published/README.md`.
 
 use crate::table::{Row, Table};
 
@@ -24,37 +24,37 @@ pub const PUBLISHED: [Published; 6] = [
         source: DAMON_V24,
         metric: "runtime",
         unit: "seconds",
-        csv: include_str!("../published/damon_v24_runtime_seconds.csv"),
+        csv: include_str!("../../../experiments/published/damon_v24_runtime_seconds.csv"),
     },
     Published {
         source: DAMON_V24,
         metric: "memused.avg",
         unit: "KiB",
-        csv: include_str!("../published/damon_v24_memused_kib.csv"),
+        csv: include_str!("../../../experiments/published/damon_v24_memused_kib.csv"),
     },
     Published {
         source: DAMON_V24,
         metric: "rss.avg",
         unit: "KiB",
-        csv: include_str!("../published/damon_v24_rss_kib.csv"),
+        csv: include_str!("../../../experiments/published/damon_v24_rss_kib.csv"),
     },
     Published {
         source: PPRCL,
         metric: "runtime",
         unit: "seconds",
-        csv: include_str!("../published/pprcl_runtime_seconds.csv"),
+        csv: include_str!("../../../experiments/published/pprcl_runtime_seconds.csv"),
     },
     Published {
         source: PPRCL,
         metric: "memused.avg",
         unit: "KiB",
-        csv: include_str!("../published/pprcl_memused_kib.csv"),
+        csv: include_str!("../../../experiments/published/pprcl_memused_kib.csv"),
     },
     Published {
         source: PPRCL,
         metric: "rss.avg",
         unit: "KiB",
-        csv: include_str!("../published/pprcl_rss_kib.csv"),
+        csv: include_str!("../../../experiments/published/pprcl_rss_kib.csv"),
     },
 ];
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::statistics::Summary;
+
 use crate::experiment::Experiment;
 use crate::journal::{Entry, Machine, Measured, Outcome, RunEntry};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
-use crate::stats::{Interval, Summary, overhead_percent};
+use crate::stats::{Interval, overhead_percent};
 use crate::table::{Row, Table};
 
 /// What an evaluation came to.

@@ -3,8 +3,8 @@
 use isotherm_eval::published::PUBLISHED;
 use isotherm_eval::{Experiment, estimate_s, plan};
 
-const SHIPPED: &str = include_str!("../experiments/shipped.toml");
-const PARSEC: &str = include_str!("../experiments/parsec.toml");
+const SHIPPED: &str = include_str!("../../../experiments/shipped.toml");
+const PARSEC: &str = include_str!("../../../experiments/parsec.toml");
 /// Of the documents' evaluations, DAMON_RECLAIM, and prcl with the guard.
 const CONFIGURATIONS: [&str; 9] = [
     "orig",

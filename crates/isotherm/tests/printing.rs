@@ -10,12 +10,16 @@ const PRINTING: [&[&str]; 5] = [
     &["doctor"],
     &["doctor", "--json"],
     &["completions", "bash"],
-    &["workload", "--check", "../../workloads/idle_1g.cfg"],
+    &[
+        "workload",
+        "--check",
+        "../../experiments/workloads/idle_1g.cfg",
+    ],
     &[
         "workload",
         "--check",
         "--json",
-        "../../workloads/idle_1g.cfg",
+        "../../experiments/workloads/idle_1g.cfg",
     ],
 ];
 

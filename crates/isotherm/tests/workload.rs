@@ -5,10 +5,10 @@ use std::process::{Command, Output, Stdio};
 
 fn workload(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
-    command
-        .arg("workload")
-        .args(args)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads"));
+    command.arg("workload").args(args).current_dir(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../experiments/workloads"
+    ));
     command
 }
 

@@ -51,24 +51,6 @@ impl Clock {
     }
 }
 
-/// Local date and time for file names: `20261121-150405`.
-pub fn local_stamp() -> String {
-    let seconds = (read(libc::CLOCK_REALTIME).0 / 1_000_000_000) as libc::time_t;
-    // SAFETY: all-zero is a valid `tm`.
-    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: valid pointers; localtime_r fills `tm`.
-    unsafe { libc::localtime_r(&raw const seconds, &raw mut tm) };
-    format!(
-        "{:04}{:02}{:02}-{:02}{:02}{:02}",
-        tm.tm_year + 1900,
-        tm.tm_mon + 1,
-        tm.tm_mday,
-        tm.tm_hour,
-        tm.tm_min,
-        tm.tm_sec
-    )
-}
-
 fn read(clock: libc::clockid_t) -> Nanos {
     let mut time = libc::timespec {
         tv_sec: 0,

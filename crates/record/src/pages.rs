@@ -17,8 +17,8 @@
 use std::collections::HashMap;
 
 use isotherm_engine::{
-    AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, RegionMemory, RegionSnapshot,
-    Snapshot, TargetId,
+    AddressRange, BLOCK_SIZE, MemoryTotals, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, RegionMemory,
+    RegionSnapshot, Snapshot, TargetId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,27 @@ pub struct PageSnapshot {
     pub end: Nanos,
     /// Blocks in which anything is mapped, in address order, each once.
     pub blocks: Vec<PageBlock>,
+}
+
+impl PageSnapshot {
+    /// What the scan comes to: all that is present is memory.
+    pub fn totals(&self) -> MemoryTotals {
+        let bytes = |of: fn(&PageBlock) -> &PageBits| {
+            let words = self.blocks.iter().flat_map(of);
+            words.map(|w| u64::from(w.count_ones())).sum::<u64>() * PAGE_SIZE
+        };
+        let resident = bytes(|block| &block.present);
+        let touched = bytes(|block| &block.accessed);
+        let unknown = bytes(|block| &block.unknown);
+        MemoryTotals {
+            addresses: resident,
+            resident,
+            touched,
+            unknown,
+            untouched: resident.saturating_sub(touched + unknown),
+            ..MemoryTotals::default()
+        }
+    }
 }
 
 /// Says what is wrong with the blocks of a snapshot, if anything.

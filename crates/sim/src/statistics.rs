@@ -1,5 +1,6 @@
 //! Many values in short.
 
+use isotherm_engine::statistics::nearest_rank;
 use serde::Serialize;
 
 /// Shares, in percent, at which published tables give percentiles.
@@ -32,17 +33,16 @@ impl Distribution {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
-        let at = |percent: u32| {
-            let rank = (f64::from(percent) / 100.0 * count).ceil() as usize;
-            values[rank.clamp(1, values.len()) - 1]
-        };
         Self {
             count: values.len() as u64,
             min,
             max,
             mean,
             stddev: variance.sqrt(),
-            percentiles: PERCENTS.into_iter().map(|p| (p, at(p))).collect(),
+            percentiles: PERCENTS
+                .into_iter()
+                .filter_map(|p| Some((p, nearest_rank(&values, p)?)))
+                .collect(),
         }
     }
 }

@@ -13,6 +13,7 @@
 //! Limits: warm memory (accessed, but seldom) is neither right nor wrong at the lowest threshold,
 //! since whether a single access falls into an interval is chance; above that it counts as not hot.
 
+use isotherm_engine::statistics::median;
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
 use serde::Serialize;
 
@@ -126,17 +127,6 @@ pub fn judge<'a>(
     Accuracy {
         detection_lags: judges.iter().filter(watched).map(|j| j.found).collect(),
         ..tally.finish()
-    }
-}
-
-/// The middle value; the mean of the two middle ones. `None` of nothing.
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
     }
 }
 

@@ -91,7 +91,7 @@ fn errors_say_where_what_and_what_instead() {
 
 #[test]
 fn shipped_workloads_are_valid() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/workloads");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("it can be listed").path();

@@ -52,7 +52,10 @@ impl Observer for Notes<'_> {
 }
 
 fn mini(name: &str) -> Config {
-    let path = format!("{}/../../workloads/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/../../experiments/workloads/{name}",
+        env!("CARGO_MANIFEST_DIR")
+    );
     let text = std::fs::read_to_string(path).expect("a shipped workload");
     Config::parse(&text).expect("a valid one")
 }

@@ -43,7 +43,7 @@ const WORKLOADS: [&str; 6] = [
     "small_hot_16g",
     REDIS,
 ];
-/// Not a file in workloads/.
+/// Not a file in experiments/workloads/.
 const REDIS: &str = "redis";
 /// About 1.2 GB in redis, with its own bookkeeping.
 const REDIS_KEYS: u64 = 1_000_000;
@@ -134,7 +134,9 @@ fn settle(context: &Context) -> Settle {
 }
 
 pub(super) fn config_path(context: &Context, workload: &str) -> PathBuf {
-    context.root.join(format!("workloads/{workload}.cfg"))
+    context
+        .root
+        .join(format!("experiments/workloads/{workload}.cfg"))
 }
 
 /// What `workload` lacks here, if anything.

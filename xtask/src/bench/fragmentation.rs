@@ -1,7 +1,7 @@
 //! Faults of 2 MiB in fragmented memory: with the kernel's own proactive compaction, and with ours.
 //!
 //! After Nitin Gupta, *Proactive Compaction for the Linux kernel*: most of memory is fragmented as his
-//! `frag` does it (`workloads/frag.py`), and a driver then takes huge pages, one write to each, until
+//! `frag` does it (`experiments/workloads/frag.py`), and a driver then takes huge pages, one write to each, until
 //! most of what is free is taken. Each arm has the same rest in between, in which compacting ahead of
 //! demand can do something, and goes on while the driver runs. Memory is fragmented anew for each run.
 //!
@@ -27,6 +27,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use isotherm_engine::statistics::nearest_rank;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -299,7 +300,7 @@ fn measure(context: &Context, settings: &mut Settings, arm: Arm, pace: u64) -> a
 fn fragment(context: &Context) -> anyhow::Result<(Guarded, Ready)> {
     let said = context.scratch("frag.stdout");
     let mut command = Command::new("python3");
-    command.arg(context.root.join("workloads/frag.py"));
+    command.arg(context.root.join("experiments/workloads/frag.py"));
     let size = context.fragmentation.size.as_deref();
     match size.or(context.quick.then_some("1GiB")) {
         Some(size) => command.args(["--size", size]),
@@ -401,18 +402,12 @@ fn latency(faults: &[Fault]) -> Latency {
         slow_unstalled: huge.iter().filter(is_slow_unstalled).count(),
         percentiles_us: PERCENTILES
             .into_iter()
-            .filter_map(|percent| Some((percent, us(percentile(&nanos, percent)?))))
+            .filter_map(|percent| Some((percent, us(nearest_rank(&nanos, percent)?))))
             .collect(),
         max_us: us(nanos.last().copied().unwrap_or(0)),
         mean_us: mean(&mut huge.iter()),
         mean_guest_us: mean(&mut huge.iter().filter(|fault| !is_slow_unstalled(fault))),
     }
-}
-
-/// The smallest value that at least so many percent do not exceed (nearest rank).
-fn percentile(sorted: &[u64], percent: u32) -> Option<u64> {
-    let rank = (sorted.len() * percent as usize).div_ceil(100);
-    sorted.get(rank.saturating_sub(1)).copied()
 }
 
 fn pace_name(pace: u64) -> String {
@@ -547,16 +542,6 @@ fn work_cells(runs: &[&Run]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percentiles_are_values_that_were_measured() {
-        let values: Vec<u64> = (1..=200).collect();
-        for (percent, wanted) in [(5, 10), (50, 100), (99, 198)] {
-            assert_eq!(percentile(&values, percent), Some(wanted));
-        }
-        assert_eq!(percentile(&[7], 5), Some(7));
-        assert_eq!(percentile(&[], 50), None);
-    }
 
     #[test]
     fn faults_that_fell_back_to_small_pages_are_counted_but_not_timed() {

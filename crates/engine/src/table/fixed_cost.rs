@@ -3,7 +3,7 @@
 //! Problem: CPU time, as the kernel tells it, is now and then far more than was used: on a shared virtual machine
 //! one interval came to 0.9 s where others took some milliseconds (most likely, the host had taken the
 //! processor away). Taken at its word, that stretched the interval to a minute, in which nothing was seen; five of some 54
-//! recordings had such an outlier (eval/results/shipped).
+//! recordings had such an outlier (experiments/results/shipped).
 //!
 //! Approach: the median of the last three counts, and of the first two the lower. A first one alone
 //! makes the interval at most [`FIRST_MOST`] times longer. What is dearer than thought is heeded at once,

@@ -1,9 +1,9 @@
 //! CSV: every run, and every metric in short.
 
-use isotherm_report::render::csv_line;
+use isotherm_engine::statistics::Summary;
+use isotherm_report::render::csv_text;
 
 use crate::metric::METRICS;
-use crate::stats::Summary;
 use crate::suite::{Score, Suite};
 
 /// A row for each run that counts. Empty: not known.
@@ -23,7 +23,7 @@ pub fn runs(suite: &Suite) -> String {
         row.extend(METRICS.iter().map(|metric| number((metric.of)(measured))));
         row
     });
-    text(std::iter::once(head).chain(rows))
+    csv_text(std::iter::once(head).chain(rows))
 }
 
 /// A row for each workload, configuration and metric that has values.
@@ -83,7 +83,7 @@ pub fn summary(suite: &Suite) -> String {
             }
         }
     }
-    text(rows)
+    csv_text(rows)
 }
 
 /// `memused.avg (KiB)` as a column's name.
@@ -99,12 +99,4 @@ fn number(value: Option<f64>) -> String {
     };
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn text(rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut text = Vec::new();
-    for row in rows {
-        csv_line(&mut text, &row).expect("memory takes everything");
-    }
-    String::from_utf8(text).expect("made of text")
 }

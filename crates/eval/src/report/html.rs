@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
+use isotherm_engine::statistics::Summary;
 use isotherm_report::render::page::{END, begin, escape, figure, table};
 use isotherm_report::render::{SERIES_STYLES, open_svg};
 
 use super::worst::{self, Words};
 use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};
-use crate::stats::Summary;
 use crate::suite::Suite;
 
 const WIDTH: f64 = 960.0;

@@ -4,12 +4,14 @@
 //! of the same repeat, with Student's 95 % interval; where that contains zero it says so. The interval
 //! tells what this machine's noise may have done. It says nothing of other programs.
 
+use isotherm_engine::statistics::Summary;
+
 use crate::metric::{
     ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, METRICS, MONITOR_CPU, REFAULTS, RSS,
     RSS_AND_POOL, RSS_END, RUNTIME, SLOWDOWN_MAX_PERCENT,
 };
 use crate::published::{PUBLISHED, Published};
-use crate::stats::{Interval, Summary};
+use crate::stats::Interval;
 use crate::suite::{Score, Suite};
 use crate::table::Table;
 

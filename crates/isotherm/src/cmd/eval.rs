@@ -1,29 +1,18 @@
 //! `isotherm eval`: runs an experiment and tells what came of it.
-//!
-//! What an experiment is, and all arithmetic, is in `isotherm-eval`; here is what touches the machine.
 
-mod group;
-mod machine;
-mod measure;
 mod progress;
-mod sample;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail, ensure};
-use isotherm_eval::{
-    Entry, Experiment, Outcome, PlannedRun, RunEntry, Suite, estimate_s, journal, plan, report,
-};
+use isotherm_eval::runner::{self, Completion, RunEvent, RunnerSpec};
+use isotherm_eval::{Entry, Experiment, Suite, estimate_s, journal, plan, report};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use machine::Machine;
-use measure::{Measuring, Stopped};
 use progress::Progress;
 
 /// Run an experiment: workloads under configurations, repeated; and compare them.
@@ -32,11 +21,11 @@ use progress::Progress;
 /// machine (huge pages, zram swap) is undone at the end, also on failure and Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm eval crates/eval/experiments/quick.toml              a first look, five minutes
-  isotherm eval --dry-run crates/eval/experiments/shipped.toml  what would run here, how long
+  isotherm eval experiments/quick.toml              a first look, five minutes
+  isotherm eval --dry-run experiments/shipped.toml  what would run here, how long
   isotherm eval mine.toml -o results --configuration orig,prcl
-  isotherm eval mine.toml -o results --report                   write the reports anew
-  isotherm eval mine.toml -o results --summary                  tables in Markdown")]
+  isotherm eval mine.toml -o results --report       write the reports anew
+  isotherm eval mine.toml -o results --summary      tables in Markdown")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The experiment's file
@@ -76,12 +65,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(folder) => folder.clone(),
         None => PathBuf::from(format!("eval-{}", experiment.name)),
     };
-    let skipped = measure::skips(&experiment);
+    let skipped = runner::skips(&experiment);
     if args.dry_run {
         check(&experiment, &skipped);
         return Ok(ExitCode::SUCCESS);
     }
-    let path = folder.join("results.jsonl");
+    let path = folder.join(runner::JOURNAL);
     let entries = read(&path)?;
     if args.report || args.summary {
         ensure!(!entries.is_empty(), "{} holds no results", path.display());
@@ -166,8 +155,7 @@ fn check(experiment: &Experiment, skipped: &[(String, String)]) {
         ),
         experiment.repeats
     );
-    let mut runs = plan(experiment);
-    runs.retain(|run| !is_skipped(run, skipped));
+    let runs = runner::possible_runs(experiment, skipped);
     match estimate_s(experiment, &runs) {
         Some(seconds) => println!(
             "about {:.1} min for the {} runs that can be made here",
@@ -179,11 +167,6 @@ fn check(experiment: &Experiment, skipped: &[(String, String)]) {
     for (what, why) in skipped {
         println!("SKIP {what}: {why}");
     }
-}
-
-fn is_skipped(run: &PlannedRun<'_>, skipped: &[(String, String)]) -> bool {
-    let names = [&run.workload.name, &run.configuration.name];
-    skipped.iter().any(|(what, _)| names.contains(&what))
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<Entry>> {
@@ -231,79 +214,37 @@ fn run_all(
     entries: &[Entry],
     skipped: &[(String, String)],
 ) -> anyhow::Result<Option<ExitCode>> {
-    let mut runs = plan(experiment);
-    runs.retain(|run| !is_skipped(run, skipped) && !run.is_finished(entries));
-    if runs.is_empty() {
-        return Ok(None);
-    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
     }
-    let mut journal = open_journal(&folder.join("results.jsonl"))?;
-    let mut machine = Machine::prepare(experiment)?;
-    journal::append(&mut journal, &Entry::Machine(machine.describe()))?;
-    let measuring = Measuring::new(experiment, &args.experiment, folder, &stop)?;
-    let mut progress = Progress::new(args.quiet, experiment, &runs);
-    for run in &runs {
-        let title = title(run);
-        progress.begin(&title);
-        let time_s = machine::now_s();
-        let result = machine
-            .set_up(experiment, run.configuration)
-            .and_then(|()| measuring.run(run));
-        let (outcome, monitor) = match result {
-            Ok((measured, monitor)) => (Outcome::Measured(Box::new(measured)), monitor),
-            Err(error) if error.is::<Stopped>() || stop.load(Ordering::Relaxed) => {
-                progress.finish();
-                eprintln!("isotherm: stopped; the same command goes on with {title}");
-                return Ok(Some(ExitCode::from(130)));
-            }
-            Err(error) => (Outcome::Failed(format!("{error:#}")), None),
-        };
-        progress.advance(run);
-        progress.tell(&title, &outcome);
-        let entry = Entry::Run(Box::new(RunEntry {
-            workload: run.workload.name.clone(),
-            configuration: run.configuration.name.clone(),
-            repeat: run.repeat,
-            fingerprint: run.fingerprint.clone(),
-            time_s,
-            outcome,
-            monitor,
-        }));
-        journal::append(&mut journal, &entry).context("cannot write the journal")?;
-        // A signal meanwhile is seen by the next run.
-        let _ = measuring.sleep(Duration::from_secs(experiment.cool_down_s));
-    }
-    progress.finish();
-    Ok(None)
-}
-
-/// Opens the journal to go on after its last whole line.
-fn open_journal(path: &Path) -> anyhow::Result<File> {
-    let open = || -> std::io::Result<File> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)?;
-        let text = fs::read_to_string(path)?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        if whole < text.len() {
-            file.set_len(whole as u64)?;
-        }
-        file.flush()?;
-        Ok(file)
+    let isotherm = std::env::current_exe().context("cannot find the isotherm that is running")?;
+    let spec = RunnerSpec {
+        experiment,
+        path: &args.experiment,
+        output: folder,
+        isotherm: &isotherm,
+        stop: &stop,
     };
-    open().with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn title(run: &PlannedRun<'_>) -> String {
-    format!(
-        "{} {} #{}",
-        run.workload.name, run.configuration.name, run.repeat
-    )
+    let mut progress = Progress::new(args.quiet, experiment);
+    let mut on_event = |event: RunEvent<'_>| match event {
+        RunEvent::Planned(runs) => progress.plan(runs),
+        RunEvent::Began(run) => progress.begin(&run.title()),
+        RunEvent::Ended(run, outcome) => {
+            progress.advance(run);
+            progress.tell(&run.title(), outcome);
+        }
+        RunEvent::Warning(text) => progress.warn(text),
+    };
+    let completion = runner::run_all(&spec, entries, skipped, &mut on_event);
+    progress.finish();
+    Ok(match completion? {
+        Completion::Finished => None,
+        Completion::Stopped(title) => {
+            eprintln!("isotherm: stopped; the same command goes on with {title}");
+            Some(ExitCode::from(130))
+        }
+    })
 }
 
 /// Writes every report; says where, and the tables. Fails if nothing was measured at all.

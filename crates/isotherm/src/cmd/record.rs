@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::{ContextSpec, SessionSpec, TargetSpec};
-use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos, PAGE_SIZE};
+use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos};
 use isotherm_record::{Item, Writer, printable};
 use isotherm_session::{Acting, ActingSummary, Session, Step, warnings};
 
@@ -374,7 +374,7 @@ impl Recording {
                 }
                 Item::Pages(pages) => {
                     self.nr_snapshots += 1;
-                    let view = (pages.blocks.len(), totals_of_pages(pages));
+                    let view = (pages.blocks.len(), pages.totals());
                     self.last.insert(pages.target.0, view);
                 }
                 Item::TargetExit(exit) => {
@@ -539,33 +539,9 @@ impl Recording {
     }
 }
 
-/// What a page scan comes to: all that is present is memory.
-fn totals_of_pages(pages: &isotherm_record::PageSnapshot) -> MemoryTotals {
-    let count =
-        |bits: &[u64; 8]| bits.iter().map(|w| u64::from(w.count_ones())).sum::<u64>() * PAGE_SIZE;
-    pages
-        .blocks
-        .iter()
-        .fold(MemoryTotals::default(), |sum, block| {
-            let (resident, touched, unknown) = (
-                count(&block.present),
-                count(&block.accessed),
-                count(&block.unknown),
-            );
-            sum.plus(MemoryTotals {
-                addresses: resident,
-                resident,
-                touched,
-                unknown,
-                untouched: resident.saturating_sub(touched + unknown),
-                ..MemoryTotals::default()
-            })
-        })
-}
-
 /// A name in the working directory that is not taken.
 fn default_name() -> anyhow::Result<PathBuf> {
-    let stamp = isotherm_linux::clock::local_stamp();
+    let stamp = chrono::Local::now().format("%Y%m%d-%H%M%S");
     let names = std::iter::once(format!("isotherm-{stamp}.isotherm"))
         .chain((2..1000).map(|n| format!("isotherm-{stamp}-{n}.isotherm")));
     names

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_report::render::csv_line;
+use isotherm_report::render::csv_text;
+use isotherm_report::render::table::{Align, Table};
 use isotherm_sim::experiment::reclaim::Configuration;
 use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting};
 use isotherm_sim::paper::{Comparison, Difference, compaction, reclaim, tiering as cells};
@@ -83,9 +84,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             write(
                 folder,
                 "compaction-latencies.csv",
-                &page::latency_csv(&runs)?,
+                page::latency_csv(&runs).as_bytes(),
             )?;
-            write(folder, "compaction-scores.csv", &page::score_csv(&runs)?)?;
+            write(
+                folder,
+                "compaction-scores.csv",
+                page::score_csv(&runs).as_bytes(),
+            )?;
         }
         notes.extend(compaction::notes());
         all.extend(comparisons);
@@ -181,7 +186,7 @@ fn tiering_runs(
 /// Writes what is to be kept of a paper.
 fn keep(args: &Args, name: &str, comparisons: &[Comparison], page: &str) -> anyhow::Result<()> {
     if let Some(folder) = &args.output {
-        write(folder, &format!("{name}.csv"), &csv(comparisons)?)?;
+        write(folder, &format!("{name}.csv"), csv(comparisons).as_bytes())?;
         write(folder, &format!("{name}.html"), page.as_bytes())?;
     }
     Ok(())
@@ -273,46 +278,34 @@ fn number(value: f64) -> String {
 }
 
 fn table(comparisons: &[Comparison], notes: &[String]) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
-    rows.extend(comparisons.iter().map(fields));
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let mut columns = HEAD.map(|head| (head, Align::Left));
+    for column in &mut columns[4..7] {
+        column.1 = Align::Right;
+    }
+    let mut table = Table::new(&columns);
+    for comparison in comparisons {
+        table.row(fields(comparison));
+    }
     let mut text =
         String::from("Simulated at the published size; see `isotherm reproduce --help`.\n");
     text.extend(notes.iter().map(|note| format!("- {note}\n")));
     text.push('\n');
-    for row in &rows {
-        let columns = row.iter().zip(&widths).enumerate();
-        let line: Vec<String> = columns
-            .map(|(column, (field, &width))| {
-                if (4..7).contains(&column) {
-                    format!("{field:>width$}")
-                } else {
-                    format!("{field:width$}")
-                }
-            })
-            .collect();
-        text += line.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    text + &table.text()
 }
 
-fn csv(comparisons: &[Comparison]) -> anyhow::Result<Vec<u8>> {
-    let mut out = Vec::new();
-    let head = HEAD.map(str::to_owned);
-    csv_line(&mut out, &head)?;
-    for comparison in comparisons {
-        let plain = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+fn csv(comparisons: &[Comparison]) -> String {
+    let plain = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+    let rows = comparisons.iter().map(|comparison| {
         let mut fields = fields(comparison);
         fields[4] = comparison.simulated.to_string();
         fields[5] = plain(comparison.published);
         fields[6] = plain(comparison.difference().map(|difference| match difference {
             Difference::Percent(value) | Difference::Points(value) => value,
         }));
-        csv_line(&mut out, &fields)?;
-    }
-    Ok(out)
+        fields
+    });
+    let head = HEAD.map(str::to_owned).to_vec();
+    csv_text(std::iter::once(head).chain(rows))
 }
 
 #[cfg(test)]
@@ -389,8 +382,7 @@ mod tests {
 
     #[test]
     fn csv_has_plain_numbers() {
-        let csv = csv(&[comparison(1.25, None)]).expect("memory");
-        let text = String::from_utf8(csv).expect("text");
+        let text = csv(&[comparison(1.25, None)]);
         assert_eq!(
             text.lines().nth(1),
             Some("driver,proactiveness 20,mean,us,1.25,,,predicted")

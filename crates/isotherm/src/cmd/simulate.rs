@@ -39,7 +39,7 @@ Examples:
   isotherm simulate scenario.yaml -c kdamonds.yaml --json
 Then: isotherm report heatmap sim.isotherm
 
-A scenario (scenarios/ holds more):
+A scenario (experiments/scenarios/ holds more):
   machine: {cpus: 4, nodes: [{size: 8 GiB}], swap: {zram: 4 GiB}, thp: madvise}
   duration: 60s
   processes:

@@ -33,8 +33,8 @@ probability[, ro | wo | rw | chain (default wo)[, hot=SHARE or SIZE, piece=SIZE 
 (default 1): touch only that much of the region, in pieces placed by seed]].
 
 Examples:
-  isotherm workload workloads/zigzag.cfg
-  isotherm record -o zigzag.isotherm -- isotherm workload --truth truth.jsonl workloads/zigzag.cfg")]
+  isotherm workload experiments/workloads/zigzag.cfg
+  isotherm record -o zigzag.isotherm -- isotherm workload --truth truth.jsonl experiments/workloads/zigzag.cfg")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The workload's configuration file

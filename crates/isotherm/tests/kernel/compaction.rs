@@ -16,7 +16,10 @@ use serde_json::Value;
 use crate::common::{Running, alone, isotherm, pause, run, scratch, skip, until};
 
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
-const FRAGMENTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads/frag.py");
+const FRAGMENTER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../experiments/workloads/frag.py"
+);
 /// What must stay available.
 const ROOM: u64 = 3 << 30;
 /// What is fragmented: so much that the score rises above the lowest high threshold, 10, whatever per-CPU lists hide of it.

@@ -17,6 +17,7 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 
+use isotherm_engine::statistics::median;
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use thiserror::Error;
@@ -369,9 +370,7 @@ impl Pace {
         if self.recent.len() < Self::ENOUGH {
             return None;
         }
-        let mut sorted: Vec<f64> = self.recent.iter().copied().collect();
-        sorted.sort_by(f64::total_cmp);
-        Some(sorted[sorted.len() / 2])
+        median(self.recent.iter().copied().collect())
     }
 }
 

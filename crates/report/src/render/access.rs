@@ -8,7 +8,7 @@ use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{Format, Style, csv_line, or_empty, page};
+use super::{CsvWriter, Format, Style, or_empty, page};
 use crate::access::{AccessTable, MappingTotals, Row, Totals};
 use crate::context::RecordInfo;
 
@@ -99,7 +99,11 @@ impl<'a> AccessWriter<'a> {
             return Ok(());
         }
         match self.format {
-            Format::Csv => csv_line(self.out, &CSV_HEAD.map(String::from)),
+            Format::Csv => {
+                let mut rows = CsvWriter::from_writer(&mut *self.out);
+                rows.write_record(CSV_HEAD)?;
+                rows.flush()
+            }
             Format::Html => {
                 let start = page::start("Access by region", record);
                 self.out.write_all(start.as_bytes())
@@ -241,6 +245,7 @@ fn mapping(row: &Row) -> String {
 }
 
 fn csv(table: &AccessTable, out: &mut dyn Write) -> io::Result<()> {
+    let mut rows = CsvWriter::from_writer(out);
     for row in &table.regions {
         let fields = [
             or_empty(table.target.target.map(|t| t.0)),
@@ -261,9 +266,9 @@ fn csv(table: &AccessTable, out: &mut dyn Write) -> io::Result<()> {
             or_empty(row.memory.map(|m| m.unknown)),
             or_empty(row.memory.map(|m| m.swapped)),
         ];
-        csv_line(out, &fields)?;
+        rows.write_record(&fields)?;
     }
-    Ok(())
+    rows.flush()
 }
 
 fn picture(table: &AccessTable) -> String {

@@ -7,7 +7,7 @@ use isotherm_engine::{Refusal, units};
 use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table};
 use super::wss::spark;
-use super::{Render, Style, csv_line, page};
+use super::{CsvWriter, Render, Style, page};
 use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
 
 /// The longest sparkline beside the numbers.
@@ -50,41 +50,26 @@ impl Render for ActionsReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = ["context", "scheme", "action", "metric", "time_ns", "value"];
-        csv_line(out, &head.map(String::from))?;
+        out.write_record(head)?;
         for scheme in &self.schemes {
             let context = scheme.context.clone().unwrap_or_default();
-            let id = [context, scheme.scheme.to_string(), scheme.action.clone()];
-            let mut line = |metric: String, time: String, value: u64| {
-                let mut fields = id.to_vec();
-                fields.extend([metric, time, value.to_string()]);
-                csv_line(out, &fields)
+            let mut line = |metric: &str, time: Option<u64>, value: u64| {
+                out.serialize((&context, scheme.scheme, &scheme.action, metric, time, value))
             };
-            line("tried_bytes".into(), String::new(), scheme.tried_bytes)?;
+            line("tried_bytes", None, scheme.tried_bytes)?;
             for (why, n) in &scheme.refused_bytes {
-                line(
-                    format!("refused_bytes: {}", reason(*why)),
-                    String::new(),
-                    *n,
-                )?;
+                line(&format!("refused_bytes: {}", reason(*why)), None, *n)?;
             }
             for point in &scheme.series {
-                let time = point.time_ns.0.to_string();
-                line("applied_bytes_sum".into(), time, point.max)?;
+                line("applied_bytes_sum", Some(point.time_ns.0), point.max)?;
             }
         }
         for guard in &self.guards {
             for point in &guard.allowed {
-                let fields = [
-                    guard.context.clone().unwrap_or_default(),
-                    String::new(),
-                    String::new(),
-                    "guard_allowed_bytes_per_s".into(),
-                    point.time_ns.0.to_string(),
-                    point.mean.to_string(),
-                ];
-                csv_line(out, &fields)?;
+                let metric = "guard_allowed_bytes_per_s";
+                out.serialize((&guard.context, "", "", metric, point.time_ns.0, point.mean))?;
             }
         }
         Ok(())

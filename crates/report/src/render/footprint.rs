@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Line, PlotText, lines};
-use super::table::{Align, Table};
+use super::table::{Align, Table, series};
 use super::wss::spark;
-use super::{Render, Style, csv_line, page};
+use super::{CsvWriter, Render, Style, page};
 use crate::footprint::{FootprintReport, Metric};
 
 /// The longest sparkline beside the numbers.
@@ -19,13 +19,7 @@ impl Render for FootprintReport {
         if self.metrics.is_empty() {
             return writeln!(out, "the record says nothing about it in this part");
         }
-        let bytes = |n: u64| {
-            if style.raw {
-                n.to_string()
-            } else {
-                units::format_bytes(n)
-            }
-        };
+        let bytes = |n: u64| style.bytes(n);
         let mut table = Table::new(&[
             ("", Align::Left),
             ("MIN", Align::Right),
@@ -48,21 +42,25 @@ impl Render for FootprintReport {
         }
         if style.over_time {
             for metric in &self.metrics {
-                series(metric, style, out)?;
+                writeln!(out, "\n{}\n", title(metric.name))?;
+                series(&metric.series, style).write(out)?;
             }
         }
         Ok(())
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = ["metric", "time_ns", "min_bytes", "mean_bytes", "max_bytes"];
-        csv_line(out, &head.map(String::from))?;
+        out.write_record(head)?;
         for metric in &self.metrics {
             for point in &metric.series {
-                let numbers = [point.time_ns.0, point.min, point.mean, point.max];
-                let mut fields = vec![metric.name.to_string()];
-                fields.extend(numbers.map(|n| n.to_string()));
-                csv_line(out, &fields)?;
+                out.serialize((
+                    metric.name,
+                    point.time_ns.0,
+                    point.min,
+                    point.mean,
+                    point.max,
+                ))?;
             }
         }
         Ok(())
@@ -113,37 +111,6 @@ impl FootprintReport {
         };
         lines(&text, &plots)
     }
-}
-
-fn series(metric: &Metric, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(&[
-        ("TIME", Align::Right),
-        ("MIN", Align::Right),
-        ("MEAN", Align::Right),
-        ("MAX", Align::Right),
-    ]);
-    let bytes = |n: u64| {
-        if style.raw {
-            n.to_string()
-        } else {
-            units::format_bytes(n)
-        }
-    };
-    for point in &metric.series {
-        let time = if style.raw {
-            point.time_ns.0.to_string()
-        } else {
-            units::format_time(point.time_ns)
-        };
-        table.row(vec![
-            time,
-            bytes(point.min),
-            bytes(point.mean),
-            bytes(point.max),
-        ]);
-    }
-    writeln!(out, "\n{}\n", title(metric.name))?;
-    table.write(out)
 }
 
 fn title(name: &str) -> &str {

@@ -7,7 +7,7 @@ use isotherm_engine::{PAGE_SIZE, units};
 use super::plot::{Line, PlotText, Unit, lines, lines_of};
 use super::table::{Align, Table};
 use super::wss::spark;
-use super::{Render, Style, csv_line, page, score};
+use super::{CsvWriter, Render, Style, page, score};
 use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint};
 use crate::series::Point;
 
@@ -38,9 +38,9 @@ impl Render for FragmentationReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = ["node", "metric", "time_ns", "min", "mean", "max"];
-        csv_line(out, &head.map(String::from))?;
+        out.write_record(head)?;
         for node in &self.nodes {
             for point in &node.score {
                 let fields = [
@@ -51,17 +51,13 @@ impl Render for FragmentationReport {
                     point.mean.to_string(),
                     point.max.to_string(),
                 ];
-                csv_line(out, &fields)?;
+                out.write_record(&fields)?;
             }
             for order in &node.orders {
                 for point in &order.series {
-                    let mut fields = vec![
-                        node.node.to_string(),
-                        format!("free_blocks_{}", order.order),
-                    ];
-                    let numbers = [point.time_ns.0, point.min, point.mean, point.max];
-                    fields.extend(numbers.map(|n| n.to_string()));
-                    csv_line(out, &fields)?;
+                    let metric = format!("free_blocks_{}", order.order);
+                    let (time, min, max) = (point.time_ns.0, point.min, point.max);
+                    out.serialize((node.node, metric, time, min, point.mean, max))?;
                 }
             }
         }

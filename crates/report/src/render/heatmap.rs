@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::colour::{self, Palette};
-use super::{Render, Style, csv_line, heatmap_html, heatmap_svg, or_empty, page};
+use super::{CsvWriter, Render, Style, heatmap_html, heatmap_svg, or_empty, page};
 use crate::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
 
 /// Characters before the cells: an address and a bar.
@@ -35,9 +35,9 @@ impl Render for HeatmapReport {
         }
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = "target,time_ns,address_start,address_end,state,access_rate,age_ns,monitored_share,mapping";
-        writeln!(out, "{head}")?;
+        out.write_record(head.split(','))?;
         for target in &self.targets {
             for (row, facts) in target.rows.iter().enumerate() {
                 for (column, cell) in target.cells.row(row).iter().enumerate() {
@@ -60,7 +60,7 @@ impl Render for HeatmapReport {
                         cell.monitored.to_string(),
                         or_empty(facts.mapping.as_ref()),
                     ];
-                    csv_line(out, &fields)?;
+                    out.write_record(&fields)?;
                 }
             }
         }

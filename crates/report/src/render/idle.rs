@@ -7,7 +7,7 @@ use isotherm_engine::{Nanos, units};
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{Render, Style, csv_line, or_empty, page};
+use super::{CsvWriter, Render, Style, or_empty, page};
 use crate::idle::{IdleMemory, IdleReport};
 
 impl Render for IdleReport {
@@ -30,9 +30,9 @@ impl Render for IdleReport {
         }
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = ["target", "time_ns", "kind", "percent", "idle_ns", "bytes"];
-        csv_line(out, &head.map(String::from))?;
+        out.write_record(head)?;
         for memory in self.memories() {
             let target = memory
                 .target
@@ -40,10 +40,7 @@ impl Render for IdleReport {
                 .map_or("total".into(), |t| t.0.to_string());
             let mut line = |kind: &str, percent: String, idle: String, bytes: String| {
                 let time = memory.time_ns.0.to_string();
-                csv_line(
-                    out,
-                    &[target.clone(), time, kind.into(), percent, idle, bytes],
-                )
+                out.write_record([target.as_str(), &time, kind, &percent, &idle, &bytes])
             };
             let none = String::new;
             for idle in &memory.idle {

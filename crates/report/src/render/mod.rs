@@ -16,7 +16,7 @@ pub mod page;
 mod plot;
 mod reclaim_curve;
 mod summary;
-mod table;
+pub mod table;
 mod wss;
 
 use std::io::{self, Write};
@@ -98,12 +98,15 @@ fn score(points: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
+/// Writes rows of CSV (RFC 4180).
+pub type CsvWriter<'a> = csv::Writer<&'a mut dyn Write>;
+
 /// A finished report that can be shown.
 pub trait Render: serde::Serialize {
     /// As text.
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()>;
     /// As CSV.
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()>;
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()>;
     /// As SVG.
     fn svg(&self) -> String;
     /// As an HTML page.
@@ -119,7 +122,11 @@ pub fn write(
 ) -> io::Result<()> {
     match format {
         Format::Text => report.text(style, out),
-        Format::Csv => report.csv(out),
+        Format::Csv => {
+            let mut rows = CsvWriter::from_writer(out);
+            report.csv(&mut rows)?;
+            rows.flush()
+        }
         Format::Svg => out.write_all(report.svg().as_bytes()),
         Format::Html => report.html(out),
         Format::Json => {
@@ -129,19 +136,17 @@ pub fn write(
     }
 }
 
-/// A line of CSV; fields with a comma, a quote or a line break are quoted (RFC 4180).
-pub fn csv_line(out: &mut dyn Write, fields: &[String]) -> io::Result<()> {
-    for (index, field) in fields.iter().enumerate() {
-        if index > 0 {
-            out.write_all(b",")?;
-        }
-        if field.contains([',', '"', '\n', '\r']) {
-            write!(out, "\"{}\"", field.replace('"', "\"\""))?;
-        } else {
-            out.write_all(field.as_bytes())?;
-        }
+/// Rows of text as CSV.
+pub fn csv_text<F: AsRef<[u8]>>(
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = F>>,
+) -> String {
+    let mut text = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        text.write_record(row)
+            .expect("memory takes rows of one length");
     }
-    writeln!(out)
+    let bytes = text.into_inner().expect("memory takes everything");
+    String::from_utf8(bytes).expect("made of text")
 }
 
 /// A value, or nothing.

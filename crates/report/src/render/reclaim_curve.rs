@@ -7,7 +7,7 @@ use isotherm_engine::{Nanos, units};
 
 use super::plot::{self, LINES, WIDTH};
 use super::table::{Align, Table};
-use super::{Render, Style, csv_line, page};
+use super::{CsvWriter, Render, Style, page};
 use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint};
 
 /// Thresholds of the table.
@@ -41,7 +41,7 @@ impl Render for ReclaimCurveReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = [
             "threshold_ns",
             "saved_byte_seconds",
@@ -50,7 +50,7 @@ impl Render for ReclaimCurveReport {
             "refaults_per_s",
             "slowdown",
         ];
-        csv_line(out, &head.map(String::from))?;
+        out.write_record(head)?;
         for point in &self.points {
             let fields = [
                 point.threshold_ns.0.to_string(),
@@ -60,7 +60,7 @@ impl Render for ReclaimCurveReport {
                 point.refaults_per_s.to_string(),
                 point.slowdown.to_string(),
             ];
-            csv_line(out, &fields)?;
+            out.write_record(&fields)?;
         }
         Ok(())
     }

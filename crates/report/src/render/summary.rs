@@ -6,7 +6,7 @@ use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{Render, Style, csv_line, or_empty, page};
+use super::{CsvWriter, Render, Style, or_empty, page};
 use crate::diff::{DiffReport, Figures};
 use crate::overview::{IDLE, MappingOverview, TargetOverview};
 use crate::summary::SummaryReport;
@@ -66,7 +66,7 @@ impl Render for SummaryReport {
         writeln!(out, "Next: {}", self.next)
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = [
             "target",
             "pid",
@@ -78,20 +78,19 @@ impl Render for SummaryReport {
             "unknown_bytes",
             "monitored_bytes",
         ];
-        csv_line(out, &head.map(String::from))?;
+        out.write_record(head)?;
         for target in &self.overview.targets {
-            let fields = [
-                or_empty(target.target.target.map(|t| t.0)),
-                or_empty(target.target.pid),
-                or_empty(target.target.name.as_ref()),
-                or_empty(target.resident_bytes),
-                target.working_set_bytes.to_string(),
-                or_empty(target.idle_bytes()),
-                or_empty(target.swapped_bytes),
-                target.unknown_bytes.to_string(),
-                target.monitored_bytes.to_string(),
-            ];
-            csv_line(out, &fields)?;
+            out.serialize((
+                target.target.target.map(|t| t.0),
+                target.target.pid,
+                target.target.name.as_deref(),
+                target.resident_bytes,
+                target.working_set_bytes,
+                target.idle_bytes(),
+                target.swapped_bytes,
+                target.unknown_bytes,
+                target.monitored_bytes,
+            ))?;
         }
         Ok(())
     }
@@ -217,11 +216,11 @@ impl Render for DiffReport {
         table.write(out)
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = ["name", "mapping", "what", "a_bytes", "b_bytes"];
-        csv_line(out, &head.map(String::from))?;
+        out.write_record(head)?;
         for (name, what, a, b) in self.figures() {
-            csv_line(out, &[name, String::new(), what, or_empty(a), or_empty(b)])?;
+            out.serialize((name, "", what, a, b))?;
         }
         for mapping in &self.mappings {
             let pairs = [
@@ -229,8 +228,7 @@ impl Render for DiffReport {
                 ("idle 5 s", mapping.idle_bytes),
             ];
             for (what, [a, b]) in pairs {
-                let (name, of) = (mapping.name.clone(), mapping.mapping.clone());
-                csv_line(out, &[name, of, what.into(), a.to_string(), b.to_string()])?;
+                out.serialize((&mapping.name, &mapping.mapping, what, a, b))?;
             }
         }
         Ok(())

@@ -2,41 +2,49 @@
 
 use std::io::{self, Write};
 
+use unicode_width::UnicodeWidthStr as _;
+
+use super::Style;
+use crate::series::Point;
+
 /// Where a column's text stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Align {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// At its left end.
     Left,
+    /// At its right end.
     Right,
 }
 
-/// Rows of text, as wide as needed.
-pub(super) struct Table {
+/// Rows of text, as wide as needed on a terminal.
+#[derive(Clone, Debug)]
+pub struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(super) fn new(columns: &[(&'static str, Align)]) -> Self {
+    /// With these heads.
+    pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self {
             columns: columns.to_vec(),
             rows: Vec::new(),
         }
     }
 
-    pub(super) fn row(&mut self, row: Vec<String>) {
+    /// Adds a row: a field for every column.
+    pub fn row(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.columns.len(), "a field for every column");
         self.rows.push(row);
     }
 
-    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let heads: Vec<String> = self
-            .columns
-            .iter()
-            .map(|(head, _)| (*head).into())
-            .collect();
+    /// The heads and the rows, a line each.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let heads = self.columns.iter().map(|(head, _)| (*head).into());
+        let heads: Vec<String> = heads.collect();
         let width = |column: usize| {
-            let rows = self.rows.iter().map(|row| row[column].chars().count());
-            rows.max().unwrap_or(0).max(heads[column].chars().count())
+            let rows = self.rows.iter().map(|row| row[column].width());
+            rows.max().unwrap_or(0).max(heads[column].width())
         };
         let widths: Vec<usize> = (0..heads.len()).map(width).collect();
         for row in std::iter::once(&heads).chain(&self.rows) {
@@ -45,7 +53,7 @@ impl Table {
                 if index > 0 {
                     line += "  ";
                 }
-                let padding = " ".repeat(width - field.chars().count());
+                let padding = " ".repeat(width - field.width());
                 let (before, after) = match self.columns[index].1 {
                     Align::Left => ("", padding.as_str()),
                     Align::Right => (padding.as_str(), ""),
@@ -56,6 +64,24 @@ impl Table {
         }
         Ok(())
     }
+
+    /// The same as text.
+    pub fn text(&self) -> String {
+        let mut text = Vec::new();
+        self.write(&mut text).expect("memory takes everything");
+        String::from_utf8(text).expect("made of text")
+    }
+}
+
+/// Points over time.
+pub(super) fn series(points: &[Point], style: &Style) -> Table {
+    let mut table = Table::new(&["TIME", "MIN", "MEAN", "MAX"].map(|head| (head, Align::Right)));
+    for point in points {
+        let mut row = vec![style.duration(point.time_ns)];
+        row.extend([point.min, point.mean, point.max].map(|n| style.bytes(n)));
+        table.row(row);
+    }
+    table
 }
 
 /// One line of eight heights, for values over time; as many characters as there are values.
@@ -67,4 +93,20 @@ pub(super) fn sparkline(values: &[Option<u64>]) -> String {
     values
         .map(|value| value.map_or(' ', |value| HEIGHTS[height(value).min(7)]))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        let mut table = Table::new(&[("NAME", Align::Left), ("BYTES", Align::Right)]);
+        table.row(vec!["数据库".into(), "1".into()]);
+        table.row(vec!["redis".into(), "20".into()]);
+        assert_eq!(
+            table.text(),
+            "NAME    BYTES\n数据库      1\nredis      20\n"
+        );
+    }
 }

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Line, PlotText, lines};
-use super::table::{Align, Table, sparkline};
-use super::{Render, Style, csv_line, page};
+use super::table::{Align, Table, series, sparkline};
+use super::{CsvWriter, Render, Style, page};
 use crate::series::Point;
 use crate::wss::{WorkingSet, WssReport};
 
@@ -25,19 +25,16 @@ impl Render for WssReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = ["target", "time_ns", "min_bytes", "mean_bytes", "max_bytes"];
-        csv_line(out, &head.map(String::from))?;
+        out.write_record(head)?;
         for set in self.sets() {
             let target = set
                 .target
                 .target
                 .map_or("total".into(), |t| t.0.to_string());
             for point in &set.series {
-                let numbers = [point.time_ns.0, point.min, point.mean, point.max];
-                let mut fields = vec![target.clone()];
-                fields.extend(numbers.map(|n| n.to_string()));
-                csv_line(out, &fields)?;
+                out.serialize((&target, point.time_ns.0, point.min, point.mean, point.max))?;
             }
         }
         Ok(())
@@ -91,13 +88,7 @@ impl WssReport {
             set.snapshots
         )?;
         writeln!(out, "{}\n", self.counted())?;
-        let bytes = |n: u64| {
-            if style.raw {
-                n.to_string()
-            } else {
-                units::format_bytes(n)
-            }
-        };
+        let bytes = |n: u64| style.bytes(n);
         let mut table = Table::new(&[
             ("PERCENTILE", Align::Right),
             ("WORKING SET", Align::Right),
@@ -119,27 +110,8 @@ impl WssReport {
         if style.over_time {
             writeln!(out, "\nover time, 0 to {}:", bytes(max))?;
             writeln!(out, "{}", spark(&set.series, style.width))?;
-            let mut table = Table::new(&[
-                ("TIME", Align::Right),
-                ("MIN", Align::Right),
-                ("MEAN", Align::Right),
-                ("MAX", Align::Right),
-            ]);
-            for point in &set.series {
-                let time = if style.raw {
-                    point.time_ns.0.to_string()
-                } else {
-                    units::format_time(point.time_ns)
-                };
-                table.row(vec![
-                    time,
-                    bytes(point.min),
-                    bytes(point.mean),
-                    bytes(point.max),
-                ]);
-            }
             writeln!(out)?;
-            table.write(out)?;
+            series(&set.series, style).write(out)?;
         }
         Ok(())
     }
@@ -161,13 +133,7 @@ impl WssReport {
 }
 
 fn facts(set: &WorkingSet, style: &Style) -> String {
-    let bytes = |n: u64| {
-        if style.raw {
-            n.to_string()
-        } else {
-            units::format_bytes(n)
-        }
-    };
+    let bytes = |n: u64| style.bytes(n);
     let mut facts = format!("mean {}", bytes(set.mean_bytes));
     if let Some(resident) = set.resident_mean_bytes.or(set.rss_mean_bytes) {
         let _ = write!(facts, " of {} resident", bytes(resident));

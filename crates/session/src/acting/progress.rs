@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use isotherm_engine::statistics::median;
 
 /// Before anything is acted on, this many speeds are taken as what is normal.
 const BASELINE_SPEEDS: usize = 10;
@@ -56,13 +57,15 @@ impl Progress {
         }
         let baseline = self.baseline.filter(|baseline| *baseline > 0.0)?;
         let recent = &self.speeds[self.speeds.len().saturating_sub(RECENT_SPEEDS)..];
-        Some((1.0 - median(recent)? / baseline).max(0.0))
+        Some((1.0 - median(recent.to_vec())? / baseline).max(0.0))
     }
 
     fn add(&mut self, speed: f64, is_resting: bool) {
         self.speeds.push(speed);
         match &mut self.baseline {
-            None if self.speeds.len() >= BASELINE_SPEEDS => self.baseline = median(&self.speeds),
+            None if self.speeds.len() >= BASELINE_SPEEDS => {
+                self.baseline = median(self.speeds.clone());
+            }
             Some(baseline) if is_resting => *baseline += (speed - *baseline) * BASELINE_WEIGHT,
             _ => {}
         }
@@ -70,12 +73,6 @@ impl Progress {
             self.speeds.drain(..BASELINE_SPEEDS);
         }
     }
-}
-
-fn median(speeds: &[f64]) -> Option<f64> {
-    let mut sorted = speeds.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
 }
 
 fn run(command: &str, sender: &Sender<(Instant, f64)>) {

@@ -8,8 +8,9 @@ use crate::cost::PUBLISHED_MACHINE;
 use crate::experiment::compaction::{Outcome, Setting, driver, java, unmovable};
 
 const LATENCIES: &str =
-    include_str!("../../published/proactive_compaction_hugepage_latency_us.csv");
-const JAVA: &str = include_str!("../../published/proactive_compaction_java_heap_seconds.csv");
+    include_str!("../../../../experiments/published/proactive_compaction_hugepage_latency_us.csv");
+const JAVA: &str =
+    include_str!("../../../../experiments/published/proactive_compaction_java_heap_seconds.csv");
 
 /// The heap of the Java process.
 const HEAP_GIB: u64 = 700;

@@ -8,10 +8,12 @@ use serde::Serialize;
 use super::{Comparison, Role};
 use crate::experiment::reclaim::{Configuration, Outcome, Profile, run};
 
-const RSS: &str = include_str!("../../published/damon_v24_rss_kib.csv");
-const PPRCL_RSS: &str = include_str!("../../published/pprcl_rss_kib.csv");
-const RUNTIME: &str = include_str!("../../published/damon_v24_runtime_seconds.csv");
-const PPRCL_RUNTIME: &str = include_str!("../../published/pprcl_runtime_seconds.csv");
+const RSS: &str = include_str!("../../../../experiments/published/damon_v24_rss_kib.csv");
+const PPRCL_RSS: &str = include_str!("../../../../experiments/published/pprcl_rss_kib.csv");
+const RUNTIME: &str =
+    include_str!("../../../../experiments/published/damon_v24_runtime_seconds.csv");
+const PPRCL_RUNTIME: &str =
+    include_str!("../../../../experiments/published/pprcl_runtime_seconds.csv");
 
 /// A run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

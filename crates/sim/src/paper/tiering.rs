@@ -15,12 +15,12 @@ const SOURCES: [(&str, &str, &str); 2] = [
     (
         "HMSDK v2.0",
         "HMSDK 2.0",
-        include_str!("../../published/hmsdk_v2_redis_ycsb.csv"),
+        include_str!("../../../../experiments/published/hmsdk_v2_redis_ycsb.csv"),
     ),
     (
         "DAMON tiered v4",
         "DAMON tiered",
-        include_str!("../../published/damon_tiered_v4_redis_ycsb.csv"),
+        include_str!("../../../../experiments/published/damon_tiered_v4_redis_ycsb.csv"),
     ),
 ];
 

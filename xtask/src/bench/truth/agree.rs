@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::statistics::median;
 use isotherm_engine::{
     AddressRange, BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK, RegionSnapshot, Snapshot,
 };
-use isotherm_workload::accuracy::median;
 use serde::Serialize;
 
 const HOT: f32 = 0.75;
@@ -183,8 +183,7 @@ fn spread(claims: &mut BTreeMap<u64, Block>, region: &RegionSnapshot) -> f64 {
 }
 
 fn working_set(snapshot: &Snapshot) -> f64 {
-    let touched = snapshot.regions.iter().map(RegionSnapshot::touched);
-    touched.sum::<u64>() as f64
+    snapshot.totals().touched as f64
 }
 
 #[cfg(test)]

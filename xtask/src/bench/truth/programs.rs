@@ -177,7 +177,7 @@ fn shell(context: &Context, script: &str, folder: &Path) -> Command {
     command
         .args(["-c", &format!("set -e; {script}")])
         .env("DIR", folder)
-        .env("EXPERIMENT", context.root.join("crates/eval/experiments"))
+        .env("EXPERIMENT", context.root.join("experiments"))
         .env("HERE", here)
         .env("CACHE", cache(context))
         .current_dir(folder)

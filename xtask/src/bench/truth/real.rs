@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use isotherm_engine::Snapshot;
-use isotherm_workload::accuracy::median;
+use isotherm_engine::statistics::median;
 use serde::Serialize;
 
 use super::super::recording::{Recorded, Recording};

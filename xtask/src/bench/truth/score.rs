@@ -1,7 +1,7 @@
 //! What many snapshots come to: medians, the worst, and what must never be.
 
 use isotherm_engine::Nanos;
-use isotherm_workload::accuracy::median;
+use isotherm_engine::statistics::median;
 use isotherm_workload::family::judge::Verdict;
 use serde::Serialize;
 

@@ -22,29 +22,37 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    pub(super) fn new(quiet: bool, experiment: &'a Experiment, runs: &[PlannedRun<'_>]) -> Self {
-        let style = ProgressStyle::with_template(
-            "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg}",
-        );
-        let bar = if quiet || !crate::out::draws_on(&std::io::stderr()) {
-            ProgressBar::hidden()
-        } else {
-            let bar = ProgressBar::new(runs.len() as u64);
-            bar.enable_steady_tick(Duration::from_millis(500));
-            bar.with_style(style.expect("a template of ours"))
-        };
-        let mut progress = Self {
-            bar,
+    /// Draws once it knows what is to be done.
+    pub(super) fn new(quiet: bool, experiment: &'a Experiment) -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
             quiet,
             experiment,
             begun: Instant::now(),
-            nr: runs.len(),
+            nr: 0,
             nr_done: 0,
             whole: 0.0,
             done: 0.0,
-        };
-        progress.whole = runs.iter().map(|run| progress.weight(run)).sum();
-        progress
+        }
+    }
+
+    pub(super) fn plan(&mut self, runs: &[PlannedRun<'_>]) {
+        self.begun = Instant::now();
+        self.nr = runs.len();
+        self.whole = runs.iter().map(|run| self.weight(run)).sum();
+        if self.quiet || !crate::out::draws_on(&std::io::stderr()) {
+            return;
+        }
+        let style = ProgressStyle::with_template(
+            "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg}",
+        );
+        self.bar = ProgressBar::new(runs.len() as u64);
+        self.bar.enable_steady_tick(Duration::from_millis(500));
+        self.bar.set_style(style.expect("a template of ours"));
+    }
+
+    pub(super) fn warn(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("isotherm: {text}"));
     }
 
     pub(super) fn begin(&self, title: &str) {

@@ -1,6 +1,6 @@
 //! Papers' runs as pages: their figures, and the numbers beside the published ones.
 
-use isotherm_report::render::csv_line;
+use isotherm_report::render::csv_text;
 use isotherm_report::render::page::{END, begin, escape, figure, table};
 use isotherm_sim::experiment::compaction::Outcome;
 use isotherm_sim::experiment::tiering::{self, Distribution, Placement};
@@ -156,38 +156,27 @@ fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> Series {
 }
 
 /// The figures' data: how long each huge page took (thinned), as CSV.
-pub(super) fn latency_csv(runs: &[(Run, Outcome)]) -> std::io::Result<Vec<u8>> {
-    let mut out = Vec::new();
-    csv_line(&mut out, &["run", "seconds", "us"].map(String::from))?;
+pub(super) fn latency_csv(runs: &[(Run, Outcome)]) -> String {
+    let mut rows = vec![["run", "seconds", "us"].map(String::from)];
     for (run, outcome) in runs.iter().filter(|(run, _)| matches!(run, Run::Driver(_))) {
-        for (seconds, us) in &outcome.latencies {
-            csv_line(
-                &mut out,
-                &[run.title(), seconds.to_string(), us.to_string()],
-            )?;
-        }
+        let row = |(seconds, us): &(f64, f64)| [run.title(), seconds.to_string(), us.to_string()];
+        rows.extend(outcome.latencies.iter().map(row));
     }
-    Ok(out)
+    csv_text(rows)
 }
 
 /// The figures' data: the nodes' scores whenever they were looked at, as CSV.
-pub(super) fn score_csv(runs: &[(Run, Outcome)]) -> std::io::Result<Vec<u8>> {
-    let mut out = Vec::new();
-    csv_line(
-        &mut out,
-        &["run", "node", "seconds", "score"].map(String::from),
-    )?;
+pub(super) fn score_csv(runs: &[(Run, Outcome)]) -> String {
+    let mut rows = vec![["run", "node", "seconds", "score"].map(String::from)];
     for (run, outcome) in runs {
-        for sample in &outcome.scores {
-            let seconds = sample.time.as_secs_f64().to_string();
-            let fields = [
+        rows.extend(outcome.scores.iter().map(|sample| {
+            [
                 run.title(),
                 sample.node.to_string(),
-                seconds,
+                sample.time.as_secs_f64().to_string(),
                 sample.score.to_string(),
-            ];
-            csv_line(&mut out, &fields)?;
-        }
+            ]
+        }));
     }
-    Ok(out)
+    csv_text(rows)
 }

@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use isotherm_eval::experiment::number;
-use isotherm_eval::{Experiment, Measured, PlannedRun, Workload};
 use serde_json::Value;
 use tempfile::TempDir;
 use thiserror::Error;
@@ -16,6 +14,8 @@ use thiserror::Error;
 use super::group::Group;
 use super::machine;
 use super::sample::Sampler;
+use super::{RunEvent, RunnerSpec};
+use crate::{Experiment, Measured, PlannedRun, Workload};
 
 const POLL: Duration = Duration::from_millis(5);
 /// A shell has become the program by then; attached to earlier, its memory would go away at the exec.
@@ -31,7 +31,7 @@ const MONITOR_END: Duration = Duration::from_secs(15);
 pub(super) struct Stopped;
 
 /// What of the experiment cannot run here, and why: workloads and configurations by name.
-pub(super) fn skips(experiment: &Experiment) -> Vec<(String, String)> {
+pub fn skips(experiment: &Experiment) -> Vec<(String, String)> {
     let mut skips = Vec::new();
     for workload in &experiment.workloads {
         let missing: Vec<&str> = workload
@@ -81,7 +81,7 @@ fn is_installed(program: &str) -> bool {
 /// How runs are made.
 pub(super) struct Measuring<'a> {
     time_limit: Duration,
-    isotherm: PathBuf,
+    isotherm: &'a Path,
     /// Where the experiment's file lies, and what comes with it.
     experiment_folder: PathBuf,
     output: &'a Path,
@@ -89,27 +89,26 @@ pub(super) struct Measuring<'a> {
 }
 
 impl<'a> Measuring<'a> {
-    pub(super) fn new(
-        experiment: &Experiment,
-        path: &Path,
-        output: &'a Path,
-        stop: &'a AtomicBool,
-    ) -> anyhow::Result<Self> {
-        let path = path
+    pub(super) fn new(spec: &RunnerSpec<'a>) -> anyhow::Result<Self> {
+        let path = spec
+            .path
             .canonicalize()
-            .with_context(|| format!("cannot find {}", path.display()))?;
+            .with_context(|| format!("cannot find {}", spec.path.display()))?;
         Ok(Self {
-            time_limit: Duration::from_secs(experiment.time_limit_s),
-            isotherm: std::env::current_exe()
-                .context("cannot find the isotherm that is running")?,
+            time_limit: Duration::from_secs(spec.experiment.time_limit_s),
+            isotherm: spec.isotherm,
             experiment_folder: path.parent().unwrap_or(Path::new("/")).to_owned(),
-            output,
-            stop,
+            output: spec.output,
+            stop: spec.stop,
         })
     }
 
     /// Makes a run. On failure, what its commands printed is kept in the output folder.
-    pub(super) fn run(&self, run: &PlannedRun<'_>) -> anyhow::Result<(Measured, Option<Value>)> {
+    pub(super) fn run(
+        &self,
+        run: &PlannedRun<'_>,
+        on_event: &mut dyn FnMut(RunEvent<'_>),
+    ) -> anyhow::Result<(Measured, Option<Value>)> {
         let folder = tempfile::Builder::new()
             .prefix("isotherm-eval-")
             .tempdir()
@@ -120,7 +119,10 @@ impl<'a> Measuring<'a> {
         if let Err(error) = &result
             && !error.is::<Stopped>()
         {
-            self.keep_output(run, &folder);
+            let kept = self.keep_output(run, &folder);
+            if let Err(error) = kept {
+                on_event(RunEvent::Warning(&format!("{error:#}")));
+            }
         }
         result
     }
@@ -213,7 +215,7 @@ impl<'a> Measuring<'a> {
 
     fn spawn(&self, name: &str, line: &str, folder: &Path) -> anyhow::Result<Group> {
         let variables = [
-            ("ISOTHERM", self.isotherm.as_path()),
+            ("ISOTHERM", self.isotherm),
             ("EXPERIMENT", self.experiment_folder.as_path()),
             ("DIR", folder),
         ];
@@ -259,7 +261,7 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    fn keep_output(&self, run: &PlannedRun<'_>, folder: &TempDir) {
+    fn keep_output(&self, run: &PlannedRun<'_>, folder: &TempDir) -> anyhow::Result<()> {
         let name = format!(
             "{}.{}.{}",
             run.workload.name, run.configuration.name, run.repeat
@@ -278,12 +280,12 @@ impl<'a> Measuring<'a> {
             }
             Ok(())
         };
-        if let Err(error) = keep() {
-            eprintln!(
-                "isotherm: cannot keep what the failed run printed in {}: {error}",
+        keep().with_context(|| {
+            format!(
+                "cannot keep what the failed run printed in {}",
                 kept.display()
-            );
-        }
+            )
+        })
     }
 }
 
@@ -306,7 +308,7 @@ fn throughput(workload: &Workload, client: &Group, folder: &Path) -> anyhow::Res
         let path = folder.join(file);
         let text = fs::read_to_string(&path)
             .with_context(|| format!("it left no throughput in {}", path.display()))?;
-        let value = number(&text)
+        let value = crate::experiment::number(&text)
             .with_context(|| format!("'{}' in {} is no throughput", text.trim(), path.display()))?;
         return Ok(Some(value));
     }

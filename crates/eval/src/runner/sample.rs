@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use isotherm_eval::Measured;
+use crate::Measured;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::swap;
 

@@ -9,8 +9,8 @@ It gives everything back and fails as soon as the machine has less than --floor 
 first that the kernel would kill (oom_score_adj 1000). Virtual alignment is not physical alignment, but
 as pages are chosen at random, no physical 2 MiB are left whole either.
 
-    python3 workloads/frag.py --size 1GiB
-    python3 workloads/frag.py --leave 2.5GiB     # all that is free but 2.5 GiB
+    python3 experiments/workloads/frag.py --size 1GiB
+    python3 experiments/workloads/frag.py --leave 2.5GiB     # all that is free but 2.5 GiB
 """
 
 import argparse

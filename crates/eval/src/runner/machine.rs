@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::RunEvent;
+use crate::journal::Machine as Description;
+use crate::{Configuration, Experiment, Thp};
 use anyhow::{Context, bail, ensure};
-use isotherm_eval::journal::Machine as Description;
-use isotherm_eval::{Configuration, Experiment, Thp};
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{host, state, swap};
 
@@ -32,8 +33,11 @@ struct Zram {
 
 impl Machine {
     /// Undoes what a crashed evaluation left, and sets up swap.
-    pub(super) fn prepare(experiment: &Experiment) -> anyhow::Result<Self> {
-        recover()?;
+    pub(super) fn prepare(
+        experiment: &Experiment,
+        on_event: &mut dyn FnMut(RunEvent<'_>),
+    ) -> anyhow::Result<Self> {
+        recover(on_event)?;
         let mut machine = Self {
             thp_before: None,
             zram: None,
@@ -50,10 +54,10 @@ impl Machine {
                     "there is swap on disk, which runs would use besides the experiment's zram; take \
                      it away first (`swapoff -a`), or leave `zram` out of the experiment"
                 );
-                eprintln!(
-                    "isotherm: using the zram swap that is there, which is not emptied between \
-                     runs; without it (`isotherm swap off`) the experiment makes its own"
-                );
+                on_event(RunEvent::Warning(
+                    "using the zram swap that is there, which is not emptied between \
+                     runs; without it (`isotherm swap off`) the experiment makes its own",
+                ));
                 machine.foreign_swap = Some(there);
             }
         }
@@ -127,6 +131,18 @@ impl Machine {
         }
     }
 
+    /// Undoes what was changed.
+    pub(super) fn restore(&mut self) -> anyhow::Result<()> {
+        if self.thp_before.is_none() && self.zram_device().is_none() {
+            return Ok(());
+        }
+        let undone = undo(self.thp_before.as_deref(), self.zram_device());
+        (self.thp_before, self.zram) = (None, None);
+        undone.with_context(|| {
+            format!("{NOTE} says what is to be undone, and the next evaluation tries again")
+        })
+    }
+
     fn zram_device(&self) -> Option<&Path> {
         self.zram.as_ref()?.device.as_deref()
     }
@@ -148,14 +164,8 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if self.thp_before.is_none() && self.zram_device().is_none() {
-            return;
-        }
-        if let Err(error) = undo(self.thp_before.as_deref(), self.zram_device()) {
-            eprintln!(
-                "isotherm: {error:#}; {NOTE} says what is to be undone, and the next evaluation tries again"
-            );
-        }
+        // Who ended it in order has been told; the note is there for the next evaluation.
+        let _ = self.restore();
     }
 }
 
@@ -184,7 +194,7 @@ fn undo(thp: Option<&str>, zram: Option<&Path>) -> anyhow::Result<()> {
 }
 
 /// Undoes what an evaluation that was killed has left.
-fn recover() -> anyhow::Result<()> {
+fn recover(on_event: &mut dyn FnMut(RunEvent<'_>)) -> anyhow::Result<()> {
     let Ok(text) = fs::read_to_string(NOTE) else {
         return Ok(());
     };
@@ -198,7 +208,9 @@ fn recover() -> anyhow::Result<()> {
         );
     }
     let thp = find("thp ").filter(|word| ["always", "madvise", "never"].contains(word));
-    eprintln!("isotherm: undoing what an evaluation that was killed has left");
+    on_event(RunEvent::Warning(
+        "undoing what an evaluation that was killed has left",
+    ));
     undo(thp, find("zram ").map(Path::new))
 }
 

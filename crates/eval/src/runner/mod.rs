@@ -1,0 +1,159 @@
+//! Makes an experiment's runs on this machine, one after the other, and writes the journal.
+//!
+//! Workloads are shell commands in process groups of their own; Isotherm runs beside them as a child,
+//! as a user would start it. What is changed on the machine (huge pages, zram swap) is undone at the
+//! end, on failure, and after a crash by the next evaluation. Nothing here prints: [`RunEvent`]s tell
+//! how far it is.
+
+mod group;
+mod machine;
+mod measure;
+mod sample;
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::{Entry, Experiment, Outcome, PlannedRun, RunEntry, journal, plan};
+use machine::Machine;
+pub use measure::skips;
+use measure::{Measuring, Stopped};
+
+/// What is to be run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunnerSpec<'a> {
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// Its file: commands find what comes with it by `$EXPERIMENT`, its folder.
+    pub path: &'a Path,
+    /// Folder for the journal (`results.jsonl`) and what failed runs printed.
+    pub output: &'a Path,
+    /// The `isotherm` to run beside workloads.
+    pub isotherm: &'a Path,
+    /// Set by somebody else: end soon.
+    pub stop: &'a AtomicBool,
+}
+
+/// What happens meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub enum RunEvent<'a> {
+    /// These runs are still to be made.
+    Planned(&'a [PlannedRun<'a>]),
+    /// A run begins.
+    Began(&'a PlannedRun<'a>),
+    /// It has ended.
+    Ended(&'a PlannedRun<'a>, &'a Outcome),
+    /// Something that the user should know.
+    Warning(&'a str),
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// All runs have been made.
+    Finished,
+    /// It was asked to stop; the same goes on with this run.
+    Stopped(String),
+}
+
+/// The journal's file in an output folder.
+pub const JOURNAL: &str = "results.jsonl";
+
+/// The runs of an experiment that can be made here: those of which nothing is skipped.
+pub fn possible_runs<'a>(
+    experiment: &'a Experiment,
+    skipped: &[(String, String)],
+) -> Vec<PlannedRun<'a>> {
+    let mut runs = plan(experiment);
+    runs.retain(|run| {
+        let names = [&run.workload.name, &run.configuration.name];
+        !skipped.iter().any(|(what, _)| names.contains(&what))
+    });
+    runs
+}
+
+/// Makes the runs that are possible and that `entries` of the journal do not hold as finished, and
+/// appends them to it.
+///
+/// # Errors
+/// The journal cannot be written, or the machine not be set up. That a run fails is its [`Outcome`].
+pub fn run_all(
+    spec: &RunnerSpec<'_>,
+    entries: &[Entry],
+    skipped: &[(String, String)],
+    on_event: &mut dyn FnMut(RunEvent<'_>),
+) -> anyhow::Result<Completion> {
+    let mut runs = possible_runs(spec.experiment, skipped);
+    runs.retain(|run| !run.is_finished(entries));
+    if runs.is_empty() {
+        return Ok(Completion::Finished);
+    }
+    let mut journal = open_journal(&spec.output.join(JOURNAL))?;
+    let mut machine = Machine::prepare(spec.experiment, on_event)?;
+    let completion = run_each(spec, &runs, &mut machine, &mut journal, on_event);
+    if let Err(error) = machine.restore() {
+        on_event(RunEvent::Warning(&format!("{error:#}")));
+    }
+    completion
+}
+
+fn run_each(
+    spec: &RunnerSpec<'_>,
+    runs: &[PlannedRun<'_>],
+    machine: &mut Machine,
+    journal: &mut File,
+    on_event: &mut dyn FnMut(RunEvent<'_>),
+) -> anyhow::Result<Completion> {
+    journal::append(journal, &Entry::Machine(machine.describe()))?;
+    let measuring = Measuring::new(spec)?;
+    on_event(RunEvent::Planned(runs));
+    for run in runs {
+        on_event(RunEvent::Began(run));
+        let time_s = machine::now_s();
+        let result = machine
+            .set_up(spec.experiment, run.configuration)
+            .and_then(|()| measuring.run(run, on_event));
+        let (outcome, monitor) = match result {
+            Ok((measured, monitor)) => (Outcome::Measured(Box::new(measured)), monitor),
+            Err(error) if error.is::<Stopped>() || spec.stop.load(Ordering::Relaxed) => {
+                return Ok(Completion::Stopped(run.title()));
+            }
+            Err(error) => (Outcome::Failed(format!("{error:#}")), None),
+        };
+        on_event(RunEvent::Ended(run, &outcome));
+        let entry = Entry::Run(Box::new(RunEntry {
+            workload: run.workload.name.clone(),
+            configuration: run.configuration.name.clone(),
+            repeat: run.repeat,
+            fingerprint: run.fingerprint.clone(),
+            time_s,
+            outcome,
+            monitor,
+        }));
+        journal::append(journal, &entry).context("cannot write the journal")?;
+        // A signal meanwhile is seen by the next run.
+        let _ = measuring.sleep(Duration::from_secs(spec.experiment.cool_down_s));
+    }
+    Ok(Completion::Finished)
+}
+
+/// Opens the journal to go on after its last whole line.
+fn open_journal(path: &Path) -> anyhow::Result<File> {
+    let open = || -> std::io::Result<File> {
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)?;
+        let text = fs::read_to_string(path)?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64)?;
+        }
+        Ok(file)
+    };
+    open().with_context(|| format!("cannot write {}", path.display()))
+}
