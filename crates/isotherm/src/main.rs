@@ -17,6 +17,7 @@ macro_rules! eprintln {
 mod cmd;
 mod daemon;
 mod flags;
+mod input;
 mod out;
 mod progress;
 mod record_file;

@@ -123,7 +123,8 @@ impl LeftOut {
         self.unknown_regions == 0 && self.others.is_empty()
     }
 
-    pub(crate) fn add(&mut self, kind: &'static str, count: u64) {
+    /// Counts what is of this kind.
+    pub fn add(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
             *self.others.entry(kind).or_default() += count;
         }
