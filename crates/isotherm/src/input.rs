@@ -105,7 +105,7 @@ pub(crate) fn import<R: Read>(
     output: impl Write,
 ) -> Result<Conversion, ConvertError> {
     let source = match from {
-        Format::Parquet => return parquet::import(input, output),
+        Format::Parquet => return parquet::import(&input, output),
         Format::PerfScript => damo::Source::PerfScript(watch(input)),
         Format::JsonCompressed => damo::Source::JsonCompressed(watch(input)),
         Format::Json | Format::Isotherm => damo::Source::Json(watch(input)),

@@ -21,6 +21,8 @@ mod input;
 mod out;
 mod progress;
 mod record_file;
+#[cfg(test)]
+mod schemas;
 mod view;
 mod whole_file;
 

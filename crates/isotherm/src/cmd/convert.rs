@@ -24,6 +24,7 @@ use isotherm_report::flat::TABLES;
 use serde::Serialize;
 
 use crate::input;
+use crate::out::ResultArgs;
 use crate::progress::Watched;
 use crate::whole_file::{WholeFile, folder_of};
 
@@ -70,9 +71,8 @@ pub(crate) struct Args {
     /// Of a damaged record, convert what stands before the damage.
     #[arg(long)]
     salvage: bool,
-    /// Say what was converted as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: ResultArgs,
 }
 
 /// A format's name on the command line; damo's own names for damo's.
@@ -99,10 +99,12 @@ impl From<Name> for Format {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Summary<'a> {
-    version: u32,
+    #[cfg_attr(test, schemars(with = "String"))]
     input: &'a Path,
     from: Format,
+    #[cfg_attr(test, schemars(with = "String"))]
     output: &'a Path,
     to: Format,
     #[serde(flatten)]
@@ -308,7 +310,6 @@ fn report(
         Box::new(io::stdout())
     };
     let summary = Summary {
-        version: 1,
         input: &args.input,
         from,
         output,
@@ -317,8 +318,8 @@ fn report(
         truncated: ended.truncated.map(Truncated::from),
         damaged: ended.damaged,
     };
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string(&summary)?)?;
+    if args.result.is_json() {
+        writeln!(out, "{}", crate::out::json_line(&summary)?)?;
         return Ok(());
     }
     writeln!(
@@ -361,8 +362,9 @@ fn tell_left_out(out: &mut impl Write, left_out: &LeftOut) -> io::Result<()> {
 
 /// What `--flat` wrote, as JSON.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct FlatSummary<'a> {
-    version: u32,
+    #[cfg_attr(test, schemars(with = "String"))]
     input: &'a Path,
     tables: Vec<FlatTable<'a>>,
     left_out: &'a LeftOut,
@@ -371,8 +373,10 @@ struct FlatSummary<'a> {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct FlatTable<'a> {
     name: &'static str,
+    #[cfg_attr(test, schemars(with = "String"))]
     path: &'a Path,
     rows: u64,
 }
@@ -383,16 +387,15 @@ fn tell_flat(args: &Args, flattened: &flat::Flattened) -> anyhow::Result<()> {
     let mut out = io::stdout();
     let tables = TABLES.iter().zip(&flattened.files).zip(written.rows);
     let tables = tables.map(|(((name, _), path), rows)| FlatTable { name, path, rows });
-    if args.json {
+    if args.result.is_json() {
         let summary = FlatSummary {
-            version: 1,
             input: &args.input,
             tables: tables.collect(),
             left_out: &written.left_out,
             truncated: flattened.ended.truncated.map(Truncated::from),
             damaged: flattened.ended.damaged.as_deref(),
         };
-        writeln!(out, "{}", serde_json::to_string(&summary)?)?;
+        writeln!(out, "{}", crate::out::json_line(&summary)?)?;
         return Ok(());
     }
     for table in tables {
@@ -510,4 +513,13 @@ impl<T: Write> Write for Stoppable<'_, T> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// The schemas of what is printed.
+#[cfg(test)]
+pub(crate) fn schemas() -> [schemars::Schema; 2] {
+    [
+        crate::out::schema::<Summary<'static>>(),
+        crate::out::schema::<FlatSummary<'static>>(),
+    ]
 }

@@ -83,7 +83,7 @@ fn converted(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, String> {
             let values = column.as_primitive::<Float64Type>().iter();
             // pandas has no other null for them.
             let values = values.map(|value| value.filter(|v| !v.is_nan()).map(|v| v as f32));
-            Some(Arc::new(Float32Array::from_iter(values)))
+            Some(Arc::new(values.collect::<Float32Array>()))
         }
         DataType::Timestamp(..) => times(column)?.map(|times| Arc::new(times) as ArrayRef),
         DataType::FixedSizeBinary(64) if *found == DataType::Binary => {
@@ -101,41 +101,44 @@ where
     T::Native: TryFrom<i128>,
 {
     match column.data_type() {
-        DataType::UInt8 => whole::<UInt8Type, T>(column, |n| Some(i128::from(n))),
-        DataType::UInt16 => whole::<UInt16Type, T>(column, |n| Some(i128::from(n))),
-        DataType::UInt32 => whole::<UInt32Type, T>(column, |n| Some(i128::from(n))),
-        DataType::UInt64 => whole::<UInt64Type, T>(column, |n| Some(i128::from(n))),
-        DataType::Int8 => whole::<Int8Type, T>(column, |n| Some(i128::from(n))),
-        DataType::Int16 => whole::<Int16Type, T>(column, |n| Some(i128::from(n))),
-        DataType::Int32 => whole::<Int32Type, T>(column, |n| Some(i128::from(n))),
-        DataType::Int64 => whole::<Int64Type, T>(column, |n| Some(i128::from(n))),
+        DataType::UInt8 => whole::<UInt8Type, T>(column, |n| Some(Some(i128::from(n)))),
+        DataType::UInt16 => whole::<UInt16Type, T>(column, |n| Some(Some(i128::from(n)))),
+        DataType::UInt32 => whole::<UInt32Type, T>(column, |n| Some(Some(i128::from(n)))),
+        DataType::UInt64 => whole::<UInt64Type, T>(column, |n| Some(Some(i128::from(n)))),
+        DataType::Int8 => whole::<Int8Type, T>(column, |n| Some(Some(i128::from(n)))),
+        DataType::Int16 => whole::<Int16Type, T>(column, |n| Some(Some(i128::from(n)))),
+        DataType::Int32 => whole::<Int32Type, T>(column, |n| Some(Some(i128::from(n)))),
+        DataType::Int64 => whole::<Int64Type, T>(column, |n| Some(Some(i128::from(n)))),
         DataType::Float64 => whole::<Float64Type, T>(column, |n| {
             // Above this, whole numbers have been rounded.
-            (n.fract() == 0.0 && n.abs() <= 9_007_199_254_740_992.0).then_some(n as i128)
+            let is_whole = n.fract() == 0.0 && n.abs() <= 9_007_199_254_740_992.0;
+            (is_whole || n.is_nan()).then(|| is_whole.then_some(n as i128))
         }),
         DataType::Float32 => whole::<Float32Type, T>(column, |n| {
-            (n.fract() == 0.0 && n.abs() <= 16_777_216.0).then_some(n as i128)
+            let is_whole = n.fract() == 0.0 && n.abs() <= 16_777_216.0;
+            (is_whole || n.is_nan()).then(|| is_whole.then_some(n as i128))
         }),
         other => Err(format!("is {other}")),
     }
 }
 
+/// Each value as `number` has it: `None` where it is no whole number, `Some(None)` where it stands for a null.
 fn whole<F, T>(
     column: &ArrayRef,
-    number: impl Fn(F::Native) -> Option<i128>,
+    number: impl Fn(F::Native) -> Option<Option<i128>>,
 ) -> Result<PrimitiveArray<T>, String>
 where
     F: ArrowPrimitiveType,
     T: ArrowPrimitiveType,
     T::Native: TryFrom<i128>,
 {
-    let is_nan = |value: F::Native| value != value;
     let values = column.as_primitive::<F>().iter().map(|value| {
-        let Some(value) = value.filter(|value| !is_nan(*value)) else {
+        let Some(value) = value else {
             return Ok(None);
         };
-        let fits = number(value).and_then(|n| T::Native::try_from(n).ok());
-        fits.map(Some).ok_or_else(|| format!("holds {value:?}"))
+        let cannot = || format!("holds {value:?}");
+        let fits = |n| T::Native::try_from(n).map_err(|_| cannot());
+        number(value).ok_or_else(cannot)?.map(fits).transpose()
     });
     values.collect()
 }

@@ -26,8 +26,8 @@ use crate::writer::{MAX_REGIONS, MAX_ROWS_HELD, Writer};
 type Builder = ParquetRecordBatchReaderBuilder<File>;
 
 /// Writes the record that the Parquet file `input` holds to `output`.
-pub fn import<W: Write>(input: File, output: W) -> Result<Conversion, ConvertError> {
-    let builder = open(&input)?;
+pub fn import<W: Write>(input: &File, output: W) -> Result<Conversion, ConvertError> {
+    let builder = open(input)?;
     let metadata: HashMap<String, String> = builder
         .metadata()
         .file_metadata()
@@ -39,7 +39,7 @@ pub fn import<W: Write>(input: File, output: W) -> Result<Conversion, ConvertErr
     let mut conversion = Conversion::default();
     let stamp = match stamp_in_metadata(&metadata)? {
         Some(stamp) => Some(stamp),
-        None => stamp_in_column(&input)?,
+        None => stamp_in_column(input)?,
     };
     let header = match stamp {
         Some(Stamp { version, .. }) if version > VERSION => {
@@ -53,7 +53,7 @@ pub fn import<W: Write>(input: File, output: W) -> Result<Conversion, ConvertErr
             conversion.assumed.push(format!(
                 "a header by its first row, since it has no {HEADER_COLUMN}"
             ));
-            derived_header(&input)?
+            derived_header(input)?
         }
     };
     let schema = builder.schema().clone();

@@ -30,7 +30,7 @@ fn no_damage_makes_it_panic() {
         file.write_all(&damaged).expect("written");
         file.rewind().expect("rewinds");
         // Right or wrong, it returns.
-        let _ = import(file, std::io::sink());
+        let _ = import(&file, std::io::sink());
     }
 }
 
@@ -41,7 +41,7 @@ fn there_and_back(record: &[u8]) -> Vec<u8> {
     let exported = export(&mut reader, table.try_clone().expect("a file")).expect("exports");
     table.rewind().expect("rewinds");
     let mut back = Vec::new();
-    let imported = import(table, &mut back).expect("imports");
+    let imported = import(&table, &mut back).expect("imports");
     assert_eq!(exported, imported);
     back
 }
@@ -130,7 +130,7 @@ fn rewritten(record: &[u8], lost: &[&str]) -> File {
 fn a_table_without_its_metadata_and_order_of_columns_comes_back_whole() {
     let record = write(&header(), &every_item());
     let mut back = Vec::new();
-    let conversion = import(rewritten(&record, &[]), &mut back).expect("imports");
+    let conversion = import(&rewritten(&record, &[]), &mut back).expect("imports");
     assert!(conversion.assumed.is_empty(), "{:?}", conversion.assumed);
     assert_eq!(read(&back).0, by_page(every_item()));
     let reader = Reader::open(&back[..]).expect("readable");
@@ -142,7 +142,7 @@ fn a_table_of_bare_rows_says_what_it_lacks() {
     let record = write(&header(), &every_item());
     let bare = rewritten(&record, &["isotherm_header", "isotherm_items"]);
     let mut back = Vec::new();
-    let conversion = import(bare, &mut back).expect("imports");
+    let conversion = import(&bare, &mut back).expect("imports");
     assert_eq!(conversion.assumed.len(), 2, "{:?}", conversion.assumed);
     let reader = Reader::open(&back[..]).expect("readable");
     assert_eq!(reader.header().operations, "unknown");
@@ -157,7 +157,7 @@ fn a_table_of_bare_rows_says_what_it_lacks() {
         .find(|item| matches!(item, Item::TargetStart(_)));
     assert!(started.is_some(), "{items:?}");
     let lacks = rewritten(&record, &["nr_accesses"]);
-    let error = import(lacks, Vec::new()).expect_err("lacks a column");
+    let error = import(&lacks, Vec::new()).expect_err("lacks a column");
     assert!(
         error.to_string().contains("no column nr_accesses"),
         "{error}"
@@ -179,6 +179,6 @@ fn other_files_are_refused() {
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(b"PAR1 and then nothing").expect("written");
     file.rewind().expect("rewinds");
-    let error = import(file, Vec::new()).expect_err("is no Parquet");
+    let error = import(&file, Vec::new()).expect_err("is no Parquet");
     assert!(matches!(error, ConvertError::Parquet(_)), "{error}");
 }

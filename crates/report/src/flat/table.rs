@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::builder::{
     ArrayBuilder, BooleanBuilder, Float64Builder, StringDictionaryBuilder,
-    TimestampNanosecondBuilder, UInt32Builder, UInt64Builder,
+    TimestampMicrosecondBuilder, UInt32Builder, UInt64Builder,
 };
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, RecordBatch};
@@ -45,13 +45,25 @@ pub enum ColumnType {
     U64,
     /// A number.
     F64,
-    /// A point in time: nanoseconds since the Unix epoch, in UTC.
+    /// A point in time: microseconds since the Unix epoch, in UTC. DuckDB has few functions for nanoseconds.
     Time,
     /// Text of which there are few; a dictionary in Arrow.
     Name,
 }
 
 impl ColumnType {
+    /// The type in words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Bool => "boolean",
+            Self::U32 => "uint32",
+            Self::U64 => "uint64",
+            Self::F64 => "float64",
+            Self::Time => "timestamp, microseconds, UTC",
+            Self::Name => "text",
+        }
+    }
+
     /// The Arrow type.
     pub fn data_type(self) -> DataType {
         match self {
@@ -59,7 +71,7 @@ impl ColumnType {
             Self::U32 => DataType::UInt32,
             Self::U64 => DataType::UInt64,
             Self::F64 => DataType::Float64,
-            Self::Time => DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
+            Self::Time => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
             Self::Name => DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
         }
     }
@@ -88,7 +100,7 @@ enum Builder {
     U32(UInt32Builder),
     U64(UInt64Builder),
     F64(Float64Builder),
-    Time(TimestampNanosecondBuilder),
+    Time(TimestampMicrosecondBuilder),
     Name(StringDictionaryBuilder<Int32Type>),
 }
 
@@ -99,7 +111,7 @@ impl Builder {
             ColumnType::U32 => Self::U32(UInt32Builder::new()),
             ColumnType::U64 => Self::U64(UInt64Builder::new()),
             ColumnType::F64 => Self::F64(Float64Builder::new()),
-            ColumnType::Time => Self::Time(TimestampNanosecondBuilder::new().with_timezone("UTC")),
+            ColumnType::Time => Self::Time(TimestampMicrosecondBuilder::new().with_timezone("UTC")),
             ColumnType::Name => Self::Name(StringDictionaryBuilder::new()),
         }
     }
@@ -118,7 +130,7 @@ impl Builder {
             (Self::F64(column), Value::F64(value)) => column.append_value(value),
             (Self::F64(column), Value::Null) => column.append_null(),
             (Self::Time(column), Value::Time(value)) => {
-                column.append_value(i64::try_from(value.0).unwrap_or(i64::MAX));
+                column.append_value((value.0 / 1000).cast_signed());
             }
             (Self::Time(column), Value::Null) => column.append_null(),
             (Self::Name(column), Value::Name(value)) => column.append_value(value),
