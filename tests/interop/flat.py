@@ -43,7 +43,7 @@ def by_pyarrow():
                       pc.divide(rows["interval_ns"].cast("double"), 1e9))
     second = pc.floor_temporal(rows["time"], unit="second").cast("int64")
     rows = rows.select(["mapping"]).set_column(0, "mapping", rows["mapping"].cast("string"))
-    rows = rows.append_column("second", pc.divide(second, 10**9)).append_column("hot", hot)
+    rows = rows.append_column("second", pc.divide(second, 10**6)).append_column("hot", hot)
     found = rows.group_by(["second", "mapping"]).aggregate([("hot", "sum")]).to_pylist()
     return [(row["second"], row["mapping"], row["hot_sum"]) for row in found]
 
@@ -62,7 +62,7 @@ for name, answer in answers.items():
 for table, column in ("rss", "rss_bytes"), ("costs", "monitor_cpu_ns"):
     beside = path.removesuffix(".parquet") + f".{table}.parquet"
     rows = [len(pd.read_parquet(beside)), pl.read_parquet(beside).height, pq.read_table(beside).num_rows,
-            duckdb.sql(f"select count({column}) from '{beside}'").fetchone()[0]]
+            duckdb.sql(f"select count({column}) from '{beside}'").fetchall()[0][0]]
     print(table, rows[0], "rows")
     failed |= len(set(rows)) != 1 or rows[0] == 0
 sys.exit(failed)
