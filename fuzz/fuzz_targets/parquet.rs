@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut input = tempfile::tempfile().expect("room for a file");
     input.write_all(bytes).expect("room for the input");
     let mut record = Vec::new();
-    if parquet::import(input, &mut record).is_ok() {
+    if parquet::import(&input, &mut record).is_ok() {
         let reader = Reader::open(&record[..]).expect("a record begins with its header");
         reader.for_each(|item| drop(item.expect("we write what we can read")));
     }

@@ -31,9 +31,29 @@ check() {
 
 check readers "$venv/bin/python" tests/interop/readers.py "$record" "$rows"
 
+# What they write comes back as the record that it was.
+they_rewrite_our_parquet() {
+    local name
+    "$isotherm" convert "$record" "$theirs/first.parquet" >/dev/null &&
+        "$isotherm" convert "$theirs/first.parquet" "$theirs/first.isotherm" >/dev/null &&
+        "$venv/bin/python" tests/interop/rewritten.py "$theirs/first.parquet" "$theirs" || return 1
+    for name in pyarrow pandas polars duckdb; do
+        "$isotherm" convert "$theirs/$name.parquet" "$theirs/$name.isotherm" >/dev/null &&
+            cmp "$theirs/$name.isotherm" "$theirs/first.isotherm" &&
+            "$isotherm" report wss "$theirs/$name.parquet" >"$theirs/report" &&
+            [[ -s $theirs/report ]] || { echo "rewritten by $name"; return 1; }
+    done
+}
+they_read_flat_tables() {
+    "$isotherm" convert --flat "$theirs/flat.parquet" "$record" >/dev/null &&
+        "$venv/bin/python" tests/interop/flat.py "$theirs/flat.parquet"
+}
+
 # damo reads what we export and finds the same in it, and we read what damo writes.
 theirs=$(mktemp -d)
 trap 'rm -rf "$record" "$theirs"' EXIT
+check "they rewrite our Parquet" they_rewrite_our_parquet
+check "they read flat tables" they_read_flat_tables
 damo_reads_ours() {
     "$isotherm" convert "$record" "$theirs/ours.json" >/dev/null &&
         "$isotherm" convert "$record" "$theirs/ours.damo" >/dev/null &&

@@ -20,6 +20,7 @@ const NR_REGIONS_MAX: u32 = 1 << 24;
 
 /// How to monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attributes {
     /// Time between two checks.
     pub sample_interval: Nanos,
@@ -115,6 +116,7 @@ impl Default for Attributes {
 /// How samples and regions are chosen. Each part can be switched on alone, so that each can be
 /// measured against the faithful algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Strategy {
     /// Neighbouring pages watched together in one sample: a power of two up to 512. DAMON watches 1.
     pub cluster_pages: u32,
@@ -167,6 +169,7 @@ impl Default for Strategy {
 
 /// The ratio of observed accesses towards which the intervals are tuned (DAMON's `intervals_goal`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IntervalsGoal {
     /// Accesses to observe, per 10,000 of the most that could be.
     pub access_bp: u32,
@@ -209,6 +212,7 @@ impl Default for IntervalsGoal {
 
 /// How much CPU time monitoring may take, and how far it may stretch the sampling interval for that.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuBudget {
     /// Share of one CPU, what is taken from the targets included: 0.01 is 1 %.
     pub share: f64,

@@ -16,6 +16,7 @@ use crate::table::bits::{Bitmap, and, and_not, has, is_empty};
 
 /// What is known of each page of a 2 MiB block in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlockPages {
     /// Where the block starts; a multiple of its size.
     pub block: u64,

@@ -52,6 +52,7 @@ const PROGRESS_MIN: f64 = 1.0;
 
 /// What is known of one zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ZoneFacts {
     /// `DMA32`, `Normal`, `Movable`...
     pub name: String,
@@ -92,6 +93,7 @@ impl ZoneFacts {
 
 /// What is known of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeFacts {
     /// Its number.
     pub node: u32,
@@ -126,6 +128,7 @@ pub fn node_score(facts: &NodeFacts, order: u8) -> f64 {
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CompactionAttributes {
     /// Blocks of 2^order pages are to be available; 9 is a huge page of 2 MiB.
     pub order: u8,
@@ -166,6 +169,7 @@ impl CompactionAttributes {
 
 /// What to do about a node now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionDecision {
     /// Nothing: the score is not above the high threshold, or proactiveness is 0.
@@ -187,6 +191,7 @@ pub enum CompactionDecision {
 
 /// Why compacting is put off or broken off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BackOff {
     /// kswapd reclaims on this node: it makes the holes that compaction fills, afterwards.
@@ -197,6 +202,7 @@ pub enum BackOff {
 
 /// Why a zone is not compacted further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// The zone, or the whole node, is down to the low threshold.
@@ -207,6 +213,7 @@ pub enum Stop {
 
 /// What a controller is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionState {
     /// Nothing is to be done.
@@ -225,6 +232,7 @@ pub enum CompactionState {
 
 /// How a controller stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CompactionStatus {
     /// The node's score when it was last looked at; `None` before that.
     pub score: Option<f64>,

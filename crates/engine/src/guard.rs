@@ -73,6 +73,7 @@ pub fn waited_share(faults: u64, cost: Nanos, cpu_s: f64, seconds: f64) -> f64 {
 
 /// What must not be exceeded. `None`: no such limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardLimits {
     /// Share of their time that targets may lose, 0 to 1.
     pub max_slowdown: Option<f64>,
@@ -108,6 +109,7 @@ impl GuardLimits {
 
 /// What was measured over the last second. `None`: not known, which is no strain but no room either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardSignals {
     /// Share of their time that targets lose.
     pub slowdown: Option<f64>,
@@ -125,6 +127,7 @@ pub struct GuardSignals {
 
 /// By what it is measured how long targets wait for memory; the worst of what there is counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WaitSource {
     /// The kernel's delay accounting (`swapin` and `thrashing`).
@@ -139,6 +142,7 @@ pub enum WaitSource {
 
 /// Which limit was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// [`GuardLimits::max_slowdown`].
@@ -153,6 +157,7 @@ pub enum Limit {
 
 /// How the guard stands.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardStatus {
     /// Whether schemes may act at all now.
     pub is_open: bool,

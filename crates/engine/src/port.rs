@@ -24,6 +24,7 @@ pub struct Sample {
 
 /// Why nothing can be said about a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Gap {
     /// The target exited, or became another program.
@@ -68,6 +69,7 @@ impl Touch {
 
 /// What watching has cost since the probe was made. All counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cost {
     /// CPU time of the monitor itself, kernel work on its behalf included.
     pub monitor_cpu: Nanos,
@@ -152,6 +154,7 @@ impl Operation {
 
 /// Why memory was not acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// There is no swap, and the memory is anonymous.

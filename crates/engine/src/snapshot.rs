@@ -14,11 +14,13 @@ use crate::by_page::BlockPages;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct TargetId(pub u32);
 
 /// One region in one snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionSnapshot {
     /// Where the region is.
     pub range: AddressRange,
@@ -38,6 +40,7 @@ pub struct RegionSnapshot {
 /// What a region's addresses hold, in bytes. Only resident memory is hot, cold or idle: holes and
 /// swapped-out pages are neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionMemory {
     /// In memory at the end of the interval, as `VmRSS` counts it.
     pub resident: u64,
@@ -219,6 +222,7 @@ impl MemoryTotals {
 
 /// The regions of one target over one aggregation interval, in address order, not overlapping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Snapshot {
     /// Whose memory.
     pub target: TargetId,

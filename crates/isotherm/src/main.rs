@@ -19,9 +19,12 @@ mod daemon;
 #[cfg(test)]
 mod examples;
 mod flags;
+mod input;
 mod out;
 mod progress;
 mod record_file;
+#[cfg(test)]
+mod schemas;
 mod view;
 mod whole_file;
 

@@ -5,6 +5,65 @@
 use std::fmt::Arguments;
 use std::io::{self, IsTerminal, Write};
 
+use serde::Serialize;
+
+/// How a command prints its result.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ResultArgs {
+    /// How to print the result
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: ResultFormat,
+
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum ResultFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+impl ResultArgs {
+    /// Whether the result is wanted as JSON.
+    pub(crate) fn is_json(self) -> bool {
+        self.json || self.format == ResultFormat::Json
+    }
+}
+
+/// The version of what commands print as JSON. New keys may appear within it; none changes its meaning.
+const RESULT_VERSION: u32 = 1;
+
+/// A result with its version.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Versioned<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+impl<'a, T> Versioned<'a, T> {
+    fn new(result: &'a T) -> Self {
+        Self {
+            version: RESULT_VERSION,
+            result,
+        }
+    }
+}
+
+/// A result as JSON of several lines.
+pub(crate) fn json(result: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(&Versioned::new(result))
+}
+
+/// A result as JSON of one line.
+pub(crate) fn json_line(result: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string(&Versioned::new(result))
+}
+
 /// `print!` and `println!` of this crate.
 pub(crate) fn print(text: Arguments<'_>) {
     let mut out = io::stdout().lock();
@@ -53,4 +112,10 @@ pub(crate) fn command_line() -> Vec<String> {
     arguments
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect()
+}
+
+/// The schema of what [`json`] prints of a `T`.
+#[cfg(test)]
+pub(crate) fn schema<T: schemars::JsonSchema + 'static>() -> schemars::Schema {
+    schemars::schema_for!(Versioned<'static, T>)
 }

@@ -144,9 +144,41 @@ fn writes_to_standard_output_and_says_the_rest_elsewhere() {
 }
 
 #[test]
+fn flat_tables_stand_beside_each_other() {
+    let folder = folder();
+    let folder = folder.path();
+    let said = "out.parquet: 15 rows\nout.rss.parquet: 0 rows\nout.costs.parquet: 0 rows\n\
+                out.actions.parquet: 0 rows\n";
+    check(
+        folder,
+        &["rec.isotherm", "--flat", "out.parquet"],
+        0,
+        said,
+        "",
+    );
+    let files = [
+        "out.actions.parquet",
+        "out.costs.parquet",
+        "out.parquet",
+        "out.rss.parquet",
+        "rec.isotherm",
+    ];
+    assert_eq!(names(folder), files);
+    // From damo's, too: the format is told by the content.
+    convert(folder, &["rec.isotherm", "a.json"]);
+    let output = convert(
+        folder,
+        &["a.json", "--flat", "b.parquet", "--format", "json"],
+    );
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(value["version"], 1);
+    assert_eq!(value["tables"][0]["rows"], 10);
+}
+
+#[test]
 fn says_it_in_json() {
     let folder = folder();
-    let wanted = r#"{"input":"rec.isotherm","from":"isotherm","output":"a.json","to":"json","snapshots":5,"regions":10,"items":0,"left_out":{"unknown_regions":5,"others":{"starts and ends of targets":1}},"assumed":[],"truncated":null,"damaged":null}
+    let wanted = r#"{"version":1,"input":"rec.isotherm","from":"isotherm","output":"a.json","to":"json","snapshots":5,"regions":10,"items":0,"left_out":{"unknown_regions":5,"others":{"starts and ends of targets":1}},"assumed":[],"truncated":null,"damaged":null}
 "#;
     check(
         folder.path(),
@@ -236,7 +268,7 @@ fn help_names_formats_and_examples() {
     let help = String::from_utf8_lossy(&output.stdout);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for needed in [
-        "Usage: isotherm convert [OPTIONS] <IN> <OUT>",
+        "Usage: isotherm convert [OPTIONS] <IN> [OUT]",
         "json_compressed the same through zlib",
         "possible values: isotherm, json, json_compressed, perf_script, parquet",
         "isotherm convert damon.data rec.isotherm && isotherm report wss rec.isotherm",

@@ -109,6 +109,37 @@ fn every_report_reads_the_newest_record_by_default() {
 }
 
 #[test]
+fn reports_read_what_other_programs_wrote() {
+    let directory = TempDir::new().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("rec.isotherm"), record()).expect("written");
+    let ours = run(directory.path(), &["wss", "rec.isotherm", "--json"], &[]);
+    for name in ["copy.parquet", "copy.json", "copy.damo"] {
+        let converted = std::process::Command::new(env!("CARGO_BIN_EXE_isotherm"))
+            .args(["convert", "rec.isotherm", name])
+            .current_dir(directory.path())
+            .output()
+            .expect("isotherm runs");
+        assert!(converted.status.success(), "{converted:?}");
+        // By the content, not the name; from a pipe, too.
+        let any = path("any");
+        std::fs::rename(path(name), &any).expect("renamed");
+        let theirs = run(directory.path(), &["wss", "any", "--json"], &[]);
+        let bytes = std::fs::read(&any).expect("read");
+        let piped = run(directory.path(), &["wss", "-", "--json"], &bytes);
+        assert_eq!(piped.stdout, theirs.stdout);
+        let value = |output: &std::process::Output| -> serde_json::Value {
+            serde_json::from_slice(&output.stdout).expect("JSON")
+        };
+        let (ours, theirs) = (value(&ours), value(&theirs));
+        assert_eq!(theirs["report"], "wss");
+        if name == "copy.parquet" {
+            assert_eq!(theirs, ours);
+        }
+    }
+}
+
+#[test]
 fn every_report_is_json() {
     for report in ["access", "heatmap", "wss", "idle", "footprint", "summary"] {
         let directory = TempDir::new().expect("a directory");
@@ -119,8 +150,10 @@ fn every_report_is_json() {
         );
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(value["report"], report);
-        assert_eq!(value["version"], 1);
-        assert_eq!(value["record"]["started_ns"], STARTED);
+        assert_eq!(value["version"], 2);
+        assert_eq!(value["record"]["started_ns"], STARTED.to_string());
+        let short = run(directory.path(), &[report, "-", "--json"], &record());
+        assert_eq!(short.stdout, output.stdout);
     }
 }
 

@@ -247,6 +247,6 @@ mod tests {
     fn a_group_that_is_not_there_is_an_error_that_says_where_it_was_sought() {
         let error = find(Path::new("/no/such/group")).expect_err("there is none");
         assert!(error.to_string().contains("/no/such/group"), "{error}");
-        assert_eq!(processes(Path::new("/no/such/group")), []);
+        assert_eq!(processes(Path::new("/no/such/group")), Vec::<u32>::new());
     }
 }

@@ -19,6 +19,7 @@ use ability::abilities;
 
 /// How a check turned out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It is there.
@@ -31,6 +32,7 @@ pub enum Outcome {
 
 /// One fact about this machine.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Check {
     /// What was looked at.
     pub name: &'static str,
@@ -44,6 +46,7 @@ pub struct Check {
 
 /// Something a user may want to do, and whether it works here.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ability {
     /// What, in the words of the command line.
     pub name: &'static str,
@@ -55,6 +58,7 @@ pub struct Ability {
 
 /// All that is known.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostReport {
     /// Host name.
     pub host: String,

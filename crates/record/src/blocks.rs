@@ -36,6 +36,7 @@ const FOLLOWS: u8 = 3;
 
 /// Blocks told by page, of the snapshot that follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SnapshotBlocks {
     /// The snapshot's target.
     pub target: TargetId,
@@ -44,6 +45,7 @@ pub struct SnapshotBlocks {
     /// Its end.
     pub end: Nanos,
     /// Its blocks, in address order.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     #[serde(serialize_with = "pack", deserialize_with = "unpack")]
     pub blocks: Vec<BlockPages>,
 }

@@ -9,6 +9,7 @@ use crate::error::RecordError;
 
 /// A format of recordings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     /// Ours.
@@ -81,6 +82,7 @@ pub const DEFAULT_NR_SAMPLES: u32 = 20;
 
 /// What was converted, and what could not be.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Conversion {
     /// Snapshots written.
     pub snapshots: u64,
@@ -96,6 +98,7 @@ pub struct Conversion {
 
 /// What the other format cannot hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftOut {
     /// Regions of which it is unknown whether they were accessed.
     pub unknown_regions: u64,
@@ -123,7 +126,8 @@ impl LeftOut {
         self.unknown_regions == 0 && self.others.is_empty()
     }
 
-    pub(crate) fn add(&mut self, kind: &'static str, count: u64) {
+    /// Counts what is of this kind.
+    pub fn add(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
             *self.others.entry(kind).or_default() += count;
         }

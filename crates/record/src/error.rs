@@ -27,9 +27,7 @@ pub enum RecordError {
     #[error("the record was closed by an earlier write error")]
     Closed,
     /// The file is something else.
-    #[error(
-        "this is not an isotherm record: {0}; for a file of damo or Parquet, use `isotherm convert`"
-    )]
+    #[error("this is not an isotherm record: {0}")]
     NotARecord(String),
     /// The file ends before its header does.
     #[error(

@@ -12,6 +12,7 @@ use crate::pages::PageSnapshot;
 
 /// What is said once, at the start of a record (the Arrow schema's metadata).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Header {
     /// Program and version that wrote the record.
     pub writer: String,
@@ -37,6 +38,7 @@ pub struct Header {
 
 /// One mapping of a target's address space (a line of `/proc/PID/maps`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapping {
     /// Where.
     pub range: AddressRange,
@@ -48,6 +50,7 @@ pub struct Mapping {
 
 /// The mappings of a target that came and went since the last time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingChange {
     /// When that was seen.
     pub time: Nanos,
@@ -61,6 +64,7 @@ pub struct MappingChange {
 
 /// A target appears in the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetStart {
     /// When.
     pub time: Nanos,
@@ -77,6 +81,7 @@ pub struct TargetStart {
 
 /// A target is no more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetExit {
     /// When that was seen.
     pub time: Nanos,
@@ -90,6 +95,7 @@ pub struct TargetExit {
 
 /// Memory use, about once a second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsageSample {
     /// When.
     pub time: Nanos,
@@ -107,6 +113,7 @@ pub struct UsageSample {
 
 /// What watching has cost up to a moment, about once a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CostSample {
     /// When.
     pub time: Nanos,
@@ -124,6 +131,7 @@ pub struct CostSample {
 
 /// What one scheme did after one look, to all targets together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ActionSample {
     /// When.
     pub time: Nanos,
@@ -166,6 +174,7 @@ impl ActionSample {
 
 /// How the guard stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardSample {
     /// When.
     pub time: Nanos,
@@ -179,6 +188,7 @@ pub struct GuardSample {
 
 /// How fragmented a node is, and how the controller of its compaction stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FragmentationSample {
     /// When.
     pub time: Nanos,
@@ -192,6 +202,7 @@ pub struct FragmentationSample {
 
 /// A round of compaction of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CompactionSample {
     /// When it ended.
     pub time: Nanos,
@@ -218,6 +229,7 @@ pub struct CompactionSample {
 
 /// Anything that stands in a record after its header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Item {
     /// The regions of one target over one aggregation interval.

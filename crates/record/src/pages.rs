@@ -40,6 +40,7 @@ pub type PageBits = [u64; PAGES_PER_BLOCK / 64];
 
 /// What one scan saw in one 2 MiB block of addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PageBlock {
     /// Address of the block, a multiple of its size.
     pub block: u64,
@@ -55,6 +56,7 @@ pub struct PageBlock {
 
 /// One scan of one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PageSnapshot {
     /// Whose memory.
     pub target: TargetId,

@@ -100,6 +100,11 @@ impl Rows {
         self.snapshot.get(self.next_row).copied()
     }
 
+    /// The row at which it begins.
+    pub(crate) fn next_row(&self) -> usize {
+        self.next_row
+    }
+
     /// The next snapshot, or `None` when all were handed out.
     pub(crate) fn next_item(&mut self) -> Result<Option<Item>, RecordError> {
         let first = self.next_row;

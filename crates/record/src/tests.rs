@@ -8,6 +8,7 @@ mod pages;
 
 use std::io::{self, Cursor, Write};
 
+use arrow_schema::DataType;
 use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts, ZoneFacts};
 use isotherm_engine::{
     AddressRange, BLOCK_SIZE, BlockPages, Cost, Nanos, RegionMemory, RegionSnapshot, Snapshot,
@@ -16,6 +17,7 @@ use isotherm_engine::{
 use proptest::prelude::*;
 
 use crate::reader::check_item;
+use crate::schema::Kind;
 use crate::writer::MAX_ROWS_HELD;
 use crate::{
     CompactionSample, CostSample, FragmentationSample, Header, Item, Mapping, MappingChange,
@@ -496,5 +498,26 @@ proptest! {
         prop_assert!(items.iter().all(|item| check_item(item).is_ok()));
         let bytes = write(&header(), &items);
         prop_assert_eq!(read(&bytes).0, items);
+    }
+}
+
+#[test]
+fn the_documentation_names_every_column() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/record.md");
+    let text = std::fs::read_to_string(path).expect("docs/record.md");
+    for kind in [Kind::Regions, Kind::Pages] {
+        for field in kind.fields() {
+            let kind = match field.data_type() {
+                DataType::Timestamp(..) => "timestamp, ns, UTC".to_string(),
+                other => other.to_string(),
+            };
+            let null = if field.is_nullable() {
+                ", nullable"
+            } else {
+                ""
+            };
+            let row = format!("| `{}` | {kind}{null} | ", field.name());
+            assert!(text.contains(&row), "docs/record.md lacks: {row}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The access report: the regions of a snapshot, each with its size, access rate, age and mapping.
 //!
-//! JSON: `{report: "access", version: 1, record, snapshots: [AccessTable]}`.
+//! JSON: `{report: "access", version: 2, record, snapshots: [AccessTable]}`.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -90,6 +90,7 @@ pub struct AccessOptions {
 
 /// From which access rate on bytes count as hot, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct HotRate(pub f32);
 
@@ -102,10 +103,15 @@ impl Default for HotRate {
 
 /// One region.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     /// First address.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Address"))]
+    #[serde(serialize_with = "crate::exact::address")]
     pub start: u64,
     /// One past the last.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Address"))]
+    #[serde(serialize_with = "crate::exact::address")]
     pub end: u64,
     /// Size.
     pub size_bytes: u64,
@@ -125,6 +131,7 @@ pub struct Row {
 /// Bytes of memory by temperature. The first four add up to `resident_bytes`, or to
 /// `monitored_bytes` where the record's source knows of addresses only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Totals {
     /// Touched in regions that were accessed at the hot rate or more often.
     pub hot_bytes: u64,
@@ -159,6 +166,7 @@ impl Totals {
 
 /// What the admitted regions of one mapping's name come to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingTotals {
     /// The name; `null` where nothing is known to be mapped.
     pub mapping: Option<String>,
@@ -171,6 +179,7 @@ pub struct MappingTotals {
 
 /// The regions of one snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AccessTable {
     /// Whose.
     #[serde(flatten)]

@@ -18,6 +18,7 @@ const MOST: usize = 256;
 
 /// What one scheme did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeActions {
     /// Whose it is, where the record is of several contexts.
     pub context: Option<String>,
@@ -47,6 +48,7 @@ pub struct SchemeActions {
 
 /// How the guard of one context stood.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardCourse {
     /// Whose it is, where the record is of several contexts.
     pub context: Option<String>,
@@ -73,10 +75,11 @@ pub struct GuardCourse {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ActionsReport {
     /// `actions`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,
@@ -264,7 +267,7 @@ impl Actions {
         });
         Some(ActionsReport {
             report: "actions",
-            version: 1,
+            version: crate::VERSION,
             record: self.context.record_info(),
             schemes: schemes.collect(),
             guards: guards.collect(),

@@ -21,6 +21,7 @@ pub struct Scope {
 
 /// Where a report's facts come from; repeated in each result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordInfo {
     /// The machine.
     pub host: String,
@@ -30,7 +31,9 @@ pub struct RecordInfo {
     pub command: Vec<String>,
     /// `vaddr` or `paddr`.
     pub operations: String,
-    /// When the record began, since the Unix epoch. All other times count from here.
+    /// When the record began, since the Unix epoch, as text in JSON. All other times count from here.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    #[serde(serialize_with = "crate::exact::epoch")]
     pub started_ns: Nanos,
     /// How it ends, where it is not whole.
     #[serde(flatten)]
@@ -39,6 +42,7 @@ pub struct RecordInfo {
 
 /// How a record ends that is not whole. The report is of what comes before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordEnd {
     /// It was not finished: its recorder was killed, or still runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,6 +54,7 @@ pub struct RecordEnd {
 
 /// What there is of a record that was not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Truncated {
     /// Bytes that were read.
     pub bytes_read: u64,
@@ -68,6 +73,7 @@ impl From<Truncation> for Truncated {
 
 /// Whose memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetInfo {
     /// Its number in the record; `null` for the sum of all targets.
     pub target: Option<TargetId>,

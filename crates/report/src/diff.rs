@@ -18,6 +18,7 @@ const MAPPINGS: usize = 20;
 
 /// The targets of one name in one record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Figures {
     /// How many.
     pub targets: usize,
@@ -33,6 +34,7 @@ pub struct Figures {
 
 /// A name in both records; `null` where it is in one only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetDiff {
     /// The name.
     pub name: String,
@@ -44,6 +46,7 @@ pub struct TargetDiff {
 
 /// A mapping of the targets of one name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingDiff {
     /// The targets' name.
     pub name: String,
@@ -57,10 +60,11 @@ pub struct MappingDiff {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiffReport {
     /// `diff`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// The first record.
     pub a: RecordInfo,
@@ -104,7 +108,7 @@ impl DiffReport {
         mappings.truncate(MAPPINGS);
         Self {
             report: "diff",
-            version: 1,
+            version: crate::VERSION,
             a: a.record,
             b: b.record,
             targets,

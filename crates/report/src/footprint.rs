@@ -12,6 +12,7 @@ use isotherm_record::item::{Header, Item, UsageSample};
 
 /// One quantity over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Metric {
     /// `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set`, `unknown`
     /// (monitored, but nothing is known), `system_used`
@@ -29,10 +30,11 @@ pub struct Metric {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FootprintReport {
     /// `footprint`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,
@@ -132,7 +134,7 @@ impl Footprint {
         });
         FootprintReport {
             report: "footprint",
-            version: 1,
+            version: crate::VERSION,
             record: self.context.record_info(),
             target: self.target,
             system_total_bytes: self.system_total,

@@ -23,6 +23,7 @@ const SCORE_STEPS: f64 = 1e3;
 
 /// A score at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ScorePoint {
     /// When the step begins, since the beginning of the record.
     pub time_ns: Nanos,
@@ -36,6 +37,7 @@ pub struct ScorePoint {
 
 /// The free blocks of one order, of all zones of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OrderBlocks {
     /// Blocks of 2^order pages.
     pub order: u8,
@@ -55,6 +57,7 @@ pub struct OrderBlocks {
 
 /// A zone at the end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ZoneState {
     /// `DMA32`, `Normal`...
     pub name: String,
@@ -70,6 +73,7 @@ pub struct ZoneState {
 
 /// What rounds of compaction have come to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rounds {
     /// How many.
     pub count: u64,
@@ -89,6 +93,7 @@ pub struct Rounds {
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeFragmentation {
     /// Its number.
     pub node: u32,
@@ -123,10 +128,11 @@ pub struct NodeFragmentation {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FragmentationReport {
     /// `fragmentation`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,
@@ -186,7 +192,7 @@ impl Fragmentation {
     pub fn finish(self) -> FragmentationReport {
         FragmentationReport {
             report: "fragmentation",
-            version: 1,
+            version: crate::VERSION,
             record: self.context.record_info(),
             nodes: self.nodes.into_values().filter_map(Node::finish).collect(),
             left_out_samples: self.left_out,

@@ -47,6 +47,7 @@ impl Default for IdleOptions {
 
 /// How many bytes have been idle for at least so long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IdleBytes {
     /// So long.
     pub at_least_ns: Nanos,
@@ -56,6 +57,7 @@ pub struct IdleBytes {
 
 /// The idle memory of a target, or of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IdleMemory {
     /// Whose.
     #[serde(flatten)]
@@ -84,10 +86,11 @@ pub struct IdleMemory {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IdleReport {
     /// `idle`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,
@@ -160,7 +163,7 @@ impl Idle {
         let total = (targets.len() > 1).then(|| total.finish(TargetInfo::all(), &self.options));
         IdleReport {
             report: "idle",
-            version: 1,
+            version: crate::VERSION,
             record: self.context.record_info(),
             targets,
             total,

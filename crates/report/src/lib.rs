@@ -13,13 +13,19 @@
 //!
 //! **Results.** In every JSON result, sizes are bytes, durations are nanoseconds, and points in time
 //! are nanoseconds since the beginning of the record (`record.started_ns`, itself since the Unix
-//! epoch). `access_rate` is the share of checks that found an access, 0 to 1; `null` means unknown,
+//! epoch). What may be above 2^53, where other readers of JSON round, is text: `started_ns` always, an
+//! address where it is. `access_rate` is the share of checks that found an access, 0 to 1; `null` means unknown,
 //! which is not zero. New keys may appear within a `version`; none changes its meaning.
+
+/// The version of every report's JSON. 1 had `record.started_ns` as a number.
+pub const VERSION: u32 = 2;
 
 pub mod access;
 pub mod actions;
 pub mod context;
 pub mod diff;
+mod exact;
+pub mod flat;
 pub mod footprint;
 pub mod fragmentation;
 pub mod heatmap;
@@ -45,6 +51,7 @@ pub use access::{Access, AccessOptions, AccessTable};
 pub use actions::{Actions, ActionsReport};
 pub use context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
 pub use diff::DiffReport;
+pub use flat::Flat;
 pub use footprint::{Footprint, FootprintReport};
 pub use fragmentation::{Fragmentation, FragmentationReport};
 pub use heatmap::{Heatmap, HeatmapOptions, HeatmapReport};

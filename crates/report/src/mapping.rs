@@ -21,8 +21,10 @@ pub const ANONYMOUS: &str = "(anonymous)";
 
 /// The name of what lies in a range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingLabel {
     /// Name of the mapping, or of all mappings with that name, that overlap most.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     #[serde(serialize_with = "serialize_name")]
     pub name: Arc<str>,
     /// How many other names overlap.

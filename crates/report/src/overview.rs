@@ -30,6 +30,7 @@ const NO_MAPPING: &str = "(not mapped)";
 
 /// A target, or the sum of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetOverview {
     /// Whose.
     #[serde(flatten)]
@@ -71,6 +72,7 @@ impl TargetOverview {
 
 /// All that a target maps by one name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingOverview {
     /// Whose.
     #[serde(flatten)]
@@ -85,6 +87,7 @@ pub struct MappingOverview {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Overview {
     /// Where the facts come from.
     pub record: RecordInfo,

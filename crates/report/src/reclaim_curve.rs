@@ -48,6 +48,7 @@ impl Default for ReclaimCurveOptions {
 
 /// What one threshold comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReclaimPoint {
     /// Memory is reclaimed after being idle for this long.
     pub threshold_ns: Nanos,
@@ -67,10 +68,11 @@ pub struct ReclaimPoint {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReclaimCurveReport {
     /// `reclaim_curve`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,
@@ -190,7 +192,7 @@ impl ReclaimCurve {
         };
         Some(ReclaimCurveReport {
             report: "reclaim_curve",
-            version: 1,
+            version: crate::VERSION,
             duration_ns: duration,
             scan_interval_ns: Nanos(self.scanned.0 / self.nr_scans.max(1)),
             resident_mean_bytes: resident,

@@ -14,6 +14,7 @@ const MAX_VALUES: usize = 1 << 15;
 
 /// One step of a [`Series`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Point {
     /// When the step begins, since the beginning of the record.
     pub time_ns: Nanos,
@@ -121,6 +122,7 @@ fn mean(bin: &Bin) -> u64 {
 
 /// A value below which a share of the distribution lies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Percentile {
     /// The share, 0 to 100.
     pub percent: f64,

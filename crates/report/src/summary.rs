@@ -14,6 +14,7 @@ const WORTH_A_TRY: f64 = 0.05;
 
 /// What the preset `prcl` would page out at the end of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reclaim {
     /// Memory idle for so long.
     pub idle_for_ns: Nanos,
@@ -25,10 +26,11 @@ pub struct Reclaim {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SummaryReport {
     /// `summary`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// What the record says in a sentence.
     pub verdict: String,
@@ -66,7 +68,7 @@ impl SummaryReport {
         };
         Self {
             report: "summary",
-            version: 1,
+            version: crate::VERSION,
             verdict: verdict(&overview, reclaim),
             next: next(&overview, reclaim),
             reclaim,

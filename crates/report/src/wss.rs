@@ -37,6 +37,7 @@ impl Default for WssOptions {
 
 /// The working set of a target, or of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkingSet {
     /// Whose.
     #[serde(flatten)]
@@ -65,10 +66,11 @@ pub struct WorkingSet {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WssReport {
     /// `wss`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,
@@ -167,7 +169,7 @@ impl Wss {
         let total = (targets.len() > 1).then(|| self.total.finish(TargetInfo::all(), percentiles));
         WssReport {
             report: "wss",
-            version: 1,
+            version: crate::VERSION,
             record: self.context.record_info(),
             min_rate: self.options.min_rate,
             targets,

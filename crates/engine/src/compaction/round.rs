@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// Why a round of compaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoundEnd {
     /// The low threshold was reached.

@@ -23,6 +23,7 @@ const BURST_S: f64 = 1.0;
 
 /// How the budget of acting stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ActBudgetStatus {
     /// Share of one CPU that acting may take where none is idle; `None`: as much as it wants.
     pub share: Option<f64>,

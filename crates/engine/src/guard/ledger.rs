@@ -18,6 +18,7 @@ const SLOT: Nanos = Nanos::from_millis(10_000);
 
 /// One account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Account {
     /// Time that targets have lost.
     pub lost: Nanos,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// An action, by DAMOS's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Read it in ahead of use (`MADV_WILLNEED`).
@@ -91,6 +92,7 @@ impl FromStr for Action {
 
 /// A node to migrate to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Destination {
     /// NUMA node.
     pub node: u32,

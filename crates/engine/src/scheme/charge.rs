@@ -29,6 +29,7 @@ const THROUGHPUT_START: u64 = 1024 * PAGE_SIZE;
 
 /// The state of a scheme's quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QuotaState {
     /// Bytes that the window may use; `None` without a limit, and before the first window. DAMOS's
     /// `effective_bytes`, except that there 0 is no limit and here 0 is nothing.

@@ -85,6 +85,7 @@ pub(super) struct State {
 
 /// How a scheme stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeStatus<'a> {
     /// What it does, as configured.
     pub action: Action,

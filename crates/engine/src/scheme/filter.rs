@@ -16,6 +16,7 @@ use crate::snapshot::TargetId;
 /// One rule. The first that matches decides; if none does, the opposite of the last one's `allow`
 /// (of the engine's own and of the world's each, see above).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Filter {
     /// What it looks at.
     pub kind: FilterKind,
@@ -27,6 +28,7 @@ pub struct Filter {
 
 /// What a filter looks at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FilterKind {
     /// Lies in this range. Handled by the engine: what it leaves out is not even tried.
@@ -39,6 +41,7 @@ pub enum FilterKind {
 
 /// What is known of pages only where they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OpsFilter {
     /// Anonymous memory.

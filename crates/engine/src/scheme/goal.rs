@@ -27,6 +27,7 @@ const INPUT_MIN: u64 = 10_000;
 
 /// What a goal came to in the last window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GoalState {
     /// What was measured, in the metric's unit; `None` where it could not be: then it does not tune.
     pub current: Option<u64>,

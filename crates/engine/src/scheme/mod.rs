@@ -41,6 +41,7 @@ pub use watermark::{WatermarkMetric, Watermarks};
 
 /// What to do with memory of an access pattern, how much of it, and when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Scheme {
     /// Which memory.
     pub pattern: AccessPattern,

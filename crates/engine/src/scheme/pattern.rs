@@ -7,6 +7,7 @@ use crate::snapshot::RegionSnapshot;
 
 /// From `min` to `max`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bounds<T> {
     /// Least.
     pub min: T,
@@ -24,6 +25,7 @@ impl<T: PartialOrd> Bounds<T> {
 /// How often memory is accessed. A number of samples means what it means in the intervals that the
 /// user set; a share means the same whatever the intervals are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Frequency {
     /// Accesses seen per aggregation interval (`nr_accesses`).
@@ -45,6 +47,7 @@ impl Frequency {
 
 /// For how long memory has been accessed about as often as now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Age {
     /// Aggregation intervals.
@@ -55,6 +58,7 @@ pub enum Age {
 
 /// Which regions a scheme is about.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AccessPattern {
     /// Size in bytes.
     pub size: Bounds<u64>,

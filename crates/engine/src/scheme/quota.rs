@@ -6,6 +6,7 @@ use crate::address::Nanos;
 
 /// A limit on what a scheme does in each reset interval. Zeros and no goal: no limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Quota {
     /// Time that the action may take; zero for no such limit.
     pub time: Nanos,
@@ -47,6 +48,7 @@ impl Quota {
 /// What makes a region come before others, in thousandths. Size is accepted and, as in the kernel,
 /// does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Weights {
     /// Size.
     pub size_permil: u32,
@@ -58,6 +60,7 @@ pub struct Weights {
 
 /// `numerator / denominator` of the bytes that an action failed on are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FailCharge {
     /// Above the line.
     pub numerator: u32,
@@ -67,6 +70,7 @@ pub struct FailCharge {
 
 /// How quotas follow their goals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Tuner {
     /// In proportion to what is missing; for goals that need lasting work.
@@ -78,6 +82,7 @@ pub enum Tuner {
 
 /// What a quota is tuned towards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Goal {
     /// What is measured.
     pub metric: GoalMetric,
@@ -89,6 +94,7 @@ pub struct Goal {
 
 /// What a goal measures. `bp` is a ten-thousandth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GoalMetric {
     /// A number that the user feeds in.

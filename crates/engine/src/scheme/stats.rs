@@ -10,6 +10,7 @@ use crate::snapshot::TargetId;
 
 /// Counters of one scheme; they only grow. `nr` counts regions, `sz` bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stats {
     /// Regions that the action was tried on, those included of which no whole page fitted into the
     /// quota (as in the kernel).
@@ -48,6 +49,7 @@ impl Stats {
 
 /// A region, or a part of one, that a scheme's last application asked to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriedRegion {
     /// Whose memory.
     pub target: TargetId,

@@ -11,6 +11,7 @@ use crate::address::Nanos;
 
 /// What watermarks measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WatermarkMetric {
     /// Free memory of the system, in thousandths of all.
@@ -20,6 +21,7 @@ pub enum WatermarkMetric {
 /// A scheme rests above `high` and below `low`; once it rests it wakes only below `mid`. Between
 /// `mid` and `high` it goes on with what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watermarks {
     /// What is measured.
     pub metric: WatermarkMetric,

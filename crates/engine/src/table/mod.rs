@@ -73,6 +73,7 @@ use token_bucket::{TokenBucket, total_ns};
 
 /// What the table monitor may spend, and how finely it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TableAttributes {
     /// Share of one CPU for monitoring and what it induces, 0 to 1.
     pub cpu_budget: f64,

@@ -9,6 +9,8 @@ use serde::Serialize;
 
 use isotherm_session::lacking;
 
+use crate::out::{self, ResultArgs};
+
 /// Say what is wrong with a configuration, at which key or line, and what this machine cannot do of
 /// it.
 #[derive(clap::Args)]
@@ -21,12 +23,12 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: ResultArgs,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Finding {
     severity: &'static str,
     line: Option<u32>,
@@ -36,6 +38,7 @@ struct Finding {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Report {
     contexts: usize,
     schemes: usize,
@@ -59,8 +62,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         findings: problems.iter().map(finding).collect(),
         not_here: not_here(&configuration),
     };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+    if args.result.is_json() {
+        println!("{}", out::json(&report)?);
     } else {
         for problem in &problems {
             println!("{name}: {}{problem}", prefix(problem));
@@ -115,4 +118,10 @@ fn finding(problem: &Problem) -> Finding {
         path: problem.place.path.clone(),
         problem: problem.to_string(),
     }
+}
+
+/// The schema of what is printed.
+#[cfg(test)]
+pub(crate) fn schema() -> schemars::Schema {
+    out::schema::<Report>()
 }

@@ -37,10 +37,6 @@ const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);
   isotherm compact --daemon --order 4       keep blocks of 64 KiB available
   isotherm compact --daemon --duration 5min -o c.isotherm
   isotherm report fragmentation c.isotherm")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a flag of the command line"
-)]
 pub(crate) struct Args {
     /// Only this NUMA node
     #[arg(long, value_name = "N")]
@@ -74,9 +70,8 @@ pub(crate) struct Args {
     #[arg(long)]
     dry_run: bool,
 
-    /// Print JSON; with --daemon, a line for each event
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: crate::out::ResultArgs,
 
     /// Write scores and free blocks over time to this record, for `isotherm report fragmentation`
     #[arg(short, long, value_name = "FILE")]
@@ -108,7 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .map(|path| Journal::create(path, &header()));
     let mut output = Output {
         journal: journal.transpose()?,
-        say: Say::new(args.json),
+        say: Say::new(args.result.is_json()),
     };
     let outcome = if args.daemon {
         session.keep_looking(args.duration, &mut output)

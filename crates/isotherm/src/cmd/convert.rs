@@ -4,6 +4,8 @@
 //! written under another name and takes its own when it is complete, so that neither a failure nor
 //! Ctrl-C leaves half a file, or loses the one that was there before.
 
+mod flat;
+
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -15,10 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail, ensure};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use isotherm_record::convert::{Conversion, ConvertError, DETECT_LENGTH, Format};
+use isotherm_record::convert::{Conversion, ConvertError, DETECT_LENGTH, Format, LeftOut};
 use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
+use isotherm_report::Truncated;
+use isotherm_report::flat::TABLES;
 use serde::Serialize;
 
+use crate::input;
+use crate::out::ResultArgs;
 use crate::progress::Watched;
 use crate::whole_file::{WholeFile, folder_of};
 
@@ -40,6 +46,7 @@ Examples:
   isotherm convert damon.data rec.isotherm && isotherm report wss rec.isotherm
   perf script -i perf.data > trace.txt && isotherm convert trace.txt rec.isotherm
   isotherm convert --to parquet rec.isotherm - > rec.parquet
+  isotherm convert --flat rec.parquet rec.isotherm
   isotherm convert --salvage damaged.isotherm whole.isotherm
 
 Exit status: 0 converted (what the other format cannot hold is counted and said), 2 not converted,
@@ -49,8 +56,12 @@ pub(crate) struct Args {
     #[arg(value_name = "IN")]
     input: PathBuf,
     /// The file to write, replaced if it is there; `-` is standard output.
-    #[arg(value_name = "OUT")]
-    output: PathBuf,
+    #[arg(value_name = "OUT", required_unless_present = "flat")]
+    output: Option<PathBuf>,
+    /// Write plain tables for analysis instead: regions with process, mapping and times to FILE, memory
+    /// use, costs and actions beside it (FILE's name with .rss, .costs and .actions before .parquet).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "from", "to"])]
+    flat: Option<PathBuf>,
     /// The input's format, where its content does not tell.
     #[arg(long, value_enum, value_name = "FORMAT")]
     from: Option<Name>,
@@ -60,9 +71,8 @@ pub(crate) struct Args {
     /// Of a damaged record, convert what stands before the damage.
     #[arg(long)]
     salvage: bool,
-    /// Say what was converted as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: ResultArgs,
 }
 
 /// A format's name on the command line; damo's own names for damo's.
@@ -89,21 +99,18 @@ impl From<Name> for Format {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Summary<'a> {
+    #[cfg_attr(test, schemars(with = "String"))]
     input: &'a Path,
     from: Format,
+    #[cfg_attr(test, schemars(with = "String"))]
     output: &'a Path,
     to: Format,
     #[serde(flatten)]
     conversion: &'a Conversion,
-    truncated: Option<Cut>,
+    truncated: Option<Truncated>,
     damaged: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Cut {
-    bytes_read: u64,
-    bytes_lost: u64,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -118,6 +125,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
+    if let Some(path) = &args.flat {
+        let flattened = flat::write(&args.input, path, args.salvage, stop)?;
+        return tell_flat(args, &flattened);
+    }
+    let out = args.output.as_deref().unwrap_or(Path::new("-"));
     let name = args.input.display();
     let mut input = File::open(&args.input).with_context(|| format!("cannot open {name}"))?;
     let from = match args.from {
@@ -126,13 +138,13 @@ fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
     };
     let to = match args.to {
         Some(to) => to.into(),
-        None => by_name(&args.output)?,
+        None => by_name(out)?,
     };
     ensure!(
         to != Format::PerfScript,
         "perf_script can only be read, not written; `json` is what damo reads as well"
     );
-    let output = Output::create(&args.input, &args.output)?;
+    let output = Output::create(&args.input, out)?;
     let job = Job {
         folder: output.folder.clone(),
         salvages: args.salvage,
@@ -142,7 +154,7 @@ fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
         .convert(input, from, to, output.file()?)
         .with_context(|| format!("cannot convert {name}"))?;
     output.keep()?;
-    report(args, from, to, &conversion, ended)
+    report(args, out, (from, to), &conversion, ended)
 }
 
 /// The format by the file's beginning; leaves the file where it was.
@@ -227,13 +239,7 @@ impl Job<'_> {
         from: Format,
         output: impl Write,
     ) -> Result<Conversion, ConvertError> {
-        let source = match from {
-            Format::Parquet => return parquet::import(input, output),
-            Format::PerfScript => damo::Source::PerfScript(self.watched(input)),
-            Format::JsonCompressed => damo::Source::JsonCompressed(self.watched(input)),
-            Format::Json | Format::Isotherm => damo::Source::Json(self.watched(input)),
-        };
-        damo::import(source, &self.folder, output)
+        input::import(input, from, |file| self.watched(file), &self.folder, output)
     }
 
     fn export(
@@ -292,19 +298,13 @@ fn rewrite(record: &mut Reader<impl Read>, output: impl Write) -> Result<Convers
 
 fn report(
     args: &Args,
-    from: Format,
-    to: Format,
+    output: &Path,
+    (from, to): (Format, Format),
     conversion: &Conversion,
     ended: Ended,
 ) -> anyhow::Result<()> {
-    let name = args.input.display();
-    if let Some(truncation) = ended.truncated {
-        eprintln!("isotherm: {name}: {truncation}");
-    }
-    if let Some(damage) = &ended.damaged {
-        eprintln!("isotherm: {name}: {damage}; what comes before is converted");
-    }
-    let mut out: Box<dyn Write> = if is_stdout(&args.output) {
+    tell_end(args, &ended);
+    let mut out: Box<dyn Write> = if is_stdout(output) {
         Box::new(io::stderr())
     } else {
         Box::new(io::stdout())
@@ -312,23 +312,20 @@ fn report(
     let summary = Summary {
         input: &args.input,
         from,
-        output: &args.output,
+        output,
         to,
         conversion,
-        truncated: ended.truncated.map(|cut| Cut {
-            bytes_read: cut.offset,
-            bytes_lost: cut.bytes_lost,
-        }),
+        truncated: ended.truncated.map(Truncated::from),
         damaged: ended.damaged,
     };
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string(&summary)?)?;
+    if args.result.is_json() {
+        writeln!(out, "{}", crate::out::json_line(&summary)?)?;
         return Ok(());
     }
     writeln!(
         out,
         "{}: {} snapshots, {} regions, {} other items",
-        args.output.display(),
+        output.display(),
         conversion.snapshots,
         conversion.regions,
         conversion.items
@@ -341,13 +338,70 @@ fn report(
             left_out.unknown_regions
         )?;
     }
-    for (kind, count) in &left_out.others {
-        writeln!(out, "left out: {count} {kind}")?;
-    }
+    tell_left_out(&mut out, left_out)?;
     for assumed in &conversion.assumed {
         writeln!(out, "assumed: {assumed}")?;
     }
     Ok(())
+}
+
+fn tell_end(args: &Args, ended: &Ended) {
+    let name = args.input.display();
+    if let Some(truncation) = ended.truncated {
+        eprintln!("isotherm: {name}: {truncation}");
+    }
+    if let Some(damage) = &ended.damaged {
+        eprintln!("isotherm: {name}: {damage}; what comes before is converted");
+    }
+}
+
+fn tell_left_out(out: &mut impl Write, left_out: &LeftOut) -> io::Result<()> {
+    let mut others = left_out.others.iter();
+    others.try_for_each(|(kind, count)| writeln!(out, "left out: {count} {kind}"))
+}
+
+/// What `--flat` wrote, as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct FlatSummary<'a> {
+    #[cfg_attr(test, schemars(with = "String"))]
+    input: &'a Path,
+    tables: Vec<FlatTable<'a>>,
+    left_out: &'a LeftOut,
+    truncated: Option<Truncated>,
+    damaged: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct FlatTable<'a> {
+    name: &'static str,
+    #[cfg_attr(test, schemars(with = "String"))]
+    path: &'a Path,
+    rows: u64,
+}
+
+fn tell_flat(args: &Args, flattened: &flat::Flattened) -> anyhow::Result<()> {
+    tell_end(args, &flattened.ended);
+    let written = &flattened.written;
+    let mut out = io::stdout();
+    let tables = TABLES.iter().zip(&flattened.files).zip(written.rows);
+    let tables = tables.map(|(((name, _), path), rows)| FlatTable { name, path, rows });
+    if args.result.is_json() {
+        let summary = FlatSummary {
+            input: &args.input,
+            tables: tables.collect(),
+            left_out: &written.left_out,
+            truncated: flattened.ended.truncated.map(Truncated::from),
+            damaged: flattened.ended.damaged.as_deref(),
+        };
+        writeln!(out, "{}", crate::out::json_line(&summary)?)?;
+        return Ok(());
+    }
+    for table in tables {
+        writeln!(out, "{}: {} rows", table.path.display(), table.rows)?;
+    }
+    Ok(tell_left_out(&mut out, &written.left_out)?)
 }
 
 fn is_stdout(path: &Path) -> bool {
@@ -459,4 +513,13 @@ impl<T: Write> Write for Stoppable<'_, T> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// The schemas of what is printed.
+#[cfg(test)]
+pub(crate) fn schemas() -> [schemars::Schema; 2] {
+    [
+        crate::out::schema::<Summary<'static>>(),
+        crate::out::schema::<FlatSummary<'static>>(),
+    ]
 }

@@ -4,21 +4,22 @@ use std::process::ExitCode;
 
 use isotherm_linux::host::{self, HostReport, Outcome};
 
+use crate::out::{self, ResultArgs};
+
 /// Say what this machine can do, what is missing, and what would enable it.
 ///
 /// Changes nothing. Exits with 0 if processes can be recorded, else with 1.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  isotherm doctor --json | jq .abilities")]
 pub(crate) struct Args {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: ResultArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = host::examine();
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+    if args.result.is_json() {
+        println!("{}", out::json(&report)?);
     } else {
         print!("{}", text(&report));
     }

@@ -58,9 +58,8 @@ pub(crate) struct Args {
     #[arg(short, long)]
     quiet: bool,
 
-    /// Print the summary at the end as JSON on standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: crate::out::ResultArgs,
 
     #[command(flatten)]
     targets: TargetArgs,
@@ -75,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => default_name()?,
     };
     anyhow::ensure!(
-        !(args.json && path.as_os_str() == "-"),
+        !(args.result.is_json() && path.as_os_str() == "-"),
         "--json and --output - both write to standard output; name a file"
     );
     let watch = Watch {
@@ -83,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration: args.duration,
         stop_command: args.stop_command,
         quiet: args.quiet,
-        json: args.json,
+        json: args.result.is_json(),
     };
     watch.run(Some(&path))
 }
@@ -156,7 +155,7 @@ impl Watch {
         let acted = acting.as_ref().map(Acting::summary);
         let summary = recording.summary(&session, elapsed, path, acted);
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&summary)?);
+            println!("{}", crate::out::json(&summary)?);
         } else if !self.quiet {
             eprintln!("{}", summary.text());
         }
@@ -548,4 +547,10 @@ fn default_name() -> anyhow::Result<PathBuf> {
         .map(PathBuf::from)
         .find(|path| !path.exists())
         .context("a thousand records of this second are here already; name a file with -o")
+}
+
+/// The schema of the summary.
+#[cfg(test)]
+pub(crate) fn schema() -> schemars::Schema {
+    crate::out::schema::<summary::Summary>()
 }

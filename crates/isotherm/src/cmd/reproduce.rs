@@ -42,9 +42,8 @@ pub(crate) struct Args {
     /// Write CSV and an HTML page into this folder.
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// JSON instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: crate::out::ResultArgs,
     /// Runs at the same time; each takes up to 3 GiB.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
@@ -119,8 +118,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         all.extend(comparisons);
     }
     let mut out = std::io::stdout().lock();
-    let text = if args.json {
-        serde_json::to_string_pretty(&all)? + "\n"
+    let text = if args.result.is_json() {
+        crate::out::json(&serde_json::json!({ "comparisons": all }))? + "\n"
     } else {
         table(&all, &notes)
     };

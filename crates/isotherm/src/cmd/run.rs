@@ -39,9 +39,8 @@ pub(crate) struct Args {
     #[arg(short, long)]
     quiet: bool,
 
-    /// Print the summary at the end as JSON on standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: crate::out::ResultArgs,
 
     #[command(flatten)]
     schemes: SchemeArgs,
@@ -62,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration: args.duration,
         stop_command: args.stop_command,
         quiet: args.quiet,
-        json: args.json,
+        json: args.result.is_json(),
     };
     watch.run(args.output.as_deref())
 }

@@ -75,9 +75,8 @@ pub(crate) struct Args {
     #[arg(short, long)]
     quiet: bool,
 
-    /// The summary as JSON on standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    result: crate::out::ResultArgs,
 
     #[command(flatten)]
     schemes: SchemeArgs,
@@ -138,8 +137,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.against {
         report.compare(path)?;
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+    if args.result.is_json() {
+        println!("{}", crate::out::json(&report)?);
     } else if !args.quiet {
         print!("{}", report.text());
     }

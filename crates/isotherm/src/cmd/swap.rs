@@ -1,10 +1,14 @@
 //! `isotherm swap`: compressed swap in memory, set up and taken away.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use isotherm_linux::swap;
 
 use isotherm_engine::units::{format_bytes, parse_bytes};
+use serde::Serialize;
+
+use crate::out::{self, ResultArgs};
 
 /// Set up compressed swap in memory (zram), which paging out anonymous memory needs, or take it away.
 #[derive(clap::Args)]
@@ -16,6 +20,34 @@ pub(crate) struct Args {
     what: What,
 }
 
+/// What was set up, as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct SetUp<'a> {
+    #[cfg_attr(test, schemars(with = "String"))]
+    device: &'a Path,
+    bytes: u64,
+    compression: String,
+}
+
+/// What was taken away, as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct TakenAway {
+    devices: Vec<TakenDevice>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct TakenDevice {
+    #[cfg_attr(test, schemars(with = "String"))]
+    device: PathBuf,
+    /// 0 where it is not known.
+    bytes: u64,
+    /// It was gone, or another's: nothing was done.
+    was_not_ours: bool,
+}
+
 #[derive(clap::Subcommand)]
 enum What {
     /// Set up a zram device and swap to it
@@ -24,25 +56,51 @@ enum What {
         /// Bytes before compression
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         size: u64,
+        #[command(flatten)]
+        result: ResultArgs,
     },
     /// Take away all that `isotherm swap zram` set up, here or in earlier runs
     #[command(after_help = "Example:\n  isotherm swap off")]
-    Off,
+    Off {
+        #[command(flatten)]
+        result: ResultArgs,
+    },
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.what {
-        What::Zram { size } => {
+        What::Zram { size, result } => {
             let device = swap::set_up_zram(size)?;
+            let compression = swap::compression_of(&device);
+            if result.is_json() {
+                let result = SetUp {
+                    device: &device,
+                    bytes: size,
+                    compression,
+                };
+                println!("{}", out::json(&result)?);
+                return Ok(ExitCode::SUCCESS);
+            }
             println!(
                 "{} of swap on {}; `isotherm swap off` takes it away",
                 format_bytes(size),
                 device.display()
             );
-            println!("it compresses by {}", swap::compression_of(&device));
+            println!("it compresses by {compression}");
         }
-        What::Off => {
-            for taken in swap::take_down_all_zram()? {
+        What::Off { result } => {
+            let taken = swap::take_down_all_zram()?;
+            if result.is_json() {
+                let devices = taken.into_iter().map(|taken| TakenDevice {
+                    device: taken.device,
+                    bytes: taken.bytes,
+                    was_not_ours: taken.was_not_ours,
+                });
+                let devices = devices.collect();
+                println!("{}", out::json(&TakenAway { devices })?);
+                return Ok(ExitCode::SUCCESS);
+            }
+            for taken in taken {
                 println!("{}", said(&taken));
             }
         }
@@ -62,6 +120,12 @@ fn said(taken: &swap::TakenDown) -> String {
             format_bytes(taken.bytes)
         )
     }
+}
+
+/// The schemas of what is printed.
+#[cfg(test)]
+pub(crate) fn schemas() -> [schemars::Schema; 2] {
+    [out::schema::<SetUp<'static>>(), out::schema::<TakenAway>()]
 }
 
 #[cfg(test)]

@@ -86,6 +86,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_enum)]
     format: Option<FormatName>,
 
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+
     /// Where to, replaced if it is there; standard output without it
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -194,7 +198,8 @@ fn topology(args: &PlanArgs) -> anyhow::Result<Topology> {
 
 fn format(args: &PlanArgs) -> FormatName {
     let name = args.output.as_deref().and_then(Path::extension);
-    args.format.unwrap_or(match name {
+    let json = args.json.then_some(FormatName::Json);
+    args.format.or(json).unwrap_or(match name {
         Some(name) if name.eq_ignore_ascii_case("json") => FormatName::Json,
         _ => FormatName::Yaml,
     })

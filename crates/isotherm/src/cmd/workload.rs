@@ -35,7 +35,6 @@ probability[, ro | wo | rw | chain (default wo)[, hot=SHARE or SIZE, piece=SIZE 
 Examples:
   isotherm workload experiments/workloads/zigzag.cfg
   isotherm record -o zigzag.isotherm -- isotherm workload --truth truth.jsonl experiments/workloads/zigzag.cfg")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The workload's configuration file
     config: PathBuf,
@@ -45,9 +44,8 @@ pub(crate) struct Args {
     /// Print nothing but errors
     #[arg(long, short)]
     quiet: bool,
-    /// Print events as JSON lines instead of text
-    #[arg(long, conflicts_with = "quiet")]
-    json: bool,
+    #[command(flatten)]
+    result: crate::out::ResultArgs,
     /// Write what is accessed when to FILE, as JSON lines
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
@@ -85,7 +83,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("cannot read the workload's configuration {path}"))?;
     let config = Config::parse(&text).map_err(|error| anyhow::anyhow!("{path}, {error}"))?;
     if args.check {
-        print_check(&config, args.json)?;
+        print_check(&config, args.result.is_json())?;
         return Ok(ExitCode::SUCCESS);
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -95,7 +93,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(number, Arc::clone(&stop)))
             .context("cannot handle signals")?;
     }
-    let mut teller = Teller::new(args.quiet, args.json, args.truth)?;
+    let mut teller = Teller::new(args.quiet, args.result.is_json(), args.truth)?;
     let options = Options {
         rounds: args.repeat,
         threads: usize::from(args.threads),
@@ -120,7 +118,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn print_check(config: &Config, json: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if json {
-        serde_json::to_writer(&mut out, config)?;
+        write!(out, "{}", crate::out::json_line(config)?)?;
         writeln!(out)?;
         return Ok(());
     }

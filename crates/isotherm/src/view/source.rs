@@ -1,7 +1,6 @@
 //! Where the view's items come from: a session that runs now, or a record that is played back.
 
-use std::fs::File;
-use std::io::BufReader;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +71,7 @@ impl ItemSource for LiveSource {
 
 /// A record, played back at its own pace or faster.
 pub(crate) struct ReplaySource {
-    reader: Reader<BufReader<File>>,
+    reader: Reader<Box<dyn Read>>,
     speed: f64,
     began: Option<(Instant, Nanos)>,
     waiting: Option<Item>,
@@ -81,8 +80,8 @@ pub(crate) struct ReplaySource {
 
 impl ReplaySource {
     pub(crate) fn open(path: &Path, speed: f64) -> anyhow::Result<Self> {
-        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        let reader = Reader::open(BufReader::new(file))
+        let input = crate::input::open(path)?;
+        let reader = Reader::open(input.bytes)
             .with_context(|| format!("cannot read {}", path.display()))?
             .replay_pages();
         // A signal ends the view in order, so that the terminal is given back.

@@ -19,7 +19,7 @@ use std::path::Path;
 use isotherm_engine::{Nanos, Snapshot};
 
 use super::import::RECORD_SETTING;
-use super::json::RecordFields;
+use super::json::{Intervals, RecordFields, RecordSetting, SaidIntervals};
 
 use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item};
@@ -195,40 +195,77 @@ fn write_lists(
 }
 
 /// What damo said of this target before, if the record came from it.
-fn fields(header: &Header, target: u32) -> RecordFields {
+fn setting(header: &Header, target: u32) -> RecordSetting {
     header
         .settings
         .get(&format!("{RECORD_SETTING}{target}"))
         .and_then(|json| serde_json::from_str(json).ok())
-        .unwrap_or_else(|| RecordFields {
-            kdamond_idx: Some(0),
-            context_idx: Some(0),
-            scheme_idx: None,
-            target_id: Some(target.into()),
+        .unwrap_or_else(|| RecordSetting {
+            fields: RecordFields {
+                kdamond_idx: Some(0),
+                context_idx: Some(0),
+                scheme_idx: None,
+                target_id: Some(target.into()),
+            },
+            intervals: Vec::new(),
         })
 }
 
 /// The object up to its snapshots, in damo's order of names.
 fn head(header: &Header, target: u32, nr_samples: u32, aggregation: Nanos) -> String {
-    let sample = aggregation.0 / u64::from(nr_samples.max(1));
-    let micros = |time: Nanos| {
-        let mut text = String::new();
-        // damo divides by these.
-        push_micros(&mut text, time.max(Nanos(1000)));
-        text
+    let RecordSetting { fields, intervals } = setting(header, target);
+    let said = intervals
+        .into_iter()
+        .find(|(checks, _)| *checks == nr_samples);
+    let intervals = match said {
+        Some((_, said)) => said.map_or_else(|| "null".to_string(), |said| said_intervals(&said)),
+        None => intervals_of(header, nr_samples, aggregation),
     };
-    let fields = fields(header, target);
     let json = |value: serde_json::Value| value.to_string();
     format!(
-        "{{\"kdamond_idx\": {}, \"context_idx\": {}, \"intervals\": {{\"sample_us\": \"{}\", \
-         \"aggr_us\": \"{}\", \"ops_update_us\": \"{}\"}}, \"scheme_idx\": {}, \"target_id\": {}, \
+        "{{\"kdamond_idx\": {}, \"context_idx\": {}, \"intervals\": {intervals}, \
+         \"scheme_idx\": {}, \"target_id\": {}, \
          \"scheme_filters\": [], \"snapshots\": [",
         json(serde_json::json!(fields.kdamond_idx)),
         json(serde_json::json!(fields.context_idx)),
-        micros(Nanos(sample)),
-        micros(aggregation),
-        micros(header.update_interval.max(aggregation)),
         json(serde_json::json!(fields.scheme_idx)),
         json(serde_json::json!(fields.target_id)),
     )
+}
+
+fn micros(time: Nanos) -> String {
+    let mut text = String::new();
+    push_micros(&mut text, time);
+    text
+}
+
+/// The intervals as damo said them.
+fn said_intervals(said: &SaidIntervals) -> String {
+    let goal = said.goal.as_ref();
+    let goal = goal.map(|goal| format!(", \"intervals_goal\": {goal}"));
+    format!(
+        "{{\"sample_us\": \"{}\", \"aggr_us\": \"{}\", \"ops_update_us\": \"{}\"{}}}",
+        micros(said.intervals.sample),
+        micros(said.intervals.aggregation),
+        micros(said.intervals.update),
+        goal.unwrap_or_default(),
+    )
+}
+
+/// The intervals of a record that did not come from damo.
+fn intervals_of(header: &Header, nr_samples: u32, aggregation: Nanos) -> String {
+    // damo divides by these.
+    let positive = |time: Nanos| time.max(Nanos(1000));
+    let update = match header.update_interval {
+        Nanos(0) => aggregation,
+        update => update,
+    };
+    said_intervals(&SaidIntervals {
+        intervals: Intervals {
+            sample: positive(Nanos(aggregation.0 / u64::from(nr_samples.max(1)))),
+            aggregation: positive(aggregation),
+            update: positive(update),
+        },
+        goal: None,
+    })
 }

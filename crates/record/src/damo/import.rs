@@ -1,6 +1,6 @@
 //! Makes a record of ours from one of damo's.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use isotherm_engine::{Nanos, Snapshot, TargetId};
 
 use super::ages::Ages;
 use super::guard::QuoteGuard;
-use super::json::{Intervals, RecordFields};
+use super::json::{Intervals, RecordFields, RecordSetting, SaidIntervals};
 use super::spool::Spool;
 
 use super::{json, perf_script};
@@ -19,6 +19,10 @@ use crate::writer::Writer;
 
 /// Prefix of the settings, one for each target, that keep what damo said of it.
 pub(crate) const RECORD_SETTING: &str = "damo.record.";
+
+/// Prefix of the settings, one for each target, of ages that are not the source's, but derived from how access
+/// counts changed.
+pub const AGES_SETTING: &str = "damo.ages.";
 
 /// A file of damo's and its form.
 #[derive(Debug)]
@@ -55,16 +59,20 @@ fn guarded(input: impl Read) -> impl BufRead {
 /// What is known of a foreign record so far.
 pub(crate) struct Collected<'a> {
     spool: Spool<'a>,
+    nr_lists: u32,
     targets: Vec<Target>,
     intervals: Option<Intervals>,
     nr_samples_missing: bool,
     conversion: Conversion,
 }
 
+/// Most lists of snapshots: damo has one for each target and pair of intervals.
+const MAX_LISTS: u32 = 1 << 20;
+
 /// A list of snapshots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
-    part: usize,
+    number: u32,
     pub(crate) target: TargetId,
 }
 
@@ -76,12 +84,16 @@ struct Target {
     interval: Option<Nanos>,
     /// Some of its regions say how old they are.
     has_ages: bool,
+    /// What was said of its intervals, by the number of access checks that they make; 0 where they do
+    /// not say.
+    said: BTreeMap<u32, Option<SaidIntervals>>,
 }
 
 impl<'a> Collected<'a> {
     fn new(folder: &'a Path) -> Self {
         Self {
             spool: Spool::new(folder),
+            nr_lists: 0,
             targets: Vec::new(),
             intervals: None,
             nr_samples_missing: false,
@@ -92,7 +104,13 @@ impl<'a> Collected<'a> {
     /// Begins a list of snapshots of the target that `fields` tell of. Several lists may be of one
     /// target: damo begins another where intervals change.
     pub(crate) fn begin(&mut self, fields: RecordFields) -> Result<List, ConvertError> {
-        let part = self.spool.begin_part()?;
+        let number = self.nr_lists;
+        if number == MAX_LISTS {
+            return Err(ConvertError::Impossible(format!(
+                "more than {MAX_LISTS} lists of snapshots"
+            )));
+        }
+        self.nr_lists += 1;
         let known = self.targets.iter().position(|t| t.fields == fields);
         let index = known.unwrap_or(self.targets.len());
         if known.is_none() {
@@ -102,9 +120,16 @@ impl<'a> Collected<'a> {
             });
         }
         Ok(List {
-            part,
+            number,
             target: TargetId(index as u32),
         })
+    }
+
+    /// Keeps what damo says of a list's intervals, nothing included, for the way back.
+    pub(crate) fn keep_intervals(&mut self, list: List, said: Option<SaidIntervals>) {
+        let nr_samples = said.as_ref().and_then(|said| said.intervals.nr_samples());
+        let target = &mut self.targets[list.target.0 as usize];
+        target.said.entry(nr_samples.unwrap_or(0)).or_insert(said);
     }
 
     /// Says what the intervals are; those said first stand in the header.
@@ -145,7 +170,7 @@ impl<'a> Collected<'a> {
         let target = &mut self.targets[list.target.0 as usize];
         let first = target.first_start.get_or_insert(snapshot.start);
         *first = snapshot.start.min(*first);
-        self.spool.push(list.part, snapshot)
+        self.spool.push(list.number, &snapshot)
     }
 
     pub(crate) fn left_out(&mut self, kind: &'static str, count: u64) {
@@ -225,7 +250,20 @@ impl<'a> Collected<'a> {
             header.sample_interval = Nanos(header.aggregation_interval.0 / u64::from(nr_samples));
         }
         for (index, target) in self.targets.iter().enumerate() {
-            if let Ok(json) = serde_json::to_string(&target.fields) {
+            if !target.has_ages {
+                let name = format!("{AGES_SETTING}{index}");
+                header.settings.insert(name, "derived".to_owned());
+            }
+            // What a list does not say is assumed of it.
+            let known = |(checks, said): (&u32, &Option<SaidIntervals>)| {
+                let checks = if *checks > 0 { *checks } else { nr_samples };
+                (checks, said.clone())
+            };
+            let setting = RecordSetting {
+                fields: target.fields.clone(),
+                intervals: target.said.iter().map(known).collect(),
+            };
+            if let Ok(json) = serde_json::to_string(&setting) {
                 header
                     .settings
                     .insert(format!("{RECORD_SETTING}{index}"), json);

@@ -29,8 +29,28 @@ pub(crate) struct RecordFields {
     pub(crate) target_id: Option<serde_json::Number>,
 }
 
+/// [`RecordFields`] and what belongs to them, as our header keeps them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RecordSetting {
+    #[serde(flatten)]
+    pub(crate) fields: RecordFields,
+    /// The intervals that were said, `null` included, with the number of checks that they make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) intervals: Vec<(u32, Option<SaidIntervals>)>,
+}
+
+/// damo's `intervals` with what we do not use of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SaidIntervals {
+    #[serde(flatten)]
+    pub(crate) intervals: Intervals,
+    /// damo's `intervals_goal`, as it stands there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) goal: Option<serde_json::Value>,
+}
+
 /// damo's `intervals`, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Intervals {
     pub(crate) sample: Nanos,
     pub(crate) aggregation: Nanos,
@@ -38,7 +58,7 @@ pub(crate) struct Intervals {
 }
 
 impl Intervals {
-    fn nr_samples(self) -> Option<u32> {
+    pub(crate) fn nr_samples(self) -> Option<u32> {
         let n = self.aggregation.0.checked_div(self.sample.0)?;
         u32::try_from(n).ok().filter(|n| *n > 0)
     }
@@ -52,6 +72,21 @@ struct DamoIntervals {
     aggregation: Microseconds,
     #[serde(rename = "ops_update_us")]
     update: Microseconds,
+    #[serde(rename = "intervals_goal", default)]
+    goal: Option<serde_json::Value>,
+}
+
+impl From<DamoIntervals> for SaidIntervals {
+    fn from(damo: DamoIntervals) -> Self {
+        Self {
+            intervals: Intervals {
+                sample: Nanos(damo.sample.0),
+                aggregation: Nanos(damo.aggregation.0),
+                update: Nanos(damo.update.0),
+            },
+            goal: damo.goal,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -160,7 +195,7 @@ impl<'de> Visitor<'de> for Record<'_, '_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let walk = self.0;
         let mut fields = RecordFields::default();
-        let mut intervals = None;
+        let mut said: Option<SaidIntervals> = None;
         let mut has_snapshots = false;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
@@ -169,13 +204,9 @@ impl<'de> Visitor<'de> for Record<'_, '_, '_> {
                 "scheme_idx" if !has_snapshots => fields.scheme_idx = map.next_value()?,
                 "target_id" if !has_snapshots => fields.target_id = map.next_value()?,
                 "intervals" if !has_snapshots => {
-                    intervals = map
+                    said = map
                         .next_value::<Option<DamoIntervals>>()?
-                        .map(|i| Intervals {
-                            sample: Nanos(i.sample.0),
-                            aggregation: Nanos(i.aggregation.0),
-                            update: Nanos(i.update.0),
-                        });
+                        .map(SaidIntervals::from);
                 }
                 "scheme_filters" => {
                     let filters = map.next_value::<Option<Vec<IgnoredAny>>>()?;
@@ -191,10 +222,11 @@ impl<'de> Visitor<'de> for Record<'_, '_, '_> {
                             return Err(A::Error::custom("stopped"));
                         }
                     };
+                    walk.collected.keep_intervals(list, said.clone());
                     map.next_value_seed(Snapshots {
                         walk,
                         list,
-                        intervals,
+                        intervals: said.as_ref().map(|said| said.intervals),
                     })?;
                 }
                 // What says whose snapshots they are, and in which units, must come before them.
@@ -212,8 +244,8 @@ impl<'de> Visitor<'de> for Record<'_, '_, '_> {
         if !has_snapshots {
             return Err(A::Error::missing_field("snapshots"));
         }
-        if let Some(intervals) = intervals {
-            walk.collected.set_intervals(intervals);
+        if let Some(said) = said {
+            walk.collected.set_intervals(said.intervals);
         }
         Ok(())
     }

@@ -23,4 +23,4 @@ mod text;
 mod tests;
 
 pub use export::export_json;
-pub use import::{Source, import};
+pub use import::{AGES_SETTING, Source, import};

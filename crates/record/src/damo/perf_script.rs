@@ -9,7 +9,8 @@
 //! snapshot is complete when `nr_regions` lines of its target have come; where the kernel dropped
 //! some, what there is of it stands until the next one begins with a later time. Only the end of a
 //! snapshot is printed, so the first one is taken to have lasted as long as the others on average, as
-//! damo does. Kernels before 5.16 print no age.
+//! damo does. Kernels before 5.16 print no age. A last line that does not end and does not parse is
+//! torn, and left out.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -35,14 +36,22 @@ pub(crate) fn read(input: impl BufRead, collected: &mut Collected<'_>) -> Result
     let mut trace = Trace {
         collected,
         event: None,
+        has_ages: false,
         targets: HashMap::new(),
     };
     let mut lines = Lines::new(input);
     while let Some(line) = lines.next()? {
-        if let Some(event) = Event::parse(line) {
-            let event = event.map_err(|reason| lines.error(reason))?;
-            let number = lines.number;
-            trace.take(&event).map_err(|failure| failure.at(number))?;
+        let is_open = !line.ends_with('\n');
+        let Some(event) = Event::parse(line) else {
+            continue;
+        };
+        let number = lines.number;
+        match event {
+            // Ages are printed for all regions, or for none.
+            Ok(event) if is_open && !event.has_age && trace.has_ages => trace.lose_last_line(),
+            Ok(event) => trace.take(&event).map_err(|failure| failure.at(number))?,
+            Err(_) if is_open && trace.event.is_some() => trace.lose_last_line(),
+            Err(reason) => return Err(lines.error(reason)),
         }
     }
     trace.finish()
@@ -203,6 +212,8 @@ struct Trace<'c, 'f> {
     collected: &'c mut Collected<'f>,
     /// A trace may hold both kinds, which tell the same twice: the first one counts.
     event: Option<Kind>,
+    /// Some region had one.
+    has_ages: bool,
     targets: HashMap<u64, Assembly>,
 }
 
@@ -240,6 +251,7 @@ impl Trace<'_, '_> {
             return Err(Failure::Line("is earlier than the one before".to_string()));
         }
         if event.has_age {
+            self.has_ages = true;
             collected.set_has_ages(assembly.list);
         }
         let Some(region) = event.region else {
@@ -261,6 +273,10 @@ impl Trace<'_, '_> {
             assembly.close(collected)?;
         }
         Ok(())
+    }
+
+    fn lose_last_line(&mut self) {
+        self.collected.left_out("torn last lines", 1);
     }
 
     fn finish(mut self) -> Result<(), ConvertError> {

@@ -4,64 +4,74 @@
 //! is in the order of its targets, and its intervals, the largest access count and the first start
 //! time may only be known at its end.
 //!
-//! Approach: each list of snapshots goes to a temporary record of its own; when all are there, they
-//! are merged by time. Memory stays bounded by one batch for each.
+//! Approach: each snapshot goes to one temporary file, and where it stands there is remembered; when
+//! all are there, they are read again in the order of time. Memory: 24 bytes for each snapshot.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io::{BufReader, Seek, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
-use isotherm_engine::{Nanos, Snapshot};
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 
 use crate::convert::{ConvertError, DEFAULT_NR_SAMPLES};
-use crate::item::{Header, Item};
-use crate::reader::Reader;
+use crate::item::Item;
 use crate::writer::Writer;
 
-/// Most lists that are merged: each needs an open file.
-const MAX_PARTS: usize = 256;
-
-/// Lists of snapshots on disk.
+/// Snapshots on disk.
 pub(crate) struct Spool<'a> {
     folder: &'a Path,
-    parts: Vec<Writer<File>>,
+    file: Option<BufWriter<File>>,
+    length: u64,
+    places: Vec<Place>,
     most_accesses: f32,
+}
+
+/// Where a snapshot stands, by what it is sorted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    end: Nanos,
+    list: u32,
+    offset: u64,
 }
 
 impl<'a> Spool<'a> {
     pub(crate) fn new(folder: &'a Path) -> Self {
         Self {
             folder,
-            parts: Vec::new(),
+            file: None,
+            length: 0,
+            places: Vec::new(),
             most_accesses: 0.0,
         }
     }
 
-    /// Begins another list, numbered from 0; its snapshots come in the order of time.
-    pub(crate) fn begin_part(&mut self) -> Result<usize, ConvertError> {
-        if self.parts.len() == MAX_PARTS {
-            return Err(ConvertError::Impossible(format!(
-                "more than {MAX_PARTS} lists of snapshots"
-            )));
-        }
-        let file = tempfile::tempfile_in(self.folder).map_err(|source| ConvertError::Scratch {
-            folder: self.folder.display().to_string(),
-            source,
-        })?;
-        self.parts.push(Writer::create(file, &Header::default())?);
-        Ok(self.parts.len() - 1)
-    }
-
-    /// Adds a snapshot to a list. Where its `nr_samples` is 0, that is not known.
-    pub(crate) fn push(&mut self, part: usize, snapshot: Snapshot) -> Result<(), ConvertError> {
+    /// Adds a snapshot of the list with this number. Where its `nr_samples` is 0, that is not known.
+    pub(crate) fn push(&mut self, list: u32, snapshot: &Snapshot) -> Result<(), ConvertError> {
         if snapshot.nr_samples == 0 {
             let most = snapshot.regions.iter().filter_map(|r| r.nr_accesses);
             self.most_accesses = most.fold(self.most_accesses, f32::max);
         }
-        self.parts[part].write(&Item::Snapshot(snapshot))?;
+        self.places.push(Place {
+            end: snapshot.end,
+            list,
+            offset: self.length,
+        });
+        let written = self.write(snapshot);
+        self.length += written.map_err(|source| scratch(self.folder, source))?;
         Ok(())
+    }
+
+    /// How many bytes were written.
+    fn write(&mut self, snapshot: &Snapshot) -> io::Result<u64> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self
+                .file
+                .insert(BufWriter::new(tempfile::tempfile_in(self.folder)?)),
+        };
+        let bytes = encode(snapshot);
+        file.write_all(&bytes)?;
+        Ok(bytes.len() as u64)
     }
 
     /// What `nr_samples` must be assumed to be where it is not known.
@@ -71,35 +81,101 @@ impl<'a> Spool<'a> {
 
     /// Writes everything in the order of time, each snapshot as `finish` leaves it.
     pub(crate) fn merge_into<W: Write>(
-        self,
+        mut self,
         output: &mut Writer<W>,
         mut finish: impl FnMut(&mut Snapshot),
     ) -> Result<(), ConvertError> {
-        let mut readers = Vec::new();
-        for part in self.parts {
-            let mut file = part.finish()?;
-            file.rewind().map_err(|source| ConvertError::Scratch {
-                folder: self.folder.display().to_string(),
-                source,
-            })?;
-            readers.push(Reader::open(BufReader::new(file))?);
-        }
-        let mut heads: Vec<Option<Snapshot>> = vec![None; readers.len()];
-        let mut order: BinaryHeap<Reverse<(Nanos, usize)>> = BinaryHeap::new();
-        let mut refill = |part: usize, heads: &mut Vec<Option<Snapshot>>| {
-            heads[part] = readers[part].snapshots().next().transpose()?;
-            Ok::<_, ConvertError>(heads[part].as_ref().map(|head| Reverse((head.end, part))))
+        let Some(file) = self.file else {
+            return Ok(());
         };
-        for part in 0..heads.len() {
-            order.extend(refill(part, &mut heads)?);
-        }
-        while let Some(Reverse((_, part))) = order.pop() {
-            if let Some(mut snapshot) = heads[part].take() {
-                finish(&mut snapshot);
-                output.write(&Item::Snapshot(snapshot))?;
-            }
-            order.extend(refill(part, &mut heads)?);
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error);
+        let again = |source| scratch(self.folder, source);
+        let mut file = BufReader::new(file.map_err(again)?);
+        file.rewind().map_err(again)?;
+        self.places.sort_unstable();
+        let mut at = 0_i64;
+        for place in self.places {
+            // Relative, so that snapshots that follow each other come from the buffer.
+            let step = place.offset.cast_signed() - at;
+            file.seek_relative(step).map_err(again)?;
+            let (mut snapshot, length) = decode(&mut file).map_err(again)?;
+            at = (place.offset + length).cast_signed();
+            finish(&mut snapshot);
+            output.write(&Item::Snapshot(snapshot))?;
         }
         Ok(())
     }
+}
+
+fn scratch(folder: &Path, source: io::Error) -> ConvertError {
+    ConvertError::Scratch {
+        folder: folder.display().to_string(),
+        source,
+    }
+}
+
+/// Bytes of a snapshot without regions, and of a region.
+const HEAD_BYTES: usize = 28;
+const REGION_BYTES: usize = 33;
+
+/// All that damo says of a snapshot.
+fn encode(snapshot: &Snapshot) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + snapshot.regions.len() * REGION_BYTES);
+    bytes.extend(snapshot.target.0.to_le_bytes());
+    bytes.extend(snapshot.start.0.to_le_bytes());
+    bytes.extend(snapshot.end.0.to_le_bytes());
+    bytes.extend(snapshot.nr_samples.to_le_bytes());
+    bytes.extend((snapshot.regions.len() as u32).to_le_bytes());
+    for region in &snapshot.regions {
+        bytes.extend(region.range.start.to_le_bytes());
+        bytes.extend(region.range.end.to_le_bytes());
+        bytes.push(u8::from(region.nr_accesses.is_some()));
+        bytes.extend(region.nr_accesses.unwrap_or_default().to_le_bytes());
+        bytes.extend(region.age.to_le_bytes());
+        bytes.extend(region.age_ns.0.to_le_bytes());
+    }
+    bytes
+}
+
+/// The next snapshot, and its length in bytes.
+fn decode(file: &mut impl Read) -> io::Result<(Snapshot, u64)> {
+    let target = TargetId(number(file)?);
+    let (start, end) = (Nanos(wide(file)?), Nanos(wide(file)?));
+    let nr_samples = number(file)?;
+    let count = number(file)? as usize;
+    let mut regions = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (start, end) = (wide(file)?, wide(file)?);
+        let mut is_known = [0];
+        file.read_exact(&mut is_known)?;
+        let accesses = f32::from_bits(number(file)?);
+        regions.push(RegionSnapshot {
+            range: AddressRange::new(start, end),
+            nr_accesses: (is_known == [1]).then_some(accesses),
+            age: number(file)?,
+            age_ns: Nanos(wide(file)?),
+            memory: None,
+        });
+    }
+    let snapshot = Snapshot {
+        blocks: Vec::new(),
+        target,
+        start,
+        end,
+        nr_samples,
+        regions,
+    };
+    Ok((snapshot, (HEAD_BYTES + count * REGION_BYTES) as u64))
+}
+
+fn number(file: &mut impl Read) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    file.read_exact(&mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+fn wide(file: &mut impl Read) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
 }

@@ -141,6 +141,83 @@ fn what_damo_said_of_a_record_goes_back_to_it() {
 }
 
 #[test]
+fn intervals_go_back_as_they_were_said() {
+    let there_and_back = |intervals: &Value| -> Value {
+        // In damo's order of names.
+        let text = format!(
+            r#"[{{"kdamond_idx": 0, "context_idx": 0, "intervals": {intervals}, "scheme_idx": null,
+            "target_id": 7, "scheme_filters": [], "snapshots": [{{"start_time": "0",
+            "end_time": "2000000000", "regions": [{{"start": "4096", "end": "8192",
+            "nr_accesses": {{"samples": 3}}, "age": {{"usec": "0", "aggr_intervals": "2"}}}}]}}]}}]"#
+        );
+        let mut record = Vec::new();
+        let source = Source::Json(text.as_bytes());
+        import(source, &std::env::temp_dir(), &mut record).expect("reads");
+        let mut reader = Reader::open(&record[..]).expect("readable");
+        let mut json = Vec::new();
+        export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("writes");
+        let value: Value = serde_json::from_slice(&json).expect("is JSON");
+        value[0]["intervals"].clone()
+    };
+    let goal =
+        json!({"access_bp": "4 %", "aggrs": "3", "min_sample_us": "5 ms", "max_sample_us": "10 s"});
+    for intervals in [
+        json!({"sample_us": "5000", "aggr_us": "2000000", "ops_update_us": "1000000"}),
+        json!({"sample_us": "5000", "aggr_us": "100000", "ops_update_us": "1000000",
+            "intervals_goal": goal}),
+        Value::Null,
+    ] {
+        assert_eq!(there_and_back(&intervals), intervals);
+    }
+}
+
+#[test]
+fn updates_may_be_more_often_than_aggregations() {
+    let header = Header {
+        update_interval: Nanos::from_millis(10),
+        ..header()
+    };
+    let record = write(&header, &[Item::Snapshot(snapshot(0, 0, "[0,4)=9@2"))]);
+    let mut reader = Reader::open(&record[..]).expect("readable");
+    let mut json = Vec::new();
+    export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("writes");
+    let value: Value = serde_json::from_slice(&json).expect("is JSON");
+    assert_eq!(value[0]["intervals"]["ops_update_us"], json!("10000"));
+}
+
+#[test]
+fn as_many_targets_as_there_are() {
+    let lists = (0..300).map(|target| {
+        let end = 1000 - target;
+        format!(
+            r#"{{"target_id": {target}, "snapshots": [{{"start_time": {target}, "end_time": {end},
+            "regions": [{{"start": 0, "end": 4096, "nr_accesses": {{"samples": 1}}}}]}}]}}"#
+        )
+    });
+    let lists: Vec<String> = lists.collect();
+    let read = take_json(&format!("[{}]", lists.join(","))).expect("reads");
+    let targets: Vec<u32> = read.snapshots.iter().map(|s| s.target.0).collect();
+    let wanted: Vec<u32> = (0..300).rev().collect();
+    assert_eq!(targets, wanted);
+}
+
+#[test]
+fn a_torn_last_line_is_noted_and_the_rest_kept() {
+    let last = "kdamond.0  4452 [000] 100.300000: damon:damon_aggregated: target_id=18446623435582458880 \
+                nr_regions=1 4096-12288: 20 5";
+    for length in 60..last.len() - 2 {
+        let torn = &last[..length];
+        let read = take_trace(&format!("{TRACE_WITH_AGES}{torn}")).expect("reads");
+        assert_eq!(read.snapshots.len(), 1, "{torn}");
+        let left_out = &read.conversion.left_out.others;
+        assert_eq!(left_out["torn last lines"], 1, "{torn}");
+    }
+    let read = take_trace(&format!("{TRACE_WITH_AGES}{last}")).expect("reads");
+    assert_eq!(read.snapshots.len(), 2);
+    assert!(read.conversion.left_out.is_empty());
+}
+
+#[test]
 fn what_damo_may_leave_out_is_not_missed() {
     let text = r#"[{"target_id": 7, "intervals": null, "snapshots": [
         {"start_time": "1 s", "end_time": 1100000000, "regions": [
@@ -183,6 +260,11 @@ kdamond.0  4452 [000] 100.100000: damon:damon_aggregated: target_id=184466234355
 kdamond.0  4452 [000] 100.100007: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 8192-12288: 7 4
 kdamond.0  4452 [000] 100.150000: damon:damon_monitor_intervals_tune: sample_us=80000
 kdamond.0  4452 [000] 100.200000: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=1 4096-12288: 20
+";
+
+const TRACE_WITH_AGES: &str = "\
+kdamond.0  4452 [000] 100.100000: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 4096-8192: 0 3
+kdamond.0  4452 [000] 100.100007: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 8192-12288: 7 4
 ";
 
 #[test]

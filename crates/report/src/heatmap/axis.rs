@@ -16,6 +16,7 @@ const LEAST_SHARE: usize = 40;
 
 /// Neighbouring rows without a marked gap between them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Segment {
     /// First row.
     pub first_row: usize,

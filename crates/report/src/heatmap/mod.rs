@@ -71,9 +71,11 @@ pub struct Cell {
 
 /// Addresses that a row stands for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     /// From the first to the last; what was cut out of the axis may lie between.
-    #[serde(flatten)]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Ends"))]
+    #[serde(flatten, serialize_with = "crate::exact::range")]
     pub range: AddressRange,
     /// Bytes on the axis.
     pub bytes: u64,
@@ -86,6 +88,7 @@ pub struct Row {
 /// In JSON, `cells` holds parallel arrays, with an entry for every cell that was monitored: `row`,
 /// `column`, `access_rate` (`null`: unknown) and `age_ns`. Cells that are not listed are unmapped.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetHeatmap {
     /// Whose.
     #[serde(flatten)]
@@ -95,6 +98,7 @@ pub struct TargetHeatmap {
     /// Rows, from the lowest address up.
     pub rows: Vec<Row>,
     /// Row by row, each from the earliest time on.
+    #[cfg_attr(feature = "schema", schemars(with = "CellArrays"))]
     #[serde(serialize_with = "serialize_cells")]
     pub cells: CellGrid,
 }
@@ -117,10 +121,11 @@ impl CellGrid {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeatmapReport {
     /// `heatmap`.
     pub report: &'static str,
-    /// 1.
+    /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,
@@ -288,7 +293,7 @@ impl Heatmap {
             .collect();
         HeatmapReport {
             report: "heatmap",
-            version: 1,
+            version: crate::VERSION,
             record: self.context.record_info(),
             start_ns,
             column_ns: self.width.0 as f64 * read as f64 / columns.max(1) as f64,
@@ -393,6 +398,7 @@ impl CellSum {
 }
 
 #[derive(Serialize, Default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct CellArrays {
     row: Vec<usize>,
     column: Vec<usize>,

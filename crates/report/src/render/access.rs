@@ -112,7 +112,8 @@ impl<'a> AccessWriter<'a> {
                 // How the record ends is known at its end.
                 writeln!(
                     self.out,
-                    "{{\"report\":\"access\",\"version\":1,\"snapshots\":["
+                    "{{\"report\":\"access\",\"version\":{},\"snapshots\":[",
+                    crate::VERSION
                 )
             }
             Format::Text | Format::Svg => Ok(()),

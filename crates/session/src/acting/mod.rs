@@ -40,6 +40,7 @@ pub struct Acting {
 
 /// What acting has come to: one entry for each scheme.
 #[derive(serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ActingSummary {
     /// Nothing was done: the numbers say what would have been.
     pub dry_run: bool,
@@ -55,6 +56,7 @@ pub struct ActingSummary {
 
 /// What a scheme has come to.
 #[derive(serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeSummary {
     /// Whose it is, where there are several contexts.
     #[serde(skip_serializing_if = "Option::is_none")]

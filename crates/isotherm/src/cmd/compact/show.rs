@@ -34,7 +34,7 @@ impl Say {
 
     pub(super) fn report(&self, report: &Report) -> anyhow::Result<()> {
         let text = if self.json {
-            format!("{}\n", serde_json::to_string_pretty(&report.json())?)
+            format!("{}\n", crate::out::json(&report.json())?)
         } else {
             report.text()
         };
@@ -43,7 +43,7 @@ impl Say {
 
     pub(super) fn event(&self, event: &CompactionEvent<'_>) -> anyhow::Result<()> {
         let text = if self.json {
-            serde_json::to_string(event)?
+            crate::out::json_line(event)?
         } else {
             event_text(event)
         };

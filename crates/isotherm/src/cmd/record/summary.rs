@@ -7,6 +7,7 @@ use isotherm_session::ActingSummary;
 
 /// What a recording came to. Percentages are of one CPU.
 #[derive(serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Summary {
     pub(super) file: Option<String>,
     pub(super) seconds: f64,

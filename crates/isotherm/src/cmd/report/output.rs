@@ -67,6 +67,9 @@ pub(super) struct OutputArgs {
     /// How to write it [default: text, or what the output file's name ends in].
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
+    /// Short for --format json.
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
     /// Write to this file instead of standard output; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -106,7 +109,8 @@ impl OutputArgs {
             FormatArg::Html => Format::Html,
         };
         let extension = self.file().and_then(Path::extension);
-        match (self.format, extension.and_then(|e| e.to_str())) {
+        let json = self.json.then_some(FormatArg::Json);
+        match (self.format.or(json), extension.and_then(|e| e.to_str())) {
             (Some(format), _) => Ok(named(format)),
             (None, None | Some("txt" | "text" | "log")) => Ok(Format::Text),
             (None, Some("json")) => Ok(Format::Json),

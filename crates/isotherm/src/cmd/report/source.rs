@@ -1,8 +1,7 @@
 //! Finding, opening and reading the record that a report is about.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -14,6 +13,7 @@ use isotherm_report::{Context as ReportContext, RecordEnd, Scope};
 
 use isotherm_engine::units;
 
+use crate::input;
 use crate::progress::Watched;
 
 /// A record that is being read.
@@ -116,14 +116,8 @@ impl Source {
         } else {
             path.display().to_string()
         };
-        let watched = if piped {
-            Watched::new(Box::new(io::stdin()), None)
-        } else {
-            let file =
-                File::open(&path).with_context(|| format!("cannot open the record {name}"))?;
-            let length = file.metadata().ok().filter(fs::Metadata::is_file);
-            Watched::new(Box::new(file), length.map(|m| m.len()))
-        };
+        let input = input::open(&path)?;
+        let watched = Watched::new(input.bytes, input.length);
         let reader =
             Reader::open(watched).with_context(|| format!("cannot read {name} as a record"))?;
         Ok(Self { name, reader })

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
@@ -221,9 +219,8 @@ impl Report {
     /// Compares the first process with the first of a live record.
     pub(super) fn compare(&mut self, path: &Path) -> anyhow::Result<()> {
         let name = path.display();
-        let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
-        let reader =
-            Reader::open(BufReader::new(file)).with_context(|| format!("cannot read {name}"))?;
+        let input = crate::input::open(path)?;
+        let reader = Reader::open(input.bytes).with_context(|| format!("cannot read {name}"))?;
         let mut usage = Usage::default();
         for item in reader {
             let item = item.with_context(|| format!("cannot read {name}"))?;

@@ -1,8 +1,6 @@
 //! A page-granular record as a simulated process: what a real program accessed, replayed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +11,8 @@ use isotherm_record::{Item, Mapping, PageSnapshot, Reader};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
 };
+
+use crate::input;
 
 /// A traced process, and a machine like the one that it ran on.
 pub(super) struct Replay {
@@ -26,9 +26,8 @@ const ZRAM_RATIO: f64 = 3.0;
 /// Reads a record of page scans; its first target is replayed.
 pub(super) fn read(path: &Path) -> anyhow::Result<Replay> {
     let name = path.display();
-    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
-    let reader =
-        Reader::open(BufReader::new(file)).with_context(|| format!("cannot read {name}"))?;
+    let input = input::open(path)?;
+    let reader = Reader::open(input.bytes).with_context(|| format!("cannot read {name}"))?;
     ensure!(
         reader.is_page_record(),
         "{name} holds no page scans, and regions cannot be replayed; make a trace with \

@@ -1,0 +1,82 @@
+//! `isotherm convert --flat`: a record as plain tables.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use isotherm_record::Reader;
+use isotherm_record::convert::ConvertError;
+use isotherm_report::flat::{Flat, TABLES, Written};
+
+use super::{Ended, Output, Stop, Stoppable, is_stdout};
+use crate::input;
+use crate::progress::Watched;
+
+/// What was written, and where.
+pub(super) struct Flattened {
+    pub(super) files: Vec<PathBuf>,
+    pub(super) written: Written,
+    pub(super) ended: Ended,
+}
+
+/// Writes the tables of the record `input`: that of regions to `path`, the others beside it.
+pub(super) fn write(
+    input: &Path,
+    path: &Path,
+    salvages: bool,
+    stop: &Stop,
+) -> anyhow::Result<Flattened> {
+    ensure!(
+        !is_stdout(path),
+        "--flat writes several files; name the first of them"
+    );
+    let name = input.display();
+    let opened = input::open(input)?;
+    let watched = Stoppable(Watched::new(opened.bytes, opened.length), stop);
+    let mut record = Reader::open(watched)
+        .with_context(|| format!("cannot read {name} as a record"))?
+        .replay_pages();
+    if salvages {
+        record = record.salvage();
+    }
+    let files: Vec<PathBuf> = files_of(path);
+    let outputs = files.iter().map(|file| Output::create(input, file));
+    let outputs: Vec<Output> = outputs.collect::<Result<_, _>>()?;
+    let open = outputs.iter().map(Output::file);
+    let open: Vec<File> = open.collect::<Result<_, _>>()?;
+    let open: [File; TABLES.len()] = open.try_into().expect("a file for each table");
+    let written = rows(&mut record, open.map(|file| Stoppable(file, stop)))
+        .with_context(|| format!("cannot convert {name}"))?;
+    for output in outputs {
+        output.keep()?;
+    }
+    Ok(Flattened {
+        files,
+        written,
+        ended: Ended {
+            truncated: record.truncated(),
+            damaged: record.damage().map(ToString::to_string),
+        },
+    })
+}
+
+fn rows(
+    record: &mut Reader<Stoppable<'_, Watched>>,
+    files: [Stoppable<'_, File>; TABLES.len()],
+) -> Result<Written, ConvertError> {
+    let mut flat = Flat::create(record.header(), files)?;
+    for item in record {
+        flat.push(&item?)?;
+    }
+    flat.finish()
+}
+
+/// `out.parquet`, `out.rss.parquet` and so on.
+fn files_of(path: &Path) -> Vec<PathBuf> {
+    let (first, others) = TABLES.split_first().expect("there are tables");
+    debug_assert_eq!(first.0, "regions");
+    let others = others
+        .iter()
+        .map(|(name, _)| path.with_extension(format!("{name}.parquet")));
+    [path.to_owned()].into_iter().chain(others).collect()
+}

@@ -1,0 +1,184 @@
+//! There and back, and what is damaged.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+
+use arrow_array::RecordBatch;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use super::{export, import};
+use crate::convert::ConvertError;
+use crate::item::{Header, Item};
+use crate::pages::{PageBlock, PageSnapshot};
+use crate::reader::Reader;
+use crate::tests::{by_page, every_item, header, read, snapshot, write};
+
+#[test]
+fn no_damage_makes_it_panic() {
+    let record = write(&header(), &every_item());
+    let mut table = tempfile::tempfile().expect("a file");
+    let mut reader = Reader::open(&record[..]).expect("readable");
+    export(&mut reader, table.try_clone().expect("a file")).expect("exports");
+    table.rewind().expect("rewinds");
+    let mut whole = Vec::new();
+    table.read_to_end(&mut whole).expect("read");
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= [0x01, 0x80, 0xff][at % 3];
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(&damaged).expect("written");
+        file.rewind().expect("rewinds");
+        // Right or wrong, it returns.
+        let _ = import(&file, std::io::sink());
+    }
+}
+
+/// Through Parquet and back.
+fn there_and_back(record: &[u8]) -> Vec<u8> {
+    let mut table = tempfile::tempfile().expect("a file");
+    let mut reader = Reader::open(record).expect("readable");
+    let exported = export(&mut reader, table.try_clone().expect("a file")).expect("exports");
+    table.rewind().expect("rewinds");
+    let mut back = Vec::new();
+    let imported = import(&table, &mut back).expect("imports");
+    assert_eq!(exported, imported);
+    back
+}
+
+#[test]
+fn nothing_is_lost_and_the_order_is_kept() {
+    let record = write(&header(), &every_item());
+    // What is told by page comes back as regions.
+    assert_eq!(read(&there_and_back(&record)).0, by_page(every_item()));
+}
+
+#[test]
+fn snapshots_that_lie_across_batches_are_whole_again() {
+    let items: Vec<Item> = (0..7)
+        .map(|tenth| {
+            let mut snapshot = snapshot(0, tenth, "[0,1)=1");
+            let region = snapshot.regions[0];
+            snapshot.regions = (0..5000)
+                .map(|page| {
+                    let mut region = region;
+                    region.range.start = page * 4096;
+                    region.range.end = (page + 1) * 4096;
+                    region
+                })
+                .collect();
+            Item::Snapshot(snapshot)
+        })
+        .collect();
+    let record = write(&header(), &items);
+    assert_eq!(read(&there_and_back(&record)).0, items);
+}
+
+#[test]
+fn pages_stay_pages() {
+    let header = Header {
+        settings: [("granularity".to_string(), "page".to_string())].into(),
+        ..header()
+    };
+    let block = PageBlock {
+        block: 2 << 20,
+        present: [7; 8],
+        accessed: [1; 8],
+        ..PageBlock::default()
+    };
+    let pages = PageSnapshot {
+        blocks: vec![block],
+        ..PageSnapshot::default()
+    };
+    let items = vec![Item::Pages(pages.clone()), Item::Pages(pages)];
+    let record = write(&header, &items);
+    assert_eq!(read(&there_and_back(&record)).0, items);
+}
+
+/// A Parquet file of `record` without what `lost` names: `metadata`, or a column.
+fn rewritten(record: &[u8], lost: &[&str]) -> File {
+    let mut table = tempfile::tempfile().expect("a file");
+    let mut reader = Reader::open(record).expect("readable");
+    export(&mut reader, table.try_clone().expect("a file")).expect("exports");
+    table.rewind().expect("rewinds");
+    let builder = ParquetRecordBatchReaderBuilder::try_new(table).expect("is Parquet");
+    let batches: Vec<RecordBatch> = builder
+        .build()
+        .expect("is Parquet")
+        .map(|batch| {
+            let batch = batch.expect("decodes");
+            let names = batch.schema();
+            let kept = names.fields().iter().enumerate();
+            let kept = kept.filter(|(_, field)| !lost.contains(&field.name().as_str()));
+            let kept: Vec<usize> = kept.map(|(index, _)| index).rev().collect();
+            batch.project(&kept).expect("has these columns")
+        })
+        .collect();
+    let mut output = tempfile::tempfile().expect("a file");
+    let schema = batches[0].schema();
+    let mut writer =
+        ArrowWriter::try_new(output.try_clone().expect("a file"), schema, None).expect("a writer");
+    for batch in &batches {
+        writer.write(batch).expect("writes");
+    }
+    writer.close().expect("writes");
+    output.rewind().expect("rewinds");
+    output
+}
+
+#[test]
+fn a_table_without_its_metadata_and_order_of_columns_comes_back_whole() {
+    let record = write(&header(), &every_item());
+    let mut back = Vec::new();
+    let conversion = import(&rewritten(&record, &[]), &mut back).expect("imports");
+    assert!(conversion.assumed.is_empty(), "{:?}", conversion.assumed);
+    assert_eq!(read(&back).0, by_page(every_item()));
+    let reader = Reader::open(&back[..]).expect("readable");
+    assert_eq!(*reader.header(), header());
+}
+
+#[test]
+fn a_table_of_bare_rows_says_what_it_lacks() {
+    let record = write(&header(), &every_item());
+    let bare = rewritten(&record, &["isotherm_header", "isotherm_items"]);
+    let mut back = Vec::new();
+    let conversion = import(&bare, &mut back).expect("imports");
+    assert_eq!(conversion.assumed.len(), 2, "{:?}", conversion.assumed);
+    let reader = Reader::open(&back[..]).expect("readable");
+    assert_eq!(reader.header().operations, "unknown");
+    let items: Vec<Item> = reader.map(|item| item.expect("whole")).collect();
+    let snapshots = |items: &[Item]| -> Vec<Item> {
+        let of_rows = |item: &&Item| matches!(item, Item::Snapshot(s) if !s.regions.is_empty());
+        items.iter().filter(of_rows).cloned().collect()
+    };
+    assert_eq!(snapshots(&items), snapshots(&by_page(every_item())));
+    let started = items
+        .iter()
+        .find(|item| matches!(item, Item::TargetStart(_)));
+    assert!(started.is_some(), "{items:?}");
+    let lacks = rewritten(&record, &["nr_accesses"]);
+    let error = import(&lacks, Vec::new()).expect_err("lacks a column");
+    assert!(
+        error.to_string().contains("no column nr_accesses"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_record_without_rows_keeps_its_items() {
+    let items: Vec<Item> = every_item()
+        .into_iter()
+        .filter(|item| !matches!(item, Item::Snapshot(_) | Item::Pages(_)))
+        .collect();
+    let record = write(&header(), &items);
+    assert_eq!(read(&there_and_back(&record)).0, items);
+}
+
+#[test]
+fn other_files_are_refused() {
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(b"PAR1 and then nothing").expect("written");
+    file.rewind().expect("rewinds");
+    let error = import(&file, Vec::new()).expect_err("is no Parquet");
+    assert!(matches!(error, ConvertError::Parquet(_)), "{error}");
+}

@@ -1,0 +1,428 @@
+//! A record as plain tables, for pandas, polars, DuckDB and whatever else reads Parquet.
+//!
+//! **Problem.** A record's own rows say which target and address; the process, the mapping, memory use
+//! and costs are items between them, and a rate is a count out of a number of checks. An analyst wants
+//! one row with all of it.
+//!
+//! **Approach.** Four tables, each in one pass: regions ([`REGIONS`]), memory use ([`RSS`]), costs
+//! ([`COSTS`]) and what schemes did ([`ACTIONS`]). Points in time are UTC timestamps, sizes are in bytes
+//! and durations in nanoseconds, and their columns' names say so. What is not known is null, and a column
+//! beside it says why.
+//!
+//! **Limits.** Not every item is told: notes, the guard and fragmentation are left out, and counted.
+//! The way back is the other Parquet export ([`isotherm_record::parquet`]). Memory: a row group of each
+//! table.
+
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+
+use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_record::convert::{ConvertError, LeftOut};
+use isotherm_record::damo::AGES_SETTING;
+use isotherm_record::item::{ActionSample, CostSample, Header, Item, UsageSample};
+
+use crate::context::{Context, Scope, TargetInfo};
+use crate::mapping::MappingTable;
+use table::{Table, Value};
+
+pub use table::{Column, ColumnType};
+
+use ColumnType::{Bool, F64, Name, Time, U32, U64};
+
+const fn column(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
+    Column {
+        name,
+        kind,
+        is_nullable: false,
+        about,
+    }
+}
+
+const fn nullable(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
+    Column {
+        is_nullable: true,
+        ..column(name, kind, about)
+    }
+}
+
+/// The table of regions: a row for each region of each snapshot.
+pub const REGIONS: [Column; 19] = [
+    column(
+        "snapshot",
+        U32,
+        "Number of the snapshot in the record, from 0.",
+    ),
+    column("time", Time, "End of the interval that the row is about."),
+    column("interval_ns", U64, "How long the interval lasted."),
+    column("target", U32, "Number of the target in the record, from 0."),
+    nullable(
+        "pid",
+        U32,
+        "Process id; null for physical memory, or where the record does not say.",
+    ),
+    nullable(
+        "process",
+        Name,
+        "Command name of the process; null where the record does not say.",
+    ),
+    nullable(
+        "context",
+        Name,
+        "Context of the target, in a record of several; else null.",
+    ),
+    nullable(
+        "mapping",
+        Name,
+        "Name of the mapping that most of the region lies in: a file's path, `[heap]`, `[stack]` or \
+         `(anonymous)`; null where no mapping is known.",
+    ),
+    column("address", U64, "First address of the region."),
+    column("size_bytes", U64, "Length of the region."),
+    nullable(
+        "accessed_share",
+        F64,
+        "Share of checks that found the region accessed, 0 to 1; null where that is not known.",
+    ),
+    nullable(
+        "accessed_share_unknown",
+        Name,
+        "Why `accessed_share` is null: `swapped_out` or `not_resident` (no memory is there), or \
+         `not_observed` (the region could not be checked in this interval).",
+    ),
+    column(
+        "nr_samples",
+        U32,
+        "How often the region was checked in the interval.",
+    ),
+    nullable(
+        "age_ns",
+        U64,
+        "How long the region has been accessed about as often; null where that is not known.",
+    ),
+    nullable(
+        "age_unknown",
+        Name,
+        "Why `age_ns` is null: `accessed_share_unknown`, or `before_record` (ages are derived from the \
+         record itself, and this region has not changed since the record began).",
+    ),
+    nullable(
+        "resident_bytes",
+        U64,
+        "Bytes of the region in memory; null where the source cannot tell, as in the next three.",
+    ),
+    nullable(
+        "touched_bytes",
+        U64,
+        "Of the resident bytes, those accessed in the interval.",
+    ),
+    nullable(
+        "unknown_bytes",
+        U64,
+        "Of the resident bytes, those of which it is not known.",
+    ),
+    nullable(
+        "swapped_bytes",
+        U64,
+        "Bytes of the region that are swapped out.",
+    ),
+];
+
+/// The table of memory use: a row for each target, about once a second.
+pub const RSS: [Column; 10] = [
+    column("time", Time, "When it was read."),
+    column("target", U32, "Number of the target in the record."),
+    nullable("pid", U32, "Process id, as in the table of regions."),
+    nullable("process", Name, "Command name, as in the table of regions."),
+    nullable("context", Name, "Context, as in the table of regions."),
+    nullable("rss_bytes", U64, "Resident memory of the target (VmRSS)."),
+    nullable(
+        "swap_bytes",
+        U64,
+        "Swapped-out memory of the target (VmSwap).",
+    ),
+    column(
+        "system_total_bytes",
+        U64,
+        "The machine's memory (MemTotal).",
+    ),
+    column("system_free_bytes", U64, "Free memory (MemFree)."),
+    column(
+        "system_available_bytes",
+        U64,
+        "Available memory (MemAvailable).",
+    ),
+];
+
+/// The table of costs: a row about once a second. All counts are since the record began.
+pub const COSTS: [Column; 10] = [
+    column("time", Time, "When it was read."),
+    column("monitor_cpu_ns", U64, "CPU time of the monitor itself."),
+    column(
+        "induced_cpu_ns",
+        U64,
+        "CPU time that the monitor is estimated to have taken from targets.",
+    ),
+    column("checks", U64, "Accessed bits checked."),
+    column("clears", U64, "Ranges of pages cleared."),
+    column("refused", U64, "Clears that were refused or had no effect."),
+    column(
+        "unknown_samples",
+        U64,
+        "Samples about which nothing could be known.",
+    ),
+    column("sample_interval_ns", U64, "Sampling interval in force."),
+    column(
+        "aggregation_interval_ns",
+        U64,
+        "Aggregation interval in force.",
+    ),
+    column("monitor_rss_bytes", U64, "Resident memory of the monitor."),
+];
+
+/// The table of actions: a row for each scheme and look.
+pub const ACTIONS: [Column; 11] = [
+    column("time", Time, "When."),
+    nullable(
+        "context",
+        Name,
+        "Context of the scheme, in a record of several; else null.",
+    ),
+    column("scheme", U32, "Place of the scheme in its context, from 0."),
+    column("action", Name, "DAMOS's name of what it does."),
+    column(
+        "dry_run",
+        Bool,
+        "Nothing was done: the row says what would have been.",
+    ),
+    column("nr_tried", U64, "Regions that it was tried on."),
+    column("tried_bytes", U64, "Their bytes."),
+    column(
+        "applied_bytes",
+        U64,
+        "Bytes that were acted on, as seen afterwards.",
+    ),
+    column("refused_bytes", U64, "Bytes that were not."),
+    column("took_ns", U64, "Time that it took."),
+    column("cpu_ns", U64, "CPU time that it took."),
+];
+
+/// The tables by the names that their files have behind the name of the first.
+pub const TABLES: [(&str, &[Column]); 4] = [
+    ("regions", &REGIONS),
+    ("rss", &RSS),
+    ("costs", &COSTS),
+    ("actions", &ACTIONS),
+];
+
+/// What was written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Written {
+    /// Rows by table, in the order of [`TABLES`].
+    pub rows: [u64; 4],
+    /// Items that no table has.
+    pub left_out: LeftOut,
+}
+
+/// Writes a record as tables, as its items come.
+pub struct Flat<W: Write + Send> {
+    tables: [Table<W>; 4],
+    context: Context,
+    mappings: MappingTable,
+    number: u32,
+    /// Targets whose ages are derived, and when the first snapshot of each began.
+    first: BTreeMap<TargetId, Option<Nanos>>,
+    left_out: LeftOut,
+}
+
+impl<W: Write + Send> Flat<W> {
+    /// For a record that begins with `header`; a file for each table, in the order of [`TABLES`].
+    pub fn create(header: &Header, files: [W; 4]) -> Result<Self, ConvertError> {
+        let mut columns = TABLES.iter().map(|(_, columns)| *columns);
+        let tables = files.map(|file| Table::create(columns.next().unwrap_or(&[]), file));
+        let [regions, rss, costs, actions] = tables;
+        let derived = header.settings.keys();
+        let derived = derived.filter_map(|name| name.strip_prefix(AGES_SETTING)?.parse().ok());
+        Ok(Self {
+            tables: [regions?, rss?, costs?, actions?],
+            context: Context::new(header, Scope::default()),
+            mappings: MappingTable::default(),
+            number: 0,
+            first: derived.map(|target| (TargetId(target), None)).collect(),
+            left_out: LeftOut::default(),
+        })
+    }
+
+    /// Takes an item. Page scans must have been made snapshots.
+    pub fn push(&mut self, item: &Item) -> Result<(), ConvertError> {
+        self.context.observe(item);
+        match item {
+            Item::Snapshot(snapshot) => self.push_snapshot(snapshot),
+            Item::Mappings(change) => {
+                self.mappings.apply(change);
+                Ok(())
+            }
+            Item::TargetStart(_) => Ok(()),
+            Item::Usage(usage) => self.push_usage(usage),
+            Item::Cost(cost) => self.push_cost(cost),
+            Item::Action(action) => self.push_action(action),
+            Item::Pages(_) | Item::Blocks(_) => Err(ConvertError::Impossible(
+                "page scans that were not made snapshots".to_string(),
+            )),
+            other => {
+                self.left_out.add(left_out(other), 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the tables.
+    pub fn finish(self) -> Result<Written, ConvertError> {
+        let [regions, rss, costs, actions] = self.tables.map(Table::finish);
+        Ok(Written {
+            rows: [regions?, rss?, costs?, actions?],
+            left_out: self.left_out,
+        })
+    }
+
+    fn push_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), ConvertError> {
+        let number = self.number;
+        self.number += 1;
+        let target = self.context.target_info(snapshot.target);
+        let first = self.first.get_mut(&snapshot.target);
+        let first = first.map(|first| *first.get_or_insert(snapshot.start));
+        let lasted = snapshot.end.since(snapshot.start);
+        for region in &snapshot.regions {
+            let mapping = self.mappings.label(snapshot.target, region.range);
+            let [process, pid, context] = who(&target);
+            let (age, age_unknown) = age_of(region, first.map(|first| snapshot.start.since(first)));
+            let share = region.nr_accesses;
+            let share = share.map(|n| f64::from(n) / f64::from(snapshot.nr_samples.max(1)));
+            let memory = region.memory;
+            self.tables[0].push([
+                Value::U64(u64::from(number)),
+                Value::Time(snapshot.end),
+                Value::U64(lasted.0),
+                Value::U64(u64::from(snapshot.target.0)),
+                pid,
+                process,
+                context,
+                mapping.map_or(Value::Null, |label| Value::Name(label.name)),
+                Value::U64(region.range.start),
+                Value::U64(region.range.len()),
+                share.map_or(Value::Null, Value::F64),
+                why_unknown(region).map_or(Value::Null, Value::word),
+                Value::U64(u64::from(snapshot.nr_samples)),
+                age.map_or(Value::Null, |age| Value::U64(age.0)),
+                age_unknown.map_or(Value::Null, Value::word),
+                memory.map_or(Value::Null, |m| Value::U64(m.resident)),
+                memory.map_or(Value::Null, |m| Value::U64(m.touched)),
+                memory.map_or(Value::Null, |m| Value::U64(m.unknown)),
+                memory.map_or(Value::Null, |m| Value::U64(m.swapped)),
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn push_usage(&mut self, usage: &UsageSample) -> Result<(), ConvertError> {
+        let targets: BTreeSet<u32> = usage.rss.keys().chain(usage.swap.keys()).copied().collect();
+        for target in targets {
+            let info = self.context.target_info(TargetId(target));
+            let [process, pid, context] = who(&info);
+            let of = |bytes: &BTreeMap<u32, u64>| {
+                let bytes = bytes.get(&target);
+                bytes.map_or(Value::Null, |bytes| Value::U64(*bytes))
+            };
+            self.tables[1].push([
+                Value::Time(usage.time),
+                Value::U64(u64::from(target)),
+                pid,
+                process,
+                context,
+                of(&usage.rss),
+                of(&usage.swap),
+                Value::U64(usage.system_total),
+                Value::U64(usage.system_free),
+                Value::U64(usage.system_available),
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn push_cost(&mut self, cost: &CostSample) -> Result<(), ConvertError> {
+        self.tables[2].push([
+            Value::Time(cost.time),
+            Value::U64(cost.cost.monitor_cpu.0),
+            Value::U64(cost.cost.induced_cpu.0),
+            Value::U64(cost.cost.checks),
+            Value::U64(cost.cost.clears),
+            Value::U64(cost.cost.refused),
+            Value::U64(cost.unknown),
+            Value::U64(cost.sample_interval.0),
+            Value::U64(cost.aggregation_interval.0),
+            Value::U64(cost.monitor_rss),
+        ])
+    }
+
+    fn push_action(&mut self, action: &ActionSample) -> Result<(), ConvertError> {
+        self.tables[3].push([
+            Value::Time(action.time),
+            action.context.as_deref().map_or(Value::Null, Value::word),
+            Value::U64(u64::from(action.scheme)),
+            Value::word(&action.action),
+            Value::Bool(action.dry_run),
+            Value::U64(action.nr_tried),
+            Value::U64(action.sz_tried),
+            Value::U64(action.sz_applied),
+            Value::U64(action.refused.values().sum()),
+            Value::U64(action.took.0),
+            Value::U64(action.cpu.0),
+        ])
+    }
+}
+
+/// Process, pid and context of a target.
+fn who(target: &TargetInfo) -> [Value; 3] {
+    let pid = target.pid.filter(|pid| *pid > 0);
+    [
+        target.name.as_deref().map_or(Value::Null, Value::word),
+        pid.map_or(Value::Null, |pid| Value::U64(u64::from(pid))),
+        target.context.as_deref().map_or(Value::Null, Value::word),
+    ]
+}
+
+/// Why it is not known how often the region was accessed.
+fn why_unknown(region: &RegionSnapshot) -> Option<&'static str> {
+    match (region.nr_accesses, region.memory) {
+        (Some(_), _) => None,
+        (None, Some(memory)) if memory.resident == 0 && memory.swapped > 0 => Some("swapped_out"),
+        (None, Some(memory)) if memory.resident == 0 => Some("not_resident"),
+        (None, _) => Some("not_observed"),
+    }
+}
+
+/// The region's age, or why it is not known. `watched` is how long its target had been watched before, where
+/// ages are derived from that.
+fn age_of(
+    region: &RegionSnapshot,
+    watched: Option<Nanos>,
+) -> (Option<Nanos>, Option<&'static str>) {
+    if region.nr_accesses.is_none() {
+        return (None, Some("accessed_share_unknown"));
+    }
+    if watched.is_some_and(|watched| region.age_ns >= watched) {
+        return (None, Some("before_record"));
+    }
+    (Some(region.age_ns), None)
+}
+
+fn left_out(item: &Item) -> &'static str {
+    match item {
+        Item::TargetExit(_) => "ends of targets",
+        Item::Guard(_) => "states of the guard",
+        Item::Fragmentation(_) | Item::Compaction(_) => "samples of fragmentation",
+        Item::Note { .. } => "notes",
+        _ => "other items",
+    }
+}
