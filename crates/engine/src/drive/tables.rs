@@ -1,12 +1,12 @@
 //! The table monitor's loop: who is there, what their tables say, what is cleared next.
 
 use crate::address::{AddressRange, Nanos};
-use crate::intervals::Intervals;
-use crate::port::AccessProbe;
-use crate::snapshot::{Snapshot, TargetId};
-use crate::table::{
+use crate::monitor::Intervals;
+use crate::monitor::page_table::{
     BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
 };
+use crate::port::AccessProbe;
+use crate::snapshot::{Snapshot, TargetId};
 
 /// Shortest time between two looks at who is there and what they map.
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);

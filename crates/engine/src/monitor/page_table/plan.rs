@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::bits::{self, Bitmap, NONE, and, count, is_empty, mask_of, or};
 use super::block::{Block, GRANULE_PAGES};
-use super::layout::Target;
 use super::space::{ClearedBy, HOLD_MAX};
+use super::target::Target;
 use crate::address::{AddressRange, Nanos};
+use crate::monitor::bits::{self, Bitmap, NONE, and, count, is_empty, mask_of, or};
 use crate::snapshot::TargetId;
 
 /// Pages that a sample watches: they share one range to clear, and so one TLB flush.

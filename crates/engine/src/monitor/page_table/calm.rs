@@ -1,6 +1,6 @@
 //! For how long pages of a block have not been touched, where others of it have been.
 
-use super::bits::{self, Bitmap, and};
+use crate::monitor::bits::{self, Bitmap, and};
 
 /// For how long pages of a block have not been touched, page by page: sets of those that have stayed
 /// untouched since so many moments. Of each period an old set, which is a period old at least, and a

@@ -10,9 +10,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bits::{Bitmap, and, and_not, has, is_empty};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
-use crate::table::bits::{Bitmap, and, and_not, has, is_empty};
 
 /// What is known of each page of a 2 MiB block in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,20 +35,17 @@
 //! unknown.
 
 mod belief;
-pub(crate) mod bits;
 mod block;
 mod by_page;
 mod calm;
-mod fixed_cost;
 mod infer;
-mod layout;
 mod pages;
 mod plan;
 mod report;
 mod space;
+mod target;
 #[cfg(test)]
 mod tests;
-mod token_bucket;
 
 use std::collections::BTreeMap;
 
@@ -60,16 +57,15 @@ use crate::port::Cost;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 pub use block::BlockFacts;
-pub use layout::MappedRange;
 
-use bits::{and, count, is_empty};
+use super::bits::{self, and, count, is_empty};
+use super::budget::{FixedCost, TokenBucket, total_ns};
+pub use super::layout::MappedRange;
 use block::ticks;
-use fixed_cost::FixedCost;
 use infer::{AGREEMENT, infer, infer_from_around, judge};
-use layout::Target;
 use plan::{Prices, Watch};
 pub use space::{ClearedBy, HOLD_MAX};
-use token_bucket::{TokenBucket, total_ns};
+use target::Target;
 
 /// What the table monitor may spend, and how finely it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -381,7 +377,7 @@ impl TableMonitor {
 
     /// Says whether the stuck pages of the block of `address` can be cleared at all.
     pub fn settle_stuck(&mut self, target: TargetId, address: u64, is_clearable: bool, now: Nanos) {
-        let Some((watch, block)) = self.watch_of(target, layout::block_of(address)) else {
+        let Some((watch, block)) = self.watch_of(target, target::block_of(address)) else {
             return;
         };
         watch.is_stuck_touched = is_clearable;

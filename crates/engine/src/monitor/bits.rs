@@ -3,10 +3,10 @@
 /// One bit for each page of a block: bit `i % 64` of word `i / 64` is page `i`.
 pub(crate) type Bitmap = [u64; 8];
 
-pub(super) const NONE: Bitmap = [0; 8];
-pub(super) const ALL: Bitmap = [u64::MAX; 8];
+pub(crate) const NONE: Bitmap = [0; 8];
+pub(crate) const ALL: Bitmap = [u64::MAX; 8];
 
-pub(super) fn mask_of(pages: std::ops::Range<usize>) -> Bitmap {
+pub(crate) fn mask_of(pages: std::ops::Range<usize>) -> Bitmap {
     std::array::from_fn(|word| {
         let low = pages.start.clamp(word * 64, word * 64 + 64) - word * 64;
         let high = pages.end.clamp(word * 64, word * 64 + 64) - word * 64;
@@ -23,11 +23,11 @@ pub(crate) fn and_not(a: &Bitmap, b: &Bitmap) -> Bitmap {
     std::array::from_fn(|i| a[i] & !b[i])
 }
 
-pub(super) fn or(a: &Bitmap, b: &Bitmap) -> Bitmap {
+pub(crate) fn or(a: &Bitmap, b: &Bitmap) -> Bitmap {
     std::array::from_fn(|i| a[i] | b[i])
 }
 
-pub(super) fn count(bits: &Bitmap) -> u32 {
+pub(crate) fn count(bits: &Bitmap) -> u32 {
     bits.iter().map(|word| word.count_ones()).sum()
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn is_empty(bits: &Bitmap) -> bool {
 }
 
 /// The first page at or after `from`.
-pub(super) fn next(bits: &Bitmap, from: usize) -> Option<usize> {
+pub(crate) fn next(bits: &Bitmap, from: usize) -> Option<usize> {
     let mut word = from / 64;
     let mut rest = *bits.get(word)? & (u64::MAX << (from % 64));
     loop {
@@ -53,7 +53,7 @@ pub(super) fn next(bits: &Bitmap, from: usize) -> Option<usize> {
 }
 
 /// How often neighbouring pages differ.
-pub(super) fn nr_changes(bits: &Bitmap) -> u32 {
+pub(crate) fn nr_changes(bits: &Bitmap) -> u32 {
     let mut before = bits[0] & 1;
     let mut changes = 0;
     for word in bits {
@@ -64,7 +64,7 @@ pub(super) fn nr_changes(bits: &Bitmap) -> u32 {
 }
 
 /// One past the last page.
-pub(super) fn end(bits: &Bitmap) -> usize {
+pub(crate) fn end(bits: &Bitmap) -> usize {
     let last = bits.iter().rposition(|word| *word != 0);
     last.map_or(0, |word| {
         word * 64 + 64 - bits[word].leading_zeros() as usize

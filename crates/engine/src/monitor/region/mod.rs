@@ -28,15 +28,21 @@
 //!
 //! Limits: one generator serves all targets, so adding a target changes the others' random choices.
 
+mod regions;
+mod sampler;
+mod tuner;
+
+use super::Intervals;
+use super::budget::BudgetController;
+use super::layout::Layout;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::attributes::{Attributes, AttributesError, CpuBudget};
-use crate::budget::BudgetController;
-use crate::intervals::{Intervals, Tuner};
-use crate::layout::Layout;
 use crate::port::{Cost, Sample, Touch};
-use crate::region::{self, Cuts, Likeness, Region};
-use crate::sampler::{self, Rng, SampleAllocation};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
+pub(crate) use regions::Region;
+use regions::{Cuts, Likeness};
+use sampler::{Rng, SampleAllocation};
+use tuner::Tuner;
 
 /// The unit of counts that aren't whole: 1/256 of an access.
 const FRACTION: u32 = 256;
@@ -288,7 +294,7 @@ impl Engine {
                     size_limit,
                     forced: false,
                 };
-                region::merge(&mut target.regions, like);
+                regions::merge(&mut target.regions, like);
             }
             if self.nr_regions() <= self.nr_regions_max() || threshold >= full {
                 return;
@@ -347,7 +353,7 @@ impl Engine {
                 Cuts::Anywhere
             };
             let spare = &mut self.spare_regions;
-            region::split(
+            regions::split(
                 &mut target.regions,
                 spare,
                 nr_parts,
@@ -395,11 +401,11 @@ impl Engine {
             target.ranges = layout.ranges(populated_only, nr_ranges_max.max(3));
             target.boundaries = layout.boundaries();
             let spare = &mut self.spare_regions;
-            region::set_ranges(&mut target.regions, spare, &target.ranges);
+            regions::set_ranges(&mut target.regions, spare, &target.ranges);
         }
         let size_limit = self.size_limit();
         for target in &mut self.targets {
-            region::divide(&mut target.regions, &mut self.spare_regions, size_limit);
+            regions::divide(&mut target.regions, &mut self.spare_regions, size_limit);
         }
         self.merge_to_limit(size_limit);
         self.allocate_samples();
@@ -414,7 +420,7 @@ impl Engine {
                 forced: true,
             };
             for target in &mut self.targets {
-                region::merge(&mut target.regions, like);
+                regions::merge(&mut target.regions, like);
             }
             if size_limit == u64::MAX {
                 return;

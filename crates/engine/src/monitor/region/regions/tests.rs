@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::monitor::region::sampler::Rng;
 use crate::picture::{of_regions, ranges_of, regions_of};
-use crate::sampler::Rng;
 
 fn check(before: &str, change: impl FnOnce(&mut Vec<Region>), wanted: &str) {
     let mut regions = regions_of(before);

@@ -8,11 +8,11 @@
 //! Ages are kept for granules of 16 pages; memory for them is taken only where they differ.
 
 use super::belief::Belief;
-use super::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
 use super::calm::Calm;
 use super::pages::{Counts, Pages, Seen};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
-use crate::by_page::BlockPages;
+use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
+use crate::monitor::by_page::BlockPages;
 
 /// Pages that share an age.
 pub(super) const GRANULE_PAGES: usize = 16;

@@ -2,8 +2,8 @@
 
 use super::bits;
 use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, State, nanos_of};
-use super::layout::{Target, block_of};
 use super::pages::{Counts, Pages, Seen};
+use super::target::{Target, block_of};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 

@@ -16,9 +16,9 @@
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
+use super::regions::Region;
 use crate::address::{AddressRange, PAGE_SIZE};
 use crate::port::Sample;
-use crate::region::Region;
 use crate::snapshot::TargetId;
 
 /// The unit of [`Region::quota`].

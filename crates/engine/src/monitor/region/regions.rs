@@ -18,8 +18,8 @@
 //!
 //! Limits: a region never spans two ranges, so there are at least as many regions as ranges.
 
+use super::sampler::Rng;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use crate::sampler::Rng;
 
 /// The grain of aligned splits in small regions: sixteen pages, the largest common cluster.
 const SMALL_GRAIN: u64 = 16 * PAGE_SIZE;

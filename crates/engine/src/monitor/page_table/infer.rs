@@ -1,9 +1,9 @@
 //! What watched pages say of those that were not watched.
 
-use super::bits::{self, and, count, is_empty, or};
 use super::block;
-use super::layout::Target;
 use super::plan::Watch;
+use super::target::Target;
+use crate::monitor::bits::{self, and, count, is_empty, or};
 
 /// Most blocks between two known ones that these may speak for.
 const INFERRED_BLOCKS: usize = 64;

@@ -1,5 +1,6 @@
 //! What may be spent: a token bucket that fills with a share of one CPU and pays measured cost.
 
+use super::total_ns;
 use crate::address::Nanos;
 use crate::port::Cost;
 
@@ -10,7 +11,7 @@ const SAVED_SECONDS: f64 = 3.0;
 const BURST_SHARE: f64 = 0.05;
 
 #[derive(Debug)]
-pub(super) struct TokenBucket {
+pub(crate) struct TokenBucket {
     share: f64,
     balance_ns: f64,
     last: Nanos,
@@ -18,7 +19,7 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    pub(super) fn new(share: f64, now: Nanos) -> Self {
+    pub(crate) fn new(share: f64, now: Nanos) -> Self {
         Self {
             share,
             balance_ns: share * SAVED_SECONDS * 1e9,
@@ -28,7 +29,7 @@ impl TokenBucket {
     }
 
     /// Fills for the time that has passed and pays what was spent in it.
-    pub(super) fn settle(&mut self, now: Nanos, cost: &Cost) {
+    pub(crate) fn settle(&mut self, now: Nanos, cost: &Cost) {
         let elapsed = now.since(self.last).0 as f64;
         self.last = now;
         let total = total_ns(cost);
@@ -40,15 +41,10 @@ impl TokenBucket {
     }
 
     /// CPU time that clears may take now, in nanoseconds, where they are planned every `interval`.
-    pub(super) fn allowance_ns(&self, interval: Nanos) -> f64 {
+    pub(crate) fn allowance_ns(&self, interval: Nanos) -> f64 {
         let burst = interval.0 as f64 * BURST_SHARE.max(self.share);
         self.balance_ns.clamp(0.0, burst)
     }
-}
-
-/// CPU time of the monitor and what it takes from targets.
-pub(super) fn total_ns(cost: &Cost) -> f64 {
-    (cost.monitor_cpu.0 + cost.induced_cpu.0) as f64
 }
 
 #[cfg(test)]

@@ -17,10 +17,11 @@
 //!
 //! Source: Documentation/filesystems/proc.rst, "clear_refs".
 
+use super::TableMonitor;
 use super::block::BlockFacts;
 use super::plan::Watch;
-use super::{TableMonitor, bits};
 use crate::address::Nanos;
+use crate::monitor::bits;
 use crate::snapshot::TargetId;
 
 /// Longest that a target may be held up.
