@@ -24,10 +24,12 @@ pub use compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };
 pub use monitor::Intervals;
+pub use monitor::block_pages::BlockPages;
 pub use monitor::budget::BudgetController;
-pub use monitor::by_page::BlockPages;
 pub use monitor::layout::{self, Layout};
+// The monitors under the names that other crates know them by.
 pub use monitor::page_table as table;
+pub use monitor::region as engine;
 pub use monitor::region::{Engine, Facts, Plan};
 pub use port::{AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, Touch};
 pub use scheme::{Scheme, SchemeEngine};

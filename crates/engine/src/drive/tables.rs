@@ -169,7 +169,7 @@ impl TableLoop {
         }
         for id in targets.ids() {
             let is_new = !self.monitor.is_watched(id);
-            self.monitor.set_mappings(id, &targets.mappings(id), now);
+            self.monitor.update_layout(id, &targets.mappings(id), now);
             self.monitor
                 .set_hides_accesses(id, probe.hides_accesses(id));
             self.update_blocks(id, now, probe)?;
@@ -224,7 +224,7 @@ impl TableLoop {
         let monitor = &mut self.monitor;
         let blocks = monitor.blocks(id);
         if !blocks.is_empty()
-            && !probe.read_blocks(id, &blocks, |facts| monitor.look(id, &facts))?
+            && !probe.read_blocks(id, &blocks, |facts| monitor.take_answers(id, &facts))?
         {
             // It ended, or became another program: find out at once.
             self.next_update = now;
@@ -235,7 +235,7 @@ impl TableLoop {
     /// Clears what is worth it at the start of an interval, and looks what came of that.
     fn clear<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
         let before = probe.cost();
-        let ranges = self.monitor.plan_clears(now, &before);
+        let ranges = self.monitor.plan_samples(now, &before);
         self.clear_spaces(now, probe)?;
         self.monitor.note_other_work(&before, &probe.cost());
         let before = probe.cost();
@@ -253,7 +253,7 @@ impl TableLoop {
         for stuck in self.monitor.stuck() {
             let is_clearable = probe.is_clearable(stuck.target, stuck.address, stuck.by)?;
             self.monitor
-                .settle_stuck(stuck.target, stuck.address, is_clearable, now);
+                .answer_stuck(stuck.target, stuck.address, is_clearable, now);
         }
         self.monitor.clears_done(&before, &probe.cost());
         Ok(())

@@ -14,7 +14,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::{ContextSpec, SessionSpec, TargetSpec};
-use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos, PAGE_SIZE};
+use isotherm_engine::monitor::bits;
+use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos};
 use isotherm_record::{Item, Writer, printable};
 use isotherm_session::{Acting, ActingSummary, Session, Step, warnings};
 
@@ -541,16 +542,14 @@ impl Recording {
 
 /// What a page scan comes to: all that is present is memory.
 fn totals_of_pages(pages: &isotherm_record::PageSnapshot) -> MemoryTotals {
-    let count =
-        |bits: &[u64; 8]| bits.iter().map(|w| u64::from(w.count_ones())).sum::<u64>() * PAGE_SIZE;
     pages
         .blocks
         .iter()
         .fold(MemoryTotals::default(), |sum, block| {
             let (resident, touched, unknown) = (
-                count(&block.present),
-                count(&block.accessed),
-                count(&block.unknown),
+                bits::bytes(&block.present),
+                bits::bytes(&block.accessed),
+                bits::bytes(&block.unknown),
             );
             sum.plus(MemoryTotals {
                 addresses: resident,

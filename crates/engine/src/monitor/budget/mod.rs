@@ -12,13 +12,6 @@ mod fixed_cost;
 mod pace;
 mod token_bucket;
 
-use crate::port::Cost;
-
 pub(super) use fixed_cost::FixedCost;
 pub use pace::BudgetController;
-pub(super) use token_bucket::TokenBucket;
-
-/// CPU time of the monitor and what it takes from targets.
-pub(super) fn total_ns(cost: &Cost) -> f64 {
-    (cost.monitor_cpu.0 + cost.induced_cpu.0) as f64
-}
+pub(super) use token_bucket::{TokenBucket, total_ns};

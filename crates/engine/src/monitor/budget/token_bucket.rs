@@ -1,6 +1,5 @@
 //! What may be spent: a token bucket that fills with a share of one CPU and pays measured cost.
 
-use super::total_ns;
 use crate::address::Nanos;
 use crate::port::Cost;
 
@@ -29,7 +28,7 @@ impl TokenBucket {
     }
 
     /// Fills for the time that has passed and pays what was spent in it.
-    pub(crate) fn settle(&mut self, now: Nanos, cost: &Cost) {
+    pub(crate) fn charge(&mut self, now: Nanos, cost: &Cost) {
         let elapsed = now.since(self.last).0 as f64;
         self.last = now;
         let total = total_ns(cost);
@@ -47,6 +46,11 @@ impl TokenBucket {
     }
 }
 
+/// CPU time of the monitor and what it takes from targets.
+pub(crate) fn total_ns(cost: &Cost) -> f64 {
+    (cost.monitor_cpu.0 + cost.induced_cpu.0) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,7 +66,7 @@ mod tests {
                 monitor_cpu: Nanos(cpu as u64),
                 ..Cost::default()
             };
-            bucket.settle(now, &cost);
+            bucket.charge(now, &cost);
             cpu += bucket.allowance_ns(interval) + each_ns;
         }
         cpu / now.0 as f64
