@@ -2,7 +2,7 @@
 //! age 3, then four pages of which nothing is known. Addresses are in pages.
 
 use crate::address::{AddressRange, PAGE_SIZE};
-use crate::region::Region;
+use crate::monitor::region::Region;
 
 fn range_of(text: &str) -> AddressRange {
     let (start, end) = text

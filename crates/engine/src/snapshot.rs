@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, Nanos};
-use crate::by_page::BlockPages;
+use crate::monitor::block_pages::BlockPages;
 
 /// Which monitoring target of the context: an index, stable for the whole run, never reused.
 #[derive(

@@ -16,6 +16,7 @@
 
 use std::collections::HashMap;
 
+use isotherm_engine::monitor::bits;
 use isotherm_engine::{
     AddressRange, BLOCK_SIZE, MemoryTotals, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, RegionMemory,
     RegionSnapshot, Snapshot, TargetId,
@@ -36,7 +37,7 @@ pub const GRANULARITY: &str = "granularity";
 pub const GRANULARITY_PAGE: &str = "page";
 
 /// One bit for each page of a block; bit `i % 64` of word `i / 64` is page `i`.
-pub type PageBits = [u64; PAGES_PER_BLOCK / 64];
+pub type PageBits = bits::Bitmap;
 
 /// What one scan saw in one 2 MiB block of addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,7 +249,7 @@ impl Pages {
 }
 
 fn page_kind(block: &PageBlock, page: usize) -> u32 {
-    let bit = |bits: &PageBits| bits[page / 64] >> (page % 64) & 1 == 1;
+    let bit = |pages: &PageBits| bits::has(pages, page);
     if bit(&block.unknown) {
         UNKNOWN
     } else if bit(&block.accessed) {

@@ -20,6 +20,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use isotherm_engine::monitor::bits::count;
 use isotherm_engine::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use serde::Serialize;
 
@@ -354,10 +355,6 @@ impl Block {
         let idle = until.since(ends[self.last[page] as usize]);
         stretches.entry(idle).or_default()
     }
-}
-
-fn count(bits: &PageBits) -> u32 {
-    bits.iter().map(|word| word.count_ones()).sum()
 }
 
 /// The numbers of a word's set bits.

@@ -1,12 +1,12 @@
 //! The table monitor's loop: who is there, what their tables say, what is cleared next.
 
 use crate::address::{AddressRange, Nanos};
-use crate::intervals::Intervals;
-use crate::port::AccessProbe;
-use crate::snapshot::{Snapshot, TargetId};
-use crate::table::{
+use crate::monitor::Intervals;
+use crate::monitor::page_table::{
     BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
 };
+use crate::port::AccessProbe;
+use crate::snapshot::{Snapshot, TargetId};
 
 /// Shortest time between two looks at who is there and what they map.
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);
@@ -169,7 +169,7 @@ impl TableLoop {
         }
         for id in targets.ids() {
             let is_new = !self.monitor.is_watched(id);
-            self.monitor.set_mappings(id, &targets.mappings(id), now);
+            self.monitor.update_layout(id, &targets.mappings(id), now);
             self.monitor
                 .set_hides_accesses(id, probe.hides_accesses(id));
             self.update_blocks(id, now, probe)?;
@@ -224,7 +224,7 @@ impl TableLoop {
         let monitor = &mut self.monitor;
         let blocks = monitor.blocks(id);
         if !blocks.is_empty()
-            && !probe.read_blocks(id, &blocks, |facts| monitor.look(id, &facts))?
+            && !probe.read_blocks(id, &blocks, |facts| monitor.take_answers(id, &facts))?
         {
             // It ended, or became another program: find out at once.
             self.next_update = now;
@@ -235,7 +235,7 @@ impl TableLoop {
     /// Clears what is worth it at the start of an interval, and looks what came of that.
     fn clear<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
         let before = probe.cost();
-        let ranges = self.monitor.plan_clears(now, &before);
+        let ranges = self.monitor.plan_samples(now, &before);
         self.clear_spaces(now, probe)?;
         self.monitor.note_other_work(&before, &probe.cost());
         let before = probe.cost();
@@ -253,7 +253,7 @@ impl TableLoop {
         for stuck in self.monitor.stuck() {
             let is_clearable = probe.is_clearable(stuck.target, stuck.address, stuck.by)?;
             self.monitor
-                .settle_stuck(stuck.target, stuck.address, is_clearable, now);
+                .answer_stuck(stuck.target, stuck.address, is_clearable, now);
         }
         self.monitor.clears_done(&before, &probe.cost());
         Ok(())

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, Refusal, TargetId};
 
-use super::bits::{self, Bitmap};
 use crate::areas::MappedArea;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 
 /// One 2 MiB block on the way: sets of its pages.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,7 @@ impl Block {
         if bits::is_empty(&pages) {
             return;
         }
-        self.wanted = bits::without(&self.wanted, &pages);
+        self.wanted = bits::and_not(&self.wanted, &pages);
         let set = self.refused.entry(why).or_insert(bits::NONE);
         *set = bits::or(set, &pages);
     }
@@ -166,7 +166,7 @@ pub(super) fn keep_reserve(blocks: &mut [Block], room: u64) {
     for block in blocks {
         let meant = bits::and(&block.wanted, &block.anonymous);
         let fits = usize::try_from(pages_left).unwrap_or(usize::MAX);
-        pages_left = pages_left.saturating_sub(bits::pages(&meant));
+        pages_left = pages_left.saturating_sub(u64::from(bits::count(&meant)));
         let mut beyond = bits::NONE;
         for page in bits::each(&meant).skip(fits) {
             bits::set(&mut beyond, page);
@@ -403,8 +403,13 @@ mod tests {
         };
         let mut blocks = [0, 1, 5].map(block);
         keep_reserve(&mut blocks, 600 * PAGE_SIZE + 1);
-        let of = |block: &Block| block.refused.get(&Refusal::SwapFull).map_or(0, bits::pages);
+        let of = |block: &Block| {
+            block
+                .refused
+                .get(&Refusal::SwapFull)
+                .map_or(0, |pages| u64::from(bits::count(pages)))
+        };
         assert_eq!(blocks.each_ref().map(of), [0, 424, 512]);
-        assert_eq!(bits::pages(&blocks[1].wanted), 88);
+        assert_eq!(u64::from(bits::count(&blocks[1].wanted)), 88);
     }
 }

@@ -175,9 +175,9 @@ impl ProcessActuator {
 /// What is not to be paged out of a block that is in memory as single pages, if that is little.
 fn rest_of(block: &Block) -> Option<bits::Bitmap> {
     let there = bits::and(&block.there, &block.anonymous);
-    let rest = bits::without(&there, &block.wanted);
-    let is_all_there = bits::pages(&there) == PAGES_PER_BLOCK as u64;
-    (!block.huge && is_all_there && bits::pages(&rest) <= REST_MAX).then_some(rest)
+    let rest = bits::and_not(&there, &block.wanted);
+    let is_all_there = u64::from(bits::count(&there)) == PAGES_PER_BLOCK as u64;
+    (!block.huge && is_all_there && u64::from(bits::count(&rest)) <= REST_MAX).then_some(rest)
 }
 
 /// Whether the control groups of the process leave room for a huge page more.
@@ -222,7 +222,7 @@ mod tests {
             anonymous: all,
             ..Block::default()
         };
-        let nr_rest = |block: &Block| rest_of(block).map(|rest| bits::pages(&rest));
+        let nr_rest = |block: &Block| rest_of(block).map(|rest| u64::from(bits::count(&rest)));
         let but = |pages: u64| {
             let mut wanted = all;
             wanted[3] &= !((1 << pages) - 1);

@@ -57,10 +57,10 @@ pub(super) fn apply(
                 let page_facts = Page {
                     frame,
                     facts,
-                    accessed: bits::pages(&bits::and(
+                    accessed: u64::from(bits::count(&bits::and(
                         &block.accessed,
                         &bits::mask(block.address, page_at(block.address, *page)),
-                    )) > 0,
+                    ))) > 0,
                     huge: block.huge,
                     frames,
                 };
@@ -73,16 +73,16 @@ pub(super) fn apply(
             }
             // Advice about a part of a huge page would split it.
             if !bits::is_empty(&young)
-                && (!block.huge || bits::pages(&young) == PAGES_PER_BLOCK as u64)
+                && (!block.huge || u64::from(bits::count(&young)) == PAGES_PER_BLOCK as u64)
             {
                 all_young.push(Block {
                     wanted: young,
                     ..block.clone()
                 });
             }
-            let out = bits::without(&mine, &passed);
-            block.wanted = bits::without(&block.wanted, &out);
-            block.passed = bits::without(&block.passed, &out);
+            let out = bits::and_not(&mine, &passed);
+            block.wanted = bits::and_not(&block.wanted, &out);
+            block.passed = bits::and_not(&block.passed, &out);
         }
     }
     // Operations come in any order, and may share blocks.

@@ -28,7 +28,7 @@ impl ProcessActuator {
                 block.refuse(&whole, Refusal::NotPresent);
             } else if batch::mapping_around(block.range(), areas).is_none_or(MappedArea::is_file) {
                 block.refuse(&whole, Refusal::Unsupported);
-            } else if (bits::pages(&block.wanted) as f64) < least {
+            } else if (u64::from(bits::count(&block.wanted)) as f64) < least {
                 block.refuse(&whole, Refusal::Sparse);
             }
         }
@@ -61,7 +61,7 @@ impl ProcessActuator {
     ) -> Result<(), ProbeError> {
         for block in &mut *blocks {
             let whole = block.wanted;
-            if !block.huge || bits::pages(&whole) < PAGES_PER_BLOCK as u64 {
+            if !block.huge || u64::from(bits::count(&whole)) < PAGES_PER_BLOCK as u64 {
                 block.refuse(&whole, Refusal::NotPresent);
             }
         }

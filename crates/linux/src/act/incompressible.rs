@@ -76,7 +76,7 @@ impl Incompressible {
                 let meant = bits::and(&block.wanted, &block.anonymous);
                 let meant = bits::and(&meant, &bits::mask(block.address, *range));
                 if !bits::is_empty(&meant) {
-                    pages += bits::pages(&meant);
+                    pages += u64::from(bits::count(&meant));
                     touched.insert(block.address);
                 }
             }
@@ -141,7 +141,10 @@ mod tests {
     }
 
     fn refused(block: &Block, why: Refusal) -> u64 {
-        block.refused.get(&why).map_or(0, bits::pages)
+        block
+            .refused
+            .get(&why)
+            .map_or(0, |pages| u64::from(bits::count(pages)))
     }
 
     #[test]

@@ -21,7 +21,6 @@
 //! A page that stays for no reason that can be seen is [`Refusal::Kept`].
 
 mod batch;
-mod bits;
 mod by_block;
 mod filter;
 mod huge_page;
@@ -33,6 +32,7 @@ mod reclaim;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use isotherm_engine::monitor::bits;
 use isotherm_engine::scheme::Action;
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{
@@ -136,7 +136,7 @@ impl ProcessActuator {
         mut see: impl FnMut(u64, u32),
     ) -> Result<(), ProbeError> {
         self.probe.read_blocks(target, blocks, |facts| {
-            see(facts.address, bits::pages(&facts.present) as u32);
+            see(facts.address, bits::count(&facts.present));
         })?;
         Ok(())
     }

@@ -40,7 +40,7 @@ impl ProcessActuator {
         let mut left = vec![bits::NONE; blocks.len()];
         self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
         for (block, present) in blocks.iter_mut().zip(&left) {
-            block.applied = bits::without(&block.wanted, present);
+            block.applied = bits::and_not(&block.wanted, present);
         }
         // Swap may have been filled by this very batch.
         self.swap = swap::facts();
@@ -87,7 +87,7 @@ impl ProcessActuator {
             still[i] = bits::and(&facts.present, &facts.accessed);
         })?;
         for (block, accessed) in blocks.iter_mut().zip(&still) {
-            block.applied = bits::without(&block.wanted, accessed);
+            block.applied = bits::and_not(&block.wanted, accessed);
         }
         self.ask_frames(target, blocks, &still, Refusal::Kept)
     }
@@ -147,7 +147,7 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
-        let in_files = |block: &Block| bits::without(&block.wanted, &block.anonymous);
+        let in_files = |block: &Block| bits::and_not(&block.wanted, &block.anonymous);
         let in_files: Vec<bits::Bitmap> = blocks.iter().map(in_files).collect();
         if in_files.iter().all(bits::is_empty) {
             return Ok(());

@@ -17,6 +17,7 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::statistics::median;
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
@@ -24,8 +25,6 @@ use thiserror::Error;
 
 use super::page_table::{PageTableProbe, ProbeError};
 use crate::clock::process_cpu;
-
-type Bitmap = [u64; 8];
 
 /// Memory of our own on which clear_refs is measured.
 const CALIBRATION_BYTES: usize = 32 << 20;
@@ -195,8 +194,7 @@ impl Scanner {
         self.cost.cpu = self.cost.cpu + process_cpu().since(started);
         let pages: u64 = seen
             .iter()
-            .flat_map(|f| f.present)
-            .map(|w| u64::from(w.count_ones()))
+            .map(|facts| u64::from(bits::count(&facts.present)))
             .sum();
         self.cost.bytes += pages * PAGE_SIZE;
         Ok(Some(if first { Vec::new() } else { result }))
@@ -304,9 +302,9 @@ impl Scanner {
         probe.read_blocks(target, &blocks, |facts| after.push(facts))?;
         let mut cleared = BTreeMap::new();
         for facts in after {
-            let mut clear: Bitmap =
-                std::array::from_fn(|i| !(facts.present[i] & facts.accessed[i]));
-            let still_set = (0..512).find(|&page| clear[page / 64] >> (page % 64) & 1 == 0);
+            let set = bits::and(&facts.present, &facts.accessed);
+            let mut clear = bits::and_not(&bits::ALL, &set);
+            let still_set = bits::next(&set, 0);
             // One page speaks for its block: neighbours are shared, locked or touched alike.
             if let Some(page) = still_set
                 && probe.is_clearable(
@@ -315,7 +313,7 @@ impl Scanner {
                     self.method,
                 )?
             {
-                clear = [u64::MAX; 8];
+                clear = bits::ALL;
             }
             cleared.insert(facts.address, clear);
         }
@@ -328,19 +326,15 @@ fn limit_to(seen: &mut [BlockFacts], ranges: &[AddressRange]) {
     for facts in seen {
         let block = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
         let first = ranges.partition_point(|range| range.end <= block.start);
-        let mut inside: Bitmap = [0; 8];
-        for part in ranges[first..]
+        let parts = ranges[first..]
             .iter()
-            .map_while(|range| range.intersection(block))
-        {
-            for page in (part.start - block.start) / PAGE_SIZE..(part.end - block.start) / PAGE_SIZE
-            {
-                inside[page as usize / 64] |= 1 << (page % 64);
-            }
-        }
+            .take_while(|range| range.start < block.end);
+        let inside = parts.fold(bits::NONE, |inside, range| {
+            bits::or(&inside, &bits::mask(block.start, *range))
+        });
         if !facts.huge {
-            facts.present = std::array::from_fn(|i| facts.present[i] & inside[i]);
-            facts.accessed = std::array::from_fn(|i| facts.accessed[i] & inside[i]);
+            facts.present = bits::and(&facts.present, &inside);
+            facts.accessed = bits::and(&facts.accessed, &inside);
         }
     }
 }
@@ -393,11 +387,9 @@ fn ranges_to_clear(seen: &[BlockFacts]) -> Vec<AddressRange> {
             }
             continue;
         }
-        for page in 0..512 {
-            if facts.present[page / 64] & facts.accessed[page / 64] & (1 << (page % 64)) != 0 {
-                let start = facts.address + page as u64 * PAGE_SIZE;
-                add(start, start + PAGE_SIZE);
-            }
+        for page in bits::each(&bits::and(&facts.present, &facts.accessed)) {
+            let start = facts.address + page as u64 * PAGE_SIZE;
+            add(start, start + PAGE_SIZE);
         }
     }
     ranges
@@ -451,7 +443,7 @@ mod tests {
     fn block(pages: &[usize]) -> BlockFacts {
         let mut accessed = [0; 8];
         for page in pages {
-            accessed[page / 64] |= 1 << (page % 64);
+            bits::set(&mut accessed, *page);
         }
         BlockFacts {
             address: 0,

@@ -1,6 +1,7 @@
 //! Page granularity: every page's accessed bit at every look, by the scanner.
 
 use isotherm_config::{ClearBy, PageAttributes};
+use isotherm_engine::monitor::bits;
 use isotherm_engine::{AccessProbe, AddressRange, Cost, Intervals, Nanos, TargetId};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::probe::scan::{ClearMethod, ScanError, ScannedBlock, Scanner};
@@ -122,13 +123,12 @@ impl Pages {
 fn count(blocks: &[ScannedBlock], of: impl Fn(&ScannedBlock) -> [u64; 8]) -> u64 {
     blocks
         .iter()
-        .flat_map(of)
-        .map(|word| u64::from(word.count_ones()))
+        .map(|block| u64::from(bits::count(&of(block))))
         .sum()
 }
 
 fn page_block(block: &ScannedBlock) -> PageBlock {
-    let known = |bits: [u64; 8]| std::array::from_fn(|i| bits[i] & !block.unknown[i]);
+    let known = |pages| bits::and_not(&pages, &block.unknown);
     PageBlock {
         block: block.facts.address,
         huge: block.facts.huge,

@@ -33,7 +33,7 @@ fn snapshots_of(picture: &str, now: u64) -> Vec<Snapshot> {
     targets.map(snapshot_of).collect()
 }
 
-fn snapshot(region: &crate::region::Region) -> RegionSnapshot {
+fn snapshot(region: &crate::monitor::region::Region) -> RegionSnapshot {
     RegionSnapshot {
         range: region.range,
         nr_accesses: region.known.then_some(region.nr_accesses as f32),

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
+use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::{Item, Mapping, PageSnapshot, Reader};
 
@@ -200,7 +201,7 @@ fn note(
     };
     for address in (part.start..part.end).step_by(PAGE_SIZE as usize) {
         let i = ((address - block.block) / PAGE_SIZE) as usize;
-        let is_set = |bits: &[u64; 8]| bits[i / 64] >> (i % 64) & 1 == 1;
+        let is_set = |pages| bits::has(pages, i);
         if is_set(&block.present) {
             let page = base + ((address - range.start) / PAGE_SIZE) as u32;
             let accessed = is_set(&block.accessed) || is_set(&block.unknown);

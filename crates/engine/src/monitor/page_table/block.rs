@@ -8,11 +8,11 @@
 //! Ages are kept for granules of 16 pages; memory for them is taken only where they differ.
 
 use super::belief::Belief;
-use super::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
-use super::calm::Calm;
+use super::idle_sets::IdleSets;
 use super::pages::{Counts, Pages, Seen};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
-use crate::by_page::BlockPages;
+use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
+use crate::monitor::block_pages::BlockPages;
 
 /// Pages that share an age.
 pub(super) const GRANULE_PAGES: usize = 16;
@@ -94,7 +94,7 @@ pub(super) struct Block {
     states: u64,
     since: Since,
     /// Of a block that is touched in part, since when its other pages have not been.
-    calm: Option<Box<Calm>>,
+    idle_sets: Option<Box<IdleSets>>,
 }
 
 /// Since when each granule is in its state, in ticks.
@@ -139,7 +139,7 @@ impl Block {
             estimate: None,
             states: 0,
             since: Since::All(now),
-            calm: None,
+            idle_sets: None,
         }
     }
 
@@ -208,8 +208,8 @@ impl Block {
     pub(super) fn estimate_unwatched(&mut self) {
         let nr_touched = count(&self.touched());
         let nr_armed = nr_touched + count(&self.armed);
-        let is_quiet = nr_armed >= GRANULE_PAGES as u32 && nr_touched == 0;
-        self.belief.forget(is_quiet);
+        let is_idle = nr_armed >= GRANULE_PAGES as u32 && nr_touched == 0;
+        self.belief.forget(is_idle);
         if is_empty(&self.blind()) || self.belief.weight < LEAST_WEIGHT {
             return;
         }
@@ -339,8 +339,8 @@ impl Block {
 
     /// Brings states and ages up to date at the end of an interval. `hides_accesses`: an untouched
     /// page may have been accessed all the same.
-    pub(super) fn settle(&mut self, now: u32, hides_accesses: bool) {
-        self.settle_calm(now);
+    pub(super) fn update_states(&mut self, now: u32, hides_accesses: bool) {
+        self.update_idle_sets(now);
         let before = self.states;
         let seen = self.seen();
         let mut after = ALL_ABSENT;
@@ -375,24 +375,26 @@ impl Block {
         self.since = Since::Each(each);
     }
 
-    fn settle_calm(&mut self, now: u32) {
+    fn update_idle_sets(&mut self, now: u32) {
         let touched = self.touched();
         let untouched = and_not(&self.armed, &touched);
         let is_mixed = !is_empty(&touched) && !is_empty(&untouched);
-        match &mut self.calm {
-            Some(calm) => calm.update(now, &untouched),
-            None if is_mixed => self.calm = Some(Box::new(Calm::new(now, &untouched))),
+        match &mut self.idle_sets {
+            Some(idle_sets) => idle_sets.update(now, &untouched),
+            None if is_mixed => self.idle_sets = Some(Box::new(IdleSets::new(now, &untouched))),
             None => {}
         }
         // Once it is idle as a whole, ages of granules tell.
         if is_empty(&touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
-            self.calm = None;
+            self.idle_sets = None;
         }
     }
 
     /// Since when the untouched `page` has not been touched, at the least; `now` if that is not known.
-    pub(super) fn calm_since(&self, page: usize, now: u32) -> u32 {
-        self.calm.as_ref().map_or(now, |calm| calm.since(page, now))
+    pub(super) fn idle_since(&self, page: usize, now: u32) -> u32 {
+        self.idle_sets
+            .as_ref()
+            .map_or(now, |sets| sets.since(page, now))
     }
 
     fn state_of(&self, granule: usize, seen: &Seen, hides_accesses: bool) -> State {
@@ -476,17 +478,17 @@ impl Block {
 
     /// Since when the untouched ones of `pages` have not been touched, in the mean. `untouched` is
     /// [`Block::untouched`].
-    pub(super) fn mean_calm_since(&self, pages: Pages, untouched: &Bitmap, now: u32) -> f64 {
+    pub(super) fn mean_idle_since(&self, pages: Pages, untouched: &Bitmap, now: u32) -> f64 {
         let nr = f64::from(pages.count(untouched));
-        let (Some(calm), true) = (&self.calm, nr > 0.0) else {
+        let (Some(idle_sets), true) = (&self.idle_sets, nr > 0.0) else {
             return f64::from(now);
         };
         let sum = match pages {
             Pages::Word(word, mask) => {
-                calm.sum_since([untouched[word] & mask], |set| [set[word]], now)
+                idle_sets.sum_since([untouched[word] & mask], |set| [set[word]], now)
             }
-            Pages::All => calm.sum_since(*untouched, |set| *set, now),
-            Pages::Mask(mask) => calm.sum_since(and(untouched, &mask), |set| *set, now),
+            Pages::All => idle_sets.sum_since(*untouched, |set| *set, now),
+            Pages::Mask(mask) => idle_sets.sum_since(and(untouched, &mask), |set| *set, now),
         };
         sum / nr
     }
@@ -543,7 +545,7 @@ impl Block {
         let since = if is_empty(&touched) {
             self.mean_since()
         } else {
-            self.mean_calm_since(Pages::All, &self.untouched(), now)
+            self.mean_idle_since(Pages::All, &self.untouched(), now)
         };
         Some(BlockPages {
             block: self.address,

@@ -1,6 +1,6 @@
 //! For how long pages of a block have not been touched, where others of it have been.
 
-use super::bits::{self, Bitmap, and};
+use crate::monitor::bits::{self, Bitmap, and};
 
 /// For how long pages of a block have not been touched, page by page: sets of those that have stayed
 /// untouched since so many moments. Of each period an old set, which is a period old at least, and a
@@ -9,20 +9,20 @@ use super::bits::{self, Bitmap, and};
 /// A page's age is thus at least half of what it could be told, and never too long; what costs a
 /// counter for each page in kstaled and kidled (LWN 461461) costs six bits here.
 #[derive(Clone, Debug)]
-pub(super) struct Calm {
-    sets: [(u32, Bitmap); CALM_SETS],
+pub(super) struct IdleSets {
+    sets: [(u32, Bitmap); IDLE_SETS],
     /// The places of the sets by age.
-    oldest_first: [u8; CALM_SETS],
+    oldest_first: [u8; IDLE_SETS],
 }
 
 /// Periods, in ticks: 6 s, 48 s and 384 s.
-const CALM_PERIODS: [u32; 3] = [6 * 64, 48 * 64, 384 * 64];
-const CALM_SETS: usize = 2 * CALM_PERIODS.len();
+const IDLE_PERIODS: [u32; 3] = [6 * 64, 48 * 64, 384 * 64];
+const IDLE_SETS: usize = 2 * IDLE_PERIODS.len();
 
-impl Calm {
+impl IdleSets {
     pub(super) fn new(now: u32, untouched: &Bitmap) -> Self {
         Self {
-            sets: [(now, *untouched); CALM_SETS],
+            sets: [(now, *untouched); IDLE_SETS],
             oldest_first: std::array::from_fn(|at| at as u8),
         }
     }
@@ -36,7 +36,7 @@ impl Calm {
             .as_chunks_mut::<2>()
             .0
             .iter_mut()
-            .zip(CALM_PERIODS)
+            .zip(IDLE_PERIODS)
         {
             if now.saturating_sub(pair[1].0) >= period {
                 pair[0] = pair[1];

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::bits::{self, Bitmap, NONE, and, count, is_empty, mask_of, or};
 use super::block::{Block, GRANULE_PAGES};
-use super::layout::Target;
-use super::space::{ClearedBy, HOLD_MAX};
+use super::target::Target;
+use super::watch::{ClearedBy, HOLD_MAX, Watch};
 use crate::address::{AddressRange, Nanos};
+use crate::monitor::bits::{self, Bitmap, NONE, and, count, is_empty, mask_of, or};
 use crate::snapshot::TargetId;
 
 /// Pages that a sample watches: they share one range to clear, and so one TLB flush.
@@ -70,26 +70,6 @@ impl Prices {
             self.scale += (seen - self.scale) * 0.2;
         }
     }
-}
-
-/// A block of which pages are cleared, and what came of it.
-#[derive(Clone, Debug)]
-pub(super) struct Watch {
-    pub(super) target: TargetId,
-    pub(super) address: u64,
-    /// All blind pages of the block are cleared.
-    pub(super) is_whole: bool,
-    pub(super) by: ClearedBy,
-    /// The pages to clear.
-    pub(super) pages: Bitmap,
-    /// Of these, the ones that came clear: they are watched.
-    pub(super) watched: Bitmap,
-    /// The ones that did not.
-    pub(super) stuck: Bitmap,
-    /// The stuck ones were touched at once; else they cannot be cleared.
-    pub(super) is_stuck_touched: bool,
-    /// How many were touched by the end of the window.
-    pub(super) touched_in_window: Option<u32>,
 }
 
 /// One step that the budget may be spent on.

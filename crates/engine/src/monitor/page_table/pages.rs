@@ -1,7 +1,7 @@
 //! Some of a block's pages, and how many of them are what.
 
-use super::bits::{Bitmap, and, count, mask_of};
 use crate::address::PAGES_PER_BLOCK;
+use crate::monitor::bits::{Bitmap, and, count, mask_of};
 
 /// What was seen of a block in an interval.
 pub(super) struct Seen {

@@ -85,7 +85,7 @@ fn run_shared(
         range: AddressRange::new(0, nr_blocks * BLOCK_SIZE),
     };
     let blocks: Vec<u64> = (0..nr_blocks).map(|b| b * BLOCK_SIZE).collect();
-    monitor.set_mappings(TARGET, &[mapping], now);
+    monitor.update_layout(TARGET, &[mapping], now);
     monitor.set_blocks(TARGET, &blocks, now);
     let spend = |cost: &mut Cost, ns: u64| cost.monitor_cpu = cost.monitor_cpu + Nanos(ns);
     for _ in 0..windows {
@@ -105,11 +105,11 @@ fn run_shared(
             Due::End => spend(&mut cost, 60_000),
         }
         for block in monitor.blocks(TARGET) {
-            monitor.look(TARGET, &memory.facts(block));
+            monitor.take_answers(TARGET, &memory.facts(block));
             spend(&mut cost, 700);
         }
         last = monitor.end_interval(now, &cost).pop().or(last);
-        let ranges = monitor.plan_clears(now, &cost);
+        let ranges = monitor.plan_samples(now, &cost);
         let before = cost;
         if !monitor.spaces().is_empty() {
             clear_space(&mut monitor, &mut memory, &mut cost);
@@ -130,7 +130,7 @@ fn run_shared(
         }
         for stuck in monitor.stuck() {
             let is_shared = memory.shared.contains(&(stuck.address / PAGE_SIZE));
-            monitor.settle_stuck(TARGET, stuck.address, !is_shared, now);
+            monitor.answer_stuck(TARGET, stuck.address, !is_shared, now);
         }
         monitor.clears_done(&before, &cost);
     }
@@ -291,12 +291,12 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
     };
     block.look(&facts(0), &bits::ALL, false);
     block.look(&facts(1), &bits::ALL, false);
-    block.settle(1, true);
+    block.update_states(1, true);
     assert_eq!(block.state(0), block::State::Busy);
     assert_eq!(block.state(5), block::State::Unknown);
     let counts = block.counts(pages::Pages::All, &block.seen(), true);
     assert_eq!((counts.touched, counts.unknown), (1.0, 511.0));
-    block.settle(2, false);
+    block.update_states(2, false);
     assert_eq!(block.state(5), block::State::Idle);
 }
 
@@ -305,7 +305,7 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
 fn only_memory_that_is_there_is_told() {
     let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
     let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.set_mappings(TARGET, &[MappedRange { range }], Nanos(0));
+    monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
     monitor.set_blocks(TARGET, &[0], Nanos(0));
     let facts = BlockFacts {
         address: 0,
@@ -316,7 +316,7 @@ fn only_memory_that_is_there_is_told() {
         swapped: [0, 0, u64::MAX, u64::MAX, 0, 0, 0, 0],
     };
     for n in 0..4 {
-        monitor.look(TARGET, &facts);
+        monitor.take_answers(TARGET, &facts);
         let snapshots = monitor.end_interval(Nanos::from_millis(400 * n), &Cost::default());
         for snapshot in snapshots {
             let sum =

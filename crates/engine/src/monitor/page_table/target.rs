@@ -2,16 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::bits::{Bitmap, NONE, count, mask_of, or};
 use super::block::Block;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-
-/// A mapping, by its range; its start serves as its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MappedRange {
-    /// Where.
-    pub range: AddressRange,
-}
+use crate::monitor::bits::{Bitmap, NONE, count, mask_of, or};
+use crate::monitor::layout::MappedRange;
 
 pub(super) const fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
@@ -85,7 +79,7 @@ impl Target {
     /// The pages of a block that are watched.
     pub(super) fn watched(&self, address: u64) -> Bitmap {
         let partial = self.partial.get(&address);
-        partial.copied().unwrap_or(super::bits::ALL)
+        partial.copied().unwrap_or(crate::monitor::bits::ALL)
     }
 
     /// A new interval begins.
@@ -148,8 +142,8 @@ fn partial_blocks(mappings: &[MappedRange]) -> BTreeMap<u64, Bitmap> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bits::count;
     use super::*;
+    use crate::monitor::bits::count;
 
     #[test]
     fn blocks_at_the_edges_of_mappings_are_watched_in_part() {

@@ -1,4 +1,4 @@
-//! Which address ranges of a target are monitored.
+//! Which address ranges of a target are monitored: what either monitor is told of its mappings.
 //!
 //! Problem: a process's address space is 128 TiB of almost nothing. DAMON (`mm/damon/vaddr.c`)
 //! leaves out the two largest unmapped gaps (below and above the memory maps, usually) and lets the
@@ -26,6 +26,13 @@ pub enum Layout {
     },
     /// Exactly these: ranges given by the user, or physical memory.
     Fixed(Vec<AddressRange>),
+}
+
+/// A mapping, by its range; its start serves as its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedRange {
+    /// Where.
+    pub range: AddressRange,
 }
 
 impl Layout {

@@ -1,7 +1,8 @@
 //! Which blocks are told by page: those of regions that can only say how many pages were touched.
 
-use super::layout::{Target, block_of};
-use crate::by_page::{BlockPages, is_mixed};
+use super::target::{Target, block_of};
+use crate::monitor::block_pages::BlockPages;
+use crate::monitor::by_page::is_mixed;
 use crate::snapshot::RegionSnapshot;
 
 /// The pages of the blocks of `target` that lie in mixed regions, in address order; none if there

@@ -12,7 +12,7 @@
 //! paid back, so that the average over these seconds, not just the next second, meets the budget.
 //!
 //! CPU time, as a shared virtual machine tells it, is now and then hundreds of times what was used (see
-//! `table::fixed_cost`). Taken at its word, one such measurement would slow the work down for many
+//! `fixed_cost`). Taken at its word, one such measurement would slow the work down for many
 //! seconds. So one piece of work counts as at most [`OUTLIER`] times the dearest of the last
 //! [`PIECES`]: what is dear again and again is counted in full.
 //!

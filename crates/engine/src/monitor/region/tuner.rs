@@ -1,4 +1,4 @@
-//! Intervals, and how they tune themselves towards a ratio of observed accesses.
+//! Tuning of intervals towards a ratio of observed accesses.
 //!
 //! Problem: with a sampling interval too short for a workload nearly every page looks cold, with one
 //! too long nearly every page looks hot; either way a snapshot tells nothing, and the right value
@@ -12,22 +12,11 @@
 //!
 //! Limits: the score is taken from one interval only, so a bursty program makes the intervals sway.
 
+use super::regions::Region;
 use crate::address::Nanos;
 use crate::attributes::IntervalsGoal;
-use crate::region::Region;
 
 const ONE_BP: u64 = 10_000;
-
-/// The intervals in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Intervals {
-    /// Between two checks.
-    pub sample: Nanos,
-    /// Over which checks are counted.
-    pub aggregation: Nanos,
-    /// Between two looks at the mappings.
-    pub update: Nanos,
-}
 
 /// Counts aggregations until the next tuning.
 #[derive(Clone, Debug)]

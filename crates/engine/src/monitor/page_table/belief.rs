@@ -20,9 +20,9 @@ const WEIGHT_MAX: f32 = 64.0;
 /// What is left of the weight after an interval without an observation, and where the block's armed
 /// pages, untouched, speak for the others.
 const DECAY: f32 = 0.8;
-const DECAY_QUIET: f32 = 0.97;
+const DECAY_IDLE: f32 = 0.97;
 /// An observation that differs by more than this from what was believed says that the block changed.
-const SURPRISE: f32 = 0.4;
+const CHANGE_LEAST: f32 = 0.4;
 /// Weight of what is believed of pages that were just touched after they had been idle: too little to
 /// be told unless their neighbours say the same.
 const TOUCHED_ONCE_WEIGHT: f32 = 0.2;
@@ -67,13 +67,13 @@ impl Default for Belief {
 
 impl Belief {
     /// `touched` of `watched` pages, which were blind when the interval began, were touched in it.
-    /// Yields the share of all blind pages that is thought to have been, and whether that surprises.
+    /// Yields the share of all blind pages that is thought to have been, and whether the block changed.
     pub(super) fn observe(&mut self, watched: u32, touched: u32) -> (f32, bool) {
         let (n, k) = (watched as f32, touched as f32);
         let seen = k / n;
         let noise = (self.touched * (1.0 - self.touched) / n).sqrt();
         let difference = (seen - self.touched).abs();
-        let is_surprise = self.weight >= 4.0 && difference > SURPRISE;
+        let is_change = self.weight >= 4.0 && difference > CHANGE_LEAST;
         // The interval's own observation counts most, unless it only confirms.
         let prior = if difference <= 2.0 * noise + 0.02 {
             self.weight.min(n)
@@ -81,12 +81,12 @@ impl Belief {
             self.weight.min(1.0)
         };
         self.touched = (k + prior * self.touched) / (n + prior);
-        self.weight = if is_surprise {
+        self.weight = if is_change {
             n / 4.0
         } else {
             (self.weight + n).min(WEIGHT_MAX)
         };
-        (self.touched, is_surprise)
+        (self.touched, is_change)
     }
 
     /// After an observation, of the `left` pages that are still blind: those of `blind` that were seen
@@ -103,11 +103,11 @@ impl Belief {
         }
     }
 
-    /// An interval passed without an observation of blind pages. `is_quiet`: the block's armed pages
+    /// An interval passed without an observation of blind pages. `is_idle`: the block's armed pages
     /// were not touched either.
-    pub(super) fn forget(&mut self, is_quiet: bool) {
-        let speaks = is_quiet && self.touched < 0.2;
-        self.weight *= if speaks { DECAY_QUIET } else { DECAY };
+    pub(super) fn forget(&mut self, is_idle: bool) {
+        let speaks = is_idle && self.touched < 0.2;
+        self.weight *= if speaks { DECAY_IDLE } else { DECAY };
     }
 
     /// Of now `blind` pages, `joined` were touched in the last interval after having been idle.
@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn a_change_is_believed_at_once_and_makes_it_less_sure() {
         let mut belief = observed(&[(16, 16); 4]);
-        let (share, is_surprise) = belief.observe(16, 0);
-        assert!(is_surprise && share < 0.1, "{share}");
+        let (share, is_change) = belief.observe(16, 0);
+        assert!(is_change && share < 0.1, "{share}");
         assert!(belief.weight <= 4.0);
     }
 

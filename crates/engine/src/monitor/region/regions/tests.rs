@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::monitor::region::rng::Rng;
 use crate::picture::{of_regions, ranges_of, regions_of};
-use crate::sampler::Rng;
 
 fn check(before: &str, change: impl FnOnce(&mut Vec<Region>), wanted: &str) {
     let mut regions = regions_of(before);
@@ -88,7 +88,7 @@ fn counts_are_scaled_to_the_checks_of_the_interval() {
     let counted = |observed: u32, accessed: u32, fraction: u32, wanted: &str| {
         let count = |regions: &mut Vec<Region>| {
             regions[0].count(0, observed, accessed);
-            regions[0].settle(20, fraction);
+            regions[0].estimate(20, fraction);
         };
         check("[0,1)=0", count, wanted);
     };

@@ -10,36 +10,26 @@
 //! their place: when a target is new, where much is scattered, where much is shared.
 //!
 //! Limits: it holds the target's memory lock; it is not used where that would last longer than
-//! [`HOLD_MAX`]. It does not flush the TLB, so that a page which stays in there is not seen: of 4 KiB pages
+//! [`HOLD_MAX`](super::HOLD_MAX). It does not flush the TLB, so that a page which stays in there is not seen: of 4 KiB pages
 //! some MiB at most, and hardly any in practice, as other work displaces them; so it is not used where much
 //! is in huge pages, and a probe refuses it on an emulated processor. Shared memory of larger processes stays
 //! unknown.
 //!
 //! Source: Documentation/filesystems/proc.rst, "clear_refs".
 
+use super::TableMonitor;
 use super::block::BlockFacts;
-use super::plan::Watch;
-use super::{TableMonitor, bits};
+use super::watch::{ClearedBy, Watch};
 use crate::address::Nanos;
+use crate::monitor::bits;
 use crate::snapshot::TargetId;
 
-/// Longest that a target may be held up.
-pub const HOLD_MAX: Nanos = Nanos::from_millis(25);
 /// A target that cannot be cleared as a whole is asked again after that.
 const SPARED_FOR: Nanos = Nanos::from_millis(30_000);
 
-/// How accessed bits are cleared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClearedBy {
-    /// A range of addresses, but for memory that others map, too.
-    Range,
-    /// The whole address space.
-    Space,
-}
-
 impl TableMonitor {
     /// The targets whose address spaces are to be cleared as a whole now, with the numbers of their
-    /// resident pages; by [`TableMonitor::plan_clears`].
+    /// resident pages; by [`TableMonitor::plan_samples`].
     pub fn spaces(&self) -> Vec<(TargetId, u64)> {
         let spaces = self.spaces.iter();
         let spaces = spaces.filter_map(|id| Some((*id, self.targets.get(id)?)));

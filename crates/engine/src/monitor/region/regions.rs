@@ -18,8 +18,8 @@
 //!
 //! Limits: a region never spans two ranges, so there are at least as many regions as ranges.
 
+use super::rng::Rng;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use crate::sampler::Rng;
 
 /// The grain of aligned splits in small regions: sixteen pages, the largest common cluster.
 const SMALL_GRAIN: u64 = 16 * PAGE_SIZE;
@@ -31,7 +31,7 @@ pub(crate) struct Region {
     /// Pages found accessed in this interval, of `observed` ones.
     pub(crate) accessed: u32,
     pub(crate) observed: u32,
-    /// Estimate for the interval that just ended, in fractions (see [`Region::settle`]). Where
+    /// Estimate for the interval that just ended, in fractions (see [`Region::estimate`]). Where
     /// nothing was observed it is the one before, and `known` is false.
     pub(crate) nr_accesses: u32,
     pub(crate) last_nr_accesses: u32,
@@ -80,7 +80,7 @@ impl Region {
     /// accessed, in units of 1/`fraction` of one of `nr_samples` checks. With one page per check
     /// and a fraction of 1 that is the number of checks which found an access, as in DAMON; where
     /// some checks told nothing, or more were made, it is scaled to the same measure.
-    pub(crate) fn settle(&mut self, nr_samples: u32, fraction: u32) {
+    pub(crate) fn estimate(&mut self, nr_samples: u32, fraction: u32) {
         self.known = self.observed > 0;
         if self.known {
             let full = u64::from(nr_samples) * u64::from(fraction);

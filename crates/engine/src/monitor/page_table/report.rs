@@ -2,8 +2,8 @@
 
 use super::bits;
 use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, State, nanos_of};
-use super::layout::{Target, block_of};
 use super::pages::{Counts, Pages, Seen};
+use super::target::{Target, block_of};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 
@@ -217,7 +217,7 @@ impl Drafts<'_> {
         if is_told_whole || block.is_uniform() && !is_mixed {
             let since = block.mean_since();
             let idle_since = if is_mixed {
-                block.mean_calm_since(Pages::All, &block.untouched(), self.now)
+                block.mean_idle_since(Pages::All, &block.untouched(), self.now)
             } else {
                 since
             };
@@ -248,7 +248,7 @@ impl Drafts<'_> {
             } else {
                 let first = granule * GRANULE_PAGES;
                 let pages = Pages::of(first..first + GRANULE_PAGES);
-                let idle_since = block.mean_calm_since(pages, &untouched, self.now);
+                let idle_since = block.mean_idle_since(pages, &untouched, self.now);
                 self.add(block, &seen, part, mapping, false, (since, idle_since));
             }
         }
@@ -269,7 +269,7 @@ impl Drafts<'_> {
         let now = self.now;
         let kind = |page: usize| {
             let is_busy = bits::has(busy, page);
-            (!is_busy).then(|| block.calm_since(page, now))
+            (!is_busy).then(|| block.idle_since(page, now))
         };
         while from < end {
             let first = kind(from);

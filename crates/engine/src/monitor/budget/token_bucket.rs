@@ -10,7 +10,7 @@ const SAVED_SECONDS: f64 = 3.0;
 const BURST_SHARE: f64 = 0.05;
 
 #[derive(Debug)]
-pub(super) struct TokenBucket {
+pub(crate) struct TokenBucket {
     share: f64,
     balance_ns: f64,
     last: Nanos,
@@ -18,7 +18,7 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    pub(super) fn new(share: f64, now: Nanos) -> Self {
+    pub(crate) fn new(share: f64, now: Nanos) -> Self {
         Self {
             share,
             balance_ns: share * SAVED_SECONDS * 1e9,
@@ -28,7 +28,7 @@ impl TokenBucket {
     }
 
     /// Fills for the time that has passed and pays what was spent in it.
-    pub(super) fn settle(&mut self, now: Nanos, cost: &Cost) {
+    pub(crate) fn charge(&mut self, now: Nanos, cost: &Cost) {
         let elapsed = now.since(self.last).0 as f64;
         self.last = now;
         let total = total_ns(cost);
@@ -40,14 +40,14 @@ impl TokenBucket {
     }
 
     /// CPU time that clears may take now, in nanoseconds, where they are planned every `interval`.
-    pub(super) fn allowance_ns(&self, interval: Nanos) -> f64 {
+    pub(crate) fn allowance_ns(&self, interval: Nanos) -> f64 {
         let burst = interval.0 as f64 * BURST_SHARE.max(self.share);
         self.balance_ns.clamp(0.0, burst)
     }
 }
 
 /// CPU time of the monitor and what it takes from targets.
-pub(super) fn total_ns(cost: &Cost) -> f64 {
+pub(crate) fn total_ns(cost: &Cost) -> f64 {
     (cost.monitor_cpu.0 + cost.induced_cpu.0) as f64
 }
 
@@ -66,7 +66,7 @@ mod tests {
                 monitor_cpu: Nanos(cpu as u64),
                 ..Cost::default()
             };
-            bucket.settle(now, &cost);
+            bucket.charge(now, &cost);
             cpu += bucket.allowance_ns(interval) + each_ns;
         }
         cpu / now.0 as f64

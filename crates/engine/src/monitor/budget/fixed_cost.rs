@@ -18,20 +18,20 @@ const FIRST_MOST: u64 = 10;
 
 /// The last three costs.
 #[derive(Debug, Default)]
-pub(super) struct FixedCost {
+pub(crate) struct FixedCost {
     last_ns: [f64; 3],
     nr: usize,
 }
 
 impl FixedCost {
     /// An interval cost so much.
-    pub(super) fn add(&mut self, ns: f64) {
+    pub(crate) fn add(&mut self, ns: f64) {
         self.last_ns[self.nr % 3] = ns;
         self.nr += 1;
     }
 
     /// The next interval after one of `interval`, so that costs stay within `share` of one CPU.
-    pub(super) fn next_interval(&self, interval: Nanos, share: f64) -> Nanos {
+    pub(crate) fn next_interval(&self, interval: Nanos, share: f64) -> Nanos {
         let needed = Nanos((self.ns() / share) as u64);
         if self.nr == 1 {
             needed.min(Nanos(interval.0 * FIRST_MOST))

@@ -8,43 +8,25 @@
 //! fraction instead of a yes or no. *Weights*: stratified sampling with optimal allocation (Neyman
 //! 1934; Cochran, *Sampling Techniques*, 5.5): the error of a sum over strata is least for a given
 //! cost when each stratum gets samples in proportion to size x deviation / sqrt(cost). A share of
-//! the samples is dealt out evenly, since a region that seems all cold may hide a hot corner.
+//! the samples is allocated evenly, since a region that seems all cold may hide a hot corner.
 //!
 //! Limits: the pages of a cluster are alike more often than not, so a cluster of 16 tells less than
 //! 16 pages would that lie apart.
 
-use rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
-
+use super::regions::Region;
+use super::rng::Rng;
 use crate::address::{AddressRange, PAGE_SIZE};
 use crate::port::Sample;
-use crate::region::Region;
 use crate::snapshot::TargetId;
 
 /// The unit of [`Region::quota`].
 const WHOLE: u32 = 256;
 /// The most samples of one region in one check.
 const SAMPLES_MAX: u32 = 8;
-/// The share of samples that is dealt out evenly.
+/// The share of samples that is allocated evenly.
 const EVEN_SHARE: f64 = 0.3;
 /// What a look at an accessed page costs more than one at an idle page, as a multiple of the latter.
 const ACCESSED_EXTRA_COST: f64 = 9.0;
-
-/// The engine's one source of randomness.
-#[derive(Clone, Debug)]
-pub(crate) struct Rng(Pcg64Mcg);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(Pcg64Mcg::seed_from_u64(seed))
-    }
-
-    /// A number from 0 to `bound - 1`. Multiply and shift: for the bounds used here (pages of an
-    /// address space) the bias is under one in ten million.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
-    }
-}
 
 /// A random page of `range` with its neighbours: `cluster_pages` of them, aligned to their number
 /// (so they never cross a page table), less what lies outside of `range`.
@@ -75,7 +57,7 @@ impl Region {
     }
 }
 
-/// Deals out samples among regions for the next interval: on average `per_region` per region and
+/// Allocates samples to regions for the next interval: on average `per_region` per region and
 /// check, more where they tell most. Every region gets at least one in the whole interval.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleAllocation {

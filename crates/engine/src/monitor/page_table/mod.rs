@@ -35,20 +35,18 @@
 //! unknown.
 
 mod belief;
-pub(crate) mod bits;
 mod block;
 mod by_page;
-mod calm;
-mod fixed_cost;
+mod idle_sets;
 mod infer;
-mod layout;
 mod pages;
 mod plan;
 mod report;
 mod space;
+mod target;
 #[cfg(test)]
 mod tests;
-mod token_bucket;
+mod watch;
 
 use std::collections::BTreeMap;
 
@@ -60,16 +58,16 @@ use crate::port::Cost;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 pub use block::BlockFacts;
-pub use layout::MappedRange;
 
-use bits::{and, count, is_empty};
+use super::bits::{self, and, count, is_empty};
+use super::budget::{FixedCost, TokenBucket, total_ns};
+pub use super::layout::MappedRange;
 use block::ticks;
-use fixed_cost::FixedCost;
-use infer::{AGREEMENT, infer, infer_from_around, judge};
-use layout::Target;
-use plan::{Prices, Watch};
-pub use space::{ClearedBy, HOLD_MAX};
-use token_bucket::{TokenBucket, total_ns};
+use infer::{AGREEMENT, infer, infer_from_around, observe};
+use plan::Prices;
+use target::Target;
+use watch::Watch;
+pub use watch::{ClearedBy, HOLD_MAX};
 
 /// What the table monitor may spend, and how finely it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,8 +137,8 @@ const INTERVAL_MAX: Nanos = Nanos(60 * 1_000_000_000);
 const DOUBT_REACH: usize = 64;
 
 /// The monitor. A driver (`drive::TableLoop`) asks [`due`](Self::due); at the end of an interval it
-/// hands in what all tables say by [`look`](Self::look), takes the snapshots by
-/// [`end_interval`](Self::end_interval), clears what [`plan_clears`](Self::plan_clears) says, and
+/// hands in what all tables say by [`take_answers`](Self::take_answers), takes the snapshots by
+/// [`end_interval`](Self::end_interval), clears what [`plan_samples`](Self::plan_samples) says, and
 /// hands in what came of it by [`cleared`](Self::cleared); a window later what was touched by then,
 /// by [`look_after_window`](Self::look_after_window).
 #[derive(Debug)]
@@ -230,7 +228,7 @@ impl TableMonitor {
     }
 
     /// Says what `target` maps, in address order, as far as it is to be watched.
-    pub fn set_mappings(&mut self, target: TargetId, mappings: &[MappedRange], now: Nanos) {
+    pub fn update_layout(&mut self, target: TargetId, mappings: &[MappedRange], now: Nanos) {
         let target = self.targets.entry(target);
         target
             .or_insert_with(|| Target::new(now))
@@ -289,7 +287,7 @@ impl TableMonitor {
     }
 
     /// Takes in what a block's tables say at the end of the interval.
-    pub fn look(&mut self, target: TargetId, facts: &BlockFacts) {
+    pub fn take_answers(&mut self, target: TargetId, facts: &BlockFacts) {
         let interval_start = self.interval_start();
         let Some(target) = self.targets.get_mut(&target) else {
             return;
@@ -306,19 +304,19 @@ impl TableMonitor {
 
     /// Ends the interval: yields a snapshot of each target over it. `cost` is the total so far.
     pub fn end_interval(&mut self, now: Nanos, cost: &Cost) -> Vec<Snapshot> {
-        self.judge_watches();
+        self.observe_watches();
         self.estimate_the_rest();
         let ticks = self.ticks(now);
         for target in self.targets.values_mut() {
             for block in &mut target.blocks {
-                block.settle(ticks, target.hides_accesses);
+                block.update_states(ticks, target.hides_accesses);
             }
         }
-        let snapshots = self.snapshots(now, ticks);
+        let snapshots = self.take_snapshots(now, ticks);
         for target in self.targets.values_mut() {
             target.begin_interval(now);
         }
-        self.schedule(now, cost);
+        self.adapt_to_cost(now, cost);
         let touched: u64 = snapshots.iter().map(|s| s.totals().touched).sum();
         self.nr_touched = touched as f64 / crate::address::PAGE_SIZE as f64;
         self.choose_detail(snapshots.iter().map(|s| s.regions.len()).sum());
@@ -327,8 +325,8 @@ impl TableMonitor {
 
     /// What is to be cleared now, in order of target and address. What came of it is to be said by
     /// [`TableMonitor::cleared`] for all [`TableMonitor::watched_blocks`] that were cleared by range.
-    pub fn plan_clears(&mut self, now: Nanos, cost: &Cost) -> Vec<(TargetId, AddressRange)> {
-        self.bucket.settle(now, cost);
+    pub fn plan_samples(&mut self, now: Nanos, cost: &Cost) -> Vec<(TargetId, AddressRange)> {
+        self.bucket.charge(now, cost);
         let allowance_us = self.bucket.allowance_ns(self.interval) / 1000.0;
         let targets = self.targets.iter_mut().map(|(id, target)| (*id, target));
         let plan = plan::plan(targets, now, allowance_us as f32, self.prices);
@@ -366,7 +364,7 @@ impl TableMonitor {
     }
 
     /// One page of each watched block of which some bits are set in spite of clearing: were they
-    /// touched at once, or can they not be cleared? To be answered by [`TableMonitor::settle_stuck`].
+    /// touched at once, or can they not be cleared? To be answered by [`TableMonitor::answer_stuck`].
     pub fn stuck(&self) -> Vec<Stuck> {
         let stuck = self.watches.iter().filter(|w| !is_empty(&w.stuck));
         stuck
@@ -381,8 +379,8 @@ impl TableMonitor {
     }
 
     /// Says whether the stuck pages of the block of `address` can be cleared at all.
-    pub fn settle_stuck(&mut self, target: TargetId, address: u64, is_clearable: bool, now: Nanos) {
-        let Some((watch, block)) = self.watch_of(target, layout::block_of(address)) else {
+    pub fn answer_stuck(&mut self, target: TargetId, address: u64, is_clearable: bool, now: Nanos) {
+        let Some((watch, block)) = self.watch_of(target, target::block_of(address)) else {
             return;
         };
         watch.is_stuck_touched = is_clearable;
@@ -444,7 +442,7 @@ impl TableMonitor {
     }
 
     /// What the watched pages say of their blocks.
-    fn judge_watches(&mut self) {
+    fn observe_watches(&mut self) {
         let mut changed: Vec<(TargetId, usize, f32)> = Vec::new();
         for watch in std::mem::take(&mut self.watches) {
             let Some(target) = self.targets.get_mut(&watch.target) else {
@@ -454,7 +452,7 @@ impl TableMonitor {
                 continue;
             };
             let block = &mut target.blocks[at];
-            if let Some(before) = judge(&watch, block) {
+            if let Some(before) = observe(&watch, block) {
                 changed.push((watch.target, at, before));
             }
         }
@@ -488,7 +486,7 @@ impl TableMonitor {
         }
     }
 
-    fn snapshots(&self, now: Nanos, ticks: u32) -> Vec<Snapshot> {
+    fn take_snapshots(&self, now: Nanos, ticks: u32) -> Vec<Snapshot> {
         let regions = report::regions(self.targets.values(), ticks, self.nr_regions_max);
         let mut snapshots = Vec::new();
         let mut blocks_left = self.nr_regions_max / REGIONS_PER_BLOCK;
@@ -531,7 +529,7 @@ impl TableMonitor {
 
     /// Sets the length of the next interval, so that what every interval costs stays within its part
     /// of the budget.
-    fn schedule(&mut self, now: Nanos, cost: &Cost) {
+    fn adapt_to_cost(&mut self, now: Nanos, cost: &Cost) {
         let total = total_ns(cost);
         if let Some(before) = self.cost_at_end.replace(total) {
             let fixed_ns = (total - before - self.other_ns).max(0.0);

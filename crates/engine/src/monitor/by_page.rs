@@ -8,95 +8,9 @@
 //!
 //! Limits: all untouched pages of a block have one age, their mean; all touched ones its region's rate.
 
-use serde::{Deserialize, Serialize};
-
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use super::block_pages::{BlockPages, Page};
+use crate::address::{AddressRange, Nanos};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
-use crate::table::bits::{Bitmap, and, and_not, has, is_empty};
-
-/// What is known of each page of a 2 MiB block in an interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct BlockPages {
-    /// Where the block starts; a multiple of its size.
-    pub block: u64,
-    /// Pages in memory.
-    pub resident: Bitmap,
-    /// Of these, the ones that were touched.
-    pub touched: Bitmap,
-    /// Of these, the ones of which nothing is known; none is among those touched.
-    pub unknown: Bitmap,
-    /// Pages swapped out; none is resident.
-    pub swapped: Bitmap,
-    /// For how long the others have not been touched, in the mean.
-    pub untouched_for: Nanos,
-}
-
-impl BlockPages {
-    /// Says what is wrong with it, if anything.
-    ///
-    /// # Errors
-    /// Where it contradicts itself: in words that follow on "the block".
-    pub fn check(&self) -> Result<(), &'static str> {
-        let is_there = |pages: &Bitmap| is_empty(&and_not(pages, &self.resident));
-        let are_apart = |a: &Bitmap, b: &Bitmap| is_empty(&and(a, b));
-        if !self.block.is_multiple_of(BLOCK_SIZE) || self.block > u64::MAX - BLOCK_SIZE {
-            Err("is not where a block can be")
-        } else if !is_there(&self.touched) || !is_there(&self.unknown) {
-            Err("has pages that are touched or unknown, but not there")
-        } else if !are_apart(&self.touched, &self.unknown) {
-            Err("has pages that are touched and unknown")
-        } else if !are_apart(&self.resident, &self.swapped) {
-            Err("has pages that are there and swapped out")
-        } else {
-            Ok(())
-        }
-    }
-
-    fn range(&self) -> AddressRange {
-        AddressRange::new(self.block, self.block + BLOCK_SIZE)
-    }
-
-    fn page(&self, page: usize) -> Page {
-        if has(&self.touched, page) {
-            Page::Touched
-        } else if has(&self.unknown, page) {
-            Page::Unknown
-        } else if has(&self.resident, page) {
-            Page::Untouched
-        } else if has(&self.swapped, page) {
-            Page::Swapped
-        } else {
-            Page::Absent
-        }
-    }
-
-    /// Its pages in `range`, as stretches of one state.
-    fn stretches(&self, range: AddressRange) -> impl Iterator<Item = (AddressRange, Page)> + '_ {
-        let page = |address: u64| ((address - self.block) / PAGE_SIZE) as usize;
-        let part = range.intersection(self.range());
-        let (mut from, end) = part.map_or((0, 0), |part| (page(part.start), page(part.end)));
-        std::iter::from_fn(move || {
-            let state = (from < end).then(|| self.page(from))?;
-            let first = from;
-            from = (from..end)
-                .find(|at| self.page(*at) != state)
-                .unwrap_or(end);
-            let at = |page: usize| self.block + page as u64 * PAGE_SIZE;
-            let stretch = AddressRange::new(at(first), at(from));
-            Some((stretch.intersection(range)?, state))
-        })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Page {
-    Absent,
-    Touched,
-    Untouched,
-    Unknown,
-    Swapped,
-}
 
 impl Snapshot {
     /// The same with its blocks' pages as regions: each is touched as a whole or not at all, as far as
@@ -243,6 +157,7 @@ fn spread(left: RegionMemory, regions: &mut [RegionSnapshot]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::{BLOCK_SIZE, PAGE_SIZE};
 
     const PAGES: u64 = PAGE_SIZE;
 

@@ -10,7 +10,7 @@
 //! ```text
 //! facts: was the page that we chose last time accessed? ──► count it for its region
 //!        after an aggregation interval:  merge regions that are alike
-//!                                        show them (a snapshot each target)
+//!                                        take a snapshot of each target
 //!                                        begin to count anew, split the regions
 //!        new mappings? ──► fit the regions to them
 //! plan:  a page of each region, to be looked at until the next tick
@@ -28,15 +28,23 @@
 //!
 //! Limits: one generator serves all targets, so adding a target changes the others' random choices.
 
+mod regions;
+mod rng;
+mod sampler;
+mod tuner;
+
+use super::Intervals;
+use super::budget::BudgetController;
+use super::layout::Layout;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::attributes::{Attributes, AttributesError, CpuBudget};
-use crate::budget::BudgetController;
-use crate::intervals::{Intervals, Tuner};
-use crate::layout::Layout;
 use crate::port::{Cost, Sample, Touch};
-use crate::region::{self, Cuts, Likeness, Region};
-use crate::sampler::{self, Rng, SampleAllocation};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
+pub(crate) use regions::Region;
+use regions::{Cuts, Likeness};
+use rng::Rng;
+use sampler::SampleAllocation;
+use tuner::Tuner;
 
 /// The unit of counts that aren't whole: 1/256 of an access.
 const FRACTION: u32 = 256;
@@ -204,8 +212,8 @@ impl Engine {
     /// If there are answers, but not one for each sample of the last plan: the driver's bug.
     pub fn tick(&mut self, now: Nanos, facts: Facts<'_>) -> &Plan {
         self.spare_snapshots.append(&mut self.plan.snapshots);
-        self.count(facts.touches);
-        self.keep_budget(now, facts.cost);
+        self.take_answers(facts.touches);
+        self.adapt_to_cost(now, facts.cost);
         if self.checks == 0 {
             // Nothing was to be checked yet: the first tick, or there are no targets.
             self.interval_start = now;
@@ -215,9 +223,9 @@ impl Engine {
         self.targets
             .retain(|target| !facts.ended.contains(&target.id));
         if !facts.layouts.is_empty() {
-            self.update_targets(facts.layouts);
+            self.update_layouts(facts.layouts);
         }
-        self.choose_samples();
+        self.plan_samples();
         self.plan.layouts_wanted = now >= self.next_update;
         if self.plan.layouts_wanted {
             self.next_update = now + self.intervals.update;
@@ -227,7 +235,7 @@ impl Engine {
     }
 
     /// Adds the answers to the counts of the regions that were asked about.
-    fn count(&mut self, touches: &[Touch]) {
+    fn take_answers(&mut self, touches: &[Touch]) {
         assert!(
             touches.is_empty() || touches.len() == self.sampled.len(),
             "{} answers to {} samples",
@@ -251,7 +259,7 @@ impl Engine {
         let full = self.nr_samples * self.fraction;
         let mut most_seen = 0;
         for region in all_mut(&mut self.targets) {
-            region.settle(self.nr_samples, self.fraction);
+            region.estimate(self.nr_samples, self.fraction);
             if region.known {
                 most_seen = most_seen.max(region.nr_accesses);
             }
@@ -261,7 +269,7 @@ impl Engine {
             region.age(threshold, self.fraction, now.since(start));
         }
         self.merge(threshold);
-        self.show(start, now);
+        self.take_snapshots(start, now);
         if let Some(tuner) = &mut self.tuner {
             let regions = all(&self.targets);
             let sample = tuner.next(self.intervals.sample, regions, full);
@@ -288,7 +296,7 @@ impl Engine {
                     size_limit,
                     forced: false,
                 };
-                region::merge(&mut target.regions, like);
+                regions::merge(&mut target.regions, like);
             }
             if self.nr_regions() <= self.nr_regions_max() || threshold >= full {
                 return;
@@ -297,8 +305,8 @@ impl Engine {
         }
     }
 
-    /// Hands out a snapshot of every target.
-    fn show(&mut self, start: Nanos, end: Nanos) {
+    /// Takes a snapshot of every target.
+    fn take_snapshots(&mut self, start: Nanos, end: Nanos) {
         let (nr_samples, fraction) = (self.nr_samples, self.fraction as f32);
         for target in self
             .targets
@@ -347,7 +355,7 @@ impl Engine {
                 Cuts::Anywhere
             };
             let spare = &mut self.spare_regions;
-            region::split(
+            regions::split(
                 &mut target.regions,
                 spare,
                 nr_parts,
@@ -373,7 +381,7 @@ impl Engine {
     }
 
     /// Fits regions to new layouts.
-    fn update_targets(&mut self, layouts: Vec<(TargetId, Layout)>) {
+    fn update_layouts(&mut self, layouts: Vec<(TargetId, Layout)>) {
         let nr_ranges_max = self.attributes.max_nr_regions as usize / 4 / self.targets.len().max(1);
         for (id, layout) in layouts {
             let populated_only = self.attributes.strategy.populated_only;
@@ -395,11 +403,11 @@ impl Engine {
             target.ranges = layout.ranges(populated_only, nr_ranges_max.max(3));
             target.boundaries = layout.boundaries();
             let spare = &mut self.spare_regions;
-            region::set_ranges(&mut target.regions, spare, &target.ranges);
+            regions::set_ranges(&mut target.regions, spare, &target.ranges);
         }
         let size_limit = self.size_limit();
         for target in &mut self.targets {
-            region::divide(&mut target.regions, &mut self.spare_regions, size_limit);
+            regions::divide(&mut target.regions, &mut self.spare_regions, size_limit);
         }
         self.merge_to_limit(size_limit);
         self.allocate_samples();
@@ -414,7 +422,7 @@ impl Engine {
                 forced: true,
             };
             for target in &mut self.targets {
-                region::merge(&mut target.regions, like);
+                regions::merge(&mut target.regions, like);
             }
             if size_limit == u64::MAX {
                 return;
@@ -423,7 +431,7 @@ impl Engine {
         }
     }
 
-    fn choose_samples(&mut self) {
+    fn plan_samples(&mut self) {
         self.plan.samples.clear();
         self.sampled.clear();
         self.armed = !self.targets.is_empty();
@@ -448,7 +456,7 @@ impl Engine {
     }
 
     /// Learns what was spent. Too much shows at once, room is used from the next interval on.
-    fn keep_budget(&mut self, now: Nanos, cost: Cost) {
+    fn adapt_to_cost(&mut self, now: Nanos, cost: Cost) {
         let Some((_, controller)) = &mut self.budget else {
             return;
         };

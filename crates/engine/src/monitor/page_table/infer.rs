@@ -1,9 +1,9 @@
 //! What watched pages say of those that were not watched.
 
-use super::bits::{self, and, count, is_empty, or};
 use super::block;
-use super::layout::Target;
-use super::plan::Watch;
+use super::target::Target;
+use super::watch::Watch;
+use crate::monitor::bits::{self, and, count, is_empty, or};
 
 /// Most blocks between two known ones that these may speak for.
 const INFERRED_BLOCKS: usize = 64;
@@ -15,8 +15,8 @@ const UNIFORM: f32 = 0.95;
 pub(super) const AGREEMENT: f32 = 0.3;
 
 /// What the watched pages of a block say of its blind ones. Yields what was believed before where
-/// that is a surprise.
-pub(super) fn judge(watch: &Watch, block: &mut block::Block) -> Option<f32> {
+/// the block changed.
+pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     if !block.is_fresh_look {
         return None;
     }
@@ -34,7 +34,7 @@ pub(super) fn judge(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     let nr_touched = count(&and(&watched, &block.touched()));
     (block.nr_watched, block.nr_watched_touched) = (nr_watched as u16, nr_touched as u16);
     let before = block.belief.touched;
-    let (share, is_surprise) = block.belief.observe(nr_watched, nr_touched);
+    let (share, is_change) = block.belief.observe(nr_watched, nr_touched);
     block.estimate = Some(share);
     let nr_blind = count(&block.blind());
     let nr_left = nr_blind + nr_touched;
@@ -50,7 +50,7 @@ pub(super) fn judge(watch: &Watch, block: &mut block::Block) -> Option<f32> {
         let rate = in_window.min(nr_touched) as f32 / nr_touched as f32;
         block.belief.observe_rate(rate);
     }
-    is_surprise.then_some(before)
+    is_change.then_some(before)
 }
 
 /// Lets known blocks speak for those between them of which nothing is known, if they agree: as in

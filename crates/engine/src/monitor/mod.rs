@@ -1,0 +1,29 @@
+//! The two monitors, which tell how often memory is accessed, and what they share.
+//!
+//! Both are handed facts and yield what to look at next, by steps of the same names:
+//!
+//! | verb | region monitor | page-table monitor |
+//! |---|---|---|
+//! | `update_layout(s)` | fits regions to new mappings | the mappings, then blocks, of a target |
+//! | `plan_samples` | pages to watch until the next tick | accessed bits to clear and watch |
+//! | `take_answers` | counts touches for regions | reads what the tables of a block say |
+//! | `take_snapshots` | at the end of an aggregation interval | at the end of an interval |
+//! | `adapt_to_cost` | samples per region and intervals | the length of the next interval |
+//! | `reset_age` | memory was acted on | the same |
+//!
+//! In the region monitor [`tick`](region::Engine::tick) does all of them in order; a driver calls those
+//! of [`TableMonitor`](page_table::TableMonitor), as it reads tables between them.
+//!
+//! `region` is DAMON's way: one sample speaks for a region. `page_table` reads all page tables and
+//! clears few bits. Layouts, budgets, bitmaps of pages and snapshots by page are beside them.
+
+pub mod bits;
+pub mod block_pages;
+pub mod budget;
+pub mod by_page;
+mod intervals;
+pub mod layout;
+pub mod page_table;
+pub mod region;
+
+pub use intervals::Intervals;
