@@ -43,8 +43,8 @@ impl Table {
         let heads = self.columns.iter().map(|(head, _)| (*head).into());
         let heads: Vec<String> = heads.collect();
         let width = |column: usize| {
-            let rows = self.rows.iter().map(|row| row[column].width());
-            rows.max().unwrap_or(0).max(heads[column].width())
+            let rows = self.rows.iter().map(|row| width_of(&row[column]));
+            rows.max().unwrap_or(0).max(width_of(&heads[column]))
         };
         let widths: Vec<usize> = (0..heads.len()).map(width).collect();
         for row in std::iter::once(&heads).chain(&self.rows) {
@@ -53,7 +53,7 @@ impl Table {
                 if index > 0 {
                     line += "  ";
                 }
-                let padding = " ".repeat(width - field.width());
+                let padding = " ".repeat(width - width_of(field));
                 let (before, after) = match self.columns[index].1 {
                     Align::Left => ("", padding.as_str()),
                     Align::Right => (padding.as_str(), ""),
@@ -70,6 +70,16 @@ impl Table {
         let mut text = Vec::new();
         self.write(&mut text).expect("memory takes everything");
         String::from_utf8(text).expect("made of text")
+    }
+}
+
+/// Columns that `text` takes on a terminal.
+fn width_of(text: &str) -> usize {
+    // Nearly all fields are ASCII, and long records have millions of them.
+    if text.is_ascii() {
+        text.len()
+    } else {
+        text.width()
     }
 }
 
