@@ -20,6 +20,7 @@ mod compaction;
 mod lock;
 mod meters;
 mod monitor;
+pub mod protocol;
 mod session;
 mod signals;
 mod start;

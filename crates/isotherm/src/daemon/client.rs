@@ -6,10 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use isotherm_session::protocol::{ProtocolError, REQUEST_BYTES_MAX};
 use serde_json::Value;
 
-pub(crate) use super::request::Request;
-use super::request::{REQUEST_MAX, beside};
+pub(crate) use isotherm_session::protocol::Request;
+
+use super::socket::beside;
 
 /// A daemon at work answers within a step, which may be a large one.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,11 +31,10 @@ pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
     })?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
+    let line = request.to_line()?;
     ensure!(
-        line.len() < REQUEST_MAX,
-        "this request has {} bytes, and {REQUEST_MAX} is the most",
+        line.len() < REQUEST_BYTES_MAX,
+        "this request has {} bytes, and {REQUEST_BYTES_MAX} is the most",
         line.len()
     );
     // One who is refused is told so, even if he cannot send any more.
@@ -45,12 +46,12 @@ pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
             .with_context(|| format!("the isotherm at {name} does not answer"))?;
         bail!("the isotherm at {name} ended without an answer");
     }
-    let reply: Value = serde_json::from_str(&reply)
-        .with_context(|| format!("what answers at {name} is no isotherm"))?;
-    if reply["ok"] != true {
-        bail!("{}", reply["error"].as_str().unwrap_or("refused"));
-    }
-    Ok(reply)
+    request.parse_reply(&reply).map_err(|error| match error {
+        ProtocolError::NoReply(_) => {
+            anyhow::Error::new(error).context(format!("what answers at {name} is no isotherm"))
+        }
+        error => error.into(),
+    })
 }
 
 /// A status for people.

@@ -8,8 +8,8 @@ use std::fmt::{Display, Write};
 use isotherm_engine::scheme::SchemeStatus;
 
 use super::Daemon;
-use super::seen::RATES;
 use isotherm_session::ContextStatus;
+use isotherm_session::protocol::RATES;
 
 /// Processes with series of their own.
 const TARGETS_MAX: usize = 100;
@@ -81,7 +81,7 @@ impl Daemon {
     }
 
     fn memory(&self, page: &mut Page) {
-        let total = self.seen.total();
+        let total = self.live.total();
         let name = "isotherm_accessed_bytes";
         page.family(
             name,
@@ -125,7 +125,7 @@ impl Daemon {
             (
                 "isotherm_targets",
                 "Targets watched.",
-                self.seen.targets.len() as u64,
+                self.live.targets.len() as u64,
             ),
         ] {
             page.single(name, "gauge", help, value);
@@ -134,7 +134,7 @@ impl Daemon {
 
     fn processes(&self, page: &mut Page) {
         let targets = || {
-            let listed = self.seen.targets.values().take(TARGETS_MAX);
+            let listed = self.live.targets.values().take(TARGETS_MAX);
             listed.map(|target| (target, target.pid.to_string()))
         };
         let name = "isotherm_target_resident_bytes";
@@ -288,13 +288,13 @@ impl Daemon {
             "isotherm_monitor_resident_bytes",
             "gauge",
             "Memory of the monitor itself.",
-            self.seen.monitor_rss,
+            self.live.monitor_rss,
         );
         page.single(
             "isotherm_snapshots_total",
             "counter",
             "Snapshots taken.",
-            self.seen.nr_snapshots,
+            self.live.nr_snapshots,
         );
     }
 }

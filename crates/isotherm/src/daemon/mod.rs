@@ -14,12 +14,12 @@
 //! socket that is left over is replaced.
 
 pub(crate) mod client;
+mod live_state;
 mod metrics;
 mod notify;
-mod request;
 mod scrape;
-mod seen;
 mod server;
+mod socket;
 mod status;
 
 use std::net::SocketAddr;
@@ -31,13 +31,14 @@ use anyhow::Context as _;
 use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Item, printable};
+use isotherm_session::protocol::{Done, Reply, Request};
 use isotherm_session::{Acting, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::flags::{load, lower, parse};
+use live_state::LiveState;
 use notify::Manager;
-use request::{Request, failure, success};
-use seen::Seen;
+use server::Answer;
 
 /// Where the daemon is reached unless the user says otherwise.
 pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
@@ -60,7 +61,7 @@ struct Daemon {
     spec: SessionSpec,
     session: Session,
     acting: Acting,
-    seen: Seen,
+    live: LiveState,
     manager: Manager,
     is_ending: bool,
 }
@@ -69,7 +70,7 @@ struct Daemon {
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let spec = resolve(&config)?;
     let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll sockets")?);
-    let mut requests = request::open(&config.socket, &poll)?;
+    let mut requests = socket::open(&config.socket, &poll)?;
     let mut scrapes = config
         .metrics
         .map(|address| scrape::open(address, &poll))
@@ -88,7 +89,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     }
     session.give_up_privileges(true)?;
     let mut daemon = Daemon {
-        seen: Seen::new(session.now()),
+        live: LiveState::new(session.now()),
         config,
         spec,
         session,
@@ -163,7 +164,7 @@ impl Daemon {
             if let Item::Note { text, .. } = &item {
                 eprintln!("isotherm: {}", printable(text));
             }
-            self.seen.take(item);
+            self.live.take(item);
         }
         Ok(())
     }
@@ -176,7 +177,7 @@ impl Daemon {
         format!(
             "{}{} targets, {} acted on{}",
             if status.paused { "paused; " } else { "" },
-            self.seen.targets.len(),
+            self.live.targets.len(),
             isotherm_engine::units::format_bytes(applied),
             if status.contexts.iter().all(|c| c.guard.is_open) {
                 ""
@@ -187,25 +188,28 @@ impl Daemon {
     }
 
     /// Answers a request: a line of JSON, and whether it was the client's last.
-    fn answer(&mut self, message: &[u8]) -> server::Answer {
-        let done = Request::parse(message).and_then(|request| match request {
-            Request::Status => Ok(serde_json::to_value(self.status())?),
-            Request::Tune { config, name } => Ok(success(&self.tune(&config, &name)?)),
-            Request::Reload => Ok(success(&self.reload()?)),
-            Request::Pause => Ok(self.set_paused(true)),
-            Request::Resume => Ok(self.set_paused(false)),
-            Request::Stop => {
+    fn answer(&mut self, message: &[u8]) -> Answer {
+        let done = match Request::parse(message) {
+            Ok(Request::Status) => return Answer::line(&Reply::done(self.status()), false),
+            Ok(Request::Tune { config, name }) => self.tune(&config, &name),
+            Ok(Request::Reload) => self.reload(),
+            Ok(Request::Pause) => Ok(self.set_paused(true)),
+            Ok(Request::Resume) => Ok(self.set_paused(false)),
+            Ok(Request::Stop) => {
                 self.is_ending = true;
-                Ok(success(&[]))
+                Ok(Vec::new())
             }
-        });
-        let reply = done.unwrap_or_else(|error| failure(&format!("{error:#}")));
-        server::Answer::line(&reply, self.is_ending)
+            Err(error) => Err(error.into()),
+        };
+        match done {
+            Ok(notes) => Answer::line(&Reply::done(Done { notes }), self.is_ending),
+            Err(error) => Answer::line(&Reply::failed(format!("{error:#}")), self.is_ending),
+        }
     }
 
-    fn set_paused(&mut self, is_paused: bool) -> serde_json::Value {
+    fn set_paused(&mut self, is_paused: bool) -> Vec<String> {
         self.acting.set_paused(is_paused);
-        success(&[])
+        Vec::new()
     }
 
     /// Applies what a configuration says of schemes and limits. Yields what the user should know.
@@ -271,7 +275,7 @@ impl Daemon {
             nr_schemes += new.schemes().len();
             old.acting = new.acting;
         }
-        self.seen.tuned(self.session.now(), name);
+        self.live.tuned(self.session.now(), name);
         Ok(vec![format!(
             "{nr_schemes} schemes of {name} are in force{}; what is watched and how stays as at the start",
             match nr {

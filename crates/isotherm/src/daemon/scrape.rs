@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use isotherm_engine::Nanos;
 use nix::sys::epoll::Epoll;
 
-use super::server::{Answer, Door, Rules, Server};
+use super::server::{Answer, Limits, Listener, Server};
 
 /// The text format's version, as Prometheus documents it.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -22,7 +22,7 @@ pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Serv
     let cannot = || format!("cannot serve metrics on {address}");
     let listener = TcpListener::bind(address).with_context(cannot)?;
     listener.set_nonblocking(true).with_context(cannot)?;
-    let rules = Rules {
+    let limits = Limits {
         clients_max: 32,
         arrivals_max: 200,
         message_end: b"\r\n\r\n",
@@ -36,10 +36,10 @@ pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Serv
         timeout: Nanos(5_000_000_000),
         gives_way: Nanos(500_000_000),
     };
-    Server::open(listener, poll, rules).with_context(cannot)
+    Server::open(listener, poll, limits).with_context(cannot)
 }
 
-impl Door for TcpListener {
+impl Listener for TcpListener {
     type Stream = TcpStream;
 
     fn accept(&self) -> std::io::Result<(TcpStream, Option<Vec<u8>>)> {

@@ -21,8 +21,8 @@ const TRIES_PER_TURN: usize = 64;
 const READ_BYTES: usize = 16 << 10;
 const SECOND: Nanos = Nanos(1_000_000_000);
 
-/// Where clients come in.
-pub(super) trait Door: AsFd {
+/// Where clients connect.
+pub(super) trait Listener: AsFd {
     /// What talks to a client, set to not block.
     type Stream: Read + Write + AsFd;
 
@@ -32,7 +32,7 @@ pub(super) trait Door: AsFd {
 
 /// What clients are held to.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(super) struct Limits {
     /// At a time.
     pub(super) clients_max: usize,
     /// New ones in a second.
@@ -59,18 +59,19 @@ pub(super) struct Answer {
 
 impl Answer {
     /// JSON and a newline.
-    pub(super) fn line(value: &serde_json::Value, is_last: bool) -> Self {
-        let mut bytes = value.to_string().into_bytes();
+    pub(super) fn line(value: &impl serde::Serialize, is_last: bool) -> Self {
+        // Maps have text as keys, and nothing else fails.
+        let mut bytes = serde_json::to_vec(value).unwrap_or_default();
         bytes.push(b'\n');
         Self { bytes, is_last }
     }
 }
 
 /// The server.
-pub(super) struct Server<D: Door> {
+pub(super) struct Server<D: Listener> {
     listener: D,
     poll: Rc<Epoll>,
-    rules: Rules,
+    limits: Limits,
     clients: Vec<Client<D::Stream>>,
     is_open: bool,
     second: Nanos,
@@ -90,13 +91,13 @@ struct Client<S> {
     waits_to_write: bool,
 }
 
-impl<D: Door> Server<D> {
-    pub(super) fn open(listener: D, poll: &Rc<Epoll>, rules: Rules) -> std::io::Result<Self> {
+impl<D: Listener> Server<D> {
+    pub(super) fn open(listener: D, poll: &Rc<Epoll>, limits: Limits) -> std::io::Result<Self> {
         poll.add(&listener, interest(false))?;
         Ok(Self {
             listener,
             poll: Rc::clone(poll),
-            rules,
+            limits,
             clients: Vec::new(),
             is_open: true,
             second: Nanos(0),
@@ -107,10 +108,10 @@ impl<D: Door> Server<D> {
     /// Does what can be done at once for everybody.
     pub(super) fn serve(&mut self, now: Nanos, answer: &mut dyn FnMut(&[u8]) -> Answer) {
         self.accept(now);
-        let rules = &self.rules;
+        let limits = &self.limits;
         let poll = &self.poll;
         self.clients.retain_mut(|client| {
-            let stays = client.serve(now, rules, answer) && client.listen(poll);
+            let stays = client.serve(now, limits, answer) && client.listen(poll);
             if !stays {
                 // Closing it would do, unless something holds it a while longer.
                 poll.delete(&client.stream).ok();
@@ -130,7 +131,7 @@ impl<D: Door> Server<D> {
                 return;
             };
             self.arrivals += 1;
-            if self.clients.len() >= self.rules.clients_max
+            if self.clients.len() >= self.limits.clients_max
                 && let Some(slowest) = self.slowest(now)
             {
                 let gone = self.clients.swap_remove(slowest);
@@ -152,8 +153,8 @@ impl<D: Door> Server<D> {
     }
 
     fn has_room(&self, now: Nanos) -> bool {
-        self.arrivals < self.rules.arrivals_max
-            && (self.clients.len() < self.rules.clients_max || self.slowest(now).is_some())
+        self.arrivals < self.limits.arrivals_max
+            && (self.clients.len() < self.limits.clients_max || self.slowest(now).is_some())
     }
 
     /// Who has been at it for longest, if that is long enough to give way.
@@ -161,7 +162,7 @@ impl<D: Door> Server<D> {
         let since = self.clients.iter().enumerate();
         let since = since.filter_map(|(at, client)| Some((client.since?, at)));
         let (since, at) = since.min()?;
-        (now.since(since) >= self.rules.gives_way).then_some(at)
+        (now.since(since) >= self.limits.gives_way).then_some(at)
     }
 
     /// Who cannot be let in must not wake the loop.
@@ -202,7 +203,7 @@ impl<S: Read + Write + AsFd> Client<S> {
     fn serve(
         &mut self,
         now: Nanos,
-        rules: &Rules,
+        limits: &Limits,
         answer: &mut dyn FnMut(&[u8]) -> Answer,
     ) -> bool {
         let since = *self.since.get_or_insert(now);
@@ -211,16 +212,16 @@ impl<S: Read + Write + AsFd> Client<S> {
                 self.write()
             } else if self.is_last {
                 Tried::Gone
-            } else if let Some(message) = self.take_message(rules) {
+            } else if let Some(message) = self.take_message(limits) {
                 let Answer { bytes, is_last } = answer(&message);
                 (self.output, self.written, self.is_last) = (bytes, 0, is_last);
                 self.since = None;
                 Tried::Some
-            } else if self.input.len() >= rules.message_max {
-                (self.output, self.written, self.is_last) = (rules.too_long.clone(), 0, true);
+            } else if self.input.len() >= limits.message_max {
+                (self.output, self.written, self.is_last) = (limits.too_long.clone(), 0, true);
                 Tried::Some
             } else {
-                self.read(rules)
+                self.read(limits)
             };
             match tried {
                 Tried::Some => {}
@@ -228,7 +229,7 @@ impl<S: Read + Write + AsFd> Client<S> {
                 Tried::Gone => return false,
             }
         }
-        now.since(since) < rules.timeout
+        now.since(since) < limits.timeout
     }
 
     /// Waits for what it needs next.
@@ -242,8 +243,8 @@ impl<S: Read + Write + AsFd> Client<S> {
             .is_ok()
     }
 
-    fn take_message(&mut self, rules: &Rules) -> Option<Vec<u8>> {
-        let end = rules.message_end;
+    fn take_message(&mut self, limits: &Limits) -> Option<Vec<u8>> {
+        let end = limits.message_end;
         let at = self.input[self.looked..]
             .windows(end.len())
             .position(|window| window == end);
@@ -258,8 +259,8 @@ impl<S: Read + Write + AsFd> Client<S> {
         Some(message)
     }
 
-    fn read(&mut self, rules: &Rules) -> Tried {
-        let room = rules.message_max - self.input.len();
+    fn read(&mut self, limits: &Limits) -> Tried {
+        let room = limits.message_max - self.input.len();
         let mut buffer = [0; READ_BYTES];
         match self.stream.read(&mut buffer[..room.min(READ_BYTES)]) {
             Ok(0) => Tried::Gone,
@@ -300,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    impl Door for UnixListener {
+    impl Listener for UnixListener {
         type Stream = UnixStream;
 
         fn accept(&self) -> std::io::Result<(UnixStream, Option<Vec<u8>>)> {
@@ -321,7 +322,7 @@ mod tests {
         let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
         listener.set_nonblocking(true).expect("possible");
         let poll = Rc::new(Epoll::new(EpollCreateFlags::empty()).expect("a poll"));
-        let rules = Rules {
+        let limits = Limits {
             clients_max: 3,
             arrivals_max: 4,
             message_end: b"\n",
@@ -331,7 +332,7 @@ mod tests {
             gives_way: Nanos(3 * SECOND.0),
         };
         Place {
-            server: Server::open(listener, &poll, rules).expect("a server"),
+            server: Server::open(listener, &poll, limits).expect("a server"),
             poll,
             directory,
         }

@@ -1,67 +1,35 @@
 //! The status: what the daemon says of itself, as JSON, and how that reads.
 
 use isotherm_engine::{Cost, Nanos};
-use isotherm_record::GuardSample;
-use serde::Serialize;
 use serde_json::Value;
 
 use super::Daemon;
-use super::seen::{Target, Tuned, View};
 use isotherm_engine::units::{format_bytes, format_share, format_time};
-use isotherm_session::ActingStatus;
-
-/// How the daemon stands. Times are nanoseconds since 1970 or long.
-#[derive(Serialize)]
-pub(super) struct Status<'a> {
-    ok: bool,
-    version: &'static str,
-    pid: u32,
-    config: Option<String>,
-    tuned: Option<Tuned>,
-    since: Nanos,
-    uptime_s: f64,
-    snapshots: u64,
-    targets: Vec<&'a Target>,
-    total: View,
-    #[serde(flatten)]
-    acting: ActingStatus<'a>,
-    guard_events: Vec<&'a GuardSample>,
-    monitor: MonitorCost,
-}
-
-/// What watching costs. CPU as a share of one.
-#[derive(Serialize)]
-struct MonitorCost {
-    cpu_s: f64,
-    cpu_share: f64,
-    induced_cpu_s_estimated: f64,
-    rss_bytes: u64,
-}
+use isotherm_session::protocol::{MonitorCost, Status};
 
 impl Daemon {
     pub(super) fn status(&self) -> Status<'_> {
-        let uptime = self.session.now().since(self.seen.since).as_secs_f64();
+        let uptime = self.session.now().since(self.live.since).as_secs_f64();
         let (cost, _): (Cost, u64) = self.session.cost();
         let cpu_s = cost.monitor_cpu.as_secs_f64();
         let config = self.config.file.as_ref();
         Status {
-            ok: true,
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             config: config.map(|path| path.display().to_string()),
-            tuned: self.seen.tuned.clone(),
-            since: self.seen.since,
+            tuned: self.live.tuned.clone(),
+            since: self.live.since,
             uptime_s: uptime,
-            snapshots: self.seen.nr_snapshots,
-            targets: self.seen.targets.values().collect(),
-            total: self.seen.total(),
+            snapshots: self.live.nr_snapshots,
+            targets: self.live.targets.values().collect(),
+            total: self.live.total(),
             acting: self.acting.status(),
-            guard_events: self.seen.guard_events.iter().collect(),
+            guard_events: self.live.guard_events.iter().collect(),
             monitor: MonitorCost {
                 cpu_s,
                 cpu_share: cpu_s / uptime.max(1e-9),
                 induced_cpu_s_estimated: cost.induced_cpu.as_secs_f64(),
-                rss_bytes: self.seen.monitor_rss,
+                rss_bytes: self.live.monitor_rss,
             },
         }
     }
