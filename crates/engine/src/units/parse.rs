@@ -411,7 +411,7 @@ mod tests {
         );
         assert_eq!(
             error("101%"),
-            "`101%` is too large for a share; the most is 100%"
+            "`101%` is too large for a share; the most is 100%; write 0% to 100%"
         );
     }
 
@@ -424,7 +424,7 @@ mod tests {
         );
         assert_eq!(
             error("5 parsec"),
-            "`parsec` in `5 parsec` is not a unit of a time; known are ns, us, ms, s, m, h, d"
+            "`parsec` in `5 parsec` is not a unit of a time; known are ns, us, ms, s, m, h, d; write for example `5ms, 30s or 1m30s`"
         );
         assert_eq!(
             error("soon"),

@@ -194,8 +194,8 @@ mod tests {
         let page = |page: u32| MEMORY.start + u64::from(page) * PAGE_SIZE;
         let tenth = AddressRange::new(page(3 * TENTH_PAGES), page(4 * TENTH_PAGES));
         let found = hot.iter().filter_map(|range| range.intersection(tenth));
-        let found: u64 = found.map(|range| range.len()).sum();
-        let all: u64 = hot.iter().map(|range| range.len()).sum();
+        let found: u64 = found.map(AddressRange::len).sum();
+        let all: u64 = hot.iter().copied().map(AddressRange::len).sum();
         assert!(
             found * 10 > tenth.len() * 9 && found * 10 > all * 9,
             "{hot:?}"

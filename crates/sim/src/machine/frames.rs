@@ -47,8 +47,8 @@ impl SimActuator<'_> {
     pub(super) fn frame_by_frame(&mut self, operation: &Operation, outcome: &mut Outcome) {
         let to = operation.destinations.first().map(|to| to.node);
         let has_node = to.is_some_and(|to| (to as usize) < self.machine.spec.nodes.len());
-        let goes_together = !self.machine.is_anything_wrong()
-            && !(operation.idle_only && self.spare_accessed)
+        let goes_together = !(self.machine.is_anything_wrong()
+            || operation.idle_only && self.spare_accessed)
             && match operation.action {
                 Action::Stat => true,
                 Action::MigrateHot | Action::MigrateCold => has_node,
