@@ -86,7 +86,8 @@ const WIDTH_MAX: usize = 100;
 /// Blocks that hold no commands begin with a line that begins so.
 const NO_COMMANDS: &[&str] = &[
     // Python, run by tests/interop/readers.py.
-    "polars.", "pyarrow.",
+    "polars.", "pyarrow.", // SQL, run by tests/interop/flat.py.
+    "select ", "from ",
     // What the daemon is asked: tests/kernel/daemon.rs does so.
     "{\"do\":", // Rust, of which scenarios in vm-tests are made.
     "let ", "facts ", "engine ", "crates/",

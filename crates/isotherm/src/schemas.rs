@@ -23,7 +23,7 @@ use crate::cmd::{check, convert, record, swap};
 struct AccessReport {
     /// `access`.
     report: &'static str,
-    /// [`VERSION`](isotherm_report::VERSION).
+    /// The version of this JSON.
     version: u32,
     /// The snapshots asked for.
     snapshots: Vec<AccessTable>,

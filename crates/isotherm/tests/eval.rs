@@ -171,7 +171,7 @@ fn a_mistake_is_told_with_its_line() {
 
 #[test]
 fn the_experiments_that_come_with_it_say_what_would_run_and_how_long() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eval/experiments");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let says = |name: &str, expected: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_isotherm"))
             .args(["eval", "--dry-run"])

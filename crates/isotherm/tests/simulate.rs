@@ -31,7 +31,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 fn scenario(name: &str) -> PathBuf {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/scenarios");
     Path::new(root).join(name)
 }
 

@@ -79,7 +79,7 @@ pub struct GuardCourse {
 pub struct ActionsReport {
     /// `actions`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,

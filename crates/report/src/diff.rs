@@ -64,7 +64,7 @@ pub struct MappingDiff {
 pub struct DiffReport {
     /// `diff`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// The first record.
     pub a: RecordInfo,

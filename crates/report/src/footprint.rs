@@ -34,7 +34,7 @@ pub struct Metric {
 pub struct FootprintReport {
     /// `footprint`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,

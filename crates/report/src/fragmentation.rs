@@ -132,7 +132,7 @@ pub struct NodeFragmentation {
 pub struct FragmentationReport {
     /// `fragmentation`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,

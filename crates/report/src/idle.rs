@@ -90,7 +90,7 @@ pub struct IdleMemory {
 pub struct IdleReport {
     /// `idle`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,

@@ -73,7 +73,7 @@ pub struct ReclaimPoint {
 pub struct ReclaimCurveReport {
     /// `reclaim_curve`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,

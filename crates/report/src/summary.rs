@@ -30,7 +30,7 @@ pub struct Reclaim {
 pub struct SummaryReport {
     /// `summary`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// What the record says in a sentence.
     pub verdict: String,

@@ -70,7 +70,7 @@ pub struct WorkingSet {
 pub struct WssReport {
     /// `wss`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,

@@ -34,7 +34,8 @@ probability[, ro | wo | rw | chain (default wo)[, hot=SHARE or SIZE, piece=SIZE 
 
 Examples:
   isotherm workload experiments/workloads/zigzag.cfg
-  isotherm record -o zigzag.isotherm -- isotherm workload --truth truth.jsonl experiments/workloads/zigzag.cfg")]
+  isotherm workload --truth truth.jsonl experiments/workloads/zigzag.cfg
+  isotherm record -o zigzag.isotherm -- isotherm workload experiments/workloads/zigzag.cfg")]
 pub(crate) struct Args {
     /// The workload's configuration file
     config: PathBuf,

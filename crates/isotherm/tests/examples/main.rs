@@ -104,7 +104,7 @@ fn directory() -> TempDir {
     let directory = TempDir::new().expect("a directory");
     let at = directory.path();
     let write = |name: &str, text: &str| fs::write(at.join(name), text).expect("written");
-    for name in ["crates", "scenarios", "workloads"] {
+    for name in ["crates", "experiments"] {
         symlink(root().join(name), at.join(name)).expect("a link");
     }
     for name in ["kdamonds.yaml", "gentler.yaml", "new.json"] {
@@ -131,7 +131,7 @@ fn directory() -> TempDir {
     );
     done(
         at,
-        "simulate scenarios/fragmented.yaml --duration 2s -o compact.isotherm",
+        "simulate experiments/scenarios/fragmented.yaml --duration 2s -o compact.isotherm",
     );
     done(at, "convert rec.isotherm damon.data");
     let record = fs::read(at.join("rec.isotherm")).expect("a record");

@@ -108,7 +108,7 @@ fn a_daemon_records_until_it_is_told_to_stop() {
         "50ms",
     ]);
     let mut daemon = Running::start(command.arg("--json").arg("-o").arg(&path));
-    daemon.line("{\"event\":\"start\"");
+    daemon.line("{\"version\":1,\"event\":\"start\"");
     pause(2.5);
     daemon.signal(Signal::SIGTERM);
     let done = daemon.finish().success();

@@ -26,6 +26,7 @@ use thiserror::Error;
 use super::page_table::{PageTableProbe, ProbeError};
 use crate::clock::process_cpu;
 
+const BLOCK_PAGES: u64 = BLOCK_SIZE / PAGE_SIZE;
 /// Memory of our own on which clear_refs is measured.
 const CALIBRATION_BYTES: usize = 32 << 20;
 /// Gaps of so few pages between set bits are cleared along: a call's fixed cost is higher.
@@ -235,11 +236,7 @@ impl Scanner {
         for range in ranges_to_clear(seen) {
             pages += range.len() / PAGE_SIZE;
             batch.push(range);
-            let expected_ns = self
-                .pace
-                .ns_per_page()
-                .map_or(f64::INFINITY, |ns| ns * pages as f64);
-            if expected_ns >= self.max_hold.0 as f64 / 3.0 {
+            if self.pace.fills(pages, self.max_hold) {
                 self.clear_batch(probe, target, pid, &batch, pages)?;
                 batch.clear();
                 pages = 0;
@@ -261,12 +258,12 @@ impl Scanner {
             return Ok(());
         }
         // Even the smallest batch, one block, may be too long on this machine.
-        let smallest_ms = self.pace.ns_per_page().unwrap_or(0.0) * 512.0 / 1e6;
+        let smallest_ms = self.pace.ns_per_page().unwrap_or(0.0) * BLOCK_PAGES as f64 / 1e6;
         self.refuse_if_longer(smallest_ms, pid)?;
         let started = Instant::now();
         probe.clear(target, batch)?;
         let elapsed = self.held(started);
-        self.pace.add(elapsed.0 as f64 / pages as f64);
+        self.pace.add(elapsed, pages);
         Ok(())
     }
 
@@ -352,11 +349,23 @@ impl Pace {
     const KEPT: usize = 9;
     const ENOUGH: usize = 3;
 
-    fn add(&mut self, ns_per_page: f64) {
+    /// A call has a fixed cost: what a few pages take says nothing of a page of many.
+    fn add(&mut self, elapsed: Nanos, pages: u64) {
+        if pages < BLOCK_PAGES / 4 {
+            return;
+        }
         if self.recent.len() == Self::KEPT {
             self.recent.pop_front();
         }
-        self.recent.push_back(ns_per_page);
+        self.recent.push_back(elapsed.0 as f64 / pages as f64);
+    }
+
+    /// Whether so many pages are a batch, where the target may be held up for `max_hold`.
+    fn fills(&self, pages: u64, max_hold: Nanos) -> bool {
+        match self.ns_per_page() {
+            None => pages >= BLOCK_PAGES,
+            Some(ns) => ns * pages as f64 >= max_hold.0 as f64 / 3.0,
+        }
     }
 
     /// Unknown until after some batches, which are the smallest, of one block.
@@ -431,13 +440,27 @@ mod tests {
     #[test]
     fn one_slow_batch_is_not_the_pace() {
         let mut pace = Pace::default();
-        pace.add(60_000.0);
-        pace.add(150.0);
+        let mut add = |ns_per_page: u64, pages: u64| {
+            pace.add(Nanos(ns_per_page * pages), pages);
+            pace.ns_per_page()
+        };
+        add(60_000, 512);
+        assert_eq!(add(150, 512), None);
+        assert_eq!(add(160, 1024), Some(160.0));
+        (0..9).for_each(|_| _ = add(30_000, 512));
+        assert_eq!(add(30_000, 512), Some(30_000.0));
+    }
+
+    /// Three calls for a page each, on a busy machine, had made a block look like 16 ms.
+    #[test]
+    fn what_a_few_pages_take_is_not_the_pace() {
+        let mut pace = Pace::default();
+        (0..9).for_each(|_| pace.add(Nanos(32_000), 1));
         assert_eq!(pace.ns_per_page(), None);
-        pace.add(160.0);
-        assert_eq!(pace.ns_per_page(), Some(160.0));
-        (0..9).for_each(|_| pace.add(30_000.0));
-        assert_eq!(pace.ns_per_page(), Some(30_000.0));
+        let limit = Nanos::from_millis(10);
+        assert!(!pace.fills(511, limit) && pace.fills(512, limit));
+        (0..3).for_each(|_| pace.add(Nanos(512 * 100), 512));
+        assert!(!pace.fills(33_333, limit) && pace.fills(33_334, limit));
     }
 
     fn block(pages: &[usize]) -> BlockFacts {

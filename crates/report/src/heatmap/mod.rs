@@ -125,7 +125,7 @@ impl CellGrid {
 pub struct HeatmapReport {
     /// `heatmap`.
     pub report: &'static str,
-    /// [`VERSION`](crate::VERSION).
+    /// The version of this JSON.
     pub version: u32,
     /// Where the facts come from.
     pub record: RecordInfo,
