@@ -29,7 +29,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("workload", "takes minutes, a gigabyte: tests/workload.rs"),
     ("reproduce", "takes minutes: cmd/reproduce.rs"),
     ("eval mine.toml", "reads results: tests/eval.rs"),
-    ("eval crates", "takes minutes, as root: tests/eval.rs"),
+    ("eval experiments", "takes minutes, as root: tests/eval.rs"),
 ];
 
 /// Commands whose exit code may say that the machine at hand cannot do it.
