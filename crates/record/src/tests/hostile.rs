@@ -62,7 +62,7 @@ fn what_is_no_record_is_named() {
     let said = error_of(b"");
     assert!(said.contains("empty"), "{said}");
     let said = error_of(b"[{\"kdamond_idx\": 0, \"context_idx\": 0}]");
-    assert!(said.contains("isotherm convert"), "{said}");
+    assert!(said.contains("not an isotherm record"), "{said}");
     let said = error_of(&END_OF_STREAM);
     assert!(said.contains("without a schema"), "{said}");
     let record = write(&header(), &every_item());
