@@ -236,6 +236,11 @@ impl Guard {
         }
     }
 
+    /// What it keeps to.
+    pub fn limits(&self) -> GuardLimits {
+        self.limits
+    }
+
     /// Changes the limits while running.
     pub fn set_limits(&mut self, limits: GuardLimits) {
         self.limits = limits;

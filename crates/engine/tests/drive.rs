@@ -2,6 +2,7 @@
 //! world; and what is done is what was planned, as far as the guard allows.
 
 use std::convert::Infallible;
+use std::ops::ControlFlow;
 
 use isotherm_engine::drive::{Carried, Pace, TableLoop, TableProbe, TargetSource, carry_out};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, STEP};
@@ -191,13 +192,16 @@ fn no_more_is_done_than_the_guard_allows() {
         ..GuardSignals::default()
     };
     guard.observe(Nanos(0), signals, 1 << 30);
-    let act = |portion: &[Operation], outcomes: &mut Vec<Outcome>| -> Result<(), Infallible> {
-        outcomes.extend(portion.iter().map(Outcome::assumed));
-        Ok(())
+    let act_and = |flow: ControlFlow<()>| {
+        move |portion: &[Operation], outcomes: &mut Vec<Outcome>| {
+            outcomes.extend(portion.iter().map(Outcome::assumed));
+            Ok::<_, Infallible>(flow)
+        }
     };
+    let act = act_and(ControlFlow::Continue(()));
     let mut pace = Pace::default();
     let plan = std::slice::from_ref(&operation);
-    let Ok(carried) = carry_out(plan, &mut guard, (&mut pace, STEP), || true, act);
+    let Ok(carried) = carry_out(plan, &mut guard, (&mut pace, STEP), act);
     let Carried { done, outcomes, .. } = carried;
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
@@ -208,11 +212,10 @@ fn no_more_is_done_than_the_guard_allows() {
         applied / PAGE_SIZE
     );
     let mut free = Guard::new(GuardLimits::default());
-    let Ok(stopped) = carry_out(plan, &mut free, (&mut pace, STEP), || false, act);
-    assert!(
-        stopped.done.is_empty(),
-        "it was stopped before anything was done"
-    );
-    let Ok(all) = carry_out(plan, &mut free, (&mut pace, STEP), || true, act);
+    let stop = act_and(ControlFlow::Break(()));
+    let Ok(stopped) = carry_out(plan, &mut free, (&mut Pace::default(), STEP), stop);
+    assert_eq!(stopped.done[0].range.len(), 2 * BLOCK_SIZE, "one portion");
+    assert_eq!(stopped.rest[0].range.start, 2 * BLOCK_SIZE);
+    let Ok(all) = carry_out(plan, &mut free, (&mut pace, STEP), act);
     assert_eq!(all.done[0].range.len(), 1 << 30);
 }

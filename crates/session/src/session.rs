@@ -13,7 +13,7 @@ use isotherm_linux::process::Process;
 use isotherm_record::{Header, Item, TargetExit};
 
 use crate::meters::Meters;
-use crate::monitor::{Ended, Monitor};
+use crate::monitor::Monitor;
 use crate::signals::Signals;
 use crate::start::{Started, header, start};
 
@@ -193,8 +193,8 @@ impl Session {
             let next = self.monitor.step(now, items)?;
             self.tell_child_end(&mut items[first_new..], ENDING);
             match next {
-                Ok(wake_at) => self.wake_at = wake_at,
-                Err(Ended::TargetsGone) => self.is_over = true,
+                Some(wake_at) => self.wake_at = wake_at,
+                None => self.is_over = true,
             }
             if self.is_over {
                 return Ok(Step::Ended);

@@ -6,13 +6,14 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec};
+use isotherm_engine::drive::MonitorLoop;
 use isotherm_engine::{AddressRange, Attributes, Nanos};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, node, process};
 use isotherm_record::Header;
 
-use crate::monitor::{Contexts, Monitor, Pages, Physical, Regions, Simulated, Tables};
+use crate::monitor::{Contexts, Monitor, Pages, Physical, Simulated, VirtualMemory};
 use crate::targets::{TargetSet, Wanted};
 
 /// What a session begins with.
@@ -134,11 +135,19 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     // After the command was started, which is to have the limit that it would have without us.
     let files = raise_file_limit() / nr.max(1) as u64;
     let set = TargetSet::new(wanted, context.ranges.clone(), files);
-    let monitor: Box<dyn Monitor> = match context.monitor {
-        MonitorSpec::Tables(attributes) => Box::new(Tables::new(probe, set, attributes, now)),
-        MonitorSpec::Regions(attributes) => Box::new(Regions::new(probe, set, attributes)?),
-        MonitorSpec::Pages(attributes) => Box::new(Pages::new(probe, set, attributes)),
+    let monitor = match context.monitor {
+        MonitorSpec::Tables(attributes) => MonitorLoop::tables(attributes, now),
+        MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
+        MonitorSpec::Pages(attributes) => {
+            let monitor = Box::new(Pages::new(probe, set, attributes));
+            return Ok(Started {
+                monitor,
+                child,
+                notes,
+            });
+        }
     };
+    let monitor = Box::new(VirtualMemory::new(probe, set, monitor));
     Ok(Started {
         monitor,
         child,

@@ -15,8 +15,6 @@ use isotherm_record::{Item, Mapping, MappingChange, TargetExit, TargetStart};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::monitor::Ended;
-
 /// What the user asked to watch.
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted {
@@ -231,9 +229,8 @@ impl TargetSet {
     }
 
     /// Whether there is nobody left to watch, nor anybody to wait for.
-    pub(crate) fn ended(&self) -> Option<Ended> {
-        let waits = matches!(self.wanted, Wanted::Cgroup(_));
-        (self.live.is_empty() && !waits).then_some(Ended::TargetsGone)
+    pub(crate) fn is_over(&self) -> bool {
+        self.live.is_empty() && !matches!(self.wanted, Wanted::Cgroup(_))
     }
 
     fn wanted_pids(&self, probe: &PageTableProbe) -> BTreeSet<u32> {
@@ -356,9 +353,9 @@ impl TargetSet {
             .collect()
     }
 
-    /// The ranges that watching is limited to; empty for no limit.
-    pub(crate) fn limits(&self) -> &[AddressRange] {
-        &self.limits
+    /// The ranges that watching is limited to, if it is.
+    pub(crate) fn limits(&self) -> Option<&[AddressRange]> {
+        (!self.limits.is_empty()).then_some(&self.limits)
     }
 }
 

@@ -5,10 +5,18 @@
 //! on by the same code. Still no clock, no file and no system call: time is told, and all else is the
 //! world's.
 
+mod context;
 mod dry_run;
+mod monitor;
+mod numbering;
 mod portions;
+mod regions;
 mod tables;
 
+pub use context::{Context, World};
 pub use dry_run::DryRun;
+pub use monitor::MonitorLoop;
+pub use numbering::Numbering;
 pub use portions::{Carried, Pace, carry_out};
+pub use regions::RegionLoop;
 pub use tables::{TableLoop, TableProbe, TargetSource};

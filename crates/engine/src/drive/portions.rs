@@ -6,6 +6,7 @@
 //! the same action was lately ([`Pace`]).
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::guard::Guard;
@@ -73,23 +74,19 @@ pub struct Carried {
     pub rest: Vec<Operation>,
 }
 
-/// Carries out as much of `plan` as `guard` allows and as goes into `room` of time, while `goes_on`, by
-/// `act`, which appends an outcome for each operation. If there is any room, something is done, be it a
-/// block.
+/// Carries out as much of `plan` as `guard` allows and as goes into `room` of time, by `act`, which
+/// appends an outcome for each operation and says whether to go on. If there is any room, something is
+/// done, be it a block.
 pub fn carry_out<E>(
     plan: &[Operation],
     guard: &mut Guard,
     (pace, room): (&mut Pace, Nanos),
-    goes_on: impl Fn() -> bool,
-    mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<(), E>,
+    mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Carried, E> {
     let mut portions = Portions::new(plan);
     let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
     let mut spent = Nanos(0);
-    while goes_on() {
-        let Some(action) = portions.next_action() else {
-            break;
-        };
+    while let Some(action) = portions.next_action() {
         let allowed = guard.allowance().unwrap_or(u64::MAX);
         let is_harmless = action == Action::Stat;
         if !is_harmless && (allowed == 0 || spent >= room) {
@@ -98,13 +95,16 @@ pub fn carry_out<E>(
         let bytes = pace.portion(action, room.since(spent));
         portions.take(bytes.min(allowed), &mut portion);
         outcomes.clear();
-        act(&portion, &mut outcomes)?;
+        let flow = act(&portion, &mut outcomes)?;
         if !is_harmless {
             guard.charge(outcomes.iter().map(|outcome| outcome.applied).sum());
             spent = outcomes.iter().fold(spent, |sum, one| sum + one.took);
             pace.learn(action, &portion, &outcomes);
         }
         portions.done(&outcomes);
+        if flow.is_break() {
+            break;
+        }
     }
     Ok(portions.finish())
 }
@@ -347,7 +347,7 @@ mod tests {
         let mut guard = Guard::new(GuardLimits::default());
         let (mut pace, mut rest, mut steps) = (Pace::default(), plan.to_vec(), Vec::new());
         while !rest.is_empty() && steps.len() < 100_000 {
-            let act = |portion: &[Operation], outcomes: &mut Vec<Outcome>| -> Result<(), ()> {
+            let act = |portion: &[Operation], outcomes: &mut Vec<Outcome>| {
                 outcomes.extend(portion.iter().map(|operation| {
                     let pages = (operation.range.start..operation.range.end).step_by(4096);
                     let there = pages.filter(|page| is_there(*page)).count() as u64;
@@ -359,9 +359,9 @@ mod tests {
                         ..Outcome::default()
                     }
                 }));
-                Ok(())
+                Ok::<_, ()>(ControlFlow::Continue(()))
             };
-            let carried = carry_out(&rest, &mut guard, (&mut pace, STEP), || true, act);
+            let carried = carry_out(&rest, &mut guard, (&mut pace, STEP), act);
             let Carried {
                 done,
                 outcomes,

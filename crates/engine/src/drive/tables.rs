@@ -82,6 +82,23 @@ pub trait TargetSource<P: AccessProbe> {
 
     /// What a target maps, as far as it is to be watched, in address order.
     fn mappings(&self, target: TargetId) -> Vec<MappedRange>;
+
+    /// The only addresses to watch of each target, mapped or not (DAMON's initial regions), if there is
+    /// such a limit.
+    fn limits(&self) -> Option<&[AddressRange]> {
+        None
+    }
+
+    /// The parts of `mappings` that have page tables; `None` if that is not known.
+    fn populated(
+        &mut self,
+        probe: &mut P,
+        target: TargetId,
+        mappings: &[AddressRange],
+    ) -> Result<Option<Vec<AddressRange>>, P::Error> {
+        let _ = (probe, target, mappings);
+        Ok(None)
+    }
 }
 
 /// The loop.

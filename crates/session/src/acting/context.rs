@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use isotherm_config::ContextSpec;
-use isotherm_engine::drive::{Carried, DryRun, Pace, carry_out};
-use isotherm_engine::guard::RefaultHistory;
-use isotherm_engine::scheme::{Action, SchemeEngine};
-use isotherm_engine::{
-    Actuator, BLOCK_SIZE, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId,
-};
+use isotherm_config::{ActingSpec, ContextSpec};
+use isotherm_engine::drive::{Context, World};
+use isotherm_engine::guard::GuardStatus;
+use isotherm_engine::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
+use isotherm_engine::{Actuator, AddressRange, Nanos, Operation, Outcome, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
+use isotherm_linux::probe::ProbeError;
 use isotherm_record::{ActionSample, GuardSample, Item};
 
-use super::guard::Watch;
+use super::guard::Meters;
 use super::{eligible, system};
 use crate::session::Session;
 
@@ -26,49 +25,115 @@ enum Executor {
     Physical(Box<PhysicalActuator>),
 }
 
+/// This machine, while a context acts on it.
+struct ThisMachine<'a> {
+    session: &'a mut Session,
+    executor: &'a mut Executor,
+    meters: &'a mut Meters,
+    is_physical: bool,
+}
+
+impl Actuator for ThisMachine<'_> {
+    type Error = ProbeError;
+
+    fn lacks(&self, action: Action) -> Option<String> {
+        isotherm_linux::act::lacks(action)
+    }
+
+    fn act(
+        &mut self,
+        operations: &[Operation],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), ProbeError> {
+        match self.executor {
+            Executor::None => {
+                outcomes.extend(operations.iter().map(Outcome::assumed));
+                Ok(())
+            }
+            Executor::Processes(actuator) => actuator.act(operations, outcomes),
+            Executor::Physical(actuator) => actuator.act(operations, outcomes),
+        }
+    }
+}
+
+impl World for ThisMachine<'_> {
+    fn facts(
+        &mut self,
+        wanted: &[Metric],
+        schemes: &SchemeEngine,
+        snapshots: &[Snapshot],
+    ) -> SystemFacts {
+        let (session, is_physical) = (&*self.session, self.is_physical);
+        SystemFacts {
+            eligible_bp: eligible::shares(wanted, schemes, snapshots, session, is_physical),
+            ..system::facts(wanted)
+        }
+    }
+
+    fn reset_age(&mut self, target: TargetId, range: AddressRange) {
+        self.session.reset_age(target, range);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.session.is_stopped()
+    }
+
+    fn knows_present(&self) -> bool {
+        matches!(self.executor, Executor::Processes(_))
+    }
+
+    fn present(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        look: impl FnMut(u64, u32),
+    ) -> Result<(), ProbeError> {
+        match self.executor {
+            Executor::Processes(actuator) => actuator.present(target, blocks, look),
+            Executor::None | Executor::Physical(_) => Ok(()),
+        }
+    }
+
+    fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
+        self.meters.paged_out(target, bytes);
+    }
+}
+
 /// One context at work.
 pub(super) struct ContextActing {
     pub(super) name: Option<String>,
-    pub(super) schemes: SchemeEngine,
-    pub(super) guard: Watch,
+    pub(super) context: Context,
+    pub(super) meters: Meters,
     executor: Executor,
     is_physical: bool,
-    /// What a dry run has counted already.
-    dry_run: DryRun,
     snapshots: Vec<Snapshot>,
-    pace: Pace,
-    history: RefaultHistory,
-    /// What is left of plans that did not go into one step.
-    rest: Vec<Operation>,
 }
 
 impl ContextActing {
-    pub(super) fn new(at: usize, context: &ContextSpec, session: &Session) -> anyhow::Result<Self> {
-        let acting = context.acting.clone().unwrap_or_default();
+    pub(super) fn new(at: usize, spec: &ContextSpec, session: &Session) -> anyhow::Result<Self> {
+        let acting = spec.acting.clone().unwrap_or_default();
+        let is_physical = spec.targets.is_physical();
         let options = ActOptions {
             spare_accessed: session.knows_every_page(at),
             ..ActOptions::default()
         };
         let executor = if acting.is_dry_run {
             Executor::None
-        } else if context.targets.is_physical() {
+        } else if is_physical {
             Executor::Physical(Box::new(PhysicalActuator::new(ActOptions::default())?))
         } else {
             Executor::Processes(Box::new(ProcessActuator::new(options)?))
         };
-        let mut schemes = SchemeEngine::new(acting.schemes.clone())?;
-        schemes.set_paused(acting.is_paused);
+        let schemes = acting.schemes.clone();
+        let mut context = Context::new(schemes, acting.limits, acting.is_dry_run)?;
+        context.set_paused(acting.is_paused);
         Ok(Self {
-            name: context.name.clone(),
-            schemes,
-            guard: Watch::new(at, context, &acting)?,
+            name: spec.name.clone(),
+            context,
+            meters: Meters::new(at, spec, &acting)?,
             executor,
-            is_physical: context.targets.is_physical(),
-            dry_run: DryRun::default(),
+            is_physical,
             snapshots: Vec::new(),
-            pace: Pace::default(),
-            history: RefaultHistory::default(),
-            rest: Vec::new(),
         })
     }
 
@@ -89,15 +154,8 @@ impl ContextActing {
         if let Executor::Processes(actuator) = &mut self.executor {
             actuator.remove(target);
         }
-        self.guard.forget(target);
-        self.history.forget(target);
-        self.rest.retain(|operation| operation.target != target);
-        self.dry_run.forget(target);
-    }
-
-    /// Bytes that would be out of memory now, had the dry run been none.
-    pub(super) fn would_be_out(&self) -> u64 {
-        self.dry_run.paged_out()
+        self.meters.forget(target);
+        self.context.forget(target);
     }
 
     /// Takes the snapshots among `items`, which are this context's.
@@ -109,14 +167,17 @@ impl ContextActing {
         }));
     }
 
-    /// Whether a plan has not been finished.
-    pub(super) fn has_rest(&self) -> bool {
-        !self.rest.is_empty()
+    /// How the guard stands.
+    pub(super) fn guard_status(&self) -> GuardStatus {
+        self.meters.status(self.context.guard())
     }
 
-    /// What is left of a plan is not wanted any more.
-    pub(super) fn drop_rest(&mut self) {
-        self.rest.clear();
+    /// Exchanges schemes and limits while running; that they can be kept was asked before.
+    pub(super) fn tune(&mut self, acting: ActingSpec) -> Result<(), SchemeError> {
+        self.context.set_schemes(acting.schemes)?;
+        self.context.guard_mut().set_limits(acting.limits);
+        self.meters.set(acting.limits, acting.act_budget);
+        Ok(())
     }
 
     /// Does what follows from the snapshots, or goes on with what is left of a plan, for at most 50 ms,
@@ -127,156 +188,37 @@ impl ContextActing {
         session: &mut Session,
         items: &mut Vec<Item>,
     ) -> anyhow::Result<Nanos> {
-        if let Some(status) = self.guard.observe(now, session) {
+        let guard = self.context.guard_mut();
+        if let Some(status) = self.meters.observe(now, session, guard) {
             items.push(Item::Guard(GuardSample {
                 time: now,
                 context: self.name.clone(),
                 status,
             }));
         }
-        if self.snapshots.is_empty() && self.rest.is_empty() {
+        if self.snapshots.is_empty() && !self.context.has_rest() {
             return Ok(Nanos(0));
         }
-        let room = self.guard.begin(now);
+        let room = self.meters.begin(now, self.context.guard());
         let cpu_before = process_cpu();
-        let mut carried = Carried::default();
-        if !self.snapshots.is_empty() {
-            carried = self.plan(now, session)?;
-        }
-        self.carry_out(&mut carried, room, session)?;
-        let spent = process_cpu().since(cpu_before);
-        let Carried { done, outcomes, .. } = &carried;
-        let is_dry = matches!(self.executor, Executor::None);
-        if is_dry {
-            self.dry_run.assume(done);
-        }
-        items.extend(self.samples(now, done, outcomes, spent));
-        for (target, range) in self.schemes.done(done, outcomes) {
-            if !is_dry {
-                session.reset_age(target, range);
-            }
-        }
+        let mut world = ThisMachine {
+            session,
+            executor: &mut self.executor,
+            meters: &mut self.meters,
+            is_physical: self.is_physical,
+        };
+        let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
         // Compressing pages is not watching, and not to be saved on by watching less.
         let spent = process_cpu().since(cpu_before);
         session.leave_out(spent);
+        items.extend(self.samples(now, &done, &outcomes, spent));
         let times = match &mut self.executor {
             Executor::Processes(actuator) => actuator.take_interrupted(),
             Executor::None | Executor::Physical(_) => BTreeMap::new(),
         };
-        self.guard.end(session.now(), spent, &times);
+        let guard = self.context.guard_mut();
+        self.meters.end(session.now(), spent, &times, guard);
         Ok(spent)
-    }
-
-    /// Plans anew for the targets of the snapshots. Yields what is not to be done, as memory that came
-    /// back is kept.
-    fn plan(&mut self, now: Nanos, session: &Session) -> anyhow::Result<Carried> {
-        let wanted = self.schemes.wanted_metrics(now);
-        let mut facts = system::facts(&wanted);
-        facts.eligible_bp = eligible::shares(
-            &wanted,
-            &self.schemes,
-            &self.snapshots,
-            session,
-            self.is_physical,
-        );
-        let mut plan = self.schemes.plan(now, &self.snapshots, &facts);
-        if matches!(self.executor, Executor::None) {
-            self.dry_run.observe(&self.snapshots);
-            plan = self.dry_run.fresh(&plan);
-        }
-        let (plan, kept) = self.keep_refaulted(now, plan)?;
-        let is_new = |target| self.snapshots.iter().any(|s| s.target == target);
-        self.rest.retain(|operation| !is_new(operation.target));
-        self.rest.extend(plan);
-        let refused = |operation: &Operation| Outcome {
-            refused: [(Refusal::Refaulted, operation.bytes)].into(),
-            ..Outcome::default()
-        };
-        Ok(Carried {
-            outcomes: kept.iter().map(refused).collect(),
-            done: kept,
-            rest: Vec::new(),
-        })
-    }
-
-    /// Divides a plan into what may be done, and what came back too soon the last time.
-    fn keep_refaulted(
-        &mut self,
-        now: Nanos,
-        plan: Vec<Operation>,
-    ) -> anyhow::Result<(Vec<Operation>, Vec<Operation>)> {
-        let Executor::Processes(actuator) = &mut self.executor else {
-            return Ok((plan, Vec::new()));
-        };
-        // Without a guard schemes do what they say, as DAMON's do.
-        if !self.guard.limits().is_limited() {
-            return Ok((plan, Vec::new()));
-        }
-        for snapshot in &self.snapshots {
-            self.history.look(snapshot);
-        }
-        for (target, blocks) in self.history.suspects(&plan) {
-            let history = &mut self.history;
-            actuator.present(target, &blocks, |block, pages| {
-                history.found(now, target, block, pages);
-            })?;
-        }
-        Ok(self.history.sift(now, plan))
-    }
-
-    /// Carries out as much of the plan as the guard allows and as goes into `room`, and adds what was done.
-    fn carry_out(
-        &mut self,
-        carried: &mut Carried,
-        room: Nanos,
-        session: &Session,
-    ) -> anyhow::Result<()> {
-        let executor = &mut self.executor;
-        let mut more = carry_out(
-            &self.rest,
-            self.guard.guard_mut(),
-            (&mut self.pace, room),
-            || !session.is_stopped(),
-            |portion, outcomes| -> anyhow::Result<()> {
-                match executor {
-                    Executor::None => outcomes.extend(portion.iter().map(Outcome::assumed)),
-                    Executor::Processes(actuator) => actuator.act(portion, outcomes)?,
-                    Executor::Physical(actuator) => actuator.act(portion, outcomes)?,
-                }
-                Ok(())
-            },
-        )?;
-        self.rest = std::mem::take(&mut more.rest);
-        self.note_paged_out(&more)?;
-        carried.done.extend(more.done);
-        carried.outcomes.extend(more.outcomes);
-        Ok(())
-    }
-
-    /// What was paged out may come back.
-    fn note_paged_out(&mut self, carried: &Carried) -> anyhow::Result<()> {
-        let mut blocks: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
-        for (operation, outcome) in carried.done.iter().zip(&carried.outcomes) {
-            if operation.action != Action::Pageout || outcome.applied == 0 {
-                continue;
-            }
-            self.guard.paged_out(operation.target, outcome.applied);
-            let first = operation.range.start & !(BLOCK_SIZE - 1);
-            let of_target = blocks.entry(operation.target).or_default();
-            of_target.extend((first..operation.range.end).step_by(BLOCK_SIZE as usize));
-        }
-        let Executor::Processes(actuator) = &mut self.executor else {
-            return Ok(());
-        };
-        for (target, mut blocks) in blocks {
-            blocks.sort_unstable();
-            blocks.dedup();
-            let history = &mut self.history;
-            actuator.present(target, &blocks, |block, left| {
-                history.paged_out(target, block, left);
-            })?;
-        }
-        Ok(())
     }
 
     /// One sample for each scheme that did something.
@@ -287,7 +229,7 @@ impl ContextActing {
         outcomes: &[Outcome],
         spent: Nanos,
     ) -> Vec<Item> {
-        let dry_run = matches!(self.executor, Executor::None);
+        let dry_run = self.context.is_dry_run();
         let mut samples: Vec<ActionSample> = Vec::new();
         for (operation, outcome) in done.iter().zip(outcomes) {
             let scheme = operation.scheme as u32;

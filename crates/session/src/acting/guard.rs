@@ -1,4 +1,4 @@
-//! The guard's eyes: waits, refaults, pressure and the targets' own speed, once a second; and the
+//! What the guard is told: waits, refaults, pressure and the targets' own speed, once a second; and the
 //! budget of acting.
 
 use std::collections::BTreeMap;
@@ -33,12 +33,10 @@ fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The guard and what it looks at.
-pub(super) struct Watch {
+/// What a context's guard looks at.
+pub(super) struct Meters {
     context: usize,
     is_physical: bool,
-    guard: Guard,
-    limits: GuardLimits,
     needs_psi: bool,
     group: Option<PathBuf>,
     waits: Waits,
@@ -59,7 +57,7 @@ pub(super) struct Watch {
     psi_before: Option<u64>,
 }
 
-impl Watch {
+impl Meters {
     /// That of the context at this place of the session.
     pub(super) fn new(
         at: usize,
@@ -80,8 +78,6 @@ impl Watch {
         Ok(Self {
             context: at,
             is_physical: context.targets.is_physical(),
-            guard: Guard::new(limits),
-            limits,
             needs_psi: limits.max_psi.is_some(),
             group,
             waits,
@@ -99,20 +95,12 @@ impl Watch {
         })
     }
 
-    /// The law by which is acted.
-    pub(super) fn guard_mut(&mut self) -> &mut Guard {
-        &mut self.guard
-    }
-
-    pub(super) fn status(&self) -> GuardStatus {
+    /// How a guard stands that is told by this.
+    pub(super) fn status(&self, guard: &Guard) -> GuardStatus {
         GuardStatus {
             budget: self.budget.status(),
-            ..self.guard.status()
+            ..guard.status()
         }
-    }
-
-    pub(super) fn limits(&self) -> GuardLimits {
-        self.limits
     }
 
     /// Whether `limits` could be set.
@@ -120,10 +108,8 @@ impl Watch {
         can_be_kept(limits, self.group.as_deref())
     }
 
-    /// Changes limits and budget while running; [`Watch::can_set`] says whether they can be kept.
+    /// Changes limits and budget while running; [`Meters::can_set`] says whether they can be kept.
     pub(super) fn set(&mut self, limits: GuardLimits, act_budget: Option<f64>) {
-        self.guard.set_limits(limits);
-        self.limits = limits;
         self.needs_psi = limits.max_psi.is_some();
         self.budget.set_share(act_budget);
     }
@@ -138,46 +124,57 @@ impl Watch {
     }
 
     /// A step of acting begins. Yields how long it may take.
-    pub(super) fn begin(&mut self, now: Nanos) -> Nanos {
+    pub(super) fn begin(&mut self, now: Nanos, guard: &Guard) -> Nanos {
         let idle_cpus = self.idle.stop(now);
         self.budget.refill(now, idle_cpus);
         let taken = self.budget.taken_share() * self.target_share + self.interrupting;
-        let room = self.guard.loss_room_ns();
+        let room = guard.loss_room_ns();
         let room = room.map_or(STEP, |ns| room_of(ns, taken));
         self.budget.room().min(room)
     }
 
     /// It is over, took so much CPU time, and interrupted each of these targets for so long.
-    pub(super) fn end(&mut self, now: Nanos, cpu: Nanos, times: &BTreeMap<TargetId, Nanos>) {
+    pub(super) fn end(
+        &mut self,
+        now: Nanos,
+        cpu: Nanos,
+        times: &BTreeMap<TargetId, Nanos>,
+        guard: &mut Guard,
+    ) {
         let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
         let interrupted = self.waits.interrupted(times).min(cpu).0 as f64;
-        self.guard.taken(now, Nanos((taken + interrupted) as u64));
+        guard.taken(now, Nanos((taken + interrupted) as u64));
         let share = interrupted / (cpu.0 as f64).max(1.0);
         self.interrupting += (share - self.interrupting) / 2.0;
         self.idle.start(now);
     }
 
-    /// Looks, if a second has passed. Yields how the guard stands where that has changed, and now and
-    /// then where it has not.
-    pub(super) fn observe(&mut self, now: Nanos, session: &Session) -> Option<GuardStatus> {
+    /// Looks, if a second has passed, and tells the guard. Yields how it stands where that has changed,
+    /// and now and then where it has not.
+    pub(super) fn observe(
+        &mut self,
+        now: Nanos,
+        session: &Session,
+        guard: &mut Guard,
+    ) -> Option<GuardStatus> {
         if now < self.next {
             return None;
         }
         self.next = now + PERIOD;
-        let (signals, resident) = self.signals(now, session);
+        let (signals, resident) = self.signals(now, session, guard.allowance() == Some(0));
         // What is normal must be known before anything is done.
         if self.progress.as_ref().is_some_and(|p| !p.is_ready()) {
             return None;
         }
-        let changed = self.guard.observe(now, signals, resident);
+        let changed = guard.observe(now, signals, resident);
         if !changed && now < self.next_told {
             return None;
         }
         self.next_told = now + TOLD_EVERY;
-        Some(self.status())
+        Some(self.status(guard))
     }
 
-    fn signals(&mut self, now: Nanos, session: &Session) -> (GuardSignals, u64) {
+    fn signals(&mut self, now: Nanos, session: &Session, is_resting: bool) -> (GuardSignals, u64) {
         let elapsed = self.last.replace(now).map(|last| now.since(last));
         let live = session.live().into_iter();
         let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
@@ -188,7 +185,6 @@ impl Watch {
             .then(|| pressure::some_memory_us(self.group.as_deref()))
             .flatten();
         let psi_before = std::mem::replace(&mut self.psi_before, psi_total);
-        let is_resting = self.guard.allowance() == Some(0);
         let lost_speed = self
             .progress
             .as_mut()

@@ -206,7 +206,7 @@ impl Acting {
 
     /// What the user should know of how it is guarded, a sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let lacks = self.contexts.iter().filter_map(|c| c.guard.lacks.clone());
+        let lacks = self.contexts.iter().filter_map(|c| c.meters.lacks.clone());
         let mut warnings: Vec<String> = lacks.collect();
         warnings.dedup();
         warnings
@@ -232,14 +232,14 @@ impl Acting {
 
     /// When a plan is to be gone on with that was not finished, if there is one.
     pub fn wake_at(&self, now: Nanos) -> Option<Nanos> {
-        let is_waiting = self.contexts.iter().any(ContextActing::has_rest);
+        let is_waiting = self.contexts.iter().any(|c| c.context.has_rest());
         is_waiting.then_some(now + BETWEEN_STEPS)
     }
 
     /// What was done so far, in a line, for a terminal.
     pub fn headline(&self) -> String {
         let contexts = || self.contexts.iter();
-        let guards: Vec<GuardStatus> = contexts().map(|c| c.guard.status()).collect();
+        let guards: Vec<GuardStatus> = contexts().map(ContextActing::guard_status).collect();
         let waited: u64 = guards.iter().map(|g| g.since_start.lost.0).sum();
         let stops: u64 = guards.iter().map(|g| g.nr_stops).sum();
         let why = guards.iter().find_map(|g| g.exceeded);
@@ -265,7 +265,7 @@ impl Acting {
     /// What was done so far.
     pub fn summary(&self) -> ActingSummary {
         let schemes = self.contexts.iter().flat_map(|context| {
-            let schemes = context.schemes.status().enumerate();
+            let schemes = context.context.schemes().status().enumerate();
             schemes.map(|(scheme, status)| SchemeSummary {
                 context: context.name.clone(),
                 scheme,
@@ -273,7 +273,7 @@ impl Acting {
                 stats: status.stats.clone(),
             })
         });
-        let stops = self.contexts.iter().map(|c| c.guard.status().nr_stops);
+        let stops = self.contexts.iter().map(|c| c.guard_status().nr_stops);
         ActingSummary {
             dry_run: self.dry_run,
             would_be_out_bytes: self.would_be_out(),
@@ -285,7 +285,7 @@ impl Acting {
 
     /// In a dry run, bytes that would be out of memory now.
     pub fn would_be_out(&self) -> Option<u64> {
-        let all = self.contexts.iter().map(ContextActing::would_be_out);
+        let all = self.contexts.iter().map(|c| c.context.would_be_out());
         self.dry_run.then(|| all.sum())
     }
 
@@ -293,15 +293,18 @@ impl Acting {
     pub fn status(&self) -> ActingStatus<'_> {
         let contexts = self.contexts.iter().map(|context| ContextStatus {
             name: context.name.as_deref(),
-            paused: context.schemes.is_paused(),
-            schemes: context.schemes.status().collect(),
-            limits: context.guard.limits(),
-            guard: context.guard.status(),
+            paused: context.context.schemes().is_paused(),
+            schemes: context.context.schemes().status().collect(),
+            limits: context.context.guard().limits(),
+            guard: context.guard_status(),
         });
         ActingStatus {
             dry_run: self.dry_run,
             would_be_out_bytes: self.would_be_out(),
-            paused: self.contexts.iter().all(|c| c.schemes.is_paused()),
+            paused: self
+                .contexts
+                .iter()
+                .all(|c| c.context.schemes().is_paused()),
             contexts: contexts.collect(),
         }
     }
@@ -324,13 +327,11 @@ impl Acting {
             of_all.len()
         );
         for (context, acting) in self.contexts.iter().zip(&of_all) {
-            context.guard.can_set(acting.limits)?;
+            context.meters.can_set(acting.limits)?;
             SchemeEngine::new(acting.schemes.clone())?;
         }
         for (context, acting) in self.contexts.iter_mut().zip(of_all) {
-            context.schemes.set_schemes(acting.schemes)?;
-            context.guard.set(acting.limits, acting.act_budget);
-            context.drop_rest();
+            context.tune(acting)?;
         }
         Ok(())
     }
@@ -344,8 +345,7 @@ impl Acting {
 
     /// Stops acting in one context, or goes on.
     pub fn set_context_paused(&mut self, at: usize, is_paused: bool) {
-        self.contexts[at].schemes.set_paused(is_paused);
-        self.contexts[at].drop_rest();
+        self.contexts[at].context.set_paused(is_paused);
     }
 
     fn follow_targets(&mut self, session: &Session, items: &mut Vec<Item>) -> anyhow::Result<()> {

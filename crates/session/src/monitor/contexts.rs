@@ -14,21 +14,19 @@
 //! Limits: members do not know of each other. Where two watch the same memory, each clears accessed
 //! bits that the other is to read ([`crate::warnings`] tells of that). An error of one ends all.
 
-use std::collections::BTreeMap;
-
+use isotherm_engine::drive::Numbering;
 use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, TargetId};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{Ended, Monitor};
+use super::Monitor;
 use isotherm_engine::units::format_time;
 
 /// The members.
 pub(crate) struct Contexts {
     members: Vec<Member>,
-    /// By the session's number: whose target it is, and its number there.
-    targets: Vec<(usize, TargetId)>,
+    targets: Numbering,
     /// The process's CPU time when what it was spent on was last known.
     /// Nothing at first: what loading takes is shared out as well.
     accounted: Nanos,
@@ -39,8 +37,6 @@ struct Member {
     monitor: Box<dyn Monitor>,
     wake_at: Nanos,
     is_over: bool,
-    /// The session's numbers, by the member's.
-    numbers: BTreeMap<TargetId, TargetId>,
 }
 
 impl Contexts {
@@ -50,11 +46,10 @@ impl Contexts {
             monitor,
             wake_at: Nanos(0),
             is_over: false,
-            numbers: BTreeMap::new(),
         });
         Self {
             members: members.collect(),
-            targets: Vec::new(),
+            targets: Numbering::default(),
             accounted: Nanos(0),
         }
     }
@@ -90,8 +85,8 @@ impl Contexts {
         }
         let member = &mut self.members[at];
         match stepped.map_err(|error| error.context(format!("{} has failed", member.name)))? {
-            Ok(wake_at) => member.wake_at = wake_at,
-            Err(Ended::TargetsGone) => member.is_over = true,
+            Some(wake_at) => member.wake_at = wake_at,
+            None => member.is_over = true,
         }
         Ok(())
     }
@@ -100,11 +95,8 @@ impl Contexts {
     fn renumber(&mut self, at: usize, item: &mut Item) {
         let target = match item {
             Item::TargetStart(start) => {
-                let number = TargetId(self.targets.len() as u32);
-                self.targets.push((at, start.target));
-                let member = &mut self.members[at];
-                member.numbers.insert(start.target, number);
-                start.context = Some(member.name.clone());
+                self.targets.give(at, start.target);
+                start.context = Some(self.members[at].name.clone());
                 &mut start.target
             }
             Item::Snapshot(snapshot) => &mut snapshot.target,
@@ -123,13 +115,13 @@ impl Contexts {
             | Item::Fragmentation(_)
             | Item::Compaction(_) => return,
         };
-        let number = self.members[at].numbers.get(target);
-        *target = *number.expect("a target starts before anything is told of it");
+        let number = self.targets.number(at, *target);
+        *target = number.expect("a target starts before anything is told of it");
     }
 }
 
 impl Monitor for Contexts {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>> {
+    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
         self.share_out();
         for at in 0..self.members.len() {
             let member = &self.members[at];
@@ -139,7 +131,7 @@ impl Monitor for Contexts {
         }
         let going = self.members.iter().filter(|member| !member.is_over);
         let next = going.map(|member| member.wake_at).min();
-        Ok(next.ok_or(Ended::TargetsGone))
+        Ok(next)
     }
 
     fn look_for_ends(&mut self, now: Nanos) {
@@ -150,7 +142,7 @@ impl Monitor for Contexts {
     }
 
     fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
-        if let Some(&(at, number)) = self.targets.get(target.0 as usize) {
+        if let Some((at, number)) = self.targets.context(target) {
             self.members[at].monitor.reset_age(number, range, now);
         }
     }
@@ -196,11 +188,11 @@ impl Monitor for Contexts {
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
         let mut live = Vec::new();
-        for member in &self.members {
+        for (at, member) in self.members.iter().enumerate() {
             let targets = member.monitor.live().into_iter();
             live.extend(targets.filter_map(|(id, process)| {
                 // One that has just been found has not been told of yet.
-                Some((*member.numbers.get(&id)?, process))
+                Some((self.targets.number(at, id)?, process))
             }));
         }
         live.sort_by_key(|(id, _)| *id);
@@ -208,7 +200,7 @@ impl Monitor for Contexts {
     }
 
     fn context_of(&self, target: TargetId) -> usize {
-        self.targets.get(target.0 as usize).map_or(0, |(at, _)| *at)
+        self.targets.context(target).map_or(0, |(at, _)| at)
     }
 
     fn summary(&self) -> Option<String> {
@@ -243,15 +235,11 @@ mod tests {
     }
 
     impl Monitor for Counter {
-        fn step(
-            &mut self,
-            now: Nanos,
-            items: &mut Vec<Item>,
-        ) -> anyhow::Result<Result<Nanos, Ended>> {
+        fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
             let from = process_cpu();
             while process_cpu().since(from).0 < self.work {}
             if self.nr_steps == 0 {
-                return Ok(Err(Ended::TargetsGone));
+                return Ok(None);
             }
             self.nr_steps -= 1;
             if self.renewed.is_empty() {
@@ -262,7 +250,7 @@ mod tests {
                 self.renewed.push((TargetId(9), AddressRange::new(0, 1)));
             }
             items.push(Item::Snapshot(Snapshot::default()));
-            Ok(Ok(now + self.period))
+            Ok(Some(now + self.period))
         }
 
         fn reset_age(&mut self, target: TargetId, range: AddressRange, _now: Nanos) {
@@ -317,7 +305,7 @@ mod tests {
         let mut contexts = contexts(&[(10, 2, 0), (25, 2, 0)]);
         let mut items = Vec::new();
         let mut wakes = vec![0];
-        while let Ok(next) = contexts
+        while let Some(next) = contexts
             .step(Nanos(*wakes.last().expect("one")), &mut items)
             .expect("fine")
         {

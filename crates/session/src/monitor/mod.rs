@@ -3,32 +3,23 @@
 mod contexts;
 mod pages;
 mod physical;
-mod regions;
 mod simulated;
-mod tables;
+mod virtual_memory;
 
 pub(crate) use contexts::Contexts;
 pub(crate) use pages::Pages;
 pub(crate) use physical::Physical;
-pub(crate) use regions::Regions;
 pub(crate) use simulated::Simulated;
-pub(crate) use tables::Tables;
+pub(crate) use virtual_memory::VirtualMemory;
 
 use isotherm_engine::{Cost, Intervals, Nanos};
 use isotherm_record::Item;
 
-/// Why a session is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// Every target is gone.
-    TargetsGone,
-}
-
 /// One way of watching targets.
 pub(crate) trait Monitor {
     /// Does what is due at `now`, appends what there is to tell to `items`, and says when to come
-    /// back, or why there is nothing left to do.
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>>;
+    /// back; `None` if all targets are gone.
+    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>>;
 
     /// A process has ended at `now`, perhaps a target: the next step is to find out.
     fn look_for_ends(&mut self, _now: Nanos) {}

@@ -8,7 +8,7 @@ use isotherm_linux::probe::scan::{ClearMethod, ScanError, ScannedBlock, Scanner}
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
 
-use super::{Ended, Monitor};
+use super::Monitor;
 use crate::targets::TargetSet;
 
 /// More of the accessed pages unknown than this: clearing by madvise misses too much.
@@ -139,18 +139,18 @@ fn page_block(block: &ScannedBlock) -> PageBlock {
 }
 
 impl Monitor for Pages {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>> {
+    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
         for ended in self.targets.update(&mut self.probe, now, items)? {
             self.scanner.forget(ended);
             self.last_scan.remove(&ended);
         }
-        if let Some(ended) = self.targets.ended() {
-            return Ok(Err(ended));
+        if self.targets.is_over() {
+            return Ok(None);
         }
         for id in self.targets.ids().collect::<Vec<_>>() {
             self.scan(id, now, items)?;
         }
-        Ok(Ok(now + self.interval))
+        Ok(Some(now + self.interval))
     }
 
     fn leave_out(&mut self, cpu: Nanos) {

@@ -1,17 +1,15 @@
 //! Physical memory: the region engine on the reverse-mapping probe.
 
 use anyhow::Context;
-use isotherm_engine::engine::{Engine, Facts};
-use isotherm_engine::layout::Layout;
-use isotherm_engine::{
-    AccessProbe, AddressRange, Attributes, Cost, Intervals, Nanos, TargetId, Touch,
-};
+use isotherm_engine::drive::{RegionLoop, TargetSource};
+use isotherm_engine::table::MappedRange;
+use isotherm_engine::{AccessProbe, AddressRange, Attributes, Cost, Intervals, Nanos, TargetId};
 use isotherm_linux::host;
-use isotherm_linux::probe::{MapFacts, PhysicalProbe};
+use isotherm_linux::probe::{MapFacts, PhysicalProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, TargetStart};
 
-use super::{Ended, Monitor};
+use super::Monitor;
 
 const MEMORY: TargetId = TargetId(0);
 /// The reverse map is refreshed with the engine's updates, but may take at most this part of the
@@ -20,15 +18,48 @@ const REFRESH_SHARE: f64 = 0.005;
 
 pub(crate) struct Physical {
     probe: PhysicalProbe,
+    monitor: RegionLoop,
+    memory: Memory,
+}
+
+/// The one target: memory, whose reverse map is to be kept up to date.
+struct Memory {
     ranges: Vec<AddressRange>,
-    engine: Engine,
     refresh_share: f64,
-    started: bool,
-    layouts_wanted: bool,
     next_refresh: Nanos,
-    touches: Vec<Touch>,
-    nr_unknown: u64,
-    nr_samples: u64,
+    is_started: bool,
+}
+
+impl TargetSource<PhysicalProbe> for Memory {
+    fn update(
+        &mut self,
+        probe: &mut PhysicalProbe,
+        now: Nanos,
+    ) -> Result<Vec<TargetId>, ProbeError> {
+        if now >= self.next_refresh {
+            let before = probe.cost().monitor_cpu;
+            probe.refresh()?;
+            let spent = probe.cost().monitor_cpu.since(before);
+            self.next_refresh = now + Nanos((spent.0 as f64 / self.refresh_share) as u64);
+        }
+        Ok(Vec::new())
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn ids(&self) -> Vec<TargetId> {
+        vec![MEMORY]
+    }
+
+    fn mappings(&self, _target: TargetId) -> Vec<MappedRange> {
+        Vec::new()
+    }
+
+    fn limits(&self) -> Option<&[AddressRange]> {
+        Some(&self.ranges)
+    }
 }
 
 impl Physical {
@@ -43,27 +74,14 @@ impl Physical {
             .context("cannot watch physical memory")?;
         Ok(Self {
             probe,
-            ranges,
-            engine: Engine::new(attributes)?,
-            refresh_share: REFRESH_SHARE / nr as f64,
-            started: false,
-            layouts_wanted: true,
-            next_refresh: Nanos(0),
-            touches: Vec::new(),
-            nr_unknown: 0,
-            nr_samples: 0,
+            monitor: RegionLoop::new(attributes)?,
+            memory: Memory {
+                ranges,
+                refresh_share: REFRESH_SHARE / nr as f64,
+                next_refresh: Nanos(0),
+                is_started: false,
+            },
         })
-    }
-
-    fn refresh_if_due(&mut self, now: Nanos) -> anyhow::Result<()> {
-        if now < self.next_refresh {
-            return Ok(());
-        }
-        let before = self.probe.cost().monitor_cpu;
-        self.probe.refresh()?;
-        let spent = self.probe.cost().monitor_cpu.since(before);
-        self.next_refresh = now + Nanos((spent.0 as f64 / self.refresh_share) as u64);
-        Ok(())
     }
 
     fn map_note(&self) -> String {
@@ -86,16 +104,8 @@ impl Physical {
 }
 
 impl Monitor for Physical {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>> {
-        self.probe.check(&mut self.touches)?;
-        self.nr_samples += self.touches.len() as u64;
-        self.nr_unknown += self
-            .touches
-            .iter()
-            .filter(|t| matches!(t, Touch::Unknown(_)))
-            .count() as u64;
-        if !self.started {
-            self.started = true;
+    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+        if !std::mem::replace(&mut self.memory.is_started, true) {
             let name = "physical".to_owned();
             items.push(Item::TargetStart(TargetStart {
                 time: now,
@@ -109,26 +119,15 @@ impl Monitor for Physical {
                 text: self.map_note(),
             });
         }
-        let mut layouts = Vec::new();
-        if std::mem::take(&mut self.layouts_wanted) {
-            self.refresh_if_due(now)?;
-            layouts.push((MEMORY, Layout::Fixed(self.ranges.clone())));
-        }
-        let facts = Facts {
-            touches: &self.touches,
-            layouts,
-            ended: &[],
-            cost: self.probe.cost(),
-        };
-        let plan = self.engine.tick(now, facts);
-        self.probe.arm(&plan.samples)?;
-        items.extend(plan.snapshots.iter().cloned().map(Item::Snapshot));
-        self.layouts_wanted = plan.layouts_wanted;
-        Ok(Ok(plan.next_tick))
+        let mut snapshots = Vec::new();
+        let (probe, memory) = (&mut self.probe, &mut self.memory);
+        let next = self.monitor.step(now, probe, memory, &mut snapshots)?;
+        items.extend(snapshots.into_iter().map(Item::Snapshot));
+        Ok(next)
     }
 
     fn reset_age(&mut self, target: TargetId, range: AddressRange, _now: Nanos) {
-        self.engine.reset_age(target, range);
+        self.monitor.reset_age(target, range);
     }
 
     fn leave_out(&mut self, cpu: Nanos) {
@@ -140,11 +139,11 @@ impl Monitor for Physical {
     }
 
     fn nr_unknown(&self) -> u64 {
-        self.nr_unknown
+        self.monitor.nr_unknown()
     }
 
     fn intervals(&self) -> Intervals {
-        self.engine.intervals()
+        self.monitor.intervals()
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
@@ -152,7 +151,8 @@ impl Monitor for Physical {
     }
 
     fn summary(&self) -> Option<String> {
-        let share = 100.0 * self.nr_unknown as f64 / self.nr_samples.max(1) as f64;
+        let share =
+            100.0 * self.monitor.nr_unknown() as f64 / self.monitor.nr_samples().max(1) as f64;
         Some(format!(
             "{}; {share:.1} % of the samples were of unknown frames",
             self.map_note()

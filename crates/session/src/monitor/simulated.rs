@@ -4,17 +4,18 @@
 //! One mapping of 1 GiB whose hot tenth is touched often, a second tenth now and then, and the rest
 //! never. Deterministic by seed, but for when it is looked at. Everything it yields says that it is simulated.
 
-use isotherm_engine::{
-    AccessProbe, AddressRange, Attributes, Cost, Engine, Facts, Intervals, Layout, Nanos,
-    PAGE_SIZE, TargetId, Touch,
-};
+use std::convert::Infallible;
+
+use isotherm_engine::drive::{RegionLoop, TargetSource};
+use isotherm_engine::table::MappedRange;
+use isotherm_engine::{AddressRange, Attributes, Cost, Intervals, Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
     AreaSpec, Machine, MachineSpec, Pattern, ProbeState, ProcessSpec, Rates, SimProbe, Use,
 };
 
-use super::{Ended, Monitor};
+use super::Monitor;
 
 const MEMORY: AddressRange = AddressRange::new(0x7f00_0000_0000, 0x7f00_4000_0000);
 const TENTH_PAGES: u32 = (MEMORY.len() / PAGE_SIZE / 10) as u32;
@@ -26,14 +27,41 @@ const WARM_PER_SECOND: f32 = 0.5;
 const FILLED: Nanos = Nanos::from_millis(1_000);
 
 pub(crate) struct Simulated {
-    engine: Engine,
+    monitor: RegionLoop,
     machine: Machine,
     target: TargetId,
     probe: ProbeState,
     /// What our clock said when it was looked at first.
     started: Option<Nanos>,
-    touches: Vec<Touch>,
-    layouts_wanted: bool,
+}
+
+/// The one process.
+struct Program(TargetId);
+
+impl TargetSource<SimProbe<'_>> for Program {
+    fn update(
+        &mut self,
+        _probe: &mut SimProbe<'_>,
+        _now: Nanos,
+    ) -> Result<Vec<TargetId>, Infallible> {
+        Ok(Vec::new())
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn ids(&self) -> Vec<TargetId> {
+        vec![self.0]
+    }
+
+    fn mappings(&self, _target: TargetId) -> Vec<MappedRange> {
+        vec![MappedRange { range: MEMORY }]
+    }
+
+    fn limits(&self) -> Option<&[AddressRange]> {
+        Some(&[MEMORY])
+    }
 }
 
 impl Simulated {
@@ -45,13 +73,11 @@ impl Simulated {
         let target = machine.start(program());
         machine.advance(FILLED);
         Ok(Self {
-            engine: Engine::new(attributes)?,
+            monitor: RegionLoop::new(attributes)?,
             machine,
             target,
             probe: ProbeState::new(false),
             started: None,
-            touches: Vec::new(),
-            layouts_wanted: true,
         })
     }
 
@@ -106,7 +132,7 @@ fn program() -> ProcessSpec {
 }
 
 impl Monitor for Simulated {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Result<Nanos, Ended>> {
+    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
         if self.started.is_none() {
             self.introduce(now, items);
         }
@@ -116,22 +142,13 @@ impl Monitor for Simulated {
             machine: &mut self.machine,
             state: &mut self.probe,
         };
-        let Ok(()) = probe.check(&mut self.touches);
-        let mut layouts = Vec::new();
-        if std::mem::take(&mut self.layouts_wanted) {
-            layouts.push((self.target, Layout::Fixed(vec![MEMORY])));
-        }
-        let facts = Facts {
-            touches: &self.touches,
-            layouts,
-            ended: &[],
-            cost: probe.cost(),
-        };
-        let plan = self.engine.tick(now, facts);
-        let Ok(()) = probe.arm(&plan.samples);
-        self.layouts_wanted = plan.layouts_wanted;
-        items.extend(plan.snapshots.iter().cloned().map(Item::Snapshot));
-        Ok(Ok(plan.next_tick))
+        let (mut program, mut snapshots) = (Program(self.target), Vec::new());
+        let step = self
+            .monitor
+            .step(now, &mut probe, &mut program, &mut snapshots);
+        let Ok(next) = step;
+        items.extend(snapshots.into_iter().map(Item::Snapshot));
+        Ok(next)
     }
 
     fn cost(&self) -> Cost {
@@ -139,11 +156,11 @@ impl Monitor for Simulated {
     }
 
     fn nr_unknown(&self) -> u64 {
-        0
+        self.monitor.nr_unknown()
     }
 
     fn intervals(&self) -> Intervals {
-        self.engine.intervals()
+        self.monitor.intervals()
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {

@@ -1,8 +1,7 @@
 //! What processes are called in what is told: a context counts each that it watches as a target of its
 //! own.
 
-use std::collections::BTreeMap;
-
+use isotherm_engine::drive::Numbering;
 use isotherm_engine::{Snapshot, TargetId};
 
 use super::{Event, PHYSICAL};
@@ -13,8 +12,7 @@ pub(super) struct Targets {
     /// The contexts that watch processes. Where there is no context at all, the first would.
     of_processes: Vec<usize>,
     of_physical: Vec<usize>,
-    /// By context, and its own name for the target.
-    given: BTreeMap<(usize, TargetId), TargetId>,
+    given: Numbering,
     told_physical: bool,
     told_started: usize,
     told_ended: Vec<bool>,
@@ -36,17 +34,16 @@ impl Targets {
         Self {
             of_processes,
             of_physical: contexts(true),
-            given: BTreeMap::new(),
+            given: Numbering::default(),
             told_physical: false,
             told_started: 0,
             told_ended: Vec::new(),
         }
     }
 
-    fn give(&mut self, context: usize, target: TargetId) -> TargetId {
-        let number = TargetId(self.given.len() as u32);
-        self.given.insert((context, target), number);
-        number
+    /// The context that a target belongs to, and its number there.
+    pub(super) fn context(&self, target: TargetId) -> Option<(usize, TargetId)> {
+        self.given.context(target)
     }
 
     /// A context's snapshots, of the targets as they are called.
@@ -56,7 +53,7 @@ impl Targets {
         snapshots: &[Snapshot],
     ) -> impl Iterator<Item = Event> {
         snapshots.iter().map(move |snapshot| {
-            let number = self.number(context, snapshot.target);
+            let number = self.given.number(context, snapshot.target);
             Event::Snapshot(Snapshot {
                 target: number.expect("a target is told of before it is watched"),
                 ..snapshot.clone()
@@ -64,15 +61,11 @@ impl Targets {
         })
     }
 
-    fn number(&self, context: usize, target: TargetId) -> Option<TargetId> {
-        self.given.get(&(context, target)).copied()
-    }
-
     /// The targets that a process is.
     pub(super) fn of(&self, process: usize) -> impl Iterator<Item = TargetId> + '_ {
         let local = TargetId(process as u32);
         let watching = self.of_processes.iter();
-        watching.filter_map(move |context| self.number(*context, local))
+        watching.filter_map(move |context| self.given.number(*context, local))
     }
 
     /// Tells what is new, and what has ended.
@@ -80,7 +73,7 @@ impl Targets {
         if !std::mem::replace(&mut self.told_physical, true) {
             for context in self.of_physical.clone() {
                 events.push(Event::Started {
-                    target: self.give(context, PHYSICAL),
+                    target: self.given.give(context, PHYSICAL),
                     context,
                     name: "physical".to_owned(),
                     mappings: Vec::new(),
@@ -93,7 +86,7 @@ impl Targets {
             for context in self.of_processes.clone() {
                 let mappings = machine.mappings(local);
                 events.push(Event::Started {
-                    target: self.give(context, local),
+                    target: self.given.give(context, local),
                     context,
                     name: process.name().to_owned(),
                     mappings: mappings

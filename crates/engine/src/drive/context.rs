@@ -1,0 +1,289 @@
+//! Acting in one context: what its schemes plan from snapshots is carried out as far as the guard
+//! allows, and what came of it goes back to the schemes and to the monitor.
+//!
+//! This is the order of `kdamond_apply_schemes()` in the kernel's `mm/damon/core.c`, with three steps
+//! of our own: memory that came back soon after it was paged out is kept ([`RefaultHistory`]), the
+//! guard says how much may be done, and what does not go into a step waits for the next.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use super::{Carried, DryRun, Pace, carry_out};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::guard::{Guard, GuardLimits, RefaultHistory};
+use crate::port::{Actuator, Operation, Outcome, Refusal};
+use crate::scheme::{Action, Metric, Scheme, SchemeEngine, SchemeError, SystemFacts};
+use crate::snapshot::{Snapshot, TargetId};
+
+/// The world that a context acts in: this machine, or a simulated one.
+pub trait World: Actuator {
+    /// Measures what goals and watermarks are about: those in `wanted`, and no more.
+    fn facts(
+        &mut self,
+        wanted: &[Metric],
+        schemes: &SchemeEngine,
+        snapshots: &[Snapshot],
+    ) -> SystemFacts;
+
+    /// Memory was acted on: its age counts anew.
+    fn reset_age(&mut self, target: TargetId, range: AddressRange);
+
+    /// Whether the end was asked for: then nothing further is begun.
+    fn is_stopped(&self) -> bool {
+        false
+    }
+
+    /// Whether [`World::present`] can be asked, by which is known what came back.
+    fn knows_present(&self) -> bool {
+        false
+    }
+
+    /// How many pages of each of `blocks` are in memory; of a target that has ended, none is told.
+    fn present(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        look: impl FnMut(u64, u32),
+    ) -> Result<(), Self::Error> {
+        let _ = (target, blocks, look);
+        Ok(())
+    }
+
+    /// So much was paged out.
+    fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
+        let _ = (target, bytes);
+    }
+}
+
+/// A context's schemes at work.
+#[derive(Debug)]
+pub struct Context {
+    schemes: SchemeEngine,
+    guard: Guard,
+    /// What a dry run has counted already; `None`: it is none.
+    dry_run: Option<DryRun>,
+    pace: Pace,
+    history: RefaultHistory,
+    /// What is left of plans that did not go into one step.
+    rest: Vec<Operation>,
+}
+
+impl Context {
+    /// One that has not acted yet. In a dry run nothing is done, and all of it is taken to be.
+    ///
+    /// # Errors
+    /// What is wrong with a scheme.
+    pub fn new(
+        schemes: Vec<Scheme>,
+        limits: GuardLimits,
+        is_dry_run: bool,
+    ) -> Result<Self, SchemeError> {
+        Ok(Self {
+            schemes: SchemeEngine::new(schemes)?,
+            guard: Guard::new(limits),
+            dry_run: is_dry_run.then(DryRun::default),
+            pace: Pace::default(),
+            history: RefaultHistory::default(),
+            rest: Vec::new(),
+        })
+    }
+
+    /// Its schemes.
+    pub fn schemes(&self) -> &SchemeEngine {
+        &self.schemes
+    }
+
+    /// Exchanges its schemes; what was planned by the former is dropped.
+    ///
+    /// # Errors
+    /// What is wrong with a scheme. Then everything stays as it is.
+    pub fn set_schemes(&mut self, schemes: Vec<Scheme>) -> Result<(), SchemeError> {
+        self.schemes.set_schemes(schemes)?;
+        self.drop_rest();
+        Ok(())
+    }
+
+    /// Stops acting, or goes on.
+    pub fn set_paused(&mut self, is_paused: bool) {
+        self.schemes.set_paused(is_paused);
+        self.drop_rest();
+    }
+
+    /// Its guard.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// Its guard, to tell it what was lost.
+    pub fn guard_mut(&mut self) -> &mut Guard {
+        &mut self.guard
+    }
+
+    /// Whether nothing is done.
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run.is_some()
+    }
+
+    /// Bytes that would be out of memory now, had the dry run been none.
+    pub fn would_be_out(&self) -> u64 {
+        self.dry_run.as_ref().map_or(0, DryRun::paged_out)
+    }
+
+    /// `target` is no more.
+    pub fn forget(&mut self, target: TargetId) {
+        self.history.forget(target);
+        self.rest.retain(|operation| operation.target != target);
+        if let Some(dry_run) = &mut self.dry_run {
+            dry_run.forget(target);
+        }
+    }
+
+    /// Whether a plan has not been finished.
+    pub fn has_rest(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    /// What is left of a plan is not wanted any more.
+    pub fn drop_rest(&mut self) {
+        self.rest.clear();
+    }
+
+    /// Does what follows from `snapshots`, or goes on with what is left of a plan, as far as that goes
+    /// into `room` of time. Yields what was done and what came of it.
+    ///
+    /// # Errors
+    /// What makes the world's actuator useless as a whole.
+    pub fn step<W: World>(
+        &mut self,
+        now: Nanos,
+        snapshots: &[Snapshot],
+        room: Nanos,
+        world: &mut W,
+    ) -> Result<(Vec<Operation>, Vec<Outcome>), W::Error> {
+        let mut done = Vec::new();
+        if !snapshots.is_empty() {
+            done = self.plan(now, snapshots, world)?;
+        }
+        let kept = |operation: &Operation| Outcome {
+            refused: [(Refusal::Refaulted, operation.bytes)].into(),
+            ..Outcome::default()
+        };
+        let mut outcomes: Vec<Outcome> = done.iter().map(kept).collect();
+        let carried = self.carry_out(room, world)?;
+        done.extend(carried.done);
+        outcomes.extend(carried.outcomes);
+        if let Some(dry_run) = &mut self.dry_run {
+            dry_run.assume(&done);
+        }
+        for (target, range) in self.schemes.done(&done, &outcomes) {
+            if self.dry_run.is_none() {
+                world.reset_age(target, range);
+            }
+        }
+        Ok((done, outcomes))
+    }
+
+    /// Plans anew for the targets of the snapshots. Yields what is not to be done, as memory that came
+    /// back is kept.
+    fn plan<W: World>(
+        &mut self,
+        now: Nanos,
+        snapshots: &[Snapshot],
+        world: &mut W,
+    ) -> Result<Vec<Operation>, W::Error> {
+        let wanted = self.schemes.wanted_metrics(now);
+        let facts = world.facts(&wanted, &self.schemes, snapshots);
+        let mut plan = self.schemes.plan(now, snapshots, &facts);
+        if let Some(dry_run) = &mut self.dry_run {
+            dry_run.observe(snapshots);
+            plan = dry_run.fresh(&plan);
+        }
+        let (plan, kept) = self.keep_refaulted(now, snapshots, plan, world)?;
+        let is_new = |target| snapshots.iter().any(|s| s.target == target);
+        self.rest.retain(|operation| !is_new(operation.target));
+        self.rest.extend(plan);
+        Ok(kept)
+    }
+
+    /// Divides a plan into what may be done, and what came back too soon the last time.
+    fn keep_refaulted<W: World>(
+        &mut self,
+        now: Nanos,
+        snapshots: &[Snapshot],
+        plan: Vec<Operation>,
+        world: &mut W,
+    ) -> Result<(Vec<Operation>, Vec<Operation>), W::Error> {
+        // Without a guard schemes do what they say, as DAMON's do.
+        if !world.knows_present() || self.is_dry_run() || !self.guard.limits().is_limited() {
+            return Ok((plan, Vec::new()));
+        }
+        for snapshot in snapshots {
+            self.history.look(snapshot);
+        }
+        for (target, blocks) in self.history.suspects(&plan) {
+            let history = &mut self.history;
+            world.present(target, &blocks, |block, pages| {
+                history.found(now, target, block, pages);
+            })?;
+        }
+        Ok(self.history.sift(now, plan))
+    }
+
+    /// Carries out as much of what is planned as the guard allows and as goes into `room`.
+    fn carry_out<W: World>(&mut self, room: Nanos, world: &mut W) -> Result<Carried, W::Error> {
+        if world.is_stopped() {
+            return Ok(Carried::default());
+        }
+        let is_dry_run = self.is_dry_run();
+        let mut carried = carry_out(
+            &self.rest,
+            &mut self.guard,
+            (&mut self.pace, room),
+            |portion, outcomes| {
+                if is_dry_run {
+                    outcomes.extend(portion.iter().map(Outcome::assumed));
+                } else {
+                    world.act(portion, outcomes)?;
+                }
+                Ok(if world.is_stopped() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                })
+            },
+        )?;
+        self.rest = std::mem::take(&mut carried.rest);
+        self.note_paged_out(&carried, world)?;
+        Ok(carried)
+    }
+
+    /// What was paged out may come back.
+    fn note_paged_out<W: World>(
+        &mut self,
+        carried: &Carried,
+        world: &mut W,
+    ) -> Result<(), W::Error> {
+        let mut blocks: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
+        for (operation, outcome) in carried.done.iter().zip(&carried.outcomes) {
+            if operation.action != Action::Pageout || outcome.applied == 0 {
+                continue;
+            }
+            world.note_paged_out(operation.target, outcome.applied);
+            let first = operation.range.start & !(BLOCK_SIZE - 1);
+            let of_target = blocks.entry(operation.target).or_default();
+            of_target.extend((first..operation.range.end).step_by(BLOCK_SIZE as usize));
+        }
+        if !world.knows_present() || self.is_dry_run() {
+            return Ok(());
+        }
+        for (target, mut blocks) in blocks {
+            blocks.sort_unstable();
+            blocks.dedup();
+            let history = &mut self.history;
+            world.present(target, &blocks, |block, left| {
+                history.paged_out(target, block, left);
+            })?;
+        }
+        Ok(())
+    }
+}

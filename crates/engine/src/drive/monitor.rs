@@ -1,0 +1,79 @@
+//! Either monitor's loop, with the same verbs.
+
+use super::{RegionLoop, TableLoop, TableProbe, TargetSource};
+use crate::address::{AddressRange, Nanos};
+use crate::attributes::{Attributes, AttributesError};
+use crate::monitor::Intervals;
+use crate::monitor::page_table::TableAttributes;
+use crate::snapshot::{Snapshot, TargetId};
+
+/// The loop of a monitor.
+#[derive(Debug)]
+pub enum MonitorLoop {
+    /// By page tables.
+    Tables(Box<TableLoop>),
+    /// By regions.
+    Regions(Box<RegionLoop>),
+}
+
+impl MonitorLoop {
+    /// One that watches page tables.
+    pub fn tables(attributes: TableAttributes, now: Nanos) -> Self {
+        Self::Tables(Box::new(TableLoop::new(attributes, now)))
+    }
+
+    /// One that watches regions.
+    ///
+    /// # Errors
+    /// What is wrong with `attributes`.
+    pub fn regions(attributes: Attributes) -> Result<Self, AttributesError> {
+        Ok(Self::Regions(Box::new(RegionLoop::new(attributes)?)))
+    }
+
+    /// Does what is due at `now` and appends the snapshots that are finished. Yields when to come
+    /// back; `None` if nobody is left.
+    pub fn step<P: TableProbe, T: TargetSource<P>>(
+        &mut self,
+        now: Nanos,
+        probe: &mut P,
+        targets: &mut T,
+        snapshots: &mut Vec<Snapshot>,
+    ) -> Result<Option<Nanos>, P::Error> {
+        match self {
+            Self::Tables(tables) => tables.step(now, probe, targets, snapshots),
+            Self::Regions(regions) => regions.step(now, probe, targets, snapshots),
+        }
+    }
+
+    /// The next step looks who is there.
+    pub fn look_for_ends(&mut self, now: Nanos) {
+        match self {
+            Self::Tables(tables) => tables.look_for_ends(now),
+            Self::Regions(regions) => regions.look_for_ends(),
+        }
+    }
+
+    /// Memory was acted on at `now`: its age counts anew.
+    pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
+        match self {
+            Self::Tables(tables) => tables.reset_age(target, range, now),
+            Self::Regions(regions) => regions.reset_age(target, range),
+        }
+    }
+
+    /// How often nothing could be known of a page or sample.
+    pub fn nr_unknown(&self) -> u64 {
+        match self {
+            Self::Tables(tables) => tables.nr_unknown(),
+            Self::Regions(regions) => regions.nr_unknown(),
+        }
+    }
+
+    /// The intervals in force.
+    pub fn intervals(&self) -> Intervals {
+        match self {
+            Self::Tables(tables) => tables.intervals(),
+            Self::Regions(regions) => regions.intervals(),
+        }
+    }
+}

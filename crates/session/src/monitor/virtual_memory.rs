@@ -1,0 +1,137 @@
+//! Processes' memory, by their virtual addresses: either of the engine's monitors on the page-table probe.
+
+use isotherm_engine::drive::{MonitorLoop, TargetSource};
+use isotherm_engine::table::MappedRange;
+use isotherm_engine::{AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, TargetId};
+use isotherm_linux::probe::{PageTableProbe, ProbeError};
+use isotherm_linux::process::Process;
+use isotherm_record::Item;
+
+use super::Monitor;
+use crate::targets::TargetSet;
+
+pub(crate) struct VirtualMemory {
+    probe: PageTableProbe,
+    targets: TargetSet,
+    monitor: MonitorLoop,
+}
+
+/// The targets, and where it is told who comes and goes.
+struct Followed<'a> {
+    set: &'a mut TargetSet,
+    items: &'a mut Vec<Item>,
+}
+
+impl TargetSource<PageTableProbe> for Followed<'_> {
+    fn update(
+        &mut self,
+        probe: &mut PageTableProbe,
+        now: Nanos,
+    ) -> Result<Vec<TargetId>, ProbeError> {
+        self.set.update(probe, now, self.items)
+    }
+
+    fn is_over(&self) -> bool {
+        self.set.is_over()
+    }
+
+    fn ids(&self) -> Vec<TargetId> {
+        self.set.ids().collect()
+    }
+
+    fn mappings(&self, target: TargetId) -> Vec<MappedRange> {
+        self.set.mappings(target)
+    }
+
+    fn limits(&self) -> Option<&[AddressRange]> {
+        self.set.limits()
+    }
+
+    fn populated(
+        &mut self,
+        probe: &mut PageTableProbe,
+        target: TargetId,
+        mappings: &[AddressRange],
+    ) -> Result<Option<Vec<AddressRange>>, ProbeError> {
+        let blocks = probe.occupied_blocks(target, mappings)?;
+        Ok(blocks.map(|blocks| populated(mappings, blocks)))
+    }
+}
+
+/// The parts of `mappings` that lie in `blocks`, both in address order.
+fn populated(mappings: &[AddressRange], blocks: Vec<u64>) -> Vec<AddressRange> {
+    let mut populated: Vec<AddressRange> = Vec::new();
+    let mut mappings = mappings.iter().peekable();
+    for block in blocks {
+        let block = AddressRange::new(block, block + BLOCK_SIZE);
+        while let Some(mapping) = mappings.peek() {
+            if let Some(part) = mapping.intersection(block) {
+                match populated.last_mut() {
+                    Some(last) if last.end == part.start => last.end = part.end,
+                    _ => populated.push(part),
+                }
+            }
+            if mapping.end > block.end {
+                break;
+            }
+            mappings.next();
+        }
+    }
+    populated
+}
+
+impl VirtualMemory {
+    pub(crate) fn new(probe: PageTableProbe, targets: TargetSet, monitor: MonitorLoop) -> Self {
+        Self {
+            probe,
+            targets,
+            monitor,
+        }
+    }
+}
+
+impl Monitor for VirtualMemory {
+    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+        let mut snapshots = Vec::new();
+        let mut followed = Followed {
+            set: &mut self.targets,
+            items,
+        };
+        let next = self
+            .monitor
+            .step(now, &mut self.probe, &mut followed, &mut snapshots)?;
+        items.extend(snapshots.into_iter().map(Item::Snapshot));
+        Ok(next)
+    }
+
+    fn look_for_ends(&mut self, now: Nanos) {
+        self.monitor.look_for_ends(now);
+    }
+
+    fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
+        self.monitor.reset_age(target, range, now);
+    }
+
+    fn leave_out(&mut self, cpu: Nanos) {
+        self.probe.leave_out(cpu);
+    }
+
+    fn cost(&self) -> Cost {
+        self.probe.cost()
+    }
+
+    fn nr_unknown(&self) -> u64 {
+        self.monitor.nr_unknown()
+    }
+
+    fn intervals(&self) -> Intervals {
+        self.monitor.intervals()
+    }
+
+    fn live(&self) -> Vec<(TargetId, &Process)> {
+        self.targets
+            .ids()
+            .filter_map(|id| Some((id, self.probe.process(id)?)))
+            .collect()
+    }
+}

@@ -1,0 +1,168 @@
+//! What monitors and schemes ask of the simulated machine.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use isotherm_engine::drive::{MonitorLoop, TargetSource, World};
+use isotherm_engine::scheme::{Action, Metric, NodeMemory, SchemeEngine, SystemFacts};
+use isotherm_engine::table::MappedRange;
+use isotherm_engine::{
+    Actuator, AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId,
+};
+
+use super::PHYSICAL;
+use crate::machine::{Machine, SimActuator, SimProbe};
+use crate::memory::Zone;
+
+/// The targets of a context.
+pub(super) struct Followed {
+    is_physical: bool,
+    known: BTreeMap<TargetId, Vec<MappedRange>>,
+    /// Only these addresses, if any.
+    limits: Option<Vec<AddressRange>>,
+    /// Processes of the machine that were looked at already.
+    nr_seen: usize,
+}
+
+impl Followed {
+    /// All processes, within `limits` if there are any.
+    pub(super) fn processes(limits: Vec<AddressRange>) -> Self {
+        Self {
+            is_physical: false,
+            known: BTreeMap::new(),
+            limits: (!limits.is_empty()).then_some(limits),
+            nr_seen: 0,
+        }
+    }
+
+    /// Physical memory, of which `ranges` are watched.
+    pub(super) fn physical(ranges: Vec<AddressRange>) -> Self {
+        Self {
+            is_physical: true,
+            known: BTreeMap::from([(PHYSICAL, Vec::new())]),
+            limits: Some(ranges),
+            nr_seen: 0,
+        }
+    }
+
+    /// A process's mappings, as far as they are watched.
+    fn mapped(&self, machine: &Machine, target: TargetId) -> Vec<MappedRange> {
+        let ranges = machine.mappings(target).map(|(_, range, _)| range);
+        let Some(limits) = &self.limits else {
+            return ranges.map(|range| MappedRange { range }).collect();
+        };
+        let parts =
+            ranges.flat_map(|range| limits.iter().filter_map(move |l| range.intersection(*l)));
+        parts.map(|range| MappedRange { range }).collect()
+    }
+}
+
+impl TargetSource<SimProbe<'_>> for Followed {
+    fn update(
+        &mut self,
+        probe: &mut SimProbe<'_>,
+        _now: Nanos,
+    ) -> Result<Vec<TargetId>, Infallible> {
+        if self.is_physical {
+            return Ok(Vec::new());
+        }
+        let processes = probe.machine.processes();
+        let ended = |target: &TargetId| !processes[target.0 as usize].is_running();
+        let gone: Vec<TargetId> = self.known.keys().copied().filter(ended).collect();
+        self.known.retain(|target, _| !ended(target));
+        for (index, process) in processes.iter().enumerate().skip(self.nr_seen) {
+            let target = TargetId(index as u32);
+            if process.is_running() {
+                let mapped = self.mapped(probe.machine, target);
+                self.known.insert(target, mapped);
+            }
+        }
+        self.nr_seen = processes.len();
+        Ok(gone)
+    }
+
+    fn is_over(&self) -> bool {
+        // Others may still come: the simulation knows when nothing more happens.
+        false
+    }
+
+    fn ids(&self) -> Vec<TargetId> {
+        self.known.keys().copied().collect()
+    }
+
+    fn mappings(&self, target: TargetId) -> Vec<MappedRange> {
+        self.known.get(&target).cloned().unwrap_or_default()
+    }
+
+    fn limits(&self) -> Option<&[AddressRange]> {
+        self.limits.as_deref()
+    }
+}
+
+/// The machine, while a context acts on it.
+pub(super) struct SimulatedWorld<'a> {
+    pub(super) actuator: SimActuator<'a>,
+    /// The context's.
+    pub(super) monitor: &'a mut MonitorLoop,
+    /// The time on the monitors' clock.
+    pub(super) clock: Nanos,
+}
+
+impl Actuator for SimulatedWorld<'_> {
+    type Error = Infallible;
+
+    fn lacks(&self, action: Action) -> Option<String> {
+        self.actuator.lacks(action)
+    }
+
+    fn act(
+        &mut self,
+        operations: &[Operation],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), Infallible> {
+        self.actuator.act(operations, outcomes)
+    }
+}
+
+impl World for SimulatedWorld<'_> {
+    fn facts(&mut self, wanted: &[Metric], _: &SchemeEngine, _: &[Snapshot]) -> SystemFacts {
+        facts(self.actuator.machine, wanted)
+    }
+
+    fn reset_age(&mut self, target: TargetId, range: AddressRange) {
+        self.monitor.reset_age(target, range, self.clock);
+    }
+}
+
+/// What goals and watermarks ask of the machine.
+fn facts(machine: &Machine, wanted: &[Metric]) -> SystemFacts {
+    let mut facts = SystemFacts::default();
+    let zones = machine.memory().zones();
+    for metric in wanted {
+        match metric {
+            Metric::FreeMem => {
+                let all: u64 = zones.iter().map(Zone::pages).sum();
+                let free = machine.memory().free_pages();
+                facts.free_mem_permil = Some((free * 1000 / all.max(1)) as u32);
+            }
+            Metric::SomeMemPsi => {
+                let processes = machine.processes().iter();
+                let lost: f64 = processes.map(|p| p.losses().refaults).sum();
+                facts.some_mem_psi_total_us = Some((lost * 1e6) as u64);
+            }
+            Metric::Node(node) => {
+                if *node < machine.memory().nr_nodes() {
+                    let frames = machine.memory().frames_of(*node);
+                    let memory = NodeMemory {
+                        total: (frames.end - frames.start) * PAGE_SIZE,
+                        free: machine.memory().free_on(*node) * PAGE_SIZE,
+                    };
+                    facts.nodes.insert(*node, memory);
+                }
+            }
+            // Groups and lists are not simulated: unknown.
+            Metric::NodeMemcg(..) | Metric::Lru | Metric::Eligible(..) => {}
+        }
+    }
+    facts
+}
