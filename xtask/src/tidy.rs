@@ -38,7 +38,14 @@ const ROOMS: &[Room] = &[
     room("isotherm-report", &["isotherm-engine", "isotherm-record"]),
     room(
         "isotherm-eval",
-        &["isotherm-engine", "isotherm-linux", "isotherm-report"],
+        &[
+            "isotherm-config",
+            "isotherm-engine",
+            "isotherm-linux",
+            "isotherm-report",
+            "isotherm-session",
+            "isotherm-sim",
+        ],
     ),
     room("isotherm-sim", &["isotherm-engine"]),
     room(
@@ -49,6 +56,7 @@ const ROOMS: &[Room] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-sim",
+            "isotherm-workload",
         ],
     ),
     room(

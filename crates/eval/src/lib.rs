@@ -18,6 +18,7 @@ pub mod metric;
 mod plan;
 pub mod published;
 pub mod report;
+pub mod reproduce;
 pub mod runner;
 mod stats;
 mod suite;

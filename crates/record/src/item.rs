@@ -160,6 +160,34 @@ pub struct ActionSample {
 }
 
 impl ActionSample {
+    /// What came of operations: a sample for each scheme that did something.
+    pub fn of_schemes(
+        time: Nanos,
+        context: Option<&str>,
+        dry_run: bool,
+        operations: &[Operation],
+        outcomes: &[Outcome],
+    ) -> Vec<Self> {
+        let mut samples: Vec<Self> = Vec::new();
+        for (operation, outcome) in operations.iter().zip(outcomes) {
+            let scheme = operation.scheme as u32;
+            let at = samples.iter().position(|sample| sample.scheme == scheme);
+            let at = at.unwrap_or_else(|| {
+                samples.push(Self {
+                    time,
+                    context: context.map(str::to_owned),
+                    scheme,
+                    action: operation.action.name().to_owned(),
+                    dry_run,
+                    ..Self::default()
+                });
+                samples.len() - 1
+            });
+            samples[at].add(operation, outcome);
+        }
+        samples
+    }
+
     /// Adds what came of one operation.
     pub fn add(&mut self, operation: &Operation, outcome: &Outcome) {
         self.nr_tried += 1;

@@ -23,6 +23,7 @@ mod monitor;
 pub mod protocol;
 mod session;
 mod signals;
+pub mod simulated;
 mod start;
 mod targets;
 

@@ -91,8 +91,10 @@ pub enum Event {
         context: usize,
         /// Nothing was done: it is said what would have been.
         is_dry_run: bool,
-        /// What was tried, and what came of it.
-        done: Vec<(Operation, Outcome)>,
+        /// What was tried.
+        done: Vec<Operation>,
+        /// What came of each.
+        outcomes: Vec<Outcome>,
     },
     /// A guard has changed its mind.
     Guard {
@@ -385,7 +387,8 @@ impl Simulation {
             events.push(Event::Acted {
                 context: at,
                 is_dry_run: context.context.is_dry_run(),
-                done: done.into_iter().zip(outcomes).collect(),
+                done,
+                outcomes,
             });
         }
     }

@@ -110,11 +110,11 @@ fn simulate(
 }
 
 fn refused(events: &[Event], why: Refusal) -> u64 {
-    let done = events.iter().filter_map(|event| match event {
-        Event::Acted { done, .. } => Some(done),
+    let outcomes = events.iter().filter_map(|event| match event {
+        Event::Acted { outcomes, .. } => Some(outcomes),
         _ => None,
     });
-    let outcomes = done.flatten().map(|(_, outcome)| outcome);
+    let outcomes = outcomes.flatten();
     outcomes.filter_map(|o| o.refused.get(&why)).sum()
 }
 

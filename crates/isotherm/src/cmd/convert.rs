@@ -23,7 +23,6 @@ use isotherm_report::Truncated;
 use isotherm_report::flat::TABLES;
 use serde::Serialize;
 
-use crate::input;
 use crate::out::ResultArgs;
 use crate::progress::Watched;
 use crate::whole_file::{WholeFile, folder_of};
@@ -239,7 +238,7 @@ impl Job<'_> {
         from: Format,
         output: impl Write,
     ) -> Result<Conversion, ConvertError> {
-        input::import(input, from, |file| self.watched(file), &self.folder, output)
+        isotherm_record::input::import(input, from, |file| self.watched(file), &self.folder, output)
     }
 
     fn export(

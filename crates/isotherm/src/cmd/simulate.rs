@@ -1,28 +1,19 @@
 //! `isotherm simulate`: a machine that is not there, the engine on it, and the same record of it.
 
-mod items;
-mod scenario;
-mod summary;
-mod trace;
-mod workload;
-
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_config::{ContextSpec, MonitorSpec, Request, SessionSpec, TargetSpec};
+use isotherm_config::{Request, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
-use isotherm_record::{Header, Writer};
-use isotherm_sim::machine::Machine;
-use isotherm_sim::simulation::{ContextSpec as SimulatedContext, Simulation, Watch};
+use isotherm_record::{Reader, Writer};
+use isotherm_session::simulated::{Scenario, SimulatedSession, read_scenario, read_trace};
 
 use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, acting, load};
 use isotherm_engine::units::{format_time, parse_time};
-use scenario::Scenario;
-use summary::Summary;
 
 /// Try schemes on a simulated machine: terabytes, deterministic, no privilege.
 ///
@@ -94,35 +85,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "nothing to simulate; name a scenario's file, or a record with --trace"
     );
     let scenario = scenario(args)?;
-    let spec = session(args)?;
-    let contexts = spec.contexts.iter().map(context);
-    let contexts = contexts.collect::<anyhow::Result<Vec<_>>>()?;
-    let names: Vec<Option<String>> = contexts.iter().map(|c| c.name.clone()).collect();
-    let end = end(args, &scenario)?;
-    let mut machine = Machine::new(scenario.machine.clone());
-    machine.set_faults(scenario.faults.clone());
-    let mut simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
-    let recording = items::Recording::new(names);
+    let end = scenario.end(args.duration)?;
+    let mut session = SimulatedSession::start(&session(args)?, scenario, end)?;
     let mut writer = match &args.output {
-        Some(path) => Some((create(path, args, &simulation)?, path)),
+        Some(path) => Some((create(path, &session)?, path)),
         None => None,
     };
     let bar = progress_bar(args, end);
-    let mut summary = Summary::default();
-    let mut events = Vec::new();
+    let mut items = Vec::new();
     loop {
-        let goes_on = simulation.step(&mut events);
-        for event in events.drain(..) {
-            summary.take(&event, &simulation);
+        let goes_on = session.step(&mut items);
+        for item in items.drain(..) {
             if let Some((writer, path)) = &mut writer {
-                for item in recording.items(&event, &simulation) {
-                    let written = writer.write(&item);
-                    written.with_context(|| format!("cannot write {}", path.display()))?;
-                }
+                let written = writer.write(&item);
+                written.with_context(|| format!("cannot write {}", path.display()))?;
             }
         }
-        bar.set_position(simulation.machine().now().0 / 1_000_000);
-        bar.set_message(format_time(simulation.machine().now()));
+        bar.set_position(session.now().0 / 1_000_000);
+        bar.set_message(format_time(session.now()));
         if !goes_on {
             break;
         }
@@ -133,9 +113,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let flushed = finished.and_then(|mut file| Ok(file.flush()?));
         flushed.with_context(|| format!("cannot finish {}", path.display()))?;
     }
-    let mut report = summary.report(&simulation);
+    let mut report = session.report();
     if let Some(path) = &args.against {
-        report.compare(path)?;
+        let cannot = || format!("cannot compare with {}", path.display());
+        let live = Reader::open(crate::input::open(path)?.bytes).with_context(cannot)?;
+        report.compare(live).with_context(cannot)?;
     }
     if args.result.is_json() {
         println!("{}", crate::out::json(&report)?);
@@ -147,15 +129,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn scenario(args: &Args) -> anyhow::Result<Scenario> {
     let mut scenario = match &args.scenario {
-        Some(path) => scenario::read(path)?,
+        Some(path) => read_scenario(path)?,
         None => Scenario::default(),
     };
     if let Some(path) = &args.trace {
-        let replay = trace::read(path)?;
+        let mut replay = read_trace(path)?;
         if args.scenario.is_none() {
-            scenario.machine = replay.machine;
+            scenario.machine = std::mem::take(&mut replay.machine);
         }
-        scenario.starts.push((Nanos(0), replay.process));
+        scenario.replay(replay);
+    }
+    for note in &scenario.notes {
+        eprintln!("isotherm: {note}");
     }
     scenario.machine.seed = args.how.seed;
     Ok(scenario)
@@ -179,76 +164,9 @@ fn session(args: &Args) -> anyhow::Result<SessionSpec> {
     Ok(request.act_or_watch(&contexts, Some(processes))?)
 }
 
-/// What a context of the live machine is on a simulated one.
-pub(super) fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
-    let watch = match (&spec.monitor, &spec.targets) {
-        (MonitorSpec::Regions(attributes), TargetSpec::Physical { node }) => {
-            Watch::Physical(*attributes, *node)
-        }
-        (MonitorSpec::Tables(attributes), _) => Watch::Tables(*attributes),
-        (MonitorSpec::Regions(attributes), _) => Watch::Regions(*attributes),
-        (MonitorSpec::Pages(_), _) => bail!(
-            "--pages is how real programs are recorded; simulated ones are watched by tables or \
-             regions"
-        ),
-    };
-    let acting = spec.acting.clone().unwrap_or_default();
-    Ok(SimulatedContext {
-        name: spec.name.clone(),
-        watch,
-        limits: spec.ranges.clone(),
-        schemes: acting.schemes,
-        guard: acting.limits,
-        dry_run: acting.is_dry_run,
-    })
-}
-
-fn end(args: &Args, scenario: &Scenario) -> anyhow::Result<Nanos> {
-    if let Some(end) = args.duration.or(scenario.duration) {
-        return Ok(end);
-    }
-    let endless = scenario
-        .starts
-        .iter()
-        .find(|(_, process)| process.work.is_none());
-    if let Some((_, process)) = endless {
-        bail!(
-            "process '{}' never ends: say how long to simulate, by --duration or by the scenario's \
-             `duration`, or how much `work` it has to do",
-            process.name
-        );
-    }
-    // A process that gets nothing done any more must not keep us for ever.
-    let work = scenario
-        .starts
-        .iter()
-        .map(|(at, process)| *at + Nanos(process.work.unwrap_or_default().0.saturating_mul(100)));
-    Ok(work.max().unwrap_or_default())
-}
-
-fn create(
-    path: &Path,
-    args: &Args,
-    simulation: &Simulation,
-) -> anyhow::Result<Writer<BufWriter<File>>> {
+fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<BufWriter<File>>> {
     let file = crate::record_file::create(path)?;
-    let (intervals, _) = simulation.watching(0);
-    let settings = [
-        ("method", "simulated".to_owned()),
-        ("seed", args.how.seed.to_string()),
-    ];
-    let header = Header {
-        writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
-        host: "simulated".to_owned(),
-        kernel: "simulated".to_owned(),
-        command: crate::out::command_line(),
-        started: Nanos(0),
-        operations: if args.physical { "paddr" } else { "vaddr" }.to_owned(),
-        sample_interval: intervals.sample,
-        aggregation_interval: intervals.aggregation,
-        update_interval: intervals.update,
-        settings: settings.map(|(key, value)| (key.to_owned(), value)).into(),
-    };
+    let header = session.header(crate::out::command_line());
     Writer::create(BufWriter::new(file), &header)
         .with_context(|| format!("cannot write {}", path.display()))
 }

@@ -229,24 +229,8 @@ impl ContextActing {
         outcomes: &[Outcome],
         spent: Nanos,
     ) -> Vec<Item> {
-        let dry_run = self.context.is_dry_run();
-        let mut samples: Vec<ActionSample> = Vec::new();
-        for (operation, outcome) in done.iter().zip(outcomes) {
-            let scheme = operation.scheme as u32;
-            let at = samples.iter().position(|sample| sample.scheme == scheme);
-            let at = at.unwrap_or_else(|| {
-                samples.push(ActionSample {
-                    time: now,
-                    context: self.name.clone(),
-                    scheme,
-                    action: operation.action.name().to_owned(),
-                    dry_run,
-                    ..ActionSample::default()
-                });
-                samples.len() - 1
-            });
-            samples[at].add(operation, outcome);
-        }
+        let (name, dry_run) = (self.name.as_deref(), self.context.is_dry_run());
+        let mut samples = ActionSample::of_schemes(now, name, dry_run, done, outcomes);
         // Schemes share what a step took, by their part of the time.
         let total: u64 = samples.iter().map(|sample| sample.took.0).sum();
         for sample in &mut samples {

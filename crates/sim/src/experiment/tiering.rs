@@ -152,8 +152,11 @@ pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> Outc
             .expect("everything is in one place");
         for event in events.drain(..) {
             match event {
-                Event::Acted { context, done, .. } => {
-                    moved[context] += done.iter().map(|(_, o)| o.applied / PAGE_SIZE).sum::<u64>();
+                Event::Acted {
+                    context, outcomes, ..
+                } => {
+                    let applied = outcomes.iter().map(|o| o.applied / PAGE_SIZE);
+                    moved[context] += applied.sum::<u64>();
                 }
                 Event::Second => reading.note(setting, simulation.machine()),
                 _ => {}

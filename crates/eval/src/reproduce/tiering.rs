@@ -22,7 +22,10 @@ pub(super) fn contexts(setting: &Setting) -> anyhow::Result<Vec<ContextSpec>> {
         ..Request::default()
     };
     let session = request.act(&configuration.contexts, None)?;
-    let contexts = session.contexts.iter().map(crate::cmd::simulate::context);
+    let contexts = session
+        .contexts
+        .iter()
+        .map(isotherm_session::simulated::context);
     contexts
         .collect::<anyhow::Result<_>>()
         .context("HMSDK's plan cannot be simulated")

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 
 use isotherm_sim::machine::{
@@ -12,16 +12,54 @@ use isotherm_sim::machine::{
 };
 use serde::{Deserialize, Deserializer};
 
-use super::{trace, workload};
+use super::trace::{self, Replay};
+use super::workload;
 use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
 
 /// Everything that is needed to begin.
-#[derive(Default)]
-pub(super) struct Scenario {
-    pub(super) machine: MachineSpec,
-    pub(super) starts: Vec<(Nanos, ProcessSpec)>,
-    pub(super) faults: Vec<Fault>,
-    pub(super) duration: Option<Nanos>,
+#[derive(Debug, Default)]
+pub struct Scenario {
+    /// The machine.
+    pub machine: MachineSpec,
+    /// What starts on it, and when.
+    pub starts: Vec<(Nanos, ProcessSpec)>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// How long it is to go on, if the scenario says so.
+    pub duration: Option<Nanos>,
+    /// What the user should know of how it was read, a sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Scenario {
+    /// Replays a traced process as well, from the start. Its machine is not taken.
+    pub fn replay(&mut self, replay: Replay) {
+        self.notes.extend(replay.notes);
+        self.starts.push((Nanos(0), replay.process));
+    }
+
+    /// When it is to end: at `duration`, or as the scenario says, or when all processes have ended.
+    ///
+    /// # Errors
+    /// A process that never ends.
+    pub fn end(&self, duration: Option<Nanos>) -> anyhow::Result<Nanos> {
+        if let Some(end) = duration.or(self.duration) {
+            return Ok(end);
+        }
+        let mut starts = self.starts.iter();
+        if let Some((_, process)) = starts.find(|(_, process)| process.work.is_none()) {
+            bail!(
+                "process '{}' never ends: say how long to simulate, by --duration or by the scenario's \
+                 `duration`, or how much `work` it has to do",
+                process.name
+            );
+        }
+        // A process that gets nothing done any more must not keep us for ever.
+        let work = self.starts.iter().map(|(at, process)| {
+            *at + Nanos(process.work.unwrap_or_default().0.saturating_mul(100))
+        });
+        Ok(work.max().unwrap_or_default())
+    }
 }
 
 /// Memory is filled at this pace unless the scenario says how long it takes.
@@ -218,8 +256,11 @@ enum FaultName {
     ClockJump,
 }
 
-/// Reads a scenario; files that it names are looked for beside it.
-pub(super) fn read(path: &Path) -> anyhow::Result<Scenario> {
+/// Reads a scenario (YAML or JSON); files that it names are looked for beside it.
+///
+/// # Errors
+/// What cannot be read, or is no scenario, by its place in the file.
+pub fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     let name = path.display();
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
     let text =
@@ -236,10 +277,10 @@ fn parse(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
     let file: ScenarioFile = serde_path_to_error::deserialize(values)
         .map_err(|error| anyhow::anyhow!("{}: {}", error.path(), error.inner()))?;
     let machine = file.machine.spec()?;
-    let mut starts = Vec::new();
+    let (mut starts, mut notes) = (Vec::new(), Vec::new());
     for (index, process) in file.processes.into_iter().enumerate() {
         let at = process.start.as_ref().map_or(Nanos(0), |Unit(at)| *at);
-        let spec = process.spec(folder);
+        let spec = process.spec(folder, &mut notes);
         starts.push((at, spec.with_context(|| format!("processes[{index}]"))?));
     }
     ensure!(
@@ -261,6 +302,7 @@ fn parse(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
         machine,
         starts,
         duration: file.duration.map(|Unit(duration)| duration),
+        notes,
     })
 }
 
@@ -335,7 +377,7 @@ impl SwapFile {
 }
 
 impl ProcessFile {
-    fn spec(self, folder: &Path) -> anyhow::Result<ProcessSpec> {
+    fn spec(self, folder: &Path, notes: &mut Vec<String>) -> anyhow::Result<ProcessSpec> {
         let given = [
             !self.mappings.is_empty(),
             self.masim.is_some(),
@@ -351,7 +393,9 @@ impl ProcessFile {
             "`sparse` is for what a `masim` configuration touches"
         );
         let mut spec = if let Some(path) = &self.trace {
-            trace::read(&folder.join(path))?.process
+            let replay = trace::read_trace(&folder.join(path))?;
+            notes.extend(replay.notes);
+            replay.process
         } else if let Some(path) = &self.masim {
             workload::masim(&folder.join(path), self.accesses_per_s, self.sparse)?
         } else {

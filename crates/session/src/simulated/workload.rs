@@ -16,7 +16,7 @@ use isotherm_engine::units::{parse_bytes, parse_share};
 /// How accesses are spread over a mapping, or over the part of it that is hot.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// The same everywhere.
     #[default]
     Uniform,
@@ -29,13 +29,13 @@ pub(super) enum Shape {
 }
 
 /// Accesses to a mapping from some moment of the work on.
-pub(super) struct Access {
-    pub(super) at: Nanos,
-    pub(super) shape: Shape,
+pub(crate) struct Access {
+    pub(crate) at: Nanos,
+    pub(crate) shape: Shape,
     /// A share or a size at its start; all of it if not given.
-    pub(super) hot: Option<String>,
+    pub(crate) hot: Option<String>,
     /// All together, per second.
-    pub(super) rate: f64,
+    pub(crate) rate: f64,
 }
 
 /// Where each page has its own rate: 1 TiB of pages, 1 GiB of rates.
@@ -46,7 +46,7 @@ const SKEW: f64 = 0.99;
 
 /// What `accesses` make together of a mapping. Those that begin at the same time add up; those that
 /// begin later take the place of all before.
-pub(super) fn pattern(accesses: &[Access], bytes: u64) -> anyhow::Result<Pattern> {
+pub(crate) fn pattern(accesses: &[Access], bytes: u64) -> anyhow::Result<Pattern> {
     let mut starts: Vec<Nanos> = accesses.iter().map(|access| access.at).collect();
     starts.sort_unstable();
     starts.dedup();
@@ -132,7 +132,7 @@ const ACCESSES_PER_S: f64 = 50e6;
 
 /// A masim configuration as a process: each phase's accesses as rates. All of it is resident from the
 /// start, or as it is touched.
-pub(super) fn masim(
+pub(crate) fn masim(
     path: &Path,
     accesses_per_s: Option<f64>,
     is_sparse: bool,

@@ -7,25 +7,31 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
-use isotherm_record::{Item, Mapping, PageSnapshot, Reader};
+use isotherm_record::{Item, Mapping, PageSnapshot, Reader, input};
 
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
 };
 
-use crate::input;
-
 /// A traced process, and a machine like the one that it ran on.
-pub(super) struct Replay {
-    pub(super) process: ProcessSpec,
-    pub(super) machine: MachineSpec,
+#[derive(Debug)]
+pub struct Replay {
+    /// What it accessed.
+    pub process: ProcessSpec,
+    /// One node of as much memory, and compressed swap.
+    pub machine: MachineSpec,
+    /// What the user should know of how it was read, a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// What compressed memory takes of what it holds, unless a scenario says otherwise.
 const ZRAM_RATIO: f64 = 3.0;
 
 /// Reads a record of page scans; its first target is replayed.
-pub(super) fn read(path: &Path) -> anyhow::Result<Replay> {
+///
+/// # Errors
+/// What cannot be read, or replayed.
+pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
     let name = path.display();
     let input = input::open(path)?;
     let reader = Reader::open(input.bytes).with_context(|| format!("cannot read {name}"))?;
@@ -38,8 +44,11 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Replay> {
     for item in reader {
         seen.take(item.with_context(|| format!("cannot read {name}"))?);
     }
-    seen.replay()
-        .with_context(|| format!("{name} cannot be replayed"))
+    let mut replay = seen
+        .replay()
+        .with_context(|| format!("{name} cannot be replayed"))?;
+    replay.notes.splice(0..0, input.notes);
+    Ok(replay)
 }
 
 #[derive(Default)]
@@ -81,12 +90,13 @@ impl Seen {
             "it holds {} scans; record fewer, by a longer --aggregation-interval",
             self.scans.len()
         );
+        let mut notes = Vec::new();
         if !self.others.is_empty() {
-            eprintln!(
-                "isotherm: of {} processes in the trace only the first, {}, is replayed",
+            notes.push(format!(
+                "of {} processes in the trace only the first, {}, is replayed",
                 self.others.len() + 1,
                 self.name
-            );
+            ));
         }
         let areas = self.areas();
         ensure!(!areas.is_empty(), "nothing of it was in memory");
@@ -121,7 +131,11 @@ impl Seen {
             swap: Some((SwapKind::Zram { ratio: ZRAM_RATIO }, size)),
             ..MachineSpec::default()
         };
-        Ok(Replay { process, machine })
+        Ok(Replay {
+            process,
+            machine,
+            notes,
+        })
     }
 
     /// Parts of mappings in whose blocks anything was ever seen.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::io::Read;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::{PAGE_SIZE, Refusal};
@@ -17,7 +17,7 @@ use isotherm_engine::units::format_bytes;
 
 /// What is counted on the way.
 #[derive(Default)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     seconds: u64,
     used_byte_seconds: f64,
     processes: Vec<Usage>,
@@ -34,7 +34,7 @@ struct Usage {
 }
 
 impl Summary {
-    pub(super) fn take(&mut self, event: &Event, simulation: &Simulation) {
+    pub(crate) fn take(&mut self, event: &Event, simulation: &Simulation) {
         let machine = simulation.machine();
         match event {
             Event::Second => {
@@ -53,8 +53,13 @@ impl Summary {
                     usage.rss_max = usage.rss_max.max(process.rss());
                 }
             }
-            Event::Acted { context, done, .. } => {
-                for (operation, outcome) in done {
+            Event::Acted {
+                context,
+                done,
+                outcomes,
+                ..
+            } => {
+                for (operation, outcome) in done.iter().zip(outcomes) {
                     let at = (*context, operation.scheme);
                     let scheme = self.schemes.entry(at).or_insert_with(|| SchemeReport {
                         context: *context,
@@ -73,7 +78,7 @@ impl Summary {
         }
     }
 
-    pub(super) fn report(self, simulation: &Simulation) -> Report {
+    pub(crate) fn report(self, simulation: &Simulation) -> SimulationReport {
         let machine = simulation.machine();
         let now = machine.now();
         let processes = machine.processes().iter().zip(&self.processes);
@@ -113,7 +118,7 @@ impl Summary {
         });
         let seconds = now.as_secs_f64();
         let stops = (0..simulation.nr_contexts()).map(|at| simulation.guard(at).nr_stops);
-        Report {
+        SimulationReport {
             simulated_seconds: seconds,
             used_mean_bytes: self.used_byte_seconds / self.seconds.max(1) as f64,
             monitor_cpu_percent: 100.0 * monitors.sum::<f64>() / seconds.max(1e-9),
@@ -137,8 +142,9 @@ impl Summary {
     }
 }
 
+/// What a simulation came to. Serialised, it is what `isotherm simulate --json` prints.
 #[derive(Serialize)]
-pub(super) struct Report {
+pub struct SimulationReport {
     simulated_seconds: f64,
     used_mean_bytes: f64,
     monitor_cpu_percent: f64,
@@ -215,16 +221,15 @@ struct Comparison {
     error_points: f64,
 }
 
-impl Report {
+impl SimulationReport {
     /// Compares the first process with the first of a live record.
-    pub(super) fn compare(&mut self, path: &Path) -> anyhow::Result<()> {
-        let name = path.display();
-        let input = crate::input::open(path)?;
-        let reader = Reader::open(input.bytes).with_context(|| format!("cannot read {name}"))?;
+    ///
+    /// # Errors
+    /// A record that cannot be read, or holds no memory use.
+    pub fn compare<R: Read>(&mut self, live: Reader<R>) -> anyhow::Result<()> {
         let mut usage = Usage::default();
-        for item in reader {
-            let item = item.with_context(|| format!("cannot read {name}"))?;
-            if let Item::Usage(sample) = item
+        for item in live {
+            if let Item::Usage(sample) = item?
                 && let Some(rss) = sample.rss.get(&0).filter(|rss| **rss > 0)
             {
                 usage.seconds += 1;
@@ -233,7 +238,7 @@ impl Report {
                 usage.swapped += sample.swap.get(&0).copied().unwrap_or(0) as f64;
             }
         }
-        ensure!(usage.seconds > 0, "{name} holds no memory use of a process");
+        ensure!(usage.seconds > 0, "it holds no memory use of a process");
         let process = self.processes.first().context("no process was simulated")?;
         let mean = usage.rss / usage.seconds as f64;
         let saved = |mean: f64, max: u64| 100.0 * (1.0 - mean / (max as f64).max(1.0));
@@ -250,7 +255,8 @@ impl Report {
         Ok(())
     }
 
-    pub(super) fn text(&self) -> String {
+    /// For people.
+    pub fn text(&self) -> String {
         let mut text = format!(
             "simulated {:.1} s; memory in use {} on average; watching took {:.2} % of a CPU, acting \
              {:.2} s, the kernel's reclaim {:.2} s\n",
@@ -270,11 +276,7 @@ impl Report {
         };
         for scheme in &self.schemes {
             let refused = scheme.refused_bytes.iter().map(|(why, bytes)| {
-                format!(
-                    "{} {}",
-                    format_bytes(*bytes),
-                    isotherm_session::refusal_words(*why)
-                )
+                format!("{} {}", format_bytes(*bytes), crate::refusal_words(*why))
             });
             let refused: Vec<String> = refused.collect();
             line(format_args!(

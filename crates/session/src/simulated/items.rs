@@ -8,18 +8,18 @@ use isotherm_record::{
 use isotherm_sim::simulation::{Event, Simulation};
 
 /// What is recorded of a simulation.
-pub(super) struct Recording {
+pub(crate) struct Recording {
     names: Vec<Option<String>>,
 }
 
 impl Recording {
     /// Contexts have these names.
-    pub(super) fn new(names: Vec<Option<String>>) -> Self {
+    pub(crate) fn new(names: Vec<Option<String>>) -> Self {
         Self { names }
     }
 
     /// What an event says to a record.
-    pub(super) fn items(&self, event: &Event, simulation: &Simulation) -> Vec<Item> {
+    pub(crate) fn items(&self, event: &Event, simulation: &Simulation) -> Vec<Item> {
         let time = simulation.machine().now();
         match event {
             Event::Started {
@@ -67,7 +67,12 @@ impl Recording {
                 context,
                 is_dry_run,
                 done,
-            } => self.actions(*context, *is_dry_run, done, simulation),
+                outcomes,
+            } => {
+                let name = self.names[*context].as_deref();
+                let samples = ActionSample::of_schemes(time, name, *is_dry_run, done, outcomes);
+                samples.into_iter().map(Item::Action).collect()
+            }
             Event::Compacted(round) => vec![Item::Compaction(CompactionSample {
                 time: round.time,
                 node: round.node,
@@ -88,33 +93,6 @@ impl Recording {
                 items
             }
         }
-    }
-
-    fn actions(
-        &self,
-        context: usize,
-        dry_run: bool,
-        done: &[(isotherm_engine::Operation, isotherm_engine::Outcome)],
-        simulation: &Simulation,
-    ) -> Vec<Item> {
-        let mut samples: Vec<ActionSample> = Vec::new();
-        for (operation, outcome) in done {
-            let scheme = operation.scheme as u32;
-            let at = samples.iter().position(|sample| sample.scheme == scheme);
-            let at = at.unwrap_or_else(|| {
-                samples.push(ActionSample {
-                    time: simulation.machine().now(),
-                    context: self.names[context].clone(),
-                    scheme,
-                    action: operation.action.name().to_owned(),
-                    dry_run,
-                    ..ActionSample::default()
-                });
-                samples.len() - 1
-            });
-            samples[at].add(operation, outcome);
-        }
-        samples.into_iter().map(Item::Action).collect()
     }
 }
 

@@ -1,0 +1,140 @@
+//! Sessions on a simulated machine: what a [`SessionSpec`] asks for, on the machine of a [`Scenario`] or
+//! of a [`Replay`], comes out as the items that a live session would yield.
+//!
+//! ```text
+//! let mut session = SimulatedSession::start(&spec, scenario, end)?;
+//! while session.step(&mut items) { .. }
+//! let report = session.report();
+//! ```
+
+mod items;
+mod scenario;
+mod summary;
+mod trace;
+mod workload;
+
+use anyhow::bail;
+use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec};
+use isotherm_engine::Nanos;
+use isotherm_record::{Header, Item};
+use isotherm_sim::machine::Machine;
+use isotherm_sim::simulation::{ContextSpec as SimulatedContext, Event, Simulation, Watch};
+
+use items::Recording;
+use summary::Summary;
+
+pub use scenario::{Scenario, read_scenario};
+pub use summary::SimulationReport;
+pub use trace::{Replay, read_trace};
+
+/// A session on a simulated machine.
+pub struct SimulatedSession {
+    simulation: Simulation,
+    recording: Recording,
+    summary: Summary,
+    events: Vec<Event>,
+    /// Without the command that made it.
+    header: Header,
+}
+
+impl SimulatedSession {
+    /// What `spec` asks for, on the scenario's machine, until `end`.
+    ///
+    /// # Errors
+    /// What cannot be simulated.
+    pub fn start(spec: &SessionSpec, scenario: Scenario, end: Nanos) -> anyhow::Result<Self> {
+        let contexts = spec.contexts.iter().map(context);
+        let contexts = contexts.collect::<anyhow::Result<Vec<_>>>()?;
+        let names = contexts.iter().map(|context| context.name.clone());
+        let recording = Recording::new(names.collect());
+        let mut machine = Machine::new(scenario.machine);
+        machine.set_faults(scenario.faults);
+        let simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
+        Ok(Self {
+            header: header(spec, &simulation),
+            simulation,
+            recording,
+            summary: Summary::default(),
+            events: Vec::new(),
+        })
+    }
+
+    /// What a record of it begins with, made by this command line.
+    pub fn header(&self, command: Vec<String>) -> Header {
+        Header {
+            command,
+            ..self.header.clone()
+        }
+    }
+
+    /// The simulated time.
+    pub fn now(&self) -> Nanos {
+        self.simulation.machine().now()
+    }
+
+    /// Goes on to what happens next, and appends what there is to tell. Whether there is more.
+    pub fn step(&mut self, items: &mut Vec<Item>) -> bool {
+        let goes_on = self.simulation.step(&mut self.events);
+        for event in self.events.drain(..) {
+            self.summary.take(&event, &self.simulation);
+            items.extend(self.recording.items(&event, &self.simulation));
+        }
+        goes_on
+    }
+
+    /// What it came to.
+    pub fn report(self) -> SimulationReport {
+        self.summary.report(&self.simulation)
+    }
+}
+
+/// What a context of the live machine is on a simulated one.
+///
+/// # Errors
+/// What cannot be simulated: scans of pages.
+pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
+    let watch = match (&spec.monitor, &spec.targets) {
+        (MonitorSpec::Regions(attributes), TargetSpec::Physical { node }) => {
+            Watch::Physical(*attributes, *node)
+        }
+        (MonitorSpec::Tables(attributes), _) => Watch::Tables(*attributes),
+        (MonitorSpec::Regions(attributes), _) => Watch::Regions(*attributes),
+        (MonitorSpec::Pages(_), _) => bail!(
+            "--pages is how real programs are recorded; simulated ones are watched by tables or \
+             regions"
+        ),
+    };
+    let acting = spec.acting.clone().unwrap_or_default();
+    Ok(SimulatedContext {
+        name: spec.name.clone(),
+        watch,
+        limits: spec.ranges.clone(),
+        schemes: acting.schemes,
+        guard: acting.limits,
+        dry_run: acting.is_dry_run,
+    })
+}
+
+fn header(spec: &SessionSpec, simulation: &Simulation) -> Header {
+    let (intervals, _) = simulation.watching(0);
+    let settings = [
+        ("method", "simulated".to_owned()),
+        ("seed", spec.seed.to_string()),
+    ];
+    let operations = spec.contexts.iter().map(|c| c.targets.operations());
+    let mut operations: Vec<&str> = operations.collect();
+    operations.sort_unstable();
+    operations.dedup();
+    Header {
+        writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
+        host: "simulated".to_owned(),
+        kernel: "simulated".to_owned(),
+        command: Vec::new(),
+        started: Nanos(0),
+        operations: operations.join("+"),
+        sample_interval: intervals.sample,
+        aggregation_interval: intervals.aggregation,
+        update_interval: intervals.update,
+        settings: settings.map(|(key, value)| (key.to_owned(), value)).into(),
+    }
+}
