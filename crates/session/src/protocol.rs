@@ -17,6 +17,10 @@ use thiserror::Error;
 
 use crate::ActingStatus;
 
+mod text;
+
+pub use text::status_text;
+
 /// The version of this protocol.
 pub const VERSION: u32 = 1;
 /// The longest request in bytes, newline included.

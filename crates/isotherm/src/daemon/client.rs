@@ -56,7 +56,7 @@ pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
 
 /// A status for people.
 pub(crate) fn text(status: &Value) -> String {
-    isotherm_record::printable_lines(&super::status::text(status))
+    isotherm_record::printable_lines(&isotherm_session::protocol::status_text(status))
 }
 
 /// Where a daemon in the background writes what it has to say.

@@ -1,0 +1,199 @@
+//! How a daemon's status reads as text. It is taken as JSON: the daemon may be of another version.
+
+use isotherm_engine::Nanos;
+use isotherm_engine::units::{format_bytes, format_share, format_time};
+use serde_json::Value;
+
+/// Lists of targets end after so many.
+const TARGETS_SHOWN: usize = 20;
+
+/// A status as lines for people; what it does not say reads `?`.
+#[must_use]
+pub fn status_text(status: &Value) -> String {
+    let mut lines = vec![head(status)];
+    let targets = list(&status["targets"]);
+    for target in targets.iter().take(TARGETS_SHOWN) {
+        lines.push(format!(
+            "  {} ({}{}): {} in memory, {}",
+            target["name"].as_str().unwrap_or("?"),
+            target["pid"],
+            target["context"]
+                .as_str()
+                .map_or_else(String::new, |context| format!(", {context}")),
+            bytes(&target["rss_bytes"]),
+            view(target),
+        ));
+    }
+    if targets.len() > TARGETS_SHOWN {
+        lines.push(format!("  and {} more", targets.len() - TARGETS_SHOWN));
+    }
+    if targets.len() != 1 {
+        lines.push(format!(
+            "  all {}: {}",
+            targets.len(),
+            view(&status["total"])
+        ));
+    }
+    let is_dry = status["dry_run"] == true;
+    for context in list(&status["contexts"]) {
+        let name = context["name"].as_str();
+        if let Some(name) = name {
+            let paused = context["paused"] == true && status["paused"] != true;
+            lines.push(format!("{name}{}:", if paused { ", paused" } else { "" }));
+        }
+        let indent = if name.is_some() { "  " } else { "" };
+        for (i, scheme) in list(&context["schemes"]).iter().enumerate() {
+            lines.push(format!("{indent}{}", scheme_line(i, scheme, is_dry)));
+        }
+        lines.push(format!("{indent}{}", guard_line(context)));
+        let budget = budget_line(&context["guard"]["budget"]);
+        lines.push(format!("{indent}{budget}"));
+    }
+    let monitor = &status["monitor"];
+    lines.push(format!(
+        "watching: {} of a CPU, {} of memory",
+        format_share(monitor["cpu_share"].as_f64().unwrap_or(0.0)),
+        bytes(&monitor["rss_bytes"]),
+    ));
+    lines.join("\n")
+}
+
+fn head(status: &Value) -> String {
+    let uptime = Nanos((status["uptime_s"].as_f64().unwrap_or(0.0) * 1e9) as u64);
+    let mut head = format!(
+        "isotherm {} (pid {}), at work for {}",
+        status["version"].as_str().unwrap_or("?"),
+        status["pid"],
+        format_time(uptime),
+    );
+    if let Some(config) = status["config"].as_str() {
+        head.push_str(", by ");
+        head.push_str(config);
+    }
+    if let Some(by) = status["tuned"]["by"].as_str() {
+        head.push_str(", tuned by ");
+        head.push_str(by);
+    }
+    if status["dry_run"] == true {
+        head += "; a dry run: nothing is acted on";
+        if let Some(out) = status["would_be_out_bytes"].as_u64() {
+            head.push_str(", and of memory would be out now: ");
+            head.push_str(&format_bytes(out));
+        }
+    }
+    if status["paused"] == true {
+        head += "; paused";
+    }
+    head
+}
+
+fn view(view: &Value) -> String {
+    format!(
+        "{} watched in {} regions of {}: {} hot, {} idle, {} unknown",
+        bytes(&view["resident_bytes"]),
+        view["regions"],
+        bytes(&view["watched_bytes"]),
+        bytes(&view["hot_bytes"]),
+        bytes(&view["idle_bytes"]),
+        bytes(&view["unknown_bytes"]),
+    )
+}
+
+fn scheme_line(i: usize, scheme: &Value, is_dry: bool) -> String {
+    let stats = &scheme["stats"];
+    let state = match (&scheme["is_finished"], &scheme["is_active"]) {
+        (Value::Bool(true), _) => " (finished)",
+        (_, Value::Bool(false)) => " (at rest by its watermarks)",
+        _ => "",
+    };
+    let quota = scheme["quota"]["effective"]
+        .as_u64()
+        .map_or_else(String::new, |effective| {
+            format!(
+                "; {} of {} of its quota used",
+                bytes(&scheme["quota"]["charged"]),
+                format_bytes(effective)
+            )
+        });
+    let refused: Vec<String> = stats["refused"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(why, amount)| format!("{} {}", bytes(amount), why.replace('_', " ")))
+        .collect();
+    let done = if is_dry { "would be" } else { "were" };
+    let refused = if refused.is_empty() {
+        String::new()
+    } else {
+        format!("; refused: {}", refused.join(", "))
+    };
+    format!(
+        "scheme {i}, {}{state}: {} of {} tried {done} acted on{quota}{refused}",
+        scheme["action"].as_str().unwrap_or("?"),
+        bytes(&stats["sz_applied"]),
+        bytes(&stats["sz_tried"]),
+    )
+}
+
+fn guard_line(context: &Value) -> String {
+    let guard = &context["guard"];
+    let Some(rate) = guard["bytes_per_s"].as_u64() else {
+        return "guard: no limits".into();
+    };
+    let strain = guard["strain"]
+        .as_f64()
+        .map_or_else(|| "unknown".into(), |strain| format!("{strain:.2}"));
+    let exceeded = guard["exceeded"]
+        .as_str()
+        .map_or_else(String::new, |limit| format!(", last by {limit}"));
+    let state = match (&guard["is_open"], &guard["is_in_debt"]) {
+        (Value::Bool(true), _) => "open",
+        (_, Value::Bool(true)) => "closed until what was lost is paid back",
+        _ => "closed",
+    };
+    let blind = if guard["is_blind"] == true {
+        ", a limited signal is not known, so it does not grow"
+    } else {
+        ""
+    };
+    let seconds = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e9;
+    let lost = &guard["recent"];
+    format!(
+        "guard: {state}, up to {}/s, strain {strain}{blind}, {} stops{exceeded}; targets lost {:.2} of \
+         {:.2} s allowed in the last 10 minutes",
+        format_bytes(rate),
+        guard["nr_stops"],
+        seconds(&lost["lost"]),
+        seconds(&lost["allowed"]),
+    )
+}
+
+/// What acting takes.
+fn budget_line(budget: &Value) -> String {
+    let seconds = |key: &str| budget[key].as_f64().unwrap_or(0.0) / 1e9;
+    let share = budget["share"].as_f64();
+    let share = share.map_or_else(
+        || "no budget".into(),
+        |share| format!("{} of a CPU where none is idle", format_share(share)),
+    );
+    let idle = budget["idle_cpus"].as_f64();
+    let idle = idle.map_or_else(|| "unknown".into(), |cpus| format!("{cpus:.1}"));
+    format!(
+        "acting: {share}; {:.2} s of CPU so far, {:.2} s of it from busy CPUs; {idle} CPUs idle{}",
+        seconds("spent"),
+        seconds("charged"),
+        if budget["is_exhausted"] == true {
+            ", waiting"
+        } else {
+            ""
+        },
+    )
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn bytes(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "?".into(), format_bytes)
+}
