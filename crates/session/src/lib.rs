@@ -32,8 +32,8 @@ pub use acting::{
     refusal_words, warnings, warnings_of_schemes,
 };
 pub use compaction::{
-    CompactionEvent, CompactionOutput, CompactionRound, CompactionSession, CompactionSpec,
-    NodeCheck, RoundTotals,
+    CompactionEvent, CompactionOutput, CompactionReport, CompactionRound, CompactionSession,
+    CompactionSpec, NodeCheck, RoundTotals,
 };
 pub use lock::{Lock, lock};
 pub use session::{Session, Step};

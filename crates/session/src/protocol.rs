@@ -17,8 +17,12 @@ use thiserror::Error;
 
 use crate::ActingStatus;
 
+mod live_state;
+mod metrics;
 mod text;
 
+pub use live_state::LiveState;
+pub use metrics::Metrics;
 pub use text::status_text;
 
 /// The version of this protocol.

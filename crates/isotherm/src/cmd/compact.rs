@@ -3,9 +3,8 @@
 //!
 //! What is done is [`isotherm_session::CompactionSession`]'s; here it is told.
 
-mod show;
-
 use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,10 +14,11 @@ use isotherm_engine::compaction::CompactionAttributes;
 use isotherm_engine::units::{format_time, parse_time};
 use isotherm_linux::compaction::kernel_proactiveness;
 use isotherm_record::{Header, Item, Writer};
-use isotherm_session::{CompactionEvent, CompactionOutput, CompactionSession, CompactionSpec};
+use isotherm_session::{
+    CompactionEvent, CompactionOutput, CompactionReport, CompactionSession, CompactionSpec,
+};
 
 use crate::record_file;
-use show::{Report, Say};
 
 /// A check costs about a fifth of a millisecond.
 const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);
@@ -103,7 +103,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .map(|path| Journal::create(path, &header()));
     let mut output = Output {
         journal: journal.transpose()?,
-        say: Say::new(args.result.is_json()),
+        say: Say {
+            json: args.result.is_json(),
+        },
     };
     let outcome = if args.daemon {
         session.keep_looking(args.duration, &mut output)
@@ -120,7 +122,7 @@ fn look_once(
     output: &mut Output,
 ) -> anyhow::Result<()> {
     let nodes = session.look_once(output)?;
-    output.say.report(&Report {
+    output.say.report(&CompactionReport {
         attributes: spec.attributes,
         kernel_proactiveness: kernel_proactiveness(),
         dry_run: spec.is_dry_run,
@@ -173,5 +175,39 @@ impl Journal {
         let finished = self.writer.finish();
         finished.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(())
+    }
+}
+
+/// Says what happens: for people, or as JSON.
+struct Say {
+    json: bool,
+}
+
+impl Say {
+    fn report(&self, report: &CompactionReport) -> anyhow::Result<()> {
+        print(&if self.json {
+            format!("{}\n", crate::out::json(&report.json())?)
+        } else {
+            report.text()
+        })
+    }
+
+    fn event(&self, event: &CompactionEvent<'_>) -> anyhow::Result<()> {
+        let text = if self.json {
+            crate::out::json_line(event)?
+        } else {
+            event.text()
+        };
+        print(&format!("{text}\n"))
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    // A line of a daemon's is wanted when it happens, also through a pipe.
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that has seen enough (`| head`) is no failure.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => Ok(done?),
     }
 }

@@ -14,13 +14,10 @@
 //! socket that is left over is replaced.
 
 pub(crate) mod client;
-mod live_state;
-mod metrics;
 mod notify;
 mod scrape;
 mod server;
 mod socket;
-mod status;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -31,12 +28,11 @@ use anyhow::Context as _;
 use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Item, printable};
-use isotherm_session::protocol::{Done, Reply, Request};
+use isotherm_session::protocol::{Done, LiveState, Metrics, Reply, Request, Status};
 use isotherm_session::{Acting, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::flags::{load, lower, parse};
-use live_state::LiveState;
 use notify::Manager;
 use server::Answer;
 
@@ -133,6 +129,25 @@ fn resolve(config: &Config) -> anyhow::Result<SessionSpec> {
 }
 
 impl Daemon {
+    fn status(&self) -> Status<'_> {
+        let config = self.config.file.as_ref();
+        let config = config.map(|path| path.display().to_string());
+        let (cost, _) = self.session.cost();
+        let (now, acting) = (self.session.now(), self.acting.status());
+        self.live
+            .status(env!("CARGO_PKG_VERSION"), config, now, cost, acting)
+    }
+
+    fn metrics(&self) -> String {
+        let metrics = Metrics {
+            version: env!("CARGO_PKG_VERSION"),
+            live: &self.live,
+            acting: self.acting.status(),
+            cost: self.session.cost().0,
+        };
+        metrics.text()
+    }
+
     /// One turn of the loop; says whether to go on.
     fn step(&mut self, items: &mut Vec<Item>) -> anyhow::Result<bool> {
         let now = self.session.now();
@@ -177,7 +192,7 @@ impl Daemon {
         format!(
             "{}{} targets, {} acted on{}",
             if status.paused { "paused; " } else { "" },
-            self.live.targets.len(),
+            self.live.nr_targets(),
             isotherm_engine::units::format_bytes(applied),
             if status.contexts.iter().all(|c| c.guard.is_open) {
                 ""

@@ -3,6 +3,7 @@
 //! as events.
 
 mod node;
+mod report;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ use crate::signals::Signals;
 use node::{Node, NodeStatus};
 
 pub use node::{CompactionRound, RoundTotals};
+pub use report::CompactionReport;
 
 /// Samples need 700 bytes or so: 60 MB in a day.
 const SAMPLE_INTERVAL: Nanos = Nanos::from_millis(1000);

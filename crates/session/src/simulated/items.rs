@@ -5,6 +5,7 @@ use isotherm_record::{
     ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Item, Mapping,
     MappingChange, TargetExit, TargetStart, UsageSample,
 };
+use isotherm_sim::kcompactd::Round;
 use isotherm_sim::simulation::{Event, Simulation};
 
 /// What is recorded of a simulation.
@@ -73,19 +74,7 @@ impl Recording {
                 let samples = ActionSample::of_schemes(time, name, *is_dry_run, done, outcomes);
                 samples.into_iter().map(Item::Action).collect()
             }
-            Event::Compacted(round) => vec![Item::Compaction(CompactionSample {
-                time: round.time,
-                node: round.node,
-                score_before: round.score_before,
-                score_after: round.score_after,
-                ended: round.ended.name().to_owned(),
-                took: round.took,
-                cpu: round.took,
-                migrate_scanned: round.migrate_scanned,
-                free_scanned: round.free_scanned,
-                // What is moved, and where to.
-                isolated: 2 * round.moved,
-            })],
+            Event::Compacted(round) => vec![compaction(round)],
             Event::Second => {
                 let nodes = 0..simulation.machine().memory().nr_nodes();
                 let mut items: Vec<Item> = nodes.map(|n| fragmentation(n, simulation)).collect();
@@ -94,6 +83,22 @@ impl Recording {
             }
         }
     }
+}
+
+fn compaction(round: &Round) -> Item {
+    Item::Compaction(CompactionSample {
+        time: round.time,
+        node: round.node,
+        score_before: round.score_before,
+        score_after: round.score_after,
+        ended: round.ended.name().to_owned(),
+        took: round.took,
+        cpu: round.took,
+        migrate_scanned: round.migrate_scanned,
+        free_scanned: round.free_scanned,
+        // What is moved, and where to.
+        isolated: 2 * round.moved,
+    })
 }
 
 fn fragmentation(node: u32, simulation: &Simulation) -> Item {

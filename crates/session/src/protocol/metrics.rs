@@ -5,11 +5,11 @@
 
 use std::fmt::{Display, Write};
 
+use isotherm_engine::Cost;
 use isotherm_engine::scheme::SchemeStatus;
 
-use super::Daemon;
-use isotherm_session::ContextStatus;
-use isotherm_session::protocol::RATES;
+use super::{LiveState, RATES};
+use crate::{ActingStatus, ContextStatus};
 
 /// Processes with series of their own.
 const TARGETS_MAX: usize = 100;
@@ -69,8 +69,21 @@ fn with_names<'a>(
     contexts.map(|(i, c)| (c.name.map_or_else(|| i.to_string(), str::to_owned), c))
 }
 
-impl Daemon {
-    pub(super) fn metrics(&self) -> String {
+/// What a daemon tells Prometheus.
+pub struct Metrics<'a> {
+    /// The daemon's.
+    pub version: &'static str,
+    /// What it saw.
+    pub live: &'a LiveState,
+    /// What it does.
+    pub acting: ActingStatus<'a>,
+    /// What watching has cost.
+    pub cost: Cost,
+}
+
+impl Metrics<'_> {
+    /// The text exposition.
+    pub fn text(&self) -> String {
         let mut page = Page::default();
         self.memory(&mut page);
         self.processes(&mut page);
@@ -154,9 +167,8 @@ impl Daemon {
     }
 
     fn schemes(&self, page: &mut Page) {
-        let status = self.acting.status();
         let mut schemes: Vec<(Labels, &SchemeStatus<'_>)> = Vec::new();
-        for (context, of_context) in with_names(&status.contexts) {
+        for (context, of_context) in with_names(&self.acting.contexts) {
             schemes.extend(of_context.schemes.iter().enumerate().map(|(i, scheme)| {
                 let labels = [
                     ("context", context.clone()),
@@ -218,7 +230,6 @@ impl Daemon {
 
     /// Pause and guard of each context.
     fn contexts(&self, page: &mut Page) {
-        let status = self.acting.status();
         for (name, kind, help, value) in [
             (
                 "isotherm_paused",
@@ -253,7 +264,7 @@ impl Daemon {
             ),
         ] {
             page.family(name, kind, help);
-            for (context, of_context) in with_names(&status.contexts) {
+            for (context, of_context) in with_names(&self.acting.contexts) {
                 if let Some(value) = value(of_context) {
                     page.sample(name, &[("context", &context)], value);
                 }
@@ -264,25 +275,24 @@ impl Daemon {
     fn monitor(&self, page: &mut Page) {
         let name = "isotherm_build_info";
         page.family(name, "gauge", "1; what this isotherm is.");
-        page.sample(name, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        page.sample(name, &[("version", self.version)], 1);
         page.single(
             "isotherm_dry_run",
             "gauge",
             "Whether nothing is done, and schemes' bytes are what would have been acted on.",
-            u8::from(self.acting.status().dry_run),
+            u8::from(self.acting.dry_run),
         );
-        let (cost, _) = self.session.cost();
         page.single(
             "isotherm_monitor_cpu_seconds_total",
             "counter",
             "CPU time of the monitor itself.",
-            cost.monitor_cpu.as_secs_f64(),
+            self.cost.monitor_cpu.as_secs_f64(),
         );
         page.single(
             "isotherm_monitor_induced_cpu_seconds_total",
             "counter",
             "CPU time that watching is estimated to have taken from the targets.",
-            cost.induced_cpu.as_secs_f64(),
+            self.cost.induced_cpu.as_secs_f64(),
         );
         page.single(
             "isotherm_monitor_resident_bytes",

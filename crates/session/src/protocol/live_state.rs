@@ -2,26 +2,29 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Cost, Nanos};
 use isotherm_record::{GuardSample, Item};
-use isotherm_session::protocol::{Target, Tuned, View};
+
+use super::{MonitorCost, Status, Target, Tuned, View};
+use crate::ActingStatus;
 
 /// The guard's last openings and closings that are kept.
 const EVENTS_MAX: usize = 16;
 
 /// The live state.
 #[derive(Debug)]
-pub(super) struct LiveState {
-    pub(super) since: Nanos,
+pub struct LiveState {
+    since: Nanos,
     pub(super) targets: BTreeMap<u32, Target>,
-    pub(super) guard_events: VecDeque<GuardSample>,
+    guard_events: VecDeque<GuardSample>,
     pub(super) nr_snapshots: u64,
     pub(super) monitor_rss: u64,
-    pub(super) tuned: Option<Tuned>,
+    tuned: Option<Tuned>,
 }
 
 impl LiveState {
-    pub(super) fn new(since: Nanos) -> Self {
+    /// Of a daemon that acts since this time of its session's clock.
+    pub fn new(since: Nanos) -> Self {
         Self {
             since,
             targets: BTreeMap::new(),
@@ -33,7 +36,7 @@ impl LiveState {
     }
 
     /// Takes in what has happened.
-    pub(super) fn take(&mut self, item: Item) {
+    pub fn take(&mut self, item: Item) {
         match item {
             Item::TargetStart(start) => {
                 let target = self.targets.entry(start.target.0).or_default();
@@ -75,7 +78,45 @@ impl LiveState {
         })
     }
 
-    pub(super) fn tuned(&mut self, at: Nanos, by: &str) {
+    /// How many targets there are.
+    pub fn nr_targets(&self) -> usize {
+        self.targets.len()
+    }
+
+    /// What the daemon of this `version` says of itself at `now`.
+    pub fn status<'a>(
+        &'a self,
+        version: &'static str,
+        config: Option<String>,
+        now: Nanos,
+        cost: Cost,
+        acting: ActingStatus<'a>,
+    ) -> Status<'a> {
+        let uptime = now.since(self.since).as_secs_f64();
+        let cpu_s = cost.monitor_cpu.as_secs_f64();
+        Status {
+            version,
+            pid: std::process::id(),
+            config,
+            tuned: self.tuned.clone(),
+            since: self.since,
+            uptime_s: uptime,
+            snapshots: self.nr_snapshots,
+            targets: self.targets.values().collect(),
+            total: self.total(),
+            acting,
+            guard_events: self.guard_events.iter().collect(),
+            monitor: MonitorCost {
+                cpu_s,
+                cpu_share: cpu_s / uptime.max(1e-9),
+                induced_cpu_s_estimated: cost.induced_cpu.as_secs_f64(),
+                rss_bytes: self.monitor_rss,
+            },
+        }
+    }
+
+    /// Schemes were tuned.
+    pub fn tuned(&mut self, at: Nanos, by: &str) {
         self.tuned = Some(Tuned {
             at,
             by: by.to_owned(),
@@ -83,7 +124,7 @@ impl LiveState {
     }
 
     /// Of all targets together.
-    pub(super) fn total(&self) -> View {
+    pub fn total(&self) -> View {
         self.targets
             .values()
             .fold(View::default(), |sum, target| sum.sum(target.view))

@@ -1,7 +1,6 @@
-//! What the user is told: tables and sentences, or JSON.
+//! What the user is told of compaction: tables and sentences, or JSON.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::compaction::{
@@ -12,57 +11,23 @@ use serde_json::{Value, json};
 
 use isotherm_engine::units::{format_bytes, format_time};
 
-use isotherm_session::{CompactionEvent, CompactionRound, NodeCheck};
+use super::{CompactionEvent, CompactionRound, NodeCheck};
 
 /// One look at all nodes, and what was done.
-pub(super) struct Report {
-    pub(super) attributes: CompactionAttributes,
-    pub(super) kernel_proactiveness: Option<u32>,
-    pub(super) dry_run: bool,
-    pub(super) nodes: Vec<NodeCheck>,
+pub struct CompactionReport {
+    /// By which thresholds.
+    pub attributes: CompactionAttributes,
+    /// The kernel's own `vm.compaction_proactiveness`, if it has one.
+    pub kernel_proactiveness: Option<u32>,
+    /// Nothing was done.
+    pub dry_run: bool,
+    /// What was seen and done.
+    pub nodes: Vec<NodeCheck>,
 }
 
-/// Says it, in one way or the other.
-pub(super) struct Say {
-    json: bool,
-}
-
-impl Say {
-    pub(super) fn new(json: bool) -> Self {
-        Self { json }
-    }
-
-    pub(super) fn report(&self, report: &Report) -> anyhow::Result<()> {
-        let text = if self.json {
-            format!("{}\n", crate::out::json(&report.json())?)
-        } else {
-            report.text()
-        };
-        print(&text)
-    }
-
-    pub(super) fn event(&self, event: &CompactionEvent<'_>) -> anyhow::Result<()> {
-        let text = if self.json {
-            crate::out::json_line(event)?
-        } else {
-            event_text(event)
-        };
-        print(&format!("{text}\n"))
-    }
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    // A line of a daemon's is wanted when it happens, also through a pipe.
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // A reader that has seen enough (`| head`) is no failure.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => Ok(done?),
-    }
-}
-
-impl Report {
-    fn text(&self) -> String {
+impl CompactionReport {
+    /// For people.
+    pub fn text(&self) -> String {
         let order = self.attributes.order;
         let mut text = String::new();
         for node in &self.nodes {
@@ -114,7 +79,8 @@ impl Report {
         }
     }
 
-    fn json(&self) -> Value {
+    /// As `isotherm compact --json` prints it, but for the version.
+    pub fn json(&self) -> Value {
         let order = self.attributes.order;
         let node = |node: &NodeCheck| {
             json!({
@@ -133,6 +99,13 @@ impl Report {
             "dry_run": self.dry_run,
             "nodes": self.nodes.iter().map(node).collect::<Vec<_>>(),
         })
+    }
+}
+
+impl CompactionEvent<'_> {
+    /// For people: a line or two.
+    pub fn text(&self) -> String {
+        event_text(self)
     }
 }
 
