@@ -36,17 +36,6 @@ const ROOMS: &[Room] = &[
     room("isotherm-record", &["isotherm-engine"]),
     room("isotherm-workload", &["isotherm-engine"]),
     room("isotherm-report", &["isotherm-engine", "isotherm-record"]),
-    room(
-        "isotherm-eval",
-        &[
-            "isotherm-config",
-            "isotherm-engine",
-            "isotherm-linux",
-            "isotherm-report",
-            "isotherm-session",
-            "isotherm-sim",
-        ],
-    ),
     room("isotherm-sim", &["isotherm-engine"]),
     room(
         "isotherm-session",
@@ -57,6 +46,17 @@ const ROOMS: &[Room] = &[
             "isotherm-record",
             "isotherm-sim",
             "isotherm-workload",
+        ],
+    ),
+    room(
+        "isotherm-eval",
+        &[
+            "isotherm-config",
+            "isotherm-engine",
+            "isotherm-linux",
+            "isotherm-report",
+            "isotherm-session",
+            "isotherm-sim",
         ],
     ),
     room(
