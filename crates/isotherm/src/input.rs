@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use isotherm_record::input::{self, Input};
+use tracing::warn;
 
 /// Opens `path`, `-` for standard input.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Input> {
     let input = input::open(path)?;
     for note in &input.notes {
-        eprintln!("isotherm: {note}");
+        warn!("{note}");
     }
     Ok(input)
 }

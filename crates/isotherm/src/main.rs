@@ -20,6 +20,7 @@ mod daemon;
 mod examples;
 mod flags;
 mod input;
+mod log;
 mod out;
 mod progress;
 mod record_file;
@@ -37,6 +38,9 @@ use clap::{CommandFactory, Parser};
 #[derive(Parser)]
 #[command(name = "isotherm", version, arg_required_else_help = true)]
 struct Cli {
+    #[command(flatten)]
+    verbosity: log::Verbosity,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -107,7 +111,8 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let Cli { verbosity, command } = Cli::parse();
+    log::start(&verbosity);
     let prints = command.only_prints();
     let result = match command {
         Command::Doctor(args) => cmd::doctor::run(&args),
@@ -143,10 +148,8 @@ fn main() -> ExitCode {
         if prints && out::is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        eprintln!(
-            "isotherm: {}",
-            isotherm_record::printable_lines(&with_causes(&error))
-        );
+        let error = isotherm_record::printable_lines(&with_causes(&error));
+        tracing::error!("{error}");
         ExitCode::from(2)
     })
 }

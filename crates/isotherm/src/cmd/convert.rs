@@ -26,6 +26,7 @@ use serde::Serialize;
 use crate::out::ResultArgs;
 use crate::progress::Watched;
 use crate::whole_file::{WholeFile, folder_of};
+use tracing::{info, warn};
 
 /// Convert records from and to other formats.
 #[derive(clap::Args)]
@@ -116,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
     match convert(args, &stop) {
         Err(_) if stop.is_set() => {
-            eprintln!("isotherm: stopped; nothing was written");
+            info!("stopped; nothing was written");
             Ok(ExitCode::from(130))
         }
         result => result.map(|()| ExitCode::SUCCESS),
@@ -347,10 +348,10 @@ fn report(
 fn tell_end(args: &Args, ended: &Ended) {
     let name = args.input.display();
     if let Some(truncation) = ended.truncated {
-        eprintln!("isotherm: {name}: {truncation}");
+        warn!("{name}: {truncation}");
     }
     if let Some(damage) = &ended.damaged {
-        eprintln!("isotherm: {name}: {damage}; what comes before is converted");
+        warn!("{name}: {damage}; what comes before is converted");
     }
 }
 

@@ -13,7 +13,9 @@ use isotherm_eval::runner::{self, Completion, RunEvent, RunnerSpec};
 use isotherm_eval::{Entry, Experiment, Suite, estimate_s, journal, plan, report};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::log::is_quiet;
 use progress::Progress;
+use tracing::info;
 
 /// Run an experiment: workloads under configurations, repeated; and compare them.
 ///
@@ -54,9 +56,6 @@ pub(crate) struct Args {
     /// Only print what has run as Markdown tables, the worst cases first
     #[arg(long)]
     summary: bool,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -81,14 +80,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.report {
-        return write_reports(args, &folder, &experiment, &entries, skipped);
+        return write_reports(&folder, &experiment, &entries, skipped);
     }
     refuse_changes(args, &path, &experiment, &entries)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let outcome = run_all(args, &folder, &experiment, &entries, &skipped);
     // What was measured is told even if something broke.
     let entries = read(&path)?;
-    let reported = write_reports(args, &folder, &experiment, &entries, skipped)?;
+    let reported = write_reports(&folder, &experiment, &entries, skipped)?;
     Ok(outcome?.unwrap_or(reported))
 }
 
@@ -226,7 +225,7 @@ fn run_all(
         isotherm: &isotherm,
         stop: &stop,
     };
-    let mut progress = Progress::new(args.quiet, experiment);
+    let mut progress = Progress::new(experiment);
     let mut on_event = |event: RunEvent<'_>| match event {
         RunEvent::Planned(runs) => progress.plan(runs),
         RunEvent::Began(run) => progress.begin(&run.title()),
@@ -241,7 +240,7 @@ fn run_all(
     Ok(match completion? {
         Completion::Finished => None,
         Completion::Stopped(title) => {
-            eprintln!("isotherm: stopped; the same command goes on with {title}");
+            info!("stopped; the same command goes on with {title}");
             Some(ExitCode::from(130))
         }
     })
@@ -249,7 +248,6 @@ fn run_all(
 
 /// Writes every report; says where, and the tables. Fails if nothing was measured at all.
 fn write_reports(
-    args: &Args,
     folder: &Path,
     experiment: &Experiment,
     entries: &[Entry],
@@ -267,7 +265,7 @@ fn write_reports(
     ] {
         crate::whole_file::write(&folder.join(name), content)?;
     }
-    if !args.quiet {
+    if !is_quiet() {
         print!("{text}");
         eprintln!(
             "\n{} runs measured, {} failed, {nr_skipped} skipped; {}: runs.csv, summary.csv, tables.txt, report.md, report.html",

@@ -23,7 +23,9 @@ use saved::Saved;
 use summary::{Summary, cpu_share};
 
 use crate::flags::{MonitorArgs, TargetArgs, watching};
+use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::{format_bytes, format_time, parse_time_span};
+use tracing::{debug, info, warn};
 
 /// Targets whose children are looked for.
 const CHILDREN_OF: usize = 64;
@@ -54,10 +56,6 @@ pub(crate) struct Args {
     #[arg(long, requires = "duration", requires = "command")]
     stop_command: bool,
 
-    /// Say nothing but errors
-    #[arg(short, long)]
-    quiet: bool,
-
     #[command(flatten)]
     result: crate::out::ResultArgs,
 
@@ -81,7 +79,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         spec: watching(&args.targets, &args.how).watch()?,
         duration: args.duration,
         stop_command: args.stop_command,
-        quiet: args.quiet,
         json: args.result.is_json(),
     };
     watch.run(Some(&path))
@@ -93,7 +90,6 @@ pub(super) struct Watch {
     pub(super) duration: Option<Nanos>,
     /// Ends the command once the time is up.
     pub(super) stop_command: bool,
-    pub(super) quiet: bool,
     pub(super) json: bool,
 }
 
@@ -123,9 +119,12 @@ impl Watch {
 
     fn run_with(&self, output: Option<(File, &Path)>) -> anyhow::Result<ExitCode> {
         for warning in warnings(&self.spec) {
-            eprintln!("isotherm: {warning}");
+            warn!("{warning}");
         }
         let mut session = Session::start(&self.spec, crate::out::command_line())?;
+        for (key, value) in &session.header().settings {
+            debug!("{key}: {value}");
+        }
         let started = session.now();
         let path = output.as_ref().map(|(_, path)| *path);
         let began = begin(&mut session, output, &self.spec);
@@ -142,7 +141,7 @@ impl Watch {
         let bar = self.progress_bar();
         let contexts = &self.spec.contexts;
         recording.counts_children = contexts.iter().all(|c| !c.targets.follows_children());
-        recording.is_quiet = self.quiet || self.json;
+        recording.is_quiet = self.json;
         let result = recording.run(&mut session, acting.as_mut(), ends_at, &bar);
         let elapsed = session.now().since(started);
         bar.finish_and_clear();
@@ -156,7 +155,7 @@ impl Watch {
         let summary = recording.summary(&session, elapsed, path, acted);
         if self.json {
             println!("{}", crate::out::json(&summary)?);
-        } else if !self.quiet {
+        } else if !is_quiet() {
             eprintln!("{}", summary.text());
         }
         Ok(code)
@@ -175,9 +174,9 @@ impl Watch {
             wait_for(Some(child), false);
             return ExitCode::SUCCESS;
         }
-        if goes_on && !is_stopped && !self.quiet {
-            eprintln!(
-                "isotherm: the recording is complete; waiting for the command (pid {}) to end \
+        if goes_on && !is_stopped {
+            info!(
+                "the recording is complete; waiting for the command (pid {}) to end \
                  (Ctrl-C ends it now, --stop-command ends it by itself)",
                 child.id()
             );
@@ -186,7 +185,7 @@ impl Watch {
     }
 
     fn progress_bar(&self) -> ProgressBar {
-        if self.quiet || !crate::out::draws_on(&std::io::stderr()) {
+        if !draws_progress() {
             return ProgressBar::hidden();
         }
         let (bar, template) = match self.duration {
@@ -217,7 +216,7 @@ fn begin(
     if spec.acts() {
         let acting = acting.insert(Acting::new(spec, session)?);
         for warning in acting.warnings() {
-            eprintln!("isotherm: {warning}");
+            warn!("{warning}");
         }
         acting.step(session, &mut items)?;
     }
@@ -276,8 +275,8 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
     if matches!(child.try_wait(), Ok(None)) {
         // It may take long until the error itself is printed.
         let error = format!("{error:#}");
-        eprintln!(
-            "isotherm: recording has ended, the command goes on: {}",
+        warn!(
+            "recording has ended, the command goes on: {}",
             printable(&error)
         );
     }
@@ -358,7 +357,7 @@ impl Recording {
             if let Item::Note { text, .. } = item
                 && !self.is_quiet
             {
-                bar.suspend(|| eprintln!("isotherm: {}", printable(text)));
+                bar.suspend(|| warn!("{}", printable(text)));
             }
         }
     }

@@ -24,6 +24,7 @@ use isotherm_report::{
 
 use output::{OutputArgs, pipe_may_close};
 use source::Source;
+use tracing::info;
 
 /// Show what a record holds: which memory is hot, which is idle, how much is in use.
 #[derive(clap::Args)]
@@ -275,7 +276,7 @@ fn access(args: &AccessArgs) -> anyhow::Result<ExitCode> {
     );
     let finished = written.and_then(|()| writer.finish(&record));
     if ended > 0 {
-        eprintln!("isotherm: {ended} targets had ended before; --target or --at show them");
+        info!("{ended} targets had ended before; --target or --at show them");
     }
     pipe_may_close(finished.map(|_| ()))?;
     out.finish()?;

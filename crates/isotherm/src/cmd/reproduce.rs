@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::log::draws_progress;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_eval::reproduce::{Published, RunProgress, reproduce, table};
@@ -37,9 +38,6 @@ pub(crate) struct Args {
     /// Runs at the same time; each takes up to 3 GiB.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
-    /// No progress bar.
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -71,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (mut all, mut notes) = (Vec::new(), Vec::new());
     for experiment in args.paper.experiments() {
-        let bar = progress_bar(args.quiet);
+        let bar = progress_bar();
         let of_it = reproduce(experiment, args.jobs, &|progress| match progress {
             RunProgress::Planned(nr) => bar.set_length(nr as u64),
             RunProgress::Begun(title) => bar.set_message(title),
@@ -95,8 +93,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn progress_bar(quiet: bool) -> ProgressBar {
-    if quiet {
+fn progress_bar() -> ProgressBar {
+    if !draws_progress() {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {eta}  {msg}");

@@ -35,10 +35,6 @@ pub(crate) struct Args {
     #[arg(long, requires = "duration", requires = "command")]
     stop_command: bool,
 
-    /// Say nothing but errors
-    #[arg(short, long)]
-    quiet: bool,
-
     #[command(flatten)]
     result: crate::out::ResultArgs,
 
@@ -60,7 +56,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         spec: session(&args.schemes, &args.guard, &args.targets, &args.how)?,
         duration: args.duration,
         stop_command: args.stop_command,
-        quiet: args.quiet,
         json: args.result.is_json(),
     };
     watch.run(args.output.as_deref())

@@ -13,7 +13,9 @@ use isotherm_record::{Reader, Writer};
 use isotherm_session::simulated::{Scenario, SimulatedSession, read_scenario, read_trace};
 
 use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, acting, load};
+use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::{format_time, parse_time};
+use tracing::warn;
 
 /// Try schemes on a simulated machine: terabytes, deterministic, no privilege.
 ///
@@ -62,10 +64,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RECORD")]
     against: Option<PathBuf>,
 
-    /// Say nothing but errors
-    #[arg(short, long)]
-    quiet: bool,
-
     #[command(flatten)]
     result: crate::out::ResultArgs,
 
@@ -91,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => Some((create(path, &session)?, path)),
         None => None,
     };
-    let bar = progress_bar(args, end);
+    let bar = progress_bar(end);
     let mut items = Vec::new();
     loop {
         let goes_on = session.step(&mut items);
@@ -121,7 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if args.result.is_json() {
         println!("{}", crate::out::json(&report)?);
-    } else if !args.quiet {
+    } else if !is_quiet() {
         print!("{}", report.text());
     }
     Ok(ExitCode::SUCCESS)
@@ -140,7 +138,7 @@ fn scenario(args: &Args) -> anyhow::Result<Scenario> {
         scenario.replay(replay);
     }
     for note in &scenario.notes {
-        eprintln!("isotherm: {note}");
+        warn!("{note}");
     }
     scenario.machine.seed = args.how.seed;
     Ok(scenario)
@@ -171,8 +169,8 @@ fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<BufW
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn progress_bar(args: &Args, end: Nanos) -> ProgressBar {
-    if args.quiet || !crate::out::draws_on(&std::io::stderr()) {
+fn progress_bar(end: Nanos) -> ProgressBar {
+    if !draws_progress() {
         return ProgressBar::hidden();
     }
     let style = "[{elapsed_precise}] {bar:40.cyan/blue} {msg} simulated";

@@ -141,8 +141,8 @@ fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     }
     let is_here = args.topology.is_none() && args.node.is_empty();
     if is_here && !args.global && cgroup::find(Path::new(HMSDK_MEMCG)).is_err() {
-        eprintln!(
-            "isotherm: note: only processes in the control group {HMSDK_MEMCG} are moved, and there \
+        tracing::warn!(
+            "only processes in the control group {HMSDK_MEMCG} are moved, and there \
              is none; make it (mkdir /sys/fs/cgroup{HMSDK_MEMCG}), or plan for all by --global"
         );
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::log::{draws_progress, is_quiet};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use isotherm_engine::units::format_bytes;
@@ -42,9 +43,6 @@ pub(crate) struct Args {
     /// Rounds through all phases; 0 is until stopped
     #[arg(long, default_value_t = 1, value_name = "N")]
     repeat: u64,
-    /// Print nothing but errors
-    #[arg(long, short)]
-    quiet: bool,
     #[command(flatten)]
     result: crate::out::ResultArgs,
     /// Write what is accessed when to FILE, as JSON lines
@@ -94,7 +92,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(number, Arc::clone(&stop)))
             .context("cannot handle signals")?;
     }
-    let mut teller = Teller::new(args.quiet, args.result.is_json(), args.truth)?;
+    let mut teller = Teller::new(args.result.is_json(), args.truth)?;
     let options = Options {
         rounds: args.repeat,
         threads: usize::from(args.threads),
@@ -153,7 +151,6 @@ fn print_check(config: &Config, json: bool) -> anyhow::Result<()> {
 
 /// Tells the user (text, a progress bar or JSON) and the truth file what happens.
 struct Teller {
-    quiet: bool,
     json: bool,
     truth: Option<BufWriter<File>>,
     bar: ProgressBar,
@@ -162,13 +159,13 @@ struct Teller {
 }
 
 impl Teller {
-    fn new(quiet: bool, json: bool, truth: Option<PathBuf>) -> anyhow::Result<Self> {
+    fn new(json: bool, truth: Option<PathBuf>) -> anyhow::Result<Self> {
         let truth = truth.map(|path| {
             File::create(&path)
                 .map(BufWriter::new)
                 .with_context(|| format!("cannot create the truth file {}", path.display()))
         });
-        let bar = if quiet || json || !crate::out::draws_on(&io::stderr()) {
+        let bar = if json || !draws_progress() {
             ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
         } else {
             ProgressBar::new(0)
@@ -177,7 +174,6 @@ impl Teller {
             "{msg:<32} {wide_bar} {percent:>3} %",
         )?);
         Ok(Self {
-            quiet,
             json,
             truth: truth.transpose()?,
             bar,
@@ -190,7 +186,7 @@ impl Teller {
         text: impl FnOnce() -> String,
         json: impl FnOnce() -> serde_json::Value,
     ) -> io::Result<()> {
-        if self.quiet {
+        if is_quiet() {
             return Ok(());
         }
         let line = if self.json {

@@ -35,11 +35,15 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use crate::flags::{load, lower, parse};
 use notify::Manager;
 use server::Answer;
+use tracing::{debug, error, info, warn};
 
 /// Where the daemon is reached unless the user says otherwise.
 pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
 /// The loop turns at least this often.
 const TURN: Nanos = Nanos(1_000_000_000);
+
+/// So much of a request is logged by `-v`.
+const REQUEST_SHOWN: usize = 80;
 
 /// What a daemon is to do.
 pub(crate) struct Config {
@@ -72,7 +76,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         .map(|address| scrape::open(address, &poll))
         .transpose()?;
     for warning in warnings(&spec) {
-        eprintln!("isotherm: {warning}");
+        warn!("{warning}");
     }
     let mut session = Session::start(&spec, crate::out::command_line())?;
     session.outlive_hang_up();
@@ -81,7 +85,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     session.step(Nanos(u64::MAX), &mut items)?;
     let acting = Acting::new(&spec, &session)?;
     for warning in acting.warnings() {
-        eprintln!("isotherm: {warning}");
+        warn!("{warning}");
     }
     session.give_up_privileges(true)?;
     let mut daemon = Daemon {
@@ -108,7 +112,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         }
     }
     daemon.manager.stopping();
-    eprintln!("{}", daemon.acting.summary().text());
+    info!("{}", daemon.acting.summary().text());
     Ok(())
 }
 
@@ -156,12 +160,10 @@ impl Daemon {
         self.act(items)?;
         if self.session.take_hang_up() {
             match self.reload() {
-                Ok(notes) => notes
-                    .iter()
-                    .for_each(|note| eprintln!("isotherm: {}", printable(note))),
+                Ok(notes) => notes.iter().for_each(|note| warn!("{}", printable(note))),
                 Err(error) => {
                     let error = format!("{error:#}");
-                    eprintln!("isotherm: nothing was changed: {}", printable(&error));
+                    error!("nothing was changed: {}", printable(&error));
                 }
             }
         }
@@ -177,7 +179,7 @@ impl Daemon {
         self.acting.step(&mut self.session, items)?;
         for item in items.drain(..) {
             if let Item::Note { text, .. } = &item {
-                eprintln!("isotherm: {}", printable(text));
+                info!("{}", printable(text));
             }
             self.live.take(item);
         }
@@ -204,6 +206,8 @@ impl Daemon {
 
     /// Answers a request: a line of JSON, and whether it was the client's last.
     fn answer(&mut self, message: &[u8]) -> Answer {
+        let shown = &message[..message.len().min(REQUEST_SHOWN)];
+        debug!("request: {}", printable(&String::from_utf8_lossy(shown)));
         let done = match Request::parse(message) {
             Ok(Request::Status) => return Answer::line(&Reply::done(self.status()), false),
             Ok(Request::Tune { config, name }) => self.tune(&config, &name),

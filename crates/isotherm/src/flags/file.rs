@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use isotherm_config::{Configuration, Format};
+use tracing::warn;
 
 /// Reads a configuration file; warnings go to standard error.
 pub(crate) fn load(path: &Path) -> anyhow::Result<Configuration> {
@@ -13,7 +14,7 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Configuration> {
         isotherm_config::text_of(&bytes).map_err(|problem| anyhow::anyhow!("{name}: {problem}"))?;
     let configuration = parse(&name.to_string(), text)?;
     for warning in &configuration.warnings {
-        eprintln!("isotherm: {name}: {warning}");
+        warn!("{name}: {warning}");
     }
     Ok(configuration)
 }

@@ -13,6 +13,7 @@ pub(crate) use targets::TargetArgs;
 
 use anyhow::ensure;
 use isotherm_config::{ContextConfig, Request, SessionSpec};
+use tracing::warn;
 
 /// What only watches.
 pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
@@ -49,7 +50,7 @@ pub(crate) fn lower(request: &Request, contexts: &[ContextConfig]) -> anyhow::Re
     let problems = isotherm_session::lacking(&spec);
     if request.acting.is_dry_run {
         for problem in problems {
-            eprintln!("isotherm: {problem}; as this is a dry run, it goes on");
+            warn!("{problem}; as this is a dry run, it goes on");
         }
     } else {
         ensure!(problems.is_empty(), "{}", problems.join("\n"));

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_eval::{Experiment, Outcome, PlannedRun, estimate_s};
 
+use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::format_bytes;
+use tracing::warn;
 
 pub(super) struct Progress<'a> {
     bar: ProgressBar,
-    quiet: bool,
     experiment: &'a Experiment,
     begun: Instant,
     nr: usize,
@@ -23,10 +24,9 @@ pub(super) struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     /// Draws once it knows what is to be done.
-    pub(super) fn new(quiet: bool, experiment: &'a Experiment) -> Self {
+    pub(super) fn new(experiment: &'a Experiment) -> Self {
         Self {
             bar: ProgressBar::hidden(),
-            quiet,
             experiment,
             begun: Instant::now(),
             nr: 0,
@@ -40,7 +40,7 @@ impl<'a> Progress<'a> {
         self.begun = Instant::now();
         self.nr = runs.len();
         self.whole = runs.iter().map(|run| self.weight(run)).sum();
-        if self.quiet || !crate::out::draws_on(&std::io::stderr()) {
+        if !draws_progress() {
             return;
         }
         let style = ProgressStyle::with_template(
@@ -52,7 +52,7 @@ impl<'a> Progress<'a> {
     }
 
     pub(super) fn warn(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("isotherm: {text}"));
+        self.bar.suspend(|| warn!("{text}"));
     }
 
     pub(super) fn begin(&self, title: &str) {
@@ -65,7 +65,7 @@ impl<'a> Progress<'a> {
     pub(super) fn tell(&self, title: &str, outcome: &Outcome) {
         let line = match outcome {
             Outcome::Failed(why) => format!("{title}: FAILED: {why}"),
-            Outcome::Measured(_) if self.quiet => return,
+            Outcome::Measured(_) if is_quiet() => return,
             Outcome::Measured(m) => format!(
                 "{title}: {:.2} s, {} resident, {} major faults{}",
                 m.runtime_s,

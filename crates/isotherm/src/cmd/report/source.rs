@@ -15,6 +15,7 @@ use isotherm_engine::units;
 
 use crate::input;
 use crate::progress::Watched;
+use tracing::{info, warn};
 
 /// A record that is being read.
 pub(super) struct Source {
@@ -146,10 +147,7 @@ impl Source {
                     take(&item)?;
                 }
                 Err(error) if read > 0 => {
-                    eprintln!(
-                        "isotherm: {}: {error}; the report is of what comes before",
-                        self.name
-                    );
+                    warn!("{}: {error}; the report is of what comes before", self.name);
                     extent.record_end.damaged = Some(error.to_string());
                     return Ok(extent);
                 }
@@ -159,7 +157,7 @@ impl Source {
             }
         }
         if let Some(truncation) = self.reader.truncated() {
-            eprintln!("isotherm: {}: {truncation}", self.name);
+            warn!("{}: {truncation}", self.name);
             extent.record_end.truncated = Some(truncation.into());
         }
         Ok(extent)
@@ -191,6 +189,6 @@ fn newest_here() -> anyhow::Result<PathBuf> {
         "no *.isotherm file in the working directory: name a record, or make one with `isotherm record`",
     )?;
     let path = path.strip_prefix(".").unwrap_or(&path).to_path_buf();
-    eprintln!("isotherm: reading {}", path.display());
+    info!("reading {}", path.display());
     Ok(path)
 }
