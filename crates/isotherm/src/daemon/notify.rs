@@ -1,17 +1,13 @@
-//! Word to systemd, where it started us and asks for it (`sd_notify(3)`): a datagram of
-//! `NAME=value` lines to the socket that `NOTIFY_SOCKET` names.
-
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+//! Word to systemd, where it started us and asks for it (`sd_notify(3)`).
 
 use isotherm_engine::Nanos;
+use sd_notify::NotifyState;
 
 const STATUS_PERIOD: Nanos = Nanos(10_000_000_000);
 
 /// The service manager, if there is one.
 pub(super) struct Manager {
-    address: Option<SocketAddr>,
-    socket: Option<UnixDatagram>,
+    is_there: bool,
     /// How often it wants to hear that we live: half of the time after which it would act.
     watchdog: Option<Nanos>,
     next_sign: Nanos,
@@ -21,23 +17,9 @@ pub(super) struct Manager {
 impl Manager {
     /// The one that started us.
     pub(super) fn find() -> Self {
-        let name = std::env::var("NOTIFY_SOCKET").unwrap_or_default();
-        let address = match name.strip_prefix('@') {
-            Some(name) => SocketAddr::from_abstract_name(name).ok(),
-            None if name.starts_with('/') => SocketAddr::from_pathname(&name).ok(),
-            None => None,
-        };
-        let is_for_us =
-            std::env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
-        let watchdog = std::env::var("WATCHDOG_USEC")
-            .ok()
-            .filter(|_| is_for_us)
-            .and_then(|us| us.parse::<u64>().ok())
-            .map(|us| Nanos(us.saturating_mul(1000) / 2));
         Self {
-            address,
-            socket: UnixDatagram::unbound().ok(),
-            watchdog,
+            is_there: std::env::var_os("NOTIFY_SOCKET").is_some(),
+            watchdog: sd_notify::watchdog_enabled().map(|period| Nanos::from(period / 2)),
             next_sign: Nanos(0),
             next_status: Nanos(0),
         }
@@ -45,36 +27,36 @@ impl Manager {
 
     /// We are at work.
     pub(super) fn ready(&self) {
-        self.say("READY=1");
+        self.say(NotifyState::Ready);
     }
 
     /// We are about to end.
     pub(super) fn stopping(&self) {
-        self.say("STOPPING=1");
+        self.say(NotifyState::Stopping);
     }
 
     /// Whether there is something to say.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         let watchdog = self.watchdog.is_some() && now >= self.next_sign;
-        self.address.is_some() && (watchdog || now >= self.next_status)
+        self.is_there && (watchdog || now >= self.next_status)
     }
 
     /// The loop has turned: says what is due.
     pub(super) fn turn(&mut self, now: Nanos, headline: &str) {
         if let Some(period) = self.watchdog.filter(|_| now >= self.next_sign) {
             self.next_sign = now + period;
-            self.say("WATCHDOG=1");
+            self.say(NotifyState::Watchdog);
         }
         if now >= self.next_status {
             self.next_status = now + STATUS_PERIOD;
-            self.say(&format!("STATUS={headline}"));
+            self.say(NotifyState::Status(headline));
         }
     }
 
-    fn say(&self, text: &str) {
-        if let (Some(socket), Some(address)) = (&self.socket, &self.address) {
+    fn say(&self, state: NotifyState<'_>) {
+        if self.is_there {
             // Nobody to tell if that fails.
-            socket.send_to_addr(text.as_bytes(), address).ok();
+            sd_notify::notify(&[state]).ok();
         }
     }
 }

@@ -9,8 +9,10 @@ use nix::sys::epoll::Epoll;
 
 use super::server::{Answer, Limits, Listener, Server};
 
-/// The text format's version, as Prometheus documents it.
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// What the metrics are written in.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Of a request.
+const HEADERS_MAX: usize = 64;
 
 /// Opens the port. Only on loopback: whoever can reach it is answered.
 pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Server<TcpListener>> {
@@ -51,25 +53,24 @@ impl Listener for TcpListener {
 
 /// Answers a request's head.
 pub(super) fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> Answer {
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let words: Vec<&str> = line.split(' ').collect();
-    let bytes = match words[..] {
-        [method, target, version] if version.starts_with("HTTP/1.") => {
-            let path = target.split('?').next().unwrap_or_default();
-            match (method, path) {
-                ("GET" | "HEAD", "/metrics") => {
-                    response("200 OK", TEXT, &metrics(), method == "GET")
-                }
-                ("GET" | "HEAD", _) => response(
-                    "404 Not Found",
-                    "text/plain",
-                    "metrics are at /metrics\n",
-                    method == "GET",
-                ),
-                _ => response("405 Method Not Allowed", "text/plain", "", true),
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    // The server has taken the empty line that a head ends with.
+    let head = [head, b"\r\n\r\n"].concat();
+    let parsed = request
+        .parse(&head)
+        .is_ok_and(|parsed| parsed.is_complete());
+    let bytes = match (request.method, request.path) {
+        (Some(method @ ("GET" | "HEAD")), Some(target)) if parsed => {
+            let with_body = method == "GET";
+            if target.split('?').next() == Some("/metrics") {
+                response("200 OK", OPEN_METRICS, &metrics(), with_body)
+            } else {
+                let hint = "metrics are at /metrics\n";
+                response("404 Not Found", "text/plain", hint, with_body)
             }
         }
+        (Some(_), Some(_)) if parsed => response("405 Method Not Allowed", "text/plain", "", true),
         _ => response("400 Bad Request", "text/plain", "", true),
     };
     Answer {

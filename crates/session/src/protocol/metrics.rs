@@ -1,12 +1,17 @@
-//! The status as Prometheus reads it: the text exposition format, version 0.0.4.
+//! The status as Prometheus reads it: the OpenMetrics text format.
 //!
 //! Names are `isotherm_*` with the unit, counters end in `_total`. To keep the number of series
 //! bounded, processes are listed one by one only up to [`TARGETS_MAX`]; sums are over all of them.
 
-use std::fmt::{Display, Write};
+use std::fmt;
 
 use isotherm_engine::Cost;
 use isotherm_engine::scheme::SchemeStatus;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Registry;
 
 use super::{LiveState, RATES};
 use crate::{ActingStatus, ContextStatus};
@@ -14,42 +19,115 @@ use crate::{ActingStatus, ContextStatus};
 /// Processes with series of their own.
 const TARGETS_MAX: usize = 100;
 
-/// A text in the making.
-#[derive(Default)]
+/// No exemplar goes with any counter.
+const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
+
+/// Metric families in the making.
+#[derive(Debug, Default)]
 struct Page {
-    text: String,
+    families: Vec<Family>,
+}
+
+/// One metric with its series.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    kind: MetricType,
+    help: &'static str,
+    samples: Vec<(Vec<(String, String)>, Value)>,
+}
+
+/// Bytes and counts are told to the last digit.
+#[derive(Clone, Copy, Debug)]
+enum Value {
+    Integer(u64),
+    Number(f64),
+}
+
+impl From<u64> for Value {
+    fn from(value: u64) -> Self {
+        Self::Integer(value)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self::Integer(value.into())
+    }
+}
+
+impl From<f64> for Value {
+    fn from(value: f64) -> Self {
+        Self::Number(value)
+    }
 }
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string does not fail.
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    fn family(&mut self, name: &'static str, kind: MetricType, help: &'static str) {
+        self.families.push(Family {
+            name,
+            kind,
+            help,
+            samples: Vec::new(),
+        });
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        self.text.push_str(name);
-        for (i, (label, value)) in labels.iter().enumerate() {
-            let before = if i == 0 { '{' } else { ',' };
-            let _ = write!(self.text, "{before}{label}=\"{}\"", escape(value));
+    /// A series of the family begun last.
+    fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) {
+        let labels = labels.iter();
+        let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        if let Some(family) = self.families.last_mut() {
+            family.samples.push((labels.collect(), value.into()));
         }
-        if !labels.is_empty() {
-            self.text.push('}');
-        }
-        let _ = writeln!(self.text, " {value}");
     }
 
-    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+    fn single(
+        &mut self,
+        name: &'static str,
+        kind: MetricType,
+        help: &'static str,
+        value: impl Into<Value>,
+    ) {
         self.family(name, kind, help);
-        self.sample(name, &[], value);
+        self.sample(&[], value);
+    }
+
+    /// The text exposition.
+    fn text(self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut text, &registry);
+        text
     }
 }
 
-/// A process's name may hold anything.
-fn escape(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for family in &self.families {
+            let mut metric =
+                encoder.encode_descriptor(family.name, family.help, None, family.kind)?;
+            for (labels, value) in &family.samples {
+                if matches!(family.kind, MetricType::Info) {
+                    metric.encode_info(labels)?;
+                    continue;
+                }
+                let mut series = metric.encode_family(labels)?;
+                match (family.kind, value) {
+                    (MetricType::Counter, Value::Integer(value)) => {
+                        series.encode_counter(value, NO_EXEMPLAR)?;
+                    }
+                    (MetricType::Counter, Value::Number(value)) => {
+                        series.encode_counter(value, NO_EXEMPLAR)?;
+                    }
+                    (_, Value::Integer(value)) => series.encode_gauge(value)?,
+                    (_, Value::Number(value)) => series.encode_gauge(value)?,
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What tells a scheme's series from others'.
@@ -90,7 +168,7 @@ impl Metrics<'_> {
         self.schemes(&mut page);
         self.contexts(&mut page);
         self.monitor(&mut page);
-        page.text
+        page.text()
     }
 
     fn memory(&self, page: &mut Page) {
@@ -98,17 +176,17 @@ impl Metrics<'_> {
         let name = "isotherm_accessed_bytes";
         page.family(
             name,
-            "gauge",
+            MetricType::Gauge,
             "Watched memory by access rate in the last interval: the share of checks that found it \
              accessed, as `over-upto`; 0 is idle memory.",
         );
-        page.sample(name, &[("rate", "0")], total.idle_bytes);
+        page.sample(&[("rate", "0")], total.idle_bytes);
         for (i, bytes) in total.bytes_by_rate.iter().enumerate() {
             let step = |i: usize| i as f64 / RATES as f64;
             let rate = format!("{:.1}-{:.1}", step(i), step(i + 1));
-            page.sample(name, &[("rate", &rate)], bytes);
+            page.sample(&[("rate", &rate)], *bytes);
         }
-        page.sample(name, &[("rate", "unknown")], total.unknown_bytes);
+        page.sample(&[("rate", "unknown")], total.unknown_bytes);
         for (name, help, value) in [
             (
                 "isotherm_working_set_bytes",
@@ -141,7 +219,7 @@ impl Metrics<'_> {
                 self.live.targets.len() as u64,
             ),
         ] {
-            page.single(name, "gauge", help, value);
+            page.single(name, MetricType::Gauge, help, value);
         }
     }
 
@@ -151,17 +229,25 @@ impl Metrics<'_> {
             listed.map(|target| (target, target.pid.to_string()))
         };
         let name = "isotherm_target_resident_bytes";
-        page.family(name, "gauge", "Memory of a target that is in RAM.");
+        page.family(
+            name,
+            MetricType::Gauge,
+            "Memory of a target that is in RAM.",
+        );
         for (target, pid) in targets() {
             if let Some(rss) = target.rss_bytes {
-                page.sample(name, &[("pid", &pid), ("name", &target.name)], rss);
+                page.sample(&[("pid", &pid), ("name", &target.name)], rss);
             }
         }
         let name = "isotherm_target_swap_bytes";
-        page.family(name, "gauge", "Memory of a target that is in swap.");
+        page.family(
+            name,
+            MetricType::Gauge,
+            "Memory of a target that is in swap.",
+        );
         for (target, pid) in targets() {
             if let Some(swap) = target.swap_bytes {
-                page.sample(name, &[("pid", &pid), ("name", &target.name)], swap);
+                page.sample(&[("pid", &pid), ("name", &target.name)], swap);
             }
         }
     }
@@ -180,51 +266,59 @@ impl Metrics<'_> {
         }
         for (name, help, value) in [
             (
-                "isotherm_scheme_tried_bytes_total",
+                "isotherm_scheme_tried_bytes",
                 "Bytes that a scheme tried to act on.",
                 (|stats| stats.sz_tried) as fn(&isotherm_engine::scheme::Stats) -> u64,
             ),
             (
-                "isotherm_scheme_applied_bytes_total",
+                "isotherm_scheme_applied_bytes",
                 "Bytes that a scheme acted on (in a dry run: would have).",
                 |stats| stats.sz_applied,
             ),
             (
-                "isotherm_scheme_quota_exceeded_total",
+                "isotherm_scheme_quota_exceeded",
                 "Quota windows that ended with the quota used up.",
                 |stats| stats.qt_exceeds,
             ),
         ] {
-            page.family(name, "counter", help);
+            page.family(name, MetricType::Counter, help);
             for (labels, scheme) in &schemes {
-                page.sample(name, &borrowed(labels), value(scheme.stats));
+                page.sample(&borrowed(labels), value(scheme.stats));
             }
         }
-        let name = "isotherm_scheme_refused_bytes_total";
-        page.family(name, "counter", "Bytes that were not acted on, by reason.");
+        let name = "isotherm_scheme_refused_bytes";
+        page.family(
+            name,
+            MetricType::Counter,
+            "Bytes that were not acted on, by reason.",
+        );
         for (labels, scheme) in &schemes {
             for (why, bytes) in &scheme.stats.refused {
                 let why = serde_json::to_value(why).unwrap_or_default();
                 let mut labels = borrowed(labels).to_vec();
                 labels.push(("reason", why.as_str().unwrap_or("other")));
-                page.sample(name, &labels, bytes);
+                page.sample(&labels, *bytes);
             }
         }
         let name = "isotherm_scheme_quota_effective_bytes";
         page.family(
             name,
-            "gauge",
+            MetricType::Gauge,
             "Bytes that a scheme's quota window allows; absent without a quota.",
         );
         for (labels, scheme) in &schemes {
             if let Some(bytes) = scheme.quota.effective {
-                page.sample(name, &borrowed(labels), bytes);
+                page.sample(&borrowed(labels), bytes);
             }
         }
         let name = "isotherm_scheme_active";
-        page.family(name, "gauge", "Whether a scheme's watermarks let it work.");
+        page.family(
+            name,
+            MetricType::Gauge,
+            "Whether a scheme's watermarks let it work.",
+        );
         for (labels, scheme) in &schemes {
-            page.sample(name, &borrowed(labels), u8::from(scheme.is_active));
+            page.sample(&borrowed(labels), scheme.is_active);
         }
     }
 
@@ -233,76 +327,74 @@ impl Metrics<'_> {
         for (name, kind, help, value) in [
             (
                 "isotherm_paused",
-                "gauge",
+                MetricType::Gauge,
                 "Whether acting is paused.",
-                (|context| Some(f64::from(u8::from(context.paused))))
-                    as fn(&ContextStatus<'_>) -> Option<f64>,
+                (|context| Some(context.paused.into())) as fn(&ContextStatus<'_>) -> Option<Value>,
             ),
             (
                 "isotherm_guard_open",
-                "gauge",
+                MetricType::Gauge,
                 "Whether the guard lets schemes act.",
-                |context| Some(f64::from(u8::from(context.guard.is_open))),
+                |context| Some(context.guard.is_open.into()),
             ),
             (
                 "isotherm_guard_strain_ratio",
-                "gauge",
+                MetricType::Gauge,
                 "The largest of measured cost to limit; absent where nothing limited is known.",
-                |context| context.guard.strain,
+                |context| context.guard.strain.map(Value::from),
             ),
             (
                 "isotherm_guard_allowed_bytes_per_second",
-                "gauge",
+                MetricType::Gauge,
                 "How fast the guard lets schemes act; absent where nothing limits them.",
-                |context| context.guard.bytes_per_s.map(|rate| rate as f64),
+                |context| context.guard.bytes_per_s.map(Value::from),
             ),
             (
-                "isotherm_guard_stops_total",
-                "counter",
+                "isotherm_guard_stops",
+                MetricType::Counter,
                 "How often the guard has stopped the schemes.",
-                |context| Some(context.guard.nr_stops as f64),
+                |context| Some(context.guard.nr_stops.into()),
             ),
         ] {
             page.family(name, kind, help);
             for (context, of_context) in with_names(&self.acting.contexts) {
                 if let Some(value) = value(of_context) {
-                    page.sample(name, &[("context", &context)], value);
+                    page.sample(&[("context", &context)], value);
                 }
             }
         }
     }
 
     fn monitor(&self, page: &mut Page) {
-        let name = "isotherm_build_info";
-        page.family(name, "gauge", "1; what this isotherm is.");
-        page.sample(name, &[("version", self.version)], 1);
+        page.family("isotherm_build", MetricType::Info, "What this isotherm is.");
+        page.sample(&[("version", self.version)], 1);
         page.single(
             "isotherm_dry_run",
-            "gauge",
+            MetricType::Gauge,
             "Whether nothing is done, and schemes' bytes are what would have been acted on.",
-            u8::from(self.acting.dry_run),
+            self.acting.dry_run,
         );
         page.single(
-            "isotherm_monitor_cpu_seconds_total",
-            "counter",
+            "isotherm_monitor_cpu_seconds",
+            MetricType::Counter,
             "CPU time of the monitor itself.",
             self.cost.monitor_cpu.as_secs_f64(),
         );
         page.single(
-            "isotherm_monitor_induced_cpu_seconds_total",
-            "counter",
+            "isotherm_monitor_induced_cpu_seconds",
+            MetricType::Counter,
             "CPU time that watching is estimated to have taken from the targets.",
             self.cost.induced_cpu.as_secs_f64(),
         );
         page.single(
             "isotherm_monitor_resident_bytes",
-            "gauge",
+            MetricType::Gauge,
             "Memory of the monitor itself.",
             self.live.monitor_rss,
         );
         page.single(
-            "isotherm_snapshots_total",
-            "counter",
+            "isotherm_snapshots",
+            MetricType::Counter,
             "Snapshots taken.",
             self.live.nr_snapshots,
         );
@@ -316,12 +408,17 @@ mod tests {
     #[test]
     fn samples_are_escaped_and_families_explained() {
         let mut page = Page::default();
-        page.family("a_bytes", "gauge", "A.");
-        page.sample("a_bytes", &[("name", "q\"\\\n"), ("pid", "1")], 3);
-        page.single("b_total", "counter", "B.", 0.5);
+        page.family("a_bytes", MetricType::Gauge, "A.");
+        page.sample(&[("name", "q\"\\\n"), ("pid", "1")], (1 << 60) + 1);
+        page.single("b_seconds", MetricType::Counter, "B.", 0.5);
+        page.single("c", MetricType::Counter, "C.", 3);
+        page.family("d", MetricType::Info, "D.");
+        page.sample(&[("version", "1")], 1);
         let expected = "# HELP a_bytes A.\n# TYPE a_bytes gauge\n\
-                        a_bytes{name=\"q\\\"\\\\\\n\",pid=\"1\"} 3\n\
-                        # HELP b_total B.\n# TYPE b_total counter\nb_total 0.5\n";
-        assert_eq!(page.text, expected);
+                        a_bytes{name=\"q\\\"\\\\\\n\",pid=\"1\"} 1152921504606846977\n\
+                        # HELP b_seconds B.\n# TYPE b_seconds counter\nb_seconds_total 0.5\n\
+                        # HELP c C.\n# TYPE c counter\nc_total 3\n\
+                        # HELP d D.\n# TYPE d info\nd_info{version=\"1\"} 1\n# EOF\n";
+        assert_eq!(page.text(), expected);
     }
 }
