@@ -73,7 +73,7 @@ const ROOMS: &[Room] = &[
             "isotherm-sim",
         ],
     ),
-    // It judges the product from outside, so of its insides it sees the formats only.
+    // It looks at the product from outside, so of its insides it sees the formats only.
     Room {
         name: "isotherm-vm-tests",
         may_import: &[

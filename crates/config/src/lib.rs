@@ -9,12 +9,12 @@
 //! - and planned: [`TierPlan`], for machines with fast and slow nodes.
 //!
 //! Text becomes a tree that knows where each value stands (`node.rs`), the tree becomes the model
-//! (`kdamonds.rs`, `scheme.rs`), and what the parts of the model say together is judged (`validate.rs`).
+//! (`kdamonds.rs`, `scheme.rs`), and what the parts of the model say together is checked (`validate.rs`).
 //! Every fault is collected as a [`Problem`], as far as one can go on after the first.
 //!
 //! Limits: a text has at most [`TEXT_MAX`] bytes and nests at most 32 deep, so that hostile input
 //! costs bounded time and memory. YAML merge keys (`<<`) are refused, aliases are followed within
-//! bounds. What this machine can do is not judged here: that is known where the configuration is
+//! bounds. What this machine can do is not checked here: that is known where the configuration is
 //! run.
 //!
 //! Sources: `damo` 3.4.3's own reader (`_damon.py`, `_damo_fmt_str.py`) for names, aliases and

@@ -163,7 +163,7 @@ impl TierPlan {
     /// # Errors
     /// What is contradictory in it, or not there.
     pub fn configuration(&self, topology: &Topology) -> Result<Configuration, TierError> {
-        self.judge(topology)?;
+        self.check(topology)?;
         let demotions = self
             .demotions
             .iter()
@@ -189,7 +189,7 @@ impl TierPlan {
         })
     }
 
-    fn judge(&self, topology: &Topology) -> Result<(), TierError> {
+    fn check(&self, topology: &Topology) -> Result<(), TierError> {
         let steps = || self.demotions.iter().chain(&self.promotions);
         if steps().next().is_none() {
             return Err(TierError::Nothing);

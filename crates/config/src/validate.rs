@@ -1,6 +1,6 @@
 //! What the parts of a scheme, and of several, say together.
 //!
-//! It works on the engine's words, so that files, lines and presets are judged alike. Each fault
+//! It works on the engine's words, so that files, lines and presets are checked alike. Each fault
 //! names the key that it is about, below the scheme.
 
 use isotherm_engine::PAGE_SIZE;
@@ -18,11 +18,11 @@ type Faults = Vec<(String, Problem)>;
 /// What is wrong with or doubtful about a scheme.
 pub(crate) fn faults(scheme: &Scheme) -> Faults {
     let mut faults = Vec::new();
-    judge_pattern(&scheme.pattern, &mut faults);
-    judge_destinations(scheme, &mut faults);
-    judge_quota(&scheme.quota, &mut faults);
+    check_pattern(&scheme.pattern, &mut faults);
+    check_destinations(scheme, &mut faults);
+    check_quota(&scheme.quota, &mut faults);
     if let Some(watermarks) = &scheme.watermarks {
-        judge_watermarks(watermarks, &mut faults);
+        check_watermarks(watermarks, &mut faults);
     }
     for (index, filter) in scheme.filters.iter().enumerate() {
         if let FilterKind::Ops(OpsFilter::HugepageSize { min, max }) = filter.kind
@@ -36,7 +36,7 @@ pub(crate) fn faults(scheme: &Scheme) -> Faults {
     faults
 }
 
-fn judge_pattern(pattern: &AccessPattern, faults: &mut Faults) {
+fn check_pattern(pattern: &AccessPattern, faults: &mut Faults) {
     const ORDER: &str = "a least that is not above the most";
     let mut wrong = |key: &str, found: String, expected: &str| {
         let path = format!("access_pattern.{key}");
@@ -80,7 +80,7 @@ fn judge_pattern(pattern: &AccessPattern, faults: &mut Faults) {
     }
 }
 
-fn judge_destinations(scheme: &Scheme, faults: &mut Faults) {
+fn check_destinations(scheme: &Scheme, faults: &mut Faults) {
     let action = scheme.action;
     if !action.migrates() {
         if !scheme.destinations.is_empty() {
@@ -115,7 +115,7 @@ fn judge_destinations(scheme: &Scheme, faults: &mut Faults) {
     }
 }
 
-fn judge_quota(quota: &Quota, faults: &mut Faults) {
+fn check_quota(quota: &Quota, faults: &mut Faults) {
     let mut add = |path: &str, problem| faults.push((format!("quotas.{path}"), problem));
     let is_reset = quota.reset_interval.0 != 0 && quota.reset_interval.0 != u64::MAX;
     if is_reset && !quota.is_limited() {
@@ -176,7 +176,7 @@ fn judge_quota(quota: &Quota, faults: &mut Faults) {
     }
 }
 
-fn judge_watermarks(watermarks: &Watermarks, faults: &mut Faults) {
+fn check_watermarks(watermarks: &Watermarks, faults: &mut Faults) {
     let mut wrong = |key: &str, found: String, expected: &str| {
         faults.push((format!("watermarks.{key}"), Problem::error(found, expected)));
     };
@@ -267,7 +267,7 @@ pub fn contrary_schemes(a: &[Scheme], b: &[Scheme], nr_samples: u32) -> Vec<(usi
     pairs
 }
 
-/// The schemes that can be judged, with their places.
+/// The schemes that can be checked, with their places.
 fn plain(schemes: &[Scheme]) -> impl Iterator<Item = (usize, &Scheme)> {
     let schemes = schemes.iter().enumerate();
     schemes.filter(|(_, s)| s.filters.is_empty() && side(s.action).is_some())

@@ -126,7 +126,7 @@ fn damos_prcl_is_read() {
 }
 
 #[test]
-fn damos_ethp_is_the_seeds() {
+fn damos_ethp_is_as_published() {
     let ethp = preset("ethp").expect("a preset").schemes;
     let schemes = &fixture("damo_ethp.yaml").contexts[0].schemes;
     assert_eq!(schemes.len(), 2);
@@ -206,7 +206,7 @@ fn hmsdks_file_says_what_its_presets_say() {
 }
 
 #[test]
-fn the_seeds_lines_are_their_presets() {
+fn published_lines_are_their_presets() {
     // As printed in the DAMON evaluation, and as its first version had it.
     let ethp = [
         "min     max     5       max     min     max     hugepage",

@@ -203,7 +203,7 @@ proptest! {
             let mut ranges: Vec<_> = of_node.flat_map(|c| c.targets[0].regions.clone()).collect();
             ranges.sort_unstable();
             let bytes = |ranges: &[AddressRange]| ranges.iter().map(|r| r.len()).sum::<u64>();
-            let of_node = topology.regions(step.from).expect("judged");
+            let of_node = topology.regions(step.from).expect("valid");
             prop_assert!(bytes(&ranges) >= bytes(of_node));
             prop_assert!(ranges.iter().all(|r| r.len() <= plan.region_max.unwrap_or(u64::MAX)));
         }

@@ -262,7 +262,7 @@ impl Guard {
         } else {
             self.go_on(now, strain.filter(|_| !self.is_blind));
         }
-        self.settle(now, elapsed, signals.waited);
+        self.update_debt(now, elapsed, signals.waited);
         self.was_used_up = false;
         // What was not used is not saved up; what was taken too much is paid off.
         let debt = self.allowance.min(0.0);
@@ -336,7 +336,7 @@ impl Guard {
     }
 
     /// Enters a second in the ledger.
-    fn settle(&mut self, now: Nanos, elapsed: f64, waited: Option<Nanos>) {
+    fn update_debt(&mut self, now: Nanos, elapsed: f64, waited: Option<Nanos>) {
         let Some(share) = self.limits.max_slowdown else {
             self.is_in_debt = false;
             return;

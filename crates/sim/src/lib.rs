@@ -18,6 +18,6 @@ pub mod fault;
 pub mod kcompactd;
 pub mod machine;
 pub mod memory;
-pub mod paper;
+pub mod published;
 pub mod simulation;
 pub mod statistics;

@@ -8,7 +8,7 @@ fn small(proactiveness: u32) -> Setting {
     Setting {
         memory_mib: 12 << 10,
         frag_mib: 11 << 10,
-        settle: Nanos::from_millis(5_000),
+        idle_time: Nanos::from_millis(5_000),
         ..Setting::published(proactiveness)
     }
 }

@@ -51,7 +51,7 @@ fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
             pattern: Pattern::steady(Rates::Steps(vec![((hot * 256) as u32, rate)])),
             fill: Some((Nanos(0), seconds(1))),
             filled_of_block: None,
-            given_back: None,
+            released: None,
         }],
     }
 }
@@ -371,7 +371,7 @@ fn fragmented(defrag: Defrag, compaction_proactiveness: u32) -> Simulation {
         ..machine(&[512], None, ThpMode::Madvise, 1)
     };
     let mut fragmenter = process(496, 0, 0.0);
-    fragmenter.areas[0].given_back = Some((seconds(2), 0.75));
+    fragmenter.areas[0].released = Some((seconds(2), 0.75));
     let mut huge = process(64, 64, 50.0);
     huge.areas[0].huge = Some(true);
     let starts = vec![(Nanos(0), fragmenter), (seconds(10), huge)];
@@ -455,7 +455,7 @@ proptest! {
         movable in prop::sample::select(vec![0, 8, 64_u64]),
         defrag in prop::sample::select(vec![Defrag::Always, Defrag::Madvise, Defrag::Never]),
         compaction_proactiveness in 0..=100_u32,
-        given_back in prop::option::of(0.0..1.0),
+        released in prop::option::of(0.0..1.0),
         swap in prop::option::of(0..64_u64),
         thp in prop::sample::select(vec![ThpMode::Always, ThpMode::Madvise, ThpMode::Never]),
         sizes in prop::collection::vec((1..48_u64, 0.0..2.0_f32), 1..3),
@@ -491,7 +491,7 @@ proptest! {
         let context = context(watch, schemes.collect());
         let starts = sizes.iter().enumerate().map(|(i, (mib, rate))| {
             let mut program = process(*mib, mib / 2, *rate);
-            program.areas[0].given_back = given_back.map(|share| (seconds(2), share));
+            program.areas[0].released = released.map(|share| (seconds(2), share));
             (seconds(i as u64), program)
         });
         let simulation = Simulation::new(machine, starts.collect(), vec![context], seconds(8));

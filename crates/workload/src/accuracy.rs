@@ -3,7 +3,7 @@
 //! Problem: "the monitor finds hot memory" must be numbers that mean the same for regions, for
 //! single pages, for any tool.
 //!
-//! Approach: only snapshots that lie wholly within one phase are judged, and only the bytes of the
+//! Approach: only snapshots that lie wholly within one phase are scored, and only the bytes of the
 //! workload's own regions. A region is *claimed* when its access rate reaches a threshold;
 //! precision is the hot share of the bytes claimed, recall the claimed share of the bytes hot, both
 //! summed over all snapshots. Top-k needs no threshold: of the k bytes with the highest rates, k
@@ -32,7 +32,7 @@ const WATCHED_MIN: Nanos = Nanos::from_millis(1000);
 
 /// Which snapshots are left out, since the monitor is still settling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settle {
+pub struct WarmUp {
     /// Time from the first snapshot's start.
     pub record: Nanos,
     /// Time from each phase's start.
@@ -65,7 +65,7 @@ impl Score {
 /// What came out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Accuracy {
-    /// Snapshots judged.
+    /// Snapshots scored.
     pub snapshots: u64,
     /// Mean number of regions in them.
     pub regions_mean: f64,
@@ -96,36 +96,38 @@ impl Accuracy {
 }
 
 /// Judges `snapshots`, which are in the order of their times, against `episodes`.
-pub fn judge<'a>(
+pub fn score<'a>(
     snapshots: impl IntoIterator<Item = &'a Snapshot>,
     episodes: &[Episode],
-    settle: Settle,
+    warm_up: WarmUp,
 ) -> Accuracy {
-    let mut judges: Vec<Judge> = episodes.iter().map(Judge::new).collect();
+    let mut scorers: Vec<Scorer> = episodes.iter().map(Scorer::new).collect();
     let mut tally = Tally::default();
     let mut began = None;
     for snapshot in snapshots {
         let began = *began.get_or_insert(snapshot.start);
         // Phases are in order and few; the last one that has begun when the snapshot ends.
-        let Some(judge) = judges.iter_mut().rev().find(|j| j.start < snapshot.end) else {
+        let Some(scorer) = scorers.iter_mut().rev().find(|j| j.start < snapshot.end) else {
             continue;
         };
-        if snapshot.end > judge.end || judge.hot.bytes == 0 {
+        if snapshot.end > scorer.end || scorer.hot.bytes == 0 {
             continue;
         }
-        let view = judge.view(snapshot);
-        let since = judge.start.max(began);
-        judge.watched = snapshot.end.since(since);
-        if judge.found.is_none() && view.top_k >= FOUND {
-            judge.found = Some(judge.watched.as_secs_f64());
+        let view = scorer.view(snapshot);
+        let since = scorer.start.max(began);
+        scorer.watched = snapshot.end.since(since);
+        if scorer.found.is_none() && view.top_k >= FOUND {
+            scorer.found = Some(scorer.watched.as_secs_f64());
         }
-        if snapshot.start >= judge.start + settle.phase && snapshot.start >= began + settle.record {
-            tally.add(&view, judge, snapshot.regions.len());
+        if snapshot.start >= scorer.start + warm_up.phase
+            && snapshot.start >= began + warm_up.record
+        {
+            tally.add(&view, scorer, snapshot.regions.len());
         }
     }
-    let watched = |j: &&Judge| j.found.is_some() || j.watched >= WATCHED_MIN;
+    let watched = |j: &&Scorer| j.found.is_some() || j.watched >= WATCHED_MIN;
     Accuracy {
-        detection_lags: judges.iter().filter(watched).map(|j| j.found).collect(),
+        detection_lags: scorers.iter().filter(watched).map(|j| j.found).collect(),
         ..tally.finish()
     }
 }
@@ -169,7 +171,7 @@ impl RangeSet {
 }
 
 /// One episode, ready to be asked.
-struct Judge {
+struct Scorer {
     start: Nanos,
     end: Nanos,
     hot: RangeSet,
@@ -188,7 +190,7 @@ struct View {
     known: u64,
 }
 
-impl Judge {
+impl Scorer {
     fn new(episode: &Episode) -> Self {
         let of = |heats: &[crate::layout::Heat]| RangeSet::new(heats.iter().map(|h| h.range));
         Self {
@@ -267,7 +269,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, view: &View, judge: &Judge, regions: usize) {
+    fn add(&mut self, view: &View, scorer: &Scorer, regions: usize) {
         let add = |sum: &mut Score, score: &Score| {
             sum.hit += score.hit;
             sum.claimed += score.claimed;
@@ -278,9 +280,9 @@ impl Tally {
         add(&mut self.sum.any, &view.any);
         add(&mut self.sum.quarter, &view.quarter);
         self.known += view.known;
-        self.bytes += judge.bytes();
+        self.bytes += scorer.bytes();
         self.top_k.push(view.top_k);
-        let hot = judge.hot.bytes as f64;
+        let hot = scorer.hot.bytes as f64;
         self.wss_errors.push((view.any.claimed as f64 - hot) / hot);
     }
 

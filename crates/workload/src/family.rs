@@ -4,7 +4,7 @@
 //!
 //! Approach: [`case`] draws a program from a seed; [`layout`] says which of its pages are hot, by
 //! rule; the program logs how far it has come in the sequence of touches that follows from the rule
-//! ([`journal`]), so that for any interval the pages touched in it are known exactly; [`judge`] holds
+//! ([`journal`]), so that for any interval the pages touched in it are known exactly; [`verdict`] holds
 //! the snapshots of a monitor against that, each over its own interval.
 //!
 //! Limits: one thread touches one word of a page at a time. Pages touched within [`EDGE`] of an
@@ -12,9 +12,9 @@
 
 pub mod case;
 pub mod journal;
-pub mod judge;
 pub mod layout;
 pub mod pages;
+pub mod verdict;
 
 pub use case::Case;
 pub use journal::{Journal, Ready};

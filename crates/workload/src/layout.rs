@@ -1,6 +1,6 @@
 //! Which addresses a workload accesses, and how often: computed, before it does.
 //!
-//! Problem: a monitor can be judged only against what was really accessed, page by page, and
+//! Problem: a monitor can be scored only against what was really accessed, page by page, and
 //! patterns overlap (a hot set, and now and then an access anywhere).
 //!
 //! Approach: each pattern covers spans of its region evenly; laid over each other they cut the

@@ -133,7 +133,7 @@ fn compare(
     report(&output, title, modes)
 }
 
-/// One line for each mode, each judged.
+/// One line for each mode, each scored.
 fn report(output: &VmOutput, title: &str, modes: &[(&str, String)]) -> Result<Report, VmError> {
     let truth = workload::truth(output)?;
     let mut report = Report::default();

@@ -1,4 +1,4 @@
-//! Kernel DAMON and Isotherm on the same workload, one after the other, judged by the same metric.
+//! Kernel DAMON and Isotherm on the same workload, one after the other, scored by the same metric.
 //!
 //! Kernel DAMON clears accessed bits without flushing the TLB. A processor evicts its few entries
 //! within milliseconds; the emulator's TLB is large and is emptied only when address spaces are

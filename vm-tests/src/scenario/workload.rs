@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::Reader;
-use isotherm_workload::accuracy::{Accuracy, Score, Settle, judge};
+use isotherm_workload::accuracy::{Accuracy, Score, WarmUp, score};
 use isotherm_workload::truth::{self, Episode};
 
 use super::{Report, ensure};
@@ -37,7 +37,7 @@ pub(super) const STAIRS: Workload = Workload::Exercise(
 );
 
 /// Regions take a few aggregations to find their shape, and so does each new phase.
-const SETTLE: Settle = Settle {
+const WARM_UP: WarmUp = WarmUp {
     record: Nanos::from_millis(8_000),
     phase: Nanos::from_millis(8_000),
 };
@@ -135,10 +135,10 @@ pub(super) fn accuracy(
     snapshots: &[Snapshot],
     truth: &[Episode],
 ) -> Result<Accuracy, VmError> {
-    let accuracy = judge(snapshots, truth, SETTLE);
+    let accuracy = score(snapshots, truth, WARM_UP);
     ensure(accuracy.snapshots >= 3, || {
         format!(
-            "{name}: only {} of {} snapshots can be judged",
+            "{name}: only {} of {} snapshots can be scored",
             accuracy.snapshots,
             snapshots.len()
         )

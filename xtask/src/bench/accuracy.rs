@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use isotherm_engine::Nanos;
 use isotherm_workload::Config;
-use isotherm_workload::accuracy::{Accuracy, Settle, judge};
+use isotherm_workload::accuracy::{Accuracy, WarmUp, score};
 use serde::Serialize;
 use serde_json::json;
 
@@ -26,11 +26,11 @@ use super::{Context, Mode, Outcome, machine, redis};
 /// Memory that must stay available beside a workload.
 const HEADROOM: u64 = 1 << 30;
 /// What a monitor may miss in the "settled" columns: the start of the record, and of each phase.
-const SETTLE: Settle = Settle {
+const WARM_UP: WarmUp = WarmUp {
     record: Nanos::from_millis(10_000),
     phase: Nanos::from_millis(1000),
 };
-const SETTLE_QUICK: Settle = Settle {
+const WARM_UP_QUICK: WarmUp = WarmUp {
     record: Nanos::from_millis(2000),
     phase: Nanos::from_millis(0),
 };
@@ -63,11 +63,11 @@ const MODES: [&str; 8] = [
     "aligned=--strategy aligned",
 ];
 
-/// One recording, judged.
+/// One recording, scored.
 #[derive(Serialize)]
 struct Run {
     whole: Accuracy,
-    settled: Accuracy,
+    warmed_up: Accuracy,
     cpu_claimed_percent: Option<f64>,
     cpu_claimed_induced_percent: Option<f64>,
     cpu_measured_percent: f64,
@@ -114,7 +114,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     }
     Ok(Outcome::Done {
         tables: vec![
-            accuracy_table(&series, settle(context)),
+            accuracy_table(&series, warm_up(context)),
             cost_table(&series),
         ],
         data: json!({ "series": series, "skipped": skipped }),
@@ -129,8 +129,12 @@ pub(super) fn modes(context: &Context, usual: &[&str]) -> anyhow::Result<Vec<Mod
     usual.iter().map(|mode| Mode::parse(mode)).collect()
 }
 
-fn settle(context: &Context) -> Settle {
-    if context.quick { SETTLE_QUICK } else { SETTLE }
+fn warm_up(context: &Context) -> WarmUp {
+    if context.quick {
+        WARM_UP_QUICK
+    } else {
+        WARM_UP
+    }
 }
 
 pub(super) fn config_path(context: &Context, workload: &str) -> PathBuf {
@@ -198,7 +202,7 @@ fn one_workload(context: &Context, name: &str, modes: &[Mode]) -> anyhow::Result
                     let walls = (slowdown(|r| r.wall), slowdown(|r| r.cpu));
                     series
                         .runs
-                        .push(judged(context, &subject, &recorded, walls)?);
+                        .push(scored(context, &subject, &recorded, walls)?);
                 }
                 // One mode that does not work must not hide the others' numbers.
                 Err(error) => {
@@ -233,18 +237,18 @@ fn record(
     Ok((recorded, rate))
 }
 
-fn judged(
+fn scored(
     context: &Context,
     subject: &Subject,
     recorded: &Recorded,
     (slowdown_wall_percent, slowdown_cpu_percent): (f64, f64),
 ) -> anyhow::Result<Run> {
     let episodes = subject.episodes()?;
-    let settle = settle(context);
+    let warm_up = warm_up(context);
     let percent = |share: f64| share * 100.0;
     Ok(Run {
-        whole: judge(&recorded.snapshots, &episodes, Settle::default()),
-        settled: judge(&recorded.snapshots, &episodes, settle),
+        whole: score(&recorded.snapshots, &episodes, WarmUp::default()),
+        warmed_up: score(&recorded.snapshots, &episodes, warm_up),
         cpu_claimed_percent: recorded.cpu_claimed.map(percent),
         cpu_claimed_induced_percent: recorded.cpu_claimed_induced.map(percent),
         cpu_measured_percent: percent(recorded.cpu_measured),
@@ -264,11 +268,11 @@ impl Series {
     }
 }
 
-fn accuracy_table(series: &[Series], settle: Settle) -> Table {
+fn accuracy_table(series: &[Series], warm_up: WarmUp) -> Table {
     let title = format!(
         "Accuracy by bytes after settling ({} s of the record, {} s of a phase); top-k also from the start. P precision, R recall.",
-        settle.record.as_secs_f64(),
-        settle.phase.as_secs_f64()
+        warm_up.record.as_secs_f64(),
+        warm_up.phase.as_secs_f64()
     );
     let head = [
         "workload",
@@ -289,14 +293,14 @@ fn accuracy_table(series: &[Series], settle: Settle) -> Table {
         table.row(vec![
             s.workload.clone(),
             s.mode.clone(),
-            s.cell(2, |r| r.settled.any.precision()),
-            s.cell(2, |r| r.settled.any.recall()),
-            s.cell(2, |r| r.settled.quarter.precision()),
-            s.cell(2, |r| r.settled.quarter.recall()),
-            s.cell(2, |r| r.settled.top_k),
+            s.cell(2, |r| r.warmed_up.any.precision()),
+            s.cell(2, |r| r.warmed_up.any.recall()),
+            s.cell(2, |r| r.warmed_up.quarter.precision()),
+            s.cell(2, |r| r.warmed_up.quarter.recall()),
+            s.cell(2, |r| r.warmed_up.top_k),
             s.cell(2, |r| r.whole.top_k),
             s.cell(1, |r| {
-                r.settled.wss_error_absolute.map(|error| error * 100.0)
+                r.warmed_up.wss_error_absolute.map(|error| error * 100.0)
             }),
             s.cell(1, |r| r.whole.detection_lag()),
             s.cell(0, |r| Some(r.whole.regions_mean)),

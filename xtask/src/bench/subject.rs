@@ -59,7 +59,7 @@ impl Subject {
         };
         let scans = Recording::start(context, &exact, busy.server.pid(), context.duration)?
             .finish(context)
-            .context("the exact scan, against which all else is judged, failed")?
+            .context("the exact scan, against which all else is scored, failed")?
             .snapshots;
         // The first scan finds what was accessed before the load began.
         busy.truth = vec![observed(scans.iter().skip(1))];

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_workload::family::judge::{Verdict, judge};
+use isotherm_workload::family::verdict::{Verdict, verdict};
 use isotherm_workload::family::{Case, Journal, Ready};
 use serde::Serialize;
 use serde_json::json;
@@ -202,7 +202,7 @@ fn watch_case(
     let journal = program.finish()?;
     let mut runs: Vec<Run> = taken
         .iter()
-        .map(|(mode, recorded, rss)| judge_run(&journal, mode, recorded, rss))
+        .map(|(mode, recorded, rss)| score_run(&journal, mode, recorded, rss))
         .collect();
     let first = taken.first().map(|(_, recorded, _)| &recorded.snapshots);
     if let (true, Some([first, .., last])) = (context.truth.simulate, first.map(Vec::as_slice)) {
@@ -275,11 +275,11 @@ fn settled<'a>(
     settled.map(|(_, snapshot)| snapshot)
 }
 
-fn judge_run(journal: &Journal, mode: &Mode, recorded: &Recorded, rss: &Rss) -> Run {
+fn score_run(journal: &Journal, mode: &Mode, recorded: &Recorded, rss: &Rss) -> Run {
     let moves = journal.moves();
     let verdicts: Vec<Verdict> = settled(&recorded.snapshots, &moves)
         .filter(|s| journal.covers(s.start, s.end))
-        .map(|s| judge(journal, s))
+        .map(|s| verdict(journal, s))
         .collect();
     let percent = |share: Option<f64>| share.map(|share| share * 100.0);
     Run {

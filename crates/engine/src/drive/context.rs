@@ -220,7 +220,7 @@ impl Context {
         for snapshot in snapshots {
             self.history.look(snapshot);
         }
-        for (target, blocks) in self.history.suspects(&plan) {
+        for (target, blocks) in self.history.candidates(&plan) {
             let history = &mut self.history;
             world.present(target, &blocks, |block, pages| {
                 history.found(now, target, block, pages);

@@ -267,10 +267,11 @@ impl TableLoop {
             let monitor = &mut self.monitor;
             probe.read_blocks(target, &blocks, |facts| monitor.cleared(target, &facts))?;
         }
-        for stuck in self.monitor.stuck() {
-            let is_clearable = probe.is_clearable(stuck.target, stuck.address, stuck.by)?;
+        for uncleared in self.monitor.uncleared() {
+            let is_clearable =
+                probe.is_clearable(uncleared.target, uncleared.address, uncleared.by)?;
             self.monitor
-                .answer_stuck(stuck.target, stuck.address, is_clearable, now);
+                .answer_uncleared(uncleared.target, uncleared.address, is_clearable, now);
         }
         self.monitor.clears_done(&before, &probe.cost());
         Ok(())

@@ -66,25 +66,25 @@ impl RefaultHistory {
     }
 
     /// The blocks of `plan` that were paged out: whether they came back is to be [found](Self::found).
-    pub fn suspects(&self, plan: &[Operation]) -> BTreeMap<TargetId, Vec<u64>> {
-        let mut suspects: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
+    pub fn candidates(&self, plan: &[Operation]) -> BTreeMap<TargetId, Vec<u64>> {
+        let mut candidates: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
         for operation in plan.iter().filter(|o| is_meant(o)) {
             let (first, end) = blocks_of(operation.range);
             let target = operation.target;
             for ((_, block), known) in self.blocks.range((target, first)..(target, end)) {
                 if known.left.is_some() {
-                    suspects.entry(target).or_default().push(*block);
+                    candidates.entry(target).or_default().push(*block);
                 }
             }
         }
-        for blocks in suspects.values_mut() {
+        for blocks in candidates.values_mut() {
             blocks.sort_unstable();
             blocks.dedup();
         }
-        suspects
+        candidates
     }
 
-    /// So many pages of a suspect are in memory.
+    /// So many pages of a candidate are in memory.
     pub fn found(&mut self, now: Nanos, target: TargetId, block: u64, present: u32) {
         let Some(known) = self.blocks.get_mut(&(target, block)) else {
             return;
@@ -231,7 +231,7 @@ mod tests {
                 continue;
             }
             let plan = vec![operation(0, 1)];
-            if history.suspects(&plan).contains_key(&TARGET) {
+            if history.candidates(&plan).contains_key(&TARGET) {
                 history.found(second(now), TARGET, 0, present);
             }
             let (fine, _) = history.sift(second(now), plan);
@@ -258,7 +258,7 @@ mod tests {
         let mut history = RefaultHistory::default();
         (0..4).for_each(|n| history.paged_out(TARGET, n * BLOCK_SIZE, 5));
         let plan = vec![operation(0, 4)];
-        assert_eq!(history.suspects(&plan)[&TARGET].len(), 4);
+        assert_eq!(history.candidates(&plan)[&TARGET].len(), 4);
         history.found(second(40), TARGET, 0, 5);
         history.found(second(40), TARGET, BLOCK_SIZE, 512);
         history.found(second(40), TARGET, 2 * BLOCK_SIZE, 12);

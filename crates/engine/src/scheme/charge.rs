@@ -180,7 +180,7 @@ impl Charge {
     }
 
     /// Charges `bytes` that were reserved, by their outcome.
-    pub(super) fn settle(
+    pub(super) fn charge_reserved(
         &mut self,
         fail_charge: Option<FailCharge>,
         bytes: u64,

@@ -80,7 +80,7 @@ pub(super) struct State {
     next_apply: Option<Nanos>,
     pub(super) tried: Vec<TriedRegion>,
     /// Outcomes of `tried` before this one are known, as they come in its order.
-    nr_settled: usize,
+    nr_accounted: usize,
 }
 
 /// How a scheme stands.
@@ -163,7 +163,7 @@ impl SchemeEngine {
         for (operation, outcome) in operations.iter().zip(outcomes) {
             // The schemes may have been exchanged in the meantime.
             if let Some(state) = self.states.get_mut(operation.scheme) {
-                state.settle(operation, outcome);
+                state.account(operation, outcome);
             }
             if operation.action == Action::Stat {
                 continue;
@@ -332,7 +332,7 @@ impl State {
             watermark: WatermarkState::OPEN,
             next_apply: None,
             tried: Vec::new(),
-            nr_settled: 0,
+            nr_accounted: 0,
         }
     }
 
@@ -377,7 +377,7 @@ impl State {
     /// Prepares for a walk of `snapshots`.
     fn begin(&mut self, index: usize, now: Nanos, snapshots: &[Snapshot], system: &SystemFacts) {
         self.tried.clear();
-        self.nr_settled = 0;
+        self.nr_accounted = 0;
         let is_exceeded = self.charge.roll(&self.scheme.quota, index, now, system);
         self.stats.qt_exceeds += u64::from(is_exceeded);
         if let Some((target, _)) = self.charge.resume() {
@@ -416,19 +416,19 @@ impl State {
         histogram
     }
 
-    fn settle(&mut self, operation: &Operation, outcome: &Outcome) {
+    fn account(&mut self, operation: &Operation, outcome: &Outcome) {
         let bytes = operation.bytes;
         self.stats.count(operation, outcome);
         let fail_charge = self.scheme.quota.fail_charge;
         self.charge
-            .settle(fail_charge, bytes, outcome.applied, outcome.took);
+            .charge_reserved(fail_charge, bytes, outcome.applied, outcome.took);
         let is_it = |tried: &TriedRegion| {
             (tried.target, tried.range) == (operation.target, operation.range)
         };
-        if let Some(at) = self.tried[self.nr_settled..].iter().position(is_it) {
-            let at = self.nr_settled + at;
+        if let Some(at) = self.tried[self.nr_accounted..].iter().position(is_it) {
+            let at = self.nr_accounted + at;
             self.tried[at].sz_filter_passed = Some(outcome.filter_passed);
-            self.nr_settled = at + 1;
+            self.nr_accounted = at + 1;
         }
     }
 }

@@ -141,8 +141,8 @@ impl FilterSet {
     }
 
     /// What becomes of `range`, or rather of its part up to the address that is returned with it:
-    /// a rule may end there. The rest is to be judged by itself.
-    pub(super) fn judge(&self, target: TargetId, range: AddressRange) -> (Verdict, u64) {
+    /// a rule may end there. The rest is to be evaluated by itself.
+    pub(super) fn evaluate(&self, target: TargetId, range: AddressRange) -> (Verdict, u64) {
         let mut end = range.end;
         for rule in &self.core {
             let is_so = match rule.what {
@@ -173,7 +173,7 @@ impl FilterSet {
         let mut passed = 0;
         let mut rest = Some(range);
         while let Some(range) = rest {
-            let (verdict, end) = self.judge(target, range);
+            let (verdict, end) = self.evaluate(target, range);
             if verdict != Verdict::Reject {
                 passed += end - range.start;
             }

@@ -166,7 +166,7 @@ impl Walk<'_> {
             }
             self.split(region, start + whole);
         }
-        let (verdict, end) = state.filters.judge(self.target, region.range);
+        let (verdict, end) = state.filters.evaluate(self.target, region.range);
         if end < region.range.end {
             self.split(region, end);
         }

@@ -121,7 +121,7 @@ impl World {
             let plan = engine.tick(now, facts);
             let hot = (self.hot_at)(now.as_secs_f64());
             for snapshot in &plan.snapshots {
-                let found = judge(snapshot, &hot);
+                let found = score_of(snapshot, &hot);
                 if found.recall.min(found.precision) >= 0.9 {
                     score.found_after.get_or_insert(now.as_secs_f64());
                 }
@@ -184,7 +184,7 @@ fn look(sample: &Sample, hot: &[Hot], window: f64, rng: &mut Pcg64Mcg, cost: &mu
 }
 
 /// A region counts as hot from a quarter of the checks on.
-fn judge(snapshot: &Snapshot, hot: &[Hot]) -> Score {
+fn score_of(snapshot: &Snapshot, hot: &[Hot]) -> Score {
     let (mut claimed, mut right, mut error, mut monitored) = (0.0, 0.0, 0.0, 0.0);
     let wanted: f64 = hot.iter().map(|hot| hot.range.len() as f64).sum();
     let elapsed = snapshot.end.since(snapshot.start).as_secs_f64();

@@ -15,7 +15,7 @@ use isotherm_report::render::csv_text;
 use isotherm_report::render::table::{Align, Table};
 use isotherm_sim::experiment::reclaim::Configuration;
 use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting};
-use isotherm_sim::paper::{Comparison, Difference, compaction, reclaim, tiering as cells};
+use isotherm_sim::published::{Comparison, Difference, compaction, reclaim, tiering as cells};
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,7 +278,7 @@ fn csv(comparisons: &[Comparison]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_sim::paper::Role;
+    use isotherm_sim::published::Role;
 
     use super::*;
 
@@ -305,7 +305,7 @@ mod tests {
         assert!(lines[1].contains("21746          -           -"), "{text}");
     }
 
-    /// Small versions of a paper's experiments, in their order.
+    /// Small versions of published experiments, in their order.
     fn small_runs(jobs: u8) -> String {
         use isotherm_sim::experiment::compaction::{Setting, driver};
         use isotherm_sim::experiment::{redis, tiering};

@@ -4,15 +4,16 @@ use isotherm_report::render::csv_text;
 use isotherm_report::render::page::{END, begin, escape, figure, table};
 use isotherm_sim::experiment::compaction::Outcome;
 use isotherm_sim::experiment::tiering::{self, Distribution, Placement};
-use isotherm_sim::paper::compaction::Run;
-use isotherm_sim::paper::{
-    Comparison, compaction as compaction_paper, reclaim as reclaim_paper, tiering as tiering_paper,
+use isotherm_sim::published::compaction::Run;
+use isotherm_sim::published::{
+    Comparison, compaction as published_compaction, reclaim as published_reclaim,
+    tiering as published_tiering,
 };
 
 use super::figure::{Axis, Plot, Series};
 use super::{HEAD, fields};
 
-/// The compaction paper's.
+/// Of compaction.
 pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) -> String {
     let mut html = begin(
         "Proactive compaction, simulated",
@@ -20,7 +21,7 @@ pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) ->
          1 TiB, 2 nodes. Calibrated: costs were chosen so that the number comes out. Input: it was put in. \
          Predicted: it follows.",
     );
-    html += &notes(&compaction_paper::notes());
+    html += &notes(&published_compaction::notes());
     for (run, outcome) in runs {
         match run {
             Run::Driver(_) => html += &latencies(*run, outcome),
@@ -53,7 +54,7 @@ pub(super) fn reclaim(comparisons: &[Comparison]) -> String {
          patches (2021): what is hot is calibrated on what prcl saved, how sparse it is on what huge pages \
          added; all else is predicted. They are no programs: nothing of what was reclaimed comes back.",
     );
-    html += &notes(&reclaim_paper::notes(comparisons));
+    html += &notes(&published_reclaim::notes(comparisons));
     html + &numbers(comparisons) + END
 }
 
@@ -98,7 +99,7 @@ fn scores(run: Run, outcome: &Outcome) -> String {
 
 /// The tiering publications': the share of redis' accesses that is slow, by the size of the cold block.
 pub(super) fn tiering(
-    runs: &[(tiering_paper::Run, tiering::Outcome)],
+    runs: &[(published_tiering::Run, tiering::Outcome)],
     comparisons: &[Comparison],
 ) -> String {
     let mut html = begin(
@@ -107,7 +108,7 @@ pub(super) fn tiering(
          based tiered memory management for CXL memory, RFC v4), at their size. Predicted from DRAM-only \
          and CXL-only alone; the system's own memory from one cell's CXL use.",
     );
-    html += &notes(&tiering_paper::notes(comparisons));
+    html += &notes(&published_tiering::notes(comparisons));
     let of = |distribution, placement, name: &str| Series {
         name: name.into(),
         points: runs
@@ -134,7 +135,7 @@ pub(super) fn tiering(
         of(Distribution::Latest, Placement::Tiered, "latest, tiered"),
     ];
     html += &figure(&plot.title, "", &plot.draw(&series));
-    for published in tiering_paper::figures(runs) {
+    for published in published_tiering::figures(runs) {
         let plot = Plot {
             title: published.title,
             note: "By the size of the cold block; lines are simulated, dots are published.".into(),

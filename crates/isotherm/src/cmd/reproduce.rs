@@ -29,7 +29,7 @@ Examples:
 pub(crate) struct Args {
     /// Which one.
     #[arg(value_enum)]
-    paper: Paper,
+    publication: Publication,
     /// Write CSV and an HTML page into this folder.
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Paper {
+enum Publication {
     /// How long huge pages take on a fragmented machine.
     Compaction,
     /// What redis loses on CXL memory, and what migration wins back.
@@ -52,7 +52,7 @@ enum Paper {
     All,
 }
 
-impl Paper {
+impl Publication {
     fn experiments(self) -> Vec<Published> {
         match self {
             Self::Compaction => vec![Published::Compaction],
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let (mut all, mut notes) = (Vec::new(), Vec::new());
-    for experiment in args.paper.experiments() {
+    for experiment in args.publication.experiments() {
         let bar = progress_bar();
         let of_it = reproduce(experiment, args.jobs, &|progress| match progress {
             RunProgress::Planned(nr) => bar.set_length(nr as u64),

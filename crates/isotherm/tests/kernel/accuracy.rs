@@ -1,12 +1,12 @@
 //! Does a recording find what is hot?
 
 use isotherm_engine::Nanos;
-use isotherm_workload::accuracy::{Accuracy, Score, Settle, judge};
+use isotherm_workload::accuracy::{Accuracy, Score, WarmUp, score};
 use nix::sys::signal::Signal;
 
 use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, until};
 
-/// What comes before is not judged; as much at least comes after.
+/// What comes before is not scored; as much at least comes after.
 const SETTLED: Nanos = Nanos::from_millis(4_000);
 const SNAPSHOTS_MIN: u64 = 3;
 
@@ -16,35 +16,36 @@ const EXACT: fn(&Accuracy) -> Score = |accuracy| accuracy.any;
 /// there straddles borders, and is then a little accessed as a whole.
 const SAMPLED: fn(&Accuracy) -> Score = |accuracy| accuracy.quarter;
 
-/// Records 256 MiB with 32 MiB hot, and judges the later half of the snapshots.
+/// Records 256 MiB with 32 MiB hot, and scorers the later half of the snapshots.
 fn check(test: &str, flags: &[&str], hot: fn(&Accuracy) -> Score, least: f64) {
     let Some(_turn) = alone(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let workload = Workload::start(&static_workload(256, 16), &[]);
     let recorder = record_pid(workload.pid(), &path, flags);
-    // Longer where the machine is so busy that there are too few to judge.
+    // Longer where the machine is so busy that there are too few to scorer.
     let enough = |record: &Record| {
         let first = record.snapshots().next()?.start;
-        let settled = record.snapshots().filter(|s| s.start >= first + SETTLED);
+        let warmed_up = record.snapshots().filter(|s| s.start >= first + SETTLED);
         let last = record.snapshots().next_back()?.end;
-        (settled.count() as u64 > SNAPSHOTS_MIN && last >= first + SETTLED + SETTLED).then_some(())
+        (warmed_up.count() as u64 > SNAPSHOTS_MIN && last >= first + SETTLED + SETTLED)
+            .then_some(())
     };
     until("enough snapshots", || enough(&Record::try_read(&path)?));
     recorder.signal(Signal::SIGINT);
     let done = recorder.finish().success();
     let record = Record::whole(&path);
-    let settle = Settle {
+    let warm_up = WarmUp {
         record: SETTLED,
-        ..Settle::default()
+        ..WarmUp::default()
     };
-    let accuracy = judge(record.snapshots(), &workload.truth(), settle);
+    let accuracy = score(record.snapshots(), &workload.truth(), warm_up);
     let (precision, recall) = (hot(&accuracy).precision(), hot(&accuracy).recall());
     eprintln!(
         "{test}: {} snapshots of {:.0} regions: precision {precision:.3?}, recall {recall:.3?}, {}",
         accuracy.snapshots, accuracy.regions_mean, done.stdout
     );
-    assert!(accuracy.snapshots >= SNAPSHOTS_MIN, "too few to judge");
+    assert!(accuracy.snapshots >= SNAPSHOTS_MIN, "too few to scorer");
     assert!(
         precision >= Some(least) && recall >= Some(least),
         "{accuracy:?}"
@@ -68,7 +69,7 @@ fn page_scans_find_what_is_hot() {
 
 #[test]
 fn the_improved_sampler_finds_what_is_hot() {
-    // At 1 % of a CPU a busy machine has too few snapshots to judge.
+    // At 1 % of a CPU a busy machine has too few snapshots to scorer.
     check(
         "the_improved_sampler_finds_what_is_hot",
         &["--strategy", "all", "--cpu-budget", "5%"],

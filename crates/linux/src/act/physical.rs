@@ -16,9 +16,9 @@ use crate::process::Process;
 
 /// Carries out operations whose addresses are physical.
 pub struct PhysicalActuator {
-    hands: ProcessActuator,
+    by_process: ProcessActuator,
     map: PhysicalProbe,
-    /// Processes that `hands` holds, by number.
+    /// Processes that `by_process` holds, by number.
     held: BTreeMap<TargetId, u32>,
 }
 
@@ -26,7 +26,7 @@ impl PhysicalActuator {
     /// An actuator for all memory that processes map.
     pub fn new(options: ActOptions) -> Result<Self, ProbeError> {
         Ok(Self {
-            hands: ProcessActuator::new(options)?,
+            by_process: ProcessActuator::new(options)?,
             map: PhysicalProbe::without_map()?,
             held: BTreeMap::new(),
         })
@@ -36,12 +36,12 @@ impl PhysicalActuator {
     fn follow(&mut self) {
         let now: BTreeMap<TargetId, u32> = self.map.processes().collect();
         for target in self.held.keys().filter(|held| !now.contains_key(held)) {
-            self.hands.remove(*target);
+            self.by_process.remove(*target);
         }
         for (target, pid) in now.iter().filter(|(t, _)| !self.held.contains_key(t)) {
             // It may end at any time, which its operations will tell.
             if let Ok(process) = Process::open(*pid) {
-                self.hands.add(*target, process).ok();
+                self.by_process.add(*target, process).ok();
             }
         }
         self.held = now;
@@ -59,7 +59,7 @@ impl Actuator for PhysicalActuator {
     type Error = ProbeError;
 
     fn lacks(&self, action: Action) -> Option<String> {
-        self.hands.lacks(action)
+        self.by_process.lacks(action)
     }
 
     fn act(
@@ -124,7 +124,8 @@ impl PhysicalActuator {
             })
             .collect();
         let mut virtual_outcomes = Vec::new();
-        self.hands.act(&virtual_operations, &mut virtual_outcomes)?;
+        self.by_process
+            .act(&virtual_operations, &mut virtual_outcomes)?;
         let mut mapped = vec![0; operations.len()];
         for (part, outcome) in parts.iter().zip(virtual_outcomes) {
             mapped[part.operation] += part.range.len();

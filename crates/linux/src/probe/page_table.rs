@@ -431,7 +431,7 @@ impl PageTableProbe {
             let pages = at..at + sample.nr_pages as usize;
             at = pages.end;
             let states = &self.states[state + pages.start..state + pages.end];
-            let touch = judge(states, &self.leaves[pages]);
+            let touch = touch_of(states, &self.leaves[pages]);
             touches.push(if hides { known_part(touch) } else { touch });
         }
         Ok(())
@@ -537,7 +537,7 @@ fn known_part(touch: Touch) -> Touch {
 }
 
 /// What became of a sample, from the states of its pages and what they look like now.
-fn judge(states: &[PageState], leaves: &[Leaf]) -> Touch {
+fn touch_of(states: &[PageState], leaves: &[Leaf]) -> Touch {
     let (mut observed, mut accessed) = (0, 0);
     let mut gap = Gap::Unclearable;
     for (state, leaf) in states.iter().zip(leaves) {

@@ -126,7 +126,7 @@ fn program() -> ProcessSpec {
             pattern: Pattern::steady(rates),
             fill: Some((Nanos(0), Nanos(0))),
             filled_of_block: None,
-            given_back: None,
+            released: None,
         }],
     }
 }

@@ -203,8 +203,10 @@ struct MappingFile {
     fill: Option<Unit<Nanos>>,
     #[serde(default, deserialize_with = "some_number")]
     filled_of_block: Option<u32>,
-    given_back: Option<Unit<Share>>,
-    given_back_at: Option<Unit<Nanos>>,
+    #[serde(alias = "given_back")]
+    released: Option<Unit<Share>>,
+    #[serde(alias = "given_back_at")]
+    released_at: Option<Unit<Nanos>>,
     #[serde(default)]
     access: Vec<AccessFile>,
 }
@@ -459,8 +461,8 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
             huge: mapping.huge,
             fill: Some((from, fill)),
             filled_of_block: mapping.filled_of_block,
-            given_back: mapping.given_back.map(|Unit(Share(share))| {
-                let at = mapping.given_back_at.map(|Unit(at)| at);
+            released: mapping.released.map(|Unit(Share(share))| {
+                let at = mapping.released_at.map(|Unit(at)| at);
                 (at.unwrap_or(from + fill), share)
             }),
         });
@@ -557,7 +559,7 @@ mod tests {
             (&heap(", colour: red"), "colour"),
             (&heap(", access: [{rate: fast}]"), "access[0].rate"),
             (&heap(", access: [{rate: 1, hot: 200%}]"), "hot"),
-            (&heap(", given_back: 2s"), "given_back"),
+            (&heap(", released: 2s"), "released"),
             (
                 "machine: {compaction_proactiveness: 101}\nprocesses: []",
                 "compaction_proactiveness",
@@ -581,7 +583,7 @@ mod tests {
 
     const VALID: &str = "machine: {cpus: 4, nodes: [{size: 64 MiB}], swap: {zram: 1G}, thp: always, defrag: never, \
         compaction_proactiveness: 40}\n\
-        duration: 60s\nprocesses:\n- name: a\n  threads: 2\n  mappings:\n  - {name: b, size: 1 MiB, huge: true, given_back: 50%, \
+        duration: 60s\nprocesses:\n- name: a\n  threads: 2\n  mappings:\n  - {name: b, size: 1 MiB, huge: true, released: 50%, \
         access: [{pattern: latest, hot: 10%, rate: 5}]}\nfaults:\n- {at: 5s, for: 1s, kind: node_full, node: 0}\n";
 
     proptest::proptest! {

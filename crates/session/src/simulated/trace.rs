@@ -112,7 +112,7 @@ impl Seen {
                 pattern: Pattern::Trace(trace.clone(), first),
                 fill: None,
                 filled_of_block: None,
-                given_back: None,
+                released: None,
             };
             first += (range.len() / PAGE_SIZE) as u32;
             spec

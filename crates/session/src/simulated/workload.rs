@@ -181,7 +181,7 @@ pub(crate) fn masim(
         pattern: Pattern::Phases(phases),
         fill: (!is_sparse).then_some((Nanos(0), Nanos(0))),
         filled_of_block: None,
-        given_back: None,
+        released: None,
     });
     Ok(ProcessSpec {
         name: path.file_stem().map_or_else(

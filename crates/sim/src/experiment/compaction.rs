@@ -36,7 +36,7 @@ pub struct Setting {
     /// What `frag` takes at first; a quarter of it stays its.
     pub frag_mib: u64,
     /// Time between the fragmentation and the test.
-    pub settle: Nanos,
+    pub idle_time: Nanos,
     /// As `vm.compaction_proactiveness`.
     pub proactiveness: u32,
     /// What things take.
@@ -49,7 +49,7 @@ impl Setting {
         Self {
             memory_mib: 1008 << 10,
             frag_mib: 980 << 10,
-            settle: Nanos::from_millis(120_000),
+            idle_time: Nanos::from_millis(120_000),
             proactiveness,
             costs: crate::cost::PUBLISHED_MACHINE,
         }
@@ -129,7 +129,7 @@ impl World {
             now: Nanos(0),
             direct: 0,
         };
-        world.pass_time(setting.settle);
+        world.pass_time(setting.idle_time);
         world
     }
 
@@ -314,7 +314,7 @@ pub fn java(setting: &Setting, heap_gib: u64) -> Outcome {
 pub fn unmovable(setting: &Setting, time: Nanos) -> Outcome {
     let mut world = World::new(
         &Setting {
-            settle: Nanos(0),
+            idle_time: Nanos(0),
             ..*setting
         },
         |memory| {
@@ -342,7 +342,7 @@ mod tests {
         Setting {
             memory_mib: 64,
             frag_mib: 60,
-            settle: Nanos::from_millis(3_000),
+            idle_time: Nanos::from_millis(3_000),
             ..Setting::published(proactiveness)
         }
     }

@@ -72,7 +72,7 @@ impl Profile {
                 pattern: Pattern::steady(Rates::Steps(vec![(hot, HOT_RATE)])),
                 fill: Some((Nanos(0), Nanos::from_millis(500))),
                 filled_of_block: Some(per_block),
-                given_back: None,
+                released: None,
             }],
         }
     }

@@ -277,7 +277,7 @@ fn area(name: &str, start: u64, pages: u64, fill: (Nanos, Nanos), rates: Rates) 
         pattern: Pattern::steady(rates),
         fill: Some(fill),
         filled_of_block: None,
-        given_back: None,
+        released: None,
     }
 }
 

@@ -192,7 +192,7 @@ pub struct Machine {
     /// By node.
     is_kswapd_awake: Vec<bool>,
     /// Where reclaim's scanner stands, by node.
-    hands: Vec<Pfn>,
+    clock_hands: Vec<Pfn>,
     files: FilePages,
     /// How often kswapd has found nothing to reclaim on each node since it last did.
     failures: Vec<u32>,
@@ -225,7 +225,7 @@ impl Machine {
             memory.set_watermark(zone, marks.min);
         }
         let nodes = 0..memory.nr_nodes();
-        let hands: Vec<Pfn> = nodes.map(|node| memory.frames_of(node).start).collect();
+        let clock_hands: Vec<Pfn> = nodes.map(|node| memory.frames_of(node).start).collect();
         let compaction = Compaction::new(&memory, spec.compaction_proactiveness);
         let random = Pcg64Mcg::new(u128::from(spec.seed) << 1 | 1);
         let swap = spec.swap.map(|(kind, bytes)| Swap::new(kind, bytes));
@@ -245,10 +245,10 @@ impl Machine {
             faults: Vec::new(),
             marks,
             compaction,
-            is_kswapd_awake: vec![false; hands.len()],
-            failures: vec![0; hands.len()],
-            files: FilePages::new(hands.len()),
-            hands,
+            is_kswapd_awake: vec![false; clock_hands.len()],
+            failures: vec![0; clock_hands.len()],
+            files: FilePages::new(clock_hands.len()),
+            clock_hands,
             next_collapse: 0,
             khugepaged_due: huge::SCAN_PERIOD,
             speeds_due: Nanos(0),

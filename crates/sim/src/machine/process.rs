@@ -40,7 +40,7 @@ pub struct AreaSpec {
     /// How many pages of each block are filled, from its start on; all if not given.
     pub filled_of_block: Option<u32>,
     /// What share of its pages the program gives back, at random, and when: that fragments free memory.
-    pub given_back: Option<(Nanos, f64)>,
+    pub released: Option<(Nanos, f64)>,
 }
 
 /// A process to be started.
@@ -140,7 +140,7 @@ pub struct Process {
     pub(super) returns: BinaryHeap<Reverse<(u64, Page)>>,
     /// What is filled, and when.
     pub(super) fills: VecDeque<(Nanos, Range<Page>)>,
-    /// What is given back, when, and how large a share.
+    /// What is released, when, and how large a share.
     pub(super) returnings: VecDeque<(Nanos, Range<Page>, f64)>,
     pub(super) cpu: f64,
     pub(super) losses: Losses,
@@ -186,7 +186,7 @@ impl Process {
     /// It also maps this area, which has these pages.
     pub(super) fn add(&mut self, area: usize, spec: &AreaSpec, pages: Range<Page>) {
         self.areas.push(area);
-        if let Some((at, share)) = spec.given_back {
+        if let Some((at, share)) = spec.released {
             self.returnings.push_back((at, pages.clone(), share));
         }
         match (&spec.pattern, spec.fill) {

@@ -112,8 +112,8 @@ impl Machine {
             if got >= wanted {
                 break;
             }
-            let frame = self.hands[node];
-            self.hands[node] = if frame + 1 == end { start } else { frame + 1 };
+            let frame = self.clock_hands[node];
+            self.clock_hands[node] = if frame + 1 == end { start } else { frame + 1 };
             let Some(page) = self.page_of(frame) else {
                 continue;
             };

@@ -4,7 +4,7 @@
 //! them on it is hot, below that warm, without any cold; a page that no scan knew is left out.
 //!
 //! Limits: a scan says only that a page was accessed since the last one, not how often; and what is
-//! true of the scan's time must still be true of the judged time, so the program must be steady.
+//! true of the scan's time must still be true of the scored time, so the program must be steady.
 
 use std::collections::BTreeMap;
 

@@ -73,10 +73,10 @@ fn snapshot(start_ms: u64, end_ms: u64, seen: &str) -> Snapshot {
 /// `expected`: precision and recall at any access, at a quarter, top-k, working-set error; in per
 /// cent, `-` where undefined.
 fn check(truth: &str, seen: &str, expected: &str) {
-    let accuracy = judge(
+    let accuracy = score(
         &[snapshot(100, 200, seen)],
         &[episode(0, 1000, truth)],
-        Settle::default(),
+        WarmUp::default(),
     );
     let percent = |value: Option<f64>| value.map_or("-".into(), |v| format!("{:.0}", v * 100.0));
     let found = [
@@ -118,7 +118,7 @@ fn ranks_matter_to_top_k_and_nothing_else() {
 }
 
 #[test]
-fn memory_that_is_not_the_workloads_is_not_judged() {
+fn memory_that_is_not_the_workloads_is_not_scored() {
     check("  ##.. ", "4444004", "100 100 100 100 100 0");
 }
 
@@ -137,7 +137,7 @@ fn snapshots_that_cross_a_phase_are_left_out() {
         snapshot(1200, 1600, "0044"),
         snapshot(1900, 2100, "4444"),
     ];
-    let accuracy = judge(&snapshots, &episodes, Settle::default());
+    let accuracy = score(&snapshots, &episodes, WarmUp::default());
     // The second crosses into the next phase, where it is not evenly spread either; the last one
     // ends after the truth does.
     assert_eq!(accuracy.snapshots, 2);
@@ -161,7 +161,7 @@ fn lag_counts_from_the_phase_or_the_record_whichever_is_later() {
         snapshot(22_000, 23_000, "0044"),
         snapshot(30_000, 30_400, "0044"),
     ];
-    let accuracy = judge(&snapshots, &episodes, Settle::default());
+    let accuracy = score(&snapshots, &episodes, WarmUp::default());
     let millis: Vec<Option<i64>> = accuracy
         .detection_lags
         .iter()
@@ -176,11 +176,11 @@ fn lag_counts_from_the_phase_or_the_record_whichever_is_later() {
 fn settling_leaves_early_snapshots_out() {
     let episodes = [episode(0, 10_000, "##..")];
     let snapshots = [snapshot(0, 400, "4444"), snapshot(2000, 2400, "4400")];
-    let settle = Settle {
+    let warm_up = WarmUp {
         record: Nanos::from_millis(1000),
         phase: Nanos(0),
     };
-    let accuracy = judge(&snapshots, &episodes, settle);
+    let accuracy = score(&snapshots, &episodes, warm_up);
     assert_eq!(
         (accuracy.snapshots, accuracy.any.precision()),
         (1, Some(1.0))
@@ -189,10 +189,10 @@ fn settling_leaves_early_snapshots_out() {
 
 #[test]
 fn unknown_memory_is_counted_as_such() {
-    let accuracy = judge(
+    let accuracy = score(
         &[snapshot(0, 100, "4??0")],
         &[episode(0, 1000, "##..")],
-        Settle::default(),
+        WarmUp::default(),
     );
     assert!((accuracy.unknown_share - 0.5).abs() < 1e-9);
     assert_eq!(accuracy.any.recall(), Some(0.5));
@@ -223,7 +223,7 @@ fn what_scans_saw_is_truth_for_what_they_knew() {
         })
         .collect();
     assert_eq!(picture, "##++.  ");
-    let again = judge(&scans[..1], &[seen], Settle::default());
+    let again = score(&scans[..1], &[seen], WarmUp::default());
     assert_eq!(again.any.recall(), Some(1.0));
     assert_eq!(again.quarter.precision(), Some(2.0 / 3.0));
 }

@@ -1,5 +1,5 @@
 //! Which pages of a case are populated, hot and paged out: a function of the case alone, so that the
-//! program and its judge need not tell each other.
+//! program and what scores it need not tell each other.
 
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK};
 use rand_core::{RngCore, SeedableRng};

@@ -109,8 +109,8 @@ fn scenario(context: &Context, arm: Arm, run: &Run) -> anyhow::Result<Value> {
                 "size": bytes(ready.bytes),
                 "huge": false,
                 "fill": "0s",
-                "given_back": format!("{:.4}%", 100.0 * ready.freed as f64 / ready.bytes as f64),
-                "given_back_at": seconds(0.001),
+                "released": format!("{:.4}%", 100.0 * ready.freed as f64 / ready.bytes as f64),
+                "released_at": seconds(0.001),
             })),
             process("driver", start, json!({
                 "name": "memory",

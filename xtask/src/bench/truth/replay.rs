@@ -22,8 +22,8 @@ use isotherm_record::{
     Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, Reader, TargetStart, Writer,
 };
 use isotherm_workload::family::journal::Touched;
-use isotherm_workload::family::judge::{Truth, Verdict, judge};
 use isotherm_workload::family::pages::PageSet;
+use isotherm_workload::family::verdict::{Truth, Verdict, verdict};
 use isotherm_workload::family::{EDGE, Journal};
 
 use super::super::child::Guarded;
@@ -55,7 +55,7 @@ pub(super) fn run(
         let moves: Vec<Nanos> = moves.iter().map(|at| *at + lag.at(*at).1).collect();
         let verdicts: Vec<Verdict> = super::settled(&recorded.snapshots, &moves)
             .filter(|s| s.end <= truth.end())
-            .map(|s| judge(&truth, s))
+            .map(|s| verdict(&truth, s))
             .collect();
         let percent = |share: Option<f64>| share.map(|share| share * 100.0);
         runs.push(Run {

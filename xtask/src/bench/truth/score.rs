@@ -2,7 +2,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_engine::statistics::median;
-use isotherm_workload::family::judge::Verdict;
+use isotherm_workload::family::verdict::Verdict;
 use serde::Serialize;
 
 use super::{Rss, Run, Watched};
@@ -10,7 +10,7 @@ use crate::bench::table::Table;
 
 /// What is aimed at for precision and recall.
 const AIM: f64 = 0.95;
-/// The share of touched pages that may be unknown in a case that is judged.
+/// The share of touched pages that may be unknown in a case that is scored.
 const UNKNOWN_MAX: f64 = 0.05;
 /// How exactly the kernel keeps count of resident memory, and how far apart looks at it are.
 const RSS_SLACK: f64 = 0.01;

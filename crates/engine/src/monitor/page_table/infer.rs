@@ -20,8 +20,8 @@ pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     if !block.is_fresh_look {
         return None;
     }
-    let at_once = if watch.is_stuck_touched {
-        and(&watch.stuck, &block.present)
+    let at_once = if watch.is_uncleared_touched {
+        and(&watch.uncleared, &block.present)
     } else {
         bits::NONE
     };

@@ -108,7 +108,7 @@ pub enum Due {
 
 /// A page whose accessed bit is set right after it was to be cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct Uncleared {
     /// Whose.
     pub target: TargetId,
     /// Where.
@@ -360,32 +360,38 @@ impl TableMonitor {
         let Some((watch, block)) = self.watch_of(target, facts.address) else {
             return;
         };
-        (watch.watched, watch.stuck) = block.cleared(facts, &watch.pages);
+        (watch.watched, watch.uncleared) = block.cleared(facts, &watch.pages);
     }
 
     /// One page of each watched block of which some bits are set in spite of clearing: were they
-    /// touched at once, or can they not be cleared? To be answered by [`TableMonitor::answer_stuck`].
-    pub fn stuck(&self) -> Vec<Stuck> {
-        let stuck = self.watches.iter().filter(|w| !is_empty(&w.stuck));
-        stuck
-            .filter(|w| !w.is_stuck_touched)
-            .map(|w| Stuck {
+    /// touched at once, or can they not be cleared? To be answered by [`TableMonitor::answer_uncleared`].
+    pub fn uncleared(&self) -> Vec<Uncleared> {
+        let uncleared = self.watches.iter().filter(|w| !is_empty(&w.uncleared));
+        uncleared
+            .filter(|w| !w.is_uncleared_touched)
+            .map(|w| Uncleared {
                 target: w.target,
                 address: w.address
-                    + bits::next(&w.stuck, 0).unwrap_or(0) as u64 * crate::address::PAGE_SIZE,
+                    + bits::next(&w.uncleared, 0).unwrap_or(0) as u64 * crate::address::PAGE_SIZE,
                 by: w.by,
             })
             .collect()
     }
 
-    /// Says whether the stuck pages of the block of `address` can be cleared at all.
-    pub fn answer_stuck(&mut self, target: TargetId, address: u64, is_clearable: bool, now: Nanos) {
+    /// Says whether the uncleared pages of the block of `address` can be cleared at all.
+    pub fn answer_uncleared(
+        &mut self,
+        target: TargetId,
+        address: u64,
+        is_clearable: bool,
+        now: Nanos,
+    ) {
         let Some((watch, block)) = self.watch_of(target, target::block_of(address)) else {
             return;
         };
-        watch.is_stuck_touched = is_clearable;
+        watch.is_uncleared_touched = is_clearable;
         if !is_clearable {
-            block.give_up(&watch.stuck, now);
+            block.give_up(&watch.uncleared, now);
             self.nr_unclearable += 1;
         }
     }
@@ -407,8 +413,8 @@ impl TableMonitor {
     pub fn look_after_window(&mut self, target: TargetId, facts: &BlockFacts) {
         if let Some((watch, _)) = self.watch_of(target, facts.address) {
             let mut touched = count(&and(&watch.watched, &facts.accessed));
-            if watch.is_stuck_touched {
-                touched += count(&watch.stuck);
+            if watch.is_uncleared_touched {
+                touched += count(&watch.uncleared);
             }
             watch.touched_in_window = Some(touched);
         }

@@ -168,8 +168,8 @@ pub(super) fn plan<'a>(
             by: ClearedBy::Range,
             pages,
             watched: NONE,
-            stuck: NONE,
-            is_stuck_touched: false,
+            uncleared: NONE,
+            is_uncleared_touched: false,
             touched_in_window: None,
         });
     }

@@ -55,8 +55,8 @@ impl TableMonitor {
             return;
         };
         let block = &mut of.blocks[at];
-        let (watched, stuck) = block.cleared_whole(facts);
-        if bits::is_empty(&watched) && bits::is_empty(&stuck) {
+        let (watched, uncleared) = block.cleared_whole(facts);
+        if bits::is_empty(&watched) && bits::is_empty(&uncleared) {
             return;
         }
         self.watches.push(Watch {
@@ -64,11 +64,11 @@ impl TableMonitor {
             address: block.address,
             is_whole: true,
             by: ClearedBy::Space,
-            pages: bits::or(&watched, &stuck),
+            pages: bits::or(&watched, &uncleared),
             watched,
-            stuck,
+            uncleared,
             // Huge pages of hugetlbfs are left alone; all others were touched at once.
-            is_stuck_touched: !block.huge,
+            is_uncleared_touched: !block.huge,
             touched_in_window: None,
         });
     }

@@ -128,9 +128,9 @@ fn run_shared(
                 spend(&mut cost, 1_200);
             }
         }
-        for stuck in monitor.stuck() {
-            let is_shared = memory.shared.contains(&(stuck.address / PAGE_SIZE));
-            monitor.answer_stuck(TARGET, stuck.address, !is_shared, now);
+        for uncleared in monitor.uncleared() {
+            let is_shared = memory.shared.contains(&(uncleared.address / PAGE_SIZE));
+            monitor.answer_uncleared(TARGET, uncleared.address, !is_shared, now);
         }
         monitor.clears_done(&before, &cost);
     }

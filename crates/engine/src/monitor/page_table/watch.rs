@@ -29,9 +29,9 @@ pub(super) struct Watch {
     /// Of these, the ones that came clear: they are watched.
     pub(super) watched: Bitmap,
     /// The ones that did not.
-    pub(super) stuck: Bitmap,
-    /// The stuck ones were touched at once; else they cannot be cleared.
-    pub(super) is_stuck_touched: bool,
+    pub(super) uncleared: Bitmap,
+    /// The uncleared ones were touched at once; else they cannot be cleared.
+    pub(super) is_uncleared_touched: bool,
     /// How many were touched by the end of the window.
     pub(super) touched_in_window: Option<u32>,
 }

@@ -14,16 +14,16 @@ use super::EDGE;
 use super::journal::{Journal, Touched};
 use super::pages::PageSet;
 
-/// Less than this is too little to be judged by itself: 1 MiB.
+/// Less than this is too little to be scored by itself: 1 MiB.
 const FEW: f64 = 256.0;
 
-/// The share of touched pages that may count either way in an interval that is judged.
+/// The share of touched pages that may count either way in an interval that is scored.
 const UNDECIDED_MAX: f64 = 1.0 / 3.0;
 
 /// How long a region must be said to be idle to be checked for that.
 pub const IDLE_FOR: Nanos = Nanos::from_millis(2000);
 
-/// One snapshot, judged. All in pages of the program's memory unless said otherwise.
+/// One snapshot, scored. All in pages of the program's memory unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// When the interval ended.
@@ -116,7 +116,7 @@ impl Truth for Journal {
 }
 
 /// Judges `snapshot`.
-pub fn judge(truth: &impl Truth, snapshot: &Snapshot) -> Verdict {
+pub fn verdict(truth: &impl Truth, snapshot: &Snapshot) -> Verdict {
     let touched = truth.touched(snapshot.start, snapshot.end);
     let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
     let recent = truth.touched(since, snapshot.end).certain;
@@ -200,15 +200,15 @@ mod tests {
         }
     }
 
-    fn verdict(regions: Vec<RegionSnapshot>) -> Verdict {
-        judge(&program(), &snapshot(regions))
+    fn verdict_of(regions: Vec<RegionSnapshot>) -> Verdict {
+        verdict(&program(), &snapshot(regions))
     }
 
     #[test]
     fn the_truth_itself_is_right() {
         let regions = program().layout.hot(0);
         let regions = regions.iter().map(|p| u64::from(*p));
-        let verdict = verdict(regions.map(|p| region(p, p + 1, Some(1.0))).collect());
+        let verdict = verdict_of(regions.map(|p| region(p, p + 1, Some(1.0))).collect());
         assert_eq!(verdict.precision(), Some(1.0));
         assert_eq!(verdict.recall(), Some(1.0));
         assert_eq!(verdict.error(), Some(0.0));
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_region_counts_whole_where_it_does_not_say_what_is_touched() {
-        let verdict = verdict(vec![region(0, 8192, Some(0.5))]);
+        let verdict = verdict_of(vec![region(0, 8192, Some(0.5))]);
         assert_eq!(verdict.precision(), Some(0.25));
         assert_eq!(verdict.recall(), Some(1.0));
         assert_eq!(verdict.error(), Some(3.0));
@@ -233,7 +233,7 @@ mod tests {
             memory: Some(memory),
             ..region(0, 8192, Some(0.5))
         };
-        let verdict = verdict(vec![mixed]);
+        let verdict = verdict_of(vec![mixed]);
         assert_eq!(verdict.precision(), Some(0.25));
         assert_eq!(verdict.recall(), Some(0.25));
         assert_eq!(verdict.error(), Some(0.0), "the sum is right");
@@ -241,9 +241,9 @@ mod tests {
 
     #[test]
     fn what_is_not_said_at_all_is_missed_and_what_is_unknown_is_counted_apart() {
-        let missed = verdict(vec![]);
+        let missed = verdict_of(vec![]);
         assert_eq!((missed.precision(), missed.recall()), (None, Some(0.0)));
-        let unknown = verdict(vec![region(0, 8192, None)]);
+        let unknown = verdict_of(vec![region(0, 8192, None)]);
         assert_eq!((unknown.precision(), unknown.recall()), (None, None));
         assert!((unknown.unknown_touched - 2048.0).abs() < 1e-9);
         assert_eq!(unknown.error(), None);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_with_a_sweep_at_its_edge_is_not_judged() {
+    fn an_interval_with_a_sweep_at_its_edge_is_not_scored() {
         // One sweep of 1 ms, at 500 ms.
         let sweep = vec![super::super::journal::Batch {
             start: 500_000_000,
@@ -265,7 +265,7 @@ mod tests {
             end: Nanos::from_millis(501),
             ..snapshot(all)
         };
-        let verdict = judge(&journal(case(Order::Sweep), sweep), &late);
+        let verdict = super::verdict(&journal(case(Order::Sweep), sweep), &late);
         assert!(!verdict.is_decided());
         assert_eq!((verdict.precision(), verdict.recall()), (None, None));
     }
@@ -276,9 +276,9 @@ mod tests {
             age_ns: Nanos::from_millis(5000),
             ..region(0, 8192, Some(0.0))
         };
-        let old = verdict(vec![idle]);
+        let old = verdict_of(vec![idle]);
         assert!((old.wrongly_idle - 2048.0).abs() < 1e-9);
-        let young = verdict(vec![region(0, 8192, Some(0.0))]);
+        let young = verdict_of(vec![region(0, 8192, Some(0.0))]);
         assert!(young.wrongly_idle.abs() < 1e-9);
     }
 
@@ -288,7 +288,7 @@ mod tests {
             range: AddressRange::new(BASE - (64 << 20), BASE),
             ..region(0, 1, Some(1.0))
         };
-        let verdict = verdict(vec![beside]);
+        let verdict = verdict_of(vec![beside]);
         assert_eq!(verdict.touched_bytes, 64 << 20);
         assert!(verdict.working_set.abs() < 1e-9);
     }

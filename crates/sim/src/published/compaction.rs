@@ -81,7 +81,7 @@ pub fn notes() -> Vec<String> {
         format!(
             "An assumption, which the publication does not tell: {:.0} s for the compaction threads between \
              fragmenting memory and taking huge pages.",
-            setting.settle.as_secs_f64()
+            setting.idle_time.as_secs_f64()
         ),
     ]
 }
