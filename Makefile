@@ -11,8 +11,9 @@ CARGO ?= cargo
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
 
-demo: build ## Record a busy redis for half a minute and show which of its memory is hot.
+demo: build-deps ## Record a busy redis for half a minute and show which of its memory is hot.
 	@scripts/install-deps demo
+	$(CARGO) build --profile demo --no-default-features -p isotherm
 	@scripts/demo
 
 build: build-deps ## Build the isotherm command: target/release/isotherm.
@@ -37,6 +38,7 @@ bench: build-deps ## Measure accuracy and cost, and compare with other tools.
 lint: build-deps ## Formatting, clippy, the rules of the house (xtask tidy), licences (cargo deny, where it is there).
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p isotherm --no-default-features -- -D warnings
 	$(CARGO) run -q -p xtask -- tidy
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
 	else echo "SKIP cargo deny: it is not installed (cargo install --locked cargo-deny)"; fi

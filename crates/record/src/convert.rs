@@ -158,7 +158,13 @@ pub enum ConvertError {
     /// Nothing to convert.
     #[error("the trace has no line of `damon:damon_aggregated` or `damon:damos_before_apply`")]
     NoTrace,
+    /// Parquet is a feature of this crate, and was left out.
+    #[error(
+        "this isotherm was built without Parquet, for a quick first look; `make build` builds it whole"
+    )]
+    WithoutParquet,
     /// The Parquet library cannot read or write the file.
+    #[cfg(feature = "parquet")]
     #[error("cannot read or write this as Parquet")]
     Parquet(#[source] parquet::errors::ParquetError),
     /// A Parquet file that holds no record, or a damaged one.

@@ -14,6 +14,10 @@ mod frame;
 pub mod input;
 pub mod item;
 pub mod pages;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+#[cfg(not(feature = "parquet"))]
+#[path = "without_parquet.rs"]
 pub mod parquet;
 mod printable;
 pub mod reader;

@@ -101,6 +101,7 @@ impl Rows {
     }
 
     /// The row at which it begins.
+    #[cfg(feature = "parquet")]
     pub(crate) fn next_row(&self) -> usize {
         self.next_row
     }

@@ -25,6 +25,7 @@ pub mod actions;
 pub mod context;
 pub mod diff;
 mod exact;
+#[cfg(feature = "parquet")]
 pub mod flat;
 pub mod footprint;
 pub mod fragmentation;
@@ -51,6 +52,7 @@ pub use access::{Access, AccessOptions, AccessTable};
 pub use actions::{Actions, ActionsReport};
 pub use context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
 pub use diff::DiffReport;
+#[cfg(feature = "parquet")]
 pub use flat::Flat;
 pub use footprint::{Footprint, FootprintReport};
 pub use fragmentation::{Fragmentation, FragmentationReport};

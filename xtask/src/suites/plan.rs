@@ -93,6 +93,18 @@ const CLIPPY: &[&str] = &[
     "warnings",
 ];
 
+/// What `make demo` builds.
+const WITHOUT_FEATURES: &[&str] = &[
+    "cargo",
+    "clippy",
+    "-p",
+    "isotherm",
+    "--no-default-features",
+    "--",
+    "-D",
+    "warnings",
+];
+
 const TIDY: &[&str] = &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"];
 
 /// In the order in which they run: what fails fastest comes first.
@@ -103,7 +115,8 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
         Suite::of_cargo("vm", minutes, &["--test", VM], filter, is_long)
     };
     if level == Level::Vm {
-        return Ok(vec![vm(&["--skip", FIRST])]);
+        let features = Suite::new("features", Kind::Check, 5, WITHOUT_FEATURES);
+        return Ok(vec![features, vm(&["--skip", FIRST])]);
     }
     let targets = test_targets(root)?;
     let mut selection = vec!["--lib", "--bins"];
@@ -194,7 +207,7 @@ mod tests {
         let commit = names(Level::Commit);
         assert!(commit.contains(&"kernel") && commit.contains(&"first"));
         assert!(!commit.contains(&"vm"));
-        assert_eq!(names(Level::Vm), ["vm"]);
+        assert_eq!(names(Level::Vm), ["features", "vm"]);
         // What the others run, and more.
         let long = names(Level::Long);
         let shorter = commit.iter().filter(|name| **name != "first");

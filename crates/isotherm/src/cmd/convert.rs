@@ -4,6 +4,10 @@
 //! written under another name and takes its own when it is complete, so that neither a failure nor
 //! Ctrl-C leaves half a file, or loses the one that was there before.
 
+#[cfg(feature = "parquet")]
+mod flat;
+#[cfg(not(feature = "parquet"))]
+#[path = "convert/without_flat.rs"]
 mod flat;
 
 use std::fs::{self, File};
@@ -20,7 +24,6 @@ use flate2::write::ZlibEncoder;
 use isotherm_record::convert::{Conversion, ConvertError, DETECT_LENGTH, Format, LeftOut};
 use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
 use isotherm_report::Truncated;
-use isotherm_report::flat::TABLES;
 use serde::Serialize;
 
 use crate::out::ResultArgs;
@@ -126,8 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
     if let Some(path) = &args.flat {
-        let flattened = flat::write(&args.input, path, args.salvage, stop)?;
-        return tell_flat(args, &flattened);
+        return flat::run(args, path, stop);
     }
     let out = args.output.as_deref().unwrap_or(Path::new("-"));
     let name = args.input.display();
@@ -360,50 +362,6 @@ fn tell_left_out(out: &mut impl Write, left_out: &LeftOut) -> io::Result<()> {
     others.try_for_each(|(kind, count)| writeln!(out, "left out: {count} {kind}"))
 }
 
-/// What `--flat` wrote, as JSON.
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct FlatSummary<'a> {
-    #[cfg_attr(test, schemars(with = "String"))]
-    input: &'a Path,
-    tables: Vec<FlatTable<'a>>,
-    left_out: &'a LeftOut,
-    truncated: Option<Truncated>,
-    damaged: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct FlatTable<'a> {
-    name: &'static str,
-    #[cfg_attr(test, schemars(with = "String"))]
-    path: &'a Path,
-    rows: u64,
-}
-
-fn tell_flat(args: &Args, flattened: &flat::Flattened) -> anyhow::Result<()> {
-    tell_end(args, &flattened.ended);
-    let written = &flattened.written;
-    let mut out = io::stdout();
-    let tables = TABLES.iter().zip(&flattened.files).zip(written.rows);
-    let tables = tables.map(|(((name, _), path), rows)| FlatTable { name, path, rows });
-    if args.result.is_json() {
-        let summary = FlatSummary {
-            input: &args.input,
-            tables: tables.collect(),
-            left_out: &written.left_out,
-            truncated: flattened.ended.truncated.map(Truncated::from),
-            damaged: flattened.ended.damaged.as_deref(),
-        };
-        writeln!(out, "{}", crate::out::json_line(&summary)?)?;
-        return Ok(());
-    }
-    for table in tables {
-        writeln!(out, "{}: {} rows", table.path.display(), table.rows)?;
-    }
-    Ok(tell_left_out(&mut out, &written.left_out)?)
-}
-
 fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
@@ -520,6 +478,6 @@ impl<T: Write> Write for Stoppable<'_, T> {
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
     [
         crate::out::schema::<Summary<'static>>(),
-        crate::out::schema::<FlatSummary<'static>>(),
+        crate::out::schema::<flat::FlatSummary<'static>>(),
     ]
 }

@@ -1,31 +1,35 @@
 //! `isotherm convert --flat`: a record as plain tables.
 
 use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use isotherm_record::Reader;
-use isotherm_record::convert::ConvertError;
+use isotherm_record::convert::{ConvertError, LeftOut};
+use isotherm_report::Truncated;
 use isotherm_report::flat::{Flat, TABLES, Written};
+use serde::Serialize;
 
-use super::{Ended, Output, Stop, Stoppable, is_stdout};
+use super::{Args, Ended, Output, Stop, Stoppable, is_stdout, tell_end, tell_left_out};
 use crate::input;
 use crate::progress::Watched;
 
 /// What was written, and where.
-pub(super) struct Flattened {
-    pub(super) files: Vec<PathBuf>,
-    pub(super) written: Written,
-    pub(super) ended: Ended,
+struct Flattened {
+    files: Vec<PathBuf>,
+    written: Written,
+    ended: Ended,
+}
+
+/// Writes the tables, and says so.
+pub(super) fn run(args: &Args, path: &Path, stop: &Stop) -> anyhow::Result<()> {
+    let flattened = write(&args.input, path, args.salvage, stop)?;
+    tell(args, &flattened)
 }
 
 /// Writes the tables of the record `input`: that of regions to `path`, the others beside it.
-pub(super) fn write(
-    input: &Path,
-    path: &Path,
-    salvages: bool,
-    stop: &Stop,
-) -> anyhow::Result<Flattened> {
+fn write(input: &Path, path: &Path, salvages: bool, stop: &Stop) -> anyhow::Result<Flattened> {
     ensure!(
         !is_stdout(path),
         "--flat writes several files; name the first of them"
@@ -79,4 +83,48 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
         .iter()
         .map(|(name, _)| path.with_extension(format!("{name}.parquet")));
     [path.to_owned()].into_iter().chain(others).collect()
+}
+
+/// What `--flat` wrote, as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct FlatSummary<'a> {
+    #[cfg_attr(test, schemars(with = "String"))]
+    input: &'a Path,
+    tables: Vec<FlatTable<'a>>,
+    left_out: &'a LeftOut,
+    truncated: Option<Truncated>,
+    damaged: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct FlatTable<'a> {
+    name: &'static str,
+    #[cfg_attr(test, schemars(with = "String"))]
+    path: &'a Path,
+    rows: u64,
+}
+
+fn tell(args: &Args, flattened: &Flattened) -> anyhow::Result<()> {
+    tell_end(args, &flattened.ended);
+    let written = &flattened.written;
+    let mut out = io::stdout();
+    let tables = TABLES.iter().zip(&flattened.files).zip(written.rows);
+    let tables = tables.map(|(((name, _), path), rows)| FlatTable { name, path, rows });
+    if args.result.is_json() {
+        let summary = FlatSummary {
+            input: &args.input,
+            tables: tables.collect(),
+            left_out: &written.left_out,
+            truncated: flattened.ended.truncated.map(Truncated::from),
+            damaged: flattened.ended.damaged.as_deref(),
+        };
+        writeln!(out, "{}", crate::out::json_line(&summary)?)?;
+        return Ok(());
+    }
+    for table in tables {
+        writeln!(out, "{}: {} rows", table.path.display(), table.rows)?;
+    }
+    Ok(tell_left_out(&mut out, &written.left_out)?)
 }
