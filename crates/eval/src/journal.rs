@@ -51,7 +51,7 @@ pub struct RunEntry {
     /// When it began, in seconds since the Unix epoch.
     pub time_s: u64,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: RunResult,
     /// What the Isotherm that ran beside it said at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<serde_json::Value>,
@@ -60,7 +60,7 @@ pub struct RunEntry {
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum RunResult {
     /// It was measured.
     Measured(Box<Measured>),
     /// It does not count, and will be repeated; the reason.
@@ -170,7 +170,7 @@ mod tests {
             repeat: 1,
             fingerprint: "f".into(),
             time_s: 1,
-            outcome: Outcome::Failed("x".into()),
+            outcome: RunResult::Failed("x".into()),
             monitor: None,
         }));
         let mut text = Vec::new();

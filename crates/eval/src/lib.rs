@@ -25,7 +25,7 @@ mod suite;
 mod table;
 
 pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
-pub use journal::{Entry, Measured, Outcome, RunEntry};
+pub use journal::{Entry, Measured, RunEntry, RunResult};
 pub use plan::{PlannedRun, estimate_s, plan};
 pub use stats::{Interval, overhead_percent};
 pub use suite::{Cell, OverSuite, Score, Suite};

@@ -3,7 +3,7 @@
 //! fills) hits all configurations alike, and no configuration always follows the same other.
 
 use crate::experiment::{Configuration, Experiment, Workload};
-use crate::journal::{Entry, Outcome, RunEntry};
+use crate::journal::{Entry, RunEntry, RunResult};
 
 /// One run to make.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl PlannedRun<'_> {
     /// Whether it has been measured already.
     pub fn is_finished(&self, entries: &[Entry]) -> bool {
         entries.iter().any(|entry| match entry {
-            Entry::Run(run) => self.is_run(run) && matches!(run.outcome, Outcome::Measured(_)),
+            Entry::Run(run) => self.is_run(run) && matches!(run.outcome, RunResult::Measured(_)),
             Entry::Machine(_) => false,
         })
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::statistics::Summary;
 
 use crate::experiment::Experiment;
-use crate::journal::{Entry, Machine, Measured, Outcome, RunEntry};
+use crate::journal::{Entry, Machine, Measured, RunEntry, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::{Interval, overhead_percent};
@@ -355,8 +355,8 @@ fn read<'a>(
 
 fn measured(run: &RunEntry) -> Option<&Measured> {
     match &run.outcome {
-        Outcome::Measured(measured) => Some(measured),
-        Outcome::Failed(_) => None,
+        RunResult::Measured(measured) => Some(measured),
+        RunResult::Failed(_) => None,
     }
 }
 
@@ -390,9 +390,9 @@ pub(crate) mod tests {
             let throughput =
                 (run.workload.name == "redis").then_some(if acts { 950.0 } else { 1000.0 });
             let outcome = if run.workload.name == "x264" {
-                Outcome::Failed("no such program".into())
+                RunResult::Failed("no such program".into())
             } else {
-                Outcome::Measured(Box::new(Measured {
+                RunResult::Measured(Box::new(Measured {
                     runtime_s: 10.0
                         + drift
                         + if acts && throughput.is_none() {
@@ -502,7 +502,7 @@ pub(crate) mod tests {
         let mut entries = entries(&experiment);
         for entry in &mut entries {
             if let Entry::Run(run) = entry
-                && let Outcome::Measured(measured) = &mut run.outcome
+                && let RunResult::Measured(measured) = &mut run.outcome
                 && (run.configuration.as_str(), run.repeat) == ("prcl", 2)
             {
                 measured.runtime_s *= 1.5;

@@ -21,7 +21,7 @@ use ability::abilities;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// It is there.
     Ok,
     /// It is missing, and what needs it does not work.
@@ -37,7 +37,7 @@ pub struct Check {
     /// What was looked at.
     pub name: &'static str,
     /// How it turned out.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// What was found.
     pub found: String,
     /// What would enable it, where it is missing.
@@ -105,7 +105,7 @@ fn essentials() -> Vec<Check> {
 pub fn explain(source: ProbeError) -> NoProbe {
     let lacking: Vec<String> = essentials()
         .into_iter()
-        .filter(|check| check.outcome == Outcome::Missing)
+        .filter(|check| check.outcome == CheckOutcome::Missing)
         .map(|check| match check.remedy {
             Some(remedy) => format!("{} ({remedy})", check.found),
             None => check.found,
@@ -164,7 +164,7 @@ fn unread(path: &str, error: &io::Error, absent: &str) -> String {
 fn ok(name: &'static str, found: impl Into<String>) -> Check {
     Check {
         name,
-        outcome: Outcome::Ok,
+        outcome: CheckOutcome::Ok,
         found: found.into(),
         remedy: None,
     }
@@ -173,7 +173,7 @@ fn ok(name: &'static str, found: impl Into<String>) -> Check {
 fn note(name: &'static str, found: impl Into<String>) -> Check {
     Check {
         name,
-        outcome: Outcome::Note,
+        outcome: CheckOutcome::Note,
         found: found.into(),
         remedy: None,
     }
@@ -182,7 +182,7 @@ fn note(name: &'static str, found: impl Into<String>) -> Check {
 fn missing(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
     Check {
         name,
-        outcome: Outcome::Missing,
+        outcome: CheckOutcome::Missing,
         found: found.into(),
         remedy: Some(remedy.into()),
     }

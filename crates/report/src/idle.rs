@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::latest::{Kept, Latest};
-use super::series::{Distribution, Percentile};
+use super::series::{Percentile, WeightedValues};
 use isotherm_record::item::{Header, Item};
 
 /// What is asked.
@@ -212,7 +212,7 @@ impl Sum {
                 long_enough.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
             }),
         });
-        let mut distribution = Distribution::default();
+        let mut distribution = WeightedValues::default();
         if self.totals.touched > 0 {
             distribution.push(0, self.totals.touched as f64);
         }

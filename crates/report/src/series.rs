@@ -9,7 +9,7 @@ use serde::Serialize;
 const MAX_BINS: usize = 1024;
 /// Width of the first bins.
 const FIRST_WIDTH: Nanos = Nanos::from_millis(1);
-/// Most different values a [`Distribution`] tells apart.
+/// Most different values a [`WeightedValues`] tells apart.
 const MAX_VALUES: usize = 1 << 15;
 
 /// One step of a [`Series`].
@@ -133,14 +133,14 @@ pub struct Percentile {
 /// Weighted values, to ask for percentiles: exact up to [`MAX_VALUES`] different values, then rounded
 /// down to a power of two that is as small as the bound allows.
 #[derive(Clone, Debug)]
-pub struct Distribution {
+pub struct WeightedValues {
     weights: BTreeMap<u64, f64>,
     step: u64,
     max: u64,
     min: u64,
 }
 
-impl Default for Distribution {
+impl Default for WeightedValues {
     fn default() -> Self {
         Self {
             weights: BTreeMap::new(),
@@ -151,7 +151,7 @@ impl Default for Distribution {
     }
 }
 
-impl Distribution {
+impl WeightedValues {
     /// Adds `value`, as often as `weight` says.
     pub fn push(&mut self, value: u64, weight: f64) {
         self.min = self.min.min(value);
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     fn check_percentiles(values: &[u64], percents: &[f64], expected: &[u64]) {
-        let mut distribution = Distribution::default();
+        let mut distribution = WeightedValues::default();
         for &value in values {
             distribution.push(value, 1.0);
         }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_large_distribution_stays_bounded_and_says_its_resolution() {
-        let mut distribution = Distribution::default();
+        let mut distribution = WeightedValues::default();
         for value in 0..200_000_u64 {
             distribution.push(value * 7, 1.0);
         }

@@ -13,7 +13,7 @@ use isotherm_engine::{Nanos, TargetId};
 use serde::Serialize;
 
 use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
-use super::series::{Distribution, Percentile, Point, Series};
+use super::series::{Percentile, Point, Series, WeightedValues};
 use super::working_set::{Round, Rounds, Use};
 use isotherm_record::item::{Header, Item};
 
@@ -102,7 +102,7 @@ struct Track {
     swapped: f64,
     is_inexact: bool,
     rss: Series,
-    distribution: Distribution,
+    distribution: WeightedValues,
     series: Series,
 }
 

@@ -2,7 +2,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::CompactionState;
-use isotherm_sim::experiment::compaction::{Outcome, Setting, driver, java, unmovable};
+use isotherm_sim::experiment::compaction::{CompactionOutcome, Setting, driver, java, unmovable};
 
 fn small(proactiveness: u32) -> Setting {
     Setting {
@@ -13,7 +13,7 @@ fn small(proactiveness: u32) -> Setting {
     }
 }
 
-fn percentile(outcome: &Outcome, percent: u32) -> f64 {
+fn percentile(outcome: &CompactionOutcome, percent: u32) -> f64 {
     let percentiles = &outcome.latency_us.percentiles;
     percentiles
         .iter()

@@ -2,7 +2,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_sim::experiment::redis::reads;
-use isotherm_sim::experiment::tiering::{Distribution, Setting, run};
+use isotherm_sim::experiment::tiering::{KeyDistribution, Setting, run};
 
 /// A hundredth: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3.
 fn small(cold_gib: u64) -> Setting {
@@ -26,7 +26,7 @@ fn small(cold_gib: u64) -> Setting {
 #[test]
 fn with_room_everything_is_fast() {
     let setting = small(2);
-    let reads = reads(&setting, Distribution::Zipfian);
+    let reads = reads(&setting, KeyDistribution::Zipfian);
     let outcome = run(&setting, Vec::new(), &reads);
     assert!(
         outcome.slow_share.abs() < 1e-9 && outcome.slow_gib.abs() < 1e-9,
@@ -37,7 +37,7 @@ fn with_room_everything_is_fast() {
 #[test]
 fn without_room_what_comes_last_is_slow_and_stays() {
     let setting = small(5);
-    for distribution in [Distribution::Zipfian, Distribution::Latest] {
+    for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
         let reads = reads(&setting, distribution);
         let outcome = run(&setting, Vec::new(), &reads);
         assert!((outcome.slow_gib - 0.525).abs() < 0.02, "{outcome:?}");

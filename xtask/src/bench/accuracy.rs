@@ -21,7 +21,7 @@ use super::stats::cell;
 use super::subject::{Rate, Subject};
 use super::table::Table;
 use super::workload::Workload;
-use super::{Context, Mode, Outcome, machine, redis};
+use super::{BenchContext, BenchOutcome, Mode, machine, redis};
 
 /// Memory that must stay available beside a workload.
 const HEADROOM: u64 = 1 << 30;
@@ -87,7 +87,7 @@ struct Series {
     failures: Vec<String>,
 }
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     let modes = modes(context, &MODES)?;
     let all: &[&str] = if context.quick {
         &WORKLOADS_QUICK
@@ -110,9 +110,9 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
         }
     }
     if series.is_empty() {
-        return Ok(Outcome::Skip("no workload could be run".into()));
+        return Ok(BenchOutcome::Skip("no workload could be run".into()));
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables: vec![
             accuracy_table(&series, warm_up(context)),
             cost_table(&series),
@@ -122,14 +122,14 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
 }
 
 /// The modes asked for, or the usual ones.
-pub(super) fn modes(context: &Context, usual: &[&str]) -> anyhow::Result<Vec<Mode>> {
+pub(super) fn modes(context: &BenchContext, usual: &[&str]) -> anyhow::Result<Vec<Mode>> {
     if !context.modes.is_empty() {
         return Ok(context.modes.clone());
     }
     usual.iter().map(|mode| Mode::parse(mode)).collect()
 }
 
-fn warm_up(context: &Context) -> WarmUp {
+fn warm_up(context: &BenchContext) -> WarmUp {
     if context.quick {
         WARM_UP_QUICK
     } else {
@@ -137,14 +137,14 @@ fn warm_up(context: &Context) -> WarmUp {
     }
 }
 
-pub(super) fn config_path(context: &Context, workload: &str) -> PathBuf {
+pub(super) fn config_path(context: &BenchContext, workload: &str) -> PathBuf {
     context
         .root
         .join(format!("experiments/workloads/{workload}.cfg"))
 }
 
 /// What `workload` lacks here, if anything.
-fn missing(context: &Context, workload: &str) -> anyhow::Result<Option<String>> {
+fn missing(context: &BenchContext, workload: &str) -> anyhow::Result<Option<String>> {
     if workload == REDIS {
         if !redis::installed() {
             return Ok(Some(
@@ -172,7 +172,7 @@ fn memory_missing(bytes: u64) -> anyhow::Result<Option<String>> {
     }))
 }
 
-fn one_workload(context: &Context, name: &str, modes: &[Mode]) -> anyhow::Result<Vec<Series>> {
+fn one_workload(context: &BenchContext, name: &str, modes: &[Mode]) -> anyhow::Result<Vec<Series>> {
     let mut series: Vec<Series> = modes
         .iter()
         .map(|mode| Series {
@@ -217,7 +217,7 @@ fn one_workload(context: &Context, name: &str, modes: &[Mode]) -> anyhow::Result
 }
 
 /// The target alone, for a third of a recording's time.
-fn quiet_window(context: &Context, subject: &mut Subject) -> anyhow::Result<Rate> {
+fn quiet_window(context: &BenchContext, subject: &mut Subject) -> anyhow::Result<Rate> {
     let from = subject.mark()?;
     context.sleep(context.duration / 3)?;
     let to = subject.mark()?;
@@ -225,7 +225,7 @@ fn quiet_window(context: &Context, subject: &mut Subject) -> anyhow::Result<Rate
 }
 
 fn record(
-    context: &Context,
+    context: &BenchContext,
     subject: &mut Subject,
     mode: &Mode,
 ) -> anyhow::Result<(Recorded, Rate)> {
@@ -238,7 +238,7 @@ fn record(
 }
 
 fn scored(
-    context: &Context,
+    context: &BenchContext,
     subject: &Subject,
     recorded: &Recorded,
     (slowdown_wall_percent, slowdown_cpu_percent): (f64, f64),

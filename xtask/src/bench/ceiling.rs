@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::child::{Guarded, process_cpu};
 use super::table::Table;
-use super::{Context, Outcome};
+use super::{BenchContext, BenchOutcome};
 
 /// One byte in each of 100,000 blocks, a hundredth of them touched all the time.
 const BLOCKS: &str = r#"
@@ -85,9 +85,11 @@ struct Row {
     interval_s: f64,
 }
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !context.named {
-        return Ok(Outcome::Skip("it takes minutes, and was not named".into()));
+        return Ok(BenchOutcome::Skip(
+            "it takes minutes, and was not named".into(),
+        ));
     }
     let mut table = Table::new(
         "the default monitor at 1 % of a CPU",
@@ -116,13 +118,13 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             rows.push(row);
         }
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables: vec![table],
         data: json!({ "rows": rows }),
     })
 }
 
-fn measure(context: &Context, case: &'static str, program: &str) -> anyhow::Result<Row> {
+fn measure(context: &BenchContext, case: &'static str, program: &str) -> anyhow::Result<Row> {
     let mut command = Command::new("python3");
     command.args(["-c", program]).stdout(Stdio::piped());
     let mut target = Guarded::spawn(context, &mut command)?;

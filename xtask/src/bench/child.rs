@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 
-use super::Context;
+use super::BenchContext;
 
 /// How long a child may take to follow SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub(super) struct Guarded {
 
 impl Guarded {
     /// Starts `command`; what it says on standard error is kept for messages.
-    pub(super) fn spawn(context: &Context, command: &mut Command) -> anyhow::Result<Self> {
+    pub(super) fn spawn(context: &BenchContext, command: &mut Command) -> anyhow::Result<Self> {
         let name = Path::new(command.get_program())
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -83,7 +83,7 @@ impl Guarded {
     }
 
     /// Waits for the child to end by itself, successfully, within `limit`.
-    pub(super) fn finish(&mut self, context: &Context, limit: Duration) -> anyhow::Result<()> {
+    pub(super) fn finish(&mut self, context: &BenchContext, limit: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + limit;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::child::Guarded;
 use super::table::Table;
-use super::{Context, Outcome};
+use super::{BenchContext, BenchOutcome};
 
 const LIMIT: Duration = Duration::from_mins(30);
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     let benches = benches(&context.root.join("crates/engine/benches"));
     if benches.is_empty() {
-        return Ok(Outcome::Skip("crates/engine has no benches".into()));
+        return Ok(BenchOutcome::Skip("crates/engine has no benches".into()));
     }
     // File times may be rounded down to a tick.
     let started = SystemTime::now() - Duration::from_millis(20);
@@ -62,7 +62,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             json!({ "median_ms": middle, "low_ms": low, "high_ms": high }),
         );
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables: vec![table],
         data: data.into(),
     })

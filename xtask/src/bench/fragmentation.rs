@@ -35,7 +35,7 @@ use super::child::Guarded;
 use super::machine::meminfo;
 use super::stats::cell;
 use super::table::Table;
-use super::{Context, Outcome};
+use super::{BenchContext, BenchOutcome};
 
 use driver::{Demand, Driven, Fault, HUGE};
 use settings::{PROACTIVENESS, Settings, THP_DEFRAG, THP_ENABLED};
@@ -147,9 +147,9 @@ struct Ours {
     cpu_seconds: f64,
 }
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if let Some(reason) = why_not(context) {
-        return Ok(Outcome::Skip(reason));
+        return Ok(BenchOutcome::Skip(reason));
     }
     let mut settings = Settings::open()?;
     prepare(&mut settings)?;
@@ -187,7 +187,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     let defrag = settings::read(THP_DEFRAG)?;
     let mut tables = tables(&runs, &defrag);
     tables.push(simulated::table(&beside));
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables,
         data: json!({
             "defrag": defrag,
@@ -221,7 +221,7 @@ fn tell(run: &Run, took: Duration) {
     );
 }
 
-fn why_not(context: &Context) -> Option<String> {
+fn why_not(context: &BenchContext) -> Option<String> {
     if !context.named {
         return Some("it takes most of the machine's memory; name it to run it".into());
     }
@@ -245,12 +245,17 @@ fn prepare(settings: &mut Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn rest(context: &Context) -> Duration {
+fn rest(context: &BenchContext) -> Duration {
     let default = if context.quick { 2 } else { 20 };
     Duration::from_secs(context.fragmentation.rest.unwrap_or(default))
 }
 
-fn measure(context: &Context, settings: &mut Settings, arm: Arm, pace: u64) -> anyhow::Result<Run> {
+fn measure(
+    context: &BenchContext,
+    settings: &mut Settings,
+    arm: Arm,
+    pace: u64,
+) -> anyhow::Result<Run> {
     settings.set(PROACTIVENESS, "0")?;
     let before = Free::look(context)?;
     let (mut fragmenter, ready) = fragment(context)?;
@@ -297,7 +302,7 @@ fn measure(context: &Context, settings: &mut Settings, arm: Arm, pace: u64) -> a
 }
 
 /// Fragments memory; that lasts as long as the process.
-fn fragment(context: &Context) -> anyhow::Result<(Guarded, Ready)> {
+fn fragment(context: &BenchContext) -> anyhow::Result<(Guarded, Ready)> {
     let said = context.scratch("frag.stdout");
     let mut command = Command::new("python3");
     command.arg(context.root.join("experiments/workloads/frag.py"));
@@ -356,7 +361,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(context: &Context, proactiveness: &str) -> anyhow::Result<Self> {
+    fn start(context: &BenchContext, proactiveness: &str) -> anyhow::Result<Self> {
         let said = context.scratch("compact.stdout");
         let mut command = Command::new(&context.isotherm);
         command.args(["compact", "--daemon", "--json"]);

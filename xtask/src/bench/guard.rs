@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::table::Table;
-use super::{Context, Outcome};
+use super::{BenchContext, BenchOutcome};
 use programs::{CASES, Case};
 use run::Run;
 
@@ -40,9 +40,9 @@ struct Row {
     interval: (f64, f64),
 }
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !has_swap() {
-        return Ok(Outcome::Skip(
+        return Ok(BenchOutcome::Skip(
             "there is no swap; `isotherm swap zram --size 2G`, or swapon a disk, and run it again"
                 .into(),
         ));
@@ -76,7 +76,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             rows.push(row);
         }
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables: vec![table],
         data: json!({ "rows": rows }),
     })
@@ -98,7 +98,7 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 /// Both kinds of schemes against none.
-fn compare(context: &Context, case: &Case) -> anyhow::Result<Vec<Row>> {
+fn compare(context: &BenchContext, case: &Case) -> anyhow::Result<Vec<Row>> {
     let mut runs = [const { Vec::new() }; ARMS.len()];
     let repeats = context.repeats as usize;
     if case.period_s > 0 {
@@ -144,7 +144,7 @@ fn rows(case: &Case, runs: [Vec<Run>; ARMS.len()]) -> Vec<Row> {
 
 /// `pairs` times all arms of a program that sleeps most of the time, at once, and not in step.
 fn together(
-    context: &Context,
+    context: &BenchContext,
     case: &Case,
     pairs: usize,
 ) -> anyhow::Result<[Vec<Run>; ARMS.len()]> {

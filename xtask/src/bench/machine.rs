@@ -4,9 +4,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::Context;
+use super::BenchContext;
 
-pub(super) fn describe(context: &Context) -> Value {
+pub(super) fn describe(context: &BenchContext) -> Value {
     let read = |path: &str| {
         std::fs::read_to_string(path)
             .unwrap_or_default()

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::{Deserialize, Serialize};
 
-use super::Context;
+use super::BenchContext;
 use super::child::{Guarded, children_cpu};
 
 /// What a command took.
@@ -49,7 +49,7 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCod
 
 /// Runs `command` (program and arguments) in a measuring process.
 pub(super) fn measure(
-    context: &Context,
+    context: &BenchContext,
     command: &[String],
     limit: Duration,
 ) -> anyhow::Result<Measured> {

@@ -97,7 +97,7 @@ struct Args {
 }
 
 /// What every bench is given.
-struct Context {
+struct BenchContext {
     root: PathBuf,
     isotherm: PathBuf,
     repeats: u32,
@@ -137,14 +137,14 @@ impl Mode {
 }
 
 /// What a bench gives back.
-enum Outcome {
+enum BenchOutcome {
     /// Tables for people, numbers for programs.
     Done { tables: Vec<Table>, data: Value },
     /// It could not be run here.
     Skip(String),
 }
 
-impl Context {
+impl BenchContext {
     /// Sleeps, or fails as soon as a signal asks to end.
     fn sleep(&self, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;
@@ -165,7 +165,7 @@ impl Context {
     }
 }
 
-type Bench = fn(&Context) -> anyhow::Result<Outcome>;
+type Bench = fn(&BenchContext) -> anyhow::Result<BenchOutcome>;
 const BENCHES: [(&str, Bench); 10] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
@@ -199,13 +199,13 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCod
         }
         println!("\n== {name} ==");
         let result = match bench(&context) {
-            Ok(Outcome::Done { tables, data }) => {
+            Ok(BenchOutcome::Done { tables, data }) => {
                 for table in tables {
                     println!("{table}");
                 }
                 data
             }
-            Ok(Outcome::Skip(reason)) => {
+            Ok(BenchOutcome::Skip(reason)) => {
                 skipped += 1;
                 println!("SKIP: {reason}");
                 json!({ "skipped": reason })
@@ -233,7 +233,7 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCod
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
 
-fn context(args: Args) -> anyhow::Result<Context> {
+fn context(args: Args) -> anyhow::Result<BenchContext> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .context("xtask lies in the workspace")?
@@ -248,7 +248,7 @@ fn context(args: Args) -> anyhow::Result<Context> {
             .with_context(|| format!("there is no {}", path.display()))?,
         None => build(&root)?,
     };
-    Ok(Context {
+    Ok(BenchContext {
         root,
         isotherm,
         repeats: args.repeats.unwrap_or(if args.quick { 1 } else { 3 }),

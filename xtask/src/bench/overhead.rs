@@ -12,7 +12,7 @@ use super::recording::{Recorded, Recording};
 use super::redis::{self, Client, Server, Window};
 use super::stats::cell;
 use super::table::Table;
-use super::{Context, Mode, Outcome, accuracy};
+use super::{BenchContext, BenchOutcome, Mode, accuracy};
 
 const MODES: [&str; 3] = ["default=", "faithful=--faithful", "pages=--pages"];
 /// About 1.2 GB in redis, with its own bookkeeping.
@@ -31,9 +31,9 @@ struct Series {
     failures: Vec<String>,
 }
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !redis::installed() {
-        return Ok(Outcome::Skip(
+        return Ok(BenchOutcome::Skip(
             "redis-server is not installed (apt-get install redis-server)".into(),
         ));
     }
@@ -76,7 +76,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             before = after;
         }
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables: vec![table(&without, &series)],
         data: json!({ "without_requests_per_second": without, "modes": series }),
     })
@@ -117,7 +117,7 @@ fn table(without: &[f64], series: &[Series]) -> Table {
 
 /// A window under a recorder that is attached before it begins and detaches after it has ended.
 fn recorded_window(
-    context: &Context,
+    context: &BenchContext,
     server: &Server,
     client: &mut Client,
     mode: &Mode,

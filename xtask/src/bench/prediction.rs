@@ -18,7 +18,7 @@ use super::stats::cell;
 use super::subject::Subject;
 use super::table::Table;
 use super::workload::Workload;
-use super::{Context, Outcome, redis};
+use super::{BenchContext, BenchOutcome, redis};
 
 const PROGRAMS: [&str; 3] = ["static_1g", "phases_1g", "redis"];
 const REDIS_KEYS: u64 = 500_000;
@@ -38,9 +38,9 @@ struct Pair {
     predicted_slowdown_percent: f64,
 }
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !std::path::Path::new("/sys/block/zram0").exists() {
-        return Ok(Outcome::Skip(
+        return Ok(BenchOutcome::Skip(
             "there is no zram, so nothing can be paged out".into(),
         ));
     }
@@ -72,13 +72,13 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             of(|p| p.predicted_slowdown_percent),
         ]);
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables: vec![table],
         data: json!(pairs),
     })
 }
 
-fn measure(context: &Context) -> anyhow::Result<Vec<Pair>> {
+fn measure(context: &BenchContext) -> anyhow::Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     for program in PROGRAMS {
         let is_wanted = context.only.is_empty() || context.only.iter().any(|o| o == program);
@@ -94,7 +94,7 @@ fn measure(context: &Context) -> anyhow::Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-fn start(context: &Context, program: &str) -> anyhow::Result<Subject> {
+fn start(context: &BenchContext, program: &str) -> anyhow::Result<Subject> {
     let subject = if program == "redis" {
         Subject::busy_redis(context, REDIS_KEYS)?
     } else {
@@ -104,7 +104,7 @@ fn start(context: &Context, program: &str) -> anyhow::Result<Subject> {
     Ok(subject)
 }
 
-fn pair(context: &Context, program: &str, guard: bool) -> anyhow::Result<Pair> {
+fn pair(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<Pair> {
     let (trace, live) = (
         context.scratch("trace.isotherm"),
         context.scratch("live.isotherm"),
@@ -174,7 +174,7 @@ fn pair(context: &Context, program: &str, guard: bool) -> anyhow::Result<Pair> {
     })
 }
 
-fn swap(context: &Context, arguments: &[&str]) -> anyhow::Result<()> {
+fn swap(context: &BenchContext, arguments: &[&str]) -> anyhow::Result<()> {
     let mut command = Command::new(&context.isotherm);
     command.arg("swap").args(arguments).stdout(Stdio::null());
     let status = command.status().context("cannot set swap up")?;

@@ -11,7 +11,7 @@ use isotherm_engine::{Snapshot, TargetId};
 use isotherm_record::{CostSample, Item, Reader};
 
 use super::child::{Guarded, children_cpu};
-use super::{Context, Mode};
+use super::{BenchContext, Mode};
 
 /// Time that a recorder may take beyond what it was asked for.
 const SLACK: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub(super) struct Recorded {
 impl Recording {
     /// Starts to record process `pid`.
     pub(super) fn start(
-        context: &Context,
+        context: &BenchContext,
         mode: &Mode,
         pid: u32,
         duration: Duration,
@@ -77,7 +77,7 @@ impl Recording {
     }
 
     /// Waits for the recorder's end and reads what it wrote.
-    pub(super) fn finish(mut self, context: &Context) -> anyhow::Result<Recorded> {
+    pub(super) fn finish(mut self, context: &BenchContext) -> anyhow::Result<Recorded> {
         self.child.finish(context, self.duration + SLACK)?;
         let elapsed = self.started.elapsed();
         let cpu = children_cpu()?.saturating_sub(self.cpu_before);

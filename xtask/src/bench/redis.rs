@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::Context;
+use super::BenchContext;
 use super::child::{Guarded, thread_cpu};
 
 const VALUE_BYTES: usize = 1000;
@@ -48,7 +48,7 @@ pub(super) fn installed() -> bool {
 }
 
 /// Starts a server and fills it with `keys` values.
-pub(super) fn start(context: &Context, keys: u64) -> anyhow::Result<(Server, Client)> {
+pub(super) fn start(context: &BenchContext, keys: u64) -> anyhow::Result<(Server, Client)> {
     let socket = context.scratch("redis.sock");
     let _ = std::fs::remove_file(&socket);
     let mut command = Command::new("redis-server");
@@ -96,7 +96,7 @@ impl Server {
     /// Has `client` read for `time`, and measures both.
     pub(super) fn window(
         &self,
-        context: &Context,
+        context: &BenchContext,
         client: &mut Client,
         time: Duration,
     ) -> anyhow::Result<Window> {
@@ -118,7 +118,7 @@ impl Server {
 }
 
 impl Client {
-    fn fill(&mut self, context: &Context) -> anyhow::Result<()> {
+    fn fill(&mut self, context: &BenchContext) -> anyhow::Result<()> {
         let mut request = Vec::new();
         let keys: Vec<u64> = (0..self.keys).collect();
         for batch in keys.chunks(1000) {

@@ -19,14 +19,14 @@ use super::child::Guarded;
 use super::measure::{Measured, measure};
 use super::stats::cell;
 use super::table::Table;
-use super::{Context, Outcome, machine};
+use super::{BenchContext, BenchOutcome, machine};
 
 const REGIONS: u64 = 1000;
 /// What damo takes for each row of a record, with room; measured: 1.9 kB.
 const DAMO_BYTES_PER_ROW: u64 = 2300;
 const LIMIT: Duration = Duration::from_mins(20);
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     let ours = context.scratch("synthetic.isotherm");
     synthesize(&ours, context.rows.div_ceil(REGIONS))?;
     let theirs = context.scratch("synthetic.damo");
@@ -80,7 +80,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             }
         }
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables: vec![table(context.rows, &version, &jobs)],
         data: json!({ "rows": context.rows, "damo": version, "jobs": jobs }),
     })
@@ -119,7 +119,12 @@ fn text(path: &Path) -> anyhow::Result<&str> {
 }
 
 /// damo, installed if need be, with the record in its format; or why not.
-fn damo(context: &Context, isotherm: &str, ours: &str, theirs: &str) -> anyhow::Result<PathBuf> {
+fn damo(
+    context: &BenchContext,
+    isotherm: &str,
+    ours: &str,
+    theirs: &str,
+) -> anyhow::Result<PathBuf> {
     let needed = context.rows * DAMO_BYTES_PER_ROW;
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
     anyhow::ensure!(

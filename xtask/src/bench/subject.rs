@@ -14,7 +14,7 @@ use super::child::thread_cpu;
 use super::recording::Recording;
 use super::redis::{self, Client, Server};
 use super::workload::Workload;
-use super::{Context, Mode};
+use super::{BenchContext, Mode};
 
 /// Something that runs, whose speed can be told, and whose accesses are known.
 pub(super) enum Subject {
@@ -50,7 +50,7 @@ pub(super) struct Rate {
 
 impl Subject {
     /// Redis with `keys` keys. Its truth is taken at once, by exact scans.
-    pub(super) fn redis(context: &Context, keys: u64) -> anyhow::Result<Self> {
+    pub(super) fn redis(context: &BenchContext, keys: u64) -> anyhow::Result<Self> {
         let (server, client) = redis::start(context, keys)?;
         let mut busy = Busy::new(server, client);
         let exact = Mode {
@@ -67,7 +67,7 @@ impl Subject {
     }
 
     /// The same, of whose accesses nothing is known.
-    pub(super) fn busy_redis(context: &Context, keys: u64) -> anyhow::Result<Self> {
+    pub(super) fn busy_redis(context: &BenchContext, keys: u64) -> anyhow::Result<Self> {
         let (server, client) = redis::start(context, keys)?;
         Ok(Self::Redis(Busy::new(server, client)))
     }
@@ -98,7 +98,12 @@ impl Subject {
     }
 
     /// How fast it was between two marks, the later of which is now.
-    pub(super) fn rate(&self, context: &Context, from: Mark, to: Mark) -> anyhow::Result<Rate> {
+    pub(super) fn rate(
+        &self,
+        context: &BenchContext,
+        from: Mark,
+        to: Mark,
+    ) -> anyhow::Result<Rate> {
         let operations = match self {
             Self::Exercise(workload) => workload.operations(context, from.time, to.time)?,
             Self::Redis(_) => (to.requests - from.requests) as f64,

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::recording::Recording;
 use super::table::Table;
 use super::workload::Workload;
-use super::{Context, Outcome, accuracy};
+use super::{BenchContext, BenchOutcome, accuracy};
 
 const MODES: [&str; 1] = ["default="];
 const WORKLOADS: [&str; 3] = ["static_1g", "scattered_4g", "zigzag"];
@@ -35,7 +35,7 @@ struct Loss {
     error_percent: f64,
 }
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     let modes = accuracy::modes(context, &MODES)?;
     let mut table = Table::new(
         "speed lost in seconds with the recorder, against those before and after it",
@@ -65,14 +65,14 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
             });
         }
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables: vec![table],
         data: json!(losses),
     })
 }
 
 /// The loss of every second with the recorder.
-fn measure(context: &Context, name: &str, mode: &super::Mode) -> anyhow::Result<Vec<f64>> {
+fn measure(context: &BenchContext, name: &str, mode: &super::Mode) -> anyhow::Result<Vec<f64>> {
     let mut workload = Workload::start(context, &accuracy::config_path(context, name))?;
     let turns = (context.duration.as_secs() * u64::from(context.repeats)).max(4) as usize;
     let time = LEARN + TURN * (turns as u32 + 2);

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::child::Guarded;
 use super::recording::{Recorded, Recording};
-use super::{Context, Mode, Outcome, machine};
+use super::{BenchContext, BenchOutcome, Mode, machine};
 use program::Running;
 use score::Score;
 
@@ -93,9 +93,11 @@ struct Watched {
     failures: Vec<String>,
 }
 
-pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !context.named {
-        return Ok(Outcome::Skip("it takes long; name it to run it".into()));
+        return Ok(BenchOutcome::Skip(
+            "it takes long; name it to run it".into(),
+        ));
     }
     let options = &context.truth;
     let modes = modes(context)?;
@@ -130,7 +132,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
     if !programs.is_empty() {
         tables.push(real::table(&compared));
     }
-    Ok(Outcome::Done {
+    Ok(BenchOutcome::Done {
         tables,
         data: json!({
             "seed": options.seed,
@@ -143,7 +145,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<Outcome> {
 }
 
 /// The programs that are drawn.
-fn family(context: &Context, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
+fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
     let options = &context.truth;
     let numbers: Vec<u64> = if options.case.is_empty() {
         (0..options.cases.unwrap_or(12)).collect()
@@ -165,7 +167,7 @@ fn family(context: &Context, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
 }
 
 /// The default monitor at each budget, and DAMON's rules.
-fn modes(context: &Context) -> anyhow::Result<Vec<Mode>> {
+fn modes(context: &BenchContext) -> anyhow::Result<Vec<Mode>> {
     if !context.modes.is_empty() {
         return Ok(context.modes.clone());
     }
@@ -180,7 +182,7 @@ fn modes(context: &Context) -> anyhow::Result<Vec<Mode>> {
 }
 
 fn watch_case(
-    context: &Context,
+    context: &BenchContext,
     seed: u64,
     number: u64,
     modes: &[Mode],
@@ -228,7 +230,7 @@ fn watch_case(
 type Rss = Vec<(Nanos, u64)>;
 
 /// Records a process and looks at its resident memory meanwhile.
-fn record(context: &Context, mode: &Mode, pid: u32) -> anyhow::Result<(Recorded, Rss)> {
+fn record(context: &BenchContext, mode: &Mode, pid: u32) -> anyhow::Result<(Recorded, Rss)> {
     let done = AtomicBool::new(false);
     let rss: Mutex<Rss> = Mutex::default();
     let duration = context.asked_duration.unwrap_or(Duration::from_secs(15));

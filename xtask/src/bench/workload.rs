@@ -11,7 +11,7 @@ use isotherm_engine::Nanos;
 use isotherm_workload::truth::{self, Episode};
 use serde_json::Value;
 
-use super::Context;
+use super::BenchContext;
 use super::child::Guarded;
 
 /// Populating 16 GiB takes half a minute where the hypervisor has to find the memory first.
@@ -27,7 +27,7 @@ pub(super) struct Workload {
 
 impl Workload {
     /// Starts `config`, to run until stopped, and waits until its memory is populated.
-    pub(super) fn start(context: &Context, config: &Path) -> anyhow::Result<Self> {
+    pub(super) fn start(context: &BenchContext, config: &Path) -> anyhow::Result<Self> {
         let truth = context.scratch("truth.jsonl");
         // A reader must not take the last run's file for this one's.
         let _ = std::fs::remove_file(&truth);
@@ -81,7 +81,7 @@ impl Workload {
     /// Accesses made between two moments, the later of which is now.
     pub(super) fn operations(
         &self,
-        context: &Context,
+        context: &BenchContext,
         from: Nanos,
         to: Nanos,
     ) -> anyhow::Result<f64> {

@@ -68,7 +68,7 @@ fn remarks(suite: &Suite) -> Vec<String> {
         remarks.push(format!("SKIP {what}: {why}"));
     }
     for run in &suite.failed {
-        if let crate::journal::Outcome::Failed(why) = &run.outcome {
+        if let crate::journal::RunResult::Failed(why) = &run.outcome {
             remarks.push(format!(
                 "FAILED {} {} {}: {why}",
                 run.workload, run.configuration, run.repeat

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use isotherm_report::render::csv_text;
 use isotherm_report::render::table::{Align, Table};
 use isotherm_sim::experiment::reclaim::Configuration;
-use isotherm_sim::experiment::tiering::{Distribution, Placement, Setting};
+use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, Setting};
 use isotherm_sim::published::{Comparison, Difference, compaction, reclaim, tiering as cells};
 
 /// One of them.
@@ -95,8 +95,8 @@ pub fn reproduce(
         }
         Published::Reclaim => {
             let evaluation = reclaim::Evaluation::new(configurations());
-            let title = |run: &reclaim::Run| evaluation.title(run);
-            let make = |run: &reclaim::Run| evaluation.make(run);
+            let title = |run: &reclaim::ReclaimRun| evaluation.title(run);
+            let make = |run: &reclaim::ReclaimRun| evaluation.make(run);
             let runs = simulate((jobs, tell), &evaluation.runs(), title, make);
             let comparisons = evaluation.comparisons(&runs);
             Reproduction {
@@ -142,15 +142,15 @@ fn compaction_runs(
     jobs: u8,
     tell: &(dyn Fn(RunProgress) + Sync),
 ) -> Vec<(
-    compaction::Run,
-    isotherm_sim::experiment::compaction::Outcome,
+    compaction::CompactionRun,
+    isotherm_sim::experiment::compaction::CompactionOutcome,
 )> {
-    let title = |run: &compaction::Run| run.title();
+    let title = |run: &compaction::CompactionRun| run.title();
     let mut runs = simulate((jobs, tell), &compaction::RUNS, title, |run| run.make());
     runs.sort_by_key(|(run, _)| match run {
-        compaction::Run::Driver(p) => (0, *p),
-        compaction::Run::Java(p) => (1, *p),
-        compaction::Run::Unmovable(p) => (2, *p),
+        compaction::CompactionRun::Driver(p) => (0, *p),
+        compaction::CompactionRun::Java(p) => (1, *p),
+        compaction::CompactionRun::Unmovable(p) => (2, *p),
     });
     runs
 }
@@ -159,14 +159,22 @@ fn compaction_runs(
 fn tiering_runs(
     jobs: u8,
     tell: &(dyn Fn(RunProgress) + Sync),
-) -> anyhow::Result<Vec<(cells::Run, isotherm_sim::experiment::tiering::Outcome)>> {
+) -> anyhow::Result<
+    Vec<(
+        cells::TieringRun,
+        isotherm_sim::experiment::tiering::TieringOutcome,
+    )>,
+> {
     let tiered = tiering::contexts(&Setting::published(0))?;
-    let mut runs = simulate((jobs, tell), &cells::runs(), cells::Run::title, |run| {
-        run.make(&tiered)
-    });
+    let mut runs = simulate(
+        (jobs, tell),
+        &cells::runs(),
+        cells::TieringRun::title,
+        |run| run.make(&tiered),
+    );
     runs.sort_by_key(|(run, _)| {
         let is_default = run.placement == Placement::Default;
-        let is_latest = run.distribution == Distribution::Latest;
+        let is_latest = run.distribution == KeyDistribution::Latest;
         (is_default, is_latest, run.cold_gib)
     });
     Ok(runs)
@@ -330,7 +338,7 @@ mod tests {
                 run: isotherm_engine::Nanos::from_millis(60_000),
                 ..tiering::Setting::published(0)
             };
-            let reads = redis::reads(&setting, tiering::Distribution::Zipfian);
+            let reads = redis::reads(&setting, tiering::KeyDistribution::Zipfian);
             let tiered = super::tiering::contexts(&setting).expect("a plan of ours");
             tiering::run(&setting, tiered, &reads)
         };

@@ -2,9 +2,9 @@
 
 use isotherm_report::render::csv_text;
 use isotherm_report::render::page::{END, begin, escape, figure, table};
-use isotherm_sim::experiment::compaction::Outcome;
-use isotherm_sim::experiment::tiering::{self, Distribution, Placement};
-use isotherm_sim::published::compaction::Run;
+use isotherm_sim::experiment::compaction::CompactionOutcome;
+use isotherm_sim::experiment::tiering::{self, KeyDistribution, Placement};
+use isotherm_sim::published::compaction::CompactionRun;
 use isotherm_sim::published::{
     Comparison, compaction as published_compaction, reclaim as published_reclaim,
     tiering as published_tiering,
@@ -14,7 +14,10 @@ use super::figure::{Axis, Plot, Series};
 use super::{HEAD, fields};
 
 /// Of compaction.
-pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) -> String {
+pub(super) fn compaction(
+    runs: &[(CompactionRun, CompactionOutcome)],
+    comparisons: &[Comparison],
+) -> String {
     let mut html = begin(
         "Proactive compaction, simulated",
         "The experiments of Nitin Gupta's Proactive Compaction for the Linux kernel (2020), at their size: \
@@ -24,9 +27,9 @@ pub(super) fn compaction(runs: &[(Run, Outcome)], comparisons: &[Comparison]) ->
     html += &notes(&published_compaction::notes());
     for (run, outcome) in runs {
         match run {
-            Run::Driver(_) => html += &latencies(*run, outcome),
-            Run::Java(0) => {}
-            Run::Java(_) | Run::Unmovable(_) => html += &scores(*run, outcome),
+            CompactionRun::Driver(_) => html += &latencies(*run, outcome),
+            CompactionRun::Java(0) => {}
+            CompactionRun::Java(_) | CompactionRun::Unmovable(_) => html += &scores(*run, outcome),
         }
     }
     html + &numbers(comparisons) + END
@@ -59,7 +62,7 @@ pub(super) fn reclaim(comparisons: &[Comparison]) -> String {
 }
 
 /// Figures 2 and 3: how long each huge page took.
-fn latencies(run: Run, outcome: &Outcome) -> String {
+fn latencies(run: CompactionRun, outcome: &CompactionOutcome) -> String {
     let points = outcome.latencies.iter();
     let series = Series {
         name: "latency".into(),
@@ -76,7 +79,7 @@ fn latencies(run: Run, outcome: &Outcome) -> String {
 }
 
 /// Figure 4: how the nodes' scores go up and down while a heap grows.
-fn scores(run: Run, outcome: &Outcome) -> String {
+fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
     let of_node = |node: u32| Series {
         name: format!("node {node}"),
         points: outcome
@@ -99,7 +102,7 @@ fn scores(run: Run, outcome: &Outcome) -> String {
 
 /// The tiering publications': the share of redis' accesses that is slow, by the size of the cold block.
 pub(super) fn tiering(
-    runs: &[(published_tiering::Run, tiering::Outcome)],
+    runs: &[(published_tiering::TieringRun, tiering::TieringOutcome)],
     comparisons: &[Comparison],
 ) -> String {
     let mut html = begin(
@@ -126,13 +129,21 @@ pub(super) fn tiering(
     };
     let series = [
         of(
-            Distribution::Zipfian,
+            KeyDistribution::Zipfian,
             Placement::Default,
             "zipfian, default",
         ),
-        of(Distribution::Zipfian, Placement::Tiered, "zipfian, tiered"),
-        of(Distribution::Latest, Placement::Default, "latest, default"),
-        of(Distribution::Latest, Placement::Tiered, "latest, tiered"),
+        of(
+            KeyDistribution::Zipfian,
+            Placement::Tiered,
+            "zipfian, tiered",
+        ),
+        of(
+            KeyDistribution::Latest,
+            Placement::Default,
+            "latest, default",
+        ),
+        of(KeyDistribution::Latest, Placement::Tiered, "latest, tiered"),
     ];
     html += &figure(&plot.title, "", &plot.draw(&series));
     for published in published_tiering::figures(runs) {
@@ -157,9 +168,12 @@ fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> Series {
 }
 
 /// The figures' data: how long each huge page took (thinned), as CSV.
-pub(super) fn latency_csv(runs: &[(Run, Outcome)]) -> String {
+pub(super) fn latency_csv(runs: &[(CompactionRun, CompactionOutcome)]) -> String {
     let mut rows = vec![["run", "seconds", "us"].map(String::from)];
-    for (run, outcome) in runs.iter().filter(|(run, _)| matches!(run, Run::Driver(_))) {
+    for (run, outcome) in runs
+        .iter()
+        .filter(|(run, _)| matches!(run, CompactionRun::Driver(_)))
+    {
         let row = |(seconds, us): &(f64, f64)| [run.title(), seconds.to_string(), us.to_string()];
         rows.extend(outcome.latencies.iter().map(row));
     }
@@ -167,7 +181,7 @@ pub(super) fn latency_csv(runs: &[(Run, Outcome)]) -> String {
 }
 
 /// The figures' data: the nodes' scores whenever they were looked at, as CSV.
-pub(super) fn score_csv(runs: &[(Run, Outcome)]) -> String {
+pub(super) fn score_csv(runs: &[(CompactionRun, CompactionOutcome)]) -> String {
     let mut rows = vec![["run", "node", "seconds", "score"].map(String::from)];
     for (run, outcome) in runs {
         rows.extend(outcome.scores.iter().map(|sample| {

@@ -35,7 +35,7 @@ pub(super) fn contexts(setting: &Setting) -> anyhow::Result<Vec<ContextSpec>> {
 mod tests {
     use isotherm_engine::Nanos;
     use isotherm_sim::experiment::redis::reads;
-    use isotherm_sim::experiment::tiering::{Distribution, run};
+    use isotherm_sim::experiment::tiering::{KeyDistribution, run};
 
     use super::*;
 
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn migration_brings_what_is_read_to_the_fast_node() {
         let setting = small();
-        let reads = reads(&setting, Distribution::Zipfian);
+        let reads = reads(&setting, KeyDistribution::Zipfian);
         let tiered = || {
             let contexts = contexts(&setting).expect("a plan of ours");
             run(&setting, contexts, &reads)

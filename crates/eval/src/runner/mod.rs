@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::{Entry, Experiment, Outcome, PlannedRun, RunEntry, journal, plan};
+use crate::{Entry, Experiment, PlannedRun, RunEntry, RunResult, journal, plan};
 use machine::Machine;
 pub use measure::skips;
 use measure::{Measuring, Stopped};
@@ -45,7 +45,7 @@ pub enum RunEvent<'a> {
     /// A run begins.
     Began(&'a PlannedRun<'a>),
     /// It has ended.
-    Ended(&'a PlannedRun<'a>, &'a Outcome),
+    Ended(&'a PlannedRun<'a>, &'a RunResult),
     /// Something that the user should know.
     Warning(&'a str),
 }
@@ -79,7 +79,7 @@ pub fn possible_runs<'a>(
 /// appends them to it.
 ///
 /// # Errors
-/// The journal cannot be written, or the machine not be set up. That a run fails is its [`Outcome`].
+/// The journal cannot be written, or the machine not be set up. That a run fails is its [`RunResult`].
 pub fn run_all(
     spec: &RunnerSpec<'_>,
     entries: &[Entry],
@@ -117,11 +117,11 @@ fn run_each(
             .set_up(spec.experiment, run.configuration)
             .and_then(|()| measuring.run(run, on_event));
         let (outcome, monitor) = match result {
-            Ok((measured, monitor)) => (Outcome::Measured(Box::new(measured)), monitor),
+            Ok((measured, monitor)) => (RunResult::Measured(Box::new(measured)), monitor),
             Err(error) if error.is::<Stopped>() || spec.stop.load(Ordering::Relaxed) => {
                 return Ok(Completion::Stopped(run.title()));
             }
-            Err(error) => (Outcome::Failed(format!("{error:#}")), None),
+            Err(error) => (RunResult::Failed(format!("{error:#}")), None),
         };
         on_event(RunEvent::Ended(run, &outcome));
         let entry = Entry::Run(Box::new(RunEntry {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use isotherm_linux::host::{self, HostReport, Outcome};
+use isotherm_linux::host::{self, CheckOutcome, HostReport};
 
 use crate::out::{self, ResultArgs};
 
@@ -45,9 +45,9 @@ fn text(report: &HostReport) -> String {
         .unwrap_or(0);
     for check in &report.checks {
         let mark = match check.outcome {
-            Outcome::Ok => "ok     ",
-            Outcome::Missing => "MISSING",
-            Outcome::Note => "note   ",
+            CheckOutcome::Ok => "ok     ",
+            CheckOutcome::Missing => "MISSING",
+            CheckOutcome::Note => "note   ",
         };
         writeln!(text, "  {mark}  {:width$}  {}", check.name, check.found).expect("a string");
         if let Some(remedy) = &check.remedy {

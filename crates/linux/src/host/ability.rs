@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::{Ability, Check, Outcome, kernel_release};
+use super::{Ability, Check, CheckOutcome, kernel_release};
 use crate::node;
 use crate::privileges;
 use crate::swap;
@@ -14,7 +14,7 @@ pub(super) fn abilities(checks: &[Check]) -> Vec<Ability> {
     let lacking = |needed: &[&str]| {
         let lacking: Vec<&str> = checks
             .iter()
-            .filter(|check| check.outcome == Outcome::Missing && needed.contains(&check.name))
+            .filter(|check| check.outcome == CheckOutcome::Missing && needed.contains(&check.name))
             .map(|check| check.name)
             .collect();
         // What each needs is said above, once.

@@ -8,7 +8,7 @@ use std::fmt;
 use isotherm_engine::Cost;
 use isotherm_engine::scheme::SchemeStatus;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
@@ -35,6 +35,19 @@ struct Family {
     kind: MetricType,
     help: &'static str,
     samples: Vec<(Vec<(String, String)>, Value)>,
+}
+
+impl Family {
+    /// Writes a value: of a counter, or else of a gauge.
+    fn encode(&self, series: &mut MetricEncoder<'_>, value: Value) -> fmt::Result {
+        let is_counter = matches!(self.kind, MetricType::Counter);
+        match value {
+            Value::Integer(value) if is_counter => series.encode_counter(&value, NO_EXEMPLAR),
+            Value::Number(value) if is_counter => series.encode_counter(&value, NO_EXEMPLAR),
+            Value::Integer(value) => series.encode_gauge(&value),
+            Value::Number(value) => series.encode_gauge(&value),
+        }
+    }
 }
 
 /// Bytes and counts are told to the last digit.
@@ -113,16 +126,10 @@ impl Collector for Page {
                     metric.encode_info(labels)?;
                     continue;
                 }
-                let mut series = metric.encode_family(labels)?;
-                match (family.kind, value) {
-                    (MetricType::Counter, Value::Integer(value)) => {
-                        series.encode_counter(value, NO_EXEMPLAR)?;
-                    }
-                    (MetricType::Counter, Value::Number(value)) => {
-                        series.encode_counter(value, NO_EXEMPLAR)?;
-                    }
-                    (_, Value::Integer(value)) => series.encode_gauge(value)?,
-                    (_, Value::Number(value)) => series.encode_gauge(value)?,
+                if labels.is_empty() {
+                    family.encode(&mut metric, *value)?;
+                } else {
+                    family.encode(&mut metric.encode_family(labels)?, *value)?;
                 }
             }
         }

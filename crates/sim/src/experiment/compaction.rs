@@ -65,7 +65,7 @@ impl Setting {
 
 /// What an experiment came to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct CompactionOutcome {
     /// As set.
     pub proactiveness: u32,
     /// Time to get each huge page, in us.
@@ -250,7 +250,7 @@ impl World {
     }
 
     /// Gets huge pages until there is none, or `most`; each is used for `each` before the next.
-    fn run(mut self, setting: &Setting, asker: Asker, most: u64, each: Nanos) -> Outcome {
+    fn run(mut self, setting: &Setting, asker: Asker, most: u64, each: Nanos) -> CompactionOutcome {
         let free_before = self.memory.free_pages() / BLOCK_PAGES;
         let start = self.now;
         let mut latencies = Vec::new();
@@ -266,7 +266,7 @@ impl World {
             self.pass_time(each);
         }
         let thin = (times.len() / 2000).max(1);
-        Outcome {
+        CompactionOutcome {
             proactiveness: setting.proactiveness,
             latency_us: Distribution::of(latencies),
             free_before,
@@ -298,20 +298,20 @@ fn fragment(memory: &mut Memory, frag_mib: u64) {
 }
 
 /// The kernel driver, which takes huge pages until it fails.
-pub fn driver(setting: &Setting) -> Outcome {
+pub fn driver(setting: &Setting) -> CompactionOutcome {
     let world = World::new(setting, |memory| fragment(memory, setting.frag_mib));
     world.run(setting, Asker::Kernel, u64::MAX, Nanos(0))
 }
 
 /// A Java process that touches a heap of `heap_gib` in huge pages.
-pub fn java(setting: &Setting, heap_gib: u64) -> Outcome {
+pub fn java(setting: &Setting, heap_gib: u64) -> CompactionOutcome {
     let world = World::new(setting, |memory| fragment(memory, setting.frag_mib));
     let pages = heap_gib * 1024 * MIB_PAGES / BLOCK_PAGES;
     world.run(setting, Asker::Fault, pages, setting.costs.huge_fault)
 }
 
 /// The last quarter of each huge page is the kernel's: what the threads do in `time`.
-pub fn unmovable(setting: &Setting, time: Nanos) -> Outcome {
+pub fn unmovable(setting: &Setting, time: Nanos) -> CompactionOutcome {
     let mut world = World::new(
         &Setting {
             idle_time: Nanos(0),

@@ -93,7 +93,7 @@ pub struct Configuration {
 
 /// What it came to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct ReclaimOutcome {
     /// Mean resident memory, in KiB.
     pub rss_kib: f64,
     /// Share of its time that the program lost to watching and refaults.
@@ -101,7 +101,7 @@ pub struct Outcome {
 }
 
 /// One run, on a machine of 36 CPUs and 128 GiB, as published, with zram.
-pub fn run(profile: &Profile, configuration: &Configuration) -> Outcome {
+pub fn run(profile: &Profile, configuration: &Configuration) -> ReclaimOutcome {
     let machine = Machine::new(MachineSpec {
         cpus: 36,
         nodes: vec![NodeSpec::new(128 << 30)],
@@ -144,7 +144,7 @@ pub fn run(profile: &Profile, configuration: &Configuration) -> Outcome {
         }
     }
     let losses = simulation.machine().processes()[0].losses();
-    Outcome {
+    ReclaimOutcome {
         rss_kib: sum / f64::max(seconds, 1.0),
         slowdown: (losses.monitoring + losses.refaults) / LENGTH.as_secs_f64(),
     }

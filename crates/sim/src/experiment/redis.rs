@@ -23,7 +23,7 @@
 
 use std::sync::Arc;
 
-use super::tiering::{Distribution, Setting};
+use super::tiering::{KeyDistribution, Setting};
 
 /// Bytes of a record in each class.
 const CLASSES: [f64; 4] = [11.0 * 128.0, 12.0 * 32.0, 11.0 * 16.0, 64.0];
@@ -42,7 +42,7 @@ pub struct Reads {
 }
 
 /// The reads of an experiment.
-pub fn reads(setting: &Setting, distribution: Distribution) -> Reads {
+pub fn reads(setting: &Setting, distribution: KeyDistribution) -> Reads {
     let records = record_rates(setting, distribution);
     let nr_pages = setting.anon_pages() as usize;
     let mut pages = Pages {
@@ -73,13 +73,13 @@ pub fn reads(setting: &Setting, distribution: Distribution) -> Reads {
 }
 
 /// Reads per second of each record, in the order in which they were loaded.
-fn record_rates(setting: &Setting, distribution: Distribution) -> Vec<f32> {
+fn record_rates(setting: &Setting, distribution: KeyDistribution) -> Vec<f32> {
     let mut sum = 0.0;
     let mut rates = vec![0.0; setting.records as usize];
     for rank in 0..setting.records {
         let record = match distribution {
-            Distribution::Zipfian => scramble(rank) % setting.records,
-            Distribution::Latest => setting.records - 1 - rank,
+            KeyDistribution::Zipfian => scramble(rank) % setting.records,
+            KeyDistribution::Latest => setting.records - 1 - rank,
         };
         let weight = ((rank + 1) as f64).powf(-SKEW);
         rates[record as usize] += weight as f32;
@@ -155,7 +155,7 @@ mod tests {
             reads_per_s: 1_000.0,
             ..Setting::published(0)
         };
-        for distribution in [Distribution::Zipfian, Distribution::Latest] {
+        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
             let Reads { touches, lines } = reads(&setting, distribution);
             assert_eq!(touches.len() as u64, setting.anon_pages());
             let sum = |rates: &[f32]| rates.iter().map(|rate| f64::from(*rate)).sum::<f64>();

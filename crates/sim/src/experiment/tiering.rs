@@ -35,7 +35,7 @@ const SLOW_LATENCY: u64 = 2;
 /// Which records are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Distribution {
+pub enum KeyDistribution {
     /// A few much more often than the others, wherever they lie (YCSB's scrambled zipfian).
     Zipfian,
     /// The last loaded most often (YCSB's latest).
@@ -116,7 +116,7 @@ fn blocks(mib: u64) -> u64 {
 
 /// What an experiment came to, while clients read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct TieringOutcome {
     /// Mean share of what redis read (in cache lines) that was on the slow node.
     pub slow_share: f64,
     /// Mean of redis' anonymous memory on the slow node, in GiB.
@@ -131,7 +131,7 @@ pub struct Outcome {
 
 /// One experiment, watched and acted on in these contexts: none, or one whose schemes demote, and one whose
 /// schemes promote.
-pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> Outcome {
+pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> TieringOutcome {
     let machine = Machine::new(setting.machine());
     let starts = vec![
         (Nanos(0), setting.cold()),
@@ -167,7 +167,7 @@ pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> Outc
         }
     }
     let slow_share = reading.lost / reading.done.as_secs_f64().max(1e-9);
-    Outcome {
+    TieringOutcome {
         slow_share: slow_share / setting.all_slow,
         slow_gib: reading.slow_pages / reading.seconds.max(1.0) / (1024 * MIB_PAGES) as f64,
         demoted: moved[0],
@@ -338,7 +338,7 @@ mod tests {
             all_slow: 0.2,
             seed: 3,
         };
-        for distribution in [Distribution::Zipfian, Distribution::Latest] {
+        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
             let reads = reads(&setting, distribution);
             let contexts = vec![
                 context(0, 1, Action::MigrateCold, (0.0, 0.0)),

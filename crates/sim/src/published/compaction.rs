@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{Comparison, Role};
 use crate::cost::PUBLISHED_MACHINE;
-use crate::experiment::compaction::{Outcome, Setting, driver, java, unmovable};
+use crate::experiment::compaction::{CompactionOutcome, Setting, driver, java, unmovable};
 
 const LATENCIES: &str =
     include_str!("../../../../experiments/published/proactive_compaction_hugepage_latency_us.csv");
@@ -24,7 +24,7 @@ const UNMOVABLE_TIME: Nanos = Nanos::from_millis(600_000);
     tag = "experiment",
     content = "proactiveness"
 )]
-pub enum Run {
+pub enum CompactionRun {
     /// A kernel driver takes huge pages until there is none.
     Driver(u32),
     /// A Java process touches a heap of 700 GiB.
@@ -34,21 +34,21 @@ pub enum Run {
 }
 
 /// All of them, the longest first.
-pub const RUNS: [Run; 11] = [
-    Run::Driver(0),
-    Run::Java(0),
-    Run::Java(20),
-    Run::Driver(20),
-    Run::Driver(30),
-    Run::Driver(50),
-    Run::Driver(60),
-    Run::Driver(80),
-    Run::Driver(90),
-    Run::Driver(100),
-    Run::Unmovable(40),
+pub const RUNS: [CompactionRun; 11] = [
+    CompactionRun::Driver(0),
+    CompactionRun::Java(0),
+    CompactionRun::Java(20),
+    CompactionRun::Driver(20),
+    CompactionRun::Driver(30),
+    CompactionRun::Driver(50),
+    CompactionRun::Driver(60),
+    CompactionRun::Driver(80),
+    CompactionRun::Driver(90),
+    CompactionRun::Driver(100),
+    CompactionRun::Unmovable(40),
 ];
 
-impl Run {
+impl CompactionRun {
     /// What it is about, in a few words.
     pub fn title(self) -> String {
         match self {
@@ -59,7 +59,7 @@ impl Run {
     }
 
     /// Makes it. Takes some seconds and up to 3 GiB of memory.
-    pub fn make(self) -> Outcome {
+    pub fn make(self) -> CompactionOutcome {
         match self {
             Self::Driver(p) => driver(&Setting::published(p)),
             Self::Java(p) => java(&Setting::published(p), HEAP_GIB),
@@ -87,17 +87,17 @@ pub fn notes() -> Vec<String> {
 }
 
 /// What runs came to, beside what was published.
-pub fn comparisons(runs: &[(Run, Outcome)]) -> Vec<Comparison> {
+pub fn comparisons(runs: &[(CompactionRun, CompactionOutcome)]) -> Vec<Comparison> {
     runs.iter()
         .flat_map(|(run, outcome)| match run {
-            Run::Driver(p) => of_driver(*p, outcome),
-            Run::Java(p) => of_java(*p, outcome),
-            Run::Unmovable(p) => of_unmovable(*p, outcome),
+            CompactionRun::Driver(p) => of_driver(*p, outcome),
+            CompactionRun::Java(p) => of_java(*p, outcome),
+            CompactionRun::Unmovable(p) => of_unmovable(*p, outcome),
         })
         .collect()
 }
 
-fn of_driver(proactiveness: u32, outcome: &Outcome) -> Vec<Comparison> {
+fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
     let column = match proactiveness {
         0 => Some("vanilla_5.6"),
         20 => Some("proactiveness_20"),
@@ -138,7 +138,7 @@ fn of_driver(proactiveness: u32, outcome: &Outcome) -> Vec<Comparison> {
     rows.into_iter().map(comparison).collect()
 }
 
-fn of_java(proactiveness: u32, outcome: &Outcome) -> Vec<Comparison> {
+fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
     let row = match proactiveness {
         0 => Some("vanilla_5.6"),
         20 => Some("proactiveness_20"),
@@ -157,7 +157,7 @@ fn of_java(proactiveness: u32, outcome: &Outcome) -> Vec<Comparison> {
     }]
 }
 
-fn of_unmovable(proactiveness: u32, outcome: &Outcome) -> Vec<Comparison> {
+fn of_unmovable(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
     let row = |metric: &str, unit, simulated| Comparison {
         experiment: "unmovable",
         configuration: format!("proactiveness {proactiveness}"),

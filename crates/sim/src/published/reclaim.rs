@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Comparison, Role};
-use crate::experiment::reclaim::{Configuration, Outcome, Profile, run};
+use crate::experiment::reclaim::{Configuration, Profile, ReclaimOutcome, run};
 
 const RSS: &str = include_str!("../../../../experiments/published/damon_v24_rss_kib.csv");
 const PPRCL_RSS: &str = include_str!("../../../../experiments/published/pprcl_rss_kib.csv");
@@ -17,7 +17,7 @@ const PPRCL_RUNTIME: &str =
 
 /// A run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Run {
+pub struct ReclaimRun {
     /// Place among the published programs.
     program: usize,
     /// Place among the configurations.
@@ -62,11 +62,11 @@ impl Evaluation {
     }
 
     /// All runs, the largest first.
-    pub fn runs(&self) -> Vec<Run> {
+    pub fn runs(&self) -> Vec<ReclaimRun> {
         let mut programs: Vec<usize> = (0..self.programs.len()).collect();
         programs.sort_by_key(|program| std::cmp::Reverse(self.programs[*program].1.bytes));
         let runs = programs.into_iter().flat_map(|program| {
-            (0..self.configurations.len()).map(move |configuration| Run {
+            (0..self.configurations.len()).map(move |configuration| ReclaimRun {
                 program,
                 configuration,
             })
@@ -75,7 +75,7 @@ impl Evaluation {
     }
 
     /// What a run is about.
-    pub fn title(&self, run: &Run) -> String {
+    pub fn title(&self, run: &ReclaimRun) -> String {
         let (program, _) = self.programs[run.program];
         format!(
             "like {program}, {}",
@@ -84,7 +84,7 @@ impl Evaluation {
     }
 
     /// Makes it.
-    pub fn make(&self, at: &Run) -> Outcome {
+    pub fn make(&self, at: &ReclaimRun) -> ReclaimOutcome {
         run(
             &self.programs[at.program].1,
             &self.configurations[at.configuration],
@@ -94,7 +94,7 @@ impl Evaluation {
     /// For each configuration the mean, over the programs, of what it changed of resident memory, and
     /// the mean slowdown; and of each program what ethp and pprcl, which nothing was calibrated on,
     /// changed.
-    pub fn comparisons(&self, runs: &[(Run, Outcome)]) -> Vec<Comparison> {
+    pub fn comparisons(&self, runs: &[(ReclaimRun, ReclaimOutcome)]) -> Vec<Comparison> {
         let of = |program: usize, name: &str| {
             let found = runs.iter().find(|(run, _)| {
                 run.program == program && self.configurations[run.configuration].name == name

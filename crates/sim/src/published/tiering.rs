@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Comparison, Role};
 use crate::experiment::redis::{Reads, reads};
-use crate::experiment::tiering::{Distribution, Outcome, Placement, Setting, run};
+use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
 use crate::simulation::ContextSpec;
 
 /// The two publications, which name the tiered configuration differently.
@@ -29,9 +29,9 @@ pub const COLD_GIB: [u64; 7] = [440, 450, 460, 470, 480, 490, 500];
 
 /// A cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Run {
+pub struct TieringRun {
     /// Which records are read.
-    pub distribution: Distribution,
+    pub distribution: KeyDistribution,
     /// Where memory goes.
     pub placement: Placement,
     /// The cold block.
@@ -40,12 +40,12 @@ pub struct Run {
 
 /// All cells that follow from placement, the longest first. Which records are read goes in turn: so where
 /// two are made at the same time, neither waits for what the other works out.
-pub fn runs() -> Vec<Run> {
+pub fn runs() -> Vec<TieringRun> {
     let mut runs = Vec::new();
     for placement in [Placement::Tiered, Placement::Default] {
         for cold_gib in COLD_GIB {
-            let distributions = [Distribution::Zipfian, Distribution::Latest];
-            runs.extend(distributions.map(|distribution| Run {
+            let distributions = [KeyDistribution::Zipfian, KeyDistribution::Latest];
+            runs.extend(distributions.map(|distribution| TieringRun {
                 distribution,
                 placement,
                 cold_gib,
@@ -55,7 +55,7 @@ pub fn runs() -> Vec<Run> {
     runs
 }
 
-impl Run {
+impl TieringRun {
     /// What it is about, in a few words.
     pub fn title(&self) -> String {
         let how = match self.placement {
@@ -71,7 +71,7 @@ impl Run {
 
     /// Makes it; `tiered` are the contexts that watch the nodes and migrate, where memory is tiered. Takes
     /// some seconds and 2 GiB of memory.
-    pub fn make(&self, tiered: &[ContextSpec]) -> Outcome {
+    pub fn make(&self, tiered: &[ContextSpec]) -> TieringOutcome {
         let setting = Setting {
             all_slow: all_slow(self.distribution),
             ..Setting::published(self.cold_gib)
@@ -85,7 +85,7 @@ impl Run {
 }
 
 /// How much longer redis takes on CXL memory alone: the mean of what was published.
-fn all_slow(distribution: Distribution) -> f64 {
+fn all_slow(distribution: KeyDistribution) -> f64 {
     let row = [name(distribution), "normalized_time", "CXL-only"];
     let times = SOURCES
         .iter()
@@ -95,15 +95,15 @@ fn all_slow(distribution: Distribution) -> f64 {
 }
 
 /// The published reads, which are the same in all cells, and take a second to work out.
-fn reads_of(distribution: Distribution) -> &'static Reads {
+fn reads_of(distribution: KeyDistribution) -> &'static Reads {
     static READS: [OnceLock<Reads>; 2] = [OnceLock::new(), OnceLock::new()];
     READS[distribution as usize].get_or_init(|| reads(&Setting::published(0), distribution))
 }
 
-const fn name(distribution: Distribution) -> &'static str {
+const fn name(distribution: KeyDistribution) -> &'static str {
     match distribution {
-        Distribution::Zipfian => "zipfian",
-        Distribution::Latest => "latest",
+        KeyDistribution::Zipfian => "zipfian",
+        KeyDistribution::Latest => "latest",
     }
 }
 
@@ -123,7 +123,7 @@ pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
 }
 
 /// What runs came to, beside what each publication says.
-pub fn comparisons(runs: &[(Run, Outcome)]) -> Vec<Comparison> {
+pub fn comparisons(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Comparison> {
     let mut all = Vec::new();
     for source in &SOURCES {
         for (run, outcome) in runs {
@@ -135,8 +135,8 @@ pub fn comparisons(runs: &[(Run, Outcome)]) -> Vec<Comparison> {
 
 fn of_run(
     (source, tiered, csv): &(&'static str, &str, &str),
-    run: &Run,
-    outcome: &Outcome,
+    run: &TieringRun,
+    outcome: &TieringOutcome,
 ) -> [Comparison; 2] {
     let configuration = match run.placement {
         Placement::Default => "default",
@@ -197,10 +197,10 @@ pub struct Figure {
 }
 
 /// How much slower redis is, and how much of it is on CXL memory: for each publication and records.
-pub fn figures(runs: &[(Run, Outcome)]) -> Vec<Figure> {
+pub fn figures(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for source in &SOURCES {
-        for distribution in [Distribution::Zipfian, Distribution::Latest] {
+        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
             let percent = |time: f64| 100.0 * (time - 1.0);
             let title = |what| format!("{}, {}: {what}", source.0, name(distribution));
             figures.push(Figure {
@@ -221,8 +221,8 @@ pub fn figures(runs: &[(Run, Outcome)]) -> Vec<Figure> {
 /// Comparison number `which` of each run of a distribution.
 fn lines(
     source: &(&'static str, &str, &str),
-    distribution: Distribution,
-    runs: &[(Run, Outcome)],
+    distribution: KeyDistribution,
+    runs: &[(TieringRun, TieringOutcome)],
     which: usize,
     value: impl Fn(f64) -> f64,
 ) -> Vec<(&'static str, Vec<(f64, f64)>)> {
@@ -232,7 +232,8 @@ fn lines(
     ];
     let mut lines = Vec::new();
     for (placement, simulated, published) in names {
-        let is_meant = |run: &Run| run.placement == placement && run.distribution == distribution;
+        let is_meant =
+            |run: &TieringRun| run.placement == placement && run.distribution == distribution;
         let cells = runs.iter().filter(|(run, _)| is_meant(run));
         let points: Vec<(f64, f64, Option<f64>)> = cells
             .map(|(run, outcome)| {

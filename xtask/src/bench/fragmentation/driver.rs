@@ -17,7 +17,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use serde::{Deserialize, Serialize};
 
-use super::super::Context;
+use super::super::BenchContext;
 use super::super::child::Guarded;
 use super::super::machine::meminfo;
 
@@ -75,7 +75,7 @@ pub(super) struct Fault {
 }
 
 /// Runs the driver to its end.
-pub(super) fn run(context: &Context, demand: Demand) -> anyhow::Result<Driven> {
+pub(super) fn run(context: &BenchContext, demand: Demand) -> anyhow::Result<Driven> {
     let output = context.scratch("driven.json");
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("drive").arg("--output").arg(&output);

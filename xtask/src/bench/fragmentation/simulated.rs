@@ -9,7 +9,7 @@ use isotherm_sim::cost::THIS_MACHINE;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::Context;
+use super::super::BenchContext;
 use super::super::machine::meminfo;
 use super::super::table::Table;
 use super::driver::HUGE;
@@ -34,7 +34,7 @@ struct Values {
 }
 
 /// Simulates a run of an arm.
-pub(super) fn simulate(context: &Context, arm: Arm, run: &Run) -> anyhow::Result<Beside> {
+pub(super) fn simulate(context: &BenchContext, arm: Arm, run: &Run) -> anyhow::Result<Beside> {
     let path = context.scratch("fragmented.json");
     let scenario = serde_json::to_vec_pretty(&scenario(context, arm, run)?)?;
     fs::write(&path, scenario).with_context(|| format!("cannot write {}", path.display()))?;
@@ -75,7 +75,7 @@ pub(super) fn simulate(context: &Context, arm: Arm, run: &Run) -> anyhow::Result
     })
 }
 
-fn scenario(context: &Context, arm: Arm, run: &Run) -> anyhow::Result<Value> {
+fn scenario(context: &BenchContext, arm: Arm, run: &Run) -> anyhow::Result<Value> {
     let total = meminfo("MemTotal:").context("/proc/meminfo has no MemTotal")?;
     let ready = &run.fragmented_by;
     // Filling as fast as it can takes nothing but faults there, and giving back nothing.

@@ -10,7 +10,7 @@ use isotherm_engine::PAGE_SIZE;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::Context;
+use super::super::BenchContext;
 use super::super::child::thread_cpu;
 
 /// Order of a huge page of 2 MiB.
@@ -36,7 +36,7 @@ pub(super) struct Free {
 }
 
 impl Free {
-    pub(super) fn look(context: &Context) -> anyhow::Result<Self> {
+    pub(super) fn look(context: &BenchContext) -> anyhow::Result<Self> {
         let output = Command::new(&context.isotherm)
             .args(["compact", "--dry-run", "--json"])
             .output()

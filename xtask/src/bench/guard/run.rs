@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::super::Context;
+use super::super::BenchContext;
 use super::super::child::Guarded;
 use super::programs::Case;
 
@@ -28,7 +28,7 @@ pub(super) struct Run {
 /// Runs `case` after `delay`, with `isotherm run` by `flags` beside it if there are any. `name` is not
 /// used by another run at the same time.
 pub(super) fn once(
-    context: &Context,
+    context: &BenchContext,
     case: &Case,
     flags: Option<&[&str]>,
     delay: Duration,

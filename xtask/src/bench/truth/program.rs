@@ -400,7 +400,7 @@ pub(super) struct Running {
 impl Running {
     /// Starts case `index` of `seed` and waits until it touches memory.
     pub(super) fn start(
-        context: &super::Context,
+        context: &super::BenchContext,
         seed: u64,
         index: u64,
         limit: u64,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::super::Context;
+use super::super::BenchContext;
 use super::super::child::Guarded;
 
 /// How long a step of preparation may take: one installs a package from the net.
@@ -126,7 +126,7 @@ impl Program {
     }
 
     /// Starts and fills it, and keeps it busy.
-    pub(super) fn start(&self, context: &Context) -> anyhow::Result<Busy> {
+    pub(super) fn start(&self, context: &BenchContext) -> anyhow::Result<Busy> {
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         // PostgreSQL runs as another user.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
@@ -171,7 +171,7 @@ impl Busy {
     }
 }
 
-fn shell(context: &Context, script: &str, folder: &Path) -> Command {
+fn shell(context: &BenchContext, script: &str, folder: &Path) -> Command {
     let mut command = Command::new("bash");
     let here = context.root.join("xtask/src/bench/truth");
     command
@@ -186,12 +186,12 @@ fn shell(context: &Context, script: &str, folder: &Path) -> Command {
 }
 
 /// What need not be fetched again.
-fn cache(context: &Context) -> PathBuf {
+fn cache(context: &BenchContext) -> PathBuf {
     context.root.join("target/truth")
 }
 
 /// The child of `parent` whose command line has `word` in it.
-fn child_of(context: &Context, parent: u32, word: &str) -> anyhow::Result<u32> {
+fn child_of(context: &BenchContext, parent: u32, word: &str) -> anyhow::Result<u32> {
     let end = Instant::now() + READY_LIMIT;
     loop {
         for entry in std::fs::read_dir("/proc")?.flatten() {

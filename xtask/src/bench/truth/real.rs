@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::super::recording::{Recorded, Recording};
 use super::super::table::Table;
-use super::super::{Context, Mode};
+use super::super::{BenchContext, Mode};
 use super::agree::{Agreement, Exact, agree};
 use super::programs::{Busy, PROGRAMS, Program};
 
@@ -37,7 +37,7 @@ pub(super) struct Compared {
 
 /// All programs wanted, and why some were not run.
 pub(super) fn run(
-    context: &Context,
+    context: &BenchContext,
     wanted: &[String],
     modes: &[Mode],
 ) -> anyhow::Result<(Vec<Compared>, Vec<String>)> {
@@ -76,7 +76,7 @@ pub(super) fn run(
 }
 
 fn one_program(
-    context: &Context,
+    context: &BenchContext,
     program: &Program,
     modes: &[Mode],
 ) -> anyhow::Result<Vec<Compared>> {
@@ -90,7 +90,7 @@ fn one_program(
 }
 
 fn take_turns(
-    context: &Context,
+    context: &BenchContext,
     program: &'static str,
     mode: &Mode,
     busy: &mut Busy,
@@ -133,7 +133,7 @@ fn take_turns(
     })
 }
 
-fn window(context: &Context, mode: &Mode, busy: &mut Busy) -> anyhow::Result<Recorded> {
+fn window(context: &BenchContext, mode: &Mode, busy: &mut Busy) -> anyhow::Result<Recorded> {
     busy.check_running()?;
     let duration = context.asked_duration.unwrap_or(WINDOW);
     Recording::start(context, mode, busy.pid(), duration)?.finish(context)

@@ -28,7 +28,7 @@ use isotherm_workload::family::{EDGE, Journal};
 
 use super::super::child::Guarded;
 use super::super::recording::{Recorded, read as read_record};
-use super::super::{Context, Mode};
+use super::super::{BenchContext, Mode};
 use super::Run;
 use super::score::Score;
 
@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_mins(5);
 
 /// Replays a trace under each mode's monitor. `moves`: when its hot memory moves, after its start.
 pub(super) fn run(
-    context: &Context,
+    context: &BenchContext,
     trace: &Path,
     modes: &[Mode],
     moves: &[Nanos],
@@ -72,7 +72,7 @@ pub(super) fn run(
 }
 
 /// Simulates, and says by how much the process lagged behind the trace.
-fn simulate(context: &Context, trace: &Path, mode: &Mode) -> anyhow::Result<(Recorded, Lag)> {
+fn simulate(context: &BenchContext, trace: &Path, mode: &Mode) -> anyhow::Result<(Recorded, Lag)> {
     let output = context.scratch("simulated.isotherm");
     let report = context.scratch("simulated.json");
     let _ = std::fs::remove_file(&output);
@@ -98,7 +98,7 @@ fn simulate(context: &Context, trace: &Path, mode: &Mode) -> anyhow::Result<(Rec
 
 /// Writes what a program of the family did from `start` to `end` as a record of page scans.
 pub(super) fn write(
-    context: &Context,
+    context: &BenchContext,
     journal: &Journal,
     start: Nanos,
     end: Nanos,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_eval::{Experiment, Outcome, PlannedRun, estimate_s};
+use isotherm_eval::{Experiment, PlannedRun, RunResult, estimate_s};
 
 use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::format_bytes;
@@ -62,11 +62,11 @@ impl<'a> Progress<'a> {
         self.bar.set_message(format!("{title}{left}"));
     }
 
-    pub(super) fn tell(&self, title: &str, outcome: &Outcome) {
+    pub(super) fn tell(&self, title: &str, outcome: &RunResult) {
         let line = match outcome {
-            Outcome::Failed(why) => format!("{title}: FAILED: {why}"),
-            Outcome::Measured(_) if is_quiet() => return,
-            Outcome::Measured(m) => format!(
+            RunResult::Failed(why) => format!("{title}: FAILED: {why}"),
+            RunResult::Measured(_) if is_quiet() => return,
+            RunResult::Measured(m) => format!(
                 "{title}: {:.2} s, {} resident, {} major faults{}",
                 m.runtime_s,
                 format_bytes((m.rss_kib * 1024.0) as u64),
