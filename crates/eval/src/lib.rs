@@ -29,4 +29,4 @@ pub use journal::{Entry, Measured, RunEntry, RunResult};
 pub use plan::{PlannedRun, estimate_s, plan};
 pub use stats::{Interval, overhead_percent};
 pub use suite::{Cell, OverSuite, Score, Suite};
-pub use table::{Row, Table};
+pub use table::{EvaluationTable, Row};

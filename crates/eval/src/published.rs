@@ -2,7 +2,7 @@
 //!
 //! The data and where it comes from: `experiments/published/README.md`.
 
-use crate::table::{Row, Table};
+use crate::table::{EvaluationTable, Row};
 
 /// A published table.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ pub const PUBLISHED: [Published; 6] = [
 
 impl Published {
     /// Its workloads, with overheads computed anew; without its own total and average.
-    pub fn table(&self) -> Table {
+    pub fn table(&self) -> EvaluationTable {
         let mut table = self.parse();
         table.rows.retain(|row| !is_summary(&row.name));
         table
@@ -85,7 +85,7 @@ impl Published {
     }
 
     /// The data is ours, so a fault in it is ours: the tests read all of it.
-    fn parse(&self) -> Table {
+    fn parse(&self) -> EvaluationTable {
         let mut lines = self.csv.lines();
         let head: Vec<&str> = lines.next().expect("a head").split(',').collect();
         let is_value = |name: &&str| !name.ends_with("_overhead_percent");
@@ -105,7 +105,7 @@ impl Published {
                 cells: cells.collect(),
             }
         });
-        Table {
+        EvaluationTable {
             name: self.metric.to_owned(),
             unit: self.unit.to_owned(),
             configurations: columns.iter().map(|&i| head[i].to_owned()).collect(),

@@ -9,7 +9,7 @@ use crate::journal::{Entry, Machine, Measured, RunEntry, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::{Interval, overhead_percent};
-use crate::table::{Row, Table};
+use crate::table::{EvaluationTable, Row};
 
 /// What an evaluation came to.
 #[derive(Clone, Debug)]
@@ -270,7 +270,7 @@ impl Suite {
     }
 
     /// The medians of a metric as a table, in the unit that people read.
-    pub fn table(&self, metric: usize) -> Table {
+    pub fn table(&self, metric: usize) -> EvaluationTable {
         let (unit, divisor, _) = METRICS[metric].shown();
         let median = |workload, configuration| {
             let short = self.cell(workload, configuration, metric).summary()?;
@@ -282,7 +282,7 @@ impl Suite {
                 .collect();
             Row::of(name, &values)
         });
-        Table {
+        EvaluationTable {
             name: METRICS[metric].name.into(),
             unit: unit.into(),
             configurations: self.configurations.clone(),

@@ -11,7 +11,7 @@ use crate::stats::overhead_percent;
 
 /// A table's content, without its looks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
+pub struct EvaluationTable {
     /// The metric's name.
     pub name: String,
     /// Of the values.
@@ -45,7 +45,7 @@ impl Row {
     }
 }
 
-impl Table {
+impl EvaluationTable {
     /// Whether any configuration has a value.
     pub fn has_values(&self) -> bool {
         let mut cells = self.rows.iter().flat_map(|row| &row.cells);
@@ -175,8 +175,8 @@ fn text_fields(row: &Row, digits: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn table(rows: &[(&str, &[Option<f64>])]) -> Table {
-        Table {
+    fn table(rows: &[(&str, &[Option<f64>])]) -> EvaluationTable {
+        EvaluationTable {
             name: "runtime".into(),
             unit: "seconds".into(),
             configurations: vec!["orig".into(), "prcl".into()],

@@ -11,7 +11,7 @@ use isotherm_engine::{
 };
 use serde::Serialize;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::latest::Latest;
 use super::mapping::{MappingLabel, MappingTable};
 use isotherm_record::item::{Header, Item};
@@ -210,7 +210,7 @@ pub struct AccessTable {
 /// The accumulator.
 #[derive(Debug)]
 pub struct Access {
-    context: Context,
+    context: RecordContext,
     options: AccessOptions,
     mappings: MappingTable,
     latest: Latest,
@@ -225,7 +225,7 @@ impl Access {
             _ => None,
         });
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             options,
             mappings: MappingTable::default(),
             latest,

@@ -9,7 +9,7 @@ use isotherm_engine::guard::Account;
 use isotherm_engine::{Nanos, Refusal};
 use serde::Serialize;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::series::{Point, Series};
 use isotherm_record::item::{ActionSample, GuardSample, Header, Item};
 
@@ -92,7 +92,7 @@ pub struct ActionsReport {
 /// The accumulator.
 #[derive(Debug)]
 pub struct Actions {
-    context: Context,
+    context: RecordContext,
     schemes: BTreeMap<(Option<String>, u32, String), Scheme>,
     guards: BTreeMap<Option<String>, Guard>,
 }
@@ -150,7 +150,7 @@ impl Actions {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             schemes: BTreeMap::new(),
             guards: BTreeMap::new(),
         }

@@ -116,14 +116,14 @@ impl TargetInfo {
 
 /// Follows scope, beginning and target names through the record.
 #[derive(Debug)]
-pub struct Context {
+pub struct RecordContext {
     scope: Scope,
     record: RecordInfo,
     origin: Option<Nanos>,
     targets: BTreeMap<TargetId, TargetStart>,
 }
 
-impl Context {
+impl RecordContext {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {

@@ -5,7 +5,7 @@
 use isotherm_engine::{Nanos, TargetId};
 use serde::Serialize;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::series::{Point, Series};
 use super::working_set::{Round, Rounds, Use};
 use isotherm_record::item::{Header, Item, UsageSample};
@@ -49,7 +49,7 @@ pub struct FootprintReport {
 /// The accumulator.
 #[derive(Debug)]
 pub struct Footprint {
-    context: Context,
+    context: RecordContext,
     target: Option<TargetId>,
     min_rate: Option<f32>,
     rounds: Rounds,
@@ -69,7 +69,7 @@ impl Footprint {
     /// are in the working set; all that were accessed, if it is `None`.
     pub fn new(header: &Header, scope: Scope, min_rate: Option<f32>) -> Self {
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             target: scope.target,
             min_rate,
             rounds: Rounds::default(),

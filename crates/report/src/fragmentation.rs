@@ -11,7 +11,7 @@ use isotherm_engine::compaction::{
 use isotherm_engine::{Nanos, PAGE_SIZE};
 use serde::Serialize;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::series::{Point, Series};
 use isotherm_record::item::{CompactionSample, FragmentationSample, Header, Item};
 
@@ -154,7 +154,7 @@ struct Node {
 /// The accumulator.
 #[derive(Debug)]
 pub struct Fragmentation {
-    context: Context,
+    context: RecordContext,
     nodes: BTreeMap<u32, Node>,
     /// Samples and rounds of nodes beyond the bound, and rounds of nodes not seen yet.
     left_out: u64,
@@ -164,7 +164,7 @@ impl Fragmentation {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             nodes: BTreeMap::new(),
             left_out: 0,
         }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{MemoryTotals, Nanos};
 use serde::Serialize;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::latest::{Kept, Latest};
 use super::series::{Percentile, WeightedValues};
 use isotherm_record::item::{Header, Item};
@@ -105,7 +105,7 @@ pub struct IdleReport {
 /// The accumulator.
 #[derive(Debug)]
 pub struct Idle {
-    context: Context,
+    context: RecordContext,
     options: IdleOptions,
     latest: Latest,
     rss: BTreeMap<u32, u64>,
@@ -116,7 +116,7 @@ impl Idle {
     pub fn new(header: &Header, scope: Scope, options: IdleOptions) -> Self {
         let latest = Latest::until(options.at);
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             options,
             latest,
             rss: BTreeMap::new(),
@@ -183,7 +183,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, kept: &Kept, context: &mut Context) {
+    fn add(&mut self, kept: &Kept, context: &mut RecordContext) {
         let snapshot = &kept.snapshot;
         let interval = snapshot.end.since(snapshot.start);
         self.time = self.time.max(context.offset(snapshot.end));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 
-use super::context::Context;
+use super::context::RecordContext;
 
 /// When more targets than this are held, those that ended long ago are let go.
 const MAX_TARGETS: usize = 1024;
@@ -51,7 +51,7 @@ impl Latest {
         self.at.is_none_or(|at| offset <= at)
     }
 
-    pub(super) fn push(&mut self, context: &mut Context, snapshot: &Snapshot, number: u64) {
+    pub(super) fn push(&mut self, context: &mut RecordContext, snapshot: &Snapshot, number: u64) {
         let offset = context.offset(snapshot.start);
         if !context.admits(snapshot) || !self.reaches(offset) {
             return;

@@ -50,7 +50,7 @@ mod tests;
 
 pub use access::{Access, AccessOptions, AccessTable};
 pub use actions::{Actions, ActionsReport};
-pub use context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
+pub use context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
 pub use diff::DiffReport;
 #[cfg(feature = "parquet")]
 pub use flat::Flat;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{MemoryTotals, Nanos, TargetId};
 use serde::Serialize;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::idle::IdleBytes;
 use super::latest::{Kept, Latest};
 use super::mapping::MappingTable;
@@ -108,7 +108,7 @@ pub struct Overview {
 /// The accumulator.
 #[derive(Debug)]
 pub struct Overviews {
-    context: Context,
+    context: RecordContext,
     latest: Latest,
     mappings: MappingTable,
     working_sets: BTreeMap<TargetId, Mean>,
@@ -128,7 +128,7 @@ impl Overviews {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             latest: Latest::until(None),
             mappings: MappingTable::default(),
             working_sets: BTreeMap::new(),

@@ -24,7 +24,7 @@ use isotherm_engine::monitor::bits::count;
 use isotherm_engine::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use serde::Serialize;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use isotherm_record::item::{Header, Item};
 use isotherm_record::pages::{PageBits, PageBlock, PageSnapshot};
 
@@ -99,7 +99,7 @@ pub struct ReclaimCurveReport {
 /// The accumulator.
 #[derive(Debug)]
 pub struct ReclaimCurve {
-    context: Context,
+    context: RecordContext,
     options: ReclaimCurveOptions,
     targets: HashMap<TargetId, Target>,
     stretches: BTreeMap<Nanos, Stretches>,
@@ -139,7 +139,7 @@ impl ReclaimCurve {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: ReclaimCurveOptions) -> Self {
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             options,
             targets: HashMap::new(),
             stretches: BTreeMap::new(),

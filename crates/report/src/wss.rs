@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{Nanos, TargetId};
 use serde::Serialize;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::series::{Percentile, Point, Series, WeightedValues};
 use super::working_set::{Round, Rounds, Use};
 use isotherm_record::item::{Header, Item};
@@ -85,7 +85,7 @@ pub struct WssReport {
 /// The accumulator.
 #[derive(Debug)]
 pub struct Wss {
-    context: Context,
+    context: RecordContext,
     options: WssOptions,
     targets: BTreeMap<TargetId, Track>,
     total: Track,
@@ -110,7 +110,7 @@ impl Wss {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: WssOptions) -> Self {
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             options,
             targets: BTreeMap::new(),
             total: Track::default(),

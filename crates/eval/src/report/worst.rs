@@ -13,7 +13,7 @@ use crate::metric::{
 use crate::published::{PUBLISHED, Published};
 use crate::stats::Interval;
 use crate::suite::{Score, Suite};
-use crate::table::Table;
+use crate::table::EvaluationTable;
 
 /// Rows of [`cases`] in a summary.
 pub(super) const CASES_SHOWN: usize = 15;
@@ -265,7 +265,7 @@ fn published_configuration(configuration: &str) -> &str {
     }
 }
 
-fn published_worst(table: &Table, column: usize) -> Option<f64> {
+fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
     let overheads = table.rows.iter().filter_map(|row| row.cells[column].1);
     overheads.max_by(f64::total_cmp)
 }

@@ -89,7 +89,7 @@ pub fn export<R: Read, W: Write + Send>(
     output: W,
 ) -> Result<Conversion, ConvertError> {
     let header = record.header().clone();
-    let mut table = Table::create(&header, output)?;
+    let mut table = ParquetTable::create(&header, output)?;
     let mut conversion = Conversion::default();
     let mut number = 0;
     for item in record {
@@ -147,7 +147,7 @@ impl Items {
 }
 
 /// The Parquet file being written.
-struct Table<W: Write + Send> {
+struct ParquetTable<W: Write + Send> {
     writer: ArrowWriter<W>,
     schema: Arc<Schema>,
     kind: Kind,
@@ -159,7 +159,7 @@ struct Table<W: Write + Send> {
     waiting: Items,
 }
 
-impl<W: Write + Send> Table<W> {
+impl<W: Write + Send> ParquetTable<W> {
     fn create(header: &Header, output: W) -> Result<Self, ConvertError> {
         let kind = Kind::of(header);
         let plain = schema_of(header)?;

@@ -23,9 +23,9 @@ use isotherm_record::convert::{ConvertError, LeftOut};
 use isotherm_record::damo::AGES_SETTING;
 use isotherm_record::item::{ActionSample, CostSample, Header, Item, UsageSample};
 
-use crate::context::{Context, Scope, TargetInfo};
+use crate::context::{RecordContext, Scope, TargetInfo};
 use crate::mapping::MappingTable;
-use table::{Table, Value};
+use table::{FlatFile, Value};
 
 pub use table::{Column, ColumnType};
 
@@ -70,7 +70,7 @@ pub const REGIONS: [Column; 19] = [
     nullable(
         "context",
         Name,
-        "Context of the target, in a record of several; else null.",
+        "RecordContext of the target, in a record of several; else null.",
     ),
     nullable(
         "mapping",
@@ -135,7 +135,11 @@ pub const RSS: [Column; 10] = [
     column("target", U32, "Number of the target in the record."),
     nullable("pid", U32, "Process id, as in the table of regions."),
     nullable("process", Name, "Command name, as in the table of regions."),
-    nullable("context", Name, "Context, as in the table of regions."),
+    nullable(
+        "context",
+        Name,
+        "RecordContext, as in the table of regions.",
+    ),
     nullable("rss_bytes", U64, "Resident memory of the target (VmRSS)."),
     nullable(
         "swap_bytes",
@@ -187,7 +191,7 @@ pub const ACTIONS: [Column; 11] = [
     nullable(
         "context",
         Name,
-        "Context of the scheme, in a record of several; else null.",
+        "RecordContext of the scheme, in a record of several; else null.",
     ),
     column("scheme", U32, "Place of the scheme in its context, from 0."),
     column("action", Name, "DAMOS's name of what it does."),
@@ -227,8 +231,8 @@ pub struct Written {
 
 /// Writes a record as tables, as its items come.
 pub struct Flat<W: Write + Send> {
-    tables: [Table<W>; 4],
-    context: Context,
+    tables: [FlatFile<W>; 4],
+    context: RecordContext,
     mappings: MappingTable,
     number: u32,
     /// Targets whose ages are derived, and when the first snapshot of each began.
@@ -240,13 +244,13 @@ impl<W: Write + Send> Flat<W> {
     /// For a record that begins with `header`; a file for each table, in the order of [`TABLES`].
     pub fn create(header: &Header, files: [W; 4]) -> Result<Self, ConvertError> {
         let mut columns = TABLES.iter().map(|(_, columns)| *columns);
-        let tables = files.map(|file| Table::create(columns.next().unwrap_or(&[]), file));
+        let tables = files.map(|file| FlatFile::create(columns.next().unwrap_or(&[]), file));
         let [regions, rss, costs, actions] = tables;
         let derived = header.settings.keys();
         let derived = derived.filter_map(|name| name.strip_prefix(AGES_SETTING)?.parse().ok());
         Ok(Self {
             tables: [regions?, rss?, costs?, actions?],
-            context: Context::new(header, Scope::default()),
+            context: RecordContext::new(header, Scope::default()),
             mappings: MappingTable::default(),
             number: 0,
             first: derived.map(|target| (TargetId(target), None)).collect(),
@@ -279,7 +283,7 @@ impl<W: Write + Send> Flat<W> {
 
     /// Ends the tables.
     pub fn finish(self) -> Result<Written, ConvertError> {
-        let [regions, rss, costs, actions] = self.tables.map(Table::finish);
+        let [regions, rss, costs, actions] = self.tables.map(FlatFile::finish);
         Ok(Written {
             rows: [regions?, rss?, costs?, actions?],
             left_out: self.left_out,

@@ -152,7 +152,7 @@ impl Builder {
 }
 
 /// A Parquet file that is being written.
-pub(super) struct Table<W: Write + Send> {
+pub(super) struct FlatFile<W: Write + Send> {
     writer: ArrowWriter<W>,
     schema: Arc<Schema>,
     columns: Vec<Builder>,
@@ -160,7 +160,7 @@ pub(super) struct Table<W: Write + Send> {
     rows: u64,
 }
 
-impl<W: Write + Send> Table<W> {
+impl<W: Write + Send> FlatFile<W> {
     pub(super) fn create(columns: &[Column], output: W) -> Result<Self, ConvertError> {
         let fields: Vec<Field> = columns
             .iter()

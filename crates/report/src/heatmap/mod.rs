@@ -24,7 +24,7 @@ use serde::Serialize;
 
 pub use axis::Segment;
 
-use super::context::{Context, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::mapping::{MappingLabel, MappingTable};
 use axis::Axis;
 use column::{Column, Piece};
@@ -144,7 +144,7 @@ pub struct HeatmapReport {
 /// The accumulator.
 #[derive(Debug)]
 pub struct Heatmap {
-    context: Context,
+    context: RecordContext,
     options: HeatmapOptions,
     mappings: MappingTable,
     start: Option<Nanos>,
@@ -162,7 +162,7 @@ impl Heatmap {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: HeatmapOptions) -> Self {
         Self {
-            context: Context::new(header, scope),
+            context: RecordContext::new(header, scope),
             options,
             mappings: MappingTable::default(),
             start: None,

@@ -19,7 +19,7 @@ mod tests;
 
 use std::ops::Range;
 
-use table::{Run, Table};
+use table::{Run, RunTable};
 pub use zone::{Kind, Zone};
 
 /// Pages in a pageblock, the unit of migrate types and of compaction: 2 MiB.
@@ -86,9 +86,9 @@ pub struct Memory {
     zones: Vec<Zone>,
     /// Node of each zone.
     nodes: Vec<u32>,
-    owners: Table,
+    owners: RunTable,
     /// Frame of each page.
-    frames: Table,
+    frames: RunTable,
     /// How often a frame has got another owner.
     changes: u64,
 }
@@ -108,13 +108,13 @@ impl Memory {
             start < u64::from(ISOLATED),
             "frames are numbered by 32 bits"
         );
-        let mut owners = Table::default();
+        let mut owners = RunTable::default();
         owners.grow(start as usize, FREE);
         Self {
             zones,
             nodes: of_node,
             owners,
-            frames: Table::default(),
+            frames: RunTable::default(),
             changes: 0,
         }
     }

@@ -23,7 +23,7 @@ enum Chunk {
 
 /// Numbers by their place.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Table {
+pub(super) struct RunTable {
     chunks: Vec<Chunk>,
     len: usize,
 }
@@ -99,7 +99,7 @@ impl Chunk {
     }
 }
 
-impl Table {
+impl RunTable {
     /// So many entries.
     pub(super) fn len(&self) -> usize {
         self.len
@@ -173,7 +173,7 @@ mod tests {
         fn it_is_a_vector(
             steps in prop::collection::vec((0_u8..4, 0_usize..3_000, 1_usize..1_500, 0_u32..1_000), 1..40)
         ) {
-            let (mut table, mut vector) = (Table::default(), Vec::new());
+            let (mut table, mut vector) = (RunTable::default(), Vec::new());
             for (what, at, count, value) in steps {
                 let end = (at + count).min(vector.len());
                 match what {

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::{Header, Item, Reader};
-use isotherm_report::{Context as ReportContext, RecordEnd, Scope};
+use isotherm_report::{RecordContext, RecordEnd, Scope};
 
 use isotherm_engine::units;
 
@@ -44,7 +44,7 @@ impl Extent {
         ExitCode::from(u8::from(self.record_end.damaged.is_some()))
     }
 
-    fn take(&mut self, context: &mut ReportContext, item: &Item) {
+    fn take(&mut self, context: &mut RecordContext, item: &Item) {
         let whole;
         let snapshot = match item {
             Item::Snapshot(snapshot) => snapshot,
@@ -139,7 +139,7 @@ impl Source {
         mut take: impl FnMut(&Item) -> anyhow::Result<()>,
     ) -> anyhow::Result<Extent> {
         let mut extent = Extent::default();
-        let mut context = ReportContext::new(self.header(), scope);
+        let mut context = RecordContext::new(self.header(), scope);
         for (read, item) in (&mut self.reader).enumerate() {
             match item {
                 Ok(item) => {
