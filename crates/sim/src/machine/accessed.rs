@@ -9,21 +9,11 @@ use std::ops::Range;
 use isotherm_engine::Nanos;
 
 use super::Machine;
-use super::pattern::Accesses;
 use super::process::Area;
 use crate::memory::Page;
 
 /// Resolution of [`Area::clear_since`]: 119 hours fit.
 const TICK: u64 = 100_000;
-
-/// What is known of an accessed bit before anybody looks.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Bit {
-    Set,
-    Clear,
-    /// It depends on what was accessed since it was clear.
-    Open(Accesses),
-}
 
 /// A bit for each page.
 #[derive(Clone, Debug, Default)]
@@ -69,70 +59,28 @@ impl PageBits {
 impl Machine {
     /// Whether a page in memory was accessed since its bit was cleared.
     pub(crate) fn is_accessed(&mut self, page: Page) -> bool {
-        let bit = self.bit(page);
-        self.look(page, bit)
-    }
-
-    /// What is known of the bit of a page in memory before anybody looks.
-    fn bit(&self, page: Page) -> Bit {
         let unit = self.unit(page);
         if self.accessed.get(unit.start) {
-            return Bit::Set;
+            return true;
         }
-        let area = &self.areas[self.area_at(page)];
+        let at = self.area_at(page);
+        let area = &mut self.areas[at];
         let first = area.pages.start;
-        let Some(since) = area.clear_since.get((unit.start - first) as usize) else {
-            return Bit::Clear;
+        let Some(since) = area.clear_since.get_mut((unit.start - first) as usize) else {
+            return false;
         };
         let process = &self.processes[area.process];
-        if !process.is_running() {
-            return Bit::Open(Accesses::Replayed(false));
-        }
-        let from = Nanos(u64::from(*since) * TICK);
+        let (from, now) = (Nanos(u64::from(*since) * TICK), process.work());
+        let random = &mut self.random;
         let pages = unit.start - first..unit.end - first;
-        Bit::Open((area.spec.pattern).accesses(pages, from, process.work()))
-    }
-
-    /// Looks at the bit of a page in memory, of which this is known.
-    fn look(&mut self, page: Page, bit: Bit) -> bool {
-        let accesses = match bit {
-            Bit::Set => return true,
-            Bit::Clear => return false,
-            Bit::Open(accesses) => accesses,
-        };
-        let first = self.unit(page).start;
-        let is_set = accesses.any(|| super::draw(&mut self.random));
+        let is_set = process.is_running()
+            && (area.spec.pattern).accessed(pages, from, now, || super::draw(random));
         if is_set {
-            self.accessed.set(first, true);
+            self.accessed.set(unit.start, true);
         } else {
-            let at = self.area_at(page);
-            let area = &mut self.areas[at];
-            area.note_clear(first, ticks(self.processes[area.process].work()));
+            *since = ticks(now);
         }
         is_set
-    }
-
-    /// What is known of the bits of different pages in memory; what it takes to look at them is in the
-    /// processor's caches then. All at once: each is a cache miss, and the processor waits for several of
-    /// them at the same time only if nothing hangs on one. Of huge pages, nothing: two may be one.
-    pub(super) fn bits(&self, pages: &[(u32, Page)], bits: &mut Vec<Bit>) {
-        bits.clear();
-        if self.has_huge() {
-            return;
-        }
-        bits.extend(pages.iter().map(|(_, page)| self.bit(*page)));
-    }
-
-    /// As [`Machine::is_accessed`]; `bit` is what [`Machine::bits`] said.
-    pub(super) fn is_accessed_given(&mut self, page: Page, bit: Option<&Bit>) -> bool {
-        match bit {
-            Some(bit) => self.look(page, *bit),
-            None => self.is_accessed(page),
-        }
-    }
-
-    fn has_huge(&self) -> bool {
-        self.processes.iter().any(|process| process.huge_blocks > 0)
     }
 
     /// Clears the bit of a page in memory.
@@ -147,7 +95,7 @@ impl Machine {
 
     /// Clears the bits of pages in memory, and keeps those whose bits may come to be set by themselves.
     pub(super) fn clear_all(&mut self, pages: &mut Vec<(u32, Page)>) {
-        let has_huge = self.has_huge();
+        let has_huge = self.processes.iter().any(|process| process.huge_blocks > 0);
         let work: Vec<u32> = (self.areas.iter())
             .map(|area| ticks(self.processes[area.process].work()))
             .collect();

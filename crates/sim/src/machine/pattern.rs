@@ -111,8 +111,15 @@ impl Pattern {
             .checked_sub(1)
     }
 
-    /// How often `pages` are accessed after `from`, up to `to`.
-    pub(crate) fn accesses(&self, pages: Range<u32>, from: Nanos, to: Nanos) -> Accesses {
+    /// Whether one of `pages` was accessed after `from`, up to `to`; `draw` yields a number from 0 up
+    /// to 1.
+    pub(crate) fn accessed(
+        &self,
+        pages: Range<u32>,
+        from: Nanos,
+        to: Nanos,
+        draw: impl FnOnce() -> f64,
+    ) -> bool {
         match self {
             Self::Phases(phases) => {
                 let mut expected = 0.0;
@@ -125,13 +132,15 @@ impl Pattern {
                         expected += rates.sum(pages.clone()) * elapsed;
                     }
                 }
-                Accesses::Expected(expected)
+                // The chance is less than what is expected, which spares most exponentials.
+                expected > 0.0 && {
+                    let drawn = draw();
+                    drawn < expected && drawn < 1.0 - (-expected).exp()
+                }
             }
-            Self::Trace(trace, first) => Accesses::Replayed(
-                pages
-                    .into_iter()
-                    .any(|page| trace.next(first + page, from).is_some_and(|at| at <= to)),
-            ),
+            Self::Trace(trace, first) => pages
+                .into_iter()
+                .any(|page| trace.next(first + page, from).is_some_and(|at| at <= to)),
         }
     }
 
@@ -176,31 +185,6 @@ impl Pattern {
                 Self::phase(phases, at).map_or(0.0, |i| phases[i].1.lines(page))
             }
             Self::Trace(..) => self.rate(page, at),
-        }
-    }
-}
-
-/// How often pages are accessed in some time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Accesses {
-    /// In the mean.
-    Expected(f64),
-    /// As recorded: at all, or not.
-    Replayed(bool),
-}
-
-impl Accesses {
-    /// Whether there is any; `draw` yields a number from 0 up to 1.
-    pub(crate) fn any(self, draw: impl FnOnce() -> f64) -> bool {
-        match self {
-            // The chance is less than what is expected, which spares most exponentials.
-            Self::Expected(expected) => {
-                expected > 0.0 && {
-                    let drawn = draw();
-                    drawn < expected && drawn < 1.0 - (-expected).exp()
-                }
-            }
-            Self::Replayed(any) => any,
         }
     }
 }
@@ -348,12 +332,12 @@ mod tests {
     #[test]
     fn a_rate_sets_bits_as_often_as_it_says() {
         let pattern = Pattern::Phases(vec![(Nanos(0), Rates::Never), (at(10), Rates::Even(0.5))]);
-        let is_set = |from, to, draw| pattern.accesses(0..1, at(from), at(to)).any(|| draw);
+        let is_set = |from, to, draw| pattern.accessed(0..1, at(from), at(to), || draw);
         assert!(!is_set(0, 10, 0.0));
         // One second at a half each second: 1 - exp(-0.5) = 0.393.
         assert!(is_set(5, 11, 0.39) && !is_set(5, 11, 0.40));
         // Two pages are accessed twice as often.
-        assert!(pattern.accesses(0..2, at(10), at(11)).any(|| 0.63));
+        assert!(pattern.accessed(0..2, at(10), at(11), || 0.63));
     }
 
     #[test]
@@ -383,11 +367,7 @@ mod tests {
         trace.finish();
         let pattern = Pattern::Trace(Arc::new(trace), 0);
         let seen: Vec<u64> = (0..100)
-            .filter(|&second| {
-                pattern
-                    .accesses(1..2, at(second), at(second + 1))
-                    .any(|| 0.0)
-            })
+            .filter(|&second| pattern.accessed(1..2, at(second), at(second + 1), || 0.0))
             .collect();
         assert_eq!(seen, [0, 3, 70]);
         let next = pattern.next(1, at(4), 0.0).expect("there is one more");

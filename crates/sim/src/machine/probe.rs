@@ -8,7 +8,6 @@ use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, Nanos, PAGE_SIZE, Sample, TargetId, Touch,
 };
 
-use super::accessed::Bit;
 use super::process::Losses;
 use super::{Machine, Place};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
@@ -21,10 +20,7 @@ pub struct ProbeState {
     is_owned: Vec<bool>,
     /// Their pages whose bits may be set when they are checked, and for which sample.
     frames: Vec<(u32, Page)>,
-    /// For the time of a look: who has armed samples' frames ([`Owner`]), what is known of `frames`' bits.
-    owners: Vec<u32>,
-    bits: Vec<Bit>,
-    /// All are as of so many changes of the machine.
+    /// Both are as of so many changes of the machine.
     changes: (u64, u64),
     cost: Cost,
     is_physical: bool,
@@ -121,22 +117,14 @@ impl SimProbe<'_> {
         state.changes = self.machine.bit_changes();
         state.frames.clear();
         state.is_owned.clear();
-        state.owners.clear();
-        for sample in &state.armed {
-            let first = sample.address / PAGE_SIZE;
-            let frames = first..first + u64::from(sample.nr_pages);
-            state.owners.extend(frames.map(|f| memory.owner_word(f)));
-        }
-        let mut owners = state.owners.iter();
         for (i, sample) in (0..).zip(&state.armed) {
-            let owners = owners.by_ref().take(sample.nr_pages as usize);
+            let first = sample.address / PAGE_SIZE;
+            let owners = (first..first + u64::from(sample.nr_pages)).map(|f| memory.owner(f));
             let before = state.frames.len();
-            state
-                .frames
-                .extend(owners.filter_map(|owner| match Owner::from_word(*owner) {
-                    Owner::Page(page) => Some((i, page)),
-                    _ => None,
-                }));
+            state.frames.extend(owners.filter_map(|owner| match owner {
+                Owner::Page(page) => Some((i, page)),
+                _ => None,
+            }));
             state.is_owned.push(state.frames.len() > before);
         }
     }
@@ -146,8 +134,7 @@ impl SimProbe<'_> {
             self.find_frames();
         }
         let Self { machine, state } = self;
-        machine.bits(&state.frames, &mut state.bits);
-        let mut frames = (0..).zip(&state.frames).peekable();
+        let mut frames = state.frames.iter().peekable();
         let mut looks = 0;
         for (i, sample) in (0..).zip(&state.armed) {
             if !state.is_owned[i as usize] {
@@ -156,9 +143,8 @@ impl SimProbe<'_> {
             }
             let is_contended = machine.is_contended();
             let mut accessed = 0;
-            while let Some((at, (_, page))) = frames.next_if(|(_, (of, _))| *of == i) {
-                let bit: Option<&Bit> = state.bits.get::<usize>(at);
-                accessed += u32::from(!is_contended && machine.is_accessed_given(*page, bit));
+            while let Some((_, page)) = frames.next_if(|(of, _)| *of == i) {
+                accessed += u32::from(!is_contended && machine.is_accessed(*page));
             }
             if is_contended {
                 touches.push(Touch::Unknown(Gap::Unclearable));

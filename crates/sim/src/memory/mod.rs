@@ -54,7 +54,7 @@ const ISOLATED: u32 = u32::MAX - 2;
 const NOWHERE: u32 = u32::MAX;
 
 impl Owner {
-    pub(crate) const fn from_word(word: u32) -> Self {
+    const fn from_word(word: u32) -> Self {
         match word {
             FREE => Self::Free,
             KERNEL => Self::Kernel,
@@ -155,12 +155,7 @@ impl Memory {
 
     /// Who has a frame.
     pub fn owner(&self, frame: Pfn) -> Owner {
-        Owner::from_word(self.owner_word(frame))
-    }
-
-    /// Who has a frame, as one word.
-    pub(crate) fn owner_word(&self, frame: Pfn) -> u32 {
-        self.owners.get(frame as usize)
+        Owner::from_word(self.owners.get(frame as usize))
     }
 
     /// Who has a frame, and of how many frames from it on the same can be said: nobody or the kernel has
