@@ -70,7 +70,7 @@ pub const REGIONS: [Column; 19] = [
     nullable(
         "context",
         Name,
-        "RecordContext of the target, in a record of several; else null.",
+        "Context of the target, in a record of several; else null.",
     ),
     nullable(
         "mapping",
@@ -138,7 +138,7 @@ pub const RSS: [Column; 10] = [
     nullable(
         "context",
         Name,
-        "RecordContext, as in the table of regions.",
+        "Context, as in the table of regions.",
     ),
     nullable("rss_bytes", U64, "Resident memory of the target (VmRSS)."),
     nullable(
@@ -191,7 +191,7 @@ pub const ACTIONS: [Column; 11] = [
     nullable(
         "context",
         Name,
-        "RecordContext of the scheme, in a record of several; else null.",
+        "Context of the scheme, in a record of several; else null.",
     ),
     column("scheme", U32, "Place of the scheme in its context, from 0."),
     column("action", Name, "DAMOS's name of what it does."),
