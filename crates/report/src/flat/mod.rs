@@ -135,11 +135,7 @@ pub const RSS: [Column; 10] = [
     column("target", U32, "Number of the target in the record."),
     nullable("pid", U32, "Process id, as in the table of regions."),
     nullable("process", Name, "Command name, as in the table of regions."),
-    nullable(
-        "context",
-        Name,
-        "Context, as in the table of regions.",
-    ),
+    nullable("context", Name, "Context, as in the table of regions."),
     nullable("rss_bytes", U64, "Resident memory of the target (VmRSS)."),
     nullable(
         "swap_bytes",
