@@ -270,29 +270,11 @@ pub fn contrary_schemes(a: &[Scheme], b: &[Scheme], nr_samples: u32) -> Vec<(usi
 /// The schemes that can be checked, with their places.
 fn plain(schemes: &[Scheme]) -> impl Iterator<Item = (usize, &Scheme)> {
     let schemes = schemes.iter().enumerate();
-    schemes.filter(|(_, s)| s.filters.is_empty() && side(s.action).is_some())
-}
-
-/// What an action is about, and whether it is for or against it.
-fn side(action: Action) -> Option<(&'static str, bool)> {
-    match action {
-        Action::Hugepage | Action::Collapse => Some(("huge pages", true)),
-        Action::Nohugepage => Some(("huge pages", false)),
-        Action::Willneed | Action::LruPrio | Action::MigrateHot => Some(("nearness", true)),
-        Action::Cold | Action::Pageout | Action::LruDeprio | Action::MigrateCold => {
-            Some(("nearness", false))
-        }
-        Action::Stat => None,
-    }
+    schemes.filter(|(_, s)| s.filters.is_empty() && s.action.effect().is_some())
 }
 
 fn contrary(a: Action, b: Action) -> bool {
-    match (side(a), side(b)) {
-        (Some((what, is_for)), Some((other, is_other_for))) => {
-            what == other && is_for != is_other_for
-        }
-        _ => false,
-    }
+    (a.effect().zip(b.effect())).is_some_and(|(one, other)| one.is_contrary(other))
 }
 
 fn overlap(a: &AccessPattern, b: &AccessPattern, nr_samples: u32) -> bool {

@@ -34,6 +34,39 @@ pub enum Action {
     Stat,
 }
 
+/// Which memory an action takes first, where a quota leaves some of it (`damos_pageout_score` and its
+/// kin in mm/damon/ops-common.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The hottest.
+    HotFirst,
+    /// The coldest.
+    ColdFirst,
+    /// None before another.
+    Equal,
+}
+
+/// What an action is for or against; two schemes of which one is for and one against the same undo each
+/// other's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Memory is in huge pages, or not.
+    HugePages(bool),
+    /// Memory is near, or far: in fast memory or in slow, in swap, next to be reclaimed.
+    Nearness(bool),
+}
+
+impl Effect {
+    /// Whether one is for what the other is against.
+    pub fn is_contrary(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::HugePages(one), Self::HugePages(other))
+            | (Self::Nearness(one), Self::Nearness(other)) => one != other,
+            _ => false,
+        }
+    }
+}
+
 impl Action {
     /// Every action, in DAMOS's order.
     pub const ALL: [Self; 11] = [
@@ -64,6 +97,33 @@ impl Action {
             Self::MigrateHot => "migrate_hot",
             Self::MigrateCold => "migrate_cold",
             Self::Stat => "stat",
+        }
+    }
+
+    /// Which memory comes first.
+    pub const fn order(self) -> Order {
+        match self {
+            Self::LruPrio | Self::MigrateHot => Order::HotFirst,
+            Self::Pageout | Self::LruDeprio | Self::MigrateCold => Order::ColdFirst,
+            Self::Willneed
+            | Self::Cold
+            | Self::Hugepage
+            | Self::Nohugepage
+            | Self::Collapse
+            | Self::Stat => Order::Equal,
+        }
+    }
+
+    /// What it does to memory, if anything.
+    pub const fn effect(self) -> Option<Effect> {
+        match self {
+            Self::Hugepage | Self::Collapse => Some(Effect::HugePages(true)),
+            Self::Nohugepage => Some(Effect::HugePages(false)),
+            Self::Willneed | Self::LruPrio | Self::MigrateHot => Some(Effect::Nearness(true)),
+            Self::Cold | Self::Pageout | Self::LruDeprio | Self::MigrateCold => {
+                Some(Effect::Nearness(false))
+            }
+            Self::Stat => None,
         }
     }
 

@@ -35,7 +35,7 @@ use super::goal::GoalState;
 use super::priority::{self, Histogram};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
-use super::{Action, GoalMetric, Scheme, walk};
+use super::{Action, GoalMetric, Order, Scheme, walk};
 use crate::address::{AddressRange, Nanos};
 use crate::port::{Operation, Outcome};
 use crate::snapshot::{Snapshot, TargetId};
@@ -387,7 +387,7 @@ impl State {
             }
         }
         self.charge.state.min_score = match self.charge.state.effective {
-            Some(quota) if quota > 0 && priority::has_order(self.scheme.action) => {
+            Some(quota) if quota > 0 && self.scheme.action.order() != Order::Equal => {
                 self.scores(snapshots).least_that_fits(quota)
             }
             _ => 0,

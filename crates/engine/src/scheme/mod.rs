@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
 
-pub use action::{Action, Destination};
+pub use action::{Action, Destination, Effect, Order};
 pub use charge::QuotaState;
 pub use check::{SchemeError, SchemeFault};
 pub use engine::{SchemeEngine, SchemeStatus};

@@ -8,8 +8,8 @@
 //! Limits: the weight of the size is accepted and ignored, as in the kernel. Both weights zero make
 //! all memory equal.
 
-use super::Action;
 use super::quota::Weights;
+use super::{Action, Order};
 use crate::snapshot::RegionSnapshot;
 
 /// The highest score.
@@ -18,37 +18,10 @@ pub const SCORE_MAX: u32 = 99;
 const SUBSCORE_MAX: u64 = 100;
 const AGE_IN_LOG_MAX: u64 = 32;
 
-/// What makes a region come first for an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
-    HotFirst,
-    ColdFirst,
-    /// All regions score [`SCORE_MAX`].
-    Equal,
-}
-
-fn order(action: Action) -> Order {
-    match action {
-        Action::LruPrio | Action::MigrateHot => Order::HotFirst,
-        Action::Pageout | Action::LruDeprio | Action::MigrateCold => Order::ColdFirst,
-        Action::Willneed
-        | Action::Cold
-        | Action::Hugepage
-        | Action::Nohugepage
-        | Action::Collapse
-        | Action::Stat => Order::Equal,
-    }
-}
-
-/// Whether regions score differently for `action` at all.
-pub(super) fn has_order(action: Action) -> bool {
-    order(action) != Order::Equal
-}
-
 /// How much `action` is for this region: 0 to [`SCORE_MAX`]. What is unknown counts as not accessed;
 /// it matches no pattern, so that its score is never asked for.
 pub fn score(action: Action, region: &RegionSnapshot, nr_samples: u32, weights: Weights) -> u32 {
-    match order(action) {
+    match action.order() {
         Order::HotFirst => hotness(region, nr_samples, weights),
         Order::ColdFirst => SCORE_MAX - hotness(region, nr_samples, weights),
         Order::Equal => SCORE_MAX,

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::monitor::bits;
-use isotherm_engine::scheme::Action;
+use isotherm_engine::scheme::{Action, Effect};
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{
     Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, Refusal, TargetId,
@@ -150,8 +150,8 @@ impl ProcessActuator {
         };
         let mut young = filter::apply(&mut self.probe, target, operations, &mut blocks)?;
         self.make_old(target, &mut young)?;
-        if self.options.spare_accessed && operations[0].idle_only && reclaims(operations[0].action)
-        {
+        let takes_away = operations[0].action.effect() == Some(Effect::Nearness(false));
+        if self.options.spare_accessed && operations[0].idle_only && takes_away {
             self.give_second_chance(target, &mut blocks)?;
         }
         match operations[0].action {
@@ -410,13 +410,6 @@ fn areas_of(
     target: TargetId,
 ) -> &[MappedArea] {
     areas.get(&target).map_or(&[], |(_, areas)| areas)
-}
-
-const fn reclaims(action: Action) -> bool {
-    matches!(
-        action,
-        Action::Pageout | Action::Cold | Action::LruDeprio | Action::MigrateCold
-    )
 }
 
 fn refuse_all(blocks: &mut [Block], why: Refusal) {
