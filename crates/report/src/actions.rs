@@ -9,6 +9,7 @@ use isotherm_engine::guard::Account;
 use isotherm_engine::{Nanos, Refusal};
 use serde::Serialize;
 
+use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::series::{Point, Series};
 use isotherm_record::item::{ActionSample, GuardSample, Header, Item};
@@ -156,16 +157,6 @@ impl Actions {
         }
     }
 
-    /// Takes an item.
-    pub fn push(&mut self, item: &Item) {
-        self.context.observe(item);
-        match item {
-            Item::Action(sample) if self.context.admits_time(sample.time) => self.act(sample),
-            Item::Guard(sample) if self.context.admits_time(sample.time) => self.guard(sample),
-            _ => {}
-        }
-    }
-
     fn act(&mut self, sample: &ActionSample) {
         let time = self.context.offset(sample.time);
         let key = (sample.context.clone(), sample.scheme, sample.action.clone());
@@ -220,14 +211,25 @@ impl Actions {
         }
         guard.last = guard.last.max(time);
     }
+}
 
-    /// Says how the record ends, if it is not whole.
-    pub fn end(&mut self, end: RecordEnd) {
+impl Accumulate for Actions {
+    type Report = Option<ActionsReport>;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Action(sample) if self.context.admits_time(sample.time) => self.act(sample),
+            Item::Guard(sample) if self.context.admits_time(sample.time) => self.guard(sample),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
         self.context.end(end);
     }
 
-    /// The result; `None` if the record tells of neither schemes nor a guard.
-    pub fn finish(self) -> Option<ActionsReport> {
+    fn finish(self) -> Option<ActionsReport> {
         if self.schemes.is_empty() && self.guards.is_empty() {
             return None;
         }

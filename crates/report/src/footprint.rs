@@ -5,6 +5,7 @@
 use isotherm_engine::{Nanos, TargetId};
 use serde::Serialize;
 
+use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::series::{Point, Series};
 use super::working_set::{Round, Rounds, Use};
@@ -85,63 +86,6 @@ impl Footprint {
         }
     }
 
-    /// Takes an item.
-    pub fn push(&mut self, item: &Item) {
-        self.context.observe(item);
-        match item {
-            Item::Snapshot(snapshot) if self.context.admits(snapshot) => {
-                let used = Use::of(snapshot, self.min_rate);
-                let round = self.rounds.push(snapshot, used);
-                self.push_round(round);
-            }
-            Item::Usage(usage) if self.context.admits_time(usage.time) => self.push_usage(usage),
-            Item::Cost(cost) if self.context.admits_time(cost.time) && cost.monitor_rss > 0 => {
-                let offset = self.context.offset(cost.time);
-                self.monitor_rss.push(offset, Nanos(1), cost.monitor_rss);
-            }
-            _ => {}
-        }
-    }
-
-    /// Says how the record ends, if it is not whole.
-    pub fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
-    /// The result.
-    pub fn finish(mut self) -> FootprintReport {
-        let round = self.rounds.close();
-        self.push_round(round);
-        let metrics = [
-            ("rss", &self.rss),
-            ("swap", &self.swap),
-            ("resident", &self.resident),
-            ("working_set", &self.working_set),
-            ("unknown", &self.unknown),
-            ("system_used", &self.system_used),
-            ("system_unavailable", &self.system_unavailable),
-            ("monitor_rss", &self.monitor_rss),
-        ];
-        let metrics = metrics.into_iter().filter_map(|(name, series)| {
-            let (min_bytes, mean_bytes, max_bytes) = series.summary()?;
-            Some(Metric {
-                name,
-                min_bytes,
-                mean_bytes,
-                max_bytes,
-                series: series.points(),
-            })
-        });
-        FootprintReport {
-            report: "footprint",
-            version: crate::VERSION,
-            record: self.context.record_info(),
-            target: self.target,
-            system_total_bytes: self.system_total,
-            metrics: metrics.collect(),
-        }
-    }
-
     fn push_usage(&mut self, usage: &UsageSample) {
         let offset = self.context.offset(usage.time);
         let one = Nanos(1);
@@ -174,6 +118,64 @@ impl Footprint {
             if let Some(resident) = sum.totals.known_resident() {
                 self.resident.push(offset, length, resident);
             }
+        }
+    }
+}
+
+impl Accumulate for Footprint {
+    type Report = FootprintReport;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Snapshot(snapshot) if self.context.admits(snapshot) => {
+                let used = Use::of(snapshot, self.min_rate);
+                let round = self.rounds.push(snapshot, used);
+                self.push_round(round);
+            }
+            Item::Usage(usage) if self.context.admits_time(usage.time) => self.push_usage(usage),
+            Item::Cost(cost) if self.context.admits_time(cost.time) && cost.monitor_rss > 0 => {
+                let offset = self.context.offset(cost.time);
+                self.monitor_rss.push(offset, Nanos(1), cost.monitor_rss);
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(mut self) -> FootprintReport {
+        let round = self.rounds.close();
+        self.push_round(round);
+        let metrics = [
+            ("rss", &self.rss),
+            ("swap", &self.swap),
+            ("resident", &self.resident),
+            ("working_set", &self.working_set),
+            ("unknown", &self.unknown),
+            ("system_used", &self.system_used),
+            ("system_unavailable", &self.system_unavailable),
+            ("monitor_rss", &self.monitor_rss),
+        ];
+        let metrics = metrics.into_iter().filter_map(|(name, series)| {
+            let (min_bytes, mean_bytes, max_bytes) = series.summary()?;
+            Some(Metric {
+                name,
+                min_bytes,
+                mean_bytes,
+                max_bytes,
+                series: series.points(),
+            })
+        });
+        FootprintReport {
+            report: "footprint",
+            version: crate::VERSION,
+            record: self.context.record_info(),
+            target: self.target,
+            system_total_bytes: self.system_total,
+            metrics: metrics.collect(),
         }
     }
 }

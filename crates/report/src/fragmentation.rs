@@ -11,6 +11,7 @@ use isotherm_engine::compaction::{
 use isotherm_engine::{Nanos, PAGE_SIZE};
 use serde::Serialize;
 
+use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::series::{Point, Series};
 use isotherm_record::item::{CompactionSample, FragmentationSample, Header, Item};
@@ -170,35 +171,6 @@ impl Fragmentation {
         }
     }
 
-    /// Takes an item.
-    pub fn push(&mut self, item: &Item) {
-        match item {
-            Item::Fragmentation(sample) if self.context.admits_time(sample.time) => {
-                self.push_sample(sample);
-            }
-            Item::Compaction(round) if self.context.admits_time(round.time) => {
-                self.push_round(round);
-            }
-            _ => {}
-        }
-    }
-
-    /// Says how the record ends, if it is not whole.
-    pub fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
-    /// The result.
-    pub fn finish(self) -> FragmentationReport {
-        FragmentationReport {
-            report: "fragmentation",
-            version: crate::VERSION,
-            record: self.context.record_info(),
-            nodes: self.nodes.into_values().filter_map(Node::finish).collect(),
-            left_out_samples: self.left_out,
-        }
-    }
-
     fn push_sample(&mut self, sample: &FragmentationSample) {
         let offset = self.context.offset(sample.time);
         let id = sample.facts.node;
@@ -241,6 +213,36 @@ impl Fragmentation {
         rounds.migrate_scanned = sum(rounds.migrate_scanned, round.migrate_scanned);
         rounds.free_scanned = sum(rounds.free_scanned, round.free_scanned);
         rounds.isolated = sum(rounds.isolated, round.isolated);
+    }
+}
+
+impl Accumulate for Fragmentation {
+    type Report = FragmentationReport;
+
+    fn push(&mut self, item: &Item) {
+        match item {
+            Item::Fragmentation(sample) if self.context.admits_time(sample.time) => {
+                self.push_sample(sample);
+            }
+            Item::Compaction(round) if self.context.admits_time(round.time) => {
+                self.push_round(round);
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(self) -> FragmentationReport {
+        FragmentationReport {
+            report: "fragmentation",
+            version: crate::VERSION,
+            record: self.context.record_info(),
+            nodes: self.nodes.into_values().filter_map(Node::finish).collect(),
+            left_out_samples: self.left_out,
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{MemoryTotals, Nanos};
 use serde::Serialize;
 
+use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::latest::{Kept, Latest};
 use super::series::{Percentile, WeightedValues};
@@ -122,9 +123,12 @@ impl Idle {
             rss: BTreeMap::new(),
         }
     }
+}
 
-    /// Takes an item.
-    pub fn push(&mut self, item: &Item) {
+impl Accumulate for Idle {
+    type Report = IdleReport;
+
+    fn push(&mut self, item: &Item) {
         self.context.observe(item);
         match item {
             Item::Snapshot(snapshot) => self.latest.push(&mut self.context, snapshot, 0),
@@ -139,13 +143,11 @@ impl Idle {
         }
     }
 
-    /// Says how the record ends, if it is not whole.
-    pub fn end(&mut self, end: RecordEnd) {
+    fn end(&mut self, end: RecordEnd) {
         self.context.end(end);
     }
 
-    /// The result.
-    pub fn finish(mut self) -> IdleReport {
+    fn finish(mut self) -> IdleReport {
         let (kept, ended_targets) = std::mem::take(&mut self.latest).finish();
         let mut total = Sum::default();
         let mut targets = Vec::with_capacity(kept.len());

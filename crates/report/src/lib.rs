@@ -64,3 +64,18 @@ pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};
 pub use render::{Format, Render, Style};
 pub use summary::SummaryReport;
 pub use wss::{Wss, WssOptions, WssReport};
+
+/// A report in the making, as it is told a record's items.
+pub trait Accumulate {
+    /// What comes of it; `None` where the record says nothing of that.
+    type Report;
+
+    /// Takes the next item of the record.
+    fn push(&mut self, item: &isotherm_record::Item);
+
+    /// The record is not whole.
+    fn end(&mut self, end: RecordEnd);
+
+    /// The report.
+    fn finish(self) -> Self::Report;
+}

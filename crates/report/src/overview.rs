@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{MemoryTotals, Nanos, TargetId};
 use serde::Serialize;
 
+use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::idle::IdleBytes;
 use super::latest::{Kept, Latest};
@@ -139,68 +140,6 @@ impl Overviews {
         }
     }
 
-    /// Takes an item.
-    pub fn push(&mut self, item: &Item) {
-        self.context.observe(item);
-        match item {
-            Item::Mappings(change) => self.mappings.apply(change),
-            Item::Snapshot(snapshot) => {
-                if self.context.admits(snapshot) {
-                    self.end = self.end.max(self.context.offset(snapshot.end));
-                    let weight = snapshot.end.since(snapshot.start).0.max(1) as f64;
-                    let mean = self.working_sets.entry(snapshot.target).or_default();
-                    mean.sum += weight * snapshot.totals().touched as f64;
-                    mean.weight += weight;
-                }
-                self.latest.push(&mut self.context, snapshot, 0);
-            }
-            Item::Usage(usage) if self.context.admits_time(usage.time) => {
-                self.rss.extend(&usage.rss);
-                self.swap.extend(&usage.swap);
-            }
-            Item::Cost(cost) if self.context.admits_time(cost.time) => match &mut self.costs {
-                Some((_, last)) => *last = *cost,
-                None => self.costs = Some((*cost, *cost)),
-            },
-            _ => {}
-        }
-    }
-
-    /// Says how the record ends, if it is not whole.
-    pub fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
-    /// The result.
-    pub fn finish(mut self) -> Overview {
-        let (kept, ended_targets) = std::mem::take(&mut self.latest).finish();
-        let mut targets: Vec<TargetOverview> = kept.iter().map(|kept| self.target(kept)).collect();
-        let size = |t: &TargetOverview| t.resident_bytes.unwrap_or(t.monitored_bytes);
-        targets.sort_by_key(|target| std::cmp::Reverse(size(target)));
-        let mut mappings: Vec<MappingOverview> = kept
-            .iter()
-            .flat_map(|kept| self.mappings_of(kept))
-            .collect();
-        mappings.sort_by(|a, b| {
-            let key = |m: &MappingOverview| (m.idle_bytes, m.resident_bytes);
-            key(b).cmp(&key(a)).then_with(|| a.mapping.cmp(&b.mapping))
-        });
-        let monitor_cpu_share = self.costs.and_then(|(first, last)| {
-            let seconds = last.time.since(first.time).as_secs_f64();
-            let cpu = last.cost.monitor_cpu.since(first.cost.monitor_cpu);
-            (seconds > 0.0).then(|| cpu.as_secs_f64() / seconds)
-        });
-        Overview {
-            record: self.context.record_info(),
-            duration_ns: self.end,
-            total: total(&targets),
-            targets,
-            mappings,
-            ended_targets,
-            monitor_cpu_share,
-        }
-    }
-
     fn target(&self, kept: &Kept) -> TargetOverview {
         let snapshot = &kept.snapshot;
         let totals: MemoryTotals = snapshot.totals();
@@ -269,6 +208,69 @@ impl Overviews {
             idle_bytes,
         };
         by_name.into_iter().map(overview).collect()
+    }
+}
+
+impl Accumulate for Overviews {
+    type Report = Overview;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Mappings(change) => self.mappings.apply(change),
+            Item::Snapshot(snapshot) => {
+                if self.context.admits(snapshot) {
+                    self.end = self.end.max(self.context.offset(snapshot.end));
+                    let weight = snapshot.end.since(snapshot.start).0.max(1) as f64;
+                    let mean = self.working_sets.entry(snapshot.target).or_default();
+                    mean.sum += weight * snapshot.totals().touched as f64;
+                    mean.weight += weight;
+                }
+                self.latest.push(&mut self.context, snapshot, 0);
+            }
+            Item::Usage(usage) if self.context.admits_time(usage.time) => {
+                self.rss.extend(&usage.rss);
+                self.swap.extend(&usage.swap);
+            }
+            Item::Cost(cost) if self.context.admits_time(cost.time) => match &mut self.costs {
+                Some((_, last)) => *last = *cost,
+                None => self.costs = Some((*cost, *cost)),
+            },
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(mut self) -> Overview {
+        let (kept, ended_targets) = std::mem::take(&mut self.latest).finish();
+        let mut targets: Vec<TargetOverview> = kept.iter().map(|kept| self.target(kept)).collect();
+        let size = |t: &TargetOverview| t.resident_bytes.unwrap_or(t.monitored_bytes);
+        targets.sort_by_key(|target| std::cmp::Reverse(size(target)));
+        let mut mappings: Vec<MappingOverview> = kept
+            .iter()
+            .flat_map(|kept| self.mappings_of(kept))
+            .collect();
+        mappings.sort_by(|a, b| {
+            let key = |m: &MappingOverview| (m.idle_bytes, m.resident_bytes);
+            key(b).cmp(&key(a)).then_with(|| a.mapping.cmp(&b.mapping))
+        });
+        let monitor_cpu_share = self.costs.and_then(|(first, last)| {
+            let seconds = last.time.since(first.time).as_secs_f64();
+            let cpu = last.cost.monitor_cpu.since(first.cost.monitor_cpu);
+            (seconds > 0.0).then(|| cpu.as_secs_f64() / seconds)
+        });
+        Overview {
+            record: self.context.record_info(),
+            duration_ns: self.end,
+            total: total(&targets),
+            targets,
+            mappings,
+            ended_targets,
+            monitor_cpu_share,
+        }
     }
 }
 

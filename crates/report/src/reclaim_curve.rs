@@ -24,6 +24,7 @@ use isotherm_engine::monitor::bits::count;
 use isotherm_engine::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use serde::Serialize;
 
+use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use isotherm_record::item::{Header, Item};
 use isotherm_record::pages::{PageBits, PageBlock, PageSnapshot};
@@ -152,60 +153,6 @@ impl ReclaimCurve {
         }
     }
 
-    /// Takes an item.
-    pub fn push(&mut self, item: &Item) {
-        self.context.observe(item);
-        match item {
-            Item::Pages(pages)
-                if self.context.admits_target(pages.target)
-                    && self.context.admits_time(pages.start) =>
-            {
-                self.scan(pages);
-            }
-            Item::TargetExit(exit) => {
-                if let Some(target) = self.targets.remove(&exit.target) {
-                    target.close(&mut self.stretches);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Says how the record ends, if it is not whole.
-    pub fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
-    /// The result. `None`: the record holds no page scans.
-    pub fn finish(mut self) -> Option<ReclaimCurveReport> {
-        let from = self.from?;
-        for (_, target) in self.targets.drain() {
-            target.close(&mut self.stretches);
-        }
-        let duration = self.to.since(from);
-        let seconds = duration.as_secs_f64().max(1e-9);
-        let mean = |page_seconds: f64| (page_seconds / seconds * PAGE_SIZE as f64) as u64;
-        let resident = mean(self.resident_page_seconds);
-        let points = self.points(seconds, resident);
-        let within = |point: &&ReclaimPoint| {
-            let limit = self.options.max_slowdown;
-            limit.is_some_and(|limit| point.slowdown <= limit)
-        };
-        Some(ReclaimCurveReport {
-            report: "reclaim_curve",
-            version: crate::VERSION,
-            duration_ns: duration,
-            scan_interval_ns: Nanos(self.scanned.0 / self.nr_scans.max(1)),
-            resident_mean_bytes: resident,
-            unknown_mean_bytes: mean(self.unknown_page_seconds),
-            refault_cost_ns: self.options.refault_cost,
-            max_slowdown: self.options.max_slowdown,
-            chosen: points.iter().find(within).copied(),
-            points,
-            record: self.context.record_info(),
-        })
-    }
-
     fn scan(&mut self, pages: &PageSnapshot) {
         let target = self.targets.entry(pages.target).or_default();
         let number = target.ends.len() as u32;
@@ -265,6 +212,61 @@ impl ReclaimCurve {
         }
         points.reverse();
         points
+    }
+}
+
+impl Accumulate for ReclaimCurve {
+    type Report = Option<ReclaimCurveReport>;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Pages(pages)
+                if self.context.admits_target(pages.target)
+                    && self.context.admits_time(pages.start) =>
+            {
+                self.scan(pages);
+            }
+            Item::TargetExit(exit) => {
+                if let Some(target) = self.targets.remove(&exit.target) {
+                    target.close(&mut self.stretches);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(mut self) -> Option<ReclaimCurveReport> {
+        let from = self.from?;
+        for (_, target) in self.targets.drain() {
+            target.close(&mut self.stretches);
+        }
+        let duration = self.to.since(from);
+        let seconds = duration.as_secs_f64().max(1e-9);
+        let mean = |page_seconds: f64| (page_seconds / seconds * PAGE_SIZE as f64) as u64;
+        let resident = mean(self.resident_page_seconds);
+        let points = self.points(seconds, resident);
+        let within = |point: &&ReclaimPoint| {
+            let limit = self.options.max_slowdown;
+            limit.is_some_and(|limit| point.slowdown <= limit)
+        };
+        Some(ReclaimCurveReport {
+            report: "reclaim_curve",
+            version: crate::VERSION,
+            duration_ns: duration,
+            scan_interval_ns: Nanos(self.scanned.0 / self.nr_scans.max(1)),
+            resident_mean_bytes: resident,
+            unknown_mean_bytes: mean(self.unknown_page_seconds),
+            refault_cost_ns: self.options.refault_cost,
+            max_slowdown: self.options.max_slowdown,
+            chosen: points.iter().find(within).copied(),
+            points,
+            record: self.context.record_info(),
+        })
     }
 }
 

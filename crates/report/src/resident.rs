@@ -1,6 +1,7 @@
 //! Only memory that is there is hot, cold or idle: what every report must hold to, whatever the
 //! regions hold.
 
+use crate::Accumulate;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionMemory, RegionSnapshot, Snapshot};
 use proptest::prelude::*;
 

@@ -3,6 +3,7 @@
 //! After a wanted change, `UPDATE_GOLDEN=1 cargo test -p isotherm-report` writes the files anew; read
 //! the difference before committing it.
 
+use crate::Accumulate;
 use std::path::{Path, PathBuf};
 
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{Nanos, TargetId};
 use serde::Serialize;
 
+use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::series::{Percentile, Point, Series, WeightedValues};
 use super::working_set::{Round, Rounds, Use};
@@ -118,8 +119,18 @@ impl Wss {
         }
     }
 
-    /// Takes an item.
-    pub fn push(&mut self, item: &Item) {
+    fn push_round(&mut self, round: Option<Round>) {
+        if let Some(Round { start, end, sum }) = round {
+            let offset = self.context.offset(start);
+            self.total.push(offset, end.since(start), sum);
+        }
+    }
+}
+
+impl Accumulate for Wss {
+    type Report = WssReport;
+
+    fn push(&mut self, item: &Item) {
         self.context.observe(item);
         match item {
             Item::Snapshot(snapshot) if self.context.admits(snapshot) => {
@@ -149,13 +160,11 @@ impl Wss {
         }
     }
 
-    /// Says how the record ends, if it is not whole.
-    pub fn end(&mut self, end: RecordEnd) {
+    fn end(&mut self, end: RecordEnd) {
         self.context.end(end);
     }
 
-    /// The result.
-    pub fn finish(mut self) -> WssReport {
+    fn finish(mut self) -> WssReport {
         let round = self.rounds.close();
         self.push_round(round);
         let percentiles = &self.options.percentiles;
@@ -174,13 +183,6 @@ impl Wss {
             min_rate: self.options.min_rate,
             targets,
             total,
-        }
-    }
-
-    fn push_round(&mut self, round: Option<Round>) {
-        if let Some(Round { start, end, sum }) = round {
-            let offset = self.context.offset(start);
-            self.total.push(offset, end.since(start), sum);
         }
     }
 }

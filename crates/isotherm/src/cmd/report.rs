@@ -18,8 +18,8 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
 use isotherm_report::render::AccessWriter;
 use isotherm_report::{
-    Access, AccessOptions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions, Idle,
-    IdleOptions, Scope, Wss, WssOptions,
+    Access, AccessOptions, Accumulate, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
+    Idle, IdleOptions, Scope, Wss, WssOptions,
 };
 
 use output::{OutputArgs, pipe_may_close};
@@ -334,14 +334,9 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
         rows: args.rows.unwrap_or(rows),
         ..HeatmapOptions::default()
     };
-    let source = common.open()?;
-    let mut report = Heatmap::new(source.header(), common.scope(), options);
-    let extent = source.each(common.scope(), |item| {
-        report.push(item);
-        Ok(())
-    })?;
+    let make = |header: &_| Heatmap::new(header, common.scope(), options);
+    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
     extent.require(&common.scope(), None)?;
-    report.end(extent.record_end());
     common.output.write(&report.finish(), &style)?;
     Ok(extent.exit_code())
 }
@@ -352,14 +347,9 @@ fn wss(args: WssArgs) -> anyhow::Result<ExitCode> {
         min_rate: args.min_rate,
         percentiles: args.percentiles,
     };
-    let source = common.open()?;
-    let mut report = Wss::new(source.header(), common.scope(), options);
-    let extent = source.each(common.scope(), |item| {
-        report.push(item);
-        Ok(())
-    })?;
+    let make = |header: &_| Wss::new(header, common.scope(), options);
+    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
     extent.require(&common.scope(), None)?;
-    report.end(extent.record_end());
     let style = common.output.style(args.over_time);
     common.output.write(&report.finish(), &style)?;
     Ok(extent.exit_code())
@@ -372,14 +362,9 @@ fn idle(args: IdleArgs) -> anyhow::Result<ExitCode> {
         at_least: args.at_least,
         percentiles: args.percentiles,
     };
-    let source = common.open()?;
-    let mut report = Idle::new(source.header(), common.scope(), options);
-    let extent = source.each(common.scope(), |item| {
-        report.push(item);
-        Ok(())
-    })?;
+    let make = |header: &_| Idle::new(header, common.scope(), options);
+    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
     extent.require(&common.scope(), args.at)?;
-    report.end(extent.record_end());
     let style = common.output.style(false);
     common.output.write(&report.finish(), &style)?;
     Ok(extent.exit_code())
@@ -387,13 +372,8 @@ fn idle(args: IdleArgs) -> anyhow::Result<ExitCode> {
 
 fn footprint(args: &FootprintArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
-    let source = common.open()?;
-    let mut report = Footprint::new(source.header(), common.scope(), args.min_rate);
-    let extent = source.each(common.scope(), |item| {
-        report.push(item);
-        Ok(())
-    })?;
-    report.end(extent.record_end());
+    let make = |header: &_| Footprint::new(header, common.scope(), args.min_rate);
+    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
     let style = common.output.style(args.over_time);
     let report = report.finish();
     anyhow::ensure!(
@@ -406,13 +386,8 @@ fn footprint(args: &FootprintArgs) -> anyhow::Result<ExitCode> {
 
 fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
-    let source = common.open()?;
-    let mut report = Fragmentation::new(source.header(), common.scope());
-    let extent = source.each(common.scope(), |item| {
-        report.push(item);
-        Ok(())
-    })?;
-    report.end(extent.record_end());
+    let make = |header: &_| Fragmentation::new(header, common.scope());
+    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
     let style = common.output.style(args.over_time);
     let report = report.finish();
     anyhow::ensure!(

@@ -24,6 +24,7 @@ use serde::Serialize;
 
 pub use axis::Segment;
 
+use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::mapping::{MappingLabel, MappingTable};
 use axis::Axis;
@@ -176,16 +177,6 @@ impl Heatmap {
         }
     }
 
-    /// Takes an item.
-    pub fn push(&mut self, item: &Item) {
-        self.context.observe(item);
-        match item {
-            Item::Mappings(change) => self.mappings.apply(change),
-            Item::Snapshot(snapshot) if self.context.admits(snapshot) => self.lay(snapshot),
-            _ => {}
-        }
-    }
-
     fn lay(&mut self, snapshot: &Snapshot) {
         let length = snapshot.end.since(snapshot.start).0.max(1);
         let start = if let Some(start) = self.start {
@@ -271,38 +262,6 @@ impl Heatmap {
         self.pieces = columns.map(|column| column.pieces.len()).sum();
     }
 
-    /// Says how the record ends, if it is not whole.
-    pub fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
-    /// The result.
-    pub fn finish(mut self) -> HeatmapReport {
-        let read = self.end.0.div_ceil(self.width.0) as usize;
-        let columns = read.min(self.options.columns.max(1));
-        let start = self.start.unwrap_or_default();
-        let start_ns = self.context.offset(start);
-        let targets_left_out = self.targets_left_out + self.keep_largest(self.options.targets);
-        let many = self.targets.len().saturating_sub(3).max(1);
-        let rows = (self.options.rows / many).max(self.options.rows.min(100));
-        let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();
-        targets.sort_by(|a, b| size(&b.1).total_cmp(&size(&a.1)));
-        let targets = targets
-            .into_iter()
-            .map(|(target, lists)| self.finish_target(target, &lists, (read, columns), rows))
-            .collect();
-        HeatmapReport {
-            report: "heatmap",
-            version: crate::VERSION,
-            record: self.context.record_info(),
-            start_ns,
-            column_ns: self.width.0 as f64 * read as f64 / columns.max(1) as f64,
-            columns,
-            targets,
-            targets_left_out,
-        }
-    }
-
     /// Drops all but the `most` largest targets, by bytes times time; says how many.
     fn keep_largest(&mut self, most: usize) -> usize {
         let mut by_size: Vec<(f64, TargetId)> =
@@ -352,6 +311,49 @@ impl Heatmap {
                 cells: sums.iter().enumerate().map(cell).collect(),
             },
             segments: axis.segments,
+        }
+    }
+}
+
+impl Accumulate for Heatmap {
+    type Report = HeatmapReport;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Mappings(change) => self.mappings.apply(change),
+            Item::Snapshot(snapshot) if self.context.admits(snapshot) => self.lay(snapshot),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(mut self) -> HeatmapReport {
+        let read = self.end.0.div_ceil(self.width.0) as usize;
+        let columns = read.min(self.options.columns.max(1));
+        let start = self.start.unwrap_or_default();
+        let start_ns = self.context.offset(start);
+        let targets_left_out = self.targets_left_out + self.keep_largest(self.options.targets);
+        let many = self.targets.len().saturating_sub(3).max(1);
+        let rows = (self.options.rows / many).max(self.options.rows.min(100));
+        let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();
+        targets.sort_by(|a, b| size(&b.1).total_cmp(&size(&a.1)));
+        let targets = targets
+            .into_iter()
+            .map(|(target, lists)| self.finish_target(target, &lists, (read, columns), rows))
+            .collect();
+        HeatmapReport {
+            report: "heatmap",
+            version: crate::VERSION,
+            record: self.context.record_info(),
+            start_ns,
+            column_ns: self.width.0 as f64 * read as f64 / columns.max(1) as f64,
+            columns,
+            targets,
+            targets_left_out,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use isotherm_report::{Actions, DiffReport, Overview, Overviews, Scope, SummaryReport};
+use isotherm_report::{Accumulate, Actions, DiffReport, Overview, Overviews, Scope, SummaryReport};
 
 use super::CommonArgs;
 use super::output::OutputArgs;
@@ -66,13 +66,8 @@ pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
 
 pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
-    let source = common.open()?;
-    let mut report = Actions::new(source.header(), common.scope());
-    let extent = source.each(common.scope(), |item| {
-        report.push(item);
-        Ok(())
-    })?;
-    report.end(extent.record_end());
+    let make = |header: &_| Actions::new(header, common.scope());
+    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
     let report = report.finish().context(
         "the record tells of no schemes in this part; `isotherm run -o FILE` makes one that does",
     )?;
@@ -81,12 +76,7 @@ pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn overview(source: Source, scope: Scope) -> anyhow::Result<(Overview, ExitCode)> {
-    let mut overviews = Overviews::new(source.header(), scope);
-    let extent = source.each(scope, |item| {
-        overviews.push(item);
-        Ok(())
-    })?;
+    let (overviews, extent) = source.accumulate(scope, |header| Overviews::new(header, scope))?;
     extent.require(&scope, None)?;
-    overviews.end(extent.record_end());
     Ok((overviews.finish(), extent.exit_code()))
 }

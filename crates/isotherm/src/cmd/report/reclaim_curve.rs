@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{parse_share, parse_time};
-use isotherm_report::{ReclaimCurve, ReclaimCurveOptions};
+use isotherm_report::{Accumulate, ReclaimCurve, ReclaimCurveOptions};
 
 use super::CommonArgs;
 
@@ -32,17 +32,12 @@ pub(crate) struct ReclaimCurveArgs {
 /// Runs it.
 pub(crate) fn run(args: &ReclaimCurveArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
-    let source = common.open_pages()?;
     let options = ReclaimCurveOptions {
         refault_cost: args.refault_cost,
         max_slowdown: args.max_slowdown,
     };
-    let mut curve = ReclaimCurve::new(source.header(), common.scope(), options);
-    let extent = source.each(common.scope(), |item| {
-        curve.push(item);
-        Ok(())
-    })?;
-    curve.end(extent.record_end());
+    let make = |header: &_| ReclaimCurve::new(header, common.scope(), options);
+    let (curve, extent) = common.open_pages()?.accumulate(common.scope(), make)?;
     let report = curve.finish().context(
         "the record holds no page scans in this part; make one with `isotherm record --pages`",
     )?;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::{Header, Item, Reader};
-use isotherm_report::{RecordContext, RecordEnd, Scope};
+use isotherm_report::{Accumulate, RecordContext, RecordEnd, Scope};
 
 use isotherm_engine::units;
 
@@ -127,6 +127,21 @@ impl Source {
     /// What the record says of itself.
     pub(super) fn header(&self) -> &Header {
         self.reader.header()
+    }
+
+    /// Tells all of it to a report in the making.
+    pub(super) fn accumulate<A: Accumulate>(
+        self,
+        scope: Scope,
+        make: impl FnOnce(&Header) -> A,
+    ) -> anyhow::Result<(A, Extent)> {
+        let mut report = make(self.header());
+        let extent = self.each(scope, |item| {
+            report.push(item);
+            Ok(())
+        })?;
+        report.end(extent.record_end());
+        Ok((report, extent))
     }
 
     /// Hands every item to `take`, in order.
