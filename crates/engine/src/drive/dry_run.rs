@@ -124,7 +124,8 @@ impl Applied {
             }
         }
         self.ranges = still;
-        self.bytes = bytes;
+        // What has come into memory since was touched, wherever that shows.
+        self.bytes = bytes.min(self.bytes);
         self.unite();
     }
 

@@ -281,20 +281,26 @@ fn metrics_are_served_on_loopback_alone() {
 
 /// Every sample is a number and belongs to a family with a type and help before it.
 fn check_exposition(body: &str) {
-    let mut family = String::new();
+    let (mut family, mut suffix) = (String::new(), "");
     let mut nr_samples = 0;
+    let body = body.strip_suffix("# EOF\n").expect("OpenMetrics ends so");
     for line in body.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             family = rest.split(' ').take(1).collect();
             assert!(rest.len() > family.len() + 3, "{line}");
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let kind = rest.strip_prefix(&family).expect("the same family").trim();
-            let is_counter = family.ends_with("_total");
-            assert_eq!(kind, if is_counter { "counter" } else { "gauge" }, "{line}");
+            suffix = match kind {
+                "counter" => "_total",
+                "info" => "_info",
+                "gauge" => "",
+                _ => panic!("{line}"),
+            };
         } else {
             let (series, value) = line.rsplit_once(' ').expect("a sample");
             value.parse::<f64>().expect("a number");
-            assert_eq!(series.split('{').next(), Some(family.as_str()));
+            let name = series.split('{').next().unwrap_or_default();
+            assert_eq!(name, format!("{family}{suffix}"));
             assert!(family.starts_with("isotherm_"), "{line}");
             nr_samples += 1;
         }
