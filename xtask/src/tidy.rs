@@ -3,6 +3,8 @@
 //! - the picture of the crates in ARCHITECTURE.md holds: [`ROOMS`] says who may import whom, and
 //!   `cargo metadata` says who does;
 //! - only `linux` contains `unsafe` (and the file of the test guest that [`ROOMS`] names);
+//! - every public item is documented, while fields and variants whose names say all need not be, so that
+//!   no documentation is one word;
 //! - a file has at most [`LINES_MAX`] lines and opens by saying what it is for;
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
@@ -233,6 +235,7 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
             "{path}:1: does not open with `//!`: say what the file is for"
         ));
     }
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
     for (number, line) in source.lines().enumerate() {
         let code = code_of(line);
         let at = format!("{path}:{}", number + 1);
@@ -243,6 +246,9 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
             faults.push(format!(
                 "{at}: `{name}` is not in the repository; see docs/references.md"
             ));
+        }
+        if let Some(fault) = doc_fault(&lines, number) {
+            faults.push(format!("{at}: {fault}"));
         }
         for word in UNFINISHED {
             if code.contains(word) {
@@ -255,6 +261,46 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
     }
     faults
 }
+
+/// What is wrong with the documentation that stands, or does not, at a line.
+fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
+    let line = lines[number];
+    let before = &lines[..number];
+    let is_doc = |line: &&str| line.starts_with("///");
+    if let Some(text) = line.strip_prefix("///") {
+        let is_whole =
+            !before.last().is_some_and(is_doc) && !lines.get(number + 1).is_some_and(is_doc);
+        let text = text.trim();
+        let is_word = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '`');
+        return (is_whole && is_word)
+            .then_some("one word says no more than a name: a sentence, or none");
+    }
+    let item = line.strip_prefix("pub ")?;
+    let mut words = item
+        .split([' ', '<', '('])
+        .skip_while(|word| QUALIFIERS.contains(word));
+    if !words.next().is_some_and(|word| ITEMS.contains(&word)) {
+        return None;
+    }
+    // Attributes stand between; those of several lines end with `)]`.
+    let mut is_inside = false;
+    for line in before.iter().rev() {
+        if line.starts_with("#[") {
+            is_inside = false;
+        } else if line.ends_with(")]") {
+            is_inside = true;
+        } else if !is_inside {
+            return (!is_doc(line)).then_some("a public item without documentation");
+        }
+    }
+    Some("a public item without documentation")
+}
+
+/// What may stand before the kind of an item, and the kinds that are documented.
+const QUALIFIERS: &[&str] = &["async", "unsafe", "extern"];
+const ITEMS: &[&str] = &[
+    "fn", "struct", "enum", "trait", "type", "static", "union", "const",
+];
 
 /// The line without its comment. A `//` inside a string ends it too early, which can only hide what
 /// stands behind it on that line.
@@ -362,6 +408,19 @@ mod tests {
             "fn a() {}\n",
             &["f.rs:1: does not open with `//!`: say what the file is for"],
         );
+    }
+
+    #[test]
+    fn items_are_documented_and_names_not_repeated() {
+        let fault = "f.rs:2: a public item without documentation";
+        check_file("//! For.\npub fn a() {}\n", &[fault]);
+        check_file("//! For.\npub const fn a() {}\n", &[fault]);
+        let derived = "//! For.\n/// An a.\n#[derive(Debug)]\n#[error(\n    \"b\"\n)]\npub struct A {\n    pub b: u8,\n}\n";
+        check_file(derived, &[]);
+        check_file("//! For.\npub(crate) fn a() {}\npub use b;\n", &[]);
+        let fault = "f.rs:2: one word says no more than a name: a sentence, or none";
+        check_file("//! For.\n/// Whose.\npub a: u8,\n", &[fault]);
+        check_file("//! For.\n/// As long as a\n/// b.\npub a: u8,\n", &[]);
     }
 
     #[test]

@@ -62,7 +62,6 @@ impl fmt::Display for Place {
 pub struct Problem {
     /// How bad.
     pub severity: Severity,
-    /// Where.
     pub place: Place,
     /// What stands there.
     pub found: String,

@@ -54,21 +54,16 @@ pub enum TopologyError {
     /// Of nothing, or not of whole pages.
     #[error("node {node}: {extent} is not one or more whole pages of 4 KiB")]
     NoPages {
-        /// Whose.
         node: u32,
         /// What was given.
         extent: String,
     },
     /// Beyond the last physical address.
     #[error("node {node} would end above 4 PiB, where no physical address is")]
-    TooLarge {
-        /// Whose.
-        node: u32,
-    },
+    TooLarge { node: u32 },
     /// On two nodes, or twice on one.
     #[error("node {node}: {range:?} overlaps {other:?} of node {other_node}")]
     Overlap {
-        /// Whose.
         node: u32,
         /// What was given.
         range: AddressRange,

@@ -117,7 +117,6 @@ pub trait AccessProbe {
 pub struct Operation {
     /// The scheme that asks for it, by its place in the configuration.
     pub scheme: usize,
-    /// What.
     pub action: Action,
     /// Where to, for actions that move memory.
     pub destinations: Vec<Destination>,

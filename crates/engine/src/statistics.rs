@@ -31,9 +31,7 @@ pub struct Summary {
     pub median: f64,
     /// Arithmetic mean.
     pub mean: f64,
-    /// Least.
     pub min: f64,
-    /// Greatest.
     pub max: f64,
 }
 

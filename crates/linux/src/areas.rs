@@ -9,7 +9,6 @@ use isotherm_engine::AddressRange;
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedArea {
-    /// Where.
     pub range: AddressRange,
     /// What may be done with it.
     pub permissions: Permissions,

@@ -9,7 +9,7 @@ use isotherm_engine::Nanos;
 pub struct CpuTimes {
     /// Idle time of all CPUs together; waiting for a disk is idle.
     pub idle: Nanos,
-    /// CPUs.
+    /// How many CPUs there are.
     pub nr: u32,
 }
 

@@ -26,7 +26,6 @@ pub enum MemoryMapError {
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Unreadable {
-        /// Which.
         path: &'static str,
         /// The kernel's answer.
         source: io::Error,

@@ -26,10 +26,7 @@ const MPOL_MF_MOVE: i32 = 1 << 1;
 pub enum ProcessError {
     /// No such process.
     #[error("process {pid} does not exist; did it end already?")]
-    NoSuchProcess {
-        /// Which.
-        pid: u32,
-    },
+    NoSuchProcess { pid: u32 },
     /// The kernel refused.
     #[error("cannot {what} of process {pid}: {source}")]
     Refused {

@@ -20,7 +20,6 @@ pub enum StateError {
     /// It could not be made or looked at.
     #[error("cannot make {}: {source}; run as root, or set XDG_RUNTIME_DIR", path.display())]
     Cannot {
-        /// Which.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
@@ -31,7 +30,6 @@ pub enum StateError {
         path.display()
     )]
     Unsafe {
-        /// Which.
         path: PathBuf,
         /// What is wrong with it.
         what: String,

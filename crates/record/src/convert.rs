@@ -12,7 +12,7 @@ use crate::error::RecordError;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// Ours.
+    /// Arrow IPC, as Isotherm writes it.
     Isotherm,
     /// damo's list of records as JSON.
     Json,
@@ -178,10 +178,5 @@ pub enum ConvertError {
     Write(#[source] io::Error),
     /// Room for intermediate data could not be had.
     #[error("cannot keep intermediate data in {folder}")]
-    Scratch {
-        /// Where.
-        folder: String,
-        /// Why.
-        source: io::Error,
-    },
+    Scratch { folder: String, source: io::Error },
 }

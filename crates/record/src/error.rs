@@ -11,7 +11,6 @@ pub enum RecordError {
     Read {
         /// How far reading had come.
         offset: u64,
-        /// Why.
         source: io::Error,
     },
     /// The operating system refused a write.
@@ -19,7 +18,6 @@ pub enum RecordError {
     Write {
         /// How much had been written.
         offset: u64,
-        /// Why.
         source: io::Error,
     },
     /// Nothing more may be written: an earlier write failed part-way, and anything behind a torn

@@ -40,7 +40,6 @@ pub struct Header {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapping {
-    /// Where.
     pub range: AddressRange,
     /// `rwxp` flags as the kernel prints them.
     pub permissions: String,
@@ -54,7 +53,6 @@ pub struct Mapping {
 pub struct MappingChange {
     /// When that was seen.
     pub time: Nanos,
-    /// Whose.
     pub target: TargetId,
     /// Mappings that are no more, by range.
     pub removed: Vec<AddressRange>,
@@ -66,7 +64,6 @@ pub struct MappingChange {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetStart {
-    /// When.
     pub time: Nanos,
     /// Its number in this record.
     pub target: TargetId,
@@ -85,7 +82,6 @@ pub struct TargetStart {
 pub struct TargetExit {
     /// When that was seen.
     pub time: Nanos,
-    /// Which.
     pub target: TargetId,
     /// Its exit code, where it was our child.
     pub exit_code: Option<i32>,
@@ -97,7 +93,6 @@ pub struct TargetExit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsageSample {
-    /// When.
     pub time: Nanos,
     /// Resident bytes of each target.
     pub rss: BTreeMap<u32, u64>,
@@ -115,7 +110,6 @@ pub struct UsageSample {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CostSample {
-    /// When.
     pub time: Nanos,
     /// Totals since the start.
     pub cost: Cost,
@@ -133,7 +127,6 @@ pub struct CostSample {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ActionSample {
-    /// When.
     pub time: Nanos,
     /// The context that the scheme belongs to, where the record is of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,7 +197,6 @@ impl ActionSample {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardSample {
-    /// When.
     pub time: Nanos,
     /// Which context's, where the record is of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,7 +210,6 @@ pub struct GuardSample {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FragmentationSample {
-    /// When.
     pub time: Nanos,
     /// What is wanted.
     pub attributes: CompactionAttributes,
@@ -286,10 +277,5 @@ pub enum Item {
     /// A round of compaction.
     Compaction(CompactionSample),
     /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
-    Note {
-        /// When.
-        time: Nanos,
-        /// What.
-        text: String,
-    },
+    Note { time: Nanos, text: String },
 }

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use crate::convert::{Conversion, ConvertError};
 use crate::reader::Reader;
 
-/// Refuses.
+/// Parquet is not there.
 ///
 /// # Errors
 /// Always.
@@ -14,7 +14,7 @@ pub fn import<W: Write>(_input: &File, _output: W) -> Result<Conversion, Convert
     Err(ConvertError::WithoutParquet)
 }
 
-/// Refuses.
+/// Parquet is not there.
 ///
 /// # Errors
 /// Always.

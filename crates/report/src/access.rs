@@ -113,7 +113,7 @@ pub struct Row {
     #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Address"))]
     #[serde(serialize_with = "crate::exact::address")]
     pub end: u64,
-    /// Size.
+    /// Size of the region.
     pub size_bytes: u64,
     /// Share of checks that found an access, 0 to 1; `null` if unknown.
     pub access_rate: Option<f32>,
@@ -181,7 +181,6 @@ pub struct MappingTotals {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AccessTable {
-    /// Whose.
     #[serde(flatten)]
     pub target: TargetInfo,
     /// Number of the snapshot, counting the target's from 0.

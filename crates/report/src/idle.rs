@@ -60,10 +60,8 @@ pub struct IdleBytes {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IdleMemory {
-    /// Whose.
     #[serde(flatten)]
     pub target: TargetInfo,
-    /// When.
     pub time_ns: Nanos,
     /// For how long the target had been watched then.
     pub watched_ns: Nanos,

@@ -33,7 +33,6 @@ const NO_MAPPING: &str = "(not mapped)";
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetOverview {
-    /// Whose.
     #[serde(flatten)]
     pub target: TargetInfo,
     /// For how long it was watched.
@@ -75,7 +74,6 @@ impl TargetOverview {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingOverview {
-    /// Whose.
     #[serde(flatten)]
     pub target: TargetInfo,
     /// The name.

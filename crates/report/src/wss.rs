@@ -40,7 +40,6 @@ impl Default for WssOptions {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkingSet {
-    /// Whose.
     #[serde(flatten)]
     pub target: TargetInfo,
     /// How many snapshots were counted.

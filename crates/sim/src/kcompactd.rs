@@ -14,7 +14,6 @@ use crate::memory::Memory;
 /// A node's score at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSample {
-    /// When.
     pub time: Nanos,
     /// Of which node.
     pub node: u32,

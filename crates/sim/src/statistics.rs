@@ -11,11 +11,8 @@ pub const PERCENTS: [u32; 11] = [5, 10, 25, 30, 40, 50, 60, 75, 80, 90, 95];
 pub struct Distribution {
     /// How many.
     pub count: u64,
-    /// Least.
     pub min: f64,
-    /// Greatest.
     pub max: f64,
-    /// Mean.
     pub mean: f64,
     /// Standard deviation.
     pub stddev: f64,

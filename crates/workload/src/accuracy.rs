@@ -44,9 +44,9 @@ pub struct WarmUp {
 pub struct Score {
     /// Claimed and hot.
     pub hit: u64,
-    /// Claimed.
+    /// Bytes that are said to be hot.
     pub claimed: u64,
-    /// Hot.
+    /// Bytes that are hot.
     pub truth: u64,
 }
 

@@ -27,7 +27,6 @@ pub const HOT_SHARE: f64 = 0.25;
 /// A range that is accessed evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heat {
-    /// Where.
     #[serde(flatten)]
     pub range: AddressRange,
     /// Share of all the phase's accesses that fall here.

@@ -19,7 +19,6 @@ use crate::layout::Temperature;
 pub enum Line {
     /// Memory is allocated and populated.
     Ready {
-        /// When.
         time_ns: Nanos,
         /// Of the workload.
         pid: u32,
@@ -30,7 +29,6 @@ pub enum Line {
     },
     /// A phase begins.
     Start {
-        /// When.
         time_ns: Nanos,
         /// Its name.
         phase: String,
@@ -42,7 +40,6 @@ pub enum Line {
     },
     /// A phase ends.
     End {
-        /// When.
         time_ns: Nanos,
         /// Its name.
         phase: String,

@@ -10,7 +10,7 @@ use crate::snapshot::{Snapshot, TargetId};
 
 /// Shortest time between two looks at who is there and what they map.
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);
-/// Longest.
+/// The longest time between two looks at the layout.
 const UPDATE_MAX: Nanos = Nanos::from_millis(60_000);
 /// Such looks may take at most this part of what may be spent; with many thousand mappings they
 /// come less often.

@@ -31,7 +31,6 @@ pub enum Layout {
 /// A mapping, by its range; its start serves as its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedRange {
-    /// Where.
     pub range: AddressRange,
 }
 

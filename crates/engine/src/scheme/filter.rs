@@ -56,12 +56,7 @@ pub enum OpsFilter {
     /// Accessed since the last check; the check itself clears the bit.
     Young,
     /// In a folio of a size within these bounds, in bytes.
-    HugepageSize {
-        /// Least.
-        min: u64,
-        /// Most.
-        max: u64,
-    },
+    HugepageSize { min: u64, max: u64 },
     /// File pages that nobody maps.
     Unmapped,
 }

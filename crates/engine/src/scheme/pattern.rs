@@ -9,9 +9,7 @@ use crate::snapshot::RegionSnapshot;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bounds<T> {
-    /// Least.
     pub min: T,
-    /// Most.
     pub max: T,
 }
 
@@ -52,7 +50,6 @@ impl Frequency {
 pub enum Age {
     /// Aggregation intervals.
     Intervals(u32),
-    /// Time.
     Time(Nanos),
 }
 
@@ -64,7 +61,6 @@ pub struct AccessPattern {
     pub size: Bounds<u64>,
     /// Access frequency.
     pub nr_accesses: Bounds<Frequency>,
-    /// Age.
     pub age: Bounds<Age>,
 }
 

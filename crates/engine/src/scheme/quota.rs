@@ -50,11 +50,9 @@ impl Quota {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Weights {
-    /// Size.
     pub size_permil: u32,
     /// Access frequency.
     pub nr_accesses_permil: u32,
-    /// Age.
     pub age_permil: u32,
 }
 
@@ -102,15 +100,9 @@ pub enum GoalMetric {
     /// Microseconds in which some task waited for memory, per reset interval.
     SomeMemPsiUs,
     /// Used memory of a node.
-    NodeMemUsedBp {
-        /// Which.
-        node: u32,
-    },
+    NodeMemUsedBp { node: u32 },
     /// Free memory of a node.
-    NodeMemFreeBp {
-        /// Which.
-        node: u32,
-    },
+    NodeMemFreeBp { node: u32 },
     /// A control group's memory on a node, as a share of the node's.
     NodeMemcgUsedBp {
         /// Which node.
@@ -130,8 +122,5 @@ pub enum GoalMetric {
     /// Memory on inactive lists, as a share of that on any.
     InactiveMemBp,
     /// Memory on a node that this scheme could act on, as a share of such memory anywhere.
-    NodeEligibleMemBp {
-        /// Which.
-        node: u32,
-    },
+    NodeEligibleMemBp { node: u32 },
 }

@@ -53,7 +53,6 @@ impl Stats {
 pub struct TriedRegion {
     /// Whose memory.
     pub target: TargetId,
-    /// Where.
     pub range: AddressRange,
     /// Accesses seen in the aggregation interval.
     pub nr_accesses: f32,

@@ -54,7 +54,6 @@ pub enum CompactionError {
     /// A file could not be read.
     #[error("cannot read {path}: {source}; is /proc mounted?")]
     Unreadable {
-        /// Which.
         path: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -62,7 +61,6 @@ pub enum CompactionError {
     /// A file is not what it should be.
     #[error("{path} is not as expected: {source}")]
     Malformed {
-        /// Which.
         path: &'static str,
         /// Where and why.
         source: ParseError,

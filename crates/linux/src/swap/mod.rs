@@ -23,9 +23,7 @@ const RESERVE_PART: u64 = 20;
 /// Swap of the whole system, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapFacts {
-    /// All.
     pub total: u64,
-    /// Unused.
     pub free: u64,
 }
 

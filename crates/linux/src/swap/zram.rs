@@ -78,7 +78,6 @@ fn step(what: impl Into<String>) -> impl FnOnce(io::Error) -> SwapError {
 /// What became of a device that was noted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakenDown {
-    /// Which.
     pub device: PathBuf,
     /// The size that it was made with; 0 where an older version noted none.
     pub bytes: u64,
@@ -229,7 +228,7 @@ enum State {
     Gone,
     /// It has no size, so nobody uses it.
     Unsized,
-    /// Ours.
+    /// Isotherm set it up.
     Ours { is_swap: bool },
     /// Somebody else has it by now.
     Anothers,

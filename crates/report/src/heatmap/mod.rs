@@ -91,7 +91,6 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetHeatmap {
-    /// Whose.
     #[serde(flatten)]
     pub target: TargetInfo,
     /// Neighbouring rows, from the lowest address up, between gaps.

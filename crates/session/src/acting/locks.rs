@@ -41,7 +41,7 @@ pub(super) struct Locks {
 #[derive(Debug)]
 struct HeldLock {
     path: PathBuf,
-    /// Locked.
+    /// The lock, as long as it is open.
     _file: File,
     /// More than one where several contexts act on it.
     targets: BTreeSet<TargetId>,

@@ -83,7 +83,6 @@ trait ParsedUnit: Sized {
     fn read(text: &str) -> Result<Self, String>;
 }
 
-/// Bytes.
 struct Bytes(u64);
 /// A share of something, 0 to 1.
 struct Share(f64);

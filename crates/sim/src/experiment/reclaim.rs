@@ -33,7 +33,7 @@ const HOT_RATE: f32 = 50.0;
 /// A synthetic program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Profile {
-    /// Footprint.
+    /// Its footprint.
     pub bytes: u64,
     /// Share of it that is accessed all the time.
     pub hot: f64,

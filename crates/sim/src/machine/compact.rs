@@ -22,7 +22,7 @@ pub enum Defrag {
     /// Faults of memory for which huge pages were asked.
     #[default]
     Madvise,
-    /// None.
+    /// There is no compaction.
     Never,
 }
 

@@ -7,7 +7,6 @@ use super::Machine;
 /// Something that goes wrong for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
-    /// What.
     pub kind: FaultKind,
     /// From when on.
     pub from: Nanos,

@@ -38,7 +38,6 @@ pub type Page = u32;
 /// Who has a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody.
     Free,
     /// The kernel: it cannot be moved.
     Kernel,

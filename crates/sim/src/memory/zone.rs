@@ -94,7 +94,7 @@ impl Zone {
         self.start + self.pages
     }
 
-    /// Frames.
+    /// How many frames there are.
     pub fn pages(&self) -> u64 {
         self.pages
     }
@@ -125,7 +125,7 @@ impl Zone {
             && self.nr_free[usize::from(order)..].iter().any(|nr| *nr > 0)
     }
 
-    /// Pageblocks.
+    /// How many pageblocks there are.
     pub fn nr_blocks(&self) -> u64 {
         self.blocks.len() as u64
     }

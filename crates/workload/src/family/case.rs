@@ -53,7 +53,7 @@ pub struct Case {
     pub writes: bool,
     /// Bytes of each piece of hot memory; `None` is all in one piece.
     pub piece: Option<u64>,
-    /// Holes.
+    /// Which of its pages are there.
     pub populated: Populated,
     /// After this time the hot pages are others.
     pub phase: Option<Nanos>,
@@ -187,7 +187,6 @@ impl Draw {
         low + self.unit() * (high - low)
     }
 
-    /// Log-uniform.
     fn log(&mut self, low: f64, high: f64) -> f64 {
         self.between(low.ln(), high.ln()).exp()
     }

@@ -19,7 +19,6 @@ const ENOUGH: u64 = 40;
 /// What the program says of itself once its memory is there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
-    /// When.
     pub time: Nanos,
     /// What it is.
     pub case: Case,

@@ -109,9 +109,7 @@ pub enum Due {
 /// A page whose accessed bit is set right after it was to be cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncleared {
-    /// Whose.
     pub target: TargetId,
-    /// Where.
     pub address: u64,
     /// How it was to be cleared.
     pub by: ClearedBy,

@@ -6,7 +6,7 @@ use isotherm_record::convert::ConvertError;
 
 use super::{Args, Stop};
 
-/// Refuses.
+/// Parquet is not there.
 pub(super) fn run(_args: &Args, _path: &Path, _stop: &Stop) -> anyhow::Result<()> {
     Err(ConvertError::WithoutParquet.into())
 }
