@@ -10,6 +10,7 @@
 use super::belief::Belief;
 use super::idle_sets::IdleSets;
 use super::pages::{Counts, Pages, Seen};
+use super::since::Since;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
 use crate::monitor::block_pages::BlockPages;
@@ -72,10 +73,7 @@ struct Unclearable {
 pub(super) struct Block {
     pub(super) address: u64,
     pub(super) huge: bool,
-    /// It was looked at before.
-    is_known: bool,
-    /// It was looked at when the last interval ended.
-    pub(super) is_fresh_look: bool,
+    look: Look,
     pub(super) present: Bitmap,
     pub(super) armed: Bitmap,
     /// Pages of which the last interval was seen: armed when it began, or not there yet.
@@ -97,11 +95,24 @@ pub(super) struct Block {
     idle_sets: Option<Box<IdleSets>>,
 }
 
-/// Since when each granule is in its state, in ticks.
-#[derive(Clone, Debug)]
-enum Since {
-    All(u32),
-    Each(Box<[u32; GRANULES]>),
+/// When its tables were looked at last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Never,
+    /// At the end of an earlier interval.
+    Before,
+    /// At the end of the last one.
+    Now,
+}
+
+impl Look {
+    /// An interval later.
+    const fn before(self) -> Self {
+        match self {
+            Self::Never => Self::Never,
+            Self::Before | Self::Now => Self::Before,
+        }
+    }
 }
 
 /// The states of a block of which nothing is there.
@@ -125,8 +136,7 @@ impl Block {
         Self {
             address,
             huge: false,
-            is_known: false,
-            is_fresh_look: false,
+            look: Look::Never,
             present: NONE,
             armed: NONE,
             watching: NONE,
@@ -155,8 +165,7 @@ impl Block {
             self.armed = NONE;
         }
         self.huge = facts.huge;
-        self.is_fresh_look = true;
-        let appeared = if self.is_known || is_new {
+        let appeared = if self.look != Look::Never || is_new {
             and_not(&present, &self.present)
         } else {
             NONE
@@ -166,7 +175,7 @@ impl Block {
         // Also what somebody else cleared.
         self.armed = and_not(&present, &accessed);
         self.present = present;
-        self.is_known = true;
+        self.look = Look::Now;
         self.estimate = None;
         if let Some(unclearable) = &mut self.unclearable {
             unclearable.pages = and(&unclearable.pages, &present);
@@ -175,6 +184,11 @@ impl Block {
                 unclearable.pages = and(&unclearable.pages, &accessed);
             }
         }
+    }
+
+    /// Whether it was looked at when the last interval ended.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.look == Look::Now
     }
 
     /// Touched in the last interval, as seen.
@@ -198,7 +212,7 @@ impl Block {
 
     /// An interval begins: the tables have not been read at its end yet.
     pub(super) fn begin_interval(&mut self) {
-        self.is_fresh_look = false;
+        self.look = self.look.before();
         self.nr_watched = 0;
         self.nr_watched_touched = 0;
         self.belief.since_whole = self.belief.since_whole.saturating_add(1);
@@ -230,7 +244,7 @@ impl Block {
     /// Share of its pages that were touched in the interval, where that is known.
     pub(super) fn known_share(&self) -> Option<f32> {
         let present = count(&self.present);
-        if present == 0 || !self.is_fresh_look {
+        if present == 0 || !self.is_fresh() {
             return None;
         }
         let blind = count(&self.blind()) as f32;
@@ -248,7 +262,7 @@ impl Block {
         self.watching = NONE;
         self.armed = NONE;
         self.estimate = None;
-        self.is_fresh_look = false;
+        self.look = self.look.before();
     }
 
     /// Takes in what the tables say right after `pages` were cleared. Yields those that came clear,
@@ -365,14 +379,8 @@ impl Block {
             self.since = Since::All(now);
             return;
         }
-        let mut each = match &self.since {
-            Since::All(since) => Box::new([*since; GRANULES]),
-            Since::Each(each) => each.clone(),
-        };
-        for granule in (0..GRANULES).filter(|g| is_changed(*g)) {
-            each[granule] = now;
-        }
-        self.since = Since::Each(each);
+        self.since
+            .set((0..GRANULES).filter(|g| is_changed(*g)), now);
     }
 
     fn update_idle_sets(&mut self, now: u32) {
@@ -418,7 +426,7 @@ impl Block {
         }
         let known = bits(&self.armed) | if self.estimate.is_some() { blind } else { 0 };
         let is_told = (known & present).count_ones() * 2 >= present.count_ones();
-        if !is_told || hides_accesses || !self.is_fresh_look {
+        if !is_told || hides_accesses || !self.is_fresh() {
             State::Unknown
         } else {
             State::Idle
@@ -445,10 +453,7 @@ impl Block {
     }
 
     pub(super) fn since(&self, granule: usize) -> u32 {
-        match &self.since {
-            Since::All(since) => *since,
-            Since::Each(each) => each[granule],
-        }
+        self.since.of(granule)
     }
 
     /// Whether a granule of it is unknown.
@@ -458,10 +463,7 @@ impl Block {
 
     /// Since when its granules are in their states, in the mean.
     pub(super) fn mean_since(&self) -> f64 {
-        match &self.since {
-            Since::All(since) => f64::from(*since),
-            Since::Each(each) => each.iter().map(|s| f64::from(*s)).sum::<f64>() / GRANULES as f64,
-        }
+        self.since.mean()
     }
 
     /// Whether all granules have one state and one age.
@@ -505,16 +507,8 @@ impl Block {
             self.since = Since::All(now);
             return;
         }
-        let mut each = match &self.since {
-            Since::All(since) => Box::new([*since; GRANULES]),
-            Since::Each(each) => each.clone(),
-        };
-        for (granule, since) in each.iter_mut().enumerate() {
-            if pages[granule / 4] >> (granule % 4 * GRANULE_PAGES) & 0xFFFF != 0 {
-                *since = now;
-            }
-        }
-        self.since = Since::Each(each);
+        let has_page = |g: &usize| pages[g / 4] >> (g % 4 * GRANULE_PAGES) & 0xFFFF != 0;
+        self.since.set((0..GRANULES).filter(has_page), now);
     }
 
     /// Pages that are told to have been touched in the last interval.
@@ -539,7 +533,7 @@ impl Block {
         if let Some(unclearable) = self.unclearable.as_ref().filter(|u| !u.is_reached) {
             unknown = or(&unknown, &unclearable.pages);
         }
-        if hides_accesses || !self.is_fresh_look {
+        if hides_accesses || !self.is_fresh() {
             unknown = untold;
         }
         let since = if is_empty(&touched) {
@@ -574,7 +568,7 @@ impl Block {
         let (present, blind) = (of(&self.present), of(&seen.blind));
         let estimate = self.estimate.filter(|share| *share >= LEAST_SHARE);
         let touched = of(&seen.touched) + blind * f64::from(estimate.unwrap_or(0.0));
-        let untold = if hides_accesses || !self.is_fresh_look {
+        let untold = if hides_accesses || !self.is_fresh() {
             present - touched
         } else {
             let unclearable = self.unclearable.as_ref().filter(|u| !u.is_reached);

@@ -17,7 +17,7 @@ pub(super) const AGREEMENT: f32 = 0.3;
 /// What the watched pages of a block say of its blind ones. Yields what was believed before where
 /// the block changed.
 pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
-    if !block.is_fresh_look {
+    if !block.is_fresh() {
         return None;
     }
     let at_once = if watch.is_uncleared_touched {
@@ -74,7 +74,7 @@ pub(super) fn infer(target: &mut Target) {
             continue;
         }
         for block in &mut target.blocks[first + 1..at] {
-            if block.is_fresh_look && block.is_all_blind() {
+            if block.is_fresh() && block.is_all_blind() {
                 block.estimate = Some(f32::midpoint(share, other));
             }
         }
@@ -85,7 +85,7 @@ pub(super) fn infer(target: &mut Target) {
 /// around, of which nothing is known.
 pub(super) fn infer_from_around(target: &mut Target) {
     let unknown = |block: &block::Block| {
-        block.is_fresh_look && block.estimate.is_none() && !is_empty(&block.blind())
+        block.is_fresh() && block.estimate.is_none() && !is_empty(&block.blind())
     };
     if !target.blocks.iter().any(|block| unknown(block)) {
         return;

@@ -42,6 +42,7 @@ mod infer;
 mod pages;
 mod plan;
 mod report;
+mod since;
 mod space;
 mod target;
 #[cfg(test)]
@@ -478,7 +479,7 @@ impl TableMonitor {
     fn estimate_the_rest(&mut self) {
         for target in self.targets.values_mut() {
             for block in &mut target.blocks {
-                if !block.is_fresh_look {
+                if !block.is_fresh() {
                     block.miss();
                 } else if block.estimate.is_none() {
                     block.estimate_unwatched();

@@ -1,0 +1,35 @@
+//! Since when each granule of a block is in its state, in ticks. Memory is taken only where they differ.
+
+use super::block::GRANULES;
+
+#[derive(Clone, Debug)]
+pub(super) enum Since {
+    All(u32),
+    Each(Box<[u32; GRANULES]>),
+}
+
+impl Since {
+    pub(super) fn of(&self, granule: usize) -> u32 {
+        match self {
+            Self::All(since) => *since,
+            Self::Each(each) => each[granule],
+        }
+    }
+
+    pub(super) fn mean(&self) -> f64 {
+        match self {
+            Self::All(since) => f64::from(*since),
+            Self::Each(each) => each.iter().map(|s| f64::from(*s)).sum::<f64>() / GRANULES as f64,
+        }
+    }
+
+    /// These are in theirs since `now`.
+    pub(super) fn set(&mut self, granules: impl Iterator<Item = usize>, now: u32) {
+        if let Self::All(since) = *self {
+            *self = Self::Each(Box::new([since; GRANULES]));
+        }
+        if let Self::Each(each) = self {
+            granules.for_each(|granule| each[granule] = now);
+        }
+    }
+}
