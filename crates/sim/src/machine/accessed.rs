@@ -1,8 +1,9 @@
 //! Accessed bits, drawn when somebody looks.
 //!
 //! A bit that was found set stays set until it is cleared; one that was found clear is drawn anew from then
-//! on, as what sets it ([`super::pattern`]) has no memory. A page takes a bit, and four bytes more in a
-//! mapping that is ever accessed. Of a huge page the first page counts.
+//! on, as what sets it ([`super::pattern`]) has no memory. A page of a mapping that is ever accessed takes
+//! four bytes, which say that its bit is set or since when it is clear; others take a bit. Of a huge page
+//! the first page counts.
 
 use std::ops::Range;
 
@@ -14,6 +15,9 @@ use crate::memory::Page;
 
 /// Resolution of [`Area::clear_since`]: 119 hours fit.
 const TICK: u64 = 100_000;
+
+/// In [`Area::clear_since`]: the bit is set.
+const SET: u32 = u32::MAX;
 
 /// A bit for each page.
 #[derive(Clone, Debug, Default)]
@@ -60,37 +64,37 @@ impl Machine {
     /// Whether a page in memory was accessed since its bit was cleared.
     pub(crate) fn is_accessed(&mut self, page: Page) -> bool {
         let unit = self.unit(page);
-        if self.accessed.get(unit.start) {
-            return true;
-        }
         let at = self.area_at(page);
         let area = &mut self.areas[at];
         let first = area.pages.start;
         let Some(since) = area.clear_since.get_mut((unit.start - first) as usize) else {
-            return false;
+            return self.accessed.get(unit.start);
         };
+        if *since == SET {
+            return true;
+        }
         let process = &self.processes[area.process];
         let (from, now) = (Nanos(u64::from(*since) * TICK), process.work());
         let random = &mut self.random;
         let pages = unit.start - first..unit.end - first;
         let is_set = process.is_running()
             && (area.spec.pattern).accessed(pages, from, now, || super::draw(random));
-        if is_set {
-            self.accessed.set(unit.start, true);
-        } else {
-            *since = ticks(now);
-        }
+        *since = if is_set { SET } else { ticks(now) };
         is_set
     }
 
     /// Clears the bit of a page in memory.
     pub(crate) fn clear(&mut self, page: Page) {
-        let unit = self.unit(page);
-        self.accessed.clear(unit.start);
-        let at = self.area_at(page);
+        let first = self.unit(page).start;
+        let at = self.area_at(first);
         let area = &mut self.areas[at];
-        let now = self.processes[area.process].work();
-        area.note_clear(unit.start, ticks(now));
+        match area
+            .clear_since
+            .get_mut((first - area.pages.start) as usize)
+        {
+            Some(since) => *since = ticks(self.processes[area.process].work()),
+            None => self.accessed.clear(first),
+        }
     }
 
     /// Clears the bits of pages in memory, and keeps those whose bits may come to be set by themselves.
@@ -105,12 +109,16 @@ impl Machine {
             } else {
                 *page
             };
-            self.accessed.clear(first);
             let at = self.area_at(first);
             let area = &mut self.areas[at];
-            let i = (first - area.pages.start) as usize;
-            let since = area.clear_since.get_mut(i);
-            since.map(|since| *since = work[at]).is_some()
+            let since = area
+                .clear_since
+                .get_mut((first - area.pages.start) as usize);
+            let may_be_set = since.map(|since| *since = work[at]).is_some();
+            if !may_be_set {
+                self.accessed.clear(first);
+            }
+            may_be_set
         });
     }
 
@@ -125,22 +133,26 @@ impl Machine {
         self.set_run_accessed(first..first + 1);
     }
 
-    /// Sets the bits of small pages in memory.
+    /// Sets the bits of small pages of one mapping, in memory.
     pub(super) fn set_run_accessed(&mut self, pages: Range<Page>) {
         self.touches += 1;
-        self.accessed.set_run(pages, true);
+        let at = self.area_at(pages.start);
+        match self.areas[at].since_of(&pages) {
+            Some(since) => since.fill(SET),
+            None => self.accessed.set_run(pages, true),
+        }
     }
 
     /// The pages of a block have a bit each from now on, which is that of its first: a bit that is set was
     /// set by some page, and nobody knows which.
     pub(super) fn spread_bit(&mut self, block: Range<Page>) {
-        let is_set = self.accessed.get(block.start);
-        self.accessed.set_run(block.clone(), is_set);
         let at = self.area_at(block.start);
-        let area = &mut self.areas[at];
-        let first = (block.start - area.pages.start) as usize;
-        if let Some(&since) = area.clear_since.get(first) {
-            area.clear_since[first..first + block.len()].fill(since);
+        match self.areas[at].since_of(&block) {
+            Some(since) => since.fill(since[0]),
+            None => {
+                let is_set = self.accessed.get(block.start);
+                self.accessed.set_run(block, is_set);
+            }
         }
     }
 
@@ -148,34 +160,33 @@ impl Machine {
     /// cleared. The pages are those from `first` on, of one area and one word of bits, of which `pages` has
     /// the bit: the lowest is that of `first`.
     pub(super) fn take_accessed(&mut self, first: Page, pages: u64) -> u64 {
-        let mut found = self.accessed.rest_of_word(first) & pages;
-        if !self.areas[self.area_at(first)].clear_since.is_empty() {
-            let mut rest = pages;
-            while rest != 0 {
-                let i = rest.trailing_zeros();
-                rest &= rest - 1;
-                if self.is_accessed(first + i) {
-                    found |= 1 << i;
-                    self.clear(first + i);
-                }
-            }
+        if self.areas[self.area_at(first)].clear_since.is_empty() {
+            // Nobody has set a bit since it was cleared.
+            let found = self.accessed.rest_of_word(first) & pages;
+            self.accessed.words[first as usize / 64] &= !(found << (first % 64));
             return found;
         }
-        // Nobody has set a bit since it was cleared.
-        self.accessed.words[first as usize / 64] &= !(found << (first % 64));
+        let (mut found, mut rest) = (0, pages);
+        while rest != 0 {
+            let i = rest.trailing_zeros();
+            rest &= rest - 1;
+            if self.is_accessed(first + i) {
+                found |= 1 << i;
+                self.clear(first + i);
+            }
+        }
         found
     }
 }
 
 impl Area {
-    fn note_clear(&mut self, page: Page, now: u32) {
-        let i = (page - self.pages.start) as usize;
-        if let Some(since) = self.clear_since.get_mut(i) {
-            *since = now;
-        }
+    /// What is noted of pages of this mapping; `None` if it is never accessed.
+    fn since_of(&mut self, pages: &Range<Page>) -> Option<&mut [u32]> {
+        let first = (pages.start - self.pages.start) as usize;
+        self.clear_since.get_mut(first..first + pages.len())
     }
 }
 
 fn ticks(work: Nanos) -> u32 {
-    (work.0 / TICK).min(u64::from(u32::MAX)) as u32
+    (work.0 / TICK).min(u64::from(SET - 1)) as u32
 }

@@ -69,8 +69,8 @@ pub(super) struct Area {
     pub(super) pages: Range<Page>,
     /// What schemes advised about huge pages since.
     pub(super) advised: Option<bool>,
-    /// When each page's bit was last known to be clear, in ticks of the process's work; nothing where none
-    /// is ever accessed. Meaningless while the bit is set.
+    /// When each page's bit was last known to be clear, in ticks of the process's work, or that it is set
+    /// ([`super::accessed`]); nothing where none is ever accessed.
     pub(super) clear_since: Vec<u32>,
     pub(super) holdings: Holdings,
 }

@@ -209,9 +209,7 @@ impl Machine {
     /// Fills pages that are new, from the first on, as one by one would: how many, up to where something
     /// else is to be done.
     fn fill_run(&mut self, index: usize, pages: std::ops::Range<Page>) -> u64 {
-        let places = &self.place[pages.start as usize..pages.end as usize];
-        let new = places.iter().take_while(|place| **place == Place::Nowhere);
-        let new = new.count() as u64;
+        let new = new_ones(&self.place[pages.start as usize..pages.end as usize]);
         if new == 0 {
             return 0;
         }
@@ -305,6 +303,17 @@ impl Machine {
         }
         Ok(cost)
     }
+}
+
+/// How many of these, from the first on, were never used. Most often all, which is found out without a branch
+/// for each.
+fn new_ones(places: &[Place]) -> u64 {
+    let is_new = |place: &Place| *place == Place::Nowhere;
+    let all = |places: &[Place]| places.iter().fold(true, |all, place| all & is_new(place));
+    if all(places) {
+        return places.len() as u64;
+    }
+    places.iter().take_while(|place| is_new(place)).count() as u64
 }
 
 impl super::Process {
