@@ -147,12 +147,11 @@ impl Machine {
     /// set by some page, and nobody knows which.
     pub(super) fn spread_bit(&mut self, block: Range<Page>) {
         let at = self.area_at(block.start);
-        match self.areas[at].since_of(&block) {
-            Some(since) => since.fill(since[0]),
-            None => {
-                let is_set = self.accessed.get(block.start);
-                self.accessed.set_run(block, is_set);
-            }
+        if let Some(since) = self.areas[at].since_of(&block) {
+            since.fill(since[0]);
+        } else {
+            let is_set = self.accessed.get(block.start);
+            self.accessed.set_run(block, is_set);
         }
     }
 
