@@ -46,8 +46,8 @@ pub fn reads(setting: &Setting, distribution: KeyDistribution) -> Reads {
     let records = record_rates(setting, distribution);
     let nr_pages = setting.anon_pages() as usize;
     let mut pages = Pages {
-        touches: vec![0.0; nr_pages],
-        lines: vec![0.0; nr_pages],
+        touches: zeros(nr_pages),
+        lines: zeros(nr_pages),
         next: 0,
     };
     // Redis' own buckets, of eight bytes, come first: the snapshot tells how many there will be.
@@ -75,7 +75,7 @@ pub fn reads(setting: &Setting, distribution: KeyDistribution) -> Reads {
 /// Reads per second of each record, in the order in which they were loaded.
 fn record_rates(setting: &Setting, distribution: KeyDistribution) -> Vec<f32> {
     let mut sum = 0.0;
-    let mut rates = vec![0.0; setting.records as usize];
+    let mut rates = zeros(setting.records as usize);
     for rank in 0..setting.records {
         let record = match distribution {
             KeyDistribution::Zipfian => scramble(rank) % setting.records,
@@ -90,6 +90,11 @@ fn record_rates(setting: &Setting, distribution: KeyDistribution) -> Vec<f32> {
         *rate *= scale;
     }
     rates
+}
+
+/// Zeros that are written: memory that is fresh from the kernel would fault twice, as it is read first.
+fn zeros(count: usize) -> Vec<f32> {
+    std::iter::repeat_n(0.0, count).collect()
 }
 
 /// Spreads ranks evenly (the finalizer of SplitMix64; Steele, Lea and Flood, 2014).

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use isotherm_engine::Nanos;
+use rand_pcg::Pcg64Mcg;
 
 use super::Machine;
 use super::process::Area;
@@ -65,22 +66,38 @@ impl Machine {
     pub(crate) fn is_accessed(&mut self, page: Page) -> bool {
         let unit = self.unit(page);
         let at = self.area_at(page);
-        let area = &mut self.areas[at];
-        let first = area.pages.start;
-        let Some(since) = area.clear_since.get_mut((unit.start - first) as usize) else {
-            return self.accessed.get(unit.start);
-        };
-        if *since == SET {
-            return true;
+        let clock = self.clock_of(at);
+        let found = self.areas[at].look(&unit, clock, &mut self.random);
+        found.unwrap_or_else(|| self.accessed.get(unit.start))
+    }
+
+    /// The same of many pages, one after the other: how many are, for each number that pages come with.
+    pub(super) fn count_accessed(&mut self, pages: &[(u32, Page)], counts: &mut [u32]) {
+        let has_huge = self.has_huge();
+        let clocks: Vec<Clock> = (0..self.areas.len()).map(|at| self.clock_of(at)).collect();
+        for (number, page) in pages {
+            let unit = if has_huge {
+                self.unit(*page)
+            } else {
+                *page..*page + 1
+            };
+            let at = self.area_at(*page);
+            let found = self.areas[at].look(&unit, clocks[at], &mut self.random);
+            let is_set = found.unwrap_or_else(|| self.accessed.get(unit.start));
+            counts[*number as usize] += u32::from(is_set);
         }
-        let process = &self.processes[area.process];
-        let (from, now) = (Nanos(u64::from(*since) * TICK), process.work());
-        let random = &mut self.random;
-        let pages = unit.start - first..unit.end - first;
-        let is_set = process.is_running()
-            && (area.spec.pattern).accessed(pages, from, now, || super::draw(random));
-        *since = if is_set { SET } else { ticks(now) };
-        is_set
+    }
+
+    fn has_huge(&self) -> bool {
+        self.processes.iter().any(|process| process.huge_blocks > 0)
+    }
+
+    fn clock_of(&self, area: usize) -> Clock {
+        let process = &self.processes[self.areas[area].process];
+        Clock {
+            work: process.work(),
+            is_running: process.is_running(),
+        }
     }
 
     /// Clears the bit of a page in memory.
@@ -88,18 +105,16 @@ impl Machine {
         let first = self.unit(page).start;
         let at = self.area_at(first);
         let area = &mut self.areas[at];
-        match area
-            .clear_since
-            .get_mut((first - area.pages.start) as usize)
-        {
-            Some(since) => *since = ticks(self.processes[area.process].work()),
+        let now = self.processes[area.process].work();
+        match area.since(first) {
+            Some(since) => *since = ticks(now),
             None => self.accessed.clear(first),
         }
     }
 
     /// Clears the bits of pages in memory, and keeps those whose bits may come to be set by themselves.
     pub(super) fn clear_all(&mut self, pages: &mut Vec<(u32, Page)>) {
-        let has_huge = self.processes.iter().any(|process| process.huge_blocks > 0);
+        let has_huge = self.has_huge();
         let work: Vec<u32> = (self.areas.iter())
             .map(|area| ticks(self.processes[area.process].work()))
             .collect();
@@ -110,15 +125,13 @@ impl Machine {
                 *page
             };
             let at = self.area_at(first);
-            let area = &mut self.areas[at];
-            let since = area
-                .clear_since
-                .get_mut((first - area.pages.start) as usize);
-            let may_be_set = since.map(|since| *since = work[at]).is_some();
-            if !may_be_set {
+            if let Some(since) = self.areas[at].since(first) {
+                *since = work[at];
+                true
+            } else {
                 self.accessed.clear(first);
+                false
             }
-            may_be_set
         });
     }
 
@@ -178,8 +191,44 @@ impl Machine {
     }
 }
 
+/// How far the process of a mapping has come.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    work: Nanos,
+    is_running: bool,
+}
+
 impl Area {
-    /// What is noted of pages of this mapping; `None` if it is never accessed.
+    /// Whether a page or huge page in memory was accessed since its bit was cleared; `None` if this mapping
+    /// is never accessed.
+    fn look(&mut self, unit: &Range<Page>, clock: Clock, random: &mut Pcg64Mcg) -> Option<bool> {
+        let first = self.pages.start;
+        let since = self.clear_since.get_mut((unit.start - first) as usize)?;
+        if *since == SET {
+            return Some(true);
+        }
+        let (from, now) = (Nanos(u64::from(*since) * TICK), clock.work);
+        if (self.span).is_none_or(|span| (span.from, span.to) != (from, now)) {
+            // Mostly as for the bit before, which was cleared at the same time.
+            self.span = self.spec.pattern.span(from, now);
+        }
+        let pages = unit.start - first..unit.end - first;
+        let (pattern, draw) = (&self.spec.pattern, || super::draw(random));
+        let is_set = clock.is_running
+            && match &self.span {
+                Some(span) => pattern.accessed_within(pages, span, draw),
+                None => pattern.accessed(pages, from, now, draw),
+            };
+        *since = if is_set { SET } else { ticks(now) };
+        Some(is_set)
+    }
+
+    /// What is noted of a page of this mapping; `None` if it is never accessed.
+    fn since(&mut self, page: Page) -> Option<&mut u32> {
+        self.clear_since.get_mut((page - self.pages.start) as usize)
+    }
+
+    /// The same of several.
     fn since_of(&mut self, pages: &Range<Page>) -> Option<&mut [u32]> {
         let first = (pages.start - self.pages.start) as usize;
         self.clear_since.get_mut(first..first + pages.len())

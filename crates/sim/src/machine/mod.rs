@@ -278,6 +278,7 @@ impl Machine {
                 spec: area,
                 process: index,
                 clear_since: vec![0; if is_ever_accessed { pages.len() } else { 0 }],
+                span: None,
                 pages,
                 advised: None,
                 holdings,

@@ -111,6 +111,34 @@ impl Pattern {
             .checked_sub(1)
     }
 
+    /// From one moment of the work to another, if all of it is in one phase.
+    pub(crate) fn span(&self, from: Nanos, to: Nanos) -> Option<Span> {
+        let Self::Phases(phases) = self else {
+            return None;
+        };
+        let phase = Self::phase(phases, from)?;
+        let is_last = phases.get(phase + 1).is_none_or(|(next, _)| *next >= to);
+        is_last.then(|| Span {
+            from,
+            to,
+            phase,
+            seconds: to.since(from).as_secs_f64(),
+        })
+    }
+
+    /// Whether one of `pages` was accessed within a span of this pattern; as [`Pattern::accessed`].
+    pub(crate) fn accessed_within(
+        &self,
+        pages: Range<u32>,
+        span: &Span,
+        draw: impl FnOnce() -> f64,
+    ) -> bool {
+        match self {
+            Self::Phases(phases) => is_drawn(phases[span.phase].1.sum(pages) * span.seconds, draw),
+            Self::Trace(..) => self.accessed(pages, span.from, span.to, draw),
+        }
+    }
+
     /// Whether one of `pages` was accessed after `from`, up to `to`; `draw` yields a number from 0 up
     /// to 1.
     pub(crate) fn accessed(
@@ -132,11 +160,7 @@ impl Pattern {
                         expected += rates.sum(pages.clone()) * elapsed;
                     }
                 }
-                // The chance is less than what is expected, which spares most exponentials.
-                expected > 0.0 && {
-                    let drawn = draw();
-                    drawn < expected && drawn < 1.0 - (-expected).exp()
-                }
+                is_drawn(expected, draw)
             }
             Self::Trace(trace, first) => pages
                 .into_iter()
@@ -186,6 +210,24 @@ impl Pattern {
             }
             Self::Trace(..) => self.rate(page, at),
         }
+    }
+}
+
+/// Some of a process's work, within one phase of a pattern.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Span {
+    pub(crate) from: Nanos,
+    pub(crate) to: Nanos,
+    phase: usize,
+    seconds: f64,
+}
+
+/// Whether there is any access where so many are expected.
+fn is_drawn(expected: f64, draw: impl FnOnce() -> f64) -> bool {
+    // The chance is less than what is expected, which spares most exponentials.
+    expected > 0.0 && {
+        let drawn = draw();
+        drawn < expected && drawn < 1.0 - (-expected).exp()
     }
 }
 

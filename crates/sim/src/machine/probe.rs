@@ -134,25 +134,30 @@ impl SimProbe<'_> {
             self.find_frames();
         }
         let Self { machine, state } = self;
-        let mut frames = state.frames.iter().peekable();
+        let mut accessed = vec![0; state.armed.len()];
+        let may_be_contended = machine.is_anything_wrong();
+        if !may_be_contended {
+            machine.count_accessed(&state.frames, &mut accessed);
+        }
+        let mut rest = &state.frames[..];
         let mut looks = 0;
-        for (i, sample) in (0..).zip(&state.armed) {
-            if !state.is_owned[i as usize] {
+        for (i, sample) in state.armed.iter().enumerate() {
+            if !state.is_owned[i] {
                 touches.push(Touch::Unknown(Gap::NoMapping));
                 continue;
             }
-            let is_contended = machine.is_contended();
-            let mut accessed = 0;
-            while let Some((_, page)) = frames.next_if(|(of, _)| *of == i) {
-                accessed += u32::from(!is_contended && machine.is_accessed(*page));
-            }
-            if is_contended {
-                touches.push(Touch::Unknown(Gap::Unclearable));
-                continue;
+            if may_be_contended {
+                let frames = rest.partition_point(|(of, _)| *of as usize <= i);
+                let frames = rest.split_off(..frames).unwrap_or_default();
+                if machine.is_contended() {
+                    touches.push(Touch::Unknown(Gap::Unclearable));
+                    continue;
+                }
+                machine.count_accessed(frames, &mut accessed);
             }
             touches.push(Touch::Seen {
                 observed: sample.nr_pages,
-                accessed,
+                accessed: accessed[i],
             });
             looks += u64::from(sample.nr_pages);
         }

@@ -8,7 +8,7 @@ use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 
 use super::Place;
 use super::nodes::Holdings;
-use super::pattern::Pattern;
+use super::pattern::{Pattern, Span};
 
 use crate::memory::{BLOCK_PAGES, Page};
 
@@ -72,6 +72,8 @@ pub(super) struct Area {
     /// When each page's bit was last known to be clear, in ticks of the process's work, or that it is set
     /// ([`super::accessed`]); nothing where none is ever accessed.
     pub(super) clear_since: Vec<u32>,
+    /// The work in which its accesses were asked about last.
+    pub(super) span: Option<Span>,
     pub(super) holdings: Holdings,
 }
 
