@@ -172,7 +172,8 @@ impl Pattern {
     pub(crate) fn next(&self, page: u32, from: Nanos, draw: f64) -> Option<Nanos> {
         match self {
             Self::Phases(phases) => {
-                let mut wanted = -(1.0 - draw).ln();
+                // Of many pages, as those of the page cache, it is never asked.
+                let mut wanted = None;
                 for (i, (start, rates)) in phases.iter().enumerate() {
                     let rate = rates.of(page);
                     let begin = (*start).max(from);
@@ -180,13 +181,14 @@ impl Pattern {
                     if rate <= 0.0 || end.is_some_and(|end| end <= begin) {
                         continue;
                     }
-                    let needed = wanted / rate;
+                    let left = wanted.get_or_insert_with(|| -(1.0 - draw).ln());
+                    let needed = *left / rate;
                     let available = end.map_or(f64::INFINITY, |end| end.since(begin).as_secs_f64());
                     if needed <= available {
                         let ns = (needed * 1e9).min(1e18);
                         return Some(begin + Nanos(ns as u64 + 1));
                     }
-                    wanted -= available * rate;
+                    *left -= available * rate;
                 }
                 None
             }

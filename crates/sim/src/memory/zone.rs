@@ -255,7 +255,8 @@ impl Zone {
     }
 
     fn find(&self, order: u8, kind: Kind) -> Option<(u64, u8)> {
-        (order..=MAX_ORDER).find_map(|found| {
+        let orders = (order..=MAX_ORDER).filter(|order| self.nr_free[usize::from(*order)] > 0);
+        { orders }.find_map(|found| {
             let number = self.free[kind as usize][usize::from(found)].first_from(0)?;
             Some((number << found, found))
         })
