@@ -29,7 +29,7 @@ const SAMPLES_PER_AGGREGATION: u64 = 20;
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum RequestError {
-    #[error("nothing to watch; name --pid PID, --cgroup PATH, --physical, or -- COMMAND")]
+    #[error("nothing to watch; name --pid PID, --cgroup PATH, --all, --physical, or -- COMMAND")]
     NoTarget,
     #[error("nothing to do; name a --preset, a --scheme or a configuration (-c)")]
     NoScheme,
@@ -511,6 +511,7 @@ impl Request {
             TargetSpec::Processes { .. } => "--pid",
             TargetSpec::Command { .. } => "-- COMMAND",
             TargetSpec::Cgroup(_) => "--cgroup",
+            TargetSpec::All { .. } => "--all",
             TargetSpec::Physical { node: None } => "--physical",
             TargetSpec::Physical { node: Some(_) } => "--node",
             TargetSpec::Simulated => "--simulated",

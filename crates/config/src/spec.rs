@@ -78,6 +78,12 @@ pub enum TargetSpec {
     },
     /// Every process of a control group (v1 or v2) and of those below it, as they come and go.
     Cgroup(PathBuf),
+    /// Every process of the machine, as they come and go. Kernel threads have no memory of their own, and who
+    /// watches does not watch itself.
+    All {
+        /// But not these.
+        exclude: Vec<ProcessSpec>,
+    },
     /// Physical memory.
     Physical {
         /// Of this NUMA node only.
@@ -97,7 +103,7 @@ impl TargetSpec {
     pub const fn follows_children(&self) -> bool {
         match self {
             Self::Processes { children, .. } | Self::Command { children, .. } => *children,
-            Self::Cgroup(_) => true,
+            Self::Cgroup(_) | Self::All { .. } => true,
             Self::Physical { .. } | Self::Simulated => false,
         }
     }

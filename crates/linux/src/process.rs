@@ -385,22 +385,35 @@ pub(crate) fn call_length(ranges: &[AddressRange], advice: i32) -> usize {
     ranges[..most].iter().take_while(fits).count().max(1)
 }
 
-/// The processes with this command name (`/proc/PID/comm`, which the kernel cuts after 15 bytes), but
-/// for this one, lowest id first.
-pub fn named(name: &str) -> Vec<u32> {
-    let name = &name.as_bytes()[..name.len().min(15)];
-    let has_name = |pid: &u32| {
-        fs::read(format!("/proc/{pid}/comm"))
-            .is_ok_and(|comm| comm.strip_suffix(b"\n").unwrap_or(&comm) == name)
-    };
+/// Ids of all processes there are, kernel threads among them; but for this one.
+pub fn all() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids: Vec<u32> = entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| *pid != std::process::id())
-        .filter(has_name)
-        .collect();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| *pid != std::process::id())
+}
+
+/// The processes with this command name, but for this one, lowest id first.
+pub fn named(name: &str) -> Vec<u32> {
+    let mut pids: Vec<u32> = all().filter(|pid| has_name(*pid, name)).collect();
     pids.sort_unstable();
     pids
+}
+
+/// Whether process `pid` has this command name (`/proc/PID/comm`, which the kernel cuts after 15 bytes).
+pub fn has_name(pid: u32, name: &str) -> bool {
+    let name = &name.as_bytes()[..name.len().min(15)];
+    fs::read(format!("/proc/{pid}/comm"))
+        .is_ok_and(|comm| comm.strip_suffix(b"\n").unwrap_or(&comm) == name)
+}
+
+/// Resident bytes of process `pid` (`/proc/PID/statm`); 0 if it has ended or is a kernel thread.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1);
+    pages
+        .and_then(|pages| pages.parse::<u64>().ok())
+        .unwrap_or(0)
+        * isotherm_engine::PAGE_SIZE
 }
 
 /// Asks a child of ours to end (SIGTERM). Nothing happens if it has ended already.

@@ -126,6 +126,9 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
                 children,
             }
         }
+        (TargetSpec::All { exclude }, None) => Wanted::All {
+            exclude: exclude.clone(),
+        },
         (targets, None) => Wanted::Processes {
             pids: pids(targets.processes(), &mut notes)?,
             command: None,

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use isotherm_config::ProcessSpec;
 use isotherm_engine::table::MappedRange;
+use isotherm_engine::units::format_bytes;
 use isotherm_engine::{AddressRange, Nanos, TargetId};
 use isotherm_linux::areas::{MappedArea, Names};
 use isotherm_linux::cgroup;
 use isotherm_linux::probe::{PageTableProbe, ProbeError, SecondaryTables, SpaceFacts, WalkerError};
-use isotherm_linux::process::{Process, ProcessError, children_of_this_thread};
+use isotherm_linux::process::{self, Process, ProcessError, children_of_this_thread};
 use isotherm_record::{Item, Mapping, MappingChange, TargetExit, TargetStart};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -27,6 +29,8 @@ pub(crate) enum Wanted {
     },
     /// All processes of a control group and those below it.
     Cgroup(PathBuf),
+    /// All processes of the machine but these.
+    All { exclude: Vec<ProcessSpec> },
 }
 
 /// Open files that a target takes: its pidfd here and in each actuator, and the lock that says who acts
@@ -52,6 +56,8 @@ struct Live {
     areas: Vec<MappedArea>,
     /// What was known of the address space when `areas` were read.
     facts: Option<SpaceFacts>,
+    /// Its address space, by the probe's number.
+    space: Option<u64>,
     hidden: Option<SecondaryTables>,
 }
 
@@ -66,7 +72,7 @@ pub(crate) struct TargetSet {
     names: Names,
     /// Of the live ones.
     pids: BTreeSet<u32>,
-    /// Processes that could not be watched (no rights, no memory); not tried again.
+    /// Processes that cannot be watched (no rights, no address space); not tried again.
     given_up: BTreeSet<u32>,
     targets_max: usize,
     /// The most processes at a time, so far told, that there was no room for.
@@ -116,6 +122,25 @@ impl TargetSet {
         Ok(ended)
     }
 
+    /// Only takes in who has come. `false`: nobody comes by himself.
+    pub(crate) fn follow(
+        &mut self,
+        probe: &mut PageTableProbe,
+        now: Nanos,
+        items: &mut Vec<Item>,
+    ) -> Result<bool, ProbeError> {
+        if matches!(self.wanted, Wanted::Processes { .. }) {
+            return Ok(false);
+        }
+        self.look_for_new(probe, now, items)?;
+        for (&id, live) in &mut self.live {
+            if live.facts.is_none() {
+                read_mappings(id, live, probe, now, &mut self.names, items);
+            }
+        }
+        Ok(true)
+    }
+
     /// Finds out who has ended, and who can be watched no longer: that ends nobody else.
     fn look_for_ends(
         &mut self,
@@ -127,7 +152,7 @@ impl TargetSet {
         for id in self.ids().collect::<Vec<_>>() {
             let failure = match probe.refresh(id) {
                 Ok(true) => match probe.take_failure(id) {
-                    None => continue,
+                    None if !self.has_become_another(id, probe) => continue,
                     failure => failure,
                 },
                 Ok(false) => None,
@@ -154,6 +179,13 @@ impl TargetSet {
         ended
     }
 
+    /// Whether it runs another program now (exec), which is another target, where targets come and go. Whom
+    /// the user named stays who he is.
+    fn has_become_another(&self, id: TargetId, probe: &PageTableProbe) -> bool {
+        !matches!(self.wanted, Wanted::Processes { .. })
+            && (self.live.get(&id)).is_some_and(|live| live.space != probe.address_space(id))
+    }
+
     /// Takes in who is wanted, as far as there is room.
     fn look_for_new(
         &mut self,
@@ -162,28 +194,49 @@ impl TargetSet {
         items: &mut Vec<Item>,
     ) -> Result<(), ProbeError> {
         let wanted = self.wanted_pids(probe);
-        let mut left_out = 0;
-        for &pid in &wanted {
-            if self.pids.contains(&pid) || self.given_up.contains(&pid) {
-                continue;
-            }
-            if self.live.len() >= self.targets_max {
-                left_out += 1;
-                continue;
-            }
+        let is_new = |pid: &u32| !self.pids.contains(pid) && !self.given_up.contains(pid);
+        let mut new: Vec<u32> = wanted.iter().copied().filter(is_new).collect();
+        new.retain(|pid| !self.is_excluded(*pid));
+        let room = self.targets_max.saturating_sub(self.live.len());
+        let left_out = take_largest(&mut new, room);
+        for pid in new {
             self.add(pid, probe, now, items)?;
         }
         // A number that is nobody's any more may become another's.
         self.given_up.retain(|pid| wanted.contains(pid));
-        if left_out > self.left_out.saturating_mul(2) {
-            self.left_out = left_out;
-            let text = format!(
-                "{left_out} processes are left out: at most {} are watched at a time (open files, memory)",
-                self.targets_max
-            );
-            items.push(Item::Note { time: now, text });
-        }
+        self.tell_left_out(&left_out, now, items);
         Ok(())
+    }
+
+    /// Whether the user does not want it watched. A program that a process becomes is asked about anew.
+    fn is_excluded(&self, pid: u32) -> bool {
+        let Wanted::All { exclude } = &self.wanted else {
+            return false;
+        };
+        let is_it = |of: &ProcessSpec| match of {
+            ProcessSpec::Pid(of) => *of == pid,
+            ProcessSpec::Name(name) => process::has_name(pid, name),
+        };
+        exclude.iter().any(is_it)
+    }
+
+    fn tell_left_out(&mut self, left_out: &[u32], now: Nanos, items: &mut Vec<Item>) {
+        if left_out.len() <= self.left_out.saturating_mul(2) {
+            return;
+        }
+        self.left_out = left_out.len();
+        let bytes = left_out
+            .iter()
+            .map(|pid| process::resident_bytes(*pid))
+            .sum();
+        let text = format!(
+            "{} processes with {} are left out: at most {} are watched at a time (open files, memory), \
+             those with most memory first",
+            left_out.len(),
+            format_bytes(bytes),
+            self.targets_max
+        );
+        items.push(Item::Note { time: now, text });
     }
 
     /// Says whose accesses cannot all be seen, when that is found.
@@ -205,22 +258,12 @@ impl TargetSet {
     fn look_at_mappings(&mut self, probe: &PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
         let all = self.live.len() <= FEW;
         for (&id, live) in &mut self.live {
-            let facts = probe.facts(id);
             let is_due = all
-                || facts != live.facts
+                || probe.facts(id) != live.facts
                 || live.facts.is_none()
                 || (self.updates + u64::from(id.0)).is_multiple_of(TURNS);
-            if !is_due {
-                continue;
-            }
-            let Some(Ok(mut areas)) = probe.process(id).map(Process::mappings) else {
-                continue;
-            };
-            live.facts = facts;
-            if areas != live.areas {
-                items.push(Item::Mappings(change(id, now, &live.areas, &areas)));
-                self.names.share(&mut areas);
-                live.areas = areas;
+            if is_due {
+                read_mappings(id, live, probe, now, &mut self.names, items);
             }
         }
         if self.updates.is_multiple_of(TURNS) {
@@ -230,12 +273,13 @@ impl TargetSet {
 
     /// Whether there is nobody left to watch, nor anybody to wait for.
     pub(crate) fn is_over(&self) -> bool {
-        self.live.is_empty() && !matches!(self.wanted, Wanted::Cgroup(_))
+        self.live.is_empty() && matches!(self.wanted, Wanted::Processes { .. })
     }
 
     fn wanted_pids(&self, probe: &PageTableProbe) -> BTreeSet<u32> {
         match &self.wanted {
             Wanted::Cgroup(path) => cgroup::processes(path).into_iter().collect(),
+            Wanted::All { .. } => process::all().collect(),
             Wanted::Processes {
                 pids,
                 command,
@@ -282,6 +326,7 @@ impl TargetSet {
                     name: name.clone(),
                     areas: Vec::new(),
                     facts: None,
+                    space: probe.address_space(id),
                     hidden: None,
                 };
                 self.live.insert(id, live);
@@ -296,10 +341,12 @@ impl TargetSet {
             }
             // Somebody whom the user named must be there; others may have gone again.
             Err(error) if !self.started && self.is_named(pid) => Err(error),
-            Err(
-                ProbeError::Process(ProcessError::NoSuchProcess { .. })
-                | ProbeError::Walker(WalkerError::NoAddressSpace { .. }),
-            ) => Ok(()),
+            Err(ProbeError::Process(ProcessError::NoSuchProcess { .. })) => Ok(()),
+            // A kernel thread, or one that has ended and that nobody has waited for.
+            Err(ProbeError::Walker(WalkerError::NoAddressSpace { .. })) => {
+                self.given_up.insert(pid);
+                Ok(())
+            }
             // Short of something just now: the next look tries again.
             Err(ProbeError::Walker(error)) if error.is_passing() => Ok(()),
             Err(error) => {
@@ -357,6 +404,35 @@ impl TargetSet {
     pub(crate) fn limits(&self) -> Option<&[AddressRange]> {
         (!self.limits.is_empty()).then_some(&self.limits)
     }
+}
+
+/// Reads what a target maps.
+fn read_mappings(
+    id: TargetId,
+    live: &mut Live,
+    probe: &PageTableProbe,
+    now: Nanos,
+    names: &mut Names,
+    items: &mut Vec<Item>,
+) {
+    let Some(Ok(mut areas)) = probe.process(id).map(Process::mappings) else {
+        return;
+    };
+    live.facts = probe.facts(id);
+    if areas != live.areas {
+        items.push(Item::Mappings(change(id, now, &live.areas, &areas)));
+        names.share(&mut areas);
+        live.areas = areas;
+    }
+}
+
+/// Leaves the `room` processes of most resident memory in `pids`, and yields the others.
+fn take_largest(pids: &mut Vec<u32>, room: usize) -> Vec<u32> {
+    if pids.len() <= room {
+        return Vec::new();
+    }
+    pids.sort_by_cached_key(|pid| std::cmp::Reverse(process::resident_bytes(*pid)));
+    pids.split_off(room)
 }
 
 /// Descendants of our command whose parents have ended, and which were made our own children. Those that

@@ -5,7 +5,7 @@ use crate::monitor::Intervals;
 use crate::monitor::page_table::{
     BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
 };
-use crate::port::AccessProbe;
+use crate::port::{AccessProbe, Cost};
 use crate::snapshot::{Snapshot, TargetId};
 
 /// Shortest time between two looks at who is there and what they map.
@@ -15,6 +15,9 @@ const UPDATE_MAX: Nanos = Nanos::from_millis(60_000);
 /// Such looks may take at most this part of what may be spent; with many thousand mappings they
 /// come less often.
 const UPDATE_SHARE_OF_BUDGET: f64 = 0.2;
+/// Time between two looks at who is new, if those may take at most this part of what may be spent.
+const FOLLOW_MIN: Nanos = Nanos::from_millis(1_000);
+const FOLLOW_SHARE_OF_BUDGET: f64 = 0.3;
 /// Up to so many targets, new page tables are looked for at the end of each interval.
 const TARGETS_WITH_FRESH_BLOCKS: usize = 64;
 
@@ -74,6 +77,13 @@ pub trait TargetSource<P: AccessProbe> {
     /// Looks who is there and what they map. Yields the targets that ended since the last time.
     fn update(&mut self, probe: &mut P, now: Nanos) -> Result<Vec<TargetId>, P::Error>;
 
+    /// Only takes in who has come since the last time, and what he maps: for that is looked more often where
+    /// an update takes long. `false`: nobody comes whom an update would not find soon enough.
+    fn follow(&mut self, probe: &mut P, now: Nanos) -> Result<bool, P::Error> {
+        let _ = (probe, now);
+        Ok(false)
+    }
+
     /// Whether nobody is left, and nobody will come.
     fn is_over(&self) -> bool;
 
@@ -108,6 +118,9 @@ pub struct TableLoop {
     attributes: TableAttributes,
     next_update: Nanos,
     update_interval: Nanos,
+    next_follow: Nanos,
+    /// What comes with the start is not what updates take.
+    has_started: bool,
 }
 
 impl TableLoop {
@@ -118,6 +131,8 @@ impl TableLoop {
             attributes,
             next_update: now,
             update_interval: UPDATE_MIN,
+            next_follow: now,
+            has_started: false,
         }
     }
 
@@ -135,6 +150,8 @@ impl TableLoop {
             if targets.is_over() {
                 return Ok(None);
             }
+        } else if now >= self.next_follow {
+            self.follow(now, probe, targets)?;
         }
         match self.monitor.due(now) {
             Due::Nothing => {}
@@ -145,7 +162,8 @@ impl TableLoop {
                 self.clear(now, probe)?;
             }
         }
-        let next = self.monitor.next_due().min(self.next_update);
+        let looks = self.next_update.min(self.next_follow);
+        let next = self.monitor.next_due().min(looks);
         Ok(Some(next.max(now + Nanos(1))))
     }
 
@@ -185,23 +203,65 @@ impl TableLoop {
             self.monitor.remove(ended);
         }
         for id in targets.ids() {
-            let is_new = !self.monitor.is_watched(id);
-            self.monitor.update_layout(id, &targets.mappings(id), now);
-            self.monitor
-                .set_hides_accesses(id, probe.hides_accesses(id));
-            self.update_blocks(id, now, probe)?;
-            if is_new {
-                // What appears from now on is seen to appear.
-                self.read_target(id, now, probe)?;
+            self.update_target(id, now, probe, targets)?;
+        }
+        let spent = self.note_spent(&before, probe);
+        if std::mem::replace(&mut self.has_started, true) {
+            let needed = spent / (self.attributes.cpu_budget * UPDATE_SHARE_OF_BUDGET);
+            self.update_interval = Nanos((needed * 1e9) as u64).clamp(UPDATE_MIN, UPDATE_MAX);
+        }
+        self.next_update = now + self.update_interval;
+        self.next_follow = now + FOLLOW_MIN;
+        Ok(())
+    }
+
+    /// Takes in who is new, between updates.
+    fn follow<P: TableProbe, T: TargetSource<P>>(
+        &mut self,
+        now: Nanos,
+        probe: &mut P,
+        targets: &mut T,
+    ) -> Result<(), P::Error> {
+        let before = probe.cost();
+        if !targets.follow(probe, now)? {
+            self.next_follow = Nanos(u64::MAX);
+            return Ok(());
+        }
+        for id in targets.ids() {
+            if !self.monitor.is_watched(id) {
+                self.update_target(id, now, probe, targets)?;
             }
         }
-        let after = probe.cost();
-        self.monitor.note_other_work(&before, &after);
-        let spent = after.monitor_cpu.since(before.monitor_cpu).as_secs_f64();
-        let needed = spent / (self.attributes.cpu_budget * UPDATE_SHARE_OF_BUDGET);
-        self.update_interval = Nanos((needed * 1e9) as u64).clamp(UPDATE_MIN, UPDATE_MAX);
-        self.next_update = now + self.update_interval;
+        let spent = self.note_spent(&before, probe);
+        let needed = spent / (self.attributes.cpu_budget * FOLLOW_SHARE_OF_BUDGET);
+        self.next_follow = now + Nanos((needed * 1e9) as u64).clamp(FOLLOW_MIN, UPDATE_MAX);
         Ok(())
+    }
+
+    fn update_target<P: TableProbe, T: TargetSource<P>>(
+        &mut self,
+        id: TargetId,
+        now: Nanos,
+        probe: &mut P,
+        targets: &T,
+    ) -> Result<(), P::Error> {
+        let is_new = !self.monitor.is_watched(id);
+        self.monitor.update_layout(id, &targets.mappings(id), now);
+        self.monitor
+            .set_hides_accesses(id, probe.hides_accesses(id));
+        self.update_blocks(id, now, probe)?;
+        if is_new {
+            // What appears from now on is seen to appear.
+            self.read_target(id, now, probe)?;
+        }
+        Ok(())
+    }
+
+    /// What was spent since `before`, in seconds of CPU time, is not for what every interval costs.
+    fn note_spent<P: TableProbe>(&mut self, before: &Cost, probe: &P) -> f64 {
+        let after = probe.cost();
+        self.monitor.note_other_work(before, &after);
+        after.monitor_cpu.since(before.monitor_cpu).as_secs_f64()
     }
 
     fn update_blocks<P: TableProbe>(

@@ -40,6 +40,7 @@ const CHILDREN_OF: usize = 64;
   isotherm record --duration 30s --pid 1234     a running process, at most 1 % of a CPU
   isotherm record -- redis-server --port 7000   a command, until it ends
   isotherm record --cgroup system.slice/redis.service --cpu-budget 0.5%
+  isotherm record --all --duration 1min
   isotherm record --pages --pid 1234            every page's idleness, exactly
   isotherm record --physical --node 1           the memory of NUMA node 1
 Then: isotherm report heatmap")]

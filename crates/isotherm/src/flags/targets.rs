@@ -11,6 +11,7 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 /// What to watch.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "What to watch")]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct TargetArgs {
     /// Running processes, by id or name; several with commas or by repeating the flag
     #[arg(short, long, value_name = "PID|NAME", value_delimiter = ',')]
@@ -20,12 +21,21 @@ pub(crate) struct TargetArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["pid", "physical", "command"])]
     pub(crate) cgroup: Option<PathBuf>,
 
+    /// Every process of the machine, as they come and go, under one budget: all but kernel threads and
+    /// isotherm itself
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "physical", "command"])]
+    pub(crate) all: bool,
+
+    /// With --all: but not these processes, by id or name
+    #[arg(long, value_name = "PID|NAME", value_delimiter = ',', requires = "all")]
+    pub(crate) exclude: Vec<ProcessSpec>,
+
     /// The machine's physical memory
     #[arg(long, conflicts_with_all = ["pid", "command"])]
     pub(crate) physical: bool,
 
     /// A simulated process of 1 GiB, where real ones cannot be watched
-    #[arg(long, conflicts_with_all = ["pid", "cgroup", "physical", "command"])]
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "all", "physical", "command"])]
     pub(crate) simulated: bool,
 
     /// With --physical: only the memory of this NUMA node
@@ -55,6 +65,10 @@ impl TargetArgs {
         }
         if self.physical {
             return Some(TargetSpec::Physical { node: self.node });
+        }
+        if self.all {
+            let exclude = self.exclude.clone();
+            return Some(TargetSpec::All { exclude });
         }
         if let Some(path) = &self.cgroup {
             return Some(TargetSpec::Cgroup(path.clone()));

@@ -164,6 +164,12 @@ impl PageTableProbe {
         self.targets.get(&target).map(|watched| watched.facts)
     }
 
+    /// A number of its address space, as of the last refresh: another one after exec.
+    pub fn address_space(&self, target: TargetId) -> Option<u64> {
+        let space = self.targets.get(&target)?.space?;
+        Some(space.id())
+    }
+
     /// The process behind `target`.
     pub fn process(&self, target: TargetId) -> Option<&Process> {
         self.targets.get(&target).map(|watched| &watched.process)

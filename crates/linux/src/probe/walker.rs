@@ -145,6 +145,13 @@ pub struct AddressSpace {
     tgid: u32,
 }
 
+impl AddressSpace {
+    /// What tells it from others that are there at the same time.
+    pub fn id(&self) -> u64 {
+        self.mm
+    }
+}
+
 /// What is known of an address space besides its tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceFacts {

@@ -31,6 +31,10 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
         self.set.update(probe, now, self.items)
     }
 
+    fn follow(&mut self, probe: &mut PageTableProbe, now: Nanos) -> Result<bool, ProbeError> {
+        self.set.follow(probe, now, self.items)
+    }
+
     fn is_over(&self) -> bool {
         self.set.is_over()
     }

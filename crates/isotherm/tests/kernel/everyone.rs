@@ -1,0 +1,99 @@
+//! All processes of the machine.
+
+use isotherm_engine::Nanos;
+
+use crate::common::{Record, Running, alone, isotherm, pause, python, run, scratch};
+
+const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
+
+#[test]
+fn all_processes_are_watched_but_those_left_out() {
+    let test = "all_processes_are_watched_but_those_left_out";
+    let Some(_turn) = alone(test) else { return };
+    let start = || {
+        let mut process = Running::start(&mut python(WAIT));
+        process.line("ready");
+        process
+    };
+    let (early, excluded) = (start(), start());
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["record", "--all", "--duration", "6s", "--exclude"]);
+    let recorder = Running::start(command.arg(excluded.pid().to_string()).arg("-o").arg(&path));
+    pause(3.0);
+    let before = crate::common::now();
+    let late = start();
+    let isotherm_pid = recorder.pid();
+    recorder.finish().success();
+    let record = Record::whole(&path);
+    let starts = record.starts();
+    let found = |pid: u32| starts.iter().find(|start| start.pid == pid);
+    assert!(found(early.pid()).is_some(), "{starts:?}");
+    assert!(found(std::process::id()).is_some(), "the test itself");
+    assert!(found(excluded.pid()).is_none(), "{starts:?}");
+    assert!(found(isotherm_pid).is_none(), "itself: {starts:?}");
+    assert!(found(2).is_none(), "a kernel thread: {starts:?}");
+    let late = found(late.pid()).expect("one that came later");
+    let waited = late.time.since(before);
+    // A look a second, and the machine may be busy.
+    assert!(waited < Nanos::from_millis(2_500), "after {waited:?}");
+    let told = |pid: u32| {
+        let target = found(pid).expect("it was found").target;
+        record.snapshots().any(|snapshot| snapshot.target == target)
+    };
+    assert!(told(early.pid()) && told(std::process::id()));
+}
+
+/// By name, and whatever it was before it became that program.
+#[test]
+fn a_name_is_left_out_whenever_it_comes() {
+    let test = "a_name_is_left_out_whenever_it_comes";
+    let Some(_turn) = alone(test) else { return };
+    let directory = scratch();
+    let program = directory.path().join("left-out");
+    std::fs::copy("/bin/sleep", &program).expect("a copy");
+    let path = directory.path().join("record");
+    let flags = [
+        "record",
+        "--all",
+        "--exclude",
+        "left-out",
+        "--duration",
+        "5s",
+        "-o",
+    ];
+    let recorder = Running::start(isotherm(flags).arg(&path));
+    pause(1.0);
+    let script = "sleep 1.5; exec \"$0\" 60";
+    let mut shell = std::process::Command::new("sh");
+    let shell = Running::start(shell.args(["-c", script]).arg(&program));
+    recorder.finish().success();
+    let record = Record::whole(&path);
+    let starts = record.starts();
+    let of_shell: Vec<_> = starts
+        .iter()
+        .filter(|start| start.pid == shell.pid())
+        .collect();
+    assert!(
+        !of_shell.is_empty() && of_shell.iter().all(|start| start.name == "sh"),
+        "{starts:?}"
+    );
+    let exits = record.exits();
+    assert!(
+        exits.iter().any(|exit| exit.target == of_shell[0].target),
+        "{exits:?}"
+    );
+}
+
+#[test]
+fn all_goes_with_no_other_target() {
+    for flags in [
+        &["--all", "--pid", "1"][..],
+        &["--all", "--physical"],
+        &["--all", "--", "true"],
+        &["--exclude", "sh", "--pid", "1"],
+    ] {
+        let done = run(isotherm(["record", "-o", "/dev/null"]).args(flags));
+        assert_eq!(done.code(), 2, "{flags:?}: {done:?}");
+    }
+}
