@@ -27,6 +27,7 @@ pub use compaction::{
 pub use monitor::Intervals;
 pub use monitor::block_pages::BlockPages;
 pub use monitor::budget::BudgetController;
+pub use monitor::frames;
 pub use monitor::layout::{self, Layout};
 // The monitors under the names that other crates know them by.
 pub use monitor::page_table as table;

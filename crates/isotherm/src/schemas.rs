@@ -10,7 +10,7 @@ use isotherm_record::{Header, Item};
 use isotherm_report::flat::{Column, TABLES};
 use isotherm_report::{
     AccessTable, ActionsReport, DiffReport, FootprintReport, FragmentationReport, HeatmapReport,
-    IdleReport, ReclaimCurveReport, RecordInfo, SummaryReport, WssReport,
+    IdleReport, MachineReport, ReclaimCurveReport, RecordInfo, SummaryReport, WssReport,
 };
 use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
@@ -69,6 +69,11 @@ fn schemas() -> Vec<(&'static str, &'static str, Schema)> {
             schema_for!(HeatmapReport),
         ),
         ("report-idle", "`report idle`", schema_for!(IdleReport)),
+        (
+            "report-machine",
+            "`report machine`",
+            schema_for!(MachineReport),
+        ),
         (
             "report-summary",
             "`report summary`",

@@ -27,6 +27,11 @@ impl Permissions {
         text.is_ascii().then_some(Self(flags))
     }
 
+    /// Whether the process may write there.
+    pub fn is_writable(self) -> bool {
+        self.0[1] == b'w'
+    }
+
     /// Whether what is written there is the process's own.
     pub fn is_private(self) -> bool {
         self.0[3] == b'p'

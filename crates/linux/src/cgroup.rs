@@ -111,6 +111,29 @@ pub fn processes(directory: &Path) -> Vec<u32> {
     found.into_iter().collect()
 }
 
+/// The control group that a process's memory is charged to, as `/proc/PID/cgroup` has it: that of version 2,
+/// else the memory controller's. `None` where it has neither, or has ended.
+pub fn of_process(pid: u32) -> Option<String> {
+    group_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+fn group_in(groups: &str) -> Option<String> {
+    let fields = groups
+        .lines()
+        .filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let of_memory = |controllers: &str| controllers.split(',').any(|name| name == "memory");
+    let groups: Vec<(&str, &str)> = fields.collect();
+    let charged = groups
+        .iter()
+        .find(|(controllers, _)| of_memory(controllers));
+    let charged = charged.or_else(|| {
+        groups
+            .iter()
+            .find(|(controllers, _)| controllers.is_empty())
+    });
+    charged.map(|(_, path)| (*path).to_owned())
+}
+
 /// Bytes that the control groups of a process may still take: the least of its own and all above it.
 /// `None` where none of them is limited, or nothing can be read.
 pub fn headroom(pid: u32) -> Option<u64> {
@@ -184,6 +207,20 @@ mod tests {
         write(&inner, "memory.high", "50\n");
         assert_eq!(headroom_up_to(&inner, top.path()), Some(10));
         assert_eq!(headroom_up_to(&outer, top.path()), Some(30));
+    }
+
+    #[test]
+    fn a_process_is_in_the_group_that_its_memory_is_charged_to() {
+        let check = |groups: &str, wanted: Option<&str>| {
+            assert_eq!(group_in(groups).as_deref(), wanted, "{groups:?}");
+        };
+        check(
+            "0::/system.slice/a:b.service\n",
+            Some("/system.slice/a:b.service"),
+        );
+        check("4:memory:/x\n3:cpu,cpuacct:/y\n0::/z\n", Some("/x"));
+        check("3:cpu:/y\n", None);
+        check("nonsense", None);
     }
 
     #[test]

@@ -22,6 +22,21 @@ impl Meminfo {
         Self::of(&path, &format!("Node {node} "))
     }
 
+    /// Bytes of hugetlbfs' pages of a node, in use or not.
+    pub fn hugetlb_of_node(node: u32) -> u64 {
+        let directory = format!("/sys/devices/system/node/node{node}/hugepages");
+        let sizes = fs::read_dir(directory).into_iter().flatten().flatten();
+        let bytes = sizes.filter_map(|size| {
+            let name = size.file_name().into_string().ok()?;
+            let kib: u64 = { name.strip_prefix("hugepages-")?.strip_suffix("kB")? }
+                .parse()
+                .ok()?;
+            let nr = fs::read_to_string(size.path().join("nr_hugepages")).ok()?;
+            Some(nr.trim().parse::<u64>().ok()? * kib * 1024)
+        });
+        bytes.sum()
+    }
+
     /// This process's, from `/proc/self/status`: `VmRSS` and its like.
     pub fn of_ourselves() -> Self {
         Self::of("/proc/self/status", "")

@@ -8,6 +8,7 @@ use isotherm_engine::{AddressRange, Cost, Nanos, Operation, Outcome, Refusal, Sn
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::SnapshotBlocks;
+use crate::machine::MachineSample;
 use crate::pages::PageSnapshot;
 
 /// What is said once, at the start of a record (the Arrow schema's metadata).
@@ -276,6 +277,8 @@ pub enum Item {
     Fragmentation(FragmentationSample),
     /// A round of compaction.
     Compaction(CompactionSample),
+    /// What the machine's memory is used for, every some seconds where all of it is watched.
+    Machine(MachineSample),
     /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
     Note { time: Nanos, text: String },
 }

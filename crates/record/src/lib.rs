@@ -13,6 +13,7 @@ pub mod error;
 mod frame;
 pub mod input;
 pub mod item;
+pub mod machine;
 pub mod pages;
 #[cfg(feature = "parquet")]
 pub mod parquet;
@@ -33,6 +34,7 @@ pub use item::{
     ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Header, Item,
     Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
 };
+pub use machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup};
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use printable::{printable, printable_lines};
 pub use reader::{Reader, Truncation};

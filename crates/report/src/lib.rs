@@ -32,6 +32,7 @@ pub mod fragmentation;
 pub mod heatmap;
 pub mod idle;
 mod latest;
+pub mod machine;
 pub mod mapping;
 pub mod overview;
 pub mod reclaim_curve;
@@ -46,6 +47,8 @@ mod resident;
 #[cfg(test)]
 mod samples;
 #[cfg(test)]
+mod samples_machine;
+#[cfg(test)]
 mod tests;
 
 pub use access::{Access, AccessOptions, AccessTable};
@@ -58,6 +61,7 @@ pub use footprint::{Footprint, FootprintReport};
 pub use fragmentation::{Fragmentation, FragmentationReport};
 pub use heatmap::{Heatmap, HeatmapOptions, HeatmapReport};
 pub use idle::{Idle, IdleOptions, IdleReport};
+pub use machine::{Machine, MachineReport};
 pub use mapping::MappingTable;
 pub use overview::{Overview, Overviews};
 pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};

@@ -12,9 +12,11 @@ use proptest::prelude::*;
 use super::access::{Bounds, SortBy, Which};
 use super::render::{AccessWriter, write};
 use super::samples::{actions_record, fragmentation_record, header, small_record, snapshot_at};
+use super::samples_machine::{BETWEEN, machine_record};
 use super::{
     Access, AccessOptions, Actions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
-    HeatmapReport, Idle, IdleOptions, Render, Scope, Style, Wss, WssOptions,
+    HeatmapReport, Idle, IdleOptions, Machine, MachineReport, Render, Scope, Style, Wss,
+    WssOptions,
 };
 use isotherm_record::item::Item;
 
@@ -281,6 +283,58 @@ fn fragmentation_reports_are_as_before() {
         report.push(item);
     }
     check("fragmentation", &report.finish());
+}
+
+fn machine(scope: Scope) -> Option<MachineReport> {
+    let mut report = Machine::new(&header(), scope);
+    for item in &machine_record() {
+        report.push(item);
+    }
+    report.finish()
+}
+
+#[test]
+fn machine_reports_are_as_before() {
+    check(
+        "machine",
+        &machine(Scope::default()).expect("there are samples"),
+    );
+}
+
+#[test]
+fn all_of_the_machines_memory_is_told_once() {
+    let report = machine(Scope::default()).expect("there are samples");
+    let bytes: u64 = report.classes.iter().map(|class| class.bytes).sum();
+    assert_eq!(bytes, report.total_bytes);
+    for node in &report.nodes {
+        let bytes: u64 = node.classes.iter().map(|class| class.bytes).sum();
+        assert_eq!(bytes, node.total_bytes);
+    }
+    for class in report
+        .classes
+        .iter()
+        .filter_map(|c| c.ages.map(|ages| (c, ages)))
+    {
+        assert_eq!(class.0.bytes, class.1.total(), "{:?}", class.0);
+    }
+    let earlier = Scope {
+        to: Some(BETWEEN),
+        ..Scope::default()
+    };
+    let earlier = machine(earlier).expect("one sample");
+    let redis = |report: &MachineReport| {
+        let mut processes = report.processes.iter();
+        let found = processes.find(|process| process.target.pid == Some(100));
+        found.expect("redis").clone()
+    };
+    assert_eq!(redis(&report).bytes - redis(&earlier).bytes, 100 << 20);
+    let group = redis(&report).group;
+    assert_eq!(group.as_deref(), Some("/a.slice/redis"));
+    let none = Scope {
+        from: Some(Nanos::from_millis(9000)),
+        ..Scope::default()
+    };
+    assert!(machine(none).is_none());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, node, process};
 use isotherm_record::Header;
 
-use crate::monitor::{Contexts, Monitor, Pages, Physical, Simulated, VirtualMemory};
+use crate::monitor::{Contexts, MachineView, Monitor, Pages, Physical, Simulated, VirtualMemory};
 use crate::targets::{TargetSet, Wanted};
 
 /// What a session begins with.
@@ -150,7 +150,13 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
             });
         }
     };
-    let monitor = Box::new(VirtualMemory::new(probe, set, monitor));
+    let machine = match (&context.targets, &context.monitor) {
+        (TargetSpec::All { .. }, MonitorSpec::Tables(attributes)) => {
+            Some(MachineView::new(attributes.cpu_budget, now)?)
+        }
+        _ => None,
+    };
+    let monitor = Box::new(VirtualMemory::new(probe, set, monitor, machine));
     Ok(Started {
         monitor,
         child,

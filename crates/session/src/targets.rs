@@ -106,6 +106,16 @@ impl TargetSet {
         self.live.keys().copied()
     }
 
+    /// Process ids of the live targets.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = (TargetId, u32)> + '_ {
+        self.live.iter().map(|(id, live)| (*id, live.pid))
+    }
+
+    /// What a target maps, watched or not, in address order.
+    pub(crate) fn areas(&self, id: TargetId) -> &[MappedArea] {
+        self.live.get(&id).map_or(&[], |live| &live.areas)
+    }
+
     /// Looks at who is there and what they map. Yields the targets that ended since the last time.
     pub(crate) fn update(
         &mut self,

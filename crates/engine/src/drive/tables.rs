@@ -84,6 +84,17 @@ pub trait TargetSource<P: AccessProbe> {
         Ok(false)
     }
 
+    /// An interval has ended, and the next one has not begun: what `monitor` knows of it can be looked at.
+    fn interval_ended(
+        &mut self,
+        probe: &mut P,
+        now: Nanos,
+        monitor: &TableMonitor,
+    ) -> Result<(), P::Error> {
+        let _ = (probe, now, monitor);
+        Ok(())
+    }
+
     /// Whether nobody is left, and nobody will come.
     fn is_over(&self) -> bool;
 
@@ -158,7 +169,11 @@ impl TableLoop {
             Due::Window => self.look_after_window(probe)?,
             Due::End => {
                 self.read_tables(now, probe, targets)?;
-                snapshots.extend(self.monitor.end_interval(now, &probe.cost()));
+                snapshots.extend(self.monitor.end_interval(now));
+                let before = probe.cost();
+                targets.interval_ended(probe, now, &self.monitor)?;
+                self.monitor.note_other_work(&before, &probe.cost());
+                self.monitor.begin_interval(now, &probe.cost());
                 self.clear(now, probe)?;
             }
         }

@@ -15,12 +15,14 @@
 //! of [`TableMonitor`](page_table::TableMonitor), as it reads tables between them.
 //!
 //! `region` is DAMON's way: one sample speaks for a region. `page_table` reads all page tables and
-//! clears few bits. Layouts, budgets, bitmaps of pages and snapshots by page are beside them.
+//! clears few bits. Layouts, budgets, bitmaps of pages and snapshots by page are
+//! beside them; `frames` is what page tables say of physical memory.
 
 pub mod bits;
 pub mod block_pages;
 pub mod budget;
 pub mod by_page;
+pub mod frames;
 mod intervals;
 pub mod layout;
 pub mod page_table;

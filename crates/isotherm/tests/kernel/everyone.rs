@@ -2,7 +2,7 @@
 
 use isotherm_engine::Nanos;
 
-use crate::common::{Record, Running, alone, isotherm, pause, python, run, scratch};
+use crate::common::{Record, Running, alone, isotherm, pause, proc_bytes, python, run, scratch};
 
 const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
 
@@ -95,5 +95,59 @@ fn all_goes_with_no_other_target() {
     ] {
         let done = run(isotherm(["record", "-o", "/dev/null"]).args(flags));
         assert_eq!(done.code(), 2, "{flags:?}: {done:?}");
+    }
+}
+
+const IDLE: &str = "memory = bytearray(300 << 20)\n\
+    for at in range(0, len(memory), 4096): memory[at] = 1\n\
+    print('ready', flush=True)\nimport time; time.sleep(600)";
+
+/// Whose memory it is, how much, and that it is idle; and that all of the machine's is told once.
+#[test]
+fn the_machines_memory_is_told_by_who_uses_it() {
+    let test = "the_machines_memory_is_told_by_who_uses_it";
+    let Some(_turn) = alone(test) else { return };
+    let mut process = Running::start(&mut python(IDLE));
+    process.line("ready");
+    let rss = proc_bytes(process.pid(), "status", "RssAnon:");
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let flags = [
+        "record",
+        "--all",
+        "--cpu-budget",
+        "5%",
+        "--duration",
+        "16s",
+        "-o",
+    ];
+    run(isotherm(flags).arg(&path)).success();
+    let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let classes = report["classes"].as_array().expect("classes");
+    let sum: u64 = classes.iter().map(|class| number(&class["bytes"])).sum();
+    assert_eq!(sum, number(&report["total_bytes"]), "{report}");
+    let known_use = report["known_use"].as_f64().expect("a share");
+    assert!(known_use > 0.8, "{known_use} of what is used");
+    let of_pid = |of: &&serde_json::Value| of["pid"] == process.pid();
+    let processes = report["processes"].as_array().expect("processes");
+    let found = processes.iter().find(of_pid).expect("the process");
+    let bytes = number(&found["bytes"]);
+    assert!(bytes.abs_diff(rss) < rss / 20, "{bytes} of {rss}: {found}");
+    let ages = &found["ages"];
+    let idle: u64 = { ages["idle"].as_array().expect("classes")[2..].iter() }
+        .map(number)
+        .sum();
+    assert!(idle > 9 * (rss / 10), "{found}");
+    for (format, begins) in [
+        ("text", "memory, "),
+        ("csv", "kind,name"),
+        ("svg", "<svg"),
+        ("html", "<!doctype"),
+    ] {
+        let flags = ["report", "machine", "--format", format];
+        let done = run(isotherm(flags).arg(&path)).success();
+        assert!(done.stdout.contains(begins), "{format}: {}", done.stdout);
     }
 }

@@ -19,7 +19,7 @@ use isotherm_engine::{
 };
 
 use super::page_table::{PageTableProbe, ProbeError};
-use super::walker::{Table, WalkerError};
+use super::walker::WalkerError;
 use crate::process::{Process, ProcessError};
 
 /// Most runs kept: 12 MiB of them.
@@ -234,7 +234,7 @@ impl PhysicalProbe {
     fn each_frame_of(
         &mut self,
         number: u32,
-        mut see: impl FnMut(u64, u64, u32),
+        see: impl FnMut(u64, u64, u32),
     ) -> Result<(), ProbeError> {
         let target = TargetId(number);
         let user = if self.inner.walker.levels() == 5 {
@@ -245,27 +245,7 @@ impl PhysicalProbe {
         let Some(blocks) = self.inner.occupied_blocks(target, &[user])? else {
             return Ok(());
         };
-        let Some(space) = self.inner.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(());
-        };
-        let read = self
-            .inner
-            .walker
-            .tables(&space, &blocks, |i, table| match table {
-                Table::Copy(copy) => {
-                    for page in 0..512 {
-                        if let Some(frame) = copy.frame(page) {
-                            see(blocks[i] + page as u64 * PAGE_SIZE, frame, 1);
-                        }
-                    }
-                }
-                Table::Leaf(leaf) if leaf.is_huge_2m() => see(blocks[i], leaf.frame() & !511, 512),
-                _ => {}
-            });
-        match read {
-            Ok(()) | Err(WalkerError::Gone) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.inner.each_frame(target, &blocks, see).map(drop)
     }
 
     /// The page that maps the sampled frame, and the frame.

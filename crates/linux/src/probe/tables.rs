@@ -6,7 +6,7 @@
 
 use isotherm_engine::drive::TableProbe;
 use isotherm_engine::table::{BlockFacts, ClearedBy};
-use isotherm_engine::{AddressRange, Nanos, TargetId};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 
 use super::page_table::{PageTableProbe, ProbeError};
 use super::scan::ClearMethod;
@@ -94,6 +94,37 @@ impl PageTableProbe {
             see(facts);
         });
         self.cost.checks += blocks.len() as u64 * 512;
+        match read {
+            Ok(()) => Ok(true),
+            Err(WalkerError::Gone) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl PageTableProbe {
+    /// Hands to `see` the pages of `blocks` that are there: address, frame, how many of both follow each
+    /// other. `false` if the target is gone.
+    pub fn each_frame(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        mut see: impl FnMut(u64, u64, u32),
+    ) -> Result<bool, ProbeError> {
+        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(false);
+        };
+        let read = self.walker.tables(&space, blocks, |i, table| match table {
+            Table::Copy(copy) => {
+                for page in 0..512 {
+                    if let Some(frame) = copy.frame(page) {
+                        see(blocks[i] + page as u64 * PAGE_SIZE, frame, 1);
+                    }
+                }
+            }
+            Table::Leaf(leaf) if leaf.is_huge_2m() => see(blocks[i], leaf.frame() & !511, 512),
+            _ => {}
+        });
         match read {
             Ok(()) => Ok(true),
             Err(WalkerError::Gone) => Ok(false),

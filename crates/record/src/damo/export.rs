@@ -102,6 +102,7 @@ fn kind(item: &Item) -> &'static str {
         Item::Action(_) => "actions",
         Item::Guard(_) => "states of the guard",
         Item::Fragmentation(_) | Item::Compaction(_) => "samples of fragmentation",
+        Item::Machine(_) => "samples of the machine's memory",
         Item::Note { .. } => "notes",
     }
 }

@@ -422,6 +422,7 @@ fn left_out(item: &Item) -> &'static str {
         Item::TargetExit(_) => "ends of targets",
         Item::Guard(_) => "states of the guard",
         Item::Fragmentation(_) | Item::Compaction(_) => "samples of fragmentation",
+        Item::Machine(_) => "samples of the machine's memory",
         Item::Note { .. } => "notes",
         _ => "other items",
     }

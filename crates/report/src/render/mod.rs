@@ -12,11 +12,13 @@ mod heatmap;
 mod heatmap_html;
 mod heatmap_svg;
 mod idle;
+mod machine;
 pub mod page;
 mod plot;
 mod reclaim_curve;
 mod summary;
 pub mod table;
+mod treemap;
 mod wss;
 
 use std::io::{self, Write};

@@ -65,6 +65,12 @@ impl Table {
         Ok(())
     }
 
+    /// The same as a part of a page.
+    pub(super) fn html(&self, title: &str, note: &str) -> String {
+        let heads: Vec<&str> = self.columns.iter().map(|(head, _)| *head).collect();
+        super::page::table(title, note, &heads, &self.rows)
+    }
+
     /// The same as text.
     pub fn text(&self) -> String {
         let mut text = Vec::new();

@@ -104,6 +104,13 @@ impl Contexts {
             Item::Blocks(its) => &mut its.target,
             Item::Mappings(change) => &mut change.target,
             Item::TargetExit(exit) => &mut exit.target,
+            Item::Machine(machine) => {
+                let mapped = machine.mapped.iter_mut().filter_map(|m| m.target.as_mut());
+                for target in mapped.chain(machine.groups.iter_mut().map(|g| &mut g.target)) {
+                    *target = self.number(at, *target);
+                }
+                return;
+            }
             Item::Note { text, .. } => {
                 *text = format!("{}: {text}", self.members[at].name);
                 return;
@@ -115,8 +122,12 @@ impl Contexts {
             | Item::Fragmentation(_)
             | Item::Compaction(_) => return,
         };
-        let number = self.targets.number(at, *target);
-        *target = number.expect("a target starts before anything is told of it");
+        *target = self.number(at, *target);
+    }
+
+    fn number(&self, at: usize, target: TargetId) -> TargetId {
+        let number = self.targets.number(at, target);
+        number.expect("a target starts before anything is told of it")
     }
 }
 

@@ -1,12 +1,14 @@
 //! Ways of watching, each a [`Monitor`] on this machine.
 
 mod contexts;
+mod machine;
 mod pages;
 mod physical;
 mod simulated;
 mod virtual_memory;
 
 pub(crate) use contexts::Contexts;
+pub(crate) use machine::MachineView;
 pub(crate) use pages::Pages;
 pub(crate) use physical::Physical;
 pub(crate) use simulated::Simulated;

@@ -1,24 +1,27 @@
 //! Processes' memory, by their virtual addresses: either of the engine's monitors on the page-table probe.
 
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
-use isotherm_engine::table::MappedRange;
+use isotherm_engine::table::{MappedRange, TableMonitor};
 use isotherm_engine::{AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, TargetId};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::Monitor;
+use super::{MachineView, Monitor};
 use crate::targets::TargetSet;
 
 pub(crate) struct VirtualMemory {
     probe: PageTableProbe,
     targets: TargetSet,
     monitor: MonitorLoop,
+    /// Where all of the machine is watched.
+    machine: Option<MachineView>,
 }
 
 /// The targets, and where it is told who comes and goes.
 struct Followed<'a> {
     set: &'a mut TargetSet,
+    machine: Option<&'a mut MachineView>,
     items: &'a mut Vec<Item>,
 }
 
@@ -33,6 +36,19 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
 
     fn follow(&mut self, probe: &mut PageTableProbe, now: Nanos) -> Result<bool, ProbeError> {
         self.set.follow(probe, now, self.items)
+    }
+
+    fn interval_ended(
+        &mut self,
+        probe: &mut PageTableProbe,
+        now: Nanos,
+        monitor: &TableMonitor,
+    ) -> Result<(), ProbeError> {
+        if let Some(machine) = &mut self.machine {
+            self.items
+                .extend(machine.look(now, probe, monitor, self.set)?);
+        }
+        Ok(())
     }
 
     fn is_over(&self) -> bool {
@@ -85,11 +101,17 @@ fn populated(mappings: &[AddressRange], blocks: Vec<u64>) -> Vec<AddressRange> {
 }
 
 impl VirtualMemory {
-    pub(crate) fn new(probe: PageTableProbe, targets: TargetSet, monitor: MonitorLoop) -> Self {
+    pub(crate) fn new(
+        probe: PageTableProbe,
+        targets: TargetSet,
+        monitor: MonitorLoop,
+        machine: Option<MachineView>,
+    ) -> Self {
         Self {
             probe,
             targets,
             monitor,
+            machine,
         }
     }
 }
@@ -99,6 +121,7 @@ impl Monitor for VirtualMemory {
         let mut snapshots = Vec::new();
         let mut followed = Followed {
             set: &mut self.targets,
+            machine: self.machine.as_mut(),
             items,
         };
         let next = self

@@ -26,7 +26,7 @@ pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
 pub(super) const LEAST_SHARE: f32 = 0.1;
 
 /// From this share of blind pages touched on, all of them are told to have been.
-const SURE_SHARE: f32 = 0.95;
+pub(super) const SURE_SHARE: f32 = 0.95;
 
 /// What it is worth to know each page of a block of which nothing is, and not only their share.
 const FIRST_LOOK_VALUE: f32 = 0.6;
@@ -520,11 +520,16 @@ impl Block {
         }
     }
 
+    /// Whether it is only known how many of its blind pages were touched.
+    pub(super) fn is_guess(&self) -> bool {
+        let is_part = |share: f32| (LEAST_SHARE..SURE_SHARE).contains(&share);
+        self.estimate.is_some_and(is_part)
+    }
+
     /// Its pages one by one; `None` where it is only known how many were touched.
     pub(super) fn by_page(&self, now: u32, hides_accesses: bool) -> Option<BlockPages> {
         let blind = self.blind();
-        let is_guess = |share: f32| (LEAST_SHARE..SURE_SHARE).contains(&share);
-        if !is_empty(&blind) && self.estimate.is_some_and(is_guess) {
+        if !is_empty(&blind) && self.is_guess() {
             return None;
         }
         let touched = self.busy();

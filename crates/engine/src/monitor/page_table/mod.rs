@@ -39,6 +39,7 @@ mod block;
 mod by_page;
 mod idle_sets;
 mod infer;
+mod page_ages;
 mod pages;
 mod plan;
 mod report;
@@ -137,7 +138,7 @@ const DOUBT_REACH: usize = 64;
 
 /// The monitor. A driver (`drive::TableLoop`) asks [`due`](Self::due); at the end of an interval it
 /// hands in what all tables say by [`take_answers`](Self::take_answers), takes the snapshots by
-/// [`end_interval`](Self::end_interval), clears what [`plan_samples`](Self::plan_samples) says, and
+/// [`end_interval`](Self::end_interval), calls [`begin_interval`](Self::begin_interval), clears what [`plan_samples`](Self::plan_samples) says, and
 /// hands in what came of it by [`cleared`](Self::cleared); a window later what was touched by then,
 /// by [`look_after_window`](Self::look_after_window).
 #[derive(Debug)]
@@ -165,6 +166,8 @@ pub struct TableMonitor {
     stretch: f64,
     /// Pages that the last snapshots tell as touched.
     nr_touched: f64,
+    /// Regions of the last snapshots.
+    nr_regions: usize,
     /// Most regions in a snapshot at present.
     nr_regions_max: usize,
 }
@@ -190,6 +193,7 @@ impl TableMonitor {
             spaces: Vec::new(),
             stretch: 1.0,
             nr_touched: 0.0,
+            nr_regions: 0,
             nr_regions_max: attributes.max_nr_regions as usize,
         }
     }
@@ -301,8 +305,9 @@ impl TableMonitor {
         block.look(facts, &watched, is_new);
     }
 
-    /// Ends the interval: yields a snapshot of each target over it. `cost` is the total so far.
-    pub fn end_interval(&mut self, now: Nanos, cost: &Cost) -> Vec<Snapshot> {
+    /// Ends the interval: yields a snapshot of each target over it. What is known of it can be asked for until
+    /// the next one begins.
+    pub fn end_interval(&mut self, now: Nanos) -> Vec<Snapshot> {
         self.observe_watches();
         self.estimate_the_rest();
         let ticks = self.ticks(now);
@@ -312,14 +317,19 @@ impl TableMonitor {
             }
         }
         let snapshots = self.take_snapshots(now, ticks);
+        let touched: u64 = snapshots.iter().map(|s| s.totals().touched).sum();
+        self.nr_touched = touched as f64 / crate::address::PAGE_SIZE as f64;
+        self.nr_regions = snapshots.iter().map(|s| s.regions.len()).sum();
+        snapshots
+    }
+
+    /// Begins the next interval, after one has ended. `cost` is the total so far.
+    pub fn begin_interval(&mut self, now: Nanos, cost: &Cost) {
         for target in self.targets.values_mut() {
             target.begin_interval(now);
         }
         self.adapt_to_cost(now, cost);
-        let touched: u64 = snapshots.iter().map(|s| s.totals().touched).sum();
-        self.nr_touched = touched as f64 / crate::address::PAGE_SIZE as f64;
-        self.choose_detail(snapshots.iter().map(|s| s.regions.len()).sum());
-        snapshots
+        self.choose_detail(self.nr_regions);
     }
 
     /// What is to be cleared now, in order of target and address. What came of it is to be said by

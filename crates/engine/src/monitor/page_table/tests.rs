@@ -108,7 +108,8 @@ fn run_shared(
             monitor.take_answers(TARGET, &memory.facts(block));
             spend(&mut cost, 700);
         }
-        last = monitor.end_interval(now, &cost).pop().or(last);
+        last = monitor.end_interval(now).pop().or(last);
+        monitor.begin_interval(now, &cost);
         let ranges = monitor.plan_samples(now, &cost);
         let before = cost;
         if !monitor.spaces().is_empty() {
@@ -317,7 +318,9 @@ fn only_memory_that_is_there_is_told() {
     };
     for n in 0..4 {
         monitor.take_answers(TARGET, &facts);
-        let snapshots = monitor.end_interval(Nanos::from_millis(400 * n), &Cost::default());
+        let now = Nanos::from_millis(400 * n);
+        let snapshots = monitor.end_interval(now);
+        monitor.begin_interval(now, &Cost::default());
         for snapshot in snapshots {
             let sum =
                 |of: &dyn Fn(&RegionSnapshot) -> u64| snapshot.regions.iter().map(of).sum::<u64>();

@@ -1,10 +1,12 @@
-//! `isotherm report summary`, `diff` and `actions`.
+//! `isotherm report summary`, `diff`, `actions` and `machine`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use isotherm_report::{Accumulate, Actions, DiffReport, Overview, Overviews, Scope, SummaryReport};
+use isotherm_report::{
+    Accumulate, Actions, DiffReport, Machine, Overview, Overviews, Scope, SummaryReport,
+};
 
 use super::CommonArgs;
 use super::output::OutputArgs;
@@ -38,6 +40,28 @@ pub(super) struct DiffArgs {
 pub(super) struct ActionsArgs {
     #[command(flatten)]
     common: CommonArgs,
+}
+
+/// What the machine's memory is used for: by class, process, control group and node, and how much is idle.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  isotherm record --all --duration 1min -o machine.isotherm
+  isotherm report machine machine.isotherm -o machine.html")]
+pub(super) struct MachineArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+pub(super) fn machine(args: &MachineArgs) -> anyhow::Result<ExitCode> {
+    let common = &args.common;
+    let make = |header: &_| Machine::new(header, common.scope());
+    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
+    let report = report.finish().context(
+        "the record tells nothing of the machine's memory in this part; `isotherm record --all` makes one that \
+         does",
+    )?;
+    common.output.write(&report, &common.output.style(false))?;
+    Ok(extent.exit_code())
 }
 
 pub(super) fn summary(args: &SummaryArgs) -> anyhow::Result<ExitCode> {

@@ -1,0 +1,72 @@
+//! What the machine's memory is used for, and by whom.
+
+use isotherm_engine::frames::{AgeBytes, MappedClass};
+use isotherm_engine::{Nanos, TargetId};
+use serde::{Deserialize, Serialize};
+
+/// The machine's memory at a moment: what the kernel says of each node, and of what processes map, whose it is
+/// and when it was accessed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineSample {
+    pub time: Nanos,
+    /// By node.
+    pub nodes: Vec<NodeMemory>,
+    /// By who maps it, node and class; each page of memory counts once.
+    pub mapped: Vec<MappedMemory>,
+    /// The control group of each target, where it has one: that which its memory is charged to.
+    pub groups: Vec<TargetGroup>,
+}
+
+/// A node's memory in bytes, as the kernel has it (`/sys/devices/system/node/nodeN/meminfo`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NodeMemory {
+    /// The NUMA node; 0 on a machine without.
+    pub node: u32,
+    /// All of it (MemTotal): without what the kernel reserved when it started.
+    pub total: u64,
+    /// Free memory (MemFree).
+    pub free: u64,
+    /// Anonymous memory, mapped or about to be swapped out.
+    pub anonymous: u64,
+    /// Shared memory: tmpfs, memfd, System V; mapped or not.
+    pub shared: u64,
+    /// Files' pages in the page cache, block devices' as well, mapped or not; without shared memory.
+    pub files: u64,
+    /// Of `files`, those on the kernel's active list.
+    pub active_files: u64,
+    /// Pages that processes map, of files and shared memory.
+    pub mapped: u64,
+    /// Slab caches.
+    pub slab: u64,
+    /// Of `slab`, what the kernel can reclaim.
+    pub reclaimable_slab: u64,
+    /// Page tables.
+    pub page_tables: u64,
+    /// Kernel stacks.
+    pub kernel_stacks: u64,
+    /// Huge pages of hugetlbfs, in use or not.
+    pub hugetlb: u64,
+}
+
+/// Memory that page tables map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MappedMemory {
+    /// The only target that maps it; `None` where several do.
+    pub target: Option<TargetId>,
+    pub node: u32,
+    pub class: MappedClass,
+    /// How much, by when it was accessed.
+    pub bytes: AgeBytes,
+}
+
+/// A target's control group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TargetGroup {
+    pub target: TargetId,
+    /// Its path within the hierarchy, as `/proc/PID/cgroup` has it.
+    pub group: String,
+}

@@ -1,0 +1,406 @@
+//! The machine report: what the machine's memory is used for, by class, process, control group and node, and
+//! how much of it is idle.
+//!
+//! JSON: [`MachineReport`]. The target of a scope means nothing here: memory is the machine's. It is of the
+//! last sample of the scope.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::frames::{AgeBytes, MappedClass};
+use isotherm_engine::{Nanos, TargetId};
+use serde::Serialize;
+
+use super::Accumulate;
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
+use isotherm_record::item::{Header, Item};
+use isotherm_record::machine::{MachineSample, NodeMemory};
+
+/// What memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryClass {
+    /// Heaps, stacks, written pages of private mappings.
+    Anonymous,
+    /// Pages of files that processes map.
+    MappedFiles,
+    /// tmpfs, memfd, System V; mapped or not.
+    SharedMemory,
+    /// Pages of files that no process maps.
+    PageCache,
+    /// Slab caches.
+    Slab,
+    /// Page tables.
+    PageTables,
+    /// Kernel stacks.
+    KernelStacks,
+    /// Pages of hugetlbfs.
+    Hugetlb,
+    /// What the kernel tells of nowhere.
+    Other,
+    /// Memory that nobody uses.
+    Free,
+}
+
+impl MemoryClass {
+    /// All of them, as they are told.
+    pub const ALL: [Self; 10] = [
+        Self::Anonymous,
+        Self::MappedFiles,
+        Self::SharedMemory,
+        Self::PageCache,
+        Self::Slab,
+        Self::PageTables,
+        Self::KernelStacks,
+        Self::Hugetlb,
+        Self::Other,
+        Self::Free,
+    ];
+
+    /// Its name for a person.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::MappedFiles => "mapped files",
+            Self::SharedMemory => "shared memory",
+            Self::PageCache => "page cache",
+            Self::Slab => "slab",
+            Self::PageTables => "page tables",
+            Self::KernelStacks => "kernel stacks",
+            Self::Hugetlb => "hugetlbfs",
+            Self::Other => "other",
+            Self::Free => "free",
+        }
+    }
+
+    /// Whether it is memory of users, which may be idle.
+    pub const fn is_user(self) -> bool {
+        matches!(
+            self,
+            Self::Anonymous | Self::MappedFiles | Self::SharedMemory | Self::PageCache
+        )
+    }
+}
+
+/// How much memory is of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ClassMemory {
+    /// Which class it is.
+    pub class: MemoryClass,
+    /// All of it.
+    pub bytes: u64,
+    /// When it was accessed, of memory of users.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ages: Option<AgeBytes>,
+    /// Of the page cache, what is on the kernel's active lists (with mapped files).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_bytes: Option<u64>,
+}
+
+/// The memory of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineNode {
+    /// Its number.
+    pub node: u32,
+    /// All of it.
+    pub total_bytes: u64,
+    /// What is not free.
+    pub used_bytes: u64,
+    /// By class.
+    pub classes: Vec<ClassMemory>,
+}
+
+/// What only one process maps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineProcess {
+    /// Which process it is.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// Its control group.
+    pub group: Option<String>,
+    /// How much.
+    pub bytes: u64,
+    /// When it was accessed.
+    pub ages: AgeBytes,
+}
+
+/// What the processes of a control group map, each for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineGroup {
+    /// Its path.
+    pub group: String,
+    /// Processes in it.
+    pub nr_processes: usize,
+    /// How much.
+    pub bytes: u64,
+    /// When it was accessed.
+    pub ages: AgeBytes,
+}
+
+/// The report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineReport {
+    /// `machine`.
+    pub report: &'static str,
+    /// The version of this JSON.
+    pub version: u32,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// Of when it is.
+    pub time_ns: Nanos,
+    /// All memory.
+    pub total_bytes: u64,
+    /// What is not free.
+    pub used_bytes: u64,
+    /// Share of what is used of which it is known what for, 0 to 1: what watched processes map, the page cache,
+    /// and the kernel's own by name.
+    pub known_use: f64,
+    /// Share of users' memory of which it is known when it was accessed, 0 to 1.
+    pub known_age: f64,
+    /// By class, all nodes together.
+    pub classes: Vec<ClassMemory>,
+    /// By node.
+    pub nodes: Vec<MachineNode>,
+    /// By process, what each maps alone; the largest first.
+    pub processes: Vec<MachineProcess>,
+    /// What several processes map.
+    pub several: AgeBytes,
+    /// By control group; the largest first.
+    pub groups: Vec<MachineGroup>,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Machine {
+    context: RecordContext,
+    groups: BTreeMap<TargetId, String>,
+    last: Option<(Nanos, MachineSample)>,
+}
+
+impl Machine {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope) -> Self {
+        Self {
+            context: RecordContext::new(header, scope),
+            groups: BTreeMap::new(),
+            last: None,
+        }
+    }
+}
+
+impl Accumulate for Machine {
+    type Report = Option<MachineReport>;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        let Item::Machine(sample) = item else { return };
+        for of in &sample.groups {
+            self.groups.insert(of.target, of.group.clone());
+        }
+        if self.context.admits_time(sample.time) {
+            let time = self.context.offset(sample.time);
+            self.last = Some((time, sample.clone()));
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(self) -> Option<MachineReport> {
+        let (time_ns, sample) = self.last.as_ref()?;
+        let nodes: Vec<MachineNode> = { sample.nodes.iter() }
+            .map(|node| node_of(node, sample))
+            .collect();
+        let classes = sum_of(&nodes);
+        let bytes_of = |class| {
+            classes
+                .iter()
+                .find(|c| c.class == class)
+                .map_or(0, |c| c.bytes)
+        };
+        let total_bytes = nodes
+            .iter()
+            .map(|node| node.total_bytes)
+            .fold(0, u64::saturating_add);
+        let used_bytes = total_bytes.saturating_sub(bytes_of(MemoryClass::Free));
+        let seen = { sample.mapped.iter() }.fold(0, |a, m| m.bytes.total().saturating_add(a));
+        let mapped = [
+            MemoryClass::Anonymous,
+            MemoryClass::MappedFiles,
+            MemoryClass::SharedMemory,
+        ];
+        let mapped = mapped
+            .map(bytes_of)
+            .into_iter()
+            .fold(0, u64::saturating_add);
+        let unknown_use = mapped
+            .saturating_sub(seen)
+            .saturating_add(bytes_of(MemoryClass::Other));
+        let user = classes.iter().filter_map(|class| class.ages);
+        let user = user.fold(AgeBytes::default(), |mut all, ages| {
+            all.add(&ages);
+            all
+        });
+        let mut several = AgeBytes::default();
+        for memory in sample
+            .mapped
+            .iter()
+            .filter(|memory| memory.target.is_none())
+        {
+            several.add(&memory.bytes);
+        }
+        let processes = self.processes(sample);
+        Some(MachineReport {
+            report: "machine",
+            version: crate::VERSION,
+            record: self.context.record_info(),
+            time_ns: *time_ns,
+            total_bytes,
+            used_bytes,
+            known_use: 1.0 - share(unknown_use, used_bytes),
+            known_age: 1.0 - share(user.unknown, user.total()),
+            nodes,
+            groups: groups(&processes),
+            processes,
+            several,
+            classes,
+        })
+    }
+}
+
+impl Machine {
+    fn processes(&self, sample: &MachineSample) -> Vec<MachineProcess> {
+        let mut ages: BTreeMap<TargetId, AgeBytes> = BTreeMap::new();
+        for memory in &sample.mapped {
+            if let Some(target) = memory.target {
+                ages.entry(target).or_default().add(&memory.bytes);
+            }
+        }
+        let process = |(target, ages): (TargetId, AgeBytes)| MachineProcess {
+            target: self.context.target_info(target),
+            group: { self.groups.get(&target) }.map(|g| isotherm_record::printable(g).into_owned()),
+            bytes: ages.total(),
+            ages,
+        };
+        let mut processes: Vec<MachineProcess> = ages.into_iter().map(process).collect();
+        processes.sort_by_key(|process| std::cmp::Reverse(process.bytes));
+        processes
+    }
+}
+
+fn share(part: u64, all: u64) -> f64 {
+    (part as f64 / all.max(1) as f64).min(1.0)
+}
+
+fn groups(processes: &[MachineProcess]) -> Vec<MachineGroup> {
+    let mut groups: BTreeMap<&str, (usize, AgeBytes)> = BTreeMap::new();
+    for process in processes {
+        if let Some(group) = &process.group {
+            let (nr, ages) = groups.entry(group).or_default();
+            *nr += 1;
+            ages.add(&process.ages);
+        }
+    }
+    let group = |(group, (nr_processes, ages)): (&str, (usize, AgeBytes))| MachineGroup {
+        group: group.to_owned(),
+        nr_processes,
+        bytes: ages.total(),
+        ages,
+    };
+    let mut groups: Vec<MachineGroup> = groups.into_iter().map(group).collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.bytes));
+    groups
+}
+
+/// What the kernel says of a node, and what page tables say of when that was accessed.
+fn node_of(node: &NodeMemory, sample: &MachineSample) -> MachineNode {
+    let seen = |class: MappedClass| {
+        let of_node = sample
+            .mapped
+            .iter()
+            .filter(|m| m.node == node.node && m.class == class);
+        of_node.fold(AgeBytes::default(), |mut all, memory| {
+            all.add(&memory.bytes);
+            all
+        })
+    };
+    let (anonymous, files) = (seen(MappedClass::Anonymous), seen(MappedClass::File));
+    let shared = seen(MappedClass::Shared);
+    let anonymous_bytes = node.anonymous.max(anonymous.total());
+    // Unwritten pages of private mappings are counted as anonymous by their mapping.
+    let unwritten = anonymous_bytes - node.anonymous;
+    let mapped = node
+        .mapped
+        .saturating_sub(shared.total())
+        .saturating_sub(unwritten);
+    let mapped = mapped.min(node.files).max(files.total());
+    let cache = node.files.saturating_sub(mapped).saturating_sub(unwritten);
+    let user = |class, bytes: u64, ages: AgeBytes| {
+        let unseen = bytes.saturating_sub(ages.total());
+        let unknown = ages.unknown.saturating_add(unseen);
+        ClassMemory {
+            class,
+            bytes: bytes.max(ages.total()),
+            ages: Some(AgeBytes { unknown, ..ages }),
+            active_bytes: (class == MemoryClass::PageCache).then_some(node.active_files),
+        }
+    };
+    let kernel = |class, bytes| ClassMemory {
+        class,
+        bytes,
+        ages: None,
+        active_bytes: None,
+    };
+    let mut classes = vec![
+        user(MemoryClass::Anonymous, anonymous_bytes, anonymous),
+        user(MemoryClass::MappedFiles, mapped, files),
+        user(MemoryClass::SharedMemory, node.shared, shared),
+        user(MemoryClass::PageCache, cache, AgeBytes::default()),
+        kernel(MemoryClass::Slab, node.slab),
+        kernel(MemoryClass::PageTables, node.page_tables),
+        kernel(MemoryClass::KernelStacks, node.kernel_stacks),
+        kernel(MemoryClass::Hugetlb, node.hugetlb),
+    ];
+    let told = classes
+        .iter()
+        .fold(node.free, |all, class| all.saturating_add(class.bytes));
+    classes.push(kernel(MemoryClass::Other, node.total.saturating_sub(told)));
+    classes.push(kernel(MemoryClass::Free, node.free));
+    MachineNode {
+        node: node.node,
+        total_bytes: node.total,
+        used_bytes: node.total.saturating_sub(node.free),
+        classes,
+    }
+}
+
+/// All nodes together, by class.
+fn sum_of(nodes: &[MachineNode]) -> Vec<ClassMemory> {
+    let sum = |class| {
+        let all = nodes.iter().flat_map(|node| &node.classes);
+        let of_class = all.filter(|of| of.class == class);
+        let none = ClassMemory {
+            class,
+            bytes: 0,
+            ages: class.is_user().then(AgeBytes::default),
+            active_bytes: (class == MemoryClass::PageCache).then_some(0),
+        };
+        of_class.fold(none, |mut sum, of| {
+            sum.bytes = sum.bytes.saturating_add(of.bytes);
+            if let (Some(sum), Some(ages)) = (&mut sum.ages, &of.ages) {
+                sum.add(ages);
+            }
+            if let (Some(sum), Some(bytes)) = (&mut sum.active_bytes, of.active_bytes) {
+                *sum = sum.saturating_add(bytes);
+            }
+            sum
+        })
+    };
+    MemoryClass::ALL.map(sum).to_vec()
+}

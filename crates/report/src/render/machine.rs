@@ -1,0 +1,286 @@
+//! The machine report as text, CSV, SVG and HTML.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
+use isotherm_engine::units::{format_bytes, format_share};
+
+use super::page::escape;
+use super::table::{Align, Table};
+use super::treemap::{Tile, treemap};
+use super::{CsvWriter, Render, Style, or_empty, page};
+use crate::machine::{ClassMemory, MachineReport, MemoryClass};
+
+/// Processes and groups that text and pages show; JSON and CSV have all.
+const SHOWN: usize = 20;
+/// The bounds that text shows, by their places in [`AGE_BOUNDS`]: 5 s, 30 s, 2 min and 10 min.
+const BOUNDS: [usize; 4] = [1, 2, 3, 4];
+/// From when on memory is cold in the picture, as `prcl` has it: 5 s.
+const COLD: usize = 1;
+
+impl Render for MachineReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}\n", self.headline(style))?;
+        self.class_table(style).write(out)?;
+        if self.nodes.len() > 1 {
+            writeln!(out)?;
+            self.node_table(style).write(out)?;
+        }
+        writeln!(out, "\nBy process, what each maps alone:")?;
+        self.process_table(style).write(out)?;
+        tell_more(self.processes.len(), out)?;
+        if self.groups.len() > 1 {
+            writeln!(out, "\nBy control group, what its processes map alone:")?;
+            self.group_table(style).write(out)?;
+            tell_more(self.groups.len(), out)?;
+        }
+        Ok(())
+    }
+
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
+        let mut head: Vec<String> = ["kind", "name", "pid", "group", "node", "bytes", "touched"]
+            .map(str::to_owned)
+            .to_vec();
+        let starts = std::iter::once(0).chain(AGE_BOUNDS.map(|bound| bound.0 / 1_000_000_000));
+        head.extend(starts.map(|seconds| format!("idle_from_{seconds}s")));
+        head.push("unknown".into());
+        out.write_record(&head)?;
+        let mut row = |start: [String; 6], ages: Option<AgeBytes>| {
+            let mut row = start.to_vec();
+            row.push(or_empty(ages.map(|ages| ages.touched)));
+            for class in 0..=AGE_BOUNDS.len() {
+                row.push(or_empty(ages.map(|ages| ages.idle[class])));
+            }
+            row.push(or_empty(ages.map(|ages| ages.unknown)));
+            out.write_record(&row)
+        };
+        let none = String::new;
+        for node in &self.nodes {
+            for of in &node.classes {
+                let name = of.class.name().to_owned();
+                let (node, bytes) = (node.node.to_string(), of.bytes.to_string());
+                row(["class".into(), name, none(), none(), node, bytes], of.ages)?;
+            }
+        }
+        for process in &self.processes {
+            let name = process.target.name.clone().unwrap_or_default();
+            let (pid, group) = (
+                or_empty(process.target.pid),
+                or_empty(process.group.as_ref()),
+            );
+            let bytes = process.bytes.to_string();
+            row(
+                ["process".into(), name, pid, group, none(), bytes],
+                Some(process.ages),
+            )?;
+        }
+        let several = self.several.total().to_string();
+        let start = ["several".into(), none(), none(), none(), none(), several];
+        row(start, Some(self.several))?;
+        for group in &self.groups {
+            let (name, bytes) = (group.group.clone(), group.bytes.to_string());
+            row(
+                ["group".into(), none(), none(), name, none(), bytes],
+                Some(group.ages),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        treemap("The machine's memory", &self.picture_note(), &self.tiles())
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut html = page::start("The machine's memory", &self.record);
+        let style = Style::default();
+        let _ = write!(html, "<p>{}</p>", escape(&self.headline(&style)));
+        html += &page::figure("The machine's memory", "", &self.svg());
+        let none = "";
+        html += &self.class_table(&style).html("By class", none);
+        if self.nodes.len() > 1 {
+            html += &self.node_table(&style).html("By node", none);
+        }
+        let note = "What each maps alone.";
+        html += &self.process_table(&style).html("By process", note);
+        html += &self.group_table(&style).html("By control group", note);
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
+    match nr.saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "and {more} more; --json and --format csv have all"),
+    }
+}
+
+/// The heads of what [`ages_of`] yields.
+const AGE_HEADS: [(&str, Align); 6] = [
+    ("TOUCHED", Align::Right),
+    ("IDLE >= 5 s", Align::Right),
+    (">= 30 s", Align::Right),
+    (">= 2 min", Align::Right),
+    (">= 10 min", Align::Right),
+    ("UNKNOWN", Align::Right),
+];
+
+fn ages_of(ages: Option<&AgeBytes>, style: &Style) -> Vec<String> {
+    let Some(ages) = ages else {
+        return vec!["-".into(); AGE_HEADS.len()];
+    };
+    let mut fields = vec![style.bytes(ages.touched)];
+    fields.extend(BOUNDS.map(|bound| style.bytes(ages.idle_from(bound))));
+    fields.push(style.bytes(ages.unknown));
+    fields
+}
+
+fn table(first: &[(&'static str, Align)]) -> Table {
+    let heads: Vec<_> = first.iter().copied().chain(AGE_HEADS).collect();
+    Table::new(&heads)
+}
+
+impl MachineReport {
+    fn headline(&self, style: &Style) -> String {
+        format!(
+            "{} of memory, {} of it used, at {}; it is known what for of {}, and of {} of users' memory when it \
+             was accessed",
+            style.bytes(self.total_bytes),
+            style.bytes(self.used_bytes),
+            style.duration(self.time_ns),
+            format_share(self.known_use),
+            format_share(self.known_age),
+        )
+    }
+
+    fn class_table(&self, style: &Style) -> Table {
+        let mut table = table(&[("CLASS", Align::Left), ("BYTES", Align::Right)]);
+        for of in &self.classes {
+            if of.bytes == 0 && !of.class.is_user() {
+                continue;
+            }
+            let mut row = vec![of.class.name().to_owned(), style.bytes(of.bytes)];
+            row.extend(ages_of(of.ages.as_ref(), style));
+            table.row(row);
+        }
+        table
+    }
+
+    fn node_table(&self, style: &Style) -> Table {
+        let heads = [
+            ("NODE", Align::Right),
+            ("TOTAL", Align::Right),
+            ("USED", Align::Right),
+        ];
+        let mut table = table(&heads);
+        for node in &self.nodes {
+            let mut all = AgeBytes::default();
+            for ages in node.classes.iter().filter_map(|class| class.ages.as_ref()) {
+                all.add(ages);
+            }
+            let (total, used) = (style.bytes(node.total_bytes), style.bytes(node.used_bytes));
+            let mut row = vec![node.node.to_string(), total, used];
+            row.extend(ages_of(Some(&all), style));
+            table.row(row);
+        }
+        table
+    }
+
+    fn process_table(&self, style: &Style) -> Table {
+        let heads = [
+            ("PID", Align::Right),
+            ("NAME", Align::Left),
+            ("BYTES", Align::Right),
+        ];
+        let mut table = table(&heads);
+        for process in self.processes.iter().take(SHOWN) {
+            let name = process.target.name.clone().unwrap_or_default();
+            let mut row = vec![
+                or_empty(process.target.pid),
+                name,
+                style.bytes(process.bytes),
+            ];
+            row.extend(ages_of(Some(&process.ages), style));
+            table.row(row);
+        }
+        let mut row = vec![String::new(), "several processes".into()];
+        row.push(style.bytes(self.several.total()));
+        row.extend(ages_of(Some(&self.several), style));
+        table.row(row);
+        table
+    }
+
+    fn group_table(&self, style: &Style) -> Table {
+        let heads = [
+            ("GROUP", Align::Left),
+            ("PROCESSES", Align::Right),
+            ("BYTES", Align::Right),
+        ];
+        let mut table = table(&heads);
+        for group in self.groups.iter().take(SHOWN) {
+            let nr = group.nr_processes.to_string();
+            let mut row = vec![group.group.clone(), nr, style.bytes(group.bytes)];
+            row.extend(ages_of(Some(&group.ages), style));
+            table.row(row);
+        }
+        table
+    }
+
+    fn picture_note(&self) -> String {
+        format!(
+            "{} used; colours say how much of it is known to have been idle for 5 s or more, grey that this is \
+             not known",
+            format_bytes(self.used_bytes)
+        )
+    }
+
+    /// Processes, and what is no process's, by their sizes.
+    fn tiles(&self) -> Vec<Tile> {
+        let mut tiles: Vec<Tile> = Vec::new();
+        let mut tile = |name: String, bytes: u64, ages: Option<&AgeBytes>| {
+            let known = ages.map(|ages| ages.total().saturating_sub(ages.unknown));
+            let cold = ages.map(|ages| ages.idle_from(COLD));
+            tiles.push(Tile {
+                text: format!("{name} · {}", format_bytes(bytes)),
+                weight: bytes,
+                heat: known
+                    .filter(|known| 2 * known > bytes)
+                    .zip(cold)
+                    .map(|(known, cold)| 1.0 - cold as f64 / known.max(1) as f64),
+            });
+        };
+        for process in &self.processes {
+            let name = process.target.name.clone().unwrap_or_default();
+            let pid = process
+                .target
+                .pid
+                .map(|pid| format!(" ({pid})"))
+                .unwrap_or_default();
+            tile(name + &pid, process.bytes, Some(&process.ages));
+        }
+        tile(
+            "several processes".into(),
+            self.several.total(),
+            Some(&self.several),
+        );
+        let is_left = |of: &&ClassMemory| {
+            !matches!(
+                of.class,
+                MemoryClass::Anonymous | MemoryClass::MappedFiles | MemoryClass::Free
+            )
+        };
+        for of in self.classes.iter().filter(is_left) {
+            // Shared memory that processes map is theirs.
+            let mapped = of.ages.filter(|_| of.class == MemoryClass::SharedMemory);
+            let mapped = mapped.map_or(0, |ages| ages.total().saturating_sub(ages.unknown));
+            tile(
+                of.class.name().into(),
+                of.bytes.saturating_sub(mapped),
+                None,
+            );
+        }
+        tiles
+    }
+}

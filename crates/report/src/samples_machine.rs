@@ -1,0 +1,96 @@
+//! A sample record of a machine's memory.
+
+use isotherm_engine::frames::{AgeBytes, MappedClass};
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::item::{Item, TargetStart};
+use isotherm_record::machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup};
+
+use crate::samples::at;
+
+const MIB: u64 = 1 << 20;
+
+fn ages(touched: u64, idle: [u64; 7], unknown: u64) -> AgeBytes {
+    AgeBytes {
+        touched: touched * MIB,
+        idle: idle.map(|mib| mib * MIB),
+        unknown: unknown * MIB,
+    }
+}
+
+fn start(target: u32, pid: u32, name: &str) -> Item {
+    Item::TargetStart(TargetStart {
+        time: at(0),
+        target: TargetId(target),
+        pid,
+        name: name.into(),
+        context: None,
+    })
+}
+
+fn node(node: u32, total: u64, free: u64) -> NodeMemory {
+    NodeMemory {
+        node,
+        total: total * MIB,
+        free: free * MIB,
+        anonymous: 600 * MIB,
+        shared: 64 * MIB,
+        files: 500 * MIB,
+        active_files: 100 * MIB,
+        mapped: 150 * MIB,
+        slab: 40 * MIB,
+        reclaimable_slab: 30 * MIB,
+        page_tables: 4 * MIB,
+        kernel_stacks: MIB,
+        hugetlb: 0,
+    }
+}
+
+fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
+    let mapped = |target: Option<u32>, node, class, bytes| MappedMemory {
+        target: target.map(TargetId),
+        node,
+        class,
+        bytes,
+    };
+    let (anonymous, file) = (MappedClass::Anonymous, MappedClass::File);
+    let group = |(target, group): &(u32, &str)| TargetGroup {
+        target: TargetId(*target),
+        group: (*group).to_owned(),
+    };
+    Item::Machine(MachineSample {
+        time: at(ms),
+        nodes: vec![node(0, 4096, 2800), node(1, 2048, 700)],
+        mapped: vec![
+            mapped(
+                Some(0),
+                0,
+                anonymous,
+                ages(touched, [0, 0, 50, 0, 300, 0, 0], 0),
+            ),
+            mapped(Some(1), 0, anonymous, ages(20, [1, 2, 3, 4, 5, 6, 7], 8)),
+            mapped(Some(2), 1, anonymous, ages(0, [0, 0, 0, 500, 0, 0, 0], 0)),
+            mapped(None, 0, file, ages(10, [0, 0, 20, 0, 0, 0, 0], 0)),
+            mapped(
+                None,
+                1,
+                MappedClass::Shared,
+                ages(0, [0, 0, 0, 0, 0, 32, 0], 32),
+            ),
+        ],
+        groups: groups.iter().map(group).collect(),
+    })
+}
+
+/// Two nodes, two processes in groups and one in none, at 1 s and at 6 s. Groups are told when they change.
+pub(crate) fn machine_record() -> Vec<Item> {
+    vec![
+        start(0, 100, "redis-server"),
+        start(1, 101, "sh"),
+        start(2, 102, "java"),
+        sample(1000, &[(0, "/a.slice/redis"), (2, "/b.slice")], 100),
+        sample(6000, &[], 200),
+    ]
+}
+
+/// A time between the two.
+pub(crate) const BETWEEN: Nanos = Nanos::from_millis(3000);

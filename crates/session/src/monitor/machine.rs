@@ -1,0 +1,329 @@
+//! The machine's memory: whose it is, of which kind, and when it was accessed last.
+//!
+//! Problem: the sum of what processes map is not what they use, as they share much of it; and much of a
+//! machine's memory no process maps.
+//!
+//! Approach: now and then all page tables are read once more for the frames that they name, and what the
+//! monitor knows of each page is put down for its frame ([`isotherm_engine::frames`]). What the kernel says of
+//! each node stands beside it, so that nothing is left out.
+//!
+//! Limits: files' pages are told by the kernel's lists where nobody maps them.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::frames::{FrameMap, MappedClass, Mapper, PageAge};
+use isotherm_engine::table::TableMonitor;
+use isotherm_engine::{
+    AccessProbe, AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId,
+};
+use isotherm_linux::areas::MappedArea;
+use isotherm_linux::meminfo::Meminfo;
+use isotherm_linux::probe::{PageTableProbe, ProbeError};
+use isotherm_linux::{cgroup, node};
+use isotherm_record::{Item, MachineSample, MappedMemory, NodeMemory, TargetGroup};
+
+use crate::targets::TargetSet;
+
+/// Shortest time between two looks.
+const INTERVAL_MIN: Nanos = Nanos::from_millis(5_000);
+/// They may take at most this part of what may be spent.
+const SHARE_OF_BUDGET: f64 = 0.25;
+
+/// Looks at the machine's memory.
+pub(crate) struct MachineView {
+    cpu_budget: f64,
+    next: Nanos,
+    frames: FrameMap,
+    /// Each node's ranges of RAM, in frames and in their order.
+    nodes: Vec<(u32, std::ops::Range<u64>)>,
+    groups: BTreeMap<TargetId, String>,
+}
+
+impl MachineView {
+    /// Within a budget for all watching, as a share of a CPU.
+    pub(crate) fn new(cpu_budget: f64, now: Nanos) -> anyhow::Result<Self> {
+        let ram = node::all()?.into_iter();
+        let frames = |range: AddressRange| range.start / PAGE_SIZE..range.end / PAGE_SIZE;
+        let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(range))).collect();
+        nodes.sort_unstable_by_key(|(_, frames)| frames.start);
+        Ok(Self {
+            cpu_budget,
+            next: now,
+            frames: FrameMap::default(),
+            nodes,
+            groups: BTreeMap::new(),
+        })
+    }
+
+    /// Looks, if it is time to.
+    pub(crate) fn look(
+        &mut self,
+        now: Nanos,
+        probe: &mut PageTableProbe,
+        monitor: &TableMonitor,
+        targets: &TargetSet,
+    ) -> Result<Option<Item>, ProbeError> {
+        if now < self.next {
+            return Ok(None);
+        }
+        let before = probe.cost();
+        self.frames.clear();
+        let ids: Vec<TargetId> = targets.ids().take(usize::from(u16::MAX)).collect();
+        for (mapper, id) in (0..).zip(&ids) {
+            self.add_target(mapper, *id, now, probe, monitor, targets)?;
+        }
+        let mapped = self.frames.sums(|frame| self.node_of(frame).unwrap_or(0));
+        let mapped = mapped
+            .into_iter()
+            .map(|((mapper, node, class), bytes)| MappedMemory {
+                target: match mapper {
+                    Mapper::One(mapper) => Some(ids[usize::from(mapper)]),
+                    Mapper::Several => None,
+                },
+                node,
+                class,
+                bytes,
+            });
+        let sample = MachineSample {
+            time: now,
+            nodes: self.node_memory(),
+            mapped: mapped.collect(),
+            groups: self.new_groups(targets),
+        };
+        let after = probe.cost();
+        let spent = after.monitor_cpu.since(before.monitor_cpu).as_secs_f64();
+        let wait = Nanos((spent / (self.cpu_budget * SHARE_OF_BUDGET) * 1e9) as u64);
+        self.next = now + wait.max(INTERVAL_MIN);
+        Ok(Some(Item::Machine(sample)))
+    }
+
+    /// Puts down what a target maps.
+    fn add_target(
+        &mut self,
+        mapper: u16,
+        id: TargetId,
+        now: Nanos,
+        probe: &mut PageTableProbe,
+        monitor: &TableMonitor,
+        targets: &TargetSet,
+    ) -> Result<(), ProbeError> {
+        let blocks = monitor.blocks(id);
+        let mut areas = Areas::new(targets.areas(id));
+        let (mut of, mut ages) = (u64::MAX, [PageAge::Unknown; PAGES_PER_BLOCK]);
+        let (frames, nodes) = (&mut self.frames, &self.nodes);
+        probe.each_frame(id, &blocks, |address, frame, nr| {
+            let Some(class) = areas.class_at(address) else {
+                return;
+            };
+            let block = address & !(BLOCK_SIZE - 1);
+            if of != block {
+                let known = monitor.page_ages(id, block, now);
+                (of, ages) = (block, known.unwrap_or([PageAge::Unknown; PAGES_PER_BLOCK]));
+            }
+            if node_in(nodes, frame).is_none() {
+                return;
+            }
+            let first = ((address - block) / PAGE_SIZE) as usize;
+            for (page, frame) in (first..first + nr as usize).zip(frame..) {
+                frames.add(mapper, class, frame, ages[page]);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn node_of(&self, frame: u64) -> Option<u32> {
+        node_in(&self.nodes, frame)
+    }
+
+    fn node_memory(&self) -> Vec<NodeMemory> {
+        let mut nodes: Vec<u32> = self.nodes.iter().map(|(node, _)| *node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let is_alone = nodes.len() == 1;
+        let nodes = nodes.into_iter();
+        nodes.map(|node| node_memory(node, is_alone)).collect()
+    }
+
+    /// Of those who are new, or have another one than before.
+    fn new_groups(&mut self, targets: &TargetSet) -> Vec<TargetGroup> {
+        let mut new = Vec::new();
+        let mut groups = BTreeMap::new();
+        for (target, pid) in targets.pids() {
+            let before = self.groups.remove(&target);
+            let Some(group) = cgroup::of_process(pid) else {
+                continue;
+            };
+            if before.as_ref() != Some(&group) {
+                let group = group.clone();
+                new.push(TargetGroup { target, group });
+            }
+            groups.insert(target, group);
+        }
+        self.groups = groups;
+        new
+    }
+}
+
+/// A target's mappings, asked for addresses in their order.
+struct Areas<'a> {
+    rest: &'a [MappedArea],
+    /// The addresses that were found last, and what their pages are; `None` between mappings.
+    found: (std::ops::Range<u64>, Option<MappedClass>),
+}
+
+impl<'a> Areas<'a> {
+    fn new(areas: &'a [MappedArea]) -> Self {
+        Self {
+            rest: areas,
+            found: (0..0, None),
+        }
+    }
+
+    fn class_at(&mut self, address: u64) -> Option<MappedClass> {
+        if !self.found.0.contains(&address) {
+            let ended = self.rest.partition_point(|area| area.range.end <= address);
+            self.rest = &self.rest[ended..];
+            self.found = match self.rest.first() {
+                Some(area) if area.range.start <= address => {
+                    (area.range.start..area.range.end, Some(class_of(area)))
+                }
+                area => {
+                    let end = area.map_or(u64::MAX, |area| area.range.start);
+                    (address..end, None)
+                }
+            };
+        }
+        self.found.1
+    }
+}
+
+/// The node that a frame is on; `None` where there is no RAM.
+fn node_in(nodes: &[(u32, std::ops::Range<u64>)], frame: u64) -> Option<u32> {
+    let at = nodes.partition_point(|(_, frames)| frames.end <= frame);
+    let (node, frames) = nodes.get(at)?;
+    frames.contains(&frame).then_some(*node)
+}
+
+/// What pages of a mapping are. Pages of a private mapping of a file that may be written mostly were.
+fn class_of(area: &MappedArea) -> MappedClass {
+    if area.is_file() {
+        if area.permissions.is_private() && area.permissions.is_writable() {
+            MappedClass::Anonymous
+        } else {
+            MappedClass::File
+        }
+    } else if area.permissions.is_private() {
+        MappedClass::Anonymous
+    } else {
+        MappedClass::Shared
+    }
+}
+
+/// The kernel's account of a node; of the only one it is the machine's, which some virtual machines keep right
+/// where they do not the node's.
+fn node_memory(node: u32, is_alone: bool) -> NodeMemory {
+    let is_numa = !is_alone;
+    let meminfo = if is_numa {
+        Meminfo::of_node(node)
+    } else {
+        Meminfo::read()
+    };
+    let get = |name: &str| meminfo.get(name).unwrap_or(0);
+    let shared = get("Shmem");
+    let cached = if is_numa {
+        get("FilePages").saturating_sub(get("SwapCached"))
+    } else {
+        get("Cached") + get("Buffers")
+    };
+    NodeMemory {
+        node,
+        total: get("MemTotal"),
+        free: get("MemFree"),
+        anonymous: get("AnonPages"),
+        shared,
+        files: cached.saturating_sub(shared),
+        active_files: get("Active(file)"),
+        mapped: get("Mapped"),
+        slab: get("Slab"),
+        reclaimable_slab: get("SReclaimable"),
+        page_tables: get("PageTables") + get("SecPageTables"),
+        kernel_stacks: get("KernelStack"),
+        hugetlb: if is_numa {
+            Meminfo::hugetlb_of_node(node)
+        } else {
+            get("Hugetlb")
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_linux::areas::Permissions;
+
+    use super::*;
+
+    #[test]
+    fn mappings_tell_what_their_pages_are() {
+        let check = |permissions: &str, name: &str, wanted| {
+            let area = MappedArea {
+                range: AddressRange::new(0, PAGE_SIZE),
+                permissions: Permissions::new(permissions).expect("four flags"),
+                name: name.into(),
+            };
+            assert_eq!(class_of(&area), wanted, "{permissions} {name}");
+        };
+        check("rw-p", "", MappedClass::Anonymous);
+        check("rw-p", "[heap]", MappedClass::Anonymous);
+        check("rw-p", "/lib/libc.so.6", MappedClass::Anonymous);
+        check("r-xp", "/lib/libc.so.6", MappedClass::File);
+        check("rw-s", "/var/lib/data", MappedClass::File);
+        check("rw-s", "/dev/shm/x", MappedClass::Shared);
+        check("rw-s", "/memfd:x (deleted)", MappedClass::Shared);
+        check("rw-s", "", MappedClass::Shared);
+    }
+
+    #[test]
+    fn mappings_are_found_by_address() {
+        let area = |start: u64, end: u64, name: &str| MappedArea {
+            range: AddressRange::new(start, end),
+            permissions: Permissions::new("r--p").expect("four flags"),
+            name: name.into(),
+        };
+        let all = [area(10, 20, ""), area(20, 30, "/file"), area(50, 60, "")];
+        let mut areas = Areas::new(&all);
+        let (anonymous, file) = (Some(MappedClass::Anonymous), Some(MappedClass::File));
+        let asked = [5, 10, 19, 20, 29, 30, 49, 50, 60, 70];
+        let wanted = [
+            None, anonymous, anonymous, file, file, None, None, anonymous, None, None,
+        ];
+        assert_eq!(asked.map(|address| areas.class_at(address)), wanted);
+    }
+
+    #[test]
+    fn nodes_are_told_by_their_ranges() {
+        let nodes = [(0, 1..10), (1, 10..20), (0, 30..40)];
+        let check = |frame, wanted| assert_eq!(node_in(&nodes, frame), wanted, "{frame}");
+        check(0, None);
+        check(1, Some(0));
+        check(10, Some(1));
+        check(25, None);
+        check(39, Some(0));
+        check(40, None);
+    }
+
+    #[test]
+    fn the_kernels_accounts_do_not_exceed_the_node() {
+        let nodes = node::all().unwrap_or_default();
+        let Some((node, _)) = nodes.first() else {
+            eprintln!("SKIP the_kernels_accounts_do_not_exceed_the_node: not root");
+            return;
+        };
+        let memory = node_memory(*node, true);
+        let used =
+            memory.anonymous + memory.shared + memory.files + memory.slab + memory.page_tables;
+        assert!(
+            memory.free > 0 && used + memory.free <= memory.total,
+            "{memory:?}"
+        );
+    }
+}
