@@ -2,6 +2,7 @@
 //! they use. Those that are not run say why in [`NOT_RUN`]; that all of them parse, `src/examples.rs` looks.
 
 mod extract;
+mod machine_record;
 mod page_record;
 
 use std::fs;
@@ -121,6 +122,7 @@ fn directory() -> TempDir {
     for name in ["app.isotherm", "pages.isotherm"] {
         page_record::page_record(&at.join(name), 12, true);
     }
+    machine_record::machine_record(&at.join("machine.isotherm"));
     done(
         at,
         "tier plan -m 0 1 -g --topology four_nodes.yaml -o tier.yaml",
