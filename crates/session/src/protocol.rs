@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::ActingStatus;
 
 mod live_state;
+mod machine;
 mod metrics;
 mod text;
 

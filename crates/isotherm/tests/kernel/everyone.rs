@@ -1,8 +1,12 @@
 //! All processes of the machine.
 
+use std::io::{Read, Write};
+
 use isotherm_engine::Nanos;
 
-use crate::common::{Record, Running, alone, isotherm, pause, proc_bytes, python, run, scratch};
+use crate::common::{
+    Record, Running, alone, isotherm, pause, proc_bytes, python, run, scratch, until,
+};
 
 const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
 
@@ -150,4 +154,46 @@ fn the_machines_memory_is_told_by_who_uses_it() {
         let done = run(isotherm(flags).arg(&path)).success();
         assert!(done.stdout.contains(begins), "{format}: {}", done.stdout);
     }
+}
+
+/// By control group and age, for Prometheus.
+#[test]
+fn metrics_say_whose_memory_is_how_old() {
+    let test = "metrics_say_whose_memory_is_how_old";
+    let Some(_turn) = alone(test) else { return };
+    let mut process = Running::start(&mut python(IDLE));
+    process.line("ready");
+    let rss = proc_bytes(process.pid(), "status", "RssAnon:");
+    let directory = scratch();
+    let schemes = directory.path().join("schemes.damos");
+    std::fs::write(&schemes, "4K max 0% 0% 30s max stat\n").expect("a file");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("its address").to_string();
+    drop(listener);
+    let mut command = isotherm(["start", "--all", "--dry-run", "--cpu-budget", "5%"]);
+    command
+        .args(["--metrics", &address])
+        .arg("-c")
+        .arg(&schemes);
+    let socket = directory.path().join("socket");
+    let _daemon = Running::start(command.arg("--socket").arg(socket));
+    let told = until("idle memory in the metrics", || {
+        let body = scrape(&address)?;
+        let lines = body.lines().filter(|line| {
+            line.starts_with("isotherm_machine_mapped_bytes{cgroup=\"/")
+                && line.contains("class=\"anonymous\",age=\"5s-30s\"")
+        });
+        let bytes = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        let bytes: u64 = bytes.sum();
+        (bytes > rss / 10 * 9).then_some(body)
+    });
+    assert!(told.contains("isotherm_machine_node_bytes{node=\"0\",kind=\"free\"}"));
+}
+
+fn scrape(address: &str) -> Option<String> {
+    let mut stream = std::net::TcpStream::connect(address).ok()?;
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use isotherm_engine::{Cost, Nanos};
 use isotherm_record::{GuardSample, Item};
 
+use super::machine::Machine;
 use super::{MonitorCost, Status, Target, Tuned, View};
 use crate::ActingStatus;
 
@@ -19,6 +20,7 @@ pub struct LiveState {
     guard_events: VecDeque<GuardSample>,
     pub(super) nr_snapshots: u64,
     pub(super) monitor_rss: u64,
+    pub(super) machine: Machine,
     tuned: Option<Tuned>,
 }
 
@@ -31,6 +33,7 @@ impl LiveState {
             guard_events: VecDeque::new(),
             nr_snapshots: 0,
             monitor_rss: 0,
+            machine: Machine::default(),
             tuned: None,
         }
     }
@@ -43,7 +46,11 @@ impl LiveState {
                 (target.pid, target.name) = (start.pid, start.name);
                 target.context = start.context;
             }
-            Item::TargetExit(exit) => drop(self.targets.remove(&exit.target.0)),
+            Item::TargetExit(exit) => {
+                self.targets.remove(&exit.target.0);
+                self.machine.forget(exit.target);
+            }
+            Item::Machine(sample) => self.machine.take(sample),
             Item::Snapshot(snapshot) => {
                 self.nr_snapshots += 1;
                 if let Some(target) = self.targets.get_mut(&snapshot.target.0) {

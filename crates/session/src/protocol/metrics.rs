@@ -6,6 +6,7 @@
 use std::fmt;
 
 use isotherm_engine::Cost;
+use isotherm_engine::frames::{AgeBytes, MappedClass, NR_AGES};
 use isotherm_engine::scheme::SchemeStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -13,6 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
+use super::machine::Owner;
 use super::{LiveState, RATES};
 use crate::{ActingStatus, ContextStatus};
 
@@ -154,6 +156,18 @@ fn with_names<'a>(
     contexts.map(|(i, c)| (c.name.map_or_else(|| i.to_string(), str::to_owned), c))
 }
 
+/// The classes of idle memory as labels.
+const AGES: [&str; NR_AGES] = [
+    "0s-1s", "1s-5s", "5s-30s", "30s-2m", "2m-10m", "10m-1h", "1h-",
+];
+
+/// Bytes by age, each with its label.
+fn by_age(ages: &AgeBytes) -> impl Iterator<Item = (&'static str, u64)> {
+    let idle = AGES.into_iter().zip(ages.idle);
+    let others = [("accessed", ages.touched), ("unknown", ages.unknown)];
+    idle.chain(others)
+}
+
 /// What a daemon tells Prometheus.
 pub struct Metrics<'a> {
     /// The daemon's.
@@ -172,6 +186,8 @@ impl Metrics<'_> {
         let mut page = Page::default();
         self.memory(&mut page);
         self.processes(&mut page);
+        self.groups(&mut page);
+        self.nodes(&mut page);
         self.schemes(&mut page);
         self.contexts(&mut page);
         self.monitor(&mut page);
@@ -255,6 +271,67 @@ impl Metrics<'_> {
         for (target, pid) in targets() {
             if let Some(swap) = target.swap_bytes {
                 page.sample(&[("pid", &pid), ("name", &target.name)], swap);
+            }
+        }
+    }
+
+    /// Whose the machine's memory is, and how old.
+    fn groups(&self, page: &mut Page) {
+        let sums = self.live.machine.by_owner();
+        if sums.is_empty() {
+            return;
+        }
+        let name = "isotherm_machine_mapped_bytes";
+        page.family(
+            name,
+            MetricType::Gauge,
+            "With --all: memory that processes map, each page once, by control group (or `several`, \
+             `others`, `unknown`), class and age: the time since its last access as `from-to`.",
+        );
+        for ((owner, class), ages) in &sums {
+            let class = match class {
+                MappedClass::Anonymous => "anonymous",
+                MappedClass::File => "file",
+                MappedClass::Shared => "shared",
+            };
+            // Processes may call their groups what they like.
+            let group = match owner {
+                Owner::Group(_) => isotherm_record::printable(owner.name()),
+                _ => owner.name().into(),
+            };
+            for (age, bytes) in by_age(ages) {
+                page.sample(&[("cgroup", &group), ("class", class), ("age", age)], bytes);
+            }
+        }
+    }
+
+    /// What the kernel says of nodes.
+    fn nodes(&self, page: &mut Page) {
+        let nodes = self.live.machine.nodes();
+        if nodes.is_empty() {
+            return;
+        }
+        let name = "isotherm_machine_node_bytes";
+        page.family(
+            name,
+            MetricType::Gauge,
+            "With --all: a node's memory by what the kernel uses it for. Mapped files and shared memory \
+             are part of `files` and `shared`.",
+        );
+        for of in nodes {
+            let node = of.node.to_string();
+            for (kind, bytes) in [
+                ("total", of.total),
+                ("free", of.free),
+                ("anonymous", of.anonymous),
+                ("shared", of.shared),
+                ("files", of.files),
+                ("slab", of.slab),
+                ("page_tables", of.page_tables),
+                ("kernel_stacks", of.kernel_stacks),
+                ("hugetlb", of.hugetlb),
+            ] {
+                page.sample(&[("node", &node), ("kind", kind)], bytes);
             }
         }
     }
@@ -410,7 +487,19 @@ impl Metrics<'_> {
 
 #[cfg(test)]
 mod tests {
+    use isotherm_engine::frames::AGE_BOUNDS;
+    use isotherm_engine::units::format_time;
+
     use super::*;
+
+    #[test]
+    fn labels_say_the_bounds_of_ages() {
+        for (at, bound) in AGE_BOUNDS.iter().enumerate() {
+            let bound = format_time(*bound).replace(' ', "").replace("min", "m");
+            assert!(AGES[at].ends_with(&bound), "{bound}");
+            assert!(AGES[at + 1].starts_with(&bound), "{bound}");
+        }
+    }
 
     #[test]
     fn samples_are_escaped_and_families_explained() {

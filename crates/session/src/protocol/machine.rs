@@ -1,0 +1,165 @@
+//! The machine's memory as it was told last, by control group.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::TargetId;
+use isotherm_engine::frames::{AgeBytes, MappedClass};
+use isotherm_record::MachineSample;
+use isotherm_record::machine::NodeMemory;
+
+/// Control groups that are told one by one, so that the number of series stays bounded.
+const GROUPS_MAX: usize = 100;
+
+/// The last sample of the machine's memory, and who of it belongs where.
+#[derive(Debug, Default)]
+pub(super) struct Machine {
+    sample: MachineSample,
+    groups: BTreeMap<TargetId, String>,
+}
+
+/// Whose memory it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    /// The processes of a control group, each for itself.
+    Group(String),
+    /// Processes whose control group is not known.
+    Unknown,
+    /// The groups beyond those with the most memory.
+    Others,
+    /// Several processes map it, of one group or of many.
+    Several,
+}
+
+impl Owner {
+    /// Its name as a label: groups' begin with a slash.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Group(path) => path,
+            Self::Unknown => "unknown",
+            Self::Others => "others",
+            Self::Several => "several",
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn take(&mut self, mut sample: MachineSample) {
+        for of in std::mem::take(&mut sample.groups) {
+            self.groups.insert(of.target, of.group);
+        }
+        self.sample = sample;
+    }
+
+    /// A target's memory is free once it has ended.
+    pub(super) fn forget(&mut self, target: TargetId) {
+        self.groups.remove(&target);
+        self.sample.mapped.retain(|of| of.target != Some(target));
+    }
+
+    /// What the kernel says of each node.
+    pub(super) fn nodes(&self) -> &[NodeMemory] {
+        &self.sample.nodes
+    }
+
+    /// Mapped memory of all nodes by when it was accessed; each page counts once.
+    pub(super) fn by_owner(&self) -> BTreeMap<(Owner, MappedClass), AgeBytes> {
+        let listed = self.largest_groups();
+        let mut sums: BTreeMap<_, AgeBytes> = BTreeMap::new();
+        for memory in &self.sample.mapped {
+            let owner = match memory.target.map(|target| self.groups.get(&target)) {
+                None => Owner::Several,
+                Some(None) => Owner::Unknown,
+                Some(Some(group)) if listed.contains(&group.as_str()) => {
+                    Owner::Group(group.clone())
+                }
+                Some(Some(_)) => Owner::Others,
+            };
+            let sum = sums.entry((owner, memory.class)).or_default();
+            sum.add(&memory.bytes);
+        }
+        sums
+    }
+
+    fn largest_groups(&self) -> Vec<&str> {
+        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+        for memory in &self.sample.mapped {
+            if let Some(group) = memory.target.and_then(|target| self.groups.get(&target)) {
+                let sum = bytes.entry(group).or_default();
+                *sum = sum.saturating_add(memory.bytes.total());
+            }
+        }
+        let mut groups: Vec<(&str, u64)> = bytes.into_iter().collect();
+        groups.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        groups.truncate(GROUPS_MAX);
+        groups.into_iter().map(|(group, _)| group).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_record::{MappedMemory, TargetGroup};
+
+    use super::*;
+
+    fn mapped(target: Option<u32>, touched: u64) -> MappedMemory {
+        MappedMemory {
+            target: target.map(TargetId),
+            node: 0,
+            class: MappedClass::Anonymous,
+            bytes: AgeBytes {
+                touched,
+                ..AgeBytes::default()
+            },
+        }
+    }
+
+    fn sample(nr_groups: u32) -> MachineSample {
+        let targets = 0..nr_groups;
+        let group = |target: u32| TargetGroup {
+            target: TargetId(target),
+            group: format!("/{target}"),
+        };
+        let mut all: Vec<MappedMemory> = targets
+            .clone()
+            .map(|target| mapped(Some(target), u64::from(target) + 1))
+            .collect();
+        all.push(mapped(None, 1000));
+        MachineSample {
+            mapped: all,
+            groups: targets.map(group).collect(),
+            ..MachineSample::default()
+        }
+    }
+
+    fn told(machine: &Machine) -> Vec<(String, u64)> {
+        let sums = machine.by_owner().into_iter();
+        sums.map(|((owner, _), ages)| (owner.name().to_owned(), ages.total()))
+            .collect()
+    }
+
+    #[test]
+    fn groups_stay_known_and_the_ended_are_forgotten() {
+        let mut machine = Machine::default();
+        machine.take(sample(2));
+        let mut later = sample(3);
+        later.groups.clear();
+        machine.take(later);
+        let wanted = [("/0", 1), ("/1", 2), ("unknown", 3), ("several", 1000)];
+        assert_eq!(told(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
+        machine.forget(TargetId(1));
+        let wanted = [("/0", 1), ("unknown", 3), ("several", 1000)];
+        assert_eq!(told(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
+    }
+
+    #[test]
+    fn the_largest_groups_are_told_and_nothing_is_left_out() {
+        let mut machine = Machine::default();
+        machine.take(sample(150));
+        let told = told(&machine);
+        assert_eq!(told.len(), GROUPS_MAX + 2);
+        assert!(told.contains(&("/149".to_owned(), 150)));
+        assert!(told.contains(&("others".to_owned(), (1..=50).sum())));
+        let all: u64 = told.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(all, (1..=150).sum::<u64>() + 1000);
+    }
+}
