@@ -31,6 +31,7 @@ fn memory() -> Snapshot {
     };
     Snapshot {
         blocks: Vec::new(),
+        idle_pages: std::sync::Arc::default(),
         target: TargetId(0),
         start: Nanos(0),
         end: INTERVAL,

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::{AddressRange, Nanos};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::monitor::bits::{self, Bitmap};
 use crate::scheme::{Action, Destination, OpsFilter};
 use crate::snapshot::TargetId;
 
@@ -135,20 +136,53 @@ pub struct Operation {
     /// The scheme is about memory that is not accessed: pages that were, since it was looked at, are
     /// not meant.
     pub idle_only: bool,
+    /// Only these pages of the block that `range` lies in; `None`: all of `range`.
+    pub pages: Option<Box<Bitmap>>,
 }
 
 impl Operation {
     /// The part of it that is about `range`, one of its own parts; memory counts as spread evenly.
     #[must_use]
     pub fn part(&self, range: AddressRange) -> Self {
-        let whole = u128::from(self.range.len().max(1));
-        let bytes = u128::from(self.bytes) * u128::from(range.len()) / whole;
-        Self {
-            range,
-            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
-            ..self.clone()
-        }
+        let mut part = self.clone();
+        part.range = range;
+        part.bytes = if let Some(pages) = &mut part.pages {
+            **pages = bits::and(pages, &bits::mask(block_of(range.start), range));
+            bits::bytes(pages)
+        } else {
+            let whole = u128::from(self.range.len().max(1));
+            let bytes = u128::from(self.bytes) * u128::from(range.len()) / whole;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        part
     }
+
+    /// Its pages of the block at `block`.
+    pub fn pages_of(&self, block: u64) -> Bitmap {
+        let mask = bits::mask(block, self.range);
+        let pages = self.pages.as_ref();
+        pages.map_or(mask, |pages| bits::and(pages, &mask))
+    }
+
+    /// The addresses that it is about: of its range, or of its pages.
+    pub fn stretches(&self) -> Vec<AddressRange> {
+        let Some(pages) = &self.pages else {
+            return vec![self.range];
+        };
+        let mut stretches = Vec::new();
+        bits::runs(block_of(self.range.start), pages, &mut stretches);
+        stretches
+    }
+
+    /// How many bytes of addresses that is, whatever they hold.
+    pub fn extent(&self) -> u64 {
+        let pages = self.pages.as_ref();
+        pages.map_or(self.range.len(), |pages| bits::bytes(pages))
+    }
+}
+
+fn block_of(address: u64) -> u64 {
+    address & !(BLOCK_SIZE - 1)
 }
 
 /// Why memory was not acted on.
@@ -224,7 +258,7 @@ impl Outcome {
             bytes.fold(self.applied, |sum, n| sum.saturating_add(*n))
         };
         let mut refused = self.refused.clone();
-        let mut holes = sum(&refused).saturating_sub(operation.bytes.min(operation.range.len()));
+        let mut holes = sum(&refused).saturating_sub(operation.bytes.min(operation.extent()));
         // Those that are told of a range as a whole.
         for why in [
             Refusal::NotPresent,
@@ -278,6 +312,7 @@ mod tests {
                 filters: Vec::new(),
                 pass_unmatched: true,
                 idle_only: true,
+                pages: None,
             };
             let outcome = Outcome {
                 applied,

@@ -5,10 +5,13 @@
 //! from (schemes, reports, the record's writer). Terms are DAMON's
 //! (`Documentation/mm/damon/design.rst`).
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, Nanos};
 use crate::monitor::block_pages::BlockPages;
+use crate::monitor::idle_pages::IdlePages;
 
 /// Which monitoring target of the context: an index, stable for the whole run, never reused.
 #[derive(
@@ -238,6 +241,10 @@ pub struct Snapshot {
     /// address order; [`Snapshot::by_page`] makes regions of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<BlockPages>,
+    /// Blocks of which some pages are in use and others idle, in address order, where the monitor was
+    /// asked to tell: for acting on the idle ones. They are not recorded.
+    #[serde(skip)]
+    pub idle_pages: Arc<Vec<IdlePages>>,
 }
 
 impl Snapshot {

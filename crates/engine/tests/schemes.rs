@@ -147,6 +147,7 @@ fn snapshots_of(memory: &Memory, now: u64) -> Vec<Snapshot> {
         };
         Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target: TargetId(target),
             start: Nanos((now - 1) * SECOND.0),
             end: Nanos(now * SECOND.0),

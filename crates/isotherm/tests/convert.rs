@@ -38,6 +38,7 @@ fn record() -> Vec<u8> {
         };
         let snapshot = Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target: TargetId(0),
             start: Nanos(STARTED + second * 1_000_000_000),
             end: Nanos(STARTED + (second + 1) * 1_000_000_000),

@@ -39,6 +39,7 @@ fn record() -> Vec<u8> {
         };
         let snapshot = Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target: TargetId(0),
             start: at(second),
             end: at(second + 1),

@@ -220,6 +220,7 @@ fn operation(action: Action, range: AddressRange) -> Operation {
         filters: Vec::new(),
         pass_unmatched: true,
         idle_only: true,
+        pages: None,
     }
 }
 

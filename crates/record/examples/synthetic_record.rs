@@ -171,6 +171,7 @@ impl Generator {
         }
         Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target: TARGET,
             start: at(index),
             end: at(index + 1),

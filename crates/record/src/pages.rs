@@ -204,6 +204,7 @@ impl PageAges {
         self.nr_blocks = self.nr_blocks + ages.blocks.len() - nr_blocks;
         Ok(Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target: scan.target,
             start: scan.start,
             end: scan.end,

@@ -125,6 +125,7 @@ impl Rows {
         Ok(Some(match &self.columns {
             Columns::Regions { nr_samples, .. } => Item::Snapshot(Snapshot {
                 blocks: Vec::new(),
+                idle_pages: std::sync::Arc::default(),
                 target,
                 start,
                 end,

@@ -26,6 +26,7 @@ pub(crate) fn at(ms: u64) -> Nanos {
 pub(crate) fn snapshot_at(target: u32, from_ms: u64, to_ms: u64, picture: &str) -> Snapshot {
     Snapshot {
         blocks: Vec::new(),
+        idle_pages: std::sync::Arc::default(),
         target: TargetId(target),
         start: at(from_ms),
         end: at(to_ms),

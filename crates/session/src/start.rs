@@ -138,7 +138,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     // After the command was started, which is to have the limit that it would have without us.
     let files = raise_file_limit() / nr.max(1) as u64;
     let set = TargetSet::new(wanted, context.ranges.clone(), files);
-    let monitor = match context.monitor {
+    let mut monitor = match context.monitor {
         MonitorSpec::Tables(attributes) => MonitorLoop::tables(attributes, now),
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
         MonitorSpec::Pages(attributes) => {
@@ -150,6 +150,9 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
             });
         }
     };
+    if context.acting.is_some() {
+        monitor.tell_idle_pages();
+    }
     let machine = match (&context.targets, &context.monitor) {
         (TargetSpec::All { .. }, MonitorSpec::Tables(attributes)) => {
             Some(MachineView::new(attributes.cpu_budget, now)?)

@@ -132,7 +132,7 @@ impl Watcher {
     fn new(spec: ContextSpec, machine: &Machine) -> Result<Self, ContextError> {
         let is_physical = matches!(spec.watch, Watch::Physical(..));
         let spares_accessed = matches!(spec.watch, Watch::Tables(_));
-        let (monitor, followed) = match spec.watch {
+        let (mut monitor, followed) = match spec.watch {
             Watch::Tables(attributes) => (
                 MonitorLoop::tables(attributes, machine.now()),
                 Followed::processes(spec.limits),
@@ -156,6 +156,9 @@ impl Watcher {
                 )
             }
         };
+        if !spec.schemes.is_empty() {
+            monitor.tell_idle_pages();
+        }
         Ok(Self {
             monitor,
             followed,

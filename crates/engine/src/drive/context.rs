@@ -269,6 +269,9 @@ impl Context {
                 continue;
             }
             world.note_paged_out(operation.target, outcome.applied);
+            if operation.pages.is_some() {
+                continue;
+            }
             let first = operation.range.start & !(BLOCK_SIZE - 1);
             let of_target = blocks.entry(operation.target).or_default();
             of_target.extend((first..operation.range.end).step_by(BLOCK_SIZE as usize));

@@ -6,14 +6,17 @@
 //! Approach: the ranges that an action was assumed to be applied to are remembered for each scheme
 //! and target. A plan is reduced to what is not among them ([`DryRun::fresh`]). Of memory that the
 //! scheme is idle about, a range is forgotten when a snapshot no longer shows it untouched: it was
-//! read back (and may be acted on again, which counts again), or unmapped.
+//! read back (and may be acted on again, which counts again), or unmapped. Where single pages were
+//! acted on, and where a region is touched of which some pages are known to be idle still, these are
+//! remembered one by one.
 //!
-//! Limits: a region of which a part is touched is read back whole. Quotas are charged for the reduced
+//! Limits: of a region of which a part is touched, what is not known page by page is read back whole. Quotas are charged for the reduced
 //! plan only, once their window ends; within a window, memory that was counted before takes room.
 
 use std::collections::BTreeMap;
 
-use crate::address::AddressRange;
+use crate::address::{AddressRange, BLOCK_SIZE};
+use crate::monitor::bits::{self, Bitmap};
 use crate::port::Operation;
 use crate::scheme::Action;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
@@ -27,9 +30,11 @@ type Key = (TargetId, Option<usize>);
 struct Applied {
     /// In address order, not touching each other.
     ranges: Vec<AddressRange>,
+    /// Single pages, by block; none lies in `ranges`.
+    pages: BTreeMap<u64, Bitmap>,
     /// The scheme is about idle memory: what is touched is no longer as the action left it.
     idle_only: bool,
-    /// Bytes of memory in `ranges`, by the last snapshot.
+    /// Bytes of memory in `ranges`, by the last snapshot, and of `pages`.
     bytes: u64,
 }
 
@@ -56,8 +61,7 @@ impl DryRun {
         for operation in plan {
             match self.applied.get(&key(operation)) {
                 Some(applied) if operation.action != Action::Stat => {
-                    let gaps = gaps(operation.range, &applied.ranges);
-                    fresh.extend(gaps.into_iter().map(|range| operation.part(range)));
+                    applied.add_fresh(operation, &mut fresh);
                 }
                 _ => fresh.push(operation.clone()),
             }
@@ -74,7 +78,7 @@ impl DryRun {
             let applied = self.applied.entry(key(operation)).or_default();
             applied.idle_only = operation.idle_only;
             applied.bytes = applied.bytes.saturating_add(operation.bytes);
-            applied.ranges.push(operation.range);
+            applied.add(operation);
         }
         self.applied.values_mut().for_each(Applied::unite);
     }
@@ -100,8 +104,46 @@ fn key(operation: &Operation) -> Key {
 }
 
 impl Applied {
+    /// Appends what of `operation` is not among it.
+    fn add_fresh(&self, operation: &Operation, fresh: &mut Vec<Operation>) {
+        for range in gaps(operation.range, &self.ranges) {
+            let mut part = operation.part(range);
+            let mut known = 0;
+            for (block, taken) in blocks_in(&self.pages, range) {
+                if let Some(pages) = &mut part.pages {
+                    **pages = bits::and_not(pages, taken);
+                }
+                known += bits::bytes(&bits::and(taken, &bits::mask(*block, range)));
+            }
+            part.bytes = match &part.pages {
+                Some(pages) => bits::bytes(pages),
+                None => part.bytes.saturating_sub(known),
+            };
+            if part.bytes > 0 || known == 0 {
+                fresh.push(part);
+            }
+        }
+    }
+
+    fn add(&mut self, operation: &Operation) {
+        let range = operation.range;
+        let Some(pages) = &operation.pages else {
+            self.ranges.push(range);
+            for (block, taken) in blocks_in_mut(&mut self.pages, range) {
+                *taken = bits::and_not(taken, &bits::mask(*block, range));
+            }
+            return;
+        };
+        let taken = self
+            .pages
+            .entry(block_of(range.start))
+            .or_insert(bits::NONE);
+        *taken = bits::or(taken, pages);
+    }
+
     fn observe(&mut self, snapshot: &Snapshot) {
         let mut still = Vec::with_capacity(self.ranges.len());
+        let mut pages = BTreeMap::new();
         let mut bytes = 0u64;
         let mut next = 0;
         for region in &snapshot.regions {
@@ -112,21 +154,60 @@ impl Applied {
             {
                 next += 1;
             }
-            if self.idle_only && is_touched(region) {
+            let over: Vec<AddressRange> = self.ranges[next..]
+                .iter()
+                .map_while(|r| (r.start < region.range.end).then(|| r.intersection(region.range)))
+                .flatten()
+                .collect();
+            let is_back = self.idle_only && is_touched(region);
+            self.observe_pages(snapshot, region.range, (&over, is_back), &mut pages);
+            if is_back {
                 continue;
             }
-            let over = self.ranges[next..]
-                .iter()
-                .map_while(|r| (r.start < region.range.end).then(|| r.intersection(region.range)));
-            for part in over.flatten() {
+            for part in over {
                 bytes = bytes.saturating_add(region.part(part).resident());
                 still.push(part);
             }
         }
-        self.ranges = still;
+        bytes += pages.values().map(bits::bytes).sum::<u64>();
+        (self.ranges, self.pages) = (still, pages);
         // What has come into memory since was touched, wherever that shows.
         self.bytes = bytes.min(self.bytes);
         self.unite();
+    }
+
+    /// Adds those of its pages in `range`, a region of `snapshot`, that are as the action left them to `still`; those
+    /// of the ranges `over` as well, if the region is touched (`is_back`).
+    fn observe_pages(
+        &self,
+        snapshot: &Snapshot,
+        range: AddressRange,
+        (over, is_back): (&[AddressRange], bool),
+        still: &mut BTreeMap<u64, Bitmap>,
+    ) {
+        let mut add = |block: u64, pages: &Bitmap| {
+            if !bits::is_empty(pages) {
+                let of_block = still.entry(block).or_insert(bits::NONE);
+                *of_block = bits::or(of_block, pages);
+            }
+        };
+        if !is_back {
+            for (block, pages) in blocks_in(&self.pages, range) {
+                add(*block, &bits::and(pages, &bits::mask(*block, range)));
+            }
+            return;
+        }
+        let idle = &snapshot.idle_pages;
+        let first = idle.partition_point(|block| block.range().end <= range.start);
+        for block in idle[first..].iter().take_while(|b| b.block < range.end) {
+            let known = self.pages.get(&block.block).copied();
+            let masks = over.iter().map(|part| bits::mask(block.block, *part));
+            let known = masks.fold(known.unwrap_or(bits::NONE), |all, mask| {
+                bits::or(&all, &mask)
+            });
+            let here = bits::and(&known, &bits::mask(block.block, range));
+            add(block.block, &bits::and(&here, &block.pages));
+        }
     }
 
     fn unite(&mut self) {
@@ -139,6 +220,25 @@ impl Applied {
             touches
         });
     }
+}
+
+/// Of `pages`, by block, those of the blocks that `range` overlaps.
+fn blocks_in(
+    pages: &BTreeMap<u64, Bitmap>,
+    range: AddressRange,
+) -> impl Iterator<Item = (&u64, &Bitmap)> {
+    pages.range(block_of(range.start)..range.end)
+}
+
+fn blocks_in_mut(
+    pages: &mut BTreeMap<u64, Bitmap>,
+    range: AddressRange,
+) -> impl Iterator<Item = (&u64, &mut Bitmap)> {
+    pages.range_mut(block_of(range.start)..range.end)
+}
+
+const fn block_of(address: u64) -> u64 {
+    address & !(BLOCK_SIZE - 1)
 }
 
 /// Whether any of a region was touched in the interval.
@@ -183,6 +283,7 @@ mod tests {
             filters: Vec::new(),
             pass_unmatched: true,
             idle_only: true,
+            pages: None,
         }
     }
 

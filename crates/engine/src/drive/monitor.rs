@@ -45,6 +45,14 @@ impl MonitorLoop {
         }
     }
 
+    /// From now on snapshots tell [which pages are idle](Snapshot::idle_pages), where the monitor knows.
+    pub fn tell_idle_pages(&mut self) {
+        match self {
+            Self::Tables(tables) => tables.tell_idle_pages(),
+            Self::Regions(_) => {}
+        }
+    }
+
     /// The next step looks who is there.
     pub fn look_for_ends(&mut self, now: Nanos) {
         match self {

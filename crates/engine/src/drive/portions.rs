@@ -42,7 +42,7 @@ impl Pace {
     /// What a portion came to.
     fn learn(&mut self, action: Action, portion: &[Operation], outcomes: &[Outcome]) {
         let took: u64 = outcomes.iter().map(|outcome| outcome.took.0).sum();
-        let asked: u64 = portion.iter().map(|operation| operation.range.len()).sum();
+        let asked: u64 = portion.iter().map(Operation::extent).sum();
         let absent = |outcome: &Outcome| {
             let of = |why| outcome.refused.get(&why).copied().unwrap_or(0);
             of(Refusal::NotPresent) + of(Refusal::Unmapped) + of(Refusal::Exited)
@@ -160,7 +160,9 @@ impl<'a> Portions<'a> {
             }
             let start = operation.range.start + self.taken;
             let rest = operation.range.end - start;
-            let length = if is_harmless || rest <= room {
+            // Pages of one block are not cut.
+            let is_pages = operation.pages.is_some() && portion.is_empty();
+            let length = if is_harmless || is_pages || rest.min(operation.extent()) <= room {
                 rest
             } else if portion.is_empty() {
                 cut(start, room).min(rest)
@@ -170,7 +172,10 @@ impl<'a> Portions<'a> {
                 break;
             };
             let part = AddressRange::new(start, start + length);
-            portion.push(operation.part(part));
+            let part_of = operation.part(part);
+            // Of single pages only these count.
+            let extent = part_of.extent();
+            portion.push(part_of);
             self.in_hand.push(self.next);
             self.parts.push(part);
             if length < rest {
@@ -179,7 +184,7 @@ impl<'a> Portions<'a> {
             }
             (self.next, self.taken) = (self.next + 1, 0);
             if !is_harmless {
-                room -= length.min(room);
+                room -= extent.min(room);
             }
             if room == 0 {
                 break;
@@ -260,6 +265,7 @@ mod tests {
             filters: Vec::new(),
             pass_unmatched: true,
             idle_only: true,
+            pages: None,
         }
     }
 

@@ -182,6 +182,11 @@ impl TableLoop {
         Ok(Some(next.max(now + Nanos(1))))
     }
 
+    /// From now on snapshots tell which pages are idle.
+    pub fn tell_idle_pages(&mut self) {
+        self.monitor.tell_idle_pages();
+    }
+
     /// The next step looks who is there.
     pub fn look_for_ends(&mut self, now: Nanos) {
         self.next_update = now;

@@ -150,9 +150,10 @@ impl RefaultHistory {
     }
 }
 
-/// Whether memory is kept from it: a scheme about memory that is in use means what it does.
+/// Whether memory is kept from it: a scheme about memory that is in use means what it does, and single
+/// pages that came back wait by themselves ([`crate::monitor::idle_pages`]).
 fn is_meant(operation: &Operation) -> bool {
-    operation.action == Action::Pageout && operation.idle_only
+    operation.action == Action::Pageout && operation.idle_only && operation.pages.is_none()
 }
 
 impl Known {
@@ -197,6 +198,7 @@ mod tests {
             filters: Vec::new(),
             pass_unmatched: true,
             idle_only: true,
+            pages: None,
         }
     }
 

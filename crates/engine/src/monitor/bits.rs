@@ -87,6 +87,19 @@ pub fn bytes(bits: &Bitmap) -> u64 {
     u64::from(count(bits)) * PAGE_SIZE
 }
 
+/// The first `nr` of them.
+pub fn first(bits: &Bitmap, nr: u64) -> Bitmap {
+    let mut left = nr;
+    let mut first = *bits;
+    for word in &mut first {
+        while u64::from(word.count_ones()) > left {
+            *word &= !(1 << (63 - word.leading_zeros()));
+        }
+        left -= u64::from(word.count_ones());
+    }
+    first
+}
+
 /// Puts `page` in.
 pub fn set(bits: &mut Bitmap, page: usize) {
     bits[page / 64] |= 1 << (page % 64);
@@ -160,6 +173,15 @@ mod tests {
             (Some(70), Some(71), None)
         );
         assert_eq!((end(&pages), end(&NONE)), (72, 0));
+    }
+
+    #[test]
+    fn the_first_few_are_taken() {
+        let pages = mask_of(60..200);
+        for nr in [0, 1, 4, 5, 100, 140, 1000] {
+            let wanted = mask_of(60..(60 + nr as usize).min(200));
+            assert_eq!(first(&pages, nr), wanted, "{nr}");
+        }
     }
 
     const B: u64 = 4 * BLOCK_SIZE;

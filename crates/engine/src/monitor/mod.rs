@@ -23,6 +23,7 @@ pub mod block_pages;
 pub mod budget;
 pub mod by_page;
 pub mod frames;
+pub mod idle_pages;
 mod intervals;
 pub mod layout;
 pub mod page_table;

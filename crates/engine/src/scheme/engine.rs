@@ -35,10 +35,10 @@ use super::goal::GoalState;
 use super::priority::{self, Histogram};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
-use super::{Action, GoalMetric, Order, Scheme, walk};
+use super::{Action, GoalMetric, Order, Scheme, pages, walk};
 use crate::address::{AddressRange, Nanos};
 use crate::port::{Operation, Outcome};
-use crate::snapshot::{Snapshot, TargetId};
+use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 /// Decides what is done with which memory.
 ///
@@ -114,7 +114,8 @@ impl SchemeEngine {
     }
 
     /// What is to be done, after `snapshots`: those of all targets over one aggregation interval, in
-    /// an order that stays the same. Each operation lies within one region and is in whole pages.
+    /// an order that stays the same. Each operation lies within one region, or names pages of one block,
+    /// and is in whole pages.
     ///
     /// A region that one scheme acts on (other than by `stat`) has age 0 for the schemes after it.
     pub fn plan(
@@ -168,14 +169,17 @@ impl SchemeEngine {
             if operation.action == Action::Stat {
                 continue;
             }
-            let AddressRange { start, end } = operation.range;
-            match renewed.last_mut() {
-                Some((target, last))
-                    if *target == operation.target && last.start <= start && start <= last.end =>
-                {
-                    last.end = last.end.max(end);
+            for AddressRange { start, end } in operation.stretches() {
+                match renewed.last_mut() {
+                    Some((target, last))
+                        if *target == operation.target
+                            && last.start <= start
+                            && start <= last.end =>
+                    {
+                        last.end = last.end.max(end);
+                    }
+                    _ => renewed.push((operation.target, AddressRange::new(start, end))),
                 }
-                _ => renewed.push((operation.target, operation.range)),
             }
         }
         renewed
@@ -406,10 +410,18 @@ impl State {
             let nr_samples = snapshot.nr_samples;
             let pattern = pattern.for_samples(nr_samples);
             for region in &snapshot.regions {
-                if pattern.matches(region) {
+                let mut add = |region: &RegionSnapshot| {
                     let score = priority::score(*action, region, nr_samples, quota.weights);
                     let passed = self.filters.passed(snapshot.target, region.range);
                     histogram.add(score, walk::memory_in(*action, region, passed));
+                };
+                if pattern.matches(region) {
+                    add(region);
+                } else {
+                    let interval = pages::interval_of(snapshot);
+                    let of = (&self.scheme, &pattern);
+                    pages::idle_parts(&snapshot.idle_pages, interval, region.range, of)
+                        .for_each(|part| add(&part.region));
                 }
             }
         }

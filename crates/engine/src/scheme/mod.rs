@@ -18,6 +18,7 @@ pub mod quota;
 pub mod stats;
 pub mod watermark;
 
+mod pages;
 mod walk;
 
 #[cfg(test)]
@@ -74,5 +75,10 @@ impl Scheme {
             filters: Vec::new(),
             max_nr_snapshots: 0,
         }
+    }
+
+    /// Whether it is about memory that is not accessed.
+    pub fn is_idle_only(&self) -> bool {
+        self.pattern.nr_accesses.max.samples(1) <= 0.0
     }
 }

@@ -126,6 +126,21 @@ pub(super) struct PatternForSamples {
 }
 
 impl PatternForSamples {
+    /// The ages that memory may have, in snapshots over `interval`.
+    pub(super) fn ages(&self, interval: Nanos) -> (Nanos, Nanos) {
+        let time = |intervals: u32| match intervals {
+            u32::MAX => Nanos(u64::MAX),
+            _ => Nanos(interval.0.saturating_mul(intervals.into())),
+        };
+        let (min, max) = (time(self.intervals.min), time(self.intervals.max));
+        (self.time.min.max(min), self.time.max.min(max))
+    }
+
+    /// Whether so many bytes are neither too few nor too many.
+    pub(super) fn has_size(&self, bytes: u64) -> bool {
+        self.size.contains(&bytes)
+    }
+
     pub(super) fn matches(&self, region: &RegionSnapshot) -> bool {
         region
             .nr_accesses

@@ -11,6 +11,7 @@
 
 use super::engine::State;
 use super::filter::Verdict;
+use super::pages::WalkedPages;
 use super::pattern::PatternForSamples;
 use super::priority;
 use super::stats::TriedRegion;
@@ -20,10 +21,11 @@ use crate::port::Operation;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 /// What is common to all regions of a walk.
-struct Walk<'a> {
-    target: TargetId,
+pub(super) struct Walk<'a> {
+    pub(super) target: TargetId,
     nr_samples: u32,
-    operations: &'a mut Vec<Operation>,
+    pub(super) operations: &'a mut Vec<Operation>,
+    pub(super) pages: WalkedPages<'a>,
     /// The second parts of divided regions, the next one last, each with the turn that divided it.
     rest: Vec<(usize, RegionSnapshot)>,
     is_last_region: bool,
@@ -32,10 +34,10 @@ struct Walk<'a> {
 }
 
 /// Plans for the regions of `snapshot`, by the schemes `live`, each with its index.
-pub(super) fn walk(
-    snapshot: &Snapshot,
+pub(super) fn walk<'a>(
+    snapshot: &'a Snapshot,
     live: &mut [(usize, &mut State)],
-    operations: &mut Vec<Operation>,
+    operations: &'a mut Vec<Operation>,
 ) {
     let Some(last) = last_region(snapshot) else {
         return;
@@ -47,6 +49,7 @@ pub(super) fn walk(
         target: snapshot.target,
         nr_samples: snapshot.nr_samples,
         operations,
+        pages: WalkedPages::of(snapshot),
         rest: Vec::new(),
         is_last_region: false,
         turn: 0,
@@ -103,7 +106,9 @@ impl Walk<'_> {
         if state.charge.is_exhausted() || self.skips(state, region) || state.is_finished() {
             return;
         }
-        if pattern.matches(region) && self.has_priority(state, region) {
+        if !pattern.matches(region) {
+            self.apply_pages(index, state, pattern, region);
+        } else if self.has_priority(state, region) {
             self.apply(index, state, region);
         }
         if self.is_last() {
@@ -137,7 +142,7 @@ impl Walk<'_> {
         false
     }
 
-    fn has_priority(&self, state: &State, region: &RegionSnapshot) -> bool {
+    pub(super) fn has_priority(&self, state: &State, region: &RegionSnapshot) -> bool {
         // Without a limit, or where all fits, this spares computing the score.
         let min_score = state.charge.state.min_score;
         min_score == 0 || {
@@ -190,6 +195,7 @@ impl Walk<'_> {
         if state.scheme.action != Action::Stat {
             region.age = 0;
             region.age_ns = Nanos(0);
+            self.pages.take_range(region.range);
         }
     }
 
@@ -202,7 +208,7 @@ impl Walk<'_> {
     }
 }
 
-fn operation(
+pub(super) fn operation(
     scheme: usize,
     state: &State,
     target: TargetId,
@@ -227,6 +233,7 @@ fn operation(
             Vec::new()
         },
         pass_unmatched: !is_asked || state.filters.ops_pass_unmatched,
-        idle_only: state.scheme.pattern.nr_accesses.max.samples(1) <= 0.0,
+        idle_only: state.scheme.is_idle_only(),
+        pages: None,
     }
 }

@@ -53,6 +53,7 @@ fn state() -> State {
     ];
     let snapshot = Snapshot {
         blocks: Vec::new(),
+        idle_pages: std::sync::Arc::default(),
         target,
         start: time,
         end: Nanos(400_000_000),
@@ -154,6 +155,7 @@ fn the_past_stands_below_the_present() {
         let hot = if second % 2 == 0 { 20.0 } else { 0.0 };
         state.update(&Item::Snapshot(Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target,
             start: end - Nanos(400_000_000),
             end,
@@ -189,6 +191,7 @@ fn only_memory_is_shown_as_hot_or_idle() {
     };
     state.update(&Item::Snapshot(Snapshot {
         blocks: Vec::new(),
+        idle_pages: std::sync::Arc::default(),
         target: TargetId(0),
         start: Nanos(0),
         end: Nanos(400_000_000),
@@ -226,6 +229,7 @@ fn the_largest_target_is_shown_first_and_all_are_listed() {
         }));
         state.update(&Item::Snapshot(Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target,
             start: Nanos(0),
             end: Nanos(400_000_000),

@@ -189,6 +189,29 @@ pub(super) fn cut(ranges: &[AddressRange], bytes: u64) -> Vec<AddressRange> {
     parts
 }
 
+/// Where operations name single pages, only these are meant.
+pub(super) fn keep_pages(block: &mut Block, operations: &[Operation]) {
+    if operations.iter().all(|operation| operation.pages.is_none()) {
+        return;
+    }
+    let range = block.range();
+    let overlap = |o: &&Operation| o.range.start < range.end && range.start < o.range.end;
+    let meant = operations
+        .iter()
+        .filter(overlap)
+        .fold(bits::NONE, |all, o| {
+            bits::or(&all, &o.pages_of(block.address))
+        });
+    for pages in [
+        &mut block.present,
+        &mut block.accessed,
+        &mut block.passed,
+        &mut block.wanted,
+    ] {
+        *pages = bits::and(pages, &meant);
+    }
+}
+
 /// Blocks that overlap `range`, of blocks in address order.
 pub(super) fn within(blocks: &mut [Block], range: AddressRange) -> &mut [Block] {
     let first = blocks.partition_point(|block| block.address + BLOCK_SIZE <= range.start);
@@ -201,7 +224,7 @@ pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
     let mut outcome = Outcome::default();
     let mut accounted = 0;
     for block in within(blocks, operation.range) {
-        let mine = bits::mask(block.address, operation.range);
+        let mine = operation.pages_of(block.address);
         let of = |set: &Bitmap| bits::bytes(&bits::and(set, &mine));
         outcome.applied += of(&block.applied);
         outcome.filter_passed += of(&block.passed);
@@ -213,7 +236,7 @@ pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
             }
         }
     }
-    let absent = operation.range.len().saturating_sub(accounted);
+    let absent = operation.extent().saturating_sub(accounted);
     if absent > 0 {
         *outcome.refused.entry(Refusal::NotPresent).or_default() += absent;
     }
@@ -264,6 +287,7 @@ mod tests {
             filters: Vec::new(),
             pass_unmatched: true,
             idle_only: true,
+            pages: None,
         }
     }
 

@@ -222,7 +222,9 @@ impl ProcessActuator {
         };
         let mut blocks: Vec<Block> = Vec::with_capacity(addresses.len());
         let alive = self.probe.read_blocks(target, &addresses, |facts| {
-            blocks.push(block(&facts, &parts, areas));
+            let mut block = block(&facts, &parts, areas);
+            batch::keep_pages(&mut block, operations);
+            blocks.push(block);
         })?;
         Ok(alive.then_some(blocks))
     }
@@ -424,7 +426,7 @@ fn exited(operation: &Operation) -> Outcome {
 
 fn refused(operation: &Operation, why: Refusal) -> Outcome {
     Outcome {
-        refused: BTreeMap::from([(why, operation.range.len())]),
+        refused: BTreeMap::from([(why, operation.extent())]),
         ..Outcome::default()
     }
 }

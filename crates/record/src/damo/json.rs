@@ -335,6 +335,7 @@ fn take(
     }
     let snapshot = Snapshot {
         blocks: Vec::new(),
+        idle_pages: std::sync::Arc::default(),
         target: list.target,
         start,
         end,

@@ -324,6 +324,7 @@ impl Assembly {
         let start = self.first_end.map_or(self.end, |_| self.last_end);
         let snapshot = Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target: self.list.target,
             start,
             end: self.end,

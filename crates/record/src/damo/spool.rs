@@ -159,6 +159,7 @@ fn decode(file: &mut impl Read) -> io::Result<(Snapshot, u64)> {
     }
     let snapshot = Snapshot {
         blocks: Vec::new(),
+        idle_pages: std::sync::Arc::default(),
         target,
         start,
         end,

@@ -71,14 +71,18 @@ impl SimActuator<'_> {
             refuse(
                 &mut outcome,
                 Refusal::Exited,
-                operation.range.len() / PAGE_SIZE,
+                operation.extent() / PAGE_SIZE,
             );
             return outcome;
         }
         match operation.action {
             Action::Hugepage | Action::Collapse => self.collapse(operation, &mut outcome),
             _ if self.is_physical => self.frame_by_frame(operation, &mut outcome),
-            _ => self.page_by_page(operation, operation.range, &mut outcome),
+            _ => {
+                for range in operation.stretches() {
+                    self.page_by_page(operation, range, &mut outcome);
+                }
+            }
         }
         outcome
     }
@@ -123,8 +127,10 @@ impl SimActuator<'_> {
         outcome: &mut Outcome,
     ) -> (Result<bool, Refusal>, u64) {
         let unit = self.machine.unit(page);
-        let is_whole =
-            unit.len() > 1 && unit.start == page && address + BLOCK_SIZE <= operation.range.end;
+        let is_whole = unit.len() > 1
+            && unit.start == page
+            && address + BLOCK_SIZE <= operation.range.end
+            && operation.pages.is_none();
         let pages = if is_whole { BLOCK_PAGES } else { 1 };
         if !self.passes(operation, page, outcome) {
             return (Ok(false), pages);

@@ -192,6 +192,7 @@ mod tests {
     fn snapshot(regions: Vec<RegionSnapshot>) -> Snapshot {
         Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target: TargetId(0),
             start: Nanos::from_millis(100),
             end: Nanos::from_millis(400),

@@ -103,6 +103,7 @@ impl Kdamond {
         write("0/state", "clear_schemes_tried_regions")?;
         Ok(Snapshot {
             blocks: Vec::new(),
+            idle_pages: std::sync::Arc::default(),
             target: TargetId(0),
             start: end - self.aggregation,
             end,

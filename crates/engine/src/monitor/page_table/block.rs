@@ -8,8 +8,9 @@
 //! Ages are kept for granules of 16 pages; memory for them is taken only where they differ.
 
 use super::belief::Belief;
-use super::idle_sets::IdleSets;
+use super::page_since::PageSince;
 use super::pages::{Counts, Pages, Seen};
+use super::returns::Returns;
 use super::since::Since;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
@@ -92,7 +93,9 @@ pub(super) struct Block {
     states: u64,
     since: Since,
     /// Of a block that is touched in part, since when its other pages have not been.
-    idle_sets: Option<Box<IdleSets>>,
+    page_since: Option<Box<PageSince>>,
+    /// Pages that came back after they had been paged out.
+    returns: Option<Box<Returns>>,
 }
 
 /// When its tables were looked at last.
@@ -149,7 +152,8 @@ impl Block {
             estimate: None,
             states: 0,
             since: Since::All(now),
-            idle_sets: None,
+            page_since: None,
+            returns: None,
         }
     }
 
@@ -159,6 +163,7 @@ impl Block {
         let present = and(&facts.present, watched);
         let accessed = and(&facts.accessed, &present);
         let swapped = and(&facts.swapped, watched);
+        self.note_returns(&accessed, &or(&present, &swapped));
         self.swapped = (!is_empty(&swapped)).then(|| Box::new(swapped));
         if self.huge != facts.huge {
             // Collapsed or split: the bits of before were others.
@@ -183,6 +188,27 @@ impl Block {
                 // What came clear after all is unclearable no more.
                 unclearable.pages = and(&unclearable.pages, &accessed);
             }
+        }
+    }
+
+    /// Pages that were swapped out and are `accessed` now came back; what is not `there` was freed.
+    fn note_returns(&mut self, accessed: &Bitmap, there: &Bitmap) {
+        if let Some(returns) = &mut self.returns {
+            returns.keep(there);
+        }
+        if let Some(swapped) = &self.swapped {
+            let back = and(swapped, accessed);
+            if !is_empty(&back) {
+                let none = || Box::new(Returns::NONE);
+                self.returns.get_or_insert_with(none).add(&back);
+            }
+        }
+        if self
+            .returns
+            .as_ref()
+            .is_some_and(|returns| returns.is_empty())
+        {
+            self.returns = None;
         }
     }
 
@@ -354,7 +380,7 @@ impl Block {
     /// Brings states and ages up to date at the end of an interval. `hides_accesses`: an untouched
     /// page may have been accessed all the same.
     pub(super) fn update_states(&mut self, now: u32, hides_accesses: bool) {
-        self.update_idle_sets(now);
+        self.update_page_since(now);
         let before = self.states;
         let seen = self.seen();
         let mut after = ALL_ABSENT;
@@ -383,26 +409,40 @@ impl Block {
             .set((0..GRANULES).filter(|g| is_changed(*g)), now);
     }
 
-    fn update_idle_sets(&mut self, now: u32) {
+    fn update_page_since(&mut self, now: u32) {
         let touched = self.touched();
-        let untouched = and_not(&self.armed, &touched);
-        let is_mixed = !is_empty(&touched) && !is_empty(&untouched);
-        match &mut self.idle_sets {
-            Some(idle_sets) => idle_sets.update(now, &untouched),
-            None if is_mixed => self.idle_sets = Some(Box::new(IdleSets::new(now, &untouched))),
-            None => {}
-        }
+        let untouched = self.untouched();
         // Once it is idle as a whole, ages of granules tell.
         if is_empty(&touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
-            self.idle_sets = None;
+            self.page_since = None;
+            return;
+        }
+        if let Some(page_since) = &mut self.page_since {
+            page_since.update(now, &untouched, &self.watching);
+        } else if !is_empty(&touched) && !is_empty(&untouched) {
+            let idle_since = |page: usize| match self.state(page / GRANULE_PAGES) {
+                State::Idle => self.since(page / GRANULE_PAGES),
+                _ => now,
+            };
+            self.page_since = Some(Box::new(PageSince::new(now, &untouched, idle_since)));
         }
     }
 
     /// Since when the untouched `page` has not been touched, at the least; `now` if that is not known.
     pub(super) fn idle_since(&self, page: usize, now: u32) -> u32 {
-        self.idle_sets
+        self.page_since
             .as_ref()
-            .map_or(now, |sets| sets.since(page, now))
+            .map_or(now, |page_since| page_since.of(page, now))
+    }
+
+    /// How often `page` came back after it had been paged out.
+    pub(super) fn nr_returns(&self, page: usize) -> u32 {
+        self.returns.as_ref().map_or(0, |returns| returns.of(page))
+    }
+
+    /// Whether the ages of its pages are known one by one.
+    pub(super) fn has_page_ages(&self) -> bool {
+        self.page_since.is_some()
     }
 
     fn state_of(&self, granule: usize, seen: &Seen, hides_accesses: bool) -> State {
@@ -482,17 +522,10 @@ impl Block {
     /// [`Block::untouched`].
     pub(super) fn mean_idle_since(&self, pages: Pages, untouched: &Bitmap, now: u32) -> f64 {
         let nr = f64::from(pages.count(untouched));
-        let (Some(idle_sets), true) = (&self.idle_sets, nr > 0.0) else {
+        let (Some(page_since), true) = (&self.page_since, nr > 0.0) else {
             return f64::from(now);
         };
-        let sum = match pages {
-            Pages::Word(word, mask) => {
-                idle_sets.sum_since([untouched[word] & mask], |set| [set[word]], now)
-            }
-            Pages::All => idle_sets.sum_since(*untouched, |set| *set, now),
-            Pages::Mask(mask) => idle_sets.sum_since(and(untouched, &mask), |set| *set, now),
-        };
-        sum / nr
+        page_since.sum(&pages.of_map(untouched)) / nr
     }
 
     /// Pages that are known not to have been touched in the last interval.
@@ -500,15 +533,22 @@ impl Block {
         and_not(&self.armed, &self.busy())
     }
 
-    /// Lets the granules in `range` count their age anew.
+    /// Lets the granules, and pages, in `range` count their age anew.
     pub(super) fn reset_age(&mut self, range: AddressRange, now: u32) {
         let pages = self.pages_in(range);
         if pages == bits::ALL {
             self.since = Since::All(now);
+            self.page_since = None;
             return;
         }
-        let has_page = |g: &usize| pages[g / 4] >> (g % 4 * GRANULE_PAGES) & 0xFFFF != 0;
-        self.since.set((0..GRANULES).filter(has_page), now);
+        if let Some(page_since) = &mut self.page_since {
+            page_since.reset(&pages, now);
+        }
+        let there = and_not(&self.present, &pages);
+        let of = |map: &Bitmap, g: usize| map[g / 4] >> (g % 4 * GRANULE_PAGES) & 0xFFFF;
+        // A granule of which other pages are there keeps its age.
+        let is_whole = |g: &usize| of(&pages, *g) != 0 && of(&there, *g) == 0;
+        self.since.set((0..GRANULES).filter(is_whole), now);
     }
 
     /// Pages that are told to have been touched in the last interval.

@@ -37,12 +37,14 @@
 mod belief;
 mod block;
 mod by_page;
-mod idle_sets;
+mod idle;
 mod infer;
 mod page_ages;
+mod page_since;
 mod pages;
 mod plan;
 mod report;
+mod returns;
 mod since;
 mod space;
 mod target;
@@ -51,6 +53,7 @@ mod tests;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -170,6 +173,8 @@ pub struct TableMonitor {
     nr_regions: usize,
     /// Most regions in a snapshot at present.
     nr_regions_max: usize,
+    /// Whether snapshots tell for how long each page has been idle.
+    tells_idle_pages: bool,
 }
 
 impl TableMonitor {
@@ -195,6 +200,7 @@ impl TableMonitor {
             nr_touched: 0.0,
             nr_regions: 0,
             nr_regions_max: attributes.max_nr_regions as usize,
+            tells_idle_pages: false,
         }
     }
 
@@ -524,6 +530,7 @@ impl TableMonitor {
                 nr_samples,
                 regions,
                 blocks,
+                idle_pages: Arc::new(self.idle_pages(target, ticks)),
             });
         }
         snapshots

@@ -1,7 +1,7 @@
 //! Some of a block's pages, and how many of them are what.
 
 use crate::address::PAGES_PER_BLOCK;
-use crate::monitor::bits::{Bitmap, and, count, mask_of};
+use crate::monitor::bits::{Bitmap, NONE, and, count, mask_of};
 
 /// What was seen of a block in an interval.
 pub(super) struct Seen {
@@ -29,6 +29,19 @@ impl Pages {
             Self::Word(word, low & u64::MAX >> (63 - (range.end - 1) % 64))
         } else {
             Self::Mask(mask_of(range))
+        }
+    }
+
+    /// Those of `map`.
+    pub(super) fn of_map(&self, map: &Bitmap) -> Bitmap {
+        match self {
+            Self::All => *map,
+            Self::Word(word, mask) => {
+                let mut part = NONE;
+                part[*word] = map[*word] & mask;
+                part
+            }
+            Self::Mask(mask) => and(map, mask),
         }
     }
 

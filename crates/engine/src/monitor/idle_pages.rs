@@ -1,0 +1,94 @@
+//! For how long the pages of a block have been idle, of which others are in use.
+
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
+use crate::monitor::bits::{self, Bitmap};
+
+/// Half a second: ages of pages are told in it, rounded down.
+const UNIT: Nanos = Nanos(500_000_000);
+
+/// The pages of a block that are known to be idle, each with its age: for how long it has been, or, of one
+/// that came back after it had been paged out, a quarter of that for each time it did (up to three). So a
+/// page that came back waits longer, and a scheme that asks for an age need not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdlePages {
+    /// Where the block starts; a multiple of its size.
+    pub block: u64,
+    /// The pages.
+    pub pages: Bitmap,
+    ages: Box<[u16; PAGES_PER_BLOCK]>,
+}
+
+impl IdlePages {
+    /// None yet, of the block at `block`.
+    pub fn new(block: u64) -> Self {
+        Self {
+            block,
+            pages: bits::NONE,
+            ages: Box::new([0; PAGES_PER_BLOCK]),
+        }
+    }
+
+    /// `page` has been idle for `idle_for`, and came back `nr_returns` times before.
+    pub fn add(&mut self, page: usize, idle_for: Nanos, nr_returns: u32) {
+        bits::set(&mut self.pages, page);
+        let units = (idle_for.0 / UNIT.0) >> (2 * nr_returns.min(3));
+        self.ages[page] = u16::try_from(units).unwrap_or(u16::MAX);
+    }
+
+    /// Those of them in `range` whose age is from `min` to `max`.
+    pub fn of_age(&self, range: AddressRange, min: Nanos, max: Nanos) -> Bitmap {
+        // An age is known to be at least so many units, and less than one more.
+        let units = |age: u64| u16::try_from(age).unwrap_or(u16::MAX);
+        let (min, max) = (units(min.0.div_ceil(UNIT.0)), units(max.0 / UNIT.0));
+        let mut of_age = bits::NONE;
+        for (word, ages) in of_age.iter_mut().zip(self.ages.as_chunks::<64>().0) {
+            for (bit, age) in ages.iter().enumerate() {
+                *word |= u64::from((min..=max).contains(age)) << bit;
+            }
+        }
+        let in_range = bits::and(&self.pages, &bits::mask(self.block, range));
+        bits::and(&of_age, &in_range)
+    }
+
+    /// The mean age of `pages`, some of them.
+    pub fn mean_age(&self, pages: &Bitmap) -> Nanos {
+        let sum: u64 = bits::each(pages)
+            .map(|page| u64::from(self.ages[page]))
+            .sum();
+        Nanos(sum * UNIT.0 / u64::from(bits::count(pages)).max(1))
+    }
+
+    /// The block.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.block, self.block + BLOCK_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::PAGE_SIZE;
+
+    #[test]
+    fn who_came_back_waits_longer() {
+        let mut idle = IdlePages::new(BLOCK_SIZE);
+        for page in 0..8 {
+            idle.add(page, Nanos::from_millis(40_400), page as u32 / 2);
+        }
+        let of_age = |min_s: u64, max_s: u64| {
+            let max = Nanos::from_millis(max_s * 1000);
+            idle.of_age(idle.range(), Nanos::from_millis(min_s * 1000), max)[0]
+        };
+        assert_eq!(of_age(40, 100), 0b11);
+        assert_eq!(of_age(41, 100), 0);
+        assert_eq!(of_age(10, 100), 0b1111);
+        assert_eq!(of_age(10, 20), 0b1100);
+        assert_eq!(of_age(0, 1_000_000), 0xFF);
+        let part = AddressRange::new(BLOCK_SIZE + PAGE_SIZE, BLOCK_SIZE + 3 * PAGE_SIZE);
+        assert_eq!(idle.of_age(part, Nanos(0), Nanos(u64::MAX))[0], 0b110);
+        assert_eq!(
+            idle.mean_age(&[0b110, 0, 0, 0, 0, 0, 0, 0]),
+            Nanos(25_000_000_000)
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! Idle pages of memory that is in use, page by page.
+//!
+//! Problem: a heap or a cache mixes hot and cold pages within every 2 MiB, so that no region of it is
+//! idle for long; a scheme about idle memory finds nothing there, though a fifth of its pages were not
+//! touched for minutes.
+//!
+//! Approach: where a region does not have the pattern of a scheme that is about idle memory and takes
+//! it away, those of its pages are taken that the monitor knows to be idle
+//! ([`Snapshot::idle_pages`](crate::Snapshot::idle_pages)), a block at a time: such an operation names
+//! its pages. Their size is what they hold, their age the mean.
+//!
+//! Limits: DAMON has nothing like it. Goals that ask for the memory that is eligible count regions
+//! only.
+
+use std::collections::BTreeMap;
+
+use super::engine::State;
+use super::filter::Verdict;
+use super::pattern::PatternForSamples;
+use super::stats::TriedRegion;
+use super::walk::{Walk, operation};
+use super::{Action, Scheme};
+use crate::address::{AddressRange, Nanos, PAGE_SIZE};
+use crate::monitor::bits::{self, Bitmap};
+use crate::monitor::idle_pages::IdlePages;
+use crate::port::Operation;
+use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
+
+/// Idle pages of one block, or of the part of it that lies in a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IdlePart {
+    block: u64,
+    pages: Bitmap,
+    /// As if they were a region.
+    pub(super) region: RegionSnapshot,
+}
+
+/// Whether `scheme` is about idle memory that it takes away, or only counts.
+fn takes_pages(scheme: &Scheme) -> bool {
+    let takes = matches!(
+        scheme.action,
+        Action::Pageout | Action::Cold | Action::LruDeprio | Action::MigrateCold | Action::Stat
+    );
+    takes && scheme.is_idle_only()
+}
+
+/// What idle pages of `range` are for `scheme`, whose pattern is `pattern`, by block. `idle` is that of a
+/// snapshot over `interval`.
+pub(super) fn idle_parts<'a>(
+    idle: &'a [IdlePages],
+    interval: Nanos,
+    range: AddressRange,
+    (scheme, pattern): (&Scheme, &'a PatternForSamples),
+) -> impl Iterator<Item = IdlePart> + 'a {
+    let idle = if takes_pages(scheme) { idle } else { &[] };
+    let first = idle.partition_point(|block| block.range().end <= range.start);
+    let blocks = idle[first..]
+        .iter()
+        .take_while(move |b| b.block < range.end);
+    let (min, max) = pattern.ages(interval);
+    blocks.filter_map(move |block| {
+        let pages = block.of_age(range, min, max);
+        let part = IdlePart::new(block, pages, interval)?;
+        pattern.has_size(bits::bytes(&pages)).then_some(part)
+    })
+}
+
+/// The length of a snapshot's interval.
+pub(super) fn interval_of(snapshot: &Snapshot) -> Nanos {
+    snapshot.end.since(snapshot.start)
+}
+
+impl IdlePart {
+    fn new(block: &IdlePages, pages: Bitmap, interval: Nanos) -> Option<Self> {
+        let range = span(block.block, &pages)?;
+        let age_ns = block.mean_age(&pages);
+        let age = age_ns.0.checked_div(interval.0).unwrap_or(0);
+        let region = RegionSnapshot {
+            range,
+            nr_accesses: Some(0.0),
+            age: u32::try_from(age).unwrap_or(u32::MAX),
+            age_ns,
+            memory: Some(RegionMemory {
+                resident: bits::bytes(&pages),
+                ..RegionMemory::default()
+            }),
+        };
+        Some(Self {
+            block: block.block,
+            pages,
+            region,
+        })
+    }
+}
+
+/// From the first to the last of `pages`.
+fn span(block: u64, pages: &Bitmap) -> Option<AddressRange> {
+    let at = |page: usize| block + page as u64 * PAGE_SIZE;
+    AddressRange::checked(at(bits::next(pages, 0)?), at(bits::end(pages)))
+}
+
+/// Pages of the snapshot that is walked.
+#[derive(Debug, Default)]
+pub(super) struct WalkedPages<'a> {
+    pub(super) idle: &'a [IdlePages],
+    pub(super) interval: Nanos,
+    /// Pages that schemes of this walk take already, by block: they have age 0 for those after.
+    taken: BTreeMap<u64, Bitmap>,
+}
+
+impl<'a> WalkedPages<'a> {
+    pub(super) fn of(snapshot: &'a Snapshot) -> Self {
+        Self {
+            idle: &snapshot.idle_pages,
+            interval: interval_of(snapshot),
+            taken: BTreeMap::new(),
+        }
+    }
+
+    /// A scheme takes `range`, all of it.
+    pub(super) fn take_range(&mut self, range: AddressRange) {
+        let first = self.idle.partition_point(|b| b.range().end <= range.start);
+        for block in self.idle[first..]
+            .iter()
+            .take_while(|b| b.block < range.end)
+        {
+            self.take(block.block, &bits::mask(block.block, range));
+        }
+    }
+
+    fn take(&mut self, block: u64, pages: &Bitmap) {
+        let taken = self.taken.entry(block).or_insert(bits::NONE);
+        *taken = bits::or(taken, pages);
+    }
+
+    fn left(&self, part: &IdlePart) -> Bitmap {
+        let taken = self.taken.get(&part.block);
+        taken.map_or(part.pages, |taken| bits::and_not(&part.pages, taken))
+    }
+}
+
+impl Walk<'_> {
+    /// Takes what pages of `region`, which does not have the scheme's pattern, have it by themselves.
+    pub(super) fn apply_pages(
+        &mut self,
+        index: usize,
+        state: &mut State,
+        pattern: &PatternForSamples,
+        region: &RegionSnapshot,
+    ) {
+        let (idle, interval) = (self.pages.idle, self.pages.interval);
+        let parts: Vec<IdlePart> =
+            idle_parts(idle, interval, region.range, (&state.scheme, pattern)).collect();
+        for part in parts {
+            if self.has_priority(state, &part.region) {
+                self.apply_part(index, state, &part);
+            }
+        }
+    }
+
+    fn apply_part(&mut self, index: usize, state: &mut State, part: &IdlePart) {
+        let left = self.pages.left(part);
+        let mut rest = Some(part.region.range);
+        while let Some(range) = rest {
+            if state.charge.is_exhausted() {
+                return;
+            }
+            let (verdict, end) = state.filters.evaluate(self.target, range);
+            rest = AddressRange::checked(end, range.end);
+            if verdict == Verdict::Reject {
+                continue;
+            }
+            let here = bits::mask(part.block, AddressRange::new(range.start, end));
+            let mut pages = bits::and(&left, &here);
+            if bits::is_empty(&pages) {
+                continue;
+            }
+            if let Some(quota) = state.charge.left() {
+                pages = bits::first(&pages, quota / PAGE_SIZE);
+            }
+            let Some(span) = span(part.block, &pages) else {
+                state.stats.nr_tried += 1;
+                state.charge.stop_at((self.target, range.start));
+                return;
+            };
+            let bytes = bits::bytes(&pages);
+            self.operations.push(Operation {
+                bytes,
+                pages: Some(Box::new(pages)),
+                ..operation(index, state, self.target, span, verdict)
+            });
+            state.charge.reserve(bytes, (self.target, span.end));
+            state.tried.push(TriedRegion {
+                target: self.target,
+                range: span,
+                nr_accesses: 0.0,
+                age: part.region.age,
+                sz_filter_passed: None,
+            });
+            if state.scheme.action != Action::Stat {
+                self.pages.take(part.block, &pages);
+            }
+        }
+    }
+}
