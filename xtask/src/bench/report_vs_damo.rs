@@ -211,6 +211,7 @@ fn snapshot(start: Nanos, number: u64) -> Snapshot {
         .collect();
     Snapshot {
         blocks: Vec::new(),
+        idle_pages: std::sync::Arc::default(),
         target: TargetId(0),
         start: start + Nanos::from_millis(number * 100),
         end: start + Nanos::from_millis((number + 1) * 100),

@@ -263,6 +263,7 @@ fn gaps(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
 mod tests {
     use super::*;
     use crate::address::Nanos;
+    use crate::monitor::idle_pages::IdlePages;
     use crate::snapshot::RegionMemory;
 
     const PAGE: u64 = 4096;
@@ -359,6 +360,38 @@ mod tests {
         let count = [operation(2, Action::Stat, (0, 4))];
         dry.assume(&count);
         assert_eq!(dry.fresh(&count), count);
+    }
+
+    #[test]
+    fn single_pages_are_counted_once_and_come_back_one_by_one() {
+        let of_pages = |pages: std::ops::Range<usize>| {
+            let range = range(pages.start as u64, pages.end as u64);
+            Operation {
+                range,
+                bytes: range.len(),
+                pages: Some(Box::new(bits::mask_of(pages))),
+                ..operation(0, Action::Pageout, (0, 1))
+            }
+        };
+        let bytes = |plan: &[Operation]| plan.iter().map(|o| o.bytes / PAGE).sum::<u64>();
+        let mut dry = DryRun::default();
+        dry.assume(&[of_pages(0..8)]);
+        assert_eq!(bytes(&dry.fresh(&[of_pages(4..10)])), 2);
+        assert_eq!(dry.fresh(&[of_pages(2..6)]), []);
+        // Its block stays in use, and two of them were touched.
+        let mut seen = snapshot(&[(0, 512, Some(3.0))]);
+        let mut idle = IdlePages::new(0);
+        (2..12).for_each(|page| idle.add(page, Nanos(0), 0));
+        seen.idle_pages = std::sync::Arc::new(vec![idle]);
+        dry.observe(std::slice::from_ref(&seen));
+        assert_eq!(dry.paged_out(), 6 * PAGE);
+        assert_eq!(bytes(&dry.fresh(&[of_pages(0..8)])), 2);
+        // A range that is touched in part is remembered by page, and a region counts what is new of it.
+        dry.assume(&[operation(0, Action::Pageout, (8, 24))]);
+        dry.observe(&[seen]);
+        assert_eq!(bytes(&dry.fresh(&[of_pages(8..24)])), 12);
+        let whole = dry.fresh(&[operation(0, Action::Pageout, (0, 512))]);
+        assert_eq!(bytes(&whole), 256 - 10);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use super::check::{SchemeError, check};
 use super::facts::{Metric, SystemFacts, metrics_of};
 use super::filter::FilterSet;
 use super::goal::GoalState;
+use super::pages::PageOperations;
 use super::priority::{self, Histogram};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
@@ -143,8 +144,13 @@ impl SchemeEngine {
         if live.is_empty() {
             return operations;
         }
+        let mut of_pages = PageOperations::default();
         for snapshot in snapshots {
-            walk::walk(snapshot, &mut live, &mut operations);
+            walk::walk(snapshot, &mut live, (&mut operations, &mut of_pages));
+        }
+        for (operation, tried) in of_pages.oldest_first() {
+            self.states[operation.scheme].tried.push(tried);
+            operations.push(operation);
         }
         operations
     }

@@ -9,6 +9,9 @@
 //! ([`Snapshot::idle_pages`](crate::Snapshot::idle_pages)), a block at a time: such an operation names
 //! its pages. Their size is what they hold, their age the mean.
 //!
+//! What is idle for longest comes first ([`PageOperations`]): if the guard stops before all is done, it was
+//! spent on pages that are the least likely to come back.
+//!
 //! Limits: DAMON has nothing like it. Goals that ask for the memory that is eligible count regions
 //! only.
 
@@ -31,6 +34,8 @@ use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
 pub(super) struct IdlePart {
     block: u64,
     pages: Bitmap,
+    /// Of their age.
+    class: usize,
     /// As if they were a region.
     pub(super) region: RegionSnapshot,
 }
@@ -44,8 +49,8 @@ fn takes_pages(scheme: &Scheme) -> bool {
     takes && scheme.is_idle_only()
 }
 
-/// What idle pages of `range` are for `scheme`, whose pattern is `pattern`, by block. `idle` is that of a
-/// snapshot over `interval`.
+/// What idle pages of `range` are for `scheme`, whose pattern is `pattern`, by block and [`class`] of age. `idle`
+/// is that of a snapshot over `interval`.
 pub(super) fn idle_parts<'a>(
     idle: &'a [IdlePages],
     interval: Nanos,
@@ -58,11 +63,45 @@ pub(super) fn idle_parts<'a>(
         .iter()
         .take_while(move |b| b.block < range.end);
     let (min, max) = pattern.ages(interval);
-    blocks.filter_map(move |block| {
+    let has_size = move |block: &&IdlePages| {
         let pages = block.of_age(range, min, max);
-        let part = IdlePart::new(block, pages, interval)?;
-        pattern.has_size(bits::bytes(&pages)).then_some(part)
+        !bits::is_empty(&pages) && pattern.has_size(bits::bytes(&pages))
+    };
+    blocks.filter(has_size).flat_map(move |block| {
+        (0..CLASSES).filter_map(move |class| {
+            let (from, to) = ages_of_class(class, min);
+            let pages = block.of_age(range, from, to.min(max));
+            IdlePart::new(block, pages, (interval, class))
+        })
     })
+}
+
+/// Ages are told apart as up to twice, four and eight times the least that is asked for, and above.
+const CLASSES: usize = 4;
+/// Where any age will do.
+const LEAST_AGE: Nanos = Nanos::from_millis(1000);
+
+/// The least and the greatest age of a class, from young to old, if the least at all is `min`.
+fn ages_of_class(class: usize, min: Nanos) -> (Nanos, Nanos) {
+    let at = |class: usize| min.max(LEAST_AGE).0.saturating_mul(1 << class);
+    let least = if class == 0 { min.0 } else { at(class) };
+    let next = if class + 1 < CLASSES {
+        at(class + 1) - 1
+    } else {
+        u64::MAX
+    };
+    (Nanos(least), Nanos(next))
+}
+
+/// Operations on single pages, by how long these have been idle.
+#[derive(Debug, Default)]
+pub(super) struct PageOperations([Vec<(Operation, TriedRegion)>; CLASSES]);
+
+impl PageOperations {
+    /// All of them, the oldest first.
+    pub(super) fn oldest_first(self) -> impl Iterator<Item = (Operation, TriedRegion)> {
+        self.0.into_iter().rev().flatten()
+    }
 }
 
 /// The length of a snapshot's interval.
@@ -71,7 +110,7 @@ pub(super) fn interval_of(snapshot: &Snapshot) -> Nanos {
 }
 
 impl IdlePart {
-    fn new(block: &IdlePages, pages: Bitmap, interval: Nanos) -> Option<Self> {
+    fn new(block: &IdlePages, pages: Bitmap, (interval, class): (Nanos, usize)) -> Option<Self> {
         let range = span(block.block, &pages)?;
         let age_ns = block.mean_age(&pages);
         let age = age_ns.0.checked_div(interval.0).unwrap_or(0);
@@ -88,6 +127,7 @@ impl IdlePart {
         Some(Self {
             block: block.block,
             pages,
+            class,
             region,
         })
     }
@@ -184,19 +224,20 @@ impl Walk<'_> {
                 return;
             };
             let bytes = bits::bytes(&pages);
-            self.operations.push(Operation {
+            let operation = Operation {
                 bytes,
                 pages: Some(Box::new(pages)),
                 ..operation(index, state, self.target, span, verdict)
-            });
-            state.charge.reserve(bytes, (self.target, span.end));
-            state.tried.push(TriedRegion {
+            };
+            let tried = TriedRegion {
                 target: self.target,
                 range: span,
                 nr_accesses: 0.0,
                 age: part.region.age,
                 sz_filter_passed: None,
-            });
+            };
+            self.page_operations.0[part.class].push((operation, tried));
+            state.charge.reserve(bytes, (self.target, span.end));
             if state.scheme.action != Action::Stat {
                 self.pages.take(part.block, &pages);
             }

@@ -11,7 +11,7 @@
 
 use super::engine::State;
 use super::filter::Verdict;
-use super::pages::WalkedPages;
+use super::pages::{PageOperations, WalkedPages};
 use super::pattern::PatternForSamples;
 use super::priority;
 use super::stats::TriedRegion;
@@ -26,6 +26,7 @@ pub(super) struct Walk<'a> {
     nr_samples: u32,
     pub(super) operations: &'a mut Vec<Operation>,
     pub(super) pages: WalkedPages<'a>,
+    pub(super) page_operations: &'a mut PageOperations,
     /// The second parts of divided regions, the next one last, each with the turn that divided it.
     rest: Vec<(usize, RegionSnapshot)>,
     is_last_region: bool,
@@ -37,7 +38,7 @@ pub(super) struct Walk<'a> {
 pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
     live: &mut [(usize, &mut State)],
-    operations: &'a mut Vec<Operation>,
+    (operations, page_operations): (&'a mut Vec<Operation>, &'a mut PageOperations),
 ) {
     let Some(last) = last_region(snapshot) else {
         return;
@@ -50,6 +51,7 @@ pub(super) fn walk<'a>(
         nr_samples: snapshot.nr_samples,
         operations,
         pages: WalkedPages::of(snapshot),
+        page_operations,
         rest: Vec::new(),
         is_last_region: false,
         turn: 0,

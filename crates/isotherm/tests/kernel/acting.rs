@@ -40,7 +40,25 @@ struct Holder {
 
 impl Holder {
     fn start() -> Self {
-        let mut process = Running::start(&mut python(HOLDER));
+        Self::of(HOLDER)
+    }
+
+    /// One of 384 MiB that touches every second page all the time, and never the others: more of these than
+    /// there may be regions.
+    fn scattered() -> Self {
+        let mut script = HOLDER.to_owned();
+        for (from, to) in [
+            ("MIB = 128", "MIB = 384"),
+            ("range(MIB * 256 // 8)", "range(0, MIB * 256, 2)"),
+        ] {
+            assert!(script.contains(from));
+            script = script.replace(from, to);
+        }
+        Self::of(&script)
+    }
+
+    fn of(script: &str) -> Self {
+        let mut process = Running::start(&mut python(script));
         process.line("ready");
         let sum = process.line("sum ");
         Self { process, sum }
@@ -197,6 +215,25 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
         action.sz_applied
     });
     assert_eq!(applied, bytes(&summary, "sz_applied"));
+    holder.assert_unharmed();
+}
+
+/// Issue 11: no region of such memory is ever idle, and 0.6 % of a redis was taken.
+#[test]
+fn idle_pages_between_busy_ones_are_taken_back() {
+    const TEST: &str = "idle_pages_between_busy_ones_are_taken_back";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let holder = Holder::scattered();
+    let Acted { summary, .. } =
+        act_until("150 MiB to be paged out", &holder.pid(), &IDLE_2S, |_| {
+            holder.status("VmSwap:") > 150 * MIB
+        });
+    // Of 192 MiB that are idle, and what python itself has.
+    let applied = bytes(&summary, "sz_applied");
+    assert!(applied < 220 * MIB, "{} MiB: {summary}", applied / MIB);
     holder.assert_unharmed();
 }
 

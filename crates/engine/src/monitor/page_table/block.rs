@@ -7,6 +7,8 @@
 //!
 //! Ages are kept for granules of 16 pages; memory for them is taken only where they differ.
 
+mod idle;
+
 use super::belief::Belief;
 use super::page_since::PageSince;
 use super::pages::{Counts, Pages, Seen};
@@ -188,27 +190,6 @@ impl Block {
                 // What came clear after all is unclearable no more.
                 unclearable.pages = and(&unclearable.pages, &accessed);
             }
-        }
-    }
-
-    /// Pages that were swapped out and are `accessed` now came back; what is not `there` was freed.
-    fn note_returns(&mut self, accessed: &Bitmap, there: &Bitmap) {
-        if let Some(returns) = &mut self.returns {
-            returns.keep(there);
-        }
-        if let Some(swapped) = &self.swapped {
-            let back = and(swapped, accessed);
-            if !is_empty(&back) {
-                let none = || Box::new(Returns::NONE);
-                self.returns.get_or_insert_with(none).add(&back);
-            }
-        }
-        if self
-            .returns
-            .as_ref()
-            .is_some_and(|returns| returns.is_empty())
-        {
-            self.returns = None;
         }
     }
 
@@ -409,42 +390,6 @@ impl Block {
             .set((0..GRANULES).filter(|g| is_changed(*g)), now);
     }
 
-    fn update_page_since(&mut self, now: u32) {
-        let touched = self.touched();
-        let untouched = self.untouched();
-        // Once it is idle as a whole, ages of granules tell.
-        if is_empty(&touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
-            self.page_since = None;
-            return;
-        }
-        if let Some(page_since) = &mut self.page_since {
-            page_since.update(now, &untouched, &self.watching);
-        } else if !is_empty(&touched) && !is_empty(&untouched) {
-            let idle_since = |page: usize| match self.state(page / GRANULE_PAGES) {
-                State::Idle => self.since(page / GRANULE_PAGES),
-                _ => now,
-            };
-            self.page_since = Some(Box::new(PageSince::new(now, &untouched, idle_since)));
-        }
-    }
-
-    /// Since when the untouched `page` has not been touched, at the least; `now` if that is not known.
-    pub(super) fn idle_since(&self, page: usize, now: u32) -> u32 {
-        self.page_since
-            .as_ref()
-            .map_or(now, |page_since| page_since.of(page, now))
-    }
-
-    /// How often `page` came back after it had been paged out.
-    pub(super) fn nr_returns(&self, page: usize) -> u32 {
-        self.returns.as_ref().map_or(0, |returns| returns.of(page))
-    }
-
-    /// Whether the ages of its pages are known one by one.
-    pub(super) fn has_page_ages(&self) -> bool {
-        self.page_since.is_some()
-    }
-
     fn state_of(&self, granule: usize, seen: &Seen, hides_accesses: bool) -> State {
         let bits = |map: &Bitmap| map[granule / 4] >> (granule % 4 * GRANULE_PAGES) & 0xFFFF;
         let present = bits(&self.present);
@@ -516,16 +461,6 @@ impl Block {
     pub(super) fn nr_state_changes(&self) -> u32 {
         let changes = self.states ^ (self.states << 2 | self.states & 3);
         ((changes | changes >> 1) & ONES).count_ones()
-    }
-
-    /// Since when the untouched ones of `pages` have not been touched, in the mean. `untouched` is
-    /// [`Block::untouched`].
-    pub(super) fn mean_idle_since(&self, pages: Pages, untouched: &Bitmap, now: u32) -> f64 {
-        let nr = f64::from(pages.count(untouched));
-        let (Some(page_since), true) = (&self.page_since, nr > 0.0) else {
-            return f64::from(now);
-        };
-        page_since.sum(&pages.of_map(untouched)) / nr
     }
 
     /// Pages that are known not to have been touched in the last interval.

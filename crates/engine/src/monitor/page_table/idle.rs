@@ -1,9 +1,7 @@
 //! What a snapshot says of idle pages in blocks of which others are in use.
 
 use super::TableMonitor;
-use super::block::{Block, nanos_of};
 use super::target::Target;
-use crate::monitor::bits;
 use crate::monitor::idle_pages::IdlePages;
 
 impl TableMonitor {
@@ -18,20 +16,5 @@ impl TableMonitor {
         }
         let blocks = target.blocks.iter();
         blocks.filter_map(|block| block.idle_pages(now)).collect()
-    }
-}
-
-impl Block {
-    fn idle_pages(&self, now: u32) -> Option<IdlePages> {
-        let untouched = self.untouched();
-        if !self.has_page_ages() || !self.is_fresh() || bits::is_empty(&untouched) {
-            return None;
-        }
-        let mut idle = IdlePages::new(self.address);
-        for page in bits::each(&untouched) {
-            let idle_for = nanos_of(now.saturating_sub(self.idle_since(page, now)));
-            idle.add(page, idle_for, self.nr_returns(page));
-        }
-        Some(idle)
     }
 }

@@ -382,3 +382,50 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
     assert_eq!(unknown, 0);
     assert!(share <= 0.0125, "spent {share}");
 }
+
+/// Issue 11: in a heap that mixes hot and cold pages no region is idle, and its pages are all the same.
+#[test]
+fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
+    let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
+    monitor.tell_idle_pages();
+    let range = AddressRange::new(0, BLOCK_SIZE);
+    monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
+    monitor.set_blocks(TARGET, &[0], Nanos(0));
+    let mut facts = BlockFacts {
+        address: 0,
+        huge: false,
+        present: [u64::MAX; 8],
+        accessed: [0; 8],
+        swapped: [0; 8],
+    };
+    let mut told = Vec::new();
+    for second in 1..=41u64 {
+        let now = Nanos(second * 1_000_000_000);
+        // Others of each 64 KiB are in use, every other second.
+        let in_use = if second % 2 == 0 {
+            0x5555_5555_5555_5555
+        } else {
+            0
+        };
+        facts.accessed = [in_use; 8];
+        // Page 1 is paged out for a time and comes back; the others stay.
+        let is_out = (5..10).contains(&second);
+        facts.present[0] = if is_out { !2 } else { u64::MAX };
+        facts.swapped[0] = if is_out { 2 } else { 0 };
+        facts.accessed[0] |= if second == 10 { 2 } else { 0 };
+        monitor.take_answers(TARGET, &facts);
+        told = monitor.end_interval(now);
+        monitor.begin_interval(now, &Cost::default());
+    }
+    let idle = &told[0].idle_pages;
+    let of_age = |seconds: u64| {
+        let age = Nanos(seconds * 1_000_000_000);
+        idle[0].of_age(range, age, Nanos(u64::MAX))
+    };
+    assert_eq!(of_age(38)[1], 0xAAAA_AAAA_AAAA_AAAA);
+    assert_eq!(of_age(41)[1], 0);
+    assert_eq!(of_age(38)[0], 0xAAAA_AAAA_AAAA_AAA8);
+    // It has been idle for 30 s, and counts as a quarter of it.
+    assert_eq!(of_age(7)[0], 0xAAAA_AAAA_AAAA_AAAA);
+    assert_eq!(of_age(8)[0], 0xAAAA_AAAA_AAAA_AAA8);
+}

@@ -5,6 +5,7 @@
 
 mod commit;
 mod filters;
+mod pages;
 mod pattern;
 mod quota;
 mod timing;

@@ -1,0 +1,140 @@
+//! Idle pages of memory that is in use.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::address::BLOCK_SIZE;
+use crate::monitor::bits::{self, Bitmap, mask_of};
+use crate::monitor::idle_pages::IdlePages;
+
+/// Two blocks in use as a whole. Of the first, pages 10 to 19 are idle for 10 s and 30 to 39 for 60 s; of the
+/// second, 0 to 4 for 30 s.
+fn in_use() -> Snapshot {
+    let mut snapshot = snapshots_of("[0,1024)=9@3", 1).remove(0);
+    let mut idle = [IdlePages::new(0), IdlePages::new(BLOCK_SIZE)];
+    let of = |idle: &mut IdlePages, pages: std::ops::Range<usize>, seconds: u64| {
+        pages.for_each(|page| idle.add(page, Nanos(seconds * SECOND.0), 0));
+    };
+    of(&mut idle[0], 10..20, 10);
+    of(&mut idle[0], 30..40, 60);
+    of(&mut idle[1], 0..5, 30);
+    snapshot.idle_pages = Arc::new(idle.to_vec());
+    snapshot
+}
+
+fn idle_for(seconds: u64, action: Action) -> Scheme {
+    let pattern = AccessPattern {
+        nr_accesses: Bounds {
+            min: Frequency::Samples(0),
+            max: Frequency::Samples(0),
+        },
+        age: Bounds {
+            min: Age::Time(Nanos(seconds * SECOND.0)),
+            max: Age::Intervals(u32::MAX),
+        },
+        ..AccessPattern::ANY
+    };
+    Scheme::new(pattern, action)
+}
+
+/// What `schemes` plan: by block, the pages.
+fn plan(engine: &mut SchemeEngine, snapshot: Snapshot) -> Vec<(usize, u64, Bitmap)> {
+    let operations = engine.plan(SECOND, &[snapshot], &SystemFacts::default());
+    let outcomes: Vec<Outcome> = operations.iter().map(Outcome::assumed).collect();
+    engine.done(&operations, &outcomes);
+    let pages = |operation: &Operation| {
+        let pages = **operation.pages.as_ref().expect("single pages");
+        assert_eq!(operation.bytes, bits::bytes(&pages));
+        let block = operation.range.start / BLOCK_SIZE;
+        (operation.scheme, block, pages)
+    };
+    operations.iter().map(pages).collect()
+}
+
+fn engine(schemes: &[Scheme]) -> SchemeEngine {
+    SchemeEngine::new(schemes.to_vec()).expect("good schemes")
+}
+
+#[test]
+fn pages_that_are_idle_are_taken_the_oldest_first() {
+    let mut engine = engine(&[idle_for(10, Action::Pageout)]);
+    let wanted = [
+        (0, 0, mask_of(30..40)),
+        (0, 1, mask_of(0..5)),
+        (0, 0, mask_of(10..20)),
+    ];
+    assert_eq!(plan(&mut engine, in_use()), wanted);
+    let stats = engine.stats(0).expect("a scheme");
+    assert_eq!((stats.nr_applied, stats.sz_applied), (3, 25 * PAGE_SIZE));
+    assert!(
+        engine
+            .tried_regions(0)
+            .iter()
+            .all(|tried| tried.sz_filter_passed.is_some()),
+        "each is accounted for"
+    );
+}
+
+#[test]
+fn who_asks_for_more_or_for_memory_in_use_gets_no_others() {
+    let of = |scheme: Scheme| plan(&mut engine(&[scheme]), in_use());
+    assert_eq!(of(idle_for(31, Action::Pageout)), [(0, 0, mask_of(30..40))]);
+    assert_eq!(of(idle_for(61, Action::Pageout)), []);
+    assert_eq!(of(idle_for(0, Action::Willneed)), []);
+    assert_eq!(of(idle_for(0, Action::Hugepage)), []);
+    let mut large = idle_for(0, Action::Cold);
+    large.pattern.size.min = 6 * PAGE_SIZE;
+    let both = bits::or(&mask_of(10..20), &mask_of(30..40));
+    assert_eq!(of(large), [(0, 0, both)], "the second block has five pages");
+}
+
+#[test]
+fn no_page_is_taken_twice() {
+    let schemes = [idle_for(20, Action::Pageout), idle_for(10, Action::Cold)];
+    let wanted = [
+        (0, 0, mask_of(30..40)),
+        (0, 1, mask_of(0..5)),
+        (1, 0, mask_of(10..20)),
+    ];
+    let mut planned = plan(&mut engine(&schemes), in_use());
+    planned.sort_unstable();
+    assert_eq!(planned, wanted);
+    // Counting takes nothing.
+    let schemes = [idle_for(20, Action::Stat), idle_for(20, Action::Cold)];
+    assert_eq!(plan(&mut engine(&schemes), in_use()).len(), 4);
+}
+
+#[test]
+fn a_quota_and_filters_hold_for_pages() {
+    let mut scheme = idle_for(10, Action::Cold);
+    scheme.quota.bytes = 13 * PAGE_SIZE;
+    scheme.quota.reset_interval = SECOND;
+    let nr = |planned: &[(usize, u64, Bitmap)]| -> u32 {
+        planned.iter().map(|(_, _, pages)| bits::count(pages)).sum()
+    };
+    let mut limited = engine(std::slice::from_ref(&scheme));
+    assert_eq!(nr(&plan(&mut limited, in_use())), 13);
+    scheme.quota.bytes = 0;
+    scheme.filters.push(Filter {
+        kind: FilterKind::Addr(AddressRange::new(15 * PAGE_SIZE, 35 * PAGE_SIZE)),
+        matching: true,
+        allow: true,
+    });
+    let mut planned = plan(&mut engine(&[scheme]), in_use());
+    planned.sort_unstable();
+    assert_eq!(planned, [(0, 0, mask_of(15..20)), (0, 0, mask_of(30..35))]);
+}
+
+#[test]
+fn their_ages_begin_anew() {
+    let mut engine = engine(&[idle_for(20, Action::Cold)]);
+    let operations = engine.plan(SECOND, &[in_use()], &SystemFacts::default());
+    let outcomes: Vec<Outcome> = operations.iter().map(Outcome::assumed).collect();
+    let pages = |start: u64, end: u64| AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
+    let renewed = engine.done(&operations, &outcomes);
+    let target = TargetId(0);
+    assert_eq!(
+        renewed,
+        [(target, pages(30, 40)), (target, pages(512, 517))]
+    );
+}
