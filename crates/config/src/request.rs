@@ -49,8 +49,6 @@ pub enum RequestError {
     Preset { name: String, known: String },
     #[error("--pages has no budget: leave --cpu-budget out, or --pages")]
     PagesHaveNoBudget,
-    #[error("--pages only records, so far; leave it out to act by the default monitor")]
-    PagesOnlyRecord,
     #[error("--pages reads a process's page tables; for physical memory leave it out")]
     PagesAreVirtual,
     #[error("a CPU budget rules the intervals: give --cpu-budget, or intervals and goals by hand")]
@@ -373,13 +371,6 @@ impl Request {
             .all(|context| context.schemes().is_empty())
         {
             return Err(RequestError::NoScheme);
-        }
-        if spec
-            .contexts
-            .iter()
-            .any(|c| matches!(c.monitor, MonitorSpec::Pages(_)))
-        {
-            return Err(RequestError::PagesOnlyRecord);
         }
         Ok(spec)
     }

@@ -155,10 +155,7 @@ fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
             if a.strategy == Strategy::default() && a.cpu_budget.is_some())
     );
     let pages = r#", "isotherm": {"method": "pages"}"#;
-    assert!(matches!(
-        monitor(pages, nothing),
-        Err(RequestError::PagesOnlyRecord)
-    ));
+    assert!(matches!(monitor(pages, nothing), Ok(MonitorSpec::Pages(_))));
     let both = Monitoring {
         sample_interval: Some(Nanos::from_millis(5)),
         ..by_budget

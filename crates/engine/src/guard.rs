@@ -42,6 +42,7 @@ mod refaults;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
+use crate::monitor::idle_pages::PageAges;
 
 pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
 pub use ledger::{Account, Ledger};
@@ -95,6 +96,15 @@ impl GuardLimits {
             max_refaults_per_s: self.max_refaults_per_s.or(general.max_refaults_per_s),
             max_psi: self.max_psi.or(general.max_psi),
             max_refault_wait: self.max_refault_wait.or(general.max_refault_wait),
+        }
+    }
+
+    /// Which ages of single pages schemes see: without a guard they do what they say, as DAMON's do.
+    pub fn page_ages(&self) -> PageAges {
+        if self.is_limited() {
+            PageAges::LessByReturns
+        } else {
+            PageAges::Idle
         }
     }
 

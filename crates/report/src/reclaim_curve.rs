@@ -16,7 +16,11 @@
 //! nothing is as if accessed, without a refault: unknown is not cold. That the program runs slower
 //! after refaults, and so accesses later, is not followed.
 //!
+//! A second curve is of a policy under which pages that came back wait longer ([`patience`]).
+//!
 //! JSON: [`ReclaimCurveReport`].
+
+pub mod patience;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,6 +29,8 @@ use isotherm_engine::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use serde::Serialize;
 
 use super::Accumulate;
+use patience::{Patience, Returned};
+
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use isotherm_record::item::{Header, Item};
 use isotherm_record::pages::{PageBits, PageBlock, PageSnapshot};
@@ -93,8 +99,11 @@ pub struct ReclaimCurveReport {
     /// The least threshold within it; `null` if none is, or none was asked for.
     pub chosen: Option<ReclaimPoint>,
     /// One point for each length of idleness that there was, from the shortest: between two the curve
-    /// has no corner.
+    /// has no corner. None is shorter than a scan interval.
     pub points: Vec<ReclaimPoint>,
+    /// The same at some thresholds, where a page that came back waits four times as long, then sixteen and
+    /// sixty-four times.
+    pub patient_points: Vec<ReclaimPoint>,
 }
 
 /// The accumulator.
@@ -103,13 +112,22 @@ pub struct ReclaimCurve {
     context: RecordContext,
     options: ReclaimCurveOptions,
     targets: HashMap<TargetId, Target>,
-    stretches: BTreeMap<Nanos, Stretches>,
+    counts: Counts,
+    /// The shortest scan interval.
+    shortest: Option<Nanos>,
     from: Option<Nanos>,
     to: Nanos,
     scanned: Nanos,
     nr_scans: u64,
     resident_page_seconds: f64,
     unknown_page_seconds: f64,
+}
+
+/// What all stretches of idleness come to.
+#[derive(Debug, Default)]
+struct Counts {
+    stretches: BTreeMap<Nanos, Stretches>,
+    patience: Patience,
 }
 
 /// Stretches of idleness of one length, in pages.
@@ -132,6 +150,7 @@ struct Block {
     present: PageBits,
     /// By page: the last scan that saw an access, or nothing at all.
     last: Box<[u32; PAGES_PER_BLOCK]>,
+    returned: Box<[Returned; PAGES_PER_BLOCK]>,
     /// The last scan that had the block.
     seen: u32,
 }
@@ -143,7 +162,8 @@ impl ReclaimCurve {
             context: RecordContext::new(header, scope),
             options,
             targets: HashMap::new(),
-            stretches: BTreeMap::new(),
+            counts: Counts::default(),
+            shortest: None,
             from: None,
             to: Nanos(0),
             scanned: Nanos(0),
@@ -161,29 +181,30 @@ impl ReclaimCurve {
         self.to = self.to.max(pages.end);
         self.scanned = self.scanned + pages.end.since(pages.start);
         self.nr_scans += 1;
-        let length_s = pages.end.since(pages.start).as_secs_f64();
+        let length = pages.end.since(pages.start);
+        self.shortest = Some(
+            self.shortest
+                .map_or(length, |shortest| shortest.min(length)),
+        );
+        let length_s = length.as_secs_f64();
         for block in &pages.blocks {
             self.resident_page_seconds += length_s * f64::from(count(&block.present));
             self.unknown_page_seconds += length_s * f64::from(count(&block.unknown));
             let state = target.blocks.entry(block.block).or_insert_with(|| Block {
                 present: [0; 8],
                 last: Box::new([0; PAGES_PER_BLOCK]),
+                returned: Box::new([Returned::default(); PAGES_PER_BLOCK]),
                 seen: number,
             });
-            state.scan(
-                block,
-                number,
-                pages.start,
-                &target.ends,
-                &mut self.stretches,
-            );
+            let times = (number, pages.start, &target.ends[..]);
+            state.scan(block, times, &mut self.counts);
         }
         // A block that is no more: what idled in it goes on no longer.
-        let (ends, stretches) = (&target.ends, &mut self.stretches);
+        let (ends, counts) = (&target.ends, &mut self.counts);
         target.blocks.retain(|_, block| {
             let is_there = block.seen == number;
             if !is_there {
-                block.close(ends, pages.start, stretches);
+                block.close(ends, pages.start, counts);
             }
             is_there
         });
@@ -192,8 +213,10 @@ impl ReclaimCurve {
     fn points(&self, seconds: f64, resident: u64) -> Vec<ReclaimPoint> {
         // From the longest: each point holds all stretches that are as long or longer.
         let (mut refaults, mut pages, mut page_seconds) = (0, 0, 0.0);
-        let mut points: Vec<ReclaimPoint> = Vec::with_capacity(self.stretches.len());
-        for (&length, stretches) in self.stretches.iter().rev() {
+        let mut points: Vec<ReclaimPoint> = Vec::with_capacity(self.counts.stretches.len());
+        let least = self.shortest.unwrap_or_default();
+        let told = self.counts.stretches.range(least..);
+        for (&length, stretches) in told.rev() {
             let all = stretches.ended_in_access + stretches.went_on;
             refaults += stretches.ended_in_access;
             pages += all;
@@ -229,7 +252,7 @@ impl Accumulate for ReclaimCurve {
             }
             Item::TargetExit(exit) => {
                 if let Some(target) = self.targets.remove(&exit.target) {
-                    target.close(&mut self.stretches);
+                    target.close(&mut self.counts);
                 }
             }
             _ => {}
@@ -243,7 +266,7 @@ impl Accumulate for ReclaimCurve {
     fn finish(mut self) -> Option<ReclaimCurveReport> {
         let from = self.from?;
         for (_, target) in self.targets.drain() {
-            target.close(&mut self.stretches);
+            target.close(&mut self.counts);
         }
         let duration = self.to.since(from);
         let seconds = duration.as_secs_f64().max(1e-9);
@@ -265,6 +288,11 @@ impl Accumulate for ReclaimCurve {
             max_slowdown: self.options.max_slowdown,
             chosen: points.iter().find(within).copied(),
             points,
+            patient_points: self.counts.patience.points(
+                self.shortest.unwrap_or_default()..duration,
+                (seconds, resident),
+                self.options.refault_cost,
+            ),
             record: self.context.record_info(),
         })
     }
@@ -297,22 +325,32 @@ impl ReclaimCurveReport {
 }
 
 impl Target {
-    fn close(self, stretches: &mut BTreeMap<Nanos, Stretches>) {
+    fn close(self, counts: &mut Counts) {
         let Some(&end) = self.ends.last() else { return };
-        for block in self.blocks.values() {
-            block.close(&self.ends, end, stretches);
+        for mut block in self.blocks.into_values() {
+            block.close(&self.ends, end, counts);
         }
     }
 }
 
+/// How a stretch of idleness ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The page was accessed.
+    Access,
+    /// It is not there any more.
+    Gone,
+    /// Nothing more is known of it, or the record ends.
+    Open,
+}
+
 impl Block {
+    /// Takes in scan `number`, of what was accessed from `start` on; the earlier ones ended at `ends`.
     fn scan(
         &mut self,
         now: &PageBlock,
-        number: u32,
-        start: Nanos,
-        ends: &[Nanos],
-        stretches: &mut BTreeMap<Nanos, Stretches>,
+        (number, start, ends): (u32, Nanos, &[Nanos]),
+        counts: &mut Counts,
     ) {
         for word in 0..now.present.len() {
             let was = self.present[word];
@@ -321,14 +359,13 @@ impl Block {
             // What has just come was accessed, and of what is unknown nothing may be claimed.
             let restarted = now.present[word] & (now.unknown[word] | !was);
             for page in bits(gone) {
-                self.end(word * 64 + page, start, ends, stretches).went_on += 1;
+                self.end(word * 64 + page, (start, End::Gone), ends, counts);
             }
             for page in bits(accessed & was & !restarted) {
-                self.end(word * 64 + page, start, ends, stretches)
-                    .ended_in_access += 1;
+                self.end(word * 64 + page, (start, End::Access), ends, counts);
             }
             for page in bits(restarted & was) {
-                self.end(word * 64 + page, start, ends, stretches).went_on += 1;
+                self.end(word * 64 + page, (start, End::Open), ends, counts);
             }
             for page in bits(accessed | restarted) {
                 self.last[word * 64 + page] = number;
@@ -338,24 +375,36 @@ impl Block {
         self.seen = number;
     }
 
-    fn close(&self, ends: &[Nanos], end: Nanos, stretches: &mut BTreeMap<Nanos, Stretches>) {
-        for (word, present) in self.present.iter().enumerate() {
+    fn close(&mut self, ends: &[Nanos], end: Nanos, counts: &mut Counts) {
+        let present = self.present;
+        for (word, present) in present.iter().enumerate() {
             for page in bits(*present) {
-                self.end(word * 64 + page, end, ends, stretches).went_on += 1;
+                self.end(word * 64 + page, (end, End::Open), ends, counts);
             }
         }
     }
 
-    /// Where a page's stretch that lasted until `until` counts.
-    fn end<'a>(
-        &self,
+    /// Counts a page's stretch that lasted until `until`.
+    fn end(
+        &mut self,
         page: usize,
-        until: Nanos,
+        (until, how): (Nanos, End),
         ends: &[Nanos],
-        stretches: &'a mut BTreeMap<Nanos, Stretches>,
-    ) -> &'a mut Stretches {
+        counts: &mut Counts,
+    ) {
         let idle = until.since(ends[self.last[page] as usize]);
-        stretches.entry(idle).or_default()
+        let stretches = counts.stretches.entry(idle).or_default();
+        let is_accessed = how == End::Access;
+        if is_accessed {
+            stretches.ended_in_access += 1;
+        } else {
+            stretches.went_on += 1;
+        }
+        let returned = &mut self.returned[page];
+        counts.patience.add(idle, is_accessed, returned);
+        if how == End::Gone {
+            *returned = Returned::default();
+        }
     }
 }
 
@@ -464,6 +513,35 @@ mod tests {
         assert_eq!(chosen(1.0), Some(1.0));
         assert_eq!(chosen(0.0002), Some(3.0));
         assert_eq!(report(&scans, None).chosen, None);
+    }
+
+    #[test]
+    fn nothing_is_told_of_less_than_a_scan_interval() {
+        let report = report(&["##", "#.", "##"], None);
+        assert_eq!(report.points[0].threshold_ns, Nanos(1_000_000_000));
+        let patient = &report.patient_points;
+        assert_eq!(patient[0].threshold_ns, Nanos(1_000_000_000));
+    }
+
+    #[test]
+    fn a_page_that_came_back_waits_longer() {
+        // Idle for 3 s, again and again: the first time it is taken after 2 s, then it would be after 8 s.
+        let scans = [
+            "#", ".", ".", ".", "#", ".", ".", ".", "#", ".", ".", ".", "#",
+        ];
+        let report = report(&scans, None);
+        assert_eq!(at_threshold(&report, 2), (3.0, 3.0));
+        let two = Nanos(2_000_000_000);
+        let mut patient = report.patient_points.iter();
+        let patient = patient
+            .find(|point| point.threshold_ns == two)
+            .expect("told");
+        let saved = patient.saved_byte_seconds / PAGE_SIZE as f64;
+        assert_eq!(
+            (saved.round(), (patient.refaults_per_s * 13.0).round()),
+            (1.0, 1.0)
+        );
+        assert_eq!(patient.idle_pages, 1);
     }
 
     /// Reclaims after `threshold` scans without an access, scan by scan.

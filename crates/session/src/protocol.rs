@@ -9,7 +9,7 @@
 //! request without `protocol` is taken as one of this version. `stop` is understood from every
 //! version, so that a daemon can be ended after an upgrade.
 
-use isotherm_engine::{Nanos, Snapshot};
+use isotherm_engine::{MemoryTotals, Nanos, Snapshot};
 use isotherm_record::GuardSample;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -284,17 +284,7 @@ pub struct View {
 impl View {
     /// The sums of `snapshot`.
     pub fn of(snapshot: &Snapshot) -> Self {
-        let mut view = Self {
-            regions: snapshot.regions.len(),
-            ..Self::default()
-        };
-        let totals = snapshot.totals();
-        view.watched_bytes = totals.addresses;
-        view.resident_bytes = totals.resident;
-        view.swapped_bytes = totals.swapped;
-        view.hot_bytes = totals.touched;
-        view.idle_bytes = totals.untouched;
-        view.unknown_bytes = totals.unknown;
+        let mut view = Self::of_totals(snapshot.regions.len(), &snapshot.totals());
         for region in &snapshot.regions {
             if let Some(rate) = snapshot.access_rate(region)
                 && rate > 0.0
@@ -304,6 +294,20 @@ impl View {
             }
         }
         view
+    }
+
+    /// What a look at so many regions, or blocks, came to. How often memory was accessed is not known.
+    pub fn of_totals(regions: usize, totals: &MemoryTotals) -> Self {
+        Self {
+            regions,
+            watched_bytes: totals.addresses,
+            resident_bytes: totals.resident,
+            swapped_bytes: totals.swapped,
+            hot_bytes: totals.touched,
+            idle_bytes: totals.untouched,
+            unknown_bytes: totals.unknown,
+            ..Self::default()
+        }
     }
 
     /// Both together.

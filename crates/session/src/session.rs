@@ -269,7 +269,10 @@ impl Session {
 }
 
 fn knows_every_page(context: &ContextSpec) -> bool {
-    matches!(context.monitor, MonitorSpec::Tables(_))
+    matches!(
+        context.monitor,
+        MonitorSpec::Tables(_) | MonitorSpec::Pages(_)
+    )
 }
 
 /// Whether accessed bits may be cleared by `/proc/PID/clear_refs`, too.

@@ -150,8 +150,8 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
             });
         }
     };
-    if context.acting.is_some() {
-        monitor.tell_idle_pages();
+    if let Some(acting) = &context.acting {
+        monitor.tell_idle_pages(acting.limits.page_ages());
     }
     let machine = match (&context.targets, &context.monitor) {
         (TargetSpec::All { .. }, MonitorSpec::Tables(attributes)) => {

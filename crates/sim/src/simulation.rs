@@ -157,7 +157,7 @@ impl Watcher {
             }
         };
         if !spec.schemes.is_empty() {
-            monitor.tell_idle_pages();
+            monitor.tell_idle_pages(spec.guard.page_ages());
         }
         Ok(Self {
             monitor,

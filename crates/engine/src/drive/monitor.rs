@@ -4,6 +4,7 @@ use super::{RegionLoop, TableLoop, TableProbe, TargetSource};
 use crate::address::{AddressRange, Nanos};
 use crate::attributes::{Attributes, AttributesError};
 use crate::monitor::Intervals;
+use crate::monitor::idle_pages::PageAges;
 use crate::monitor::page_table::TableAttributes;
 use crate::snapshot::{Snapshot, TargetId};
 
@@ -46,9 +47,9 @@ impl MonitorLoop {
     }
 
     /// From now on snapshots tell [which pages are idle](Snapshot::idle_pages), where the monitor knows.
-    pub fn tell_idle_pages(&mut self) {
+    pub fn tell_idle_pages(&mut self, ages: PageAges) {
         match self {
-            Self::Tables(tables) => tables.tell_idle_pages(),
+            Self::Tables(tables) => tables.tell_idle_pages(ages),
             Self::Regions(_) => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::address::{AddressRange, Nanos};
 use crate::monitor::Intervals;
+use crate::monitor::idle_pages::PageAges;
 use crate::monitor::page_table::{
     BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
 };
@@ -182,9 +183,9 @@ impl TableLoop {
         Ok(Some(next.max(now + Nanos(1))))
     }
 
-    /// From now on snapshots tell which pages are idle.
-    pub fn tell_idle_pages(&mut self) {
-        self.monitor.tell_idle_pages();
+    /// From now on snapshots tell which pages are idle, with such `ages`.
+    pub fn tell_idle_pages(&mut self, ages: PageAges) {
+        self.monitor.tell_idle_pages(ages);
     }
 
     /// The next step looks who is there.

@@ -6,9 +6,17 @@ use crate::monitor::bits::{self, Bitmap};
 /// Half a second: ages of pages are told in it, rounded down.
 const UNIT: Nanos = Nanos(500_000_000);
 
-/// The pages of a block that are known to be idle, each with its age: for how long it has been, or, of one
-/// that came back after it had been paged out, a quarter of that for each time it did (up to three). So a
-/// page that came back waits longer, and a scheme that asks for an age need not know.
+/// What the age of a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageAges {
+    /// For how long it has been idle.
+    Idle,
+    /// Of one that came back after it had been paged out, a quarter of that for each time it did (up to
+    /// three): such a page waits longer, and a scheme that asks for an age need not know.
+    LessByReturns,
+}
+
+/// The pages of a block that are known to be idle, each with its age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdlePages {
     /// Where the block starts; a multiple of its size.

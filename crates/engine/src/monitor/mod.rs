@@ -26,7 +26,10 @@ pub mod frames;
 pub mod idle_pages;
 mod intervals;
 pub mod layout;
+pub mod page_scans;
+mod page_since;
 pub mod page_table;
 pub mod region;
+mod ticks;
 
 pub use intervals::Intervals;

@@ -8,12 +8,8 @@ use isotherm_engine::{Nanos, units};
 use super::plot::{self, LINES, WIDTH};
 use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, page};
+use crate::reclaim_curve::patience::THRESHOLDS;
 use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint};
-
-/// Thresholds of the table.
-const SHOWN_S: [f64; 12] = [
-    0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
-];
 
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 64.0;
@@ -24,17 +20,11 @@ const BOTTOM: f64 = 44.0;
 impl Render for ReclaimCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.facts(style))?;
-        let mut table = Table::new(&[
-            ("IDLE FOR", Align::Right),
-            ("SAVED", Align::Right),
-            ("OF RESIDENT", Align::Right),
-            ("REFAULTS/S", Align::Right),
-            ("SLOWDOWN", Align::Right),
-        ]);
-        for point in self.shown() {
-            table.row(fields(&point, style).to_vec());
+        table(self.shown(), style).write(out)?;
+        if !self.patient_points.is_empty() {
+            writeln!(out, "\n{PATIENT}:\n")?;
+            table(self.patient_points.iter().copied(), style).write(out)?;
         }
-        table.write(out)?;
         if let Some(sentence) = self.choice(style) {
             writeln!(out, "\n{sentence}")?;
         }
@@ -43,6 +33,7 @@ impl Render for ReclaimCurveReport {
 
     fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
         let head = [
+            "policy",
             "threshold_ns",
             "saved_byte_seconds",
             "saved_mean_bytes",
@@ -51,8 +42,11 @@ impl Render for ReclaimCurveReport {
             "slowdown",
         ];
         out.write_record(head)?;
-        for point in &self.points {
+        let first = self.points.iter().map(|point| ("idle", point));
+        let second = self.patient_points.iter().map(|point| ("patient", point));
+        for (policy, point) in first.chain(second) {
             let fields = [
+                policy.to_owned(),
                 point.threshold_ns.0.to_string(),
                 point.saved_byte_seconds.to_string(),
                 point.saved_mean_bytes.to_string(),
@@ -84,9 +78,30 @@ impl Render for ReclaimCurveReport {
             .collect();
         let head = ["Idle for", "Saved", "Of resident", "Refaults/s", "Slowdown"];
         html += &page::table("By threshold", &self.facts(&style), &head, &rows);
+        let patient = self.patient_points.iter();
+        let rows: Vec<Vec<String>> = patient.map(|p| fields(p, &style).to_vec()).collect();
+        html += &page::table("Where returned pages wait", PATIENT, &head, &rows);
         html += page::END;
         out.write_all(html.as_bytes())
     }
+}
+
+/// The second policy.
+const PATIENT: &str = "Where a page that came back waits four times as long, then sixteen and sixty-four times, as under \
+     the guard of `run`";
+
+fn table(points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
+    let mut table = Table::new(&[
+        ("IDLE FOR", Align::Right),
+        ("SAVED", Align::Right),
+        ("OF RESIDENT", Align::Right),
+        ("REFAULTS/S", Align::Right),
+        ("SLOWDOWN", Align::Right),
+    ]);
+    for point in points {
+        table.row(fields(&point, style).to_vec());
+    }
+    table
 }
 
 fn fields(point: &ReclaimPoint, style: &Style) -> [String; 5] {
@@ -101,9 +116,10 @@ fn fields(point: &ReclaimPoint, style: &Style) -> [String; 5] {
 
 impl ReclaimCurveReport {
     fn shown(&self) -> impl Iterator<Item = ReclaimPoint> + '_ {
-        let thresholds = SHOWN_S.into_iter().map(|s| Nanos((s * 1e9) as u64));
         let can_be_told = self.scan_interval_ns..self.duration_ns;
-        let fits = thresholds.filter(move |threshold| can_be_told.contains(threshold));
+        let fits = THRESHOLDS
+            .into_iter()
+            .filter(move |threshold| can_be_told.contains(threshold));
         fits.map(|threshold| self.at(threshold))
     }
 
@@ -154,34 +170,40 @@ impl ReclaimCurveReport {
             .collect();
         if let Some(frame) = Frame::of(&points) {
             frame.grid(&mut svg);
-            frame.line(&mut svg, 0, "saved, of resident (left)", |point| {
-                point.saved_share
-            });
             let slowest = frame.slowest;
-            frame.line(&mut svg, 1, "slowdown (right)", |point| {
-                point.slowdown / slowest
-            });
+            let saved = |point: &ReclaimPoint| point.saved_share;
+            let slowdown = |point: &ReclaimPoint| point.slowdown / slowest;
+            let ends = (
+                points[0].threshold_ns,
+                points[points.len() - 1].threshold_ns,
+            );
+            let patient = self.patient_points.iter();
+            let patient: Vec<&ReclaimPoint> = patient
+                .filter(|p| (ends.0..=ends.1).contains(&p.threshold_ns))
+                .collect();
+            frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
+            frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
+            frame.line(&mut svg, 2, "saved, if returned wait", &patient, saved);
+            frame.line(&mut svg, 3, "slowdown, if they do", &patient, slowdown);
         }
         svg + "</svg>\n"
     }
 }
 
 /// Where thresholds and shares lie on the picture.
-struct Frame<'a> {
-    points: &'a [&'a ReclaimPoint],
+struct Frame {
     /// Logarithms of the thresholds at the ends.
     from: f64,
     to: f64,
     slowest: f64,
 }
 
-impl<'a> Frame<'a> {
-    fn of(points: &'a [&'a ReclaimPoint]) -> Option<Self> {
+impl Frame {
+    fn of(points: &[&ReclaimPoint]) -> Option<Self> {
         let (first, last) = (points.first()?, points.last()?);
         let from = log(first.threshold_ns);
         let slowdowns = points.iter().map(|point| point.slowdown);
         Some(Self {
-            points,
             from,
             to: log(last.threshold_ns).max(from + 0.1),
             slowest: slowdowns.fold(1e-6, f64::max),
@@ -210,8 +232,7 @@ impl<'a> Frame<'a> {
                 100.0 * share * self.slowest
             );
         }
-        for seconds in SHOWN_S {
-            let time = Nanos((seconds * 1e9) as u64);
+        for time in THRESHOLDS {
             if (self.from..=self.to).contains(&log(time)) {
                 let _ = writeln!(
                     svg,
@@ -224,11 +245,18 @@ impl<'a> Frame<'a> {
         }
     }
 
-    fn line(&self, svg: &mut String, index: usize, name: &str, of: impl Fn(&ReclaimPoint) -> f64) {
+    fn line(
+        &self,
+        svg: &mut String,
+        index: usize,
+        name: &str,
+        points: &[&ReclaimPoint],
+        of: impl Fn(&ReclaimPoint) -> f64,
+    ) {
         let (colour, dashes) = LINES[index];
-        let points = self.points.iter();
+        let points = points.iter();
         let path = plot::path(points.map(|point| (self.x(point.threshold_ns), y(of(point)))));
-        let at = LEFT + 260.0 * index as f64;
+        let at = LEFT + 200.0 * index as f64;
         let _ = writeln!(
             svg,
             "<path fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" d=\"{path}\"/>\

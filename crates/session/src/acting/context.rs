@@ -6,12 +6,13 @@ use anyhow::Context as _;
 use isotherm_config::{ActingSpec, ContextSpec};
 use isotherm_engine::drive::{Context, World};
 use isotherm_engine::guard::GuardStatus;
+use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
 use isotherm_engine::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
 use isotherm_engine::{Actuator, AddressRange, Nanos, Operation, Outcome, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::probe::ProbeError;
-use isotherm_record::{ActionSample, GuardSample, Item};
+use isotherm_record::{ActionSample, GuardSample, Item, PageSnapshot};
 
 use super::guard::Meters;
 use super::{eligible, system};
@@ -30,6 +31,7 @@ struct ThisMachine<'a> {
     session: &'a mut Session,
     executor: &'a mut Executor,
     meters: &'a mut Meters,
+    scans: &'a mut PageScans,
     is_physical: bool,
 }
 
@@ -72,6 +74,7 @@ impl World for ThisMachine<'_> {
 
     fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         self.session.reset_age(target, range);
+        self.scans.reset_age(target, range, self.session.now());
     }
 
     fn is_stopped(&self) -> bool {
@@ -107,6 +110,8 @@ pub(super) struct ContextActing {
     executor: Executor,
     is_physical: bool,
     snapshots: Vec<Snapshot>,
+    /// What scans of every page say, where these are what is watched by.
+    scans: PageScans,
 }
 
 impl ContextActing {
@@ -134,6 +139,7 @@ impl ContextActing {
             executor,
             is_physical,
             snapshots: Vec::new(),
+            scans: PageScans::default(),
         })
     }
 
@@ -156,13 +162,16 @@ impl ContextActing {
         }
         self.meters.forget(target);
         self.context.forget(target);
+        self.scans.forget(target);
     }
 
     /// Takes the snapshots among `items`, which are this context's.
     pub(super) fn look(&mut self, items: &mut dyn Iterator<Item = &Item>) {
         self.snapshots.clear();
+        let scans = &mut self.scans;
         self.snapshots.extend(items.filter_map(|item| match item {
             Item::Snapshot(snapshot) => Some(snapshot.clone()),
+            Item::Pages(pages) => Some(snapshot_of(scans, pages)),
             _ => None,
         }));
     }
@@ -205,6 +214,7 @@ impl ContextActing {
             session,
             executor: &mut self.executor,
             meters: &mut self.meters,
+            scans: &mut self.scans,
             is_physical: self.is_physical,
         };
         let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
@@ -239,4 +249,15 @@ impl ContextActing {
         }
         samples.into_iter().map(Item::Action).collect()
     }
+}
+
+/// What a scan of every page says, for schemes.
+fn snapshot_of(scans: &mut PageScans, pages: &PageSnapshot) -> Snapshot {
+    let blocks = pages.blocks.iter().map(|block| ScannedPages {
+        block: block.block,
+        present: block.present,
+        accessed: block.accessed,
+        unknown: block.unknown,
+    });
+    scans.push(pages.target, (pages.start, pages.end), blocks)
 }

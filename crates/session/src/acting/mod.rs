@@ -19,8 +19,8 @@ use isotherm_config::{ActingSpec, SessionSpec};
 use isotherm_engine::guard::{GuardLimits, GuardStatus, Limit};
 use isotherm_engine::scheme::{Action, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::units::format_bytes;
-use isotherm_engine::{Nanos, Refusal};
-use isotherm_record::Item;
+use isotherm_engine::{Nanos, Refusal, Snapshot};
+use isotherm_record::{Item, PageSnapshot};
 
 use crate::session::Session;
 use context::ContextActing;
@@ -219,8 +219,9 @@ impl Acting {
         for (at, context) in self.contexts.iter_mut().enumerate() {
             let (locks, now) = (&self.locks, session.now());
             let is_ours = |item: &&Item| match item {
-                Item::Snapshot(snapshot) => {
-                    session.context_of(snapshot.target) == at && !locks.is_anothers(snapshot.target)
+                Item::Snapshot(Snapshot { target, .. })
+                | Item::Pages(PageSnapshot { target, .. }) => {
+                    session.context_of(*target) == at && !locks.is_anothers(*target)
                 }
                 _ => false,
             };

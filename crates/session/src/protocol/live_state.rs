@@ -57,6 +57,12 @@ impl LiveState {
                     target.view = View::of(&snapshot);
                 }
             }
+            Item::Pages(pages) => {
+                self.nr_snapshots += 1;
+                if let Some(target) = self.targets.get_mut(&pages.target.0) {
+                    target.view = View::of_totals(pages.blocks.len(), &pages.totals());
+                }
+            }
             Item::Usage(usage) => {
                 for (id, target) in &mut self.targets {
                     target.rss_bytes = usage.rss.get(id).copied();

@@ -14,6 +14,7 @@ pub(super) struct Case {
 
 enum Program {
     Python(&'static str),
+    Redis(&'static str),
     Java(&'static str),
 }
 
@@ -33,7 +34,7 @@ const fn bursts(name: &'static str, period_s: u64) -> Case {
     }
 }
 
-pub(super) const CASES: [Case; 9] = [
+pub(super) const CASES: [Case; 10] = [
     bursts("bursty_6s", 6),
     bursts("bursty_15s", 15),
     bursts("bursty_30s", 30),
@@ -41,7 +42,8 @@ pub(super) const CASES: [Case; 9] = [
     bursts("bursty_120s", 120),
     works("shifting_10s", Program::Python(SHIFTING)),
     works("locks", Program::Python(LOCKS)),
-    works("redis", Program::Python(REDIS)),
+    works("redis", Program::Redis(TENTH)),
+    works("redis_zipf", Program::Redis(ZIPF)),
     works("jvm_gc", Program::Java(JVM)),
 ];
 
@@ -61,11 +63,8 @@ impl Case {
                 command.args(["-Xms900m", "-Xmx900m"]).arg(path);
                 command
             }
-            Program::Python(text) => {
-                let mut command = Command::new("python3");
-                command.args(["-c", &format!("{COMMON}{text}")]);
-                command
-            }
+            Program::Python(text) => python(text),
+            Program::Redis(text) => python(&format!("{REDIS}{text}")),
         };
         command
             .arg(seconds.to_string())
@@ -76,10 +75,10 @@ impl Case {
 
     /// What it needs and is not there.
     pub(super) fn missing(&self) -> Option<&'static str> {
-        let program = match (self.name, &self.program) {
-            ("redis", _) => "redis-server",
-            (_, Program::Java(_)) => "java",
-            (_, Program::Python(_)) => "python3",
+        let program = match &self.program {
+            Program::Redis(_) => "redis-server",
+            Program::Java(_) => "java",
+            Program::Python(_) => "python3",
         };
         let mut version = Command::new(program);
         let version = version
@@ -88,6 +87,12 @@ impl Case {
             .stderr(Stdio::null());
         version.status().is_err().then_some(program)
     }
+}
+
+fn python(text: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-c", &format!("{COMMON}{text}")]);
+    command
 }
 
 /// What all programs begin with: `hold` fills memory with what halves when compressed; the last line
@@ -147,9 +152,10 @@ threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
 print('progress', sum(done))
 ";
 
-/// A redis of 300,000 values of 1,000 bytes, which halve when compressed, of which a tenth is read.
+/// What those begin with that ask a redis: `serve` starts it with so many values of 1,000 bytes, which halve when
+/// compressed.
 const REDIS: &str = r"
-import socket, subprocess, tempfile
+import random, socket, subprocess, tempfile
 path = tempfile.mkdtemp() + '/redis.sock'
 server = subprocess.Popen(['redis-server', '--port', '0', '--unixsocket', path, '--save', ''],
                           stdout=subprocess.DEVNULL)
@@ -162,13 +168,33 @@ def ask(requests, size):
         answer = client.recv(min(size, 1 << 20))
         assert answer, 'the server has hung up'
         size -= len(answer)
-SET = b'*3\r\n$3\r\nSET\r\n$7\r\nk%06d\r\n$1000\r\n%s\r\n'
-for i in range(0, 300000, 100):
-    ask(b''.join(SET % (j, os.urandom(500) + bytes(500)) for j in range(i, i + 100)), 500)
+SET = b'*3\r\n$3\r\nSET\r\n$8\r\nk%07d\r\n$1000\r\n%s\r\n'
+def serve(nr):
+    for i in range(0, nr, 100):
+        ask(b''.join(SET % (j, os.urandom(500) + bytes(500)) for j in range(i, i + 100)), 500)
+def get(keys):
+    ask(b''.join(b'GET k%07d\r\n' % key for key in keys), len(keys) * 1009)
+";
+
+/// Of 300,000 values a tenth is read.
+const TENTH: &str = r"
+serve(300000)
 end, asked = ready(), 0
 while time.monotonic() < end:
-    ask(b''.join(b'GET k%06d\r\n' % ((asked + j) * 7919 % 30000) for j in range(20)), 20 * 1009)
+    get([(asked + j) * 7919 % 30000 for j in range(20)])
     asked += 20
+print('progress', asked)
+server.kill()
+";
+
+/// 1.5 million values are read by Zipf's law (exponent 1), the popular ones anywhere among the others.
+const ZIPF: &str = r"
+nr = 1500000
+serve(nr)
+end, asked = ready(), 0
+while time.monotonic() < end:
+    get([int(nr ** random.random()) * 7919 % nr for j in range(50)])
+    asked += 50
 print('progress', asked)
 server.kill()
 ";

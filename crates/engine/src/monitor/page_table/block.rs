@@ -10,13 +10,14 @@
 mod idle;
 
 use super::belief::Belief;
-use super::page_since::PageSince;
 use super::pages::{Counts, Pages, Seen};
 use super::returns::Returns;
 use super::since::Since;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
 use crate::monitor::block_pages::BlockPages;
+use crate::monitor::page_since::PageSince;
+use crate::monitor::ticks::nanos_of;
 
 /// Pages that share an age.
 pub(super) const GRANULE_PAGES: usize = 16;
@@ -124,17 +125,6 @@ impl Look {
 const ALL_ABSENT: u64 = 0;
 /// The lower bit of each granule's state.
 const ONES: u64 = 0x5555_5555_5555_5555;
-
-/// Ages are counted in 1/64 s from the start of monitoring: 776 days fit.
-const TICK: u64 = 1_000_000_000 / 64;
-
-pub(super) fn ticks(time: Nanos) -> u32 {
-    u32::try_from(time.0 / TICK).unwrap_or(u32::MAX)
-}
-
-pub(super) fn nanos_of(ticks: u32) -> Nanos {
-    Nanos(u64::from(ticks) * TICK)
-}
 
 impl Block {
     pub(super) fn new(address: u64, now: u32) -> Self {

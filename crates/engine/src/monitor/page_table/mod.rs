@@ -29,7 +29,7 @@
 //! Where touched pages lie so scattered that they would make too many regions, bitmaps of their blocks
 //! stand beside the regions ([`crate::BlockPages`]).
 //!
-//! Limits: ages are of 64 KiB, touched pages to the page. Which of a block's blind pages were touched
+//! Limits: ages are of 64 KiB, but for blocks of which some pages are in use, touched pages to the page. Which of a block's blind pages were touched
 //! is not known where only some were watched: their number is. A page that cannot be cleared, and
 //! untouched memory of a process whose page tables do not show all accesses (a KVM guest's), is
 //! unknown.
@@ -40,7 +40,6 @@ mod by_page;
 mod idle;
 mod infer;
 mod page_ages;
-mod page_since;
 mod pages;
 mod plan;
 mod report;
@@ -66,8 +65,9 @@ pub use block::BlockFacts;
 
 use super::bits::{self, and, count, is_empty};
 use super::budget::{FixedCost, TokenBucket, total_ns};
+use super::idle_pages::PageAges;
 pub use super::layout::MappedRange;
-use block::ticks;
+use super::ticks::ticks;
 use infer::{AGREEMENT, infer, infer_from_around, observe};
 use plan::Prices;
 use target::Target;
@@ -173,8 +173,8 @@ pub struct TableMonitor {
     nr_regions: usize,
     /// Most regions in a snapshot at present.
     nr_regions_max: usize,
-    /// Whether snapshots tell for how long each page has been idle.
-    tells_idle_pages: bool,
+    /// Which ages of single pages snapshots tell, if any.
+    tells_idle_pages: Option<PageAges>,
 }
 
 impl TableMonitor {
@@ -200,7 +200,7 @@ impl TableMonitor {
             nr_touched: 0.0,
             nr_regions: 0,
             nr_regions_max: attributes.max_nr_regions as usize,
-            tells_idle_pages: false,
+            tells_idle_pages: None,
         }
     }
 

@@ -1,10 +1,11 @@
 //! For how long each page of a block has been idle.
 
-use super::block::{Block, GRANULE_PAGES, SURE_SHARE, State, nanos_of};
+use super::block::{Block, GRANULE_PAGES, SURE_SHARE, State};
 use super::{TableMonitor, target::Target};
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::monitor::bits::has;
 use crate::monitor::frames::PageAge;
+use crate::monitor::ticks::nanos_of;
 use crate::snapshot::TargetId;
 
 impl TableMonitor {

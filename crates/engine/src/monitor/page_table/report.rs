@@ -1,10 +1,11 @@
 //! Regions from blocks: neighbours that are alike become one.
 
 use super::bits;
-use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, State, nanos_of};
+use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, State};
 use super::pages::{Counts, Pages, Seen};
 use super::target::{Target, block_of};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
+use crate::monitor::ticks::nanos_of;
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 
 /// Regions that are at most so long are joined with their neighbours first, where there are too many;

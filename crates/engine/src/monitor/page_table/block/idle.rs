@@ -1,11 +1,12 @@
 //! For how long single pages of a block have been idle, and which came back.
 
-use super::{Block, GRANULE_PAGES, State, nanos_of};
+use super::{Block, GRANULE_PAGES, State};
 use crate::monitor::bits::{self, Bitmap, and, is_empty};
-use crate::monitor::idle_pages::IdlePages;
-use crate::monitor::page_table::page_since::PageSince;
+use crate::monitor::idle_pages::{IdlePages, PageAges};
+use crate::monitor::page_since::PageSince;
 use crate::monitor::page_table::pages::Pages;
 use crate::monitor::page_table::returns::Returns;
+use crate::monitor::ticks::nanos_of;
 
 impl Block {
     /// Pages that were swapped out and are `accessed` now came back; what is not `there` was freed.
@@ -72,12 +73,14 @@ impl Block {
     }
 
     /// The pages that are idle while others are in use.
-    pub(in super::super) fn idle_pages(&self, now: u32) -> Option<IdlePages> {
+    pub(in super::super) fn idle_pages(&self, now: u32, ages: PageAges) -> Option<IdlePages> {
         let untouched = self.untouched();
         if self.page_since.is_none() || !self.is_fresh() || bits::is_empty(&untouched) {
             return None;
         }
-        let nr_returns = |page| self.returns.as_ref().map_or(0, |returns| returns.of(page));
+        let returns = self.returns.as_ref();
+        let returns = returns.filter(|_| ages == PageAges::LessByReturns);
+        let nr_returns = |page| returns.map_or(0, |returns| returns.of(page));
         let mut idle = IdlePages::new(self.address);
         for page in bits::each(&untouched) {
             let idle_for = nanos_of(now.saturating_sub(self.idle_since(page, now)));

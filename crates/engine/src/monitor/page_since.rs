@@ -9,7 +9,7 @@ use crate::monitor::bits::{self, Bitmap, and_not, has};
 
 /// Since when each page has been seen untouched.
 #[derive(Clone, Debug)]
-pub(super) struct PageSince {
+pub(in crate::monitor) struct PageSince {
     /// In units after `base`, rounded up; of untouched pages.
     since: [u16; PAGES_PER_BLOCK],
     base: u32,
@@ -24,7 +24,11 @@ const KEPT: u16 = 1 << 15;
 
 impl PageSince {
     /// Of the `untouched` pages, `since` says since when they have been, in ticks.
-    pub(super) fn new(now: u32, untouched: &Bitmap, since: impl Fn(usize) -> u32) -> Self {
+    pub(in crate::monitor) fn new(
+        now: u32,
+        untouched: &Bitmap,
+        since: impl Fn(usize) -> u32,
+    ) -> Self {
         let mut new = Self {
             since: [0; PAGES_PER_BLOCK],
             base: now.saturating_sub(u32::from(KEPT) * UNIT),
@@ -40,7 +44,7 @@ impl PageSince {
     /// An interval ended in which the `untouched` pages were not touched. Those of them that it was not
     /// known of before were not since it began if they were `watched` from its beginning on, else since
     /// `now`.
-    pub(super) fn update(&mut self, now: u32, untouched: &Bitmap, watched: &Bitmap) {
+    pub(in crate::monitor) fn update(&mut self, now: u32, untouched: &Bitmap, watched: &Bitmap) {
         if (now - self.base) / UNIT >= u32::from(u16::MAX) {
             self.base += u32::from(KEPT) * UNIT;
             let later = |since: &mut u16| *since = since.saturating_sub(KEPT);
@@ -55,13 +59,13 @@ impl PageSince {
     }
 
     /// `pages` count anew from `now`.
-    pub(super) fn reset(&mut self, pages: &Bitmap, now: u32) {
+    pub(in crate::monitor) fn reset(&mut self, pages: &Bitmap, now: u32) {
         let units = self.units(now);
         bits::each(pages).for_each(|page| self.since[page] = units);
     }
 
     /// Since when `page` has not been touched; `now` if it is not known to be untouched.
-    pub(super) fn of(&self, page: usize, now: u32) -> u32 {
+    pub(in crate::monitor) fn of(&self, page: usize, now: u32) -> u32 {
         if has(&self.untouched, page) {
             self.ticks(page).min(now)
         } else {
@@ -70,7 +74,7 @@ impl PageSince {
     }
 
     /// The sum over `pages`, all of them untouched, of since when they are.
-    pub(super) fn sum(&self, pages: &Bitmap) -> f64 {
+    pub(in crate::monitor) fn sum(&self, pages: &Bitmap) -> f64 {
         let (mut units, mut nr) = (0u64, 0u64);
         for page in bits::each(pages) {
             units += u64::from(self.since[page]);

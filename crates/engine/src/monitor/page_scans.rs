@@ -1,0 +1,284 @@
+//! Page scans as snapshots: for acting where every page is scanned.
+//!
+//! Problem: a scan says of each page whether it was accessed since the scan before; schemes ask for how
+//! long memory has been idle.
+//!
+//! Approach: of each block it is kept since when it is idle as a whole, and, where some of its pages are
+//! in use, since when each of the others is ([`PageSince`]). A snapshot has a region for each block, and
+//! [tells the idle pages](Snapshot::idle_pages) of those in use, as the table monitor's does.
+//!
+//! Limits: ages are of whole scans: a page counts as accessed until the scan before the one that saw it
+//! idle. Which pages came back after they had been paged out is not known, as a scan does not tell
+//! what is in swap.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::bits::{self, ALL, Bitmap, and, and_not, count, is_empty, or};
+use super::idle_pages::IdlePages;
+use super::page_since::PageSince;
+use super::ticks::{nanos_of, ticks};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
+
+/// What a scan says of the pages of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedPages {
+    /// Where the block starts; a multiple of its size.
+    pub block: u64,
+    /// Pages in memory.
+    pub present: Bitmap,
+    /// Of these, the ones that were accessed since the scan before.
+    pub accessed: Bitmap,
+    /// Of these, the ones of which nothing is known; none is among those accessed.
+    pub unknown: Bitmap,
+}
+
+/// What is known of all targets' pages.
+#[derive(Debug, Default)]
+pub struct PageScans {
+    /// When the first scan began: ages are counted from there.
+    started: Option<Nanos>,
+    targets: BTreeMap<TargetId, BTreeMap<u64, Block>>,
+}
+
+/// What is known of a block.
+#[derive(Debug)]
+struct Block {
+    state: State,
+    /// Since when it is in this state, in ticks.
+    since: u32,
+    page_since: Option<PageSince>,
+}
+
+/// What is known of a block in the last scan interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Accessed,
+    Unknown,
+}
+
+impl PageScans {
+    /// A scan of `target` at `end` says what was accessed since `start`: `blocks`, in address order. What
+    /// it does not name is not mapped.
+    pub fn push(
+        &mut self,
+        target: TargetId,
+        (start, end): (Nanos, Nanos),
+        blocks: impl Iterator<Item = ScannedPages>,
+    ) -> Snapshot {
+        let started = *self.started.get_or_insert(start);
+        let (from, now) = (ticks(start.since(started)), ticks(end.since(started)));
+        let known = self.targets.entry(target).or_default();
+        let mut before = std::mem::take(known);
+        let (mut regions, mut idle_pages) = (Vec::new(), Vec::new());
+        for pages in blocks.filter(|pages| !is_empty(&pages.present)) {
+            let block = before.remove(&pages.block);
+            let mut block = block.unwrap_or_else(|| Block::new(&pages, from));
+            block.update(&pages, from, now);
+            regions.push(block.region(&pages, now, end.since(start)));
+            idle_pages.extend(block.idle_pages(&pages, now));
+            known.insert(pages.block, block);
+        }
+        Snapshot {
+            target,
+            start,
+            end,
+            nr_samples: 1,
+            regions,
+            blocks: Vec::new(),
+            idle_pages: Arc::new(idle_pages),
+        }
+    }
+
+    /// Memory in `range` was acted on at `now`: its age counts anew.
+    pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
+        let now = ticks(now.since(self.started.unwrap_or(now)));
+        let first = range.start & !(BLOCK_SIZE - 1);
+        let Some(blocks) = self.targets.get_mut(&target) else {
+            return;
+        };
+        for (address, block) in blocks.range_mut(first..range.end) {
+            let pages = bits::mask(*address, range);
+            if pages == ALL {
+                block.since = now;
+            }
+            if let Some(page_since) = &mut block.page_since {
+                page_since.reset(&pages, now);
+            }
+        }
+    }
+
+    /// `target` is no more.
+    pub fn forget(&mut self, target: TargetId) {
+        self.targets.remove(&target);
+    }
+}
+
+fn state_of(pages: &ScannedPages) -> State {
+    if !is_empty(&pages.accessed) {
+        State::Accessed
+    } else if is_empty(&pages.unknown) {
+        State::Idle
+    } else {
+        State::Unknown
+    }
+}
+
+fn untouched(pages: &ScannedPages) -> Bitmap {
+    and_not(&pages.present, &or(&pages.accessed, &pages.unknown))
+}
+
+impl Block {
+    fn new(pages: &ScannedPages, from: u32) -> Self {
+        Self {
+            state: state_of(pages),
+            since: from,
+            page_since: None,
+        }
+    }
+
+    /// Between `from` and `now` its pages were accessed as a scan says.
+    fn update(&mut self, pages: &ScannedPages, from: u32, now: u32) {
+        let (state, untouched) = (state_of(pages), untouched(pages));
+        let idle_since = if self.state == State::Idle {
+            self.since
+        } else {
+            from
+        };
+        if state == State::Idle {
+            self.page_since = None;
+        } else if let Some(page_since) = &mut self.page_since {
+            page_since.update(now, &untouched, &ALL);
+        } else {
+            self.page_since = Some(PageSince::new(now, &untouched, |_| idle_since));
+        }
+        if state != self.state {
+            (self.state, self.since) = (state, from);
+        }
+    }
+
+    fn region(&self, pages: &ScannedPages, now: u32, interval: Nanos) -> RegionSnapshot {
+        let age_ns = nanos_of(now.saturating_sub(self.since));
+        let age = age_ns.0.checked_div(interval.0).unwrap_or(0);
+        let part = |of: &Bitmap| bits::bytes(&and(of, &pages.present));
+        let touched = f64::from(count(&pages.accessed)) / f64::from(count(&pages.present));
+        RegionSnapshot {
+            range: AddressRange::new(pages.block, pages.block + BLOCK_SIZE),
+            nr_accesses: match self.state {
+                State::Unknown => None,
+                State::Idle => Some(0.0),
+                State::Accessed => Some(touched as f32),
+            },
+            age: u32::try_from(age).unwrap_or(u32::MAX),
+            age_ns,
+            memory: Some(RegionMemory {
+                resident: bits::bytes(&pages.present),
+                touched: part(&pages.accessed),
+                unknown: part(&pages.unknown),
+                swapped: 0,
+            }),
+        }
+    }
+
+    fn idle_pages(&self, pages: &ScannedPages, now: u32) -> Option<IdlePages> {
+        let page_since = self.page_since.as_ref()?;
+        let mut idle = IdlePages::new(pages.block);
+        for page in bits::each(&untouched(pages)) {
+            let idle_for = nanos_of(now.saturating_sub(page_since.of(page, now)));
+            idle.add(page, idle_for, 0);
+        }
+        (!is_empty(&idle.pages)).then_some(idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor::bits::{NONE, mask_of};
+
+    const TARGET: TargetId = TargetId(3);
+
+    /// By the clock.
+    fn time(n: u64) -> Nanos {
+        Nanos(1_795_525_045_354_631_477) + second(n)
+    }
+
+    fn second(n: u64) -> Nanos {
+        Nanos(n * 1_000_000_000)
+    }
+
+    fn scan(scans: &mut PageScans, n: u64, accessed: [Bitmap; 2]) -> Snapshot {
+        let blocks = accessed.into_iter().zip([0, BLOCK_SIZE]);
+        let blocks = blocks.map(|(accessed, block)| ScannedPages {
+            block,
+            present: ALL,
+            accessed,
+            unknown: NONE,
+        });
+        scans.push(TARGET, (time(n - 1), time(n)), blocks)
+    }
+
+    #[test]
+    fn ages_are_of_blocks_that_are_idle_and_of_pages_of_others() {
+        let mut scans = PageScans::default();
+        scan(&mut scans, 1, [ALL, ALL]);
+        scan(&mut scans, 2, [mask_of(0..10), NONE]);
+        let seen = scan(&mut scans, 5, [mask_of(0..20), NONE]);
+        assert_eq!(seen.regions[1].idle(), BLOCK_SIZE);
+        assert_eq!(seen.regions[1].age_ns, second(4));
+        assert_eq!(seen.regions[0].touched(), 20 * 4096);
+        let idle = &seen.idle_pages;
+        assert_eq!((idle.len(), idle[0].pages), (1, mask_of(20..512)));
+        let of_age = |n: u64| idle[0].of_age(idle[0].range(), second(n), Nanos(u64::MAX));
+        assert_eq!((of_age(4), of_age(5)), (mask_of(20..512), NONE));
+        // A block that was idle as a whole, and is in use now.
+        let seen = scan(&mut scans, 6, [NONE, mask_of(0..1)]);
+        let idle = &seen.idle_pages;
+        assert_eq!((idle.len(), idle[0].block), (1, BLOCK_SIZE));
+        let of_age = |n: u64| idle[0].of_age(idle[0].range(), second(n), Nanos(u64::MAX));
+        assert_eq!((of_age(5), of_age(6)), (mask_of(1..512), NONE));
+    }
+
+    #[test]
+    fn what_was_acted_on_and_what_is_gone_counts_anew() {
+        let mut scans = PageScans::default();
+        for n in 1..10 {
+            scan(&mut scans, n, [mask_of(0..1), NONE]);
+        }
+        let pages = AddressRange::new(10 * 4096, 20 * 4096);
+        scans.reset_age(TARGET, pages, time(9));
+        scans.reset_age(
+            TARGET,
+            AddressRange::new(BLOCK_SIZE, 2 * BLOCK_SIZE),
+            time(9),
+        );
+        let seen = scan(&mut scans, 10, [mask_of(0..1), NONE]);
+        let idle = &seen.idle_pages[0];
+        let old = idle.of_age(idle.range(), second(5), Nanos(u64::MAX));
+        assert_eq!(old, and_not(&mask_of(1..512), &mask_of(10..20)));
+        assert_eq!(seen.regions[1].age_ns, second(1));
+        scans.push(TARGET, (time(10), time(11)), std::iter::empty());
+        let seen = scan(&mut scans, 12, [NONE, NONE]);
+        assert_eq!(seen.regions[0].age_ns, second(1));
+        scans.forget(TARGET);
+    }
+
+    #[test]
+    fn unknown_is_not_idle() {
+        let mut scans = PageScans::default();
+        let pages = ScannedPages {
+            block: 0,
+            present: ALL,
+            accessed: NONE,
+            unknown: mask_of(0..100),
+        };
+        for n in 1..5 {
+            let times = (time(n - 1), time(n));
+            let seen = scans.push(TARGET, times, std::iter::once(pages));
+            assert_eq!(seen.regions[0].nr_accesses, None);
+            assert_eq!(seen.idle_pages[0].pages, mask_of(100..512));
+        }
+    }
+}
