@@ -223,7 +223,7 @@ fn check_readable(path: &Path) {
 fn a_full_disk_is_named_and_what_was_written_is_readable() {
     let test = "a_full_disk_is_named_and_what_was_written_is_readable";
     let Some(_turn) = shared(test) else { return };
-    let disk = match SmallDisk::mount(64) {
+    let disk = match SmallDisk::mount(512) {
         Ok(disk) => disk,
         Err(reason) => return skip(test, &reason),
     };
