@@ -26,5 +26,6 @@ pub mod pressure;
 pub mod privileges;
 pub mod probe;
 pub mod process;
+pub mod refault_cost;
 pub mod state;
 pub mod swap;
