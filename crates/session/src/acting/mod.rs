@@ -184,6 +184,8 @@ pub fn refusal_words(why: Refusal) -> &'static str {
         Refusal::Refaulted => "kept, as it came back before",
         Refusal::Incompressible => "that compressed swap does not make smaller",
         Refusal::Sparse => "in blocks too sparse for huge pages",
+        Refusal::Wasteful => "in blocks of which huge pages would waste too much",
+        Refusal::Written => "data of huge pages, which stay",
         Refusal::NoRoom => "for want of room",
         Refusal::Exited => "of targets that ended",
         Refusal::Unsupported => "that this machine cannot act on",

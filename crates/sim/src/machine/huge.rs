@@ -11,7 +11,7 @@ use crate::memory::{BLOCK_PAGES, Page};
 pub enum ThpMode {
     /// For all anonymous memory.
     Always,
-    /// Where the program, or a scheme, asked for it.
+    /// Where the program asked for it.
     #[default]
     Madvise,
     /// Not at all.
@@ -46,7 +46,7 @@ impl Machine {
         if !self.can_be_huge(first) {
             return false;
         }
-        let advice = self.areas[self.area_at(first)].advice();
+        let advice = self.areas[self.area_at(first)].spec.huge;
         match self.spec.thp {
             ThpMode::Never => false,
             ThpMode::Madvise => advice == Some(true),
@@ -62,7 +62,7 @@ impl Machine {
         if !is_empty {
             return (false, Nanos(0));
         }
-        let is_asked_for = self.areas[self.area_at(first)].advice() == Some(true);
+        let is_asked_for = self.areas[self.area_at(first)].spec.huge == Some(true);
         let may_compact = match self.spec.defrag {
             Defrag::Always => true,
             Defrag::Madvise => is_asked_for,
@@ -141,6 +141,37 @@ impl Machine {
         let process = self.areas[self.area_at(first)].process;
         self.processes[process].huge_blocks -= 1;
         self.spec.costs.split
+    }
+
+    /// How many pages of a huge page the program has never filled.
+    pub(super) fn unused_of(&self, pages: std::ops::Range<Page>) -> u64 {
+        self.unused_of_all(pages)
+    }
+
+    /// How many pages of a block are in memory that the program has never filled.
+    pub(super) fn unused_in_memory(&self, first: Page) -> u64 {
+        let pages = Self::pages_of_block(first);
+        let is_there = |page: &Page| self.place[*page as usize] == Place::Memory;
+        self.unused_of_all(pages.filter(is_there))
+    }
+
+    fn unused_of_all(&self, pages: impl Iterator<Item = Page>) -> u64 {
+        pages.filter(|page| !self.filled.get(*page)).count() as u64
+    }
+
+    /// Gives back the pages of a block in memory that the program has never filled, once it is split: as
+    /// Linux 6.12 maps the shared zero page instead of them.
+    pub(super) fn drop_unused(&mut self, pages: std::ops::Range<Page>) {
+        for page in pages {
+            if !self.filled.get(page) {
+                self.drop_page(page);
+            }
+        }
+    }
+
+    /// Whether a page is of anonymous memory.
+    pub(super) fn is_anonymous(&self, page: Page) -> bool {
+        self.areas[self.area_at(page)].spec.purpose == Use::Anon
     }
 
     /// khugepaged's round.

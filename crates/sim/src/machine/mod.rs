@@ -280,7 +280,6 @@ impl Machine {
                 clear_since: vec![0; if is_ever_accessed { pages.len() } else { 0 }],
                 span: None,
                 pages,
-                advised: None,
                 holdings,
             });
         }
@@ -387,6 +386,17 @@ impl Machine {
         let range = area.spec.range;
         (range.start <= address)
             .then(|| area.pages.start + ((address - range.start) / PAGE_SIZE) as Page)
+    }
+
+    /// The first page of a process within the block at an address, if it maps any of it.
+    fn page_in(&self, target: TargetId, block: u64) -> Option<Page> {
+        let areas = self.processes.get(target.0 as usize)?.areas();
+        let at = areas.partition_point(|area| self.areas[*area].spec.range.end <= block);
+        let start = self.areas[*areas.get(at)?].spec.range.start;
+        let address = start.max(block);
+        (address < block + BLOCK_SIZE)
+            .then(|| self.page_at(target, address))
+            .flatten()
     }
 
     /// The page that has a frame.
