@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::monitor::bits::{self, Bitmap};
+use crate::moves::NodeMoves;
 use crate::scheme::{Action, Destination, OpsFilter};
 use crate::snapshot::TargetId;
 
@@ -237,6 +238,8 @@ pub struct Outcome {
     pub refused: BTreeMap<Refusal, u64>,
     /// Time that it took.
     pub took: Nanos,
+    /// Which of what was applied went from which node to which, for actions that move memory.
+    pub moved: NodeMoves,
 }
 
 impl Outcome {

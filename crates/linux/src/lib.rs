@@ -20,6 +20,7 @@ pub mod host;
 pub mod load;
 mod mapped;
 pub mod meminfo;
+pub mod migrations;
 pub mod node;
 mod page_map;
 pub mod pressure;

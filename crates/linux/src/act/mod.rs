@@ -458,6 +458,7 @@ fn add(whole: &mut Outcome, part: Outcome) {
     whole.applied += part.applied;
     whole.filter_passed += part.filter_passed;
     whole.took = whole.took + part.took;
+    whole.moved.merge(&part.moved);
     for (why, bytes) in part.refused {
         *whole.refused.entry(why).or_default() += bytes;
     }

@@ -229,7 +229,8 @@ impl SimActuator<'_> {
             let Some(frame) = self.machine.memory.frame_of(page) else {
                 return Err(Refusal::NotPresent);
             };
-            if self.machine.node_of(frame) == to {
+            let from = self.machine.node_of(frame);
+            if from == to {
                 return Err(Refusal::NotPresent);
             }
             outcome.took = outcome.took + self.machine.spec.costs.migrate_page;
@@ -244,6 +245,7 @@ impl SimActuator<'_> {
             {
                 return Err(Refusal::NoRoom);
             }
+            outcome.moved.add(from, to, PAGE_SIZE);
         }
         Ok(())
     }
