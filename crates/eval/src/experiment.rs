@@ -1,13 +1,22 @@
 //! An experiment's file: TOML in, checked settings out; what is wrong is told with its line.
 
+use std::collections::BTreeMap;
+
+use isotherm_engine::units::parse_bytes;
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use toml::Spanned;
 
+use crate::parameters::{self, Parameters};
+
 /// Runs longer than this are ended, unless the experiment says otherwise.
 const TIME_LIMIT_S: u64 = 600;
 const REPEATS_MAX: u32 = 1000;
+/// Memory that no workload may take from the machine.
+pub const FLOOR_BYTES: u64 = 2 << 30;
+/// Where settings may be that a configuration changes.
+pub const SETTINGS_BELOW: [&str; 2] = ["/proc/sys/", "/sys/kernel/mm/"];
 
 /// What to run, how, and how often.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,6 +33,10 @@ pub struct Experiment {
     pub time_limit_s: u64,
     /// Idle time after each run, in which what it leaves (writeback, freed swap) settles.
     pub cool_down_s: u64,
+    /// Nodes with memory that it needs; where there are fewer nothing of it runs.
+    pub nodes: u32,
+    /// What who runs it may set, with what it is otherwise.
+    pub parameters: Parameters,
     /// What runs.
     pub workloads: Vec<Workload>,
     /// What runs beside it. The first is what the others are compared to.
@@ -58,6 +71,17 @@ pub struct Workload {
     /// The same from a file in the run's folder that `run` leaves, holding the number.
     #[serde(default)]
     pub progress_file: Option<String>,
+    /// Memory that must be available for it, besides the [`FLOOR_BYTES`] that always stay; may name a
+    /// parameter: `$SIZE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// Whether all its processes run in a control group of their own, which is what is measured then, and
+    /// which is emptied at its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cgroup: bool,
+    /// What else it tells of itself.
+    #[serde(default, rename = "measure", skip_serializing_if = "Vec::is_empty")]
+    pub measures: Vec<Measure>,
     /// Seconds that one run takes with everything around it, for the estimate of the whole.
     #[serde(default, skip_serializing)]
     pub expected_s: Option<f64>,
@@ -67,7 +91,67 @@ pub struct Workload {
     pub published: Option<String>,
 }
 
+/// Something that a workload tells of itself, such as the throughput of one of several programs, or a latency.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a measure with `name`, `unit` and `output`"
+)]
+pub struct Measure {
+    /// As tables show it.
+    pub name: String,
+    /// Of its values.
+    pub unit: String,
+    /// A regular expression for the standard output of `run`: its last match's first group (or all of it).
+    pub output: String,
+    /// What others published of it.
+    #[serde(default, skip_serializing)]
+    pub published: Vec<PublishedValues>,
+}
+
+/// What somebody published of a measure, by configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "published values with `by`")]
+pub struct PublishedValues {
+    /// Which document, in a few words.
+    pub by: String,
+    /// The values.
+    #[serde(default)]
+    pub values: BTreeMap<String, f64>,
+    /// How much more they were than under the first configuration, in percent.
+    #[serde(default)]
+    pub overheads: BTreeMap<String, f64>,
+}
+
+impl Measure {
+    /// Its value in `output`, what `run` printed. It may be zero.
+    pub fn value_in(&self, output: &str) -> Option<f64> {
+        let text = last_match(&self.output, output)?;
+        let value: f64 = text.trim().replace(',', "").parse().ok()?;
+        value.is_finite().then_some(value)
+    }
+}
+
+/// The first group of the last match, or all of it.
+fn last_match<'a>(regex: &str, output: &'a str) -> Option<&'a str> {
+    let found = Regex::new(regex).ok()?.captures_iter(output).last()?;
+    Some(found.get(1).or_else(|| found.get(0))?.as_str())
+}
+
 impl Workload {
+    /// Bytes of memory that must be available for it, besides what always stays.
+    ///
+    /// # Errors
+    /// What is no size.
+    pub fn memory_bytes(&self, parameters: &Parameters) -> Result<u64, String> {
+        let Some(memory) = &self.memory else {
+            return Ok(0);
+        };
+        let text = parameters::expand(memory, parameters)
+            .map_err(|name| format!("`memory`: there is no parameter {name}"))?;
+        parse_bytes(&text).map_err(|error| format!("`memory`: {error}"))
+    }
+
     /// Its name in published tables.
     pub fn published_name(&self) -> &str {
         self.published.as_ref().unwrap_or(&self.name)
@@ -76,10 +160,7 @@ impl Workload {
     /// The throughput that `output`, what `run` printed, tells; `None` if none, or if the workload
     /// does not say where to look.
     pub fn throughput_in(&self, output: &str) -> Option<f64> {
-        let regex = Regex::new(self.progress.as_ref()?).ok()?;
-        let found = regex.captures_iter(output).last()?;
-        let text = found.get(1).or_else(|| found.get(0))?.as_str();
-        number(text)
+        number(last_match(self.progress.as_ref()?, output)?)
     }
 }
 
@@ -96,9 +177,16 @@ pub struct Configuration {
     /// As tables show it.
     pub name: String,
     /// The arguments of the `isotherm` that runs beside the workload, if any. `{targets}` stands for
-    /// the flags that name the workload, `{dir}` for the run's folder.
+    /// the flags that name the workload, `{cgroup}` for its control group, `{dir}` for the run's folder.
     #[serde(default)]
     pub isotherm: Option<String>,
+    /// Settings of the kernel while it runs, by the names of `sysctl` or paths below
+    /// [`SETTINGS_BELOW`]. Undone after it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+    /// More variables that the workload's commands see.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: Parameters,
     /// What transparent huge pages are set to; as they are, if not told.
     #[serde(default)]
     pub thp: Option<Thp>,
@@ -158,6 +246,10 @@ struct File {
     #[serde(default)]
     cool_down_s: u64,
     #[serde(default)]
+    nodes: u32,
+    #[serde(default)]
+    parameters: BTreeMap<Spanned<String>, String>,
+    #[serde(default)]
     workload: Vec<Spanned<Workload>>,
     #[serde(default)]
     configuration: Vec<Spanned<Configuration>>,
@@ -167,11 +259,9 @@ fn one() -> Spanned<u32> {
     Spanned::new(0..0, 1)
 }
 
-impl Experiment {
-    /// Reads and checks the text of an experiment's file.
-    pub fn parse(text: &str) -> Result<Self, ExperimentError> {
-        let file: File = toml::from_str(text)
-            .map_err(|error| ExperimentError::Syntax(error.to_string().trim_end().to_owned()))?;
+impl File {
+    /// Checks all that is neither a workload's nor a configuration's.
+    fn check_head(&self, text: &str) -> Result<(), ExperimentError> {
         let fault = |at: std::ops::Range<usize>, what: String| ExperimentError::Value {
             line: line_of(text, at.start),
             what,
@@ -184,16 +274,16 @@ impl Experiment {
             }
         };
         check(
-            is_name(file.name.get_ref()),
-            file.name.span(),
+            is_name(self.name.get_ref()),
+            self.name.span(),
             "the experiment's name becomes a folder: letters, digits, `-`, `_` and `.` only",
         )?;
         check(
-            (1..=REPEATS_MAX).contains(file.repeats.get_ref()),
-            file.repeats.span(),
+            (1..=REPEATS_MAX).contains(self.repeats.get_ref()),
+            self.repeats.span(),
             "repeats are 1 to 1000",
         )?;
-        if let Some(limit) = &file.time_limit_s {
+        if let Some(limit) = &self.time_limit_s {
             check(
                 *limit.get_ref() > 0,
                 limit.span(),
@@ -201,15 +291,32 @@ impl Experiment {
             )?;
         }
         check(
-            !file.workload.is_empty(),
+            !self.workload.is_empty(),
             0..0,
             "there is nothing to run: add a [[workload]] with `name` and `run`",
         )?;
         check(
-            !file.configuration.is_empty(),
+            !self.configuration.is_empty(),
             0..0,
             "there is no [[configuration]]; add at least one named `orig`",
-        )?;
+        )
+    }
+}
+
+impl Experiment {
+    /// Reads and checks the text of an experiment's file.
+    pub fn parse(text: &str) -> Result<Self, ExperimentError> {
+        let file: File = toml::from_str(text)
+            .map_err(|error| ExperimentError::Syntax(error.to_string().trim_end().to_owned()))?;
+        let fault = |at: std::ops::Range<usize>, what: String| ExperimentError::Value {
+            line: line_of(text, at.start),
+            what,
+        };
+        file.check_head(text)?;
+        for name in file.parameters.keys() {
+            let faults = parameters::name_fault(name.get_ref());
+            faults.map_or(Ok(()), |what| Err(fault(name.span(), what)))?;
+        }
         let mut seen = Vec::new();
         for workload in &file.workload {
             let faults = workload_fault(workload.get_ref(), &seen);
@@ -229,6 +336,12 @@ impl Experiment {
             drop_caches: file.drop_caches,
             time_limit_s: file.time_limit_s.map_or(TIME_LIMIT_S, Spanned::into_inner),
             cool_down_s: file.cool_down_s,
+            nodes: file.nodes,
+            parameters: file
+                .parameters
+                .into_iter()
+                .map(|(name, value)| (name.into_inner(), value))
+                .collect(),
             workloads: file.workload.into_iter().map(Spanned::into_inner).collect(),
             configurations: file
                 .configuration
@@ -263,8 +376,38 @@ fn workload_fault(workload: &Workload, seen: &[&String]) -> Option<String> {
     {
         return Some(format!("workload '{name}': expected_s is above 0"));
     }
+    let mut names = std::collections::BTreeSet::new();
+    for measure in &workload.measures {
+        let of = &measure.name;
+        if !names.insert(of) || !is_name(of) {
+            return Some(format!(
+                "workload '{name}': measure '{of}': a name of its own, of letters, digits, `-`, `_` and `.`"
+            ));
+        }
+        if let Err(error) = Regex::new(&measure.output) {
+            return Some(format!(
+                "workload '{name}': measure '{of}': `output`: {error}"
+            ));
+        }
+    }
     let error = Regex::new(workload.progress.as_ref()?).err()?;
     Some(format!("workload '{name}': `progress`: {error}"))
+}
+
+/// The file that a setting is in: of a name such as `vm.swappiness`, or a path that may be written.
+pub(crate) fn setting_path(name: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    if !name.chars().all(is_plain) || name.contains("..") {
+        return None;
+    }
+    if name.starts_with('/') {
+        let is_allowed = SETTINGS_BELOW.iter().any(|below| name.starts_with(below));
+        // The kernel's own DAMON is somebody else's.
+        return (is_allowed && !name.starts_with("/sys/kernel/mm/damon")).then(|| name.to_owned());
+    }
+    let parts = name.split('.').collect::<Vec<_>>();
+    let is_whole = parts.len() > 1 && parts.iter().all(|part| !part.is_empty());
+    (is_whole && !name.contains('/')).then(|| format!("/proc/sys/{}", parts.join("/")))
 }
 
 fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Option<String> {
@@ -277,14 +420,32 @@ fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Optio
     if seen.contains(&name) {
         return Some(format!("a second configuration named '{name}'"));
     }
+    if let Some(setting) = configuration
+        .settings
+        .keys()
+        .find(|of| setting_path(of).is_none())
+    {
+        return Some(format!(
+            "configuration '{name}': setting '{setting}': a name such as vm.swappiness, or a path below {}",
+            SETTINGS_BELOW.join(" or ")
+        ));
+    }
+    let mut variables = configuration.variables.keys();
+    if let Some(fault) = variables.find_map(|variable| parameters::name_fault(variable)) {
+        return Some(format!("configuration '{name}': {fault}"));
+    }
     let arguments = configuration.isotherm.as_ref()?;
-    let names_target = ["{targets}", "--physical", "--cgroup", "--config"]
-        .iter()
-        .any(|word| arguments.contains(word));
+    let mut targets = ["{targets}", "--physical", "--cgroup", "--all", "--config"].iter();
+    let names_target = targets.any(|word| arguments.contains(word));
     let word = arguments.split_whitespace().next().unwrap_or_default();
+    if word == "compact" {
+        let is_beside = arguments.contains("--daemon");
+        return (!is_beside)
+            .then(|| format!("configuration '{name}': `compact` ends at once; add --daemon"));
+    }
     if !["record", "run"].contains(&word) {
         return Some(format!(
-            "configuration '{name}': `isotherm` starts with `record` or `run`, not '{word}'"
+            "configuration '{name}': `isotherm` starts with `record`, `run` or `compact`, not '{word}'"
         ));
     }
     (!names_target).then(|| {
@@ -356,7 +517,7 @@ mod tests {
         check(
             "name = \"orig\"",
             "name = \"rec\"\nisotherm = \"rm -rf /\"",
-            "starts with `record` or `run`",
+            "starts with `record`, `run` or `compact`",
         );
         check(
             "name = \"orig\"",
@@ -389,6 +550,9 @@ mod tests {
             include_str!("../../../experiments/shipped.toml"),
             include_str!("../../../experiments/quick.toml"),
             include_str!("../../../experiments/parsec.toml"),
+            include_str!("../../../experiments/compaction.toml"),
+            include_str!("../../../experiments/machine.toml"),
+            include_str!("../../../experiments/tiering.toml"),
         ] {
             Experiment::parse(text).expect("it is right");
         }

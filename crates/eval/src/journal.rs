@@ -1,6 +1,7 @@
 //! The journal of an evaluation: a line of JSON for everything that is done, in the order in which it
 //! was done. What is in it is finished; a last line that was cut by a crash counts for nothing.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
@@ -130,6 +131,15 @@ pub struct Measured {
     /// How often the guard stopped the schemes.
     #[serde(default)]
     pub guard_stops: Option<u64>,
+    /// What the guard measured that the workload lost by acting, seconds.
+    #[serde(default)]
+    pub guard_lost_s: Option<f64>,
+    /// MemTotal - MemFree in the last sample, KiB.
+    #[serde(default)]
+    pub memused_end_kib: Option<f64>,
+    /// What the workload told of itself, by its names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measures: BTreeMap<String, f64>,
 }
 
 /// Reads a journal. Fails, with the line, where a line other than the last cannot be read.

@@ -15,6 +15,7 @@
 pub mod experiment;
 pub mod journal;
 pub mod metric;
+pub mod parameters;
 mod plan;
 pub mod published;
 pub mod report;
@@ -24,7 +25,9 @@ mod stats;
 mod suite;
 mod table;
 
-pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
+pub use experiment::{
+    Configuration, Experiment, ExperimentError, Measure, PublishedValues, Thp, Workload,
+};
 pub use journal::{Entry, Measured, RunEntry, RunResult};
 pub use plan::{PlannedRun, estimate_s, plan};
 pub use stats::{Interval, overhead_percent};

@@ -39,7 +39,7 @@ impl Metric {
 
 /// All, the ones of DAMON's evaluation first. Where a workload tells its throughput,
 /// [`crate::Suite`] replaces the runtime and the CPU time by those for the same work.
-pub const METRICS: [Metric; 24] = [
+pub const METRICS: [Metric; 26] = [
     metric("runtime", "seconds", |m| Some(m.runtime_s)),
     metric("memused.avg", "KiB", |m| Some(m.memused_kib)),
     metric("rss.avg", "KiB", |m| Some(m.rss_kib)),
@@ -68,6 +68,8 @@ pub const METRICS: [Metric; 24] = [
     metric("swap_cache_hits", "pages", |m| count(m.swap_cache_hits)),
     metric("acting_cpu", "seconds", |m| m.acting_cpu_s),
     metric("guard_stops", "stops", |m| count(m.guard_stops)),
+    metric("memused.end", "KiB", |m| m.memused_end_kib),
+    metric("guard_lost", "seconds", |m| m.guard_lost_s),
 ];
 
 /// Where the runtime stands among [`METRICS`].
@@ -96,6 +98,8 @@ pub const REFAULTS: usize = 20;
 pub const ACTING_CPU: usize = 22;
 /// Where the guard's stops stand.
 pub const GUARD_STOPS: usize = 23;
+/// Where the system's used memory at the end stands.
+pub const MEMUSED_END: usize = 24;
 
 /// DAMOOS refuses what slows a workload by more.
 pub const SLOWDOWN_MAX_PERCENT: f64 = 20.0;
@@ -162,5 +166,6 @@ mod tests {
         assert_eq!(METRICS[REFAULTS].name, "refault_anon");
         assert_eq!(METRICS[ACTING_CPU].name, "acting_cpu");
         assert_eq!(METRICS[GUARD_STOPS].name, "guard_stops");
+        assert_eq!(METRICS[MEMUSED_END].name, "memused.end");
     }
 }

@@ -87,8 +87,11 @@ fn fingerprint(
     configuration: &Configuration,
 ) -> String {
     let settings = (&experiment.zram, experiment.drop_caches);
-    let text = serde_json::to_string(&(settings, workload, configuration))
+    let mut text = serde_json::to_string(&(settings, workload, configuration))
         .expect("strings and flags are always JSON");
+    for (name, value) in &experiment.parameters {
+        text += &[" ", name, "=", value].concat();
+    }
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

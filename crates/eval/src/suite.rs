@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::statistics::Summary;
 
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Measure};
 use crate::journal::{Entry, Machine, Measured, RunEntry, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
@@ -26,6 +26,8 @@ pub struct Suite {
     /// The names in published tables of [`Suite::workloads`]: their own, unless the experiment says
     /// another.
     pub published_names: Vec<String>,
+    /// What each of [`Suite::workloads`] tells of itself.
+    pub measures: Vec<Vec<Measure>>,
     /// Runs that don't count, and why: those of which no repeat has been measured since.
     pub failed: Vec<RunEntry>,
     /// What could not run here, and why.
@@ -122,6 +124,7 @@ impl Suite {
             configurations,
             by_throughput: Vec::new(),
             published_names: Vec::new(),
+            measures: Vec::new(),
             failed,
             machines,
             nr_missing: wanted.count().saturating_sub(done),
@@ -133,6 +136,10 @@ impl Suite {
         suite.published_names = kept
             .iter()
             .map(|workload| workload.published_name().to_owned())
+            .collect();
+        suite.measures = kept
+            .iter()
+            .map(|workload| workload.measures.clone())
             .collect();
         suite.by_throughput = (0..suite.workloads.len())
             .filter(|&workload| suite.tells_throughput(workload))
@@ -203,12 +210,34 @@ impl Suite {
     }
 
     fn pairs(&self, workload: usize, configuration: usize, metric: usize) -> BTreeMap<u32, f64> {
-        let base = self.cell(workload, 0, metric).values;
-        let values = self.cell(workload, configuration, metric).values;
-        let pairs = values.iter().filter_map(|(&repeat, &value)| {
-            Some((repeat, overhead_percent(*base.get(&repeat)?, value)?))
+        let base = self.cell(workload, 0, metric);
+        let values = self.cell(workload, configuration, metric);
+        paired(&base, &values)
+    }
+
+    /// The values of what the workload told of itself.
+    pub fn measure_cell(&self, workload: usize, configuration: usize, name: &str) -> Cell {
+        let runs = self.cells.get(&(workload, configuration));
+        let values = runs.into_iter().flatten().filter_map(|(&repeat, run)| {
+            let value = measured(run)?.measures.get(name)?;
+            Some((repeat, *value))
         });
-        pairs.collect()
+        Cell {
+            values: values.collect(),
+        }
+    }
+
+    /// The mean of how much more it was than the first configuration's within each repeat, in percent, and its
+    /// interval.
+    pub fn measure_interval(
+        &self,
+        workload: usize,
+        configuration: usize,
+        name: &str,
+    ) -> Option<Interval> {
+        let base = self.measure_cell(workload, 0, name);
+        let values = self.measure_cell(workload, configuration, name);
+        Interval::of(paired(&base, &values).into_values())
     }
 
     /// What a configuration comes to over the suite in each repeat, against the first configuration:
@@ -310,6 +339,15 @@ impl Suite {
         });
         Some(Summary::of(works)?.median)
     }
+}
+
+/// How much more values are than those of the same repeat, in percent.
+fn paired(base: &Cell, values: &Cell) -> BTreeMap<u32, f64> {
+    let pairs = values.values.iter().filter_map(|(&repeat, &value)| {
+        let base = base.values.get(&repeat)?;
+        Some((repeat, overhead_percent(*base, value)?))
+    });
+    pairs.collect()
 }
 
 /// A run by workload, configuration and repeat.

@@ -76,6 +76,12 @@ pub fn summary(suite: &Suite) -> String {
                 fields.extend([bounds.map(|b| b.0), bounds.map(|b| b.1)].map(number));
                 row(metric.name, metric.unit, fields);
             }
+            for measure in &suite.measures[workload] {
+                let fields = measure_fields(suite, workload, configuration, &measure.name);
+                if let Some(fields) = fields {
+                    row(&measure.name, &measure.unit, fields);
+                }
+            }
             if let Some(Score::Points(score)) = suite.score(workload, configuration) {
                 let mut fields = vec![String::new(); 13];
                 fields[1] = number(Some(score));
@@ -84,6 +90,30 @@ pub fn summary(suite: &Suite) -> String {
         }
     }
     csv_text(rows)
+}
+
+/// What a row of [`summary`] says of something that the workload told of itself.
+fn measure_fields(
+    suite: &Suite,
+    workload: usize,
+    configuration: usize,
+    name: &str,
+) -> Option<Vec<String>> {
+    let short = suite
+        .measure_cell(workload, configuration, name)
+        .summary()?;
+    let interval = suite.measure_interval(workload, configuration, name);
+    let bounds = interval.and_then(|interval| interval.bounds());
+    let mut fields = vec![String::new(); 13];
+    fields[0] = short.n.to_string();
+    let values = [short.median, short.mean, short.min, short.max];
+    for (field, value) in fields[1..].iter_mut().zip(values) {
+        *field = number(Some(value));
+    }
+    fields[10] = number(interval.map(|interval| interval.mean));
+    fields[11] = number(bounds.map(|b| b.0));
+    fields[12] = number(bounds.map(|b| b.1));
+    Some(fields)
 }
 
 /// `memused.avg (KiB)` as a column's name.

@@ -4,6 +4,7 @@
 mod csv;
 mod html;
 mod markdown;
+mod measures;
 mod text;
 mod worst;
 

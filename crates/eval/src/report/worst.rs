@@ -6,9 +6,10 @@
 
 use isotherm_engine::statistics::Summary;
 
+use super::measures;
 use crate::metric::{
-    ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, METRICS, MONITOR_CPU, REFAULTS, RSS,
-    RSS_AND_POOL, RSS_END, RUNTIME, SLOWDOWN_MAX_PERCENT,
+    ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, MEMUSED_END, METRICS, MONITOR_CPU, REFAULTS,
+    RSS, RSS_AND_POOL, RSS_END, RUNTIME, SLOWDOWN_MAX_PERCENT,
 };
 use crate::published::{PUBLISHED, Published};
 use crate::stats::Interval;
@@ -18,7 +19,15 @@ use crate::table::EvaluationTable;
 /// Rows of [`cases`] in a summary.
 pub(super) const CASES_SHOWN: usize = 15;
 /// What is told over the suite.
-const SUITE_METRICS: [usize; 6] = [RUNTIME, CPUTIME, RSS, RSS_AND_POOL, RSS_END, MEMUSED];
+const SUITE_METRICS: [usize; 7] = [
+    RUNTIME,
+    CPUTIME,
+    RSS,
+    RSS_AND_POOL,
+    RSS_END,
+    MEMUSED,
+    MEMUSED_END,
+];
 
 /// A table of words.
 pub(super) struct Words {
@@ -32,6 +41,7 @@ pub(super) struct Words {
 pub(super) fn summary(suite: &Suite) -> Vec<Words> {
     let tables = [
         cases(suite),
+        measures::told(suite),
         over_suite(suite),
         costs(suite),
         like_for_like(suite),
@@ -56,11 +66,11 @@ pub(super) fn overhead(interval: Option<Interval>) -> String {
     }
 }
 
-fn percent(value: Option<f64>) -> String {
+pub(super) fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{:+.1} %", value + 0.0))
 }
 
-fn words(head: &[&str]) -> Vec<String> {
+pub(super) fn words(head: &[&str]) -> Vec<String> {
     head.iter().map(|&word| word.to_owned()).collect()
 }
 

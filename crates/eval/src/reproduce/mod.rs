@@ -15,7 +15,9 @@ use isotherm_report::render::csv_text;
 use isotherm_report::render::table::{Align, Table};
 use isotherm_sim::experiment::reclaim::Configuration;
 use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, Setting};
-use isotherm_sim::published::{Comparison, Difference, compaction, reclaim, tiering as cells};
+use isotherm_sim::published::{
+    Comparison, Difference, compaction, reclaim, second_machine, tiering as cells,
+};
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,10 +88,17 @@ pub fn reproduce(
         }
         Published::Tiering => {
             let runs = tiering_runs(jobs, tell)?;
-            let comparisons = cells::comparisons(&runs);
+            let mut comparisons = cells::comparisons(&runs);
+            comparisons.extend(second_machine::comparisons(&second_runs(jobs, tell)?));
+            let mut notes = cells::notes(&comparisons);
+            notes.push(second_machine::note());
             Reproduction {
-                files: files("tiering", &comparisons, page::tiering(&runs, &comparisons)),
-                notes: cells::notes(&comparisons),
+                files: files(
+                    "tiering",
+                    &comparisons,
+                    page::tiering(&runs, &comparisons, &notes),
+                ),
+                notes,
                 comparisons,
             }
         }
@@ -178,6 +187,25 @@ fn tiering_runs(
         (is_default, is_latest, run.cold_gib)
     });
     Ok(runs)
+}
+
+/// The second machine's.
+fn second_runs(
+    jobs: u8,
+    tell: &(dyn Fn(RunProgress) + Sync),
+) -> anyhow::Result<
+    Vec<(
+        second_machine::SecondRun,
+        isotherm_sim::experiment::tiering::TieringOutcome,
+    )>,
+> {
+    let tiered = tiering::contexts(&second_machine::setting(0))?;
+    Ok(simulate(
+        (jobs, tell),
+        &second_machine::runs(),
+        second_machine::SecondRun::title,
+        |run| run.make(&tiered),
+    ))
 }
 
 /// Makes runs, some at a time, in their order; the outcomes stand in the same order.

@@ -104,6 +104,7 @@ fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
 pub(super) fn tiering(
     runs: &[(published_tiering::TieringRun, tiering::TieringOutcome)],
     comparisons: &[Comparison],
+    remarks: &[String],
 ) -> String {
     let mut html = begin(
         "Tiered memory, simulated",
@@ -111,7 +112,7 @@ pub(super) fn tiering(
          based tiered memory management for CXL memory, RFC v4), at their size. Predicted from DRAM-only \
          and CXL-only alone; the system's own memory from one cell's CXL use.",
     );
-    html += &notes(&published_tiering::notes(comparisons));
+    html += &notes(remarks);
     let of = |distribution, placement, name: &str| Series {
         name: name.into(),
         points: runs

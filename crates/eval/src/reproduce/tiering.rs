@@ -59,6 +59,21 @@ mod tests {
         }
     }
 
+    /// HMSDK's weights of size, access rate and age: of what is hot, too, the longest hot comes first.
+    #[test]
+    fn promotion_and_demotion_weigh_age_alone_as_hmsdk_has_it() {
+        let contexts = contexts(&Setting::published(0)).expect("a plan of ours");
+        let weights = contexts.iter().map(|context| {
+            let weights = context.schemes[0].quota.weights;
+            (
+                weights.size_permil,
+                weights.nr_accesses_permil,
+                weights.age_permil,
+            )
+        });
+        assert_eq!(weights.collect::<Vec<_>>(), [(0, 0, 10), (0, 0, 10)]);
+    }
+
     #[test]
     fn migration_brings_what_is_read_to_the_fast_node() {
         let setting = small();

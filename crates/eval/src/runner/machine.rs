@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::RunEvent;
+use super::settings::Settings;
+use super::{RunEvent, cgroup};
 use crate::journal::Machine as Description;
 use crate::{Configuration, Experiment, Thp};
 use anyhow::{Context, bail, ensure};
@@ -19,6 +20,7 @@ const NOTE: &str = "/run/isotherm/eval";
 /// What was changed. Undone when dropped.
 pub(super) struct Machine {
     thp_before: Option<String>,
+    settings: Settings,
     zram: Option<Zram>,
     /// Bytes of swap that is somebody else's and is used as it is.
     foreign_swap: Option<u64>,
@@ -40,6 +42,7 @@ impl Machine {
         recover(on_event)?;
         let mut machine = Self {
             thp_before: None,
+            settings: Settings::default(),
             zram: None,
             foreign_swap: None,
         };
@@ -81,6 +84,10 @@ impl Machine {
         if let Some(thp) = configuration.thp {
             self.set_thp(thp)?;
         }
+        if self.settings.remember(&configuration.settings)? {
+            self.note()?;
+        }
+        self.settings.apply(&configuration.settings)?;
         if experiment.drop_caches {
             fs::write(DROP_CACHES, "3")
                 .with_context(|| format!("cannot drop caches by {DROP_CACHES}; are you root?"))?;
@@ -133,11 +140,16 @@ impl Machine {
 
     /// Undoes what was changed.
     pub(super) fn restore(&mut self) -> anyhow::Result<()> {
-        if self.thp_before.is_none() && self.zram_device().is_none() {
+        if self.thp_before.is_none() && self.settings.is_empty() && self.zram_device().is_none() {
             return Ok(());
         }
-        let undone = undo(self.thp_before.as_deref(), self.zram_device());
+        let undone = undo(
+            self.thp_before.as_deref(),
+            &self.settings,
+            self.zram_device(),
+        );
         (self.thp_before, self.zram) = (None, None);
+        self.settings = Settings::default();
         undone.with_context(|| {
             format!("{NOTE} says what is to be undone, and the next evaluation tries again")
         })
@@ -153,6 +165,7 @@ impl Machine {
         if let Some(thp) = &self.thp_before {
             text += &["thp ", thp, "\n"].concat();
         }
+        text += &self.settings.note();
         if let Some(device) = self.zram_device() {
             text += &["zram ", &device.to_string_lossy(), "\n"].concat();
         }
@@ -184,17 +197,18 @@ fn take_away(device: Option<&Path>) -> Result<(), swap::SwapError> {
     }
 }
 
-fn undo(thp: Option<&str>, zram: Option<&Path>) -> anyhow::Result<()> {
+fn undo(thp: Option<&str>, settings: &Settings, zram: Option<&Path>) -> anyhow::Result<()> {
     let thp = thp.map_or(Ok(()), |word| {
         fs::write(THP, word).with_context(|| format!("cannot write '{word}' back to {THP}"))
     });
     let zram = take_away(zram).context("cannot take the experiment's swap away");
-    thp.and(zram)?;
+    thp.and(settings.undo()).and(zram)?;
     fs::remove_file(NOTE).with_context(|| format!("cannot remove {NOTE}"))
 }
 
 /// Undoes what an evaluation that was killed has left.
 fn recover(on_event: &mut dyn FnMut(RunEvent<'_>)) -> anyhow::Result<()> {
+    cgroup::recover();
     let Ok(text) = fs::read_to_string(NOTE) else {
         return Ok(());
     };
@@ -211,7 +225,8 @@ fn recover(on_event: &mut dyn FnMut(RunEvent<'_>)) -> anyhow::Result<()> {
     on_event(RunEvent::Warning(
         "undoing what an evaluation that was killed has left",
     ));
-    undo(thp, find("zram ").map(Path::new))
+    let settings = Settings::of_note(&text);
+    undo(thp, &settings, find("zram ").map(Path::new))
 }
 
 /// The word in brackets of `always [madvise] never`.

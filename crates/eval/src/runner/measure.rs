@@ -11,11 +11,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 use thiserror::Error;
 
+use super::cgroup::Cgroup;
 use super::group::Group;
-use super::machine;
-use super::sample::Sampler;
+use super::sample::{Root, Sampler};
 use super::{RunEvent, RunnerSpec};
-use crate::{Experiment, Measured, PlannedRun, Workload};
+use crate::parameters::Parameters;
+use crate::{Measured, PlannedRun, Workload};
 
 const POLL: Duration = Duration::from_millis(5);
 /// A shell has become the program by then; attached to earlier, its memory would go away at the exec.
@@ -30,54 +31,6 @@ const MONITOR_END: Duration = Duration::from_secs(15);
 #[error("stopped")]
 pub(super) struct Stopped;
 
-/// What of the experiment cannot run here, and why: workloads and configurations by name.
-pub fn skips(experiment: &Experiment) -> Vec<(String, String)> {
-    let mut skips = Vec::new();
-    for workload in &experiment.workloads {
-        let missing: Vec<&str> = workload
-            .requires
-            .iter()
-            .map(String::as_str)
-            .filter(|program| !is_installed(program))
-            .collect();
-        if !missing.is_empty() {
-            let why = format!("not installed: {}", missing.join(", "));
-            skips.push((workload.name.clone(), why));
-        }
-    }
-    let attaches = experiment
-        .configurations
-        .iter()
-        .any(|c| c.isotherm.is_some());
-    let lacks = attaches
-        .then(isotherm_linux::host::can_record)
-        .and_then(Result::err);
-    for configuration in &experiment.configurations {
-        let sets_thp = configuration
-            .thp
-            .is_some_and(|thp| machine::thp_now().is_ok_and(|now| now != thp.word()));
-        let why = match &lacks {
-            Some(why) if configuration.isotherm.is_some() => why.clone(),
-            _ if sets_thp && !machine::can_set_thp() => {
-                "transparent huge pages cannot be set; are you root?".into()
-            }
-            _ => continue,
-        };
-        skips.push((configuration.name.clone(), why));
-    }
-    skips
-}
-
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian keeps PostgreSQL's server out of the PATH, and some daemons where only root looks.
-    let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(more).any(|folder| {
-        let file = fs::metadata(folder.join(program));
-        file.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-    })
-}
-
 /// How runs are made.
 pub(super) struct Measuring<'a> {
     time_limit: Duration,
@@ -85,7 +38,16 @@ pub(super) struct Measuring<'a> {
     /// Where the experiment's file lies, and what comes with it.
     experiment_folder: PathBuf,
     output: &'a Path,
+    parameters: &'a Parameters,
     stop: &'a AtomicBool,
+}
+
+/// Where a run's commands run, and what they see.
+struct Place<'a> {
+    folder: &'a Path,
+    cgroup: Option<&'a Cgroup>,
+    /// Of the run's configuration.
+    variables: &'a Parameters,
 }
 
 impl<'a> Measuring<'a> {
@@ -99,6 +61,7 @@ impl<'a> Measuring<'a> {
             isotherm: spec.isotherm,
             experiment_folder: path.parent().unwrap_or(Path::new("/")).to_owned(),
             output: spec.output,
+            parameters: &spec.experiment.parameters,
             stop: spec.stop,
         })
     }
@@ -133,32 +96,41 @@ impl<'a> Measuring<'a> {
         folder: &Path,
     ) -> anyhow::Result<(Measured, Option<Value>)> {
         let workload = run.workload;
+        let cgroup = workload.cgroup.then(Cgroup::create).transpose()?;
+        let place = Place {
+            folder,
+            cgroup: cgroup.as_ref(),
+            variables: &run.configuration.variables,
+        };
         if let Some(setup) = &workload.setup {
-            self.step("setup", setup, folder)?;
+            self.step("setup", setup, &place)?;
         }
         let mut server = match &workload.serve {
-            Some(line) => Some(self.spawn("serve", line, folder)?),
+            Some(line) => Some(self.spawn("serve", line, &place)?),
             None => None,
         };
         if let Some(warmup) = &workload.warmup {
-            self.step("warmup", warmup, folder)?;
+            self.step("warmup", warmup, &place)?;
         }
         let mut monitor = None;
         let arguments = run.configuration.isotherm.as_deref();
         if let (Some(arguments), Some(server)) = (arguments, &server) {
-            monitor = Some(self.attach(arguments, server.pid(), folder)?);
+            monitor = Some(self.attach(arguments, server.pid(), &place)?);
             self.sleep(SETTLE)?;
         }
-        let mut client = self.spawn("run", &workload.run, folder)?;
+        let mut client = self.spawn("run", &workload.run, &place)?;
         let root = server.as_ref().map_or(client.pid(), Group::pid);
-        let mut sampler = Sampler::start(root);
+        let mut sampler = Sampler::start(match place.cgroup {
+            Some(cgroup) => Root::Cgroup(cgroup),
+            None => Root::Process(root),
+        });
         let begun = Instant::now();
         while !client.has_ended() {
             self.sleep(POLL)?;
             sampler.tick();
             if monitor.is_none() && begun.elapsed() >= ATTACH_AFTER {
                 monitor = arguments
-                    .map(|a| self.attach(a, root, folder))
+                    .map(|a| self.attach(a, root, &place))
                     .transpose()?;
             }
             ensure!(
@@ -184,21 +156,17 @@ impl<'a> Measuring<'a> {
         let summary = monitor
             .map(|monitor| self.end_monitor(monitor))
             .transpose()?;
-        if let Some(summary) = &summary {
-            let number = |key: &str| summary.get(key).and_then(Value::as_f64);
-            measured.monitor_cpu_percent = number("monitor_cpu_percent");
-            measured.induced_cpu_percent = number("induced_cpu_percent_estimated");
-            measured.monitor_rss_kib = number("monitor_peak_rss_bytes").map(|bytes| bytes / 1024.0);
-            measured.acting_cpu_s = number("acting_cpu_seconds");
-            measured.guard_stops = summary.get("guard_stops").and_then(Value::as_u64);
-        }
+        note_monitor(&mut measured, summary.as_ref());
         measured.throughput = throughput(workload, &client, folder)?;
+        measured.measures = measures(workload, &client)?;
+        drop((client, server));
+        cgroup.as_ref().map_or(Ok(()), Cgroup::end)?;
         Ok((measured, summary))
     }
 
     /// Runs a command to its end.
-    fn step(&self, name: &str, line: &str, folder: &Path) -> anyhow::Result<()> {
-        let mut group = self.spawn(name, line, folder)?;
+    fn step(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<()> {
+        let mut group = self.spawn(name, line, place)?;
         let begun = Instant::now();
         while !group.has_ended() {
             self.sleep(POLL)?;
@@ -213,24 +181,41 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    fn spawn(&self, name: &str, line: &str, folder: &Path) -> anyhow::Result<Group> {
-        let variables = [
-            ("ISOTHERM", self.isotherm),
-            ("EXPERIMENT", self.experiment_folder.as_path()),
-            ("DIR", folder),
-        ];
-        Group::spawn(name, line, folder, &variables)
+    /// Starts a command of the workload's.
+    fn spawn(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<Group> {
+        let line = match place.cgroup {
+            Some(_) => format!("echo $$ >\"$CGROUP/cgroup.procs\" || exit 1\n{line}"),
+            None => line.to_owned(),
+        };
+        self.spawn_beside(name, &line, place)
     }
 
-    fn attach(&self, arguments: &str, pid: u32, folder: &Path) -> anyhow::Result<Group> {
+    /// Starts a command that is none of the workload's.
+    fn spawn_beside(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<Group> {
+        let own = [self.parameters, place.variables].into_iter().flatten();
+        let mut variables: Vec<(&str, &Path)> = own
+            .map(|(name, value)| (name.as_str(), Path::new(value)))
+            .collect();
+        variables.extend([
+            ("ISOTHERM", self.isotherm),
+            ("EXPERIMENT", self.experiment_folder.as_path()),
+            ("DIR", place.folder),
+        ]);
+        variables.extend(place.cgroup.map(|cgroup| ("CGROUP", cgroup.path())));
+        Group::spawn(name, line, place.folder, &variables)
+    }
+
+    fn attach(&self, arguments: &str, pid: u32, place: &Place<'_>) -> anyhow::Result<Group> {
+        let targets = match place.cgroup {
+            Some(_) => "--cgroup \"$CGROUP\"".to_owned(),
+            None => format!("--pid {pid} --children"),
+        };
         let arguments = arguments
-            .replace("{targets}", &format!("--pid {pid} --children"))
+            .replace("{targets}", &targets)
+            .replace("{cgroup}", "\"$CGROUP\"")
             .replace("{dir}", "\"$DIR\"");
-        self.spawn(
-            "isotherm",
-            &format!("exec \"$ISOTHERM\" {arguments} --json --quiet"),
-            folder,
-        )
+        let line = format!("exec \"$ISOTHERM\" {arguments} --json --quiet");
+        self.spawn_beside("isotherm", &line, place)
     }
 
     /// Asks Isotherm to end, and reads its summary.
@@ -242,7 +227,7 @@ impl<'a> Measuring<'a> {
         }
         let status = monitor.end()?;
         ensure!(status.success(), "{}", monitor.last_words(status));
-        serde_json::from_str(&monitor.output()).context("cannot read isotherm's summary")
+        summary(&monitor.output())
     }
 
     /// Fails, soon, if it is asked to stop meanwhile.
@@ -287,6 +272,54 @@ impl<'a> Measuring<'a> {
             )
         })
     }
+}
+
+/// What the Isotherm beside a run took.
+fn note_monitor(measured: &mut Measured, summary: Option<&Value>) {
+    let Some(summary) = summary else { return };
+    let number = |key: &str| summary.get(key).and_then(Value::as_f64);
+    measured.monitor_cpu_percent = number("monitor_cpu_percent");
+    measured.induced_cpu_percent = number("induced_cpu_percent_estimated");
+    measured.monitor_rss_kib = number("monitor_peak_rss_bytes").map(|bytes| bytes / 1024.0);
+    measured.acting_cpu_s = number("acting_cpu_seconds");
+    measured.guard_lost_s = number("guard_lost_seconds");
+    measured.guard_stops = summary.get("guard_stops").and_then(Value::as_u64);
+}
+
+/// What the Isotherm beside a run says at its end: of `record` and `run`, all that it prints; of `compact`, its
+/// last event, in the words of the others.
+fn summary(output: &str) -> anyhow::Result<Value> {
+    const CANNOT: &str = "cannot read isotherm's summary";
+    let whole = serde_json::from_str(output);
+    let last = output.lines().last().unwrap_or_default();
+    let mut summary: Value = whole
+        .or_else(|_| serde_json::from_str(last))
+        .context(CANNOT)?;
+    if summary.get("event").and_then(Value::as_str) == Some("end") {
+        let seconds = |value: &Value| value.as_f64().map(|ns| ns / 1e9);
+        let rounds = seconds(&summary["rounds"]["cpu_ns"]).context(CANNOT)?;
+        let own = seconds(&summary["own_cpu_ns"]).context(CANNOT)?;
+        summary["acting_cpu_seconds"] = (rounds + own).into();
+    }
+    Ok(summary)
+}
+
+/// What the workload told of itself.
+fn measures(
+    workload: &Workload,
+    client: &Group,
+) -> anyhow::Result<std::collections::BTreeMap<String, f64>> {
+    let output = client.output();
+    let measures = workload.measures.iter().map(|measure| {
+        let value = measure.value_in(&output).with_context(|| {
+            format!(
+                "nothing that it printed matches its measure `{}` ({})",
+                measure.name, measure.output
+            )
+        })?;
+        Ok((measure.name.clone(), value))
+    });
+    measures.collect()
 }
 
 fn check_running(server: &mut Option<Group>, monitor: &mut Option<Group>) -> anyhow::Result<()> {

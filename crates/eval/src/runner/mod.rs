@@ -5,10 +5,13 @@
 //! end, on failure, and after a crash by the next evaluation. Nothing here prints: [`RunEvent`]s tell
 //! how far it is.
 
+mod cgroup;
 mod group;
 mod machine;
 mod measure;
 mod sample;
+mod settings;
+mod skip;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -19,8 +22,8 @@ use anyhow::Context;
 
 use crate::{Entry, Experiment, PlannedRun, RunEntry, RunResult, journal, plan};
 use machine::Machine;
-pub use measure::skips;
 use measure::{Measuring, Stopped};
+pub use skip::skips;
 
 /// What is to be run.
 #[derive(Clone, Copy, Debug)]

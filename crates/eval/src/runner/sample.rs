@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::cgroup::Cgroup;
 use crate::Measured;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::swap;
@@ -13,14 +14,33 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const FIRST: Duration = Duration::from_millis(500);
 const PAGE_KIB: u64 = isotherm_engine::PAGE_SIZE >> 10;
 
+/// Whose memory and time is a workload's.
+pub(super) enum Root<'a> {
+    /// This process', its descendants' and its process group's.
+    Process(u32),
+    /// All that of a control group.
+    Cgroup(&'a Cgroup),
+}
+
+impl Root<'_> {
+    /// What its processes come to now.
+    fn tree(&self) -> Tree {
+        let members = match self {
+            Self::Process(root) => return tree(*root),
+            Self::Cgroup(cgroup) => cgroup.members(),
+        };
+        sum_of(members.into_iter().filter_map(stat_of))
+    }
+}
+
 /// Sampling over one run.
-pub(super) struct Sampler {
-    /// The first process, and group, of the workload.
-    root: u32,
+pub(super) struct Sampler<'a> {
+    root: Root<'a>,
     started: Instant,
     next: Instant,
     samples: u64,
     memused_kib: u64,
+    memused_end_kib: u64,
     rss_kib: u64,
     rss_end_kib: u64,
     /// What compressed swap took when sampling began, and the sum of what it took more since.
@@ -32,20 +52,22 @@ pub(super) struct Sampler {
     pressure: Option<(u64, u64)>,
 }
 
-impl Sampler {
-    pub(super) fn start(root: u32) -> Self {
+impl<'a> Sampler<'a> {
+    pub(super) fn start(root: Root<'a>) -> Self {
         let started = Instant::now();
+        let before = root.tree();
         Self {
             root,
             started,
             next: started + FIRST,
             samples: 0,
             memused_kib: 0,
+            memused_end_kib: 0,
             rss_kib: 0,
             rss_end_kib: 0,
             pool_before_kib: swap::pool_bytes() >> 10,
             pool_kib: 0,
-            before: tree(root),
+            before,
             counters: counters(),
             pressure: pressure(),
         }
@@ -62,7 +84,8 @@ impl Sampler {
         if let Some(used) = memused_kib() {
             self.samples += 1;
             self.memused_kib += used;
-            self.rss_end_kib = tree(self.root).pages * PAGE_KIB;
+            self.memused_end_kib = used;
+            self.rss_end_kib = self.root.tree().pages * PAGE_KIB;
             self.rss_kib += self.rss_end_kib;
             let pool_kib = swap::pool_bytes() >> 10;
             self.pool_kib += pool_kib.saturating_sub(self.pool_before_kib);
@@ -71,7 +94,7 @@ impl Sampler {
 
     /// The run has ended now. `None`: too early for any sample.
     pub(super) fn finish(self) -> Option<Measured> {
-        let workload = tree(self.root);
+        let workload = self.root.tree();
         let cpu_s = workload.cpu_s() - self.before.cpu_s();
         let faults = |after: u64, before: u64| Some(after.saturating_sub(before));
         let runtime_s = self.started.elapsed().as_secs_f64();
@@ -99,6 +122,7 @@ impl Sampler {
             thp_collapse_alloc: grown("thp_collapse_alloc"),
             thp_split_page: grown("thp_split_page"),
             rss_end_kib: Some(self.rss_end_kib as f64),
+            memused_end_kib: Some(self.memused_end_kib as f64),
             pool_kib: Some(self.pool_kib as f64 / self.samples as f64),
             majflt: faults(workload.majflt, self.before.majflt),
             minflt: faults(workload.minflt, self.before.minflt),
@@ -158,17 +182,20 @@ impl Tree {
     }
 }
 
+fn all_stats() -> Vec<ProcessStat> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(stat_of).collect()
+}
+
+/// One that has just gone has no memory.
+fn stat_of(pid: u32) -> Option<ProcessStat> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(pid, &stat)
+}
+
 fn tree(root: u32) -> Tree {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Tree::default();
-    };
-    let processes = entries.filter_map(|entry| {
-        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-        // One that has just gone has no memory.
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        parse_stat(pid, &stat)
-    });
-    tree_of(root, &processes.collect::<Vec<_>>())
+    tree_of(root, all_stats())
 }
 
 struct ProcessStat {
@@ -198,7 +225,12 @@ fn parse_stat(pid: u32, stat: &str) -> Option<ProcessStat> {
     })
 }
 
-fn tree_of(root: u32, processes: &[ProcessStat]) -> Tree {
+fn tree_of(root: u32, processes: Vec<ProcessStat>) -> Tree {
+    let members = members_of(root, &processes);
+    sum_of(processes.into_iter().filter(|p| members.contains(&p.pid)))
+}
+
+fn members_of(root: u32, processes: &[ProcessStat]) -> BTreeSet<u32> {
     let mut members = BTreeSet::from([root]);
     // A child may stand before its parent in the list.
     loop {
@@ -209,11 +241,14 @@ fn tree_of(root: u32, processes: &[ProcessStat]) -> Tree {
             }
         }
         if members.len() == before {
-            break;
+            return members;
         }
     }
+}
+
+fn sum_of(processes: impl Iterator<Item = ProcessStat>) -> Tree {
     let mut tree = Tree::default();
-    for process in processes.iter().filter(|p| members.contains(&p.pid)) {
+    for process in processes {
         tree.pages += process.pages;
         tree.ticks += process.ticks;
         tree.minflt += process.minflt;
@@ -251,7 +286,7 @@ mod tests {
             minflt: 10,
             majflt: 5,
         };
-        assert_eq!(tree_of(5, &processes), expected);
+        assert_eq!(tree_of(5, processes.into()), expected);
     }
 
     #[test]

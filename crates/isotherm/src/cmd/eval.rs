@@ -25,6 +25,7 @@ use tracing::info;
 #[command(after_help = "Examples:
   isotherm eval experiments/quick.toml              a first look, five minutes
   isotherm eval --dry-run experiments/shipped.toml  what would run here, how long
+  isotherm eval experiments/compaction.toml --set SIZE=8GiB --dry-run
   isotherm eval mine.toml -o results --configuration orig,prcl
   isotherm eval mine.toml -o results --report       write the reports anew
   isotherm eval mine.toml -o results --summary      tables in Markdown")]
@@ -44,6 +45,9 @@ pub(crate) struct Args {
     /// Repeats instead of the experiment's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
+    /// Another value of one of the experiment's parameters (several times for several)
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
     /// Where the experiment has changed since: run anew what it changes
     #[arg(long)]
     force: bool,
@@ -101,6 +105,12 @@ fn load(args: &Args) -> anyhow::Result<Experiment> {
         isotherm_engine::units::parse_bytes(size)
             .with_context(|| format!("{path}: zram = \"{size}\""))?;
     }
+    set_parameters(&mut experiment, &args.set)?;
+    for workload in &experiment.workloads {
+        let name = &workload.name;
+        let memory = workload.memory_bytes(&experiment.parameters);
+        memory.map_err(|why| anyhow::anyhow!("{path}: workload '{name}': {why}"))?;
+    }
     experiment.repeats = args.repeats.unwrap_or(experiment.repeats);
     let workloads: Vec<&String> = experiment.workloads.iter().map(|w| &w.name).collect();
     ensure_known(&args.workload, &workloads, "workload")?;
@@ -115,6 +125,29 @@ fn load(args: &Args) -> anyhow::Result<Experiment> {
         .configurations
         .retain(|c| c.name == first || is_wanted(&args.configuration, &c.name));
     Ok(experiment)
+}
+
+/// Takes over what `--set` says.
+fn set_parameters(experiment: &mut Experiment, set: &[String]) -> anyhow::Result<()> {
+    for pair in set {
+        let (name, value) = pair
+            .split_once('=')
+            .with_context(|| format!("--set {pair}: give NAME=VALUE, such as SIZE=8GiB"))?;
+        let known: Vec<&str> = experiment.parameters.keys().map(String::as_str).collect();
+        ensure!(
+            known.contains(&name),
+            "the experiment has no parameter '{name}'; it has {}",
+            if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            }
+        );
+        experiment
+            .parameters
+            .insert(name.to_owned(), value.to_owned());
+    }
+    Ok(())
 }
 
 fn ensure_known(wanted: &[String], known: &[&String], what: &str) -> anyhow::Result<()> {
@@ -154,6 +187,9 @@ fn check(experiment: &Experiment, skipped: &[(String, String)]) {
         ),
         experiment.repeats
     );
+    for (name, value) in &experiment.parameters {
+        println!("{name}={value}    (another by --set {name}=...)");
+    }
     let runs = runner::possible_runs(experiment, skipped);
     match estimate_s(experiment, &runs) {
         Some(seconds) => println!(

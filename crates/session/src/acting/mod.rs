@@ -50,6 +50,10 @@ pub struct ActingSummary {
     pub schemes: Vec<SchemeSummary>,
     /// How often a guard stopped its schemes.
     pub guard_stops: u64,
+    /// What targets lost by acting, as the guards measured it, and what they might have.
+    pub guard_lost_seconds: f64,
+    /// See `guard_lost_seconds`; zero without a limit on the slowdown.
+    pub guard_allowed_seconds: f64,
     /// CPU time that acting took, compressing pages included.
     pub acting_cpu_seconds: f64,
 }
@@ -290,12 +294,21 @@ impl Acting {
                 stats: status.stats.clone(),
             })
         });
-        let stops = self.contexts.iter().map(|c| c.guard_status().nr_stops);
+        let guards: Vec<_> = self
+            .contexts
+            .iter()
+            .map(context::ContextActing::guard_status)
+            .collect();
+        let stops = guards.iter().map(|guard| guard.nr_stops);
+        let lost = guards.iter().map(|guard| guard.since_start.lost);
+        let allowed = guards.iter().map(|guard| guard.since_start.allowed);
         ActingSummary {
             dry_run: self.dry_run,
             would_be_out_bytes: self.would_be_out(),
             schemes: schemes.collect(),
             guard_stops: stops.sum(),
+            guard_lost_seconds: lost.map(Nanos::as_secs_f64).sum(),
+            guard_allowed_seconds: allowed.map(Nanos::as_secs_f64).sum(),
             acting_cpu_seconds: self.cpu.as_secs_f64(),
         }
     }

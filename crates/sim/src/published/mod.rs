@@ -3,6 +3,7 @@
 
 pub mod compaction;
 pub mod reclaim;
+pub mod second_machine;
 pub mod tiering;
 
 use serde::Serialize;

@@ -95,7 +95,7 @@ fn all_slow(distribution: KeyDistribution) -> f64 {
 }
 
 /// The published reads, which are the same in all cells, and take a second to work out.
-fn reads_of(distribution: KeyDistribution) -> &'static Reads {
+pub(super) fn reads_of(distribution: KeyDistribution) -> &'static Reads {
     static READS: [OnceLock<Reads>; 2] = [OnceLock::new(), OnceLock::new()];
     READS[distribution as usize].get_or_init(|| reads(&Setting::published(0), distribution))
 }

@@ -1,0 +1,89 @@
+//! What workloads told of themselves, each measure under each configuration, beside what was published.
+
+use isotherm_engine::statistics::Summary;
+
+use super::worst::{Words, overhead, percent, words};
+use crate::experiment::{Measure, PublishedValues};
+use crate::suite::Suite;
+
+/// A row for each workload, measure and configuration.
+pub(super) fn told(suite: &Suite) -> Words {
+    let mut rows = Vec::new();
+    for (workload, name) in suite.workloads.iter().enumerate() {
+        for measure in &suite.measures[workload] {
+            for (column, configuration) in suite.configurations.iter().enumerate() {
+                let cell = suite.measure_cell(workload, column, &measure.name);
+                let Some(short) = cell.summary() else {
+                    continue;
+                };
+                let against = if column == 0 {
+                    "-".to_owned()
+                } else {
+                    overhead(suite.measure_interval(workload, column, &measure.name))
+                };
+                rows.push(vec![
+                    name.clone(),
+                    format!("{}, {}", measure.name, measure.unit),
+                    configuration.clone(),
+                    mean(&short),
+                    against,
+                    published(measure, |of| {
+                        of.values.get(configuration).copied().map(digits)
+                    }),
+                    published(measure, |of| {
+                        let overhead = of.overheads.get(configuration);
+                        overhead.map(|value| percent(Some(*value)))
+                    }),
+                ]);
+            }
+        }
+    }
+    Words {
+        title: "What workloads told",
+        note: format!(
+            "Mean of the repeats, and least and greatest in parentheses; then against the same repeat's {}, \
+             ± 95 % interval. Published: by others on other machines, as the experiment's file has it.",
+            suite.configurations[0]
+        ),
+        head: words(&[
+            "workload",
+            "measure",
+            "configuration",
+            "ours",
+            "against the first",
+            "published",
+            "published against the first",
+        ]),
+        rows,
+    }
+}
+
+/// What each publication has, and which it is.
+fn published(measure: &Measure, value: impl Fn(&PublishedValues) -> Option<String>) -> String {
+    let told = measure.published.iter();
+    let told = told.filter_map(|of| Some(format!("{} ({})", value(of)?, of.by)));
+    let told: Vec<String> = told.collect();
+    if told.is_empty() {
+        "-".into()
+    } else {
+        told.join(", ")
+    }
+}
+
+fn mean(short: &Summary) -> String {
+    if short.n == 1 {
+        return digits(short.mean);
+    }
+    let [mean, min, max] = [short.mean, short.min, short.max].map(digits);
+    format!("{mean} ({min} to {max})")
+}
+
+/// As many as say something.
+fn digits(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 100.0 || v.fract() == 0.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$}")
+}

@@ -1,0 +1,144 @@
+//! The control group that a workload's processes run in: so all of them can be watched, measured and ended
+//! together, also those that have left its process group and have other parents.
+//!
+//! Of version 2 where that is mounted at `/sys/fs/cgroup`, else one of version 1's memory controller. No limit
+//! is set on it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+const ROOT: &str = "/sys/fs/cgroup";
+/// For processes that were killed to be gone.
+const GONE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+
+/// The group. Its processes are killed, and it is removed, when this is dropped.
+pub(super) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes one of this evaluation's own.
+    pub(super) fn create() -> anyhow::Result<Self> {
+        let path = parent().join(format!("isotherm-eval-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| {
+            format!(
+                "cannot make the workload's control group {}; are you root, and are control groups mounted?",
+                path.display()
+            )
+        })?;
+        Ok(Self { path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its processes, and those of groups below it.
+    pub(super) fn members(&self) -> Vec<u32> {
+        members(&self.path)
+    }
+
+    /// Kills what is left and removes it.
+    pub(super) fn end(&self) -> anyhow::Result<()> {
+        remove(&self.path)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Nobody is left to tell; the next evaluation finds it.
+        let _ = self.end();
+    }
+}
+
+/// Why no group can be made, if none can.
+pub(super) fn lacks() -> Option<String> {
+    let parent = parent();
+    let members = fs::OpenOptions::new()
+        .write(true)
+        .open(parent.join("cgroup.procs"));
+    members.is_err().then(|| {
+        format!(
+            "no control group can be made below {}; are you root, and are control groups mounted?",
+            parent.display()
+        )
+    })
+}
+
+/// Removes groups that evaluations have left that were killed.
+pub(super) fn recover() {
+    for entry in fs::read_dir(parent()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("isotherm-eval-"));
+        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
+            continue;
+        };
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if comm.trim() != "isotherm" {
+            // What cannot be removed harms nobody but the one that would have its name.
+            let _ = remove(&entry.path());
+        }
+    }
+}
+
+fn parent() -> PathBuf {
+    let root = Path::new(ROOT);
+    if root.join("cgroup.controllers").exists() {
+        root.to_owned()
+    } else {
+        root.join("memory")
+    }
+}
+
+fn below(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
+}
+
+fn members(path: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    for group in below(path) {
+        pids.extend(members(&group));
+    }
+    pids
+}
+
+fn remove(path: &Path) -> anyhow::Result<()> {
+    let limit = Instant::now() + GONE;
+    loop {
+        let left = members(path);
+        for pid in &left {
+            let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+            // It may have ended since.
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+        if left.is_empty() {
+            for group in below(path) {
+                remove(&group)?;
+            }
+            // A process that has just ended may hold it for a moment.
+            match fs::remove_dir(path) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if Instant::now() > limit => {
+                    return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+                }
+                Err(_) => {}
+            }
+        }
+        anyhow::ensure!(
+            Instant::now() <= limit,
+            "processes of {} do not end",
+            path.display()
+        );
+        std::thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,159 @@
+//! The second machine of *HMSDK v2.0 Performance Results*: "A similar evaluation was done in another machine that has
+//! 256GB of local DRAM and 96GB of CXL memory while the size of cold memory changed from about 190 GB to 240 GB. The
+//! performance slowdown is reduced from 20 ~ 24% for "default" to 5 ~ 7% for HMSDK 2.0."
+//!
+//! That is all that was published of it. Put in are therefore: its two sizes; both ends of the cold block's; redis, its
+//! snapshot and clients as on the first machine (with zipfian reads); what the system itself needs, as on the first but
+//! for the memory map, which follows the machine's size; and what redis takes on CXL memory alone, for which the
+//! greatest slowdown by default stands, when hardly anything of redis is in DRAM.
+
+use serde::Serialize;
+
+use super::tiering::reads_of;
+use super::{Comparison, Role};
+use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
+use crate::simulation::ContextSpec;
+
+/// Both ends of the cold block's size, in GB as published.
+pub const COLD_GIB: [u64; 2] = [190, 240];
+const FAST_MIB: u64 = 256 << 10;
+const SLOW_MIB: u64 = 96 << 10;
+/// The published slowdowns in percent: the least and the greatest, by default and with HMSDK 2.0.
+const DEFAULT_PERCENT: [f64; 2] = [20.0, 24.0];
+const TIERED_PERCENT: [f64; 2] = [5.0, 7.0];
+/// The kernel's memory map, of a page: `struct page`.
+const MAP_SHARE: u64 = 4096 / 64;
+
+/// A cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SecondRun {
+    /// Where memory goes.
+    pub placement: Placement,
+    /// The cold block.
+    pub cold_gib: u64,
+}
+
+/// All cells, the longest first.
+pub fn runs() -> Vec<SecondRun> {
+    let of = |placement| {
+        COLD_GIB.map(|cold_gib| SecondRun {
+            placement,
+            cold_gib,
+        })
+    };
+    [of(Placement::Tiered), of(Placement::Default)].concat()
+}
+
+/// The second machine, as far as it was published.
+pub fn setting(cold_gib: u64) -> Setting {
+    let first = Setting::published(cold_gib);
+    let map = |setting: &Setting| (setting.fast_mib + setting.slow_mib) / MAP_SHARE;
+    let second = Setting {
+        fast_mib: FAST_MIB,
+        slow_mib: SLOW_MIB,
+        all_slow: DEFAULT_PERCENT[1] / 100.0,
+        ..first
+    };
+    Setting {
+        system_mib: first.system_mib - map(&first) + map(&second),
+        ..second
+    }
+}
+
+impl SecondRun {
+    /// What it is about, in a few words.
+    pub fn title(&self) -> String {
+        let how = match self.placement {
+            Placement::Default => "default",
+            Placement::Tiered => "tiered",
+        };
+        format!("redis on 256 GB, {how}, {} GB cold", self.cold_gib)
+    }
+
+    /// Makes it; `tiered` are the contexts that watch the nodes and migrate, where memory is tiered.
+    pub fn make(&self, tiered: &[ContextSpec]) -> TieringOutcome {
+        let contexts = match self.placement {
+            Placement::Default => Vec::new(),
+            Placement::Tiered => tiered.to_vec(),
+        };
+        run(
+            &setting(self.cold_gib),
+            contexts,
+            reads_of(KeyDistribution::Zipfian),
+        )
+    }
+}
+
+/// What runs came to, beside what was published.
+pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<Comparison> {
+    let mut all = Vec::new();
+    for (placement, name, published) in [
+        (Placement::Default, "default", DEFAULT_PERCENT),
+        (Placement::Tiered, "HMSDK 2.0", TIERED_PERCENT),
+    ] {
+        for (cold_gib, published) in COLD_GIB.into_iter().zip(published) {
+            let is_it = |run: &SecondRun| run.placement == placement && run.cold_gib == cold_gib;
+            let Some((run, outcome)) = runs.iter().find(|(run, _)| is_it(run)) else {
+                continue;
+            };
+            let all_slow = setting(run.cold_gib).all_slow;
+            // What redis loses on CXL memory alone was taken from this cell.
+            let is_input = placement == Placement::Default && cold_gib == COLD_GIB[1];
+            all.push(Comparison {
+                experiment: "HMSDK v2.0, 256 GB",
+                configuration: format!("zipfian {name} {cold_gib} GB"),
+                metric: "slowdown".into(),
+                unit: "% of DRAM-only",
+                simulated: 100.0 * all_slow * outcome.slow_share,
+                published: Some(published),
+                role: if is_input {
+                    Role::Calibrated
+                } else {
+                    Role::Predicted
+                },
+            });
+        }
+    }
+    all
+}
+
+/// What a reader must know before the numbers.
+pub fn note() -> String {
+    let setting = setting(COLD_GIB[0]);
+    format!(
+        "Inputs of the second machine (256 GB), of which only the ranges of four numbers were published: redis, its \
+         snapshot and its reads are the first machine's (zipfian); {:.1} GiB for the system itself; {:.0} % for redis on \
+         CXL memory alone, its greatest published slowdown by default. That the least slowdown belongs to the least cold \
+         block is an assumption.",
+        setting.system_mib as f64 / 1024.0,
+        100.0 * setting.all_slow
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_needs_as_much_but_for_its_memory_map() {
+        let (first, second) = (Setting::published(0), setting(190));
+        assert_eq!(first.system_mib - second.system_mib, 256 * 1024 / 64);
+        assert_eq!(second.node_bytes()[1], first.node_bytes()[1]);
+    }
+
+    #[test]
+    fn every_published_number_stands_beside_a_cell() {
+        let outcome = TieringOutcome {
+            slow_share: 1.0,
+            slow_gib: 0.0,
+            demoted: 0,
+            promoted: 0,
+            dropped: 0,
+        };
+        let made: Vec<_> = runs().into_iter().map(|run| (run, outcome)).collect();
+        let told = comparisons(&made);
+        let published: Vec<_> = told.iter().filter_map(|row| row.published).collect();
+        assert_eq!(published, [20.0, 24.0, 5.0, 7.0]);
+        assert!(told.iter().all(|row| (row.simulated - 24.0).abs() < 1e-9));
+    }
+}
