@@ -67,21 +67,12 @@ pub(super) struct Area {
     pub(super) spec: AreaSpec,
     pub(super) process: usize,
     pub(super) pages: Range<Page>,
-    /// What schemes advised about huge pages since.
-    pub(super) advised: Option<bool>,
     /// When each page's bit was last known to be clear, in ticks of the process's work, or that it is set
     /// ([`super::accessed`]); nothing where none is ever accessed.
     pub(super) clear_since: Vec<u32>,
     /// The work in which its accesses were asked about last.
     pub(super) span: Option<Span>,
     pub(super) holdings: Holdings,
-}
-
-impl Area {
-    /// What holds for its huge pages: advice, the last if there is more.
-    pub(super) fn advice(&self) -> Option<bool> {
-        self.advised.or(self.spec.huge)
-    }
 }
 
 /// Wall-clock time that a process lost, by reason.
