@@ -298,6 +298,7 @@ fn read_own(cursor: &Cursor) -> Option<Own> {
     let fields = cursor.map()?;
     let cpu_budget = fields.get("cpu_budget").and_then(|c| share(&c));
     let act_budget = fields.get("act_budget").and_then(|c| share(&c));
+    let max_waste = fields.get("max_waste").and_then(|c| share(&c));
     let max_nr_regions = fields.get("max_nr_regions").and_then(|c| c.count_u32());
     let method = fields.get("method").and_then(|c| read_method(&c));
     let guard = fields.get("guard").and_then(|c| read_guard(&c));
@@ -305,6 +306,7 @@ fn read_own(cursor: &Cursor) -> Option<Own> {
     Some(Own {
         cpu_budget,
         act_budget,
+        max_waste,
         method,
         max_nr_regions,
         guard: guard.unwrap_or_default(),

@@ -6,21 +6,24 @@
 //! ```
 //!
 //! `min` and `max` (in the oldest texts `null`) are the ends. A frequency is per cent, with or
-//! without `%`. After the action may follow, as in DAMON_RECLAIM's first patches, a quota
+//! without `%`. Behind `migrate_cold` and `migrate_hot` (published as DEMOTE and PROMOTE) stands the node
+//! to move to, `1`, or several with their weights, `1:3,2:1`; that is ours, as the first patches had no
+//! such actions and HMSDK's found the node by its distance. After the action may follow, as in DAMON_RECLAIM's first patches, a quota
 //! `<time> <size> <reset interval>`, then priority weights `<size> <frequency> <age>` and then
 //! watermarks `<metric> <interval> <high> <middle> <low>` in thousandths. An age other than 0 needs
 //! a unit: different times took a bare one for microseconds or for aggregation intervals.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{
-    AccessPattern, Action, Age, Bounds, Frequency, Quota, Scheme, WatermarkMetric, Watermarks,
-    Weights,
+    AccessPattern, Action, Age, Bounds, Destination, Frequency, Quota, Scheme, WatermarkMetric,
+    Watermarks, Weights,
 };
 use isotherm_engine::units::{MICROSECOND, MILLISECOND, is_unit};
 
 use crate::cursor::Log;
 use crate::model::{Configuration, ContextConfig};
-use crate::problem::{Place, Problem, Severity, nearest, one_of, quoted};
+use crate::problem::{Place, Problem, Severity, nearest, quoted};
+use crate::scheme::unknown_action;
 use crate::unit::{self, Misread};
 use crate::validate;
 
@@ -30,6 +33,10 @@ const WORDS: [&str; 7] = [
 ];
 /// More schemes than this are a mistake; each is compared with each.
 const SCHEMES_MAX: usize = 256;
+/// As many as Linux knows on x86-64 (`MAX_NUMNODES`).
+const NODES_MAX: u32 = 1024;
+const DESTINATION: &str =
+    "a node to move to, such as 1, or several with their weights, such as 1:3,2:1";
 
 /// One scheme from a line such as `4K max 0 0 5s max pageout`; `#` begins a comment.
 ///
@@ -216,6 +223,9 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
         age,
     };
     let mut scheme = Scheme::new(pattern, action);
+    if action.migrates() {
+        scheme.destinations = read_destinations(&mut words, action)?;
+    }
     match words.left() {
         0 => return Ok(scheme),
         2 | 3 | 6 | 11 => {}
@@ -257,12 +267,55 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
 fn read_action(words: &mut Words) -> Result<Action, Problem> {
     let column = words.all.get(words.next).map_or(1, |(_, column)| *column);
     let word = words.read(|word| Ok(word.to_owned()))?;
-    let names = Action::ALL.map(Action::name);
     word.parse().map_err(|()| Problem {
         place: place(words.line, column),
-        suggestion: nearest(&word, &names),
-        ..Problem::error(quoted(&word), one_of(&names))
+        ..unknown_action(&word)
     })
+}
+
+fn read_destinations(words: &mut Words, action: Action) -> Result<Vec<Destination>, Problem> {
+    if words.left() == 0 {
+        let found = format!("`{action}` without a node to move to");
+        let expected = format!(
+            "the node behind it, such as `{action} 1`, or several with their weights, such as `{action} 1:3,2:1`"
+        );
+        return Err(Problem {
+            place: Place {
+                line: Some(words.line as u32 + 1),
+                ..Place::default()
+            },
+            ..Problem::error(found, expected)
+        });
+    }
+    words.read(destinations)
+}
+
+/// `1`, or `1:3,2:1`; without a weight, it is 1.
+fn destinations(word: &str) -> Result<Vec<Destination>, Misread> {
+    let misread = |found: String| Misread {
+        found,
+        expected: DESTINATION,
+        suggestion: None,
+    };
+    let mut all: Vec<Destination> = Vec::new();
+    for part in word.split(',') {
+        let (node, weight) = part.split_once(':').unwrap_or((part, "1"));
+        let number = |text: &str| {
+            let is_plain = !text.is_empty() && text.chars().all(is_digit);
+            is_plain.then(|| text.parse::<u32>().ok()).flatten()
+        };
+        let (Some(node), Some(weight)) = (number(node), number(weight)) else {
+            return Err(misread(quoted(word)));
+        };
+        if node >= NODES_MAX {
+            return Err(misread(format!("node {node}, which no Linux has")));
+        }
+        if all.iter().any(|before| before.node == node) {
+            return Err(misread(format!("node {node} twice in {}", quoted(word))));
+        }
+        all.push(Destination { node, weight });
+    }
+    Ok(all)
 }
 
 fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {

@@ -78,6 +78,7 @@ pub struct TargetConfig {
 /// isotherm:
 ///   cpu_budget: 1 %          # share of one CPU for monitoring; not with an intervals goal
 ///   act_budget: 5 %          # share of one CPU for acting, where no CPU is idle
+///   max_waste: 10 %          # share of the targets' memory that huge pages of schemes may waste
 ///   method: tables           # tables, pages, faithful, or a list of improvements on DAMON's
 ///                            # regions: [clusters, populated, weighted, aligned], all, none
 ///   max_nr_regions: 1000     # where nr_regions is not given
@@ -93,6 +94,8 @@ pub struct Own {
     pub cpu_budget: Option<f64>,
     /// Share of one CPU that acting may take from busy CPUs: above 0, at most 1.
     pub act_budget: Option<f64>,
+    /// Share of the targets' memory that huge pages of schemes may waste, 0 to 1.
+    pub max_waste: Option<f64>,
     /// How to watch.
     pub method: Option<Method>,
     /// Most regions.
@@ -121,6 +124,7 @@ impl Own {
         Self {
             cpu_budget: self.cpu_budget.or(general.cpu_budget),
             act_budget: self.act_budget.or(general.act_budget),
+            max_waste: self.max_waste.or(general.max_waste),
             method: self.method.or(general.method),
             max_nr_regions: self.max_nr_regions.or(general.max_nr_regions),
             guard: self.guard.or(general.guard),

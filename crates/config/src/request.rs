@@ -5,6 +5,7 @@
 
 use isotherm_engine::attributes::CPU_BUDGET;
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
+use isotherm_engine::scheme::huge::MAX_WASTE;
 use isotherm_engine::scheme::{Bounds, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, AttributesError, CpuBudget, IntervalsGoal, Nanos};
@@ -94,6 +95,8 @@ pub struct ActingRequest {
     pub limits: GuardLimits,
     /// Share of one CPU that acting may take from busy ones.
     pub act_budget: Option<f64>,
+    /// Share of the targets' memory that huge pages of schemes may waste.
+    pub max_waste: Option<f64>,
     /// A command that prints how far the targets have got.
     pub progress_command: Option<String>,
 }
@@ -303,6 +306,13 @@ impl ActingRequest {
         self.act_budget.or(configured).or(by_default)
     }
 
+    /// Share of memory that huge pages may waste, on top of that of a file. Without a guard schemes do what they
+    /// say.
+    fn max_waste(&self, configured: Option<f64>) -> Option<f64> {
+        let by_default = (!self.no_guard).then_some(MAX_WASTE);
+        self.max_waste.or(configured).or(by_default)
+    }
+
     /// Schemes by line and by name, and whether these are about physical memory.
     fn schemes(&self) -> Result<(Vec<Scheme>, bool), RequestError> {
         let mut schemes = Vec::new();
@@ -461,11 +471,12 @@ impl Request {
         let (more, is_physical) = self.acting.schemes()?;
         let mut ranges = self.ranges.clone();
         let mut schemes = Vec::new();
-        let (mut limits, mut act_budget) = (GuardLimits::default(), None);
+        let (mut limits, mut act_budget, mut max_waste) = (GuardLimits::default(), None, None);
         if let Some(context) = configured {
             monitoring = monitoring.or_as_in(context);
             limits = context.own.guard;
             act_budget = context.own.act_budget;
+            max_waste = context.own.max_waste;
             schemes.clone_from(&context.schemes);
             if ranges.is_empty() {
                 let all = context.targets.iter();
@@ -491,6 +502,7 @@ impl Request {
                 is_paused: configured.is_some_and(|context| context.paused),
                 limits: self.acting.limits(limits),
                 act_budget: self.acting.act_budget(act_budget),
+                max_waste: self.acting.max_waste(max_waste),
                 progress_command: self.acting.progress_command.clone(),
             }),
         })

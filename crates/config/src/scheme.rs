@@ -8,6 +8,7 @@ use isotherm_engine::snapshot::TargetId;
 use isotherm_engine::units::MICROSECOND;
 
 use crate::cursor::{Cursor, Fields};
+use crate::problem::{Problem, nearest, one_of, quoted};
 use crate::unit::{self, Misread};
 use crate::{kdamonds, quota, validate};
 
@@ -28,9 +29,8 @@ const FILTERS: [&str; 8] = [
 pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
     let nr_problems = cursor.nr_problems();
     let fields = cursor.map()?;
-    let names = Action::ALL.map(Action::name);
     let action = match fields.get("action") {
-        Some(word) => word.word(&names).map(|index| Action::ALL[index]),
+        Some(word) => read_action(&word),
         None => Some(Action::Stat),
     };
     let pattern = match fields.get("access_pattern") {
@@ -70,6 +70,26 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
         cursor.report_below(&path, problem);
     }
     Some(scheme)
+}
+
+fn read_action(cursor: &Cursor) -> Option<Action> {
+    let names = Action::ALL.map(Action::name);
+    let word = cursor.text(&one_of(&names))?;
+    let action = word.parse().ok();
+    if action.is_none() {
+        cursor.report(unknown_action(word));
+    }
+    action
+}
+
+/// Says which actions there are.
+pub(crate) fn unknown_action(word: &str) -> Problem {
+    let names = Action::ALL.map(Action::name);
+    let former = Action::FORMER_NAMES.map(|(name, _)| name);
+    Problem {
+        suggestion: nearest(word, &[&names[..], &former].concat()),
+        ..Problem::error(quoted(word), one_of(&names))
+    }
 }
 
 fn read_pattern(cursor: &Cursor) -> Option<AccessPattern> {

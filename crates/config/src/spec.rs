@@ -241,6 +241,9 @@ pub struct ActingSpec {
     pub limits: GuardLimits,
     /// Share of one CPU that acting may take from busy CPUs; `None`: any.
     pub act_budget: Option<f64>,
+    /// Share of the targets' memory that huge pages of schemes may waste; `None`: any.
+    #[serde(default)]
+    pub max_waste: Option<f64>,
     /// A command that prints how far the targets have got: a number that counts up.
     pub progress_command: Option<String>,
 }

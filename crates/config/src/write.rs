@@ -328,6 +328,7 @@ fn own(own: &Own) -> Node {
     let share = |share: f64| format!("{} %", share * 100.0).into();
     put("cpu_budget", own.cpu_budget.map(share));
     put("act_budget", own.act_budget.map(share));
+    put("max_waste", own.max_waste.map(share));
     put("method", own.method.map(method));
     put(
         "max_nr_regions",

@@ -69,7 +69,7 @@ fn what_damo_wrote_is_written_again_to_the_byte() {
 #[test]
 fn isotherms_own_keys_are_read_and_written() {
     let configuration = read(
-        "isotherm: {cpu_budget: 1 %, act_budget: 7 %,\n           guard: {max_slowdown: 0.5 %, max_psi: 5%, max_refault_wait: 50 ms}}\n\
+        "isotherm: {cpu_budget: 1 %, act_budget: 7 %, max_waste: 4 %,\n           guard: {max_slowdown: 0.5 %, max_psi: 5%, max_refault_wait: 50 ms}}\n\
          kdamonds:\n\
          - contexts:\n  \
            - ops: vaddr\n    \
@@ -95,8 +95,8 @@ fn isotherms_own_keys_are_read_and_written() {
     assert_eq!(own.guard.max_psi, Some(0.05));
     let wait = Some(Nanos::from_millis(50));
     assert_eq!(
-        (own.act_budget, own.guard.max_refault_wait),
-        (Some(0.07), wait)
+        (own.act_budget, own.max_waste, own.guard.max_refault_wait),
+        (Some(0.07), Some(0.04), wait)
     );
     assert_eq!(configuration.contexts[1].own.cpu_budget, Some(0.01));
     assert_eq!(configuration.contexts[1].own.method, Some(Method::Tables));

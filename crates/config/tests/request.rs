@@ -210,6 +210,25 @@ fn there_is_a_guard_unless_it_is_refused() {
 }
 
 #[test]
+fn huge_pages_may_waste_a_tenth_unless_more_or_less_is_said() {
+    let max_waste = |said: Option<f64>, no_guard, own: &str| {
+        let request = Request {
+            acting: ActingRequest {
+                max_waste: said,
+                no_guard,
+                ..ActingRequest::default()
+            },
+            ..Request::default()
+        };
+        let spec = request.act(&file(&[(1, false, own)]), None).expect("fine");
+        spec.contexts[0].acting.as_ref().and_then(|a| a.max_waste)
+    };
+    assert_eq!(max_waste(None, false, ""), Some(0.1));
+    assert_eq!(max_waste(None, true, ""), None);
+    assert_eq!(max_waste(Some(0.02), true, ""), Some(0.02));
+}
+
+#[test]
 fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
     let request = |targets| Request {
         targets,

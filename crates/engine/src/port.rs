@@ -4,11 +4,13 @@
 //! defined here so that every world implements the same words.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::monitor::bits::{self, Bitmap};
+use crate::moves::NodeMoves;
 use crate::scheme::{Action, Destination, OpsFilter};
 use crate::snapshot::TargetId;
 
@@ -138,6 +140,8 @@ pub struct Operation {
     pub idle_only: bool,
     /// Only these pages of the block that `range` lies in; `None`: all of `range`.
     pub pages: Option<Box<Bitmap>>,
+    /// Of those that make huge pages: only these blocks, in order; `None`: as the actuator sees fit.
+    pub blocks: Option<Arc<[u64]>>,
 }
 
 impl Operation {
@@ -162,6 +166,12 @@ impl Operation {
         let mask = bits::mask(block, self.range);
         let pages = self.pages.as_ref();
         pages.map_or(mask, |pages| bits::and(pages, &mask))
+    }
+
+    /// Whether a huge page may be made of the block at `block`, as far as the engine has decided on it.
+    pub fn means_block(&self, block: u64) -> Option<bool> {
+        let blocks = self.blocks.as_ref()?;
+        Some(blocks.binary_search(&block).is_ok())
     }
 
     /// The addresses that it is about: of its range, or of its pages.
@@ -212,6 +222,10 @@ pub enum Refusal {
     Incompressible,
     /// Too little of a block is in use for a huge page.
     Sparse,
+    /// A huge page of it would waste more than it may.
+    Wasteful,
+    /// The program has written it: it is not what a huge page wastes.
+    Written,
     /// No room at the destination, or for a huge page.
     NoRoom,
     /// The target exited, or became another program.
@@ -237,6 +251,8 @@ pub struct Outcome {
     pub refused: BTreeMap<Refusal, u64>,
     /// Time that it took.
     pub took: Nanos,
+    /// Which of what was applied went from which node to which, for actions that move memory.
+    pub moved: NodeMoves,
 }
 
 impl Outcome {
@@ -313,6 +329,7 @@ mod tests {
                 pass_unmatched: true,
                 idle_only: true,
                 pages: None,
+                blocks: None,
             };
             let outcome = Outcome {
                 applied,

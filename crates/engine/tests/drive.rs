@@ -183,6 +183,7 @@ fn no_more_is_done_than_the_guard_allows() {
         pass_unmatched: true,
         idle_only: true,
         pages: None,
+        blocks: None,
     };
     let mut guard = Guard::new(GuardLimits {
         max_slowdown: Some(0.01),

@@ -9,6 +9,11 @@ pub fn process_cpu() -> Nanos {
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// CPU time that this thread has used.
+pub(crate) fn thread_cpu() -> Nanos {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// The time of day at the start, then monotonic: timestamps that never step back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

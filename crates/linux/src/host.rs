@@ -9,9 +9,9 @@ use thiserror::Error;
 
 use crate::delays::Delays;
 use crate::node;
-use crate::pressure;
 use crate::probe::{PageTableProbe, ProbeError, Walker, WalkerError};
 use crate::process::Process;
+use crate::refault_cost::refault_cost_now;
 
 mod ability;
 
@@ -424,7 +424,7 @@ fn swap() -> Check {
 
 /// By what the guard would measure how long targets wait for memory.
 fn waits() -> Check {
-    let estimated = |why| match pressure::refault_cost() {
+    let estimated = |why| match refault_cost_now() {
         Some(cost) => {
             let us = cost.as_secs_f64() * 1e6;
             format!("estimated: refaults, at {us:.1} us each as measured now; {why}")

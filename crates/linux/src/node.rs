@@ -119,6 +119,25 @@ fn spread(ranges: &[AddressRange], stride: u64) -> impl Iterator<Item = u64> + '
     })
 }
 
+/// Which frames are whose.
+#[derive(Debug, Default)]
+pub struct Zones(Vec<(u32, AddressRange)>);
+
+impl Zones {
+    /// As they are now; none where that cannot be read.
+    pub fn read() -> Self {
+        let text = read("/proc/zoneinfo").unwrap_or_default();
+        Self(zones(&text))
+    }
+
+    /// The node that a frame is of, as far as is known.
+    pub fn node_of(&self, frame: u64) -> Option<u32> {
+        let address = frame.checked_mul(PAGE_SIZE)?;
+        let of_zone = self.0.iter().find(|(_, range)| range.contains(address));
+        of_zone.map(|(node, _)| *node)
+    }
+}
+
 /// Why there is no memory on `node`, if there is none; nothing where that cannot be told.
 pub fn lacks(node: u32) -> Option<String> {
     let zones = zones(&read("/proc/zoneinfo").ok()?);

@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+use isotherm_engine::Nanos;
 
 use crate::process::Process;
 
@@ -54,35 +53,6 @@ pub fn swapped_in() -> Option<u64> {
     let text = fs::read_to_string("/proc/vmstat").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("pswpin "))?;
     line.trim().parse().ok()
-}
-
-/// What bringing a page back from swap costs on this machine now: the mean of some of our own, with
-/// those that come by reading ahead. `None` if there is no swap to measure.
-pub fn refault_cost() -> Option<Nanos> {
-    const PAGES: u64 = 64;
-    crate::swap::facts().refusal().is_none().then_some(())?;
-    let bytes = (PAGES * PAGE_SIZE) as usize;
-    // Each page holds something else, or it would be swapped for free.
-    let mut memory: Vec<u64> = (0..(2 * bytes / 8) as u64)
-        .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15))
-        .collect();
-    let start = (memory.as_ptr() as u64).next_multiple_of(PAGE_SIZE);
-    let first = (start - memory.as_ptr() as u64) as usize / 8;
-    let me = Process::open(std::process::id()).ok()?;
-    let range = AddressRange::new(start, start + PAGES * PAGE_SIZE);
-    me.advise(&[range], libc::MADV_PAGEOUT, &mut Vec::new())
-        .ok()?;
-    let before = (progress(&me)?.major_faults, swapped_in()?);
-    let started = Instant::now();
-    for page in 0..PAGES as usize {
-        let word = &mut memory[first + page * (PAGE_SIZE as usize / 8)];
-        *word = std::hint::black_box(*word).wrapping_add(1);
-    }
-    let took = Nanos::from(started.elapsed());
-    let after = (progress(&me)?.major_faults, swapped_in()?);
-    // Some may have been kept by the kernel. Reading ahead makes one fault of many pages.
-    let came_back = (after.0 - before.0).max(after.1.saturating_sub(before.1).min(PAGES));
-    (came_back >= PAGES / 2 && after.0 > before.0).then_some(Nanos(took.0 / PAGES))
 }
 
 #[cfg(test)]

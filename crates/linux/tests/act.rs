@@ -221,6 +221,7 @@ fn operation(action: Action, range: AddressRange) -> Operation {
         pass_unmatched: true,
         idle_only: true,
         pages: None,
+        blocks: None,
     }
 }
 
@@ -343,25 +344,6 @@ fn collapse_makes_huge_pages_where_enough_is_in_use() {
     assert_eq!(outcome.applied, (BLOCKS - 1) * BLOCK_SIZE, "{outcome:?}");
     assert_eq!(outcome.refused[&Refusal::Sparse], 128 * PAGE_SIZE);
     assert_eq!(memory.huge(), outcome.applied);
-}
-
-#[test]
-fn nohugepage_splits_and_gives_back_what_was_never_written() {
-    const TEST: &str = "nohugepage_splits_and_gives_back_what_was_never_written";
-    let _turn = turn();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let Some(_swap) = Swap::new(TEST) else { return };
-    let memory = Memory::new();
-    act(&mut actuator, operation(Action::Collapse, memory.range()));
-    assert_eq!(memory.huge(), SIZE);
-    let outcome = act(&mut actuator, operation(Action::Nohugepage, memory.range()));
-    assert_eq!(outcome.applied, SIZE, "{outcome:?}");
-    let (present, _) = memory.placed();
-    assert_eq!(memory.huge(), 0);
-    assert!(present < SIZE / 20, "{present}");
-    memory.assert_content();
 }
 
 #[test]

@@ -146,6 +146,7 @@ impl Generator {
             system_total: 32 * GIB,
             system_free: 20 * GIB - self.next() % (200 * MIB),
             system_available: 25 * GIB,
+            ..UsageSample::default()
         })
     }
 

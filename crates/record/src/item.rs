@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
 use isotherm_engine::guard::GuardStatus;
-use isotherm_engine::{AddressRange, Cost, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId};
+use isotherm_engine::{
+    AddressRange, Cost, Nanos, NodeMoves, Operation, Outcome, Refusal, Snapshot, TargetId,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::SnapshotBlocks;
@@ -105,6 +107,48 @@ pub struct UsageSample {
     pub system_free: u64,
     /// Available memory (MemAvailable).
     pub system_available: u64,
+    /// What the kernel itself counts of migration, where memory is on several nodes.
+    #[serde(default, skip_serializing_if = "KernelMigrations::is_empty")]
+    pub migrations: KernelMigrations,
+}
+
+/// The kernel's counters of pages that went from node to node since boot, by its own names
+/// (`pgpromote_success`, `pgdemote_kswapd`, ...). What Isotherm moves is not in those of promotion and
+/// demotion; see the actions' `moved`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct KernelMigrations {
+    /// Of the machine.
+    pub machine: BTreeMap<String, u64>,
+    /// By node, as far as the kernel counts by node.
+    pub nodes: BTreeMap<u32, BTreeMap<String, u64>>,
+}
+
+impl KernelMigrations {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.machine.is_empty() && self.nodes.is_empty()
+    }
+
+    /// By how much each counter has grown since `before`; those that have not are left out.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let grown = |now: &BTreeMap<String, u64>, before: Option<&BTreeMap<String, u64>>| {
+            let counters = now.iter().filter_map(|(name, now)| {
+                let before = before.and_then(|before| before.get(name))?;
+                Some((name.clone(), now.saturating_sub(*before)))
+            });
+            counters.filter(|(_, grown)| *grown > 0).collect()
+        };
+        let nodes = self.nodes.iter().map(|(node, now)| {
+            let grown: BTreeMap<String, u64> = grown(now, before.nodes.get(node));
+            (*node, grown)
+        });
+        Self {
+            machine: grown(&self.machine, Some(&before.machine)),
+            nodes: nodes.filter(|(_, grown)| !grown.is_empty()).collect(),
+        }
+    }
 }
 
 /// What watching has cost up to a moment, about once a second.
@@ -151,6 +195,9 @@ pub struct ActionSample {
     /// CPU time that it took, compressing pages included; zero in older records.
     #[serde(default)]
     pub cpu: Nanos,
+    /// Bytes that went from node to node.
+    #[serde(default, skip_serializing_if = "NodeMoves::is_empty")]
+    pub moved: NodeMoves,
 }
 
 impl ActionSample {
@@ -188,6 +235,7 @@ impl ActionSample {
         self.sz_tried += operation.bytes;
         self.sz_applied += outcome.applied;
         self.took = self.took + outcome.took;
+        self.moved.merge(&outcome.moved);
         for (why, bytes) in outcome.refused_of_tried(operation) {
             *self.refused.entry(why).or_default() += bytes;
         }

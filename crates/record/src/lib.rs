@@ -32,7 +32,7 @@ pub use blocks::SnapshotBlocks;
 pub use error::RecordError;
 pub use item::{
     ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Header, Item,
-    Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
+    KernelMigrations, Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
 };
 pub use machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup};
 pub use pages::{PageAges, PageBlock, PageSnapshot};

@@ -156,6 +156,7 @@ pub(crate) fn every_item() -> Vec<Item> {
             system_total: 1 << 34,
             system_free: 1 << 33,
             system_available: 1 << 33,
+            ..UsageSample::default()
         }),
         Item::Cost(CostSample {
             time,

@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::guard::Account;
-use isotherm_engine::{Nanos, Refusal};
+use isotherm_engine::{Nanos, NodeMoves, Refusal};
 use serde::Serialize;
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::series::{Point, Series};
-use isotherm_record::item::{ActionSample, GuardSample, Header, Item};
+use isotherm_record::item::{
+    ActionSample, GuardSample, Header, Item, KernelMigrations, UsageSample,
+};
 
 /// Schemes and guards that are kept apart; a record of more is of a stranger.
 const MOST: usize = 256;
@@ -37,6 +39,8 @@ pub struct SchemeActions {
     pub applied_bytes: u64,
     /// Bytes not acted on, by reason.
     pub refused_bytes: BTreeMap<Refusal, u64>,
+    /// Bytes that went from node to node.
+    pub moved: NodeMoves,
     /// Time that it took.
     pub took_ns: Nanos,
     /// When it acted first and last.
@@ -88,6 +92,8 @@ pub struct ActionsReport {
     pub schemes: Vec<SchemeActions>,
     /// Each guard.
     pub guards: Vec<GuardCourse>,
+    /// Pages that the kernel itself moved meanwhile, by its own counters; `None` where memory is on one node.
+    pub kernel_migrations: Option<KernelMigrations>,
 }
 
 /// The accumulator.
@@ -96,6 +102,8 @@ pub struct Actions {
     context: RecordContext,
     schemes: BTreeMap<(Option<String>, u32, String), Scheme>,
     guards: BTreeMap<Option<String>, Guard>,
+    /// The kernel's counters when they were first and last told.
+    migrations: Option<(KernelMigrations, KernelMigrations)>,
 }
 
 #[derive(Debug, Default)]
@@ -154,6 +162,18 @@ impl Actions {
             context: RecordContext::new(header, scope),
             schemes: BTreeMap::new(),
             guards: BTreeMap::new(),
+            migrations: None,
+        }
+    }
+
+    fn usage(&mut self, sample: &UsageSample) {
+        let now = &sample.migrations;
+        if now.is_empty() {
+            return;
+        }
+        match &mut self.migrations {
+            Some((_, last)) => last.clone_from(now),
+            None => self.migrations = Some((now.clone(), now.clone())),
         }
     }
 
@@ -169,6 +189,7 @@ impl Actions {
         sum.sz_tried = sum.sz_tried.saturating_add(sample.sz_tried);
         sum.sz_applied = sum.sz_applied.saturating_add(sample.sz_applied);
         sum.took = sum.took + sample.took;
+        sum.moved.merge(&sample.moved);
         for (why, bytes) in &sample.refused {
             let refused = sum.refused.entry(*why).or_default();
             *refused = refused.saturating_add(*bytes);
@@ -220,6 +241,7 @@ impl Accumulate for Actions {
         self.context.observe(item);
         match item {
             Item::Action(sample) if self.context.admits_time(sample.time) => self.act(sample),
+            Item::Usage(sample) if self.context.admits_time(sample.time) => self.usage(sample),
             Item::Guard(sample) if self.context.admits_time(sample.time) => self.guard(sample),
             _ => {}
         }
@@ -245,6 +267,7 @@ impl Accumulate for Actions {
                 tried_bytes: done.sum.sz_tried,
                 applied_bytes: done.sum.sz_applied,
                 took_ns: done.sum.took,
+                moved: done.sum.moved,
                 refused_bytes: done.sum.refused,
                 from_ns: done.from.unwrap_or_default(),
                 to_ns: done.to,
@@ -273,6 +296,7 @@ impl Accumulate for Actions {
             record: self.context.record_info(),
             schemes: schemes.collect(),
             guards: guards.collect(),
+            kernel_migrations: self.migrations.map(|(first, last)| last.since(&first)),
         })
     }
 }

@@ -1,17 +1,19 @@
 //! Test records, written as pictures: `[0,4)=9 [4,8)=?` is two regions of four pages each, the first
 //! accessed at 9 of 10 checks, the second unknown. `@5` after a region is an age of 5 s.
 
+use std::collections::BTreeMap;
+
 use isotherm_engine::compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };
 use isotherm_engine::guard::{Account, Guard, GuardLimits, GuardStatus};
 use isotherm_engine::{
-    AddressRange, Nanos, PAGE_SIZE, Refusal, RegionSnapshot, Snapshot, TargetId,
+    AddressRange, Nanos, NodeMoves, PAGE_SIZE, Refusal, RegionSnapshot, Snapshot, TargetId,
 };
 
 use isotherm_record::item::{
-    ActionSample, CompactionSample, FragmentationSample, GuardSample, Header, Item, Mapping,
-    MappingChange, TargetStart, UsageSample,
+    ActionSample, CompactionSample, FragmentationSample, GuardSample, Header, Item,
+    KernelMigrations, Mapping, MappingChange, TargetStart, UsageSample,
 };
 
 /// A second, after which sample records begin.
@@ -107,6 +109,7 @@ pub(crate) fn small_record() -> Vec<Item> {
             system_total: 1000 * PAGE_SIZE,
             system_free: (500 - second) * PAGE_SIZE,
             system_available: 700 * PAGE_SIZE,
+            ..UsageSample::default()
         }));
         let snapshot = snapshot_at(0, second * 1000, (second + 1) * 1000, &picture);
         items.push(Item::Snapshot(snapshot));
@@ -175,7 +178,37 @@ fn sample(time: Nanos, controller: &CompactionController, facts: NodeFacts) -> I
     })
 }
 
-/// A scheme that acts for 20 s, and its guard, which closes once.
+/// 3 MiB go to node 1, and one comes back.
+fn demotion(second: u64) -> [Item; 2] {
+    let mut moved = NodeMoves::default();
+    moved.add(0, 1, 3 << 20);
+    moved.add(1, 0, 1 << 20);
+    let counters = |pages| BTreeMap::from([("pgdemote_kswapd".to_owned(), pages)]);
+    [
+        Item::Action(ActionSample {
+            time: at(1000 * second),
+            scheme: 1,
+            action: "migrate_cold".into(),
+            nr_tried: 1,
+            sz_tried: 4 << 20,
+            sz_applied: 4 << 20,
+            took: Nanos::from_millis(9),
+            moved,
+            ..ActionSample::default()
+        }),
+        Item::Usage(UsageSample {
+            time: at(1000 * second),
+            migrations: KernelMigrations {
+                machine: counters(100 + second),
+                nodes: BTreeMap::from([(0, counters(60 + second)), (1, counters(40))]),
+            },
+            ..UsageSample::default()
+        }),
+    ]
+}
+
+/// A scheme that acts for 20 s, one that demotes now and then while the kernel does so as well, and their
+/// guard, which closes once.
 pub(crate) fn actions_record() -> Vec<Item> {
     let mut items = Vec::new();
     for second in 0..=20 {
@@ -190,6 +223,9 @@ pub(crate) fn actions_record() -> Vec<Item> {
             cpu: Nanos::from_millis(12),
             ..ActionSample::default()
         }));
+        if second % 5 == 0 {
+            items.extend(demotion(second));
+        }
         let lost = Nanos::from_millis(8 * second);
         items.push(Item::Guard(GuardSample {
             time: at(1000 * second),

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use isotherm_engine::Nanos;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::process::ProcessUsage;
-use isotherm_record::{CostSample, Item, UsageSample};
+use isotherm_linux::{migrations, node};
+use isotherm_record::{CostSample, Item, KernelMigrations, UsageSample};
 
 use crate::monitor::Monitor;
 
@@ -27,6 +28,8 @@ pub(crate) struct Meters {
     known: BTreeMap<u32, ProcessUsage>,
     /// The first whose turn it is.
     turn: u32,
+    /// Whether memory is on several nodes, once that is known.
+    has_nodes: Option<bool>,
 }
 
 impl Meters {
@@ -57,6 +60,10 @@ impl Meters {
         usage.system_total = bytes("MemTotal");
         usage.system_free = bytes("MemFree");
         usage.system_available = bytes("MemAvailable");
+        if *self.has_nodes.get_or_insert_with(|| node::count() > 1) {
+            let (machine, nodes) = migrations::read();
+            usage.migrations = KernelMigrations { machine, nodes };
+        }
         items.push(Item::Usage(usage));
         let monitor_rss = Meminfo::of_ourselves().get("VmRSS").unwrap_or(0);
         self.peak_rss = self.peak_rss.max(monitor_rss);

@@ -10,7 +10,7 @@
 //! version, so that a daemon can be ended after an upgrade.
 
 use isotherm_engine::{MemoryTotals, Nanos, Snapshot};
-use isotherm_record::GuardSample;
+use isotherm_record::{GuardSample, KernelMigrations};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
@@ -215,6 +215,9 @@ pub struct Status<'a> {
     pub acting: ActingStatus<'a>,
     /// The guards' last openings and closings.
     pub guard_events: Vec<&'a GuardSample>,
+    /// The kernel's own counters of migration, in pages since boot; only where memory is on several nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_migrations: Option<&'a KernelMigrations>,
     /// What watching costs.
     pub monitor: MonitorCost,
 }

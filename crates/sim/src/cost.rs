@@ -98,6 +98,8 @@ pub struct MachineCosts {
     pub collapse: Nanos,
     /// A huge page is split (53 us).
     pub split: Nanos,
+    /// A huge page is read for pages of zeros, in the kernel (half of it zeros: 122 us).
+    pub read_contents: Nanos,
     /// One accessed bit is read out of a list of addresses (40 ns).
     pub read_bit: Nanos,
     /// A 2 MiB block's page table is read in bulk (0.5 to 0.9 ns a page).
@@ -137,6 +139,7 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
     migrate_page: Nanos(1_200),
     collapse: Nanos(1_300_000),
     split: Nanos(53_000),
+    read_contents: Nanos(240_000),
     read_bit: Nanos(40),
     read_block: Nanos(360),
     wake: Nanos(100_000),

@@ -9,6 +9,7 @@ mod world;
 use isotherm_engine::drive::{Context, MonitorLoop};
 use isotherm_engine::guard::{GuardLimits, GuardSignals, GuardStatus, waited_share};
 use isotherm_engine::scheme::SchemeError;
+use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{
     AddressRange, Attributes, AttributesError, Cost, Intervals, Nanos, Operation, Outcome, Scheme,
@@ -264,6 +265,16 @@ impl Simulation {
     /// A context's guard.
     pub fn guard(&self, context: usize) -> GuardStatus {
         self.contexts[context].context.guard().status()
+    }
+
+    /// Huge pages that a context's schemes make may waste this share of its targets' memory; `None`: any.
+    pub fn set_max_waste(&mut self, context: usize, max_waste: Option<f64>) {
+        self.contexts[context].context.set_max_waste(max_waste);
+    }
+
+    /// How huge pages stand that a context has made under a bound on their waste.
+    pub fn waste(&self, context: usize) -> Option<WasteStatus> {
+        self.contexts[context].context.waste()
     }
 
     /// Goes on to what happens next, and appends what there is to tell. Whether there is more.

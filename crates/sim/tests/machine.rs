@@ -196,7 +196,7 @@ fn the_kernel_reclaims_when_memory_is_short_and_kills_when_there_is_none() {
 }
 
 #[test]
-fn huge_pages_bloat_sparse_memory_and_splitting_takes_that_back() {
+fn huge_pages_save_translations() {
     let mut sparse = process(256, 0, 0.0);
     // The first 64 pages of each block are filled and used; the rest is never touched.
     let rates = (0..256 * 256).map(|page| if page % 512 < 64 { 20.0 } else { 0.0 });
@@ -221,6 +221,84 @@ fn huge_pages_bloat_sparse_memory_and_splitting_takes_that_back() {
     let (without, huge, saved) = rss(ThpMode::Never, Vec::new());
     assert_eq!((without, huge), (256, 0));
     assert!(saved.abs() < 1e-9);
+}
+
+#[test]
+fn nohugepage_gives_back_what_was_never_written_and_keeps_data() {
+    let check = |(filled, hot_mib): (u32, u64), swap, sizes: (u64, u64), applied_min: u64| {
+        let mut sparse = process(256, hot_mib, 20.0);
+        sparse.areas[0].filled_of_block = Some(filled);
+        let spec = machine(&[1024], swap, ThpMode::Always, 1);
+        let contexts = vec![context(tables(), vec![scheme(Action::Nohugepage, 3)])];
+        let (simulation, events) = simulate(spec, vec![sparse], contexts, seconds(30));
+        let applied = events.iter().map(|event| match event {
+            Event::Acted { outcomes, .. } => outcomes.iter().map(|o| o.applied).sum::<u64>(),
+            _ => 0,
+        });
+        let process = &simulation.machine().processes()[0];
+        assert_eq!(process.swapped(), 0);
+        assert_eq!((process.rss() / MIB, process.huge() / MIB), sizes);
+        // khugepaged makes some of it huge again.
+        let applied = applied.sum::<u64>() / MIB;
+        assert!(
+            (applied_min..=applied_min * 5 / 4).contains(&applied),
+            "{applied}"
+        );
+    };
+    // An eighth is data. It needs no swap, and makes none.
+    check((64, 0), None, (32, 0), 224);
+    check((64, 0), Some(512), (32, 0), 224);
+    // What is in use stays huge.
+    check((64, 128), None, (128 + 16, 128), 112);
+    // There is nothing to give back, or too little to lose huge pages for.
+    check((512, 0), None, (256, 256), 0);
+    check((500, 0), None, (256, 256), 0);
+}
+
+#[test]
+fn huge_pages_waste_no_more_than_they_may_and_go_where_they_save_most() {
+    // Two mappings, all of whose data are hot: of one an eighth is data, of the other seven eighths.
+    let both = |max_waste| {
+        let mut program = process(128, 128, 20.0);
+        let mut dense = program.areas[0].clone();
+        dense.range = AddressRange::new(dense.range.start + 256 * MIB, dense.range.end + 256 * MIB);
+        for (area, data) in [(&mut program.areas[0], 64_u32), (&mut dense, 448)] {
+            let rates = (0..128 * 256).map(|page| if page % 512 < data { 20.0 } else { 0.0 });
+            area.pattern = Pattern::steady(Rates::Each(rates.collect::<Vec<_>>().into()));
+            area.filled_of_block = Some(data);
+        }
+        program.areas.push(dense);
+        let mut hot = Scheme::new(AccessPattern::ANY, Action::Hugepage);
+        hot.pattern.nr_accesses.min = Frequency::Percent(5.0);
+        let contexts = vec![context(tables(), vec![hot])];
+        let machine = Machine::new(machine(&[1024], None, ThpMode::Never, 1));
+        let simulation = Simulation::new(machine, vec![(Nanos(0), program)], contexts, seconds(30));
+        let mut simulation = simulation.expect("it can be simulated");
+        simulation.set_max_waste(0, max_waste);
+        let (simulation, _) = run(simulation, false);
+        let process = &simulation.machine().processes()[0];
+        let (rss, huge) = (process.rss() / MIB, process.huge() / MIB);
+        (rss, huge, simulation.waste(0))
+    };
+    let data = 16 + 112;
+    // Without a bound: wherever half is there.
+    let (rss, huge, waste) = both(None);
+    assert_eq!((rss, huge, waste), (data + 16, 128, None));
+    // All of the dense blocks, and then as many of the others as go into a tenth more.
+    let (rss, huge, waste) = both(Some(0.2));
+    let waste = waste.expect("it is bounded");
+    assert_eq!(waste.wasted / MIB, rss - data);
+    assert!(
+        waste.wasted <= rss * MIB / 5 && waste.wasted >= rss * MIB / 6,
+        "{waste:?}"
+    );
+    assert!(huge > 128 && waste.huge == huge * MIB, "{huge} {waste:?}");
+    // A tenth is less than what all dense blocks waste.
+    let (rss, huge, waste) = both(Some(0.1));
+    let waste = waste.expect("it is bounded");
+    assert!((90..128).contains(&huge), "{huge}");
+    assert_eq!(rss - data, huge / 8, "only dense ones: {waste:?}");
+    assert!(waste.kept_small >= 128 * MIB, "{waste:?}");
 }
 
 #[test]

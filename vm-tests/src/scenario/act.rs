@@ -31,6 +31,15 @@ pub(super) fn swap_full() -> Scenario {
     }
 }
 
+/// Huge pages of which a quarter is written, in every fourth page; then the program does something else.
+const SPARSE: &str = "printf 'heap, 16MiB\\nother, 64KiB\\n\\nfill\\n1000\\nheap, 0, 16384, 1, rw\\n\\n\
+     serve\\n600000\\nother, 1, 64, 1, rw\\n' >/sparse.cfg\n\
+     taskset 1 isotherm workload --quiet --repeat 0 --sparse --hugepages always /sparse.cfg &\n\
+     target=$!\n\
+     anon_at_least 17000 || { echo the sparse workload does not start; exit 1; }\n\
+     sleep 2; cat /proc/$target/status >/out/before\n";
+/// What of them is not.
+const SPARSE_UNUSED: u64 = 12 << 20;
 /// What may differ: pages that were on their way when they were counted, and the monitor's mistakes.
 const SLACK: u64 = 1 << 20;
 
@@ -53,8 +62,12 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
          look hot-huge --sum\n\
          act_until collapse 'huge {all}' {TABLES} --no-guard --scheme 'min max min max min max collapse' --pid $target\n\
          look all-huge --sum\n\
-         act_until nohugepage cold_is_out {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --pid $target\n\
-         look split --sum\n\
+         act written {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --duration 10s --pid $target\n\
+         look kept --sum\n\
+         kill $target\n\
+         {SPARSE}\
+         act_until nohugepage 'anon_at_most 6000' {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --pid $target\n\
+         cat /proc/$target/status >/out/after\n\
          kill $target; isotherm swap off\n",
         all = HOT + COLD,
         hot_only = HOT + 2 * SLACK,
@@ -131,17 +144,36 @@ fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     about(report, "collapse", collapse.applied, COLD, 0)?;
     intact(&start, &after, "by collapse")?;
 
-    let (nohugepage, after) = done(report, output, "nohugepage", "split")?;
-    about(report, "huge where still hot", after.anon_huge, HOT, 0)?;
-    about(report, "nohugepage", nohugepage.applied, COLD, 0)?;
-    about(
-        report,
-        "cold memory in swap",
-        after.cold.swapped,
-        COLD,
-        SLACK,
-    )?;
-    intact(&start, &after, "by nohugepage")
+    let (written, after) = done(report, output, "written", "kept")?;
+    about(report, "nohugepage of data", written.applied, 0, 0)?;
+    about(report, "still huge", after.anon_huge, HOT + COLD, 0)?;
+    intact(&start, &after, "by nohugepage")?;
+    unused(report, output)
+}
+
+/// What huge pages hold and nobody has written.
+fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let anonymous = |name: &str| -> Result<u64, VmError> {
+        let line = |text: &str| {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("RssAnon:"))?;
+            line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        };
+        let kib = line(&output.text(name)?);
+        let kib = kib.ok_or_else(|| VmError::Wrong(format!("{name} lacks RssAnon")))?;
+        Ok(kib << 10)
+    };
+    let (before, after) = (anonymous("before")?, anonymous("after")?);
+    let nohugepage = deed(output, "nohugepage")?;
+    report.say(format!(
+        "nohugepage   gave {} back: anonymous memory {}, then {}",
+        mib(nohugepage.applied),
+        mib(before),
+        mib(after)
+    ));
+    about(report, "given back", nohugepage.applied, SPARSE_UNUSED, 0)?;
+    about(report, "less memory", before - after, SPARSE_UNUSED, SLACK)
 }
 
 /// Fails unless the product tells of at least `bytes`. Its target has other memory, too.

@@ -99,10 +99,21 @@ const PLAN: &str = "\
     isotherm check /tmp/tier.yaml || exit 1\n\
     sed -i 's/min: 30 s/min: 4 s/; s/aggr_us: 2 s/aggr_us: 1 s/' /tmp/tier.yaml\n";
 
+/// Shell that fails unless a node that is not there, and the node that memory is on already, are refused.
+const REFUSED: &str = "\
+    refuses() {\n\
+        what=$1; shift\n\
+        if isotherm run --duration 2s --no-guard \"$@\" 2>/tmp/why; then echo not refused: $what; exit 1; fi\n\
+        grep -q \"$what\" /tmp/why || { cat /tmp/why; exit 1; }\n\
+    }\n\
+    refuses 'there is no NUMA node 7' --pid $target --scheme '4K max 0 0 3s max DEMOTE 7'\n\
+    refuses 'on node 1 already' --physical --node 1 --scheme '4K max 0 0 3s max DEMOTE 1'\n";
+
 fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "{on_0}look start --sum\n\
-         act_until cold 'cold_is_on 1' {TABLES} --no-guard -c /cold.json --pid $target\n\
+         {REFUSED}\
+         act_until cold 'cold_is_on 1' {TABLES} --no-guard --scheme '4K max 0 0 3s max DEMOTE 1' --pid $target\n\
          look demoted --sum\n\
          kill $target; rm /out/truth.jsonl\n\
          # From here on the kernel moves nothing by itself.\n\
@@ -129,7 +140,6 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     );
     let output = acting::vm(kernel, &script, Duration::from_mins(5))?
         .numa_nodes(2)
-        .text("/cold.json", &configuration(&demote()))
         .text("/slow.json", &configuration(&demote_slowly()))
         .text("/hot.json", &configuration(&promote()))
         .run_ok()?;
@@ -170,6 +180,13 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     about(report, "hot memory on node 0", after.hot.on(0), HOT, SLACK)?;
     // Its target has a little more.
     about(report, "migrate_cold", cold.applied, COLD, 3 * SLACK)?;
+    about(
+        report,
+        "from node 0 to 1",
+        cold.moved(0, 1),
+        cold.applied,
+        0,
+    )?;
     intact(&start, &after, "when it was demoted")?;
 
     let on_1 = pages(output, "on-1")?;
@@ -185,6 +202,7 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         SLACK,
     )?;
     about(report, "migrate_hot", hot.applied, HOT, 2 * SLACK)?;
+    about(report, "from node 1 to 0", hot.moved(1, 0), hot.applied, 0)?;
     intact(&start, &after, "when it was promoted")
 }
 

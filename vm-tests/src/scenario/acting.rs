@@ -82,10 +82,27 @@ pub(super) struct Deed {
     pub(super) tried: u64,
     pub(super) applied: u64,
     refused: BTreeMap<String, u64>,
+    moved: Vec<NodeMove>,
     pub(super) guard_stops: u64,
 }
 
+/// Bytes that went from one node to another.
+#[derive(Deserialize)]
+struct NodeMove {
+    from: u32,
+    to: u32,
+    bytes: u64,
+}
+
 impl Deed {
+    /// Bytes that went from one node to another.
+    pub(super) fn moved(&self, from: u32, to: u32) -> u64 {
+        let ways = self.moved.iter();
+        ways.filter(|way| (way.from, way.to) == (from, to))
+            .map(|way| way.bytes)
+            .sum()
+    }
+
     /// Bytes refused for this reason.
     pub(super) fn refused(&self, why: &str) -> u64 {
         self.refused.get(why).copied().unwrap_or(0)
@@ -116,11 +133,14 @@ pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
     };
     let refused = serde_json::from_value(scheme["refused"].clone())
         .map_err(|e| VmError::Wrong(format!("{name}.json, `refused`: {e}")))?;
+    let moved = serde_json::from_value(scheme["moved"].clone())
+        .map_err(|e| VmError::Wrong(format!("{name}.json, `moved`: {e}")))?;
     Ok(Deed {
         action: scheme["action"].as_str().unwrap_or_default().to_owned(),
         tried: number(&scheme["sz_tried"])?,
         applied: number(&scheme["sz_applied"])?,
         refused,
+        moved,
         guard_stops: number(&summary["guard_stops"])?,
     })
 }

@@ -53,6 +53,17 @@ sees() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \n' | g
 cold_is_out() { sees '"cold":{"present":[0-9]\{1,6\},'; }
 # So many bytes are in huge pages.
 huge() { sees "\"anon_huge\":$1[,}]"; }
+# Anonymous memory of the target, in KiB.
+anon() { sed -n 's/RssAnon:[^0-9]*\([0-9]*\) kB/\1/p' /proc/$target/status; }
+anon_at_most() { [ "$(anon)" -le $1 ]; }
+anon_at_least() {
+    tries=0
+    until [ "0$(anon)" -ge $1 ]; do
+        sleep 0.5
+        tries=$((tries + 1))
+        [ $tries -lt 120 ] || return 1
+    done
+}
 # A number that the look says after what matches $1.
 said() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \n' | sed -n "s/.*$1\([0-9]*\).*/\1/p"; }
 # At most so many bytes are referenced, and were a while ago.

@@ -8,10 +8,12 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use super::huge::HugeBound;
 use super::{Carried, DryRun, Pace, carry_out};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::guard::{Guard, GuardLimits, RefaultHistory};
 use crate::port::{Actuator, Operation, Outcome, Refusal};
+use crate::scheme::huge::{BlockUse, WasteStatus};
 use crate::scheme::{Action, Metric, Scheme, SchemeEngine, SchemeError, SystemFacts};
 use crate::snapshot::{Snapshot, TargetId};
 
@@ -49,6 +51,24 @@ pub trait World: Actuator {
         Ok(())
     }
 
+    /// Whether [`World::block_uses`] can be asked, by which is known what a huge page would waste.
+    fn knows_blocks(&self) -> bool {
+        false
+    }
+
+    /// What each of `blocks` is like; with what of it is unused, if it `is_read`. Of a target that has ended,
+    /// none is told.
+    fn block_uses(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        is_read: bool,
+        look: impl FnMut(BlockUse),
+    ) -> Result<(), Self::Error> {
+        let _ = (target, blocks, is_read, look);
+        Ok(())
+    }
+
     /// So much was paged out.
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
         let _ = (target, bytes);
@@ -64,6 +84,7 @@ pub struct Context {
     dry_run: Option<DryRun>,
     pace: Pace,
     history: RefaultHistory,
+    huge: HugeBound,
     /// What is left of plans that did not go into one step.
     rest: Vec<Operation>,
 }
@@ -84,6 +105,7 @@ impl Context {
             dry_run: is_dry_run.then(DryRun::default),
             pace: Pace::default(),
             history: RefaultHistory::default(),
+            huge: HugeBound::default(),
             rest: Vec::new(),
         })
     }
@@ -119,6 +141,16 @@ impl Context {
         &mut self.guard
     }
 
+    /// Huge pages that schemes make may waste this share of the targets' memory; `None`: any.
+    pub fn set_max_waste(&mut self, max_waste: Option<f64>) {
+        self.huge.set(max_waste);
+    }
+
+    /// How huge pages stand that were made under a bound on their waste.
+    pub fn waste(&self) -> Option<WasteStatus> {
+        self.huge.status()
+    }
+
     /// Whether nothing is done.
     pub fn is_dry_run(&self) -> bool {
         self.dry_run.is_some()
@@ -132,6 +164,7 @@ impl Context {
     /// `target` is no more.
     pub fn forget(&mut self, target: TargetId) {
         self.history.forget(target);
+        self.huge.forget(target);
         self.rest.retain(|operation| operation.target != target);
         if let Some(dry_run) = &mut self.dry_run {
             dry_run.forget(target);
@@ -160,15 +193,10 @@ impl Context {
         room: Nanos,
         world: &mut W,
     ) -> Result<(Vec<Operation>, Vec<Outcome>), W::Error> {
-        let mut done = Vec::new();
+        let (mut done, mut outcomes) = (Vec::new(), Vec::new());
         if !snapshots.is_empty() {
-            done = self.plan(now, snapshots, world)?;
+            (done, outcomes) = self.plan(now, snapshots, world)?.into_iter().unzip();
         }
-        let kept = |operation: &Operation| Outcome {
-            refused: [(Refusal::Refaulted, operation.bytes)].into(),
-            ..Outcome::default()
-        };
-        let mut outcomes: Vec<Outcome> = done.iter().map(kept).collect();
         let carried = self.carry_out(room, world)?;
         done.extend(carried.done);
         outcomes.extend(carried.outcomes);
@@ -183,14 +211,14 @@ impl Context {
         Ok((done, outcomes))
     }
 
-    /// Plans anew for the targets of the snapshots. Yields what is not to be done, as memory that came
-    /// back is kept.
+    /// Plans anew for the targets of the snapshots. Yields what is not to be done: memory that came back is
+    /// kept, and small pages of which huge ones would waste too much.
     fn plan<W: World>(
         &mut self,
         now: Nanos,
         snapshots: &[Snapshot],
         world: &mut W,
-    ) -> Result<Vec<Operation>, W::Error> {
+    ) -> Result<Vec<(Operation, Outcome)>, W::Error> {
         let wanted = self.schemes.wanted_metrics(now);
         let facts = world.facts(&wanted, &self.schemes, snapshots);
         let mut plan = self.schemes.plan(now, snapshots, &facts);
@@ -199,10 +227,18 @@ impl Context {
             plan = dry_run.fresh(&plan);
         }
         let (plan, kept) = self.keep_refaulted(now, snapshots, plan, world)?;
+        let (plan, kept_small) = self.huge.narrow(plan, snapshots, world)?;
         let is_new = |target| snapshots.iter().any(|s| s.target == target);
         self.rest.retain(|operation| !is_new(operation.target));
         self.rest.extend(plan);
-        Ok(kept)
+        let kept = kept.into_iter().map(|operation| {
+            let outcome = Outcome {
+                refused: [(Refusal::Refaulted, operation.bytes)].into(),
+                ..Outcome::default()
+            };
+            (operation, outcome)
+        });
+        Ok(kept.chain(kept_small).collect())
     }
 
     /// Divides a plan into what may be done, and what came back too soon the last time.

@@ -285,6 +285,7 @@ mod tests {
             pass_unmatched: true,
             idle_only: true,
             pages: None,
+            blocks: None,
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod context;
 mod dry_run;
+mod huge;
 mod monitor;
 mod numbering;
 mod portions;

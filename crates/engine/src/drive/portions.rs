@@ -243,6 +243,7 @@ fn add(sum: &mut Outcome, part: &Outcome) {
         *sum.refused.entry(*why).or_default() += bytes;
     }
     sum.took = sum.took + part.took;
+    sum.moved.merge(&part.moved);
 }
 
 #[cfg(test)]
@@ -266,6 +267,7 @@ mod tests {
             pass_unmatched: true,
             idle_only: true,
             pages: None,
+            blocks: None,
         }
     }
 

@@ -199,6 +199,7 @@ mod tests {
             pass_unmatched: true,
             idle_only: true,
             pages: None,
+            blocks: None,
         }
     }
 

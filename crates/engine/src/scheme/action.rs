@@ -83,6 +83,11 @@ impl Action {
         Self::Stat,
     ];
 
+    /// Names under which actions were published before DAMOS had their present ones: `DAMOS_DEMOTE` and
+    /// `DAMOS_PROMOTE` of *HMSDK v2.0* and of the first patches for tiered memory.
+    pub const FORMER_NAMES: [(&'static str, Self); 2] =
+        [("demote", Self::MigrateCold), ("promote", Self::MigrateHot)];
+
     /// DAMOS's name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -142,11 +147,15 @@ impl fmt::Display for Action {
 impl FromStr for Action {
     type Err = ();
 
+    /// A name of today or of former times, in capitals and as the kernel's constant as well:
+    /// `pageout`, `DEMOTE`, `DAMOS_MIGRATE_HOT`.
     fn from_str(name: &str) -> Result<Self, ()> {
-        Self::ALL
-            .into_iter()
-            .find(|action| action.name() == name)
-            .ok_or(())
+        let plain = name.to_ascii_lowercase();
+        let plain = plain.strip_prefix("damos_").unwrap_or(&plain);
+        let names = Self::ALL.into_iter().map(|action| (action.name(), action));
+        let mut names = names.chain(Self::FORMER_NAMES);
+        let found = names.find(|(name, _)| *name == plain);
+        found.map(|(_, action)| action).ok_or(())
     }
 }
 
@@ -158,4 +167,27 @@ pub struct Destination {
     pub node: u32,
     /// Its share, relative to the other destinations' weights; not zero.
     pub weight: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_known_by_their_former_names() {
+        for action in Action::ALL {
+            assert_eq!(action.name().parse(), Ok(action));
+        }
+        for (name, action) in [
+            ("DEMOTE", Action::MigrateCold),
+            ("promote", Action::MigrateHot),
+            ("DAMOS_PROMOTE", Action::MigrateHot),
+            ("DAMOS_PAGEOUT", Action::Pageout),
+        ] {
+            assert_eq!(name.parse(), Ok(action), "{name}");
+        }
+        for none in ["", "damos_", "damos_damos_demote", "demotion"] {
+            assert_eq!(none.parse::<Action>(), Err(()), "{none}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod facts;
 pub mod filter;
 pub mod goal;
+pub mod huge;
 pub mod pattern;
 pub mod priority;
 pub mod quota;

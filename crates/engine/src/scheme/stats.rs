@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, Nanos};
+use crate::moves::NodeMoves;
 use crate::port::{Operation, Outcome, Refusal};
 use crate::snapshot::TargetId;
 
@@ -31,6 +32,9 @@ pub struct Stats {
     pub refused: BTreeMap<Refusal, u64>,
     /// Time that all of it took. Not in the kernel.
     pub took: Nanos,
+    /// Bytes that went from node to node. Not in the kernel.
+    #[serde(default)]
+    pub moved: NodeMoves,
 }
 
 impl Stats {
@@ -41,6 +45,7 @@ impl Stats {
         self.sz_applied += outcome.applied;
         self.sz_ops_filter_passed += outcome.filter_passed;
         self.took = self.took + outcome.took;
+        self.moved.merge(&outcome.moved);
         for (refusal, bytes) in outcome.refused_of_tried(operation) {
             *self.refused.entry(refusal).or_default() += bytes;
         }

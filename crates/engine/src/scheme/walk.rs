@@ -237,5 +237,6 @@ pub(super) fn operation(
         pass_unmatched: !is_asked || state.filters.ops_pass_unmatched,
         idle_only: state.scheme.is_idle_only(),
         pages: None,
+        blocks: None,
     }
 }

@@ -26,6 +26,11 @@ pub(crate) struct SchemeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Vec<String>,
 
+    /// Share of the targets' memory that huge pages made by schemes may waste: memory that the program has
+    /// not written. The blocks that save most translations for it come first [default: 10%; any with --no-guard]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    pub(crate) max_waste: Option<f64>,
+
     /// Do nothing; say and record what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -101,6 +106,7 @@ pub(crate) fn acting(schemes: &SchemeArgs, guard: &GuardArgs) -> ActingRequest {
             max_refault_wait: guard.max_refault_wait,
         },
         act_budget: guard.act_budget,
+        max_waste: schemes.max_waste,
         progress_command: guard.progress_cmd.clone(),
     }
 }

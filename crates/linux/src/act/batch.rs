@@ -34,6 +34,8 @@ pub(super) struct Block {
     /// Acted on, as seen afterwards.
     pub(super) applied: Bitmap,
     pub(super) refused: BTreeMap<Refusal, Bitmap>,
+    /// What of it went from which node to which.
+    pub(super) moved: BTreeMap<(u32, u32), Bitmap>,
 }
 
 impl Block {
@@ -46,6 +48,15 @@ impl Block {
         self.wanted = bits::and_not(&self.wanted, &pages);
         let set = self.refused.entry(why).or_insert(bits::NONE);
         *set = bits::or(set, &pages);
+    }
+
+    /// `pages` have gone from one node to another. Who moved them, or where they were, may not be known.
+    pub(super) fn moved(&mut self, pages: &Bitmap, from: i32, to: i32) {
+        self.applied = bits::or(&self.applied, pages);
+        if let (Ok(from), Ok(to)) = (u32::try_from(from), u32::try_from(to)) {
+            let set = self.moved.entry((from, to)).or_insert(bits::NONE);
+            *set = bits::or(set, pages);
+        }
     }
 
     /// All its pages.
@@ -229,6 +240,9 @@ pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
         outcome.applied += of(&block.applied);
         outcome.filter_passed += of(&block.passed);
         accounted += of(&block.present);
+        for ((from, to), set) in &block.moved {
+            outcome.moved.add(*from, *to, of(set));
+        }
         for (why, set) in &block.refused {
             let bytes = of(set);
             if bytes > 0 {
@@ -288,6 +302,7 @@ mod tests {
             pass_unmatched: true,
             idle_only: true,
             pages: None,
+            blocks: None,
         }
     }
 

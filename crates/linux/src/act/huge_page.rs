@@ -1,34 +1,58 @@
-//! Huge pages: collapse where a block is in use, split where it is not.
+//! Huge pages: collapse where a block is in use; give back what they waste where it is not.
+//!
+//! The problem: of a huge page that the kernel made, or a scheme, the program may have written a part only;
+//! the rest is memory that holds nothing. No call gives back another process's memory without a risk: what
+//! is zero when it is read may be written before it is dropped.
+//!
+//! The approach: the pages of zeros are found by their content ([`PageTableProbe::contents`]); where they are
+//! worth it the huge page is split, by advice about one of its pages. Since Linux 6.12 splitting maps the
+//! shared zero page instead of every page of zeros, while nobody can write to the huge page: what was written
+//! in between stays. Before, exactly these pages are paged out, which is as safe; they then take a slot of swap
+//! each, and of zram nothing else. Data stay where they are, and pages again until something collapses
+//! them: the hugepage action, or khugepaged.
+//!
+//! Limits: only private anonymous memory; shmem and files are refused ([`Refusal::Unsupported`]), as are huge
+//! pages that several processes map ([`Refusal::Shared`]) and locked memory. A huge page of which less than
+//! [`UNUSED_MIN`] pages are zeros stays. What a later fault gets is the kernel's policy, or the program's
+//!.
 
-use isotherm_engine::{AddressRange, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
+//!
+//! [`PageTableProbe::contents`]: crate::probe::PageTableProbe::contents
+
+use isotherm_engine::scheme::huge::UNUSED_MIN;
+use isotherm_engine::{AddressRange, Operation, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
 use crate::areas::MappedArea;
 use crate::probe::ProbeError;
-use crate::swap;
+use crate::{host, swap};
 
 /// `MADV_COLLAPSE` (include/uapi/asm-generic/mman-common.h), since Linux 6.1.
 pub(super) const MADV_COLLAPSE: i32 = 25;
 
 impl ProcessActuator {
-    /// Makes huge pages of the blocks that lie in an operation and one anonymous mapping, and of
-    /// which enough is there: a block of which little is used would only waste memory.
+    /// Makes huge pages of the blocks that lie in one anonymous mapping: those that the operations name, or of
+    /// which enough is there, as a block of which little is used would only waste memory.
     pub(super) fn collapse(
         &mut self,
         target: TargetId,
+        operations: &[Operation],
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
         let areas = super::areas_of(&self.areas, target);
         let least = self.options.collapse_min_present * PAGES_PER_BLOCK as f64;
         for block in &mut *blocks {
             let whole = block.wanted;
+            let is_meant = operations[0].means_block(block.address);
             if block.huge {
                 // As wanted already.
                 block.refuse(&whole, Refusal::NotPresent);
             } else if batch::mapping_around(block.range(), areas).is_none_or(MappedArea::is_file) {
                 block.refuse(&whole, Refusal::Unsupported);
-            } else if (u64::from(bits::count(&block.wanted)) as f64) < least {
+            } else if is_meant == Some(false) {
+                block.refuse(&whole, Refusal::Wasteful);
+            } else if is_meant.is_none() && f64::from(bits::count(&block.wanted)) < least {
                 block.refuse(&whole, Refusal::Sparse);
             }
         }
@@ -51,45 +75,111 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Splits the huge pages that lie wholly in an operation, and reclaims what they were made of:
-    /// all of it has been idle, as a huge page has one accessed bit. Zero-filled pages then cost
-    /// nothing. Memory that was not huge is left alone.
-    pub(super) fn split(
+    /// Gives back what the huge pages that lie wholly in an operation waste: their pages of zeros. Data stay
+    /// in memory. See the module's text.
+    pub(super) fn give_back_unused(
         &mut self,
         target: TargetId,
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
+        let areas = super::areas_of(&self.areas, target);
         for block in &mut *blocks {
             let whole = block.wanted;
             if !block.huge || u64::from(bits::count(&whole)) < PAGES_PER_BLOCK as u64 {
                 block.refuse(&whole, Refusal::NotPresent);
+            } else if !is_private(batch::mapping_around(block.range(), areas)) {
+                block.refuse(&whole, Refusal::Unsupported);
             }
         }
-        let first_pages: Vec<AddressRange> = blocks
-            .iter()
-            .filter(|block| !bits::is_empty(&block.wanted))
-            .map(|block| AddressRange::new(block.address, block.address + PAGE_SIZE))
-            .collect();
-        // Advice about a part of a huge page splits it (mm/madvise.c, madvise_cold_or_pageout).
-        self.advise(target, &first_pages, libc::MADV_COLD, blocks)?;
-        let mut huge = vec![true; blocks.len()];
-        self.look_again(target, blocks, |i, facts| huge[i] = facts.huge)?;
-        for (block, huge) in blocks.iter_mut().zip(huge) {
-            let whole = block.wanted;
-            if huge {
-                block.refuse(&whole, Refusal::Shared);
-            } else {
-                block.applied = whole;
-            }
+        if !split_gives_back()
+            && let Some(why) = self.swap.refusal()
+        {
+            super::refuse_all(blocks, why);
         }
-        if self.swap.refusal().is_none() {
-            let mut applied = blocks.to_vec();
-            self.incompressible.refuse(target, &mut applied);
-            batch::keep_reserve(&mut applied, self.swap.room());
-            let ranges = self.wanted(target, &applied);
-            self.advise_pageout(target, &ranges, &mut applied)?;
+        self.keep_written(target, blocks)?;
+        self.split(target, blocks)?;
+        if !split_gives_back() {
+            batch::keep_reserve(blocks, self.swap.room());
+            let ranges = self.wanted(target, blocks);
+            self.advise(target, &ranges, libc::MADV_PAGEOUT, blocks)?;
             self.swap = swap::facts();
+        }
+        let mut left = vec![[u64::MAX; 8]; blocks.len()];
+        self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
+        for (block, left) in blocks.iter_mut().zip(&left) {
+            block.applied = bits::and_not(&block.wanted, left);
+        }
+        self.ask_frames(target, blocks, &left, Refusal::Kept)
+    }
+
+    /// Leaves of huge pages what is zeros, where that is worth it.
+    fn keep_written(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+        let meant = |block: &&Block| !bits::is_empty(&block.wanted);
+        let addresses: Vec<u64> = blocks.iter().filter(meant).map(|b| b.address).collect();
+        let mut zeros = Vec::with_capacity(addresses.len());
+        let is_there = self.probe.contents(target, &addresses, |contents| {
+            let is_worth_it = contents.is_huge && bits::count(&contents.zeros) >= UNUSED_MIN;
+            zeros.push(if is_worth_it {
+                contents.zeros
+            } else {
+                bits::NONE
+            });
+        })?;
+        if !is_there {
+            super::refuse_all(blocks, Refusal::Exited);
+        }
+        for (block, zeros) in blocks
+            .iter_mut()
+            .filter(|block| !bits::is_empty(&block.wanted))
+            .zip(zeros)
+        {
+            let written = bits::and_not(&block.wanted, &zeros);
+            block.refuse(&written, Refusal::Written);
         }
         Ok(())
     }
+
+    /// Splits the blocks of which something is wanted. What cannot be split is refused.
+    fn split(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+        let first_pages: Vec<AddressRange> = blocks
+            .iter()
+            .filter_map(|block| {
+                let first = bits::next(&block.wanted, 0)?;
+                let start = block.address + first as u64 * PAGE_SIZE;
+                Some(AddressRange::new(start, start + PAGE_SIZE))
+            })
+            .collect();
+        // Advice about a part of a huge page splits it (mm/madvise.c, madvise_cold_or_pageout).
+        self.advise(target, &first_pages, libc::MADV_COLD, blocks)?;
+        for first_page in &first_pages {
+            for block in batch::within(blocks, *first_page) {
+                let page = bits::mask(block.address, *first_page);
+                let refused_it =
+                    |(_, pages): &(_, &bits::Bitmap)| !bits::is_empty(&bits::and(pages, &page));
+                // The advice was refused, for all of the block.
+                if let Some((why, _)) = block.refused.iter().find(refused_it) {
+                    let (why, rest) = (*why, block.wanted);
+                    block.refuse(&rest, why);
+                }
+            }
+        }
+        let mut unsplit = vec![bits::NONE; blocks.len()];
+        self.look_again(target, blocks, |i, facts| {
+            if facts.huge {
+                unsplit[i] = facts.present;
+            }
+        })?;
+        self.ask_frames(target, blocks, &unsplit, Refusal::Kept)
+    }
+}
+
+/// Whether splitting a huge page gives its pages of zeros back at once: Linux maps the shared zero page
+/// instead of them since 6.12 (`try_to_map_unused_to_zeropage` in mm/migrate.c). Before, they must be paged
+/// out, and without swap stay.
+pub fn split_gives_back() -> bool {
+    host::kernel_version() >= (6, 12)
+}
+
+fn is_private(area: Option<&MappedArea>) -> bool {
+    area.is_some_and(|area| area.permissions.is_private() && !area.is_file())
 }

@@ -5,6 +5,7 @@ use isotherm_engine::{PAGE_SIZE, Refusal, TargetId};
 
 use super::batch::Block;
 use super::{ProcessActuator, bits, refuse_all};
+use crate::node::Zones;
 use crate::probe::{Leaf, ProbeError};
 use crate::process::{Process, ProcessError};
 
@@ -67,7 +68,7 @@ impl ProcessActuator {
                 let (block, page) = chunk[i];
                 let pages = pages_of(&blocks[block], page);
                 if now == wanted[i] {
-                    blocks[block].applied = bits::or(&blocks[block].applied, &pages);
+                    blocks[block].moved(&pages, status[i], now);
                 } else if now == -libc::ENOENT {
                     hidden.push(Hidden {
                         block,
@@ -138,6 +139,7 @@ impl ProcessActuator {
             return Ok(());
         }
         let mut read: Vec<Block> = Vec::new();
+        let zones = Zones::read();
         for (i, page) in hidden.iter().enumerate() {
             let block = &mut blocks[page.block];
             let pages = pages_of(block, page.page);
@@ -155,7 +157,8 @@ impl ProcessActuator {
             if status[i] != page.node {
                 block.refuse(&pages, refusal(status[i]));
             } else if has_moved {
-                block.applied = bits::or(&block.applied, &pages);
+                let from = zones.node_of(before[i].frame());
+                block.moved(&pages, from.map_or(-1, |node| node as i32), page.node);
             } else {
                 block.refuse(&pages, Refusal::NotPresent);
             }

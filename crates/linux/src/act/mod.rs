@@ -13,7 +13,7 @@
 //! | cold, lru_deprio | MADV_COLD |
 //! | willneed | MADV_WILLNEED; counted as applied where the kernel took the advice |
 //! | hugepage, collapse | MADV_COLLAPSE of whole blocks of which enough is in memory |
-//! | nohugepage | split, then MADV_PAGEOUT of what is left of the huge page |
+//! | nohugepage | idle huge pages are split and their pages of zeros given back ([`huge_page`]) |
 //! | migrate_hot, migrate_cold | move_pages(2) |
 //! | stat | counted only |
 //!
@@ -33,6 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::monitor::bits;
+use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Effect};
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{
@@ -49,6 +50,7 @@ use batch::Block;
 use by_block::ByBlock;
 use incompressible::Incompressible;
 
+pub use huge_page::split_gives_back;
 pub use physical::PhysicalActuator;
 
 /// Most bytes in one batch, so that a target's memory lock is held, and a stop is not heeded, for a
@@ -141,6 +143,37 @@ impl ProcessActuator {
         Ok(())
     }
 
+    /// What each of `blocks` is like; with what of the huge ones is unused, if they are to be read. Of a
+    /// target that has ended, none is told.
+    pub fn block_uses(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        is_read: bool,
+        mut look: impl FnMut(BlockUse),
+    ) -> Result<(), ProbeError> {
+        if is_read {
+            self.probe.contents(target, blocks, |contents| {
+                look(BlockUse {
+                    block: contents.block,
+                    is_huge: contents.is_huge,
+                    present: contents.present,
+                    unused: Some(bits::count(&contents.zeros)),
+                });
+            })?;
+            return Ok(());
+        }
+        self.probe.read_blocks(target, blocks, |facts| {
+            look(BlockUse {
+                block: facts.address,
+                is_huge: facts.huge,
+                present: facts.present,
+                unused: None,
+            });
+        })?;
+        Ok(())
+    }
+
     /// Carries out operations of one target and action.
     fn act_on(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
         let started = Instant::now();
@@ -150,7 +183,10 @@ impl ProcessActuator {
         };
         let mut young = filter::apply(&mut self.probe, target, operations, &mut blocks)?;
         self.make_old(target, &mut young)?;
-        let takes_away = operations[0].action.effect() == Some(Effect::Nearness(false));
+        let takes_away = matches!(
+            operations[0].action.effect(),
+            Some(Effect::Nearness(false) | Effect::HugePages(false))
+        );
         if self.options.spare_accessed && operations[0].idle_only && takes_away {
             self.give_second_chance(target, &mut blocks)?;
         }
@@ -159,8 +195,10 @@ impl ProcessActuator {
             Action::Pageout => self.page_out(target, &mut blocks)?,
             Action::Cold | Action::LruDeprio => self.cool(target, &mut blocks)?,
             Action::Willneed => self.bring_in(target, operations, &mut blocks)?,
-            Action::Hugepage | Action::Collapse => self.collapse(target, &mut blocks)?,
-            Action::Nohugepage => self.split(target, &mut blocks)?,
+            Action::Hugepage | Action::Collapse => {
+                self.collapse(target, operations, &mut blocks)?;
+            }
+            Action::Nohugepage => self.give_back_unused(target, &mut blocks)?,
             Action::MigrateHot | Action::MigrateCold => {
                 let operation = &operations[0];
                 let is_idle = operation.action == Action::MigrateCold;
@@ -458,6 +496,7 @@ fn add(whole: &mut Outcome, part: Outcome) {
     whole.applied += part.applied;
     whole.filter_passed += part.filter_passed;
     whole.took = whole.took + part.took;
+    whole.moved.merge(&part.moved);
     for (why, bytes) in part.refused {
         *whole.refused.entry(why).or_default() += bytes;
     }

@@ -114,7 +114,7 @@ impl ProcessActuator {
 
     /// Refuses the pages of `left` that were wanted, each for the reason that its frame tells; where
     /// that is none, anonymous ones as `unswapped`.
-    fn ask_frames(
+    pub(super) fn ask_frames(
         &mut self,
         target: TargetId,
         blocks: &mut [Block],

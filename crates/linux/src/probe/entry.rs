@@ -21,6 +21,7 @@ impl Leaf {
     const HUGE_1G: u64 = 0x80;
     const CHANGED: u64 = 0x100;
     const SPECIAL: u64 = 0x400;
+    const ZEROS: u64 = 0x800;
     pub(super) const TABLE: u64 = 0x200;
 
     /// A page is there (also one that NUMA balancing made PROT_NONE).
@@ -42,6 +43,10 @@ impl Leaf {
     /// No page of its own stands behind it: the huge zero page, device memory.
     pub fn is_special(self) -> bool {
         self.0 & Self::SPECIAL != 0
+    }
+    /// All of the page is zeros, where it was looked at.
+    pub(super) fn is_zeros(self) -> bool {
+        self.0 & Self::ZEROS != 0
     }
     /// The table could not be read.
     pub fn is_unreadable(self) -> bool {

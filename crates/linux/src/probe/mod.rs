@@ -8,9 +8,11 @@ pub mod scan;
 mod secondary;
 pub mod tables;
 pub mod walker;
+pub mod zeros;
 
 pub use entry::{Leaf, TableCopy};
 pub use page_table::{PageTableProbe, ProbeError};
 pub use physical::{MapFacts, PhysicalProbe};
 pub use secondary::SecondaryTables;
 pub use walker::{AddressSpace, SpaceFacts, Table, Walker, WalkerError};
+pub use zeros::BlockContents;

@@ -168,8 +168,9 @@ pub struct Walker {
     locate: OwnedFd,
     walk: OwnedFd,
     copy_tables: OwnedFd,
+    pub(super) find_zeros: OwnedFd,
     control: MappedArray<Control>,
-    slots: MappedArray<u64>,
+    pub(super) slots: MappedArray<u64>,
     runs: MappedArray<RawRun>,
     tables: MappedArray<RawTable>,
     cpu: CpuFacts,
@@ -196,6 +197,7 @@ impl Walker {
             locate: program("locate")?,
             walk: program("walk")?,
             copy_tables: program("copy_tables")?,
+            find_zeros: program("find_zeros")?,
             control: map_array(&object, "control", 1)?,
             slots: map_array(&object, "slots", MAX_SLOTS)?,
             runs: map_array(&object, "runs", MAX_SLOTS)?,
@@ -388,7 +390,7 @@ impl Walker {
         self.run(self.copy_tables.as_raw_fd())
     }
 
-    fn select(&mut self, space: &AddressSpace, nr_slots: usize) {
+    pub(super) fn select(&mut self, space: &AddressSpace, nr_slots: usize) {
         let control = self.control();
         control.task = space.task;
         control.mm = space.mm;
@@ -398,7 +400,7 @@ impl Walker {
         control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");
     }
 
-    fn run(&mut self, program: i32) -> Result<(), WalkerError> {
+    pub(super) fn run(&mut self, program: i32) -> Result<(), WalkerError> {
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
             ..Default::default()

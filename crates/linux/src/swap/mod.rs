@@ -68,6 +68,13 @@ pub fn facts() -> SwapFacts {
     }
 }
 
+/// Whether all swap in use is compressed memory (zram), which is read page by page and at once.
+pub(crate) fn is_in_memory() -> bool {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mut areas = swaps.lines().skip(1).peekable();
+    areas.peek().is_some() && areas.all(|area| area.starts_with("/dev/zram"))
+}
+
 /// Bytes of memory that compressed swap takes at present: the pools of all zram devices, whoever made
 /// them, and of zswap. What paging out saved is what went out less what this grew by. Zero where there
 /// is neither, or where it cannot be read.

@@ -44,6 +44,7 @@ impl Render for ActionsReport {
             }
             table.write(out)?;
         }
+        self.moves_text(style, out)?;
         for guard in &self.guards {
             writeln!(out, "\n{}", guard_text(guard))?;
         }
@@ -59,12 +60,20 @@ impl Render for ActionsReport {
                 out.serialize((&context, scheme.scheme, &scheme.action, metric, time, value))
             };
             line("tried_bytes", None, scheme.tried_bytes)?;
+            for way in &scheme.moved {
+                let metric = format!("moved_bytes: node {} to {}", way.from, way.to);
+                line(&metric, None, way.bytes)?;
+            }
             for (why, n) in &scheme.refused_bytes {
                 line(&format!("refused_bytes: {}", reason(*why)), None, *n)?;
             }
             for point in &scheme.series {
                 line("applied_bytes_sum", Some(point.time_ns.0), point.max)?;
             }
+        }
+        for (node, counter, pages) in self.kernel_counters() {
+            let metric = format!("kernel_pages: {counter}");
+            out.serialize(("", "", node, metric, "", pages))?;
         }
         for guard in &self.guards {
             for point in &guard.allowed {
@@ -92,12 +101,29 @@ impl Render for ActionsReport {
             rows.push(vec![name(scheme), "tried".into(), tried]);
             let applied = style.bytes(scheme.applied_bytes);
             rows.push(vec![name(scheme), "applied".into(), applied]);
+            for way in &scheme.moved {
+                let what = format!("from node {} to node {}", way.from, way.to);
+                rows.push(vec![name(scheme), what, style.bytes(way.bytes)]);
+            }
             for (why, n) in &scheme.refused_bytes {
                 let what = format!("refused: {}", reason(*why));
                 rows.push(vec![name(scheme), what, style.bytes(*n)]);
             }
         }
         html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], &rows);
+        let counters = self.kernel_counters();
+        let rows: Vec<Vec<String>> = counters
+            .into_iter()
+            .map(|(node, counter, pages)| vec![node, counter.to_owned(), pages.to_string()])
+            .collect();
+        if !rows.is_empty() {
+            html += &page::table(
+                "Moved by the kernel itself",
+                "",
+                &["Of", "Counter", "Pages"],
+                &rows,
+            );
+        }
         let rows: Vec<Vec<String>> = self.guards.iter().map(|g| vec![guard_text(g)]).collect();
         if !rows.is_empty() {
             html += &page::table("Guard", "", &[""], &rows);
@@ -108,6 +134,60 @@ impl Render for ActionsReport {
 }
 
 impl ActionsReport {
+    /// What went from node to node, by schemes and by the kernel.
+    fn moves_text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        let mut table = Table::new(&[
+            ("SCHEME", Align::Left),
+            ("FROM NODE", Align::Right),
+            ("TO NODE", Align::Right),
+            ("BYTES", Align::Right),
+        ]);
+        for scheme in &self.schemes {
+            for way in &scheme.moved {
+                let nodes = [way.from, way.to].map(|node| node.to_string());
+                let [from, to] = nodes;
+                table.row(vec![name(scheme), from, to, style.bytes(way.bytes)]);
+            }
+        }
+        if self.schemes.iter().any(|scheme| !scheme.moved.is_empty()) {
+            writeln!(out, "\nFrom node to node:")?;
+            table.write(out)?;
+        }
+        let counters = self.kernel_counters();
+        if counters.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\nMoved by the kernel itself meanwhile, by its counters:"
+        )?;
+        let mut table = Table::new(&[
+            ("OF", Align::Left),
+            ("COUNTER", Align::Left),
+            ("PAGES", Align::Right),
+        ]);
+        for (node, counter, pages) in counters {
+            table.row(vec![node, counter.to_owned(), pages.to_string()]);
+        }
+        table.write(out)
+    }
+
+    /// The kernel's counters that grew: of what, which, and by how many pages.
+    fn kernel_counters(&self) -> Vec<(String, &str, u64)> {
+        let Some(migrations) = &self.kernel_migrations else {
+            return Vec::new();
+        };
+        let nodes = migrations.nodes.iter();
+        let nodes = nodes.map(|(node, counters)| (format!("node {node}"), counters));
+        std::iter::once(("machine".to_owned(), &migrations.machine))
+            .chain(nodes)
+            .flat_map(|(of, counters)| {
+                let counters = counters.iter();
+                counters.map(move |(name, pages)| (of.clone(), name.as_str(), *pages))
+            })
+            .collect()
+    }
+
     fn picture(&self) -> String {
         let plots: Vec<Line> = self
             .schemes

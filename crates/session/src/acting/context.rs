@@ -7,6 +7,7 @@ use isotherm_config::{ActingSpec, ContextSpec};
 use isotherm_engine::drive::{Context, World};
 use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
+use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
 use isotherm_engine::{Actuator, AddressRange, Nanos, Operation, Outcome, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
@@ -97,6 +98,23 @@ impl World for ThisMachine<'_> {
         }
     }
 
+    fn knows_blocks(&self) -> bool {
+        matches!(self.executor, Executor::Processes(_))
+    }
+
+    fn block_uses(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        is_read: bool,
+        look: impl FnMut(BlockUse),
+    ) -> Result<(), ProbeError> {
+        match self.executor {
+            Executor::Processes(actuator) => actuator.block_uses(target, blocks, is_read, look),
+            Executor::None | Executor::Physical(_) => Ok(()),
+        }
+    }
+
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
         self.meters.paged_out(target, bytes);
     }
@@ -132,6 +150,7 @@ impl ContextActing {
         let schemes = acting.schemes.clone();
         let mut context = Context::new(schemes, acting.limits, acting.is_dry_run)?;
         context.set_paused(acting.is_paused);
+        context.set_max_waste(acting.max_waste);
         Ok(Self {
             name: spec.name.clone(),
             context,
@@ -185,6 +204,7 @@ impl ContextActing {
     pub(super) fn tune(&mut self, acting: ActingSpec) -> Result<(), SchemeError> {
         self.context.set_schemes(acting.schemes)?;
         self.context.guard_mut().set_limits(acting.limits);
+        self.context.set_max_waste(acting.max_waste);
         self.meters.set(acting.limits, acting.act_budget);
         Ok(())
     }

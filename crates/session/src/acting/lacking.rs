@@ -1,13 +1,14 @@
 //! What this machine cannot do of what is asked for.
 
-use isotherm_config::SessionSpec;
+use isotherm_config::{ContextSpec, SessionSpec, TargetSpec};
 use isotherm_engine::scheme::{Action, GoalMetric, Scheme};
 use isotherm_linux::{act, node};
 
 /// What this machine cannot do of a session, each with the reason and what would help.
 pub fn lacking(spec: &SessionSpec) -> Vec<String> {
-    let of_context = |context: &isotherm_config::ContextSpec| {
-        let problems = of_schemes(context.schemes(), context.targets.is_physical());
+    let of_context = |context: &ContextSpec| {
+        let mut problems = of_schemes(context.schemes(), context.targets.is_physical());
+        problems.extend(moves_nowhere(context));
         let name = context.name.clone();
         problems.into_iter().map(move |problem| match &name {
             Some(name) => format!("{name}, {problem}"),
@@ -29,6 +30,13 @@ fn of_schemes(schemes: &[Scheme], is_physical: bool) -> Vec<String> {
         if let Some(why) = act::lacks(scheme.action) {
             lacks(why);
         }
+        let mut nodes = scheme.destinations.iter().map(|to| to.node);
+        // With one node there is nowhere to go at all, which is said above.
+        if node::count() > 1
+            && let Some(why) = nodes.find_map(node::lacks)
+        {
+            lacks(why);
+        }
         for goal in &scheme.quota.goals {
             if let GoalMetric::NodeEligibleMemBp { node } = goal.metric
                 && let Some(why) = node::lacks(node)
@@ -41,4 +49,46 @@ fn of_schemes(schemes: &[Scheme], is_physical: bool) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Schemes that are to move a node's memory to that very node.
+fn moves_nowhere(context: &ContextSpec) -> Vec<String> {
+    let Some(home) = only_node(context) else {
+        return Vec::new();
+    };
+    let stays = |scheme: &Scheme| {
+        let mut nodes = scheme.destinations.iter().map(|to| to.node);
+        !scheme.destinations.is_empty() && nodes.all(|node| node == home)
+    };
+    let schemes = context.schemes().iter().enumerate();
+    schemes
+        .filter(|(_, scheme)| stays(scheme))
+        .map(|(i, scheme)| {
+            format!(
+                "scheme {i} ({}) cannot be run here: the memory that it is about is on node {home} already; \
+                 name another node to move it to",
+                scheme.action
+            )
+        })
+        .collect()
+}
+
+/// The node that all watched memory is on, where it is one node's by its addresses.
+fn only_node(context: &ContextSpec) -> Option<u32> {
+    let TargetSpec::Physical { node } = context.targets else {
+        return None;
+    };
+    if node.is_some() || context.ranges.is_empty() {
+        return node;
+    }
+    let of_all = node::all().ok()?;
+    let is_watched = |range| {
+        context
+            .ranges
+            .iter()
+            .any(|of| of.intersection(range).is_some())
+    };
+    let mut nodes = of_all.iter().filter(|(_, range)| is_watched(*range));
+    let first = nodes.next()?.0;
+    nodes.all(|(node, _)| *node == first).then_some(first)
 }

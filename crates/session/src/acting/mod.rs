@@ -119,8 +119,22 @@ impl ActingSummary {
                     format!("; not: {}", refused.join(", "))
                 };
                 let context = scheme.context.as_ref();
+                let moved: Vec<String> = scheme
+                    .stats
+                    .moved
+                    .iter()
+                    .map(|way| {
+                        let bytes = format_bytes(way.bytes);
+                        format!("{bytes} from node {} to node {}", way.from, way.to)
+                    })
+                    .collect();
+                let moved = if moved.is_empty() {
+                    String::new()
+                } else {
+                    format!("; {}", moved.join(", "))
+                };
                 format!(
-                    "{}scheme {}, {}: {} of {} tried {done} acted on{refused}",
+                    "{}scheme {}, {}: {} of {} tried {done} acted on{moved}{refused}",
                     context.map_or_else(String::new, |name| format!("{name}, ")),
                     scheme.scheme,
                     scheme.action,
@@ -170,6 +184,8 @@ pub fn refusal_words(why: Refusal) -> &'static str {
         Refusal::Refaulted => "kept, as it came back before",
         Refusal::Incompressible => "that compressed swap does not make smaller",
         Refusal::Sparse => "in blocks too sparse for huge pages",
+        Refusal::Wasteful => "in blocks of which huge pages would waste too much",
+        Refusal::Written => "data of huge pages, which stay",
         Refusal::NoRoom => "for want of room",
         Refusal::Exited => "of targets that ended",
         Refusal::Unsupported => "that this machine cannot act on",

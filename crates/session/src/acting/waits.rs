@@ -10,17 +10,21 @@
 //!   not made good by paging out; what was freed falls, too, so it is at most what the system read
 //!   from swap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
 use isotherm_engine::guard::WaitSource;
+use isotherm_engine::statistics::nearest_rank;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::delays::{self, Delays};
 use isotherm_linux::pressure;
 use isotherm_linux::process::{Process, ProcessUsage};
+use isotherm_linux::refault_cost::{RefaultSample, refault_cost_now};
 
 /// What a refault costs is measured again after so long: it depends on the load.
 const COST_LASTS: Nanos = Nanos(60_000_000_000);
+/// The median of so many samples counts. At the start they follow each other at once.
+const SAMPLES: usize = 5;
 
 /// What a target was like at the last look.
 #[derive(Clone, Copy)]
@@ -50,8 +54,11 @@ pub(super) struct Waited {
 /// The accounts.
 pub(super) struct Waits {
     delays: Option<Delays>,
-    cost: Option<Nanos>,
-    cost_read: Nanos,
+    /// What a refault costs by the last samples, the latest last.
+    costs: VecDeque<Nanos>,
+    /// When a sample was last paged out, and what of it is still to be brought back.
+    sampled: Nanos,
+    sample: Option<RefaultSample>,
     before: BTreeMap<TargetId, Seen>,
     /// Bytes that were paged out of each target since the last look.
     paged_out: BTreeMap<TargetId, u64>,
@@ -66,8 +73,9 @@ impl Waits {
     pub(super) fn new() -> Self {
         Self {
             delays: Delays::open().ok(),
-            cost: pressure::refault_cost(),
-            cost_read: Nanos(0),
+            costs: refault_cost_now().into_iter().collect(),
+            sampled: Nanos(0),
+            sample: None,
             before: BTreeMap::new(),
             paged_out: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -85,7 +93,7 @@ impl Waits {
             "; `sysctl kernel.task_delayacct=1` would let the kernel tell it, of programs that start \
              after"
         };
-        match (&self.delays, self.cost) {
+        match (&self.delays, self.cost()) {
             (Some(_), _) => None,
             (None, Some(cost)) => Some(format!(
                 "how long targets wait for memory is estimated: refaults, at {:.1} us each as \
@@ -100,12 +108,12 @@ impl Waits {
     }
 
     /// What targets lost, at most, while single pages of theirs were paged out for so long: as much of it as
-    /// they ran, and of that, as much as they have no idle time to make up for it.
+    /// they ran. That they sleep at times does not make up for it: who waits for them may sleep meanwhile.
     pub(super) fn interrupted(&self, times: &BTreeMap<TargetId, Nanos>) -> Nanos {
         let running = |target| self.running.get(target).copied().unwrap_or(1.0);
         let lost = times
             .iter()
-            .map(|(target, time)| time.0 as f64 * running(target).powi(2));
+            .map(|(target, time)| time.0 as f64 * running(target));
         Nanos(lost.sum::<f64>() as u64)
     }
 
@@ -130,10 +138,7 @@ impl Waits {
         targets: impl Iterator<Item = (TargetId, &'a Process)>,
         group: Option<&Path>,
     ) -> Waited {
-        if now.since(self.cost_read) >= COST_LASTS {
-            self.cost = pressure::refault_cost().or(self.cost);
-            self.cost_read = now;
-        }
+        self.learn_cost(now);
         let swapped_in = pressure::swapped_in();
         let read = swapped_in
             .zip(self.swapped_in)
@@ -164,6 +169,26 @@ impl Waits {
         waited
     }
 
+    /// What was paged out at the last look is brought back at this one; now and then it is done again.
+    fn learn_cost(&mut self, now: Nanos) {
+        if let Some(sample) = self.sample.take() {
+            if self.costs.len() == SAMPLES {
+                self.costs.pop_front();
+            }
+            self.costs.extend(sample.bring_back());
+        } else if self.costs.len() < SAMPLES || now.since(self.sampled) >= COST_LASTS {
+            self.sample = RefaultSample::page_out();
+            self.sampled = now;
+        }
+    }
+
+    /// What a refault costs; `None` where that cannot be measured.
+    fn cost(&self) -> Option<Nanos> {
+        let mut costs: Vec<Nanos> = self.costs.iter().copied().collect();
+        costs.sort_unstable();
+        nearest_rank(&costs, 50)
+    }
+
     fn add(
         &mut self,
         waited: &mut Waited,
@@ -187,7 +212,7 @@ impl Waits {
         waited.cpu_s += progress.cpu.since(before.progress.cpu).as_secs_f64();
         let delayed = seen.delay.zip(before.delay);
         let delayed = delayed.map(|(now, before)| now.since(before));
-        let counted = self.cost.map(|cost| Nanos(refaults * cost.0));
+        let counted = self.cost().map(|cost| Nanos(refaults * cost.0));
         if let Some(worst) = delayed.max(counted) {
             waited.together = Some(waited.together.unwrap_or_default() + worst);
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use isotherm_engine::{Cost, Nanos};
-use isotherm_record::{GuardSample, Item};
+use isotherm_record::{GuardSample, Item, KernelMigrations};
 
 use super::machine::Machine;
 use super::{MonitorCost, Status, Target, Tuned, View};
@@ -21,6 +21,7 @@ pub struct LiveState {
     pub(super) nr_snapshots: u64,
     pub(super) monitor_rss: u64,
     pub(super) machine: Machine,
+    pub(super) migrations: KernelMigrations,
     tuned: Option<Tuned>,
 }
 
@@ -34,6 +35,7 @@ impl LiveState {
             nr_snapshots: 0,
             monitor_rss: 0,
             machine: Machine::default(),
+            migrations: KernelMigrations::default(),
             tuned: None,
         }
     }
@@ -64,6 +66,7 @@ impl LiveState {
                 }
             }
             Item::Usage(usage) => {
+                self.migrations = usage.migrations;
                 for (id, target) in &mut self.targets {
                     target.rss_bytes = usage.rss.get(id).copied();
                     target.swap_bytes = usage.swap.get(id).copied();
@@ -119,6 +122,7 @@ impl LiveState {
             total: self.total(),
             acting,
             guard_events: self.guard_events.iter().collect(),
+            kernel_migrations: (!self.migrations.is_empty()).then_some(&self.migrations),
             monitor: MonitorCost {
                 cpu_s,
                 cpu_share: cpu_s / uptime.max(1e-9),

@@ -189,6 +189,7 @@ impl Metrics<'_> {
         self.groups(&mut page);
         self.nodes(&mut page);
         self.schemes(&mut page);
+        self.moves(&mut page);
         self.contexts(&mut page);
         self.monitor(&mut page);
         page.text()
@@ -336,7 +337,8 @@ impl Metrics<'_> {
         }
     }
 
-    fn schemes(&self, page: &mut Page) {
+    /// Every scheme with its labels.
+    fn labelled_schemes(&self) -> Vec<(Labels, &SchemeStatus<'_>)> {
         let mut schemes: Vec<(Labels, &SchemeStatus<'_>)> = Vec::new();
         for (context, of_context) in with_names(&self.acting.contexts) {
             schemes.extend(of_context.schemes.iter().enumerate().map(|(i, scheme)| {
@@ -348,6 +350,51 @@ impl Metrics<'_> {
                 (labels, scheme)
             }));
         }
+        schemes
+    }
+
+    /// What went from node to node: by schemes, and by the kernel.
+    fn moves(&self, page: &mut Page) {
+        let name = "isotherm_scheme_moved_bytes";
+        page.family(
+            name,
+            MetricType::Counter,
+            "Bytes that a scheme moved from one node to another.",
+        );
+        for (labels, scheme) in &self.labelled_schemes() {
+            for way in &scheme.stats.moved {
+                let (from, to) = (way.from.to_string(), way.to.to_string());
+                let mut labels = borrowed(labels).to_vec();
+                labels.extend([("from", from.as_str()), ("to", to.as_str())]);
+                page.sample(&labels, way.bytes);
+            }
+        }
+        let migrations = &self.live.migrations;
+        if migrations.is_empty() {
+            return;
+        }
+        let name = "isotherm_kernel_migrated_pages";
+        page.family(
+            name,
+            MetricType::Counter,
+            "The kernel's own counters of migration since boot, by its names; of node `all` for the machine. \
+             None of promotion and demotion counts what Isotherm moves.",
+        );
+        let nodes = migrations
+            .nodes
+            .iter()
+            .map(|(node, of)| (node.to_string(), of));
+        for (node, counters) in
+            std::iter::once(("all".to_owned(), &migrations.machine)).chain(nodes)
+        {
+            for (counter, pages) in counters {
+                page.sample(&[("node", &node), ("counter", counter)], *pages);
+            }
+        }
+    }
+
+    fn schemes(&self, page: &mut Page) {
+        let schemes = self.labelled_schemes();
         for (name, help, value) in [
             (
                 "isotherm_scheme_tried_bytes",

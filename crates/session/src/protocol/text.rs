@@ -44,11 +44,14 @@ pub fn status_text(status: &Value) -> String {
         let indent = if name.is_some() { "  " } else { "" };
         for (i, scheme) in list(&context["schemes"]).iter().enumerate() {
             lines.push(format!("{indent}{}", scheme_line(i, scheme, is_dry)));
+            let moved = list(&scheme["stats"]["moved"]).iter();
+            lines.extend(moved.map(|way| format!("{indent}{}", moved_line(way))));
         }
         lines.push(format!("{indent}{}", guard_line(context)));
         let budget = budget_line(&context["guard"]["budget"]);
         lines.push(format!("{indent}{budget}"));
     }
+    lines.extend(kernel_line(&status["kernel_migrations"]["machine"]));
     let monitor = &status["monitor"];
     lines.push(format!(
         "watching: {} of a CPU, {} of memory",
@@ -133,6 +136,26 @@ fn scheme_line(i: usize, scheme: &Value, is_dry: bool) -> String {
         bytes(&stats["sz_applied"]),
         bytes(&stats["sz_tried"]),
     )
+}
+
+fn moved_line(way: &Value) -> String {
+    format!(
+        "  node {} to node {}: {}",
+        way["from"],
+        way["to"],
+        bytes(&way["bytes"])
+    )
+}
+
+/// What the kernel itself promoted and demoted, where it counts that.
+fn kernel_line(counters: &Value) -> Option<String> {
+    let counters = counters.as_object()?;
+    let told = counters
+        .iter()
+        .filter(|(name, _)| name.starts_with("pgdemote_") || *name == "pgpromote_success")
+        .map(|(name, pages)| format!("{name} {pages}"));
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| format!("the kernel itself, pages since boot: {}", told.join(", ")))
 }
 
 fn guard_line(context: &Value) -> String {

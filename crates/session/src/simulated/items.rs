@@ -135,6 +135,7 @@ fn usage(simulation: &Simulation) -> Item {
         system_total: zones.iter().map(|zone| zone.pages() * PAGE_SIZE).sum(),
         system_free: free,
         system_available: free,
+        ..UsageSample::default()
     })
 }
 

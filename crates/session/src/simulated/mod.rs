@@ -49,7 +49,11 @@ impl SimulatedSession {
         let recording = Recording::new(names.collect());
         let mut machine = Machine::new(scenario.machine);
         machine.set_faults(scenario.faults);
-        let simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
+        let mut simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
+        for (at, context) in spec.contexts.iter().enumerate() {
+            let max_waste = context.acting.as_ref().and_then(|acting| acting.max_waste);
+            simulation.set_max_waste(at, max_waste);
+        }
         Ok(Self {
             header: header(spec, &simulation),
             simulation,

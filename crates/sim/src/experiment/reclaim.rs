@@ -22,10 +22,12 @@
 //! third of it.
 
 use isotherm_engine::guard::GuardLimits;
+use isotherm_engine::scheme::huge::MAX_WASTE;
+use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE, Scheme};
 use serde::Serialize;
 
-use crate::cost::KERNEL_DAMON;
+use crate::cost::{KERNEL_DAMON, THIS_MACHINE};
 use crate::machine::{
     AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, Rules, SwapKind,
     ThpMode, Use, miss_share,
@@ -277,7 +279,10 @@ pub fn run(program: &Program, configuration: &Configuration) -> ReclaimOutcome {
         swap: Some((SwapKind::Zram { ratio: 3.0 }, SWAP_BYTES)),
         rules: configuration.rules,
         is_scattered: true,
-        costs: KERNEL_DAMON,
+        costs: match configuration.rules {
+            Rules::KernelDamon => KERNEL_DAMON,
+            Rules::Isotherm => THIS_MACHINE,
+        },
         thp: if configuration.thp {
             ThpMode::Always
         } else {
@@ -294,6 +299,9 @@ pub fn run(program: &Program, configuration: &Configuration) -> ReclaimOutcome {
     let mut means = Means::new(&machine, WINDOW);
     let simulation = Simulation::new(machine, starts, contexts, WINDOW);
     let mut simulation = simulation.expect("a configuration of ours");
+    if configuration.rules == Rules::Isotherm {
+        simulation.set_max_waste(0, Some(MAX_WASTE));
+    }
     let mut events = Vec::new();
     let mut goes_on = true;
     while goes_on {
@@ -322,7 +330,11 @@ impl Configuration {
         let (watch, limits) = match self.watched? {
             Watched::Program => {
                 let end = HEAP + program.blocks() * BLOCK_SIZE;
-                (Watch::Regions(faithful), vec![AddressRange::new(HEAP, end)])
+                let watch = match self.rules {
+                    Rules::KernelDamon => Watch::Regions(faithful),
+                    Rules::Isotherm => Watch::Tables(TableAttributes::default()),
+                };
+                (watch, vec![AddressRange::new(HEAP, end)])
             }
             Watched::Physical if self.schemes.is_empty() => (
                 Watch::Physical(faithful, None),

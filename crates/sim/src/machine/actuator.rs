@@ -2,9 +2,12 @@
 
 use std::convert::Infallible;
 
+use isotherm_engine::monitor::bits;
+use isotherm_engine::scheme::huge::{BlockUse, UNUSED_MIN};
 use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal,
+    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK,
+    Refusal, TargetId,
 };
 
 use super::process::Use;
@@ -154,6 +157,9 @@ impl SimActuator<'_> {
             self.machine.clear(page);
             return (Err(Refusal::Kept), pages);
         }
+        if operation.action == Action::Nohugepage {
+            return (self.give_back_unused(unit, is_whole, outcome), pages);
+        }
         if unit.len() > 1 && !is_whole && operation.action != Action::Cold {
             // Part of a huge page: it is split, as the kernel does.
             outcome.took = outcome.took + self.machine.split(unit.start);
@@ -172,7 +178,6 @@ impl SimActuator<'_> {
                     .map(|_| ())
                     .ok_or(Refusal::NoRoom)
             }
-            Action::Nohugepage => self.split(page, outcome),
             Action::MigrateHot | Action::MigrateCold => {
                 self.migrate(operation, page, pages, outcome)
             }
@@ -198,14 +203,32 @@ impl SimActuator<'_> {
         Ok(())
     }
 
-    fn split(&mut self, page: Page, outcome: &mut Outcome) -> Result<(), Refusal> {
-        self.machine.advise(page, false);
-        if !self.machine.is_huge(page) {
+    /// Gives back what a huge page holds that the program has never written, and splits it for that.
+    fn give_back_unused(
+        &mut self,
+        unit: std::ops::Range<Page>,
+        is_whole: bool,
+        outcome: &mut Outcome,
+    ) -> Result<bool, Refusal> {
+        if !is_whole {
             return Err(Refusal::NotPresent);
         }
-        let unit = self.machine.unit(page);
+        let costs = &self.machine.spec.costs;
+        outcome.took = outcome.took + costs.read_contents;
+        let is_anonymous = self.machine.is_anonymous(unit.start);
+        let unused = self.machine.unused_of(unit.clone());
+        if !is_anonymous || unused < u64::from(UNUSED_MIN) {
+            return Err(if is_anonymous {
+                Refusal::Written
+            } else {
+                Refusal::Unsupported
+            });
+        }
         outcome.took = outcome.took + self.machine.split(unit.start);
-        Ok(())
+        self.machine.drop_unused(unit);
+        outcome.applied += unused * PAGE_SIZE;
+        refuse(outcome, Refusal::Written, BLOCK_PAGES - unused);
+        Ok(false)
     }
 
     /// Advises the kernel of what a range's huge pages are to be from now on. A block that a range cuts is
@@ -251,7 +274,8 @@ impl SimActuator<'_> {
             let Some(frame) = self.machine.memory.frame_of(page) else {
                 return Err(Refusal::NotPresent);
             };
-            if self.machine.node_of(frame) == to {
+            let from = self.machine.node_of(frame);
+            if from == to {
                 return Err(Refusal::NotPresent);
             }
             outcome.took = outcome.took + self.machine.spec.costs.migrate_page;
@@ -266,37 +290,92 @@ impl SimActuator<'_> {
             {
                 return Err(Refusal::NoRoom);
             }
+            outcome.moved.add(from, to, PAGE_SIZE);
         }
         Ok(())
     }
 
-    /// Blocks that lie whole within the range become huge pages, where at least half of them is in
-    /// memory, as on the live machine.
+    /// What a block of a process is like; `None` where nothing is mapped, or the process has ended.
+    pub(crate) fn block_use(
+        &mut self,
+        target: TargetId,
+        block: u64,
+        is_read: bool,
+    ) -> Option<BlockUse> {
+        let machine = &mut *self.machine;
+        let is_running = machine.processes.get(target.0 as usize)?.is_running();
+        let page = machine.page_in(target, block).filter(|_| is_running)?;
+        let costs = &machine.spec.costs;
+        let cost = if is_read {
+            costs.read_contents
+        } else {
+            costs.read_block
+        };
+        machine.stats.acting_cpu = machine.stats.acting_cpu + cost;
+        let first = page / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
+        let mut present = bits::NONE;
+        for i in 0..PAGES_PER_BLOCK {
+            if machine.place[first as usize + i] == Place::Memory {
+                bits::set(&mut present, i);
+            }
+        }
+        let unused = is_read.then(|| machine.unused_in_memory(first) as u32);
+        Some(BlockUse {
+            block,
+            is_huge: machine.is_huge(first),
+            present,
+            unused,
+        })
+    }
+
+    /// Blocks become huge pages: those that the operation names, or else those of which at least half is in
+    /// memory within the range, as on the live machine.
     fn collapse(&mut self, operation: &Operation, outcome: &mut Outcome) {
         let range = operation.range;
         let mut address = range.start;
         while address < range.end {
-            let next = (address / BLOCK_SIZE + 1) * BLOCK_SIZE;
-            let length = next.min(range.end) - address;
-            let pages = length / PAGE_SIZE;
+            let block = address & !(BLOCK_SIZE - 1);
+            let next = (block + BLOCK_SIZE).min(range.end);
+            let pages = (next - address) / PAGE_SIZE;
             let page = self.page_at(operation, address);
-            match page {
-                Some(page) if length == BLOCK_SIZE && !self.is_physical => {
-                    outcome.filter_passed += length;
-                    self.machine.advise(page, true);
-                    match self.machine.collapse(page, PAGES_PER_BLOCK / 2) {
-                        Ok(took) => {
-                            outcome.applied += length;
-                            outcome.took = outcome.took + took;
-                        }
-                        Err(why) => refuse(outcome, why, pages),
-                    }
+            let done = match page {
+                Some(page) if !self.is_physical => {
+                    outcome.filter_passed += pages * PAGE_SIZE;
+                    let run = page..page + pages as Page;
+                    self.collapse_block(operation.means_block(block), run)
                 }
-                Some(_) => refuse(outcome, Refusal::Unsupported, pages),
-                None => refuse(outcome, Refusal::Unmapped, pages),
+                Some(_) => Err(Refusal::Unsupported),
+                None => Err(Refusal::Unmapped),
+            };
+            match done {
+                Ok(took) => {
+                    outcome.applied += pages * PAGE_SIZE;
+                    outcome.took = outcome.took + took;
+                }
+                Err(why) => refuse(outcome, why, pages),
             }
-            address += length;
+            address = next;
         }
+    }
+
+    /// Makes a huge page of the block that `pages` lie in.
+    fn collapse_block(
+        &mut self,
+        is_meant: Option<bool>,
+        pages: std::ops::Range<Page>,
+    ) -> Result<Nanos, Refusal> {
+        let least = match is_meant {
+            Some(false) => return Err(Refusal::Wasteful),
+            Some(true) => 1,
+            None => PAGES_PER_BLOCK / 2,
+        };
+        let places = &self.machine.place[pages.start as usize..pages.end as usize];
+        let there = places.iter().filter(|place| **place == Place::Memory);
+        if there.count() < least.min(pages.len()) || pages.len() < least {
+            return Err(Refusal::Sparse);
+        }
+        let first = pages.start / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
+        self.machine.collapse(first, 1)
     }
 
     /// The first filter that matches decides.

@@ -108,6 +108,7 @@ impl SimActuator<'_> {
     /// Moves pages to another node, as far as there is room.
     fn migrate_run(&mut self, mut run: Frames, to: u32, outcome: &mut Outcome) {
         let cost = self.machine.spec.costs.migrate_page;
+        let from = self.machine.node_of(run.frame);
         outcome.took = outcome.took + Nanos(cost.0 * run.count);
         while run.count > 0 {
             let pages = run.page..run.page + run.count as Page;
@@ -118,6 +119,7 @@ impl SimActuator<'_> {
                 return;
             }
             outcome.applied += moved * PAGE_SIZE;
+            outcome.moved.add(from, to, moved * PAGE_SIZE);
             run.split_off(moved);
         }
     }

@@ -11,7 +11,7 @@ use crate::memory::{BLOCK_PAGES, Page};
 pub enum ThpMode {
     /// For all anonymous memory.
     Always,
-    /// Where the program, or a scheme, asked for it.
+    /// Where the program asked for it.
     #[default]
     Madvise,
     /// Not at all.
@@ -152,6 +152,37 @@ impl Machine {
         let process = self.areas[self.area_at(first)].process;
         self.processes[process].huge_blocks -= 1;
         self.spec.costs.split
+    }
+
+    /// How many pages of a huge page the program has never filled.
+    pub(super) fn unused_of(&self, pages: std::ops::Range<Page>) -> u64 {
+        self.unused_of_all(pages)
+    }
+
+    /// How many pages of a block are in memory that the program has never filled.
+    pub(super) fn unused_in_memory(&self, first: Page) -> u64 {
+        let pages = Self::pages_of_block(first);
+        let is_there = |page: &Page| self.place[*page as usize] == Place::Memory;
+        self.unused_of_all(pages.filter(is_there))
+    }
+
+    fn unused_of_all(&self, pages: impl Iterator<Item = Page>) -> u64 {
+        pages.filter(|page| !self.filled.get(*page)).count() as u64
+    }
+
+    /// Gives back the pages of a block in memory that the program has never filled, once it is split: as
+    /// Linux 6.12 maps the shared zero page instead of them.
+    pub(super) fn drop_unused(&mut self, pages: std::ops::Range<Page>) {
+        for page in pages {
+            if !self.filled.get(page) {
+                self.drop_page(page);
+            }
+        }
+    }
+
+    /// Whether a page is of anonymous memory.
+    pub(super) fn is_anonymous(&self, page: Page) -> bool {
+        self.areas[self.area_at(page)].spec.purpose == Use::Anon
     }
 
     /// khugepaged's round.

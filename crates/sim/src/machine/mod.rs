@@ -441,6 +441,17 @@ impl Machine {
             .then(|| area.pages.start + ((address - range.start) / PAGE_SIZE) as Page)
     }
 
+    /// The first page of a process within the block at an address, if it maps any of it.
+    fn page_in(&self, target: TargetId, block: u64) -> Option<Page> {
+        let areas = self.processes.get(target.0 as usize)?.areas();
+        let at = areas.partition_point(|area| self.areas[*area].spec.range.end <= block);
+        let start = self.areas[*areas.get(at)?].spec.range.start;
+        let address = start.max(block);
+        (address < block + BLOCK_SIZE)
+            .then(|| self.page_at(target, address))
+            .flatten()
+    }
+
     /// The page that has a frame.
     fn page_of(&self, frame: Pfn) -> Option<Page> {
         match self.memory.owner(frame) {

@@ -189,7 +189,7 @@ impl Machine {
     }
 
     /// A page's content is no more, wherever it is.
-    fn drop_page(&mut self, page: Page) {
+    pub(super) fn drop_page(&mut self, page: Page) {
         match self.place[page as usize] {
             Place::Memory => {
                 self.note_out(page..page + 1);

@@ -286,9 +286,9 @@ pub fn notes() -> Vec<String> {
              on like the last third of that.",
             WINDOW.as_secs_f64()
         ),
-        "ethp by Isotherm: the same scheme as `isotherm run` carries it out, which makes huge pages at once; the \
-         kernel's DAMON, of which the published numbers are, advises, and first faults and khugepaged go by \
-         it. Idle known."
+        "ethp by Isotherm: the same scheme as `isotherm run` carries it out: huge pages are made at once, within \
+         its bound on waste, and idle ones give back what was never written. The published numbers are of \
+         the kernel's DAMON, which advises; first faults and khugepaged go by that. Idle known."
             .into(),
         "Not modelled: phases of programs, the machine's own memory (pprcl reclaims it too: swaptions' memory \
          used is published as -11 MB), what watching by physical addresses costs the program, and programs \

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use isotherm_engine::drive::{MonitorLoop, TargetSource, World};
+use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Metric, NodeMemory, SchemeEngine, SystemFacts};
 use isotherm_engine::table::MappedRange;
 use isotherm_engine::{
@@ -131,6 +132,23 @@ impl World for SimulatedWorld<'_> {
 
     fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         self.monitor.reset_age(target, range, self.clock);
+    }
+
+    fn knows_blocks(&self) -> bool {
+        !self.actuator.is_physical
+    }
+
+    fn block_uses(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        is_read: bool,
+        mut look: impl FnMut(BlockUse),
+    ) -> Result<(), Infallible> {
+        let uses = blocks.iter();
+        uses.filter_map(|block| self.actuator.block_use(target, *block, is_read))
+            .for_each(&mut look);
+        Ok(())
     }
 }
 

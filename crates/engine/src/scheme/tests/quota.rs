@@ -1,6 +1,7 @@
 //! How much is done at most, and which memory comes first.
 
 use super::*;
+use crate::moves::NodeMoves;
 use crate::port::Refusal;
 
 const MANY: Nanos = Nanos(100 * SECOND.0);
@@ -28,6 +29,7 @@ fn half(operation: &Operation) -> Outcome {
         applied,
         refused: [(Refusal::Kept, applied)].into(),
         took: Nanos::from_millis(1),
+        ..Outcome::default()
     }
 }
 
@@ -187,6 +189,7 @@ fn what_is_done_is_counted() {
         nr_snapshots: 1,
         refused: [(Refusal::NoSwap, pages(2)), (Refusal::Kept, pages(2))].into(),
         took: Nanos::from_millis(1),
+        moved: NodeMoves::default(),
     };
     assert_eq!(*bench.stats(), wanted);
     let tried = |start, end, nr_accesses, age, passed| TriedRegion {

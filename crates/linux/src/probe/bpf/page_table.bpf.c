@@ -39,6 +39,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define SLOT_CHANGED 0x100ULL /* the table was replaced while it was copied */
 #define SLOT_TABLE 0x200ULL   /* a table was copied */
 #define SLOT_SPECIAL 0x400ULL
+#define SLOT_ZEROS 0x800ULL /* find_zeros: a page that is there holds nothing but zeros */
 
 struct control {
 	__u64 task;        /* task_struct of a thread of the target, found by locate */
@@ -207,6 +208,67 @@ static long copy_one(__u32 i, void *unused)
 	return 0;
 }
 
+/* A page's content, while find_zeros looks at it: 512 bytes at a time. */
+#define CHUNK_WORDS 64
+#define CHUNKS_PER_PAGE 8
+
+struct chunk {
+	__u64 words[CHUNK_WORDS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct chunk);
+} content SEC(".maps");
+
+/* Replaces a page's address in the slot by what it is, and whether all of it is zeros. */
+static long look_for_zeros(__u32 i, void *unused)
+{
+	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
+	struct control *c = get_control();
+	__u32 zero = 0;
+	struct chunk *chunk = bpf_map_lookup_elem(&content, &zero);
+	__u64 table = 0, entry = 0, at, address, said, from;
+
+	if (!slot || !chunk || !c)
+		return 1;
+	address = *slot & ~0xfffULL;
+	said = descend(c, address, 12, &table, &entry, &at);
+	if (said == SLOT_TABLE) {
+		said = SLOT_UNREADABLE;
+		if (!bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(table + ((address >> 12) & 511) * 8)))
+			said = entry & (ENTRY_PRESENT | ENTRY_PROTNONE) ? describe(c, entry, 0) : 0;
+	}
+	if (!(said & SLOT_PRESENT) || (said & SLOT_SPECIAL)) {
+		*slot = said;
+		return 0;
+	}
+	from = c->page_offset + (said & c->frame_mask & ~0xfffULL);
+	if (said & SLOT_HUGE_2M)
+		from += address & 0x1ff000ULL;
+	if (said & SLOT_HUGE_1G)
+		from += address & 0x3ffff000ULL;
+	for (int part = 0; part < CHUNKS_PER_PAGE; part++) {
+		__u64 all = 0;
+
+		if (bpf_probe_read_kernel(chunk, sizeof(*chunk), (void *)(from + part * sizeof(*chunk)))) {
+			*slot = said | SLOT_UNREADABLE;
+			return 0;
+		}
+#pragma unroll
+		for (int word = 0; word < CHUNK_WORDS; word++)
+			all |= chunk->words[word];
+		if (all) {
+			*slot = said;
+			return 0;
+		}
+	}
+	*slot = said | SLOT_ZEROS;
+	return 0;
+}
+
 /* Whether the task still has the address space that locate found. */
 static __always_inline bool still_there(const struct control *c)
 {
@@ -287,6 +349,25 @@ int copy_tables(void *ctx)
 		return 0;
 	}
 	bpf_loop(c->nr_slots, copy_one, &unused, 0);
+	if (!still_there(c))
+		c->gone = 1;
+	return 0;
+}
+
+/* Says, for the page at the address in each slot, whether it holds nothing but zeros. */
+SEC("syscall")
+int find_zeros(void *ctx)
+{
+	struct control *c = get_control();
+	__u32 unused = 0;
+
+	if (!c)
+		return 1;
+	if (!still_there(c)) {
+		c->gone = 1;
+		return 0;
+	}
+	bpf_loop(c->nr_slots, look_for_zeros, &unused, 0);
 	if (!still_there(c))
 		c->gone = 1;
 	return 0;
