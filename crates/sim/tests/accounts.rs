@@ -6,7 +6,8 @@ use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_sim::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, SwapKind, ThpMode, Use,
+    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Swap, SwapKind,
+    ThpMode, Use,
 };
 use isotherm_sim::simulation::{ContextSpec, Simulation, Watch};
 use proptest::prelude::*;
@@ -63,9 +64,9 @@ const ACTIONS: [Action; 6] = [
 /// Memory that is used is of processes or of compressed swap, and what went to swap is there or came back.
 fn check_memory(machine: &Machine) -> Result<(), TestCaseError> {
     let processes = machine.processes();
-    let resident: u64 = processes.iter().map(|process| process.rss()).sum();
-    let swapped: u64 = processes.iter().map(|process| process.swapped()).sum();
-    let pool = machine.swap().map_or(0, |swap| swap.pool_pages());
+    let resident: u64 = processes.iter().map(Process::rss).sum();
+    let swapped: u64 = processes.iter().map(Process::swapped).sum();
+    let pool = machine.swap().map_or(0, Swap::pool_pages);
     prop_assert_eq!(machine.used(), resident + pool * PAGE_SIZE);
     let stats = machine.stats();
     if stats.oom_kills == 0 {
