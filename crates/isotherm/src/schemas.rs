@@ -15,7 +15,7 @@ use isotherm_report::{
 use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
 
-use crate::cmd::{check, convert, record, swap};
+use crate::cmd::{check, convert, record, reproduce, swap};
 
 /// What `report access` prints; it is written table by table.
 #[derive(JsonSchema)]
@@ -89,6 +89,7 @@ fn schemas() -> Vec<(&'static str, &'static str, Schema)> {
         ("convert", "`convert`", convert),
         ("convert-flat", "`convert --flat`", flat),
         ("check", "`check`", check::schema()),
+        ("reproduce", "`reproduce`", reproduce::schema()),
         ("doctor", "`doctor`", crate::out::schema::<HostReport>()),
         ("swap-zram", "`swap zram`", swap_zram),
         ("swap-off", "`swap off`", swap_off),

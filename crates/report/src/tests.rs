@@ -273,7 +273,15 @@ fn footprint_reports_are_as_before() {
     for item in &small_record() {
         report.push(item);
     }
-    check("footprint", &report.finish());
+    let report = report.finish();
+    check("footprint", &report);
+    let mut html = Vec::new();
+    write(&report, Format::Html, &Style::default(), &mut html).expect("memory takes everything");
+    let html = String::from_utf8(html).expect("made of text");
+    // Each picture says whose memory it is of.
+    for heading in ["Memory footprint of all targets<", "Memory of the machine<"] {
+        assert_eq!(html.matches(heading).count(), 1, "{heading}");
+    }
 }
 
 #[test]

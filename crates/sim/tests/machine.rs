@@ -8,7 +8,7 @@ use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal};
 
 use isotherm_sim::machine::{
     AreaSpec, Defrag, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
-    Rates, SwapKind, ThpMode, Use,
+    Rates, Rules, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
 use isotherm_sim::simulation::{ContextSpec, Event, Simulation, Watch};
@@ -540,12 +540,15 @@ proptest! {
         actions in prop::collection::vec(prop::sample::select(Action::ALL.to_vec()), 1..4),
         faults in prop::collection::vec(any_fault(), 0..4),
         is_physical in any::<bool>(),
+        (rules, is_scattered) in (prop::sample::select(vec![Rules::Isotherm, Rules::KernelDamon]), any::<bool>()),
         seed in any::<u64>(),
     ) {
         let nodes: Vec<u64> = nodes.iter().map(|mib| mib / 4 * 4).collect();
         let mut spec = MachineSpec {
             defrag,
             compaction_proactiveness,
+            rules,
+            is_scattered,
             ..machine(&nodes, swap, thp, seed)
         };
         spec.nodes.iter_mut().for_each(|node| node.movable = movable * MIB);

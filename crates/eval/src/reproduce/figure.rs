@@ -61,13 +61,15 @@ impl Axis {
 
     fn scale(&self, values: impl Iterator<Item = f64>) -> Scale {
         let (least, most) = values.fold((f64::INFINITY, 0.0_f64), |(l, m), v| (l.min(v), m.max(v)));
+        let below = least.min(0.0);
         let (from, to) = if self.is_logarithmic {
             let least = if least.is_finite() { least } else { 1.0 };
             let from = least.max(f64::MIN_POSITIVE).log10().floor();
             (from, most.max(1.0).log10().ceil().max(from + 1.0))
         } else {
-            let step = step(most.max(1e-9));
-            (0.0, (most / step).ceil().max(1.0) * step)
+            let step = step((most - below).max(1e-9));
+            let from = (below / step).floor() * step;
+            (from, ((most / step).ceil() * step).max(from + step))
         };
         Scale {
             from,
@@ -93,9 +95,10 @@ impl Scale {
             let decades = self.from as i32..=self.to as i32;
             return decades.map(|decade| 10_f64.powi(decade)).collect();
         }
-        let step = step(self.to);
-        let nr = (self.to / step).round() as u32;
-        (0..=nr).map(|tick| f64::from(tick) * step).collect()
+        let step = step(self.to - self.from);
+        let first = (self.from / step).round() as i32;
+        let last = (self.to / step).round() as i32;
+        (first..=last).map(|tick| f64::from(tick) * step).collect()
     }
 }
 
@@ -127,7 +130,7 @@ impl Plot {
             (across, bottom - (bottom - TOP) * y.at(py))
         };
         for tick in y.ticks() {
-            let (_, up) = place((x.from.max(0.0), tick));
+            let up = bottom - (bottom - TOP) * y.at(tick);
             let _ = writeln!(
                 svg,
                 "<path class=\"g\" d=\"M{LEFT} {up:.1}H{right}\"/><text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{tick}</text>",
@@ -205,6 +208,9 @@ mod tests {
         let linear = Axis::linear("s").scale([3.0, 17.0].into_iter());
         assert_eq!(linear.ticks(), [0.0, 5.0, 10.0, 15.0, 20.0]);
         assert!(linear.at(17.0) <= 1.0 && linear.at(0.0) >= 0.0);
+        let changes = Axis::linear("%").scale([-72.0, 11.0].into_iter());
+        assert_eq!(changes.ticks(), [-80.0, -60.0, -40.0, -20.0, 0.0, 20.0]);
+        assert!(changes.at(-80.0) >= 0.0 && changes.at(20.0) <= 1.0);
         let decades = Axis::logarithmic("us").scale([3.5, 40_000.0].into_iter());
         assert_eq!(
             decades.ticks(),

@@ -6,18 +6,19 @@
 
 mod figure;
 mod page;
+mod text;
 mod tiering;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isotherm_report::render::csv_text;
-use isotherm_report::render::table::{Align, Table};
-use isotherm_sim::experiment::reclaim::Configuration;
+use isotherm_sim::experiment::reclaim::{Configuration, Knowledge, Watched};
 use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, Setting};
-use isotherm_sim::published::{
-    Comparison, Difference, compaction, reclaim, second_machine, tiering as cells,
-};
+use isotherm_sim::machine::Rules;
+use isotherm_sim::published::{compaction, reclaim, second_machine, summaries, tiering as cells};
+
+pub use isotherm_sim::published::{Comparison, Summary};
+pub use text::text;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,10 @@ impl Published {
 /// What came of an experiment.
 #[derive(Debug)]
 pub struct Reproduction {
+    /// What it is of.
+    pub title: &'static str,
+    /// What the numbers come to: mean errors beside means.
+    pub summaries: Vec<Summary>,
     /// Simulated numbers beside published ones.
     pub comparisons: Vec<Comparison>,
     /// What is to be known of them, a sentence each.
@@ -70,21 +75,16 @@ pub fn reproduce(
         Published::Compaction => {
             let runs = compaction_runs(jobs, tell);
             let comparisons = compaction::comparisons(&runs);
-            let mut files = files(
-                "compaction",
-                &comparisons,
-                page::compaction(&runs, &comparisons),
-            );
-            files.push((
-                "compaction-latencies.csv".to_owned(),
-                page::latency_csv(&runs),
-            ));
-            files.push(("compaction-scores.csv".to_owned(), page::score_csv(&runs)));
-            Reproduction {
-                notes: compaction::notes(),
-                comparisons,
-                files,
-            }
+            let mut all = reproduction("Proactive compaction", comparisons, compaction::notes());
+            let page = page::compaction(&runs, &all);
+            all.keep("compaction", page);
+            let of_figures = [
+                ("compaction-latencies.csv", page::latency_csv(&runs)),
+                ("compaction-scores.csv", page::score_csv(&runs)),
+            ];
+            all.files
+                .extend(of_figures.map(|(name, text)| (name.to_owned(), text)));
+            all
         }
         Published::Tiering => {
             let runs = tiering_runs(jobs, tell)?;
@@ -92,15 +92,10 @@ pub fn reproduce(
             comparisons.extend(second_machine::comparisons(&second_runs(jobs, tell)?));
             let mut notes = cells::notes(&comparisons);
             notes.push(second_machine::note());
-            Reproduction {
-                files: files(
-                    "tiering",
-                    &comparisons,
-                    page::tiering(&runs, &comparisons, &notes),
-                ),
-                notes,
-                comparisons,
-            }
+            let mut all = reproduction("Tiered memory", comparisons, notes);
+            let page = page::tiering(&runs, &all);
+            all.keep("tiering", page);
+            all
         }
         Published::Reclaim => {
             let evaluation = reclaim::Evaluation::new(configurations());
@@ -108,41 +103,76 @@ pub fn reproduce(
             let make = |run: &reclaim::ReclaimRun| evaluation.make(run);
             let runs = simulate((jobs, tell), &evaluation.runs(), title, make);
             let comparisons = evaluation.comparisons(&runs);
-            Reproduction {
-                files: files("reclaim", &comparisons, page::reclaim(&comparisons)),
-                notes: reclaim::notes(&comparisons),
-                comparisons,
-            }
+            let mut all = reproduction("DAMON's schemes", comparisons, reclaim::notes());
+            let page = page::reclaim(&all);
+            all.keep("reclaim", page);
+            all
         }
     })
 }
 
-/// The files that are kept of every experiment.
-fn files(name: &str, comparisons: &[Comparison], page: String) -> Vec<(String, String)> {
-    vec![
-        (format!("{name}.csv"), csv(comparisons)),
-        (format!("{name}.html"), page),
-    ]
+fn reproduction(
+    title: &'static str,
+    comparisons: Vec<Comparison>,
+    notes: Vec<String>,
+) -> Reproduction {
+    Reproduction {
+        title,
+        summaries: summaries(&comparisons),
+        comparisons,
+        notes,
+        files: Vec::new(),
+    }
 }
 
-/// Those of DAMON's evaluation.
+impl Reproduction {
+    /// Adds the files that are kept of every experiment.
+    fn keep(&mut self, name: &str, page: String) {
+        self.files = vec![
+            (format!("{name}.csv"), text::csv(&self.comparisons)),
+            (
+                format!("{name}-summary.csv"),
+                text::summary_csv(&self.summaries),
+            ),
+            (format!("{name}.html"), page),
+        ];
+    }
+}
+
+/// Those of DAMON's evaluation; what depends on how much idles, both without knowing that and knowing it.
 fn configurations() -> Vec<Configuration> {
-    let of = |name, thp, watched, preset: Option<&str>| Configuration {
+    use Knowledge::{Nothing, Prcl};
+    use Watched::{Physical, Program};
+
+    let of = |name, title, watched, scheme: Option<&str>, knowledge| Configuration {
         name,
-        thp,
+        title,
+        thp: name == "thp",
         watched,
-        schemes: preset
+        schemes: scheme
             .and_then(isotherm_config::preset)
             .map_or_else(Vec::new, |preset| preset.schemes),
+        rules: Rules::KernelDamon,
+        knowledge,
+    };
+    let program = Some(Program);
+    let physical = Some(Physical);
+    let by_isotherm = Configuration {
+        rules: Rules::Isotherm,
+        ..of("ethp", "ethp by Isotherm", program, Some("ethp"), Prcl)
     };
     vec![
-        of("orig", false, None, None),
-        of("rec", false, Some(false), None),
-        of("prec", false, Some(true), None),
-        of("thp", true, None, None),
-        of("ethp", false, Some(false), Some("ethp")),
-        of("prcl", false, Some(false), Some("prcl")),
-        of("pprcl", false, Some(true), Some("pprcl")),
+        of("orig", "orig", None, None, Nothing),
+        of("rec", "rec", program, None, Nothing),
+        of("prec", "prec", physical, None, Nothing),
+        of("thp", "thp", None, None, Nothing),
+        of("ethp", "ethp", program, Some("ethp"), Nothing),
+        of("ethp", "ethp, idle known", program, Some("ethp"), Prcl),
+        by_isotherm,
+        of("prcl", "prcl", program, Some("prcl"), Nothing),
+        of("prcl", "prcl, idle known", program, Some("prcl"), Prcl),
+        of("pprcl", "pprcl", physical, Some("pprcl"), Nothing),
+        of("pprcl", "pprcl, idle known", physical, Some("pprcl"), Prcl),
     ]
 }
 
@@ -241,105 +271,9 @@ fn simulate<R: Copy + Sync, O: Send>(
         .collect()
 }
 
-const HEAD: [&str; 8] = [
-    "experiment",
-    "configuration",
-    "metric",
-    "unit",
-    "simulated",
-    "published",
-    "difference",
-    "is",
-];
-
-/// The fields of a comparison, for people.
-fn fields(comparison: &Comparison) -> Vec<String> {
-    vec![
-        comparison.experiment.into(),
-        comparison.configuration.clone(),
-        comparison.metric.clone(),
-        comparison.unit.into(),
-        number(comparison.simulated),
-        comparison.published.map_or_else(|| "-".into(), number),
-        match comparison.difference() {
-            None => "-".into(),
-            Some(Difference::Percent(percent)) => format!("{percent:+.1} %"),
-            Some(Difference::Points(points)) => format!("{points:+.1} points"),
-        },
-        comparison.role.name().into(),
-    ]
-}
-
-/// With as many digits as say something.
-fn number(value: f64) -> String {
-    let digits = match value.abs() {
-        v if v >= 1000.0 || v.fract().abs() < 1e-9 => 0,
-        v if v >= 10.0 => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$}")
-}
-
-/// All of it as a table, for people.
-pub fn table(comparisons: &[Comparison], notes: &[String]) -> String {
-    let mut columns = HEAD.map(|head| (head, Align::Left));
-    for column in &mut columns[4..7] {
-        column.1 = Align::Right;
-    }
-    let mut table = Table::new(&columns);
-    for comparison in comparisons {
-        table.row(fields(comparison));
-    }
-    let mut text =
-        String::from("Simulated at the published size; see `isotherm reproduce --help`.\n");
-    text.extend(notes.iter().map(|note| format!("- {note}\n")));
-    text.push('\n');
-    text + &table.text()
-}
-
-fn csv(comparisons: &[Comparison]) -> String {
-    let plain = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
-    let rows = comparisons.iter().map(|comparison| {
-        let mut fields = fields(comparison);
-        fields[4] = comparison.simulated.to_string();
-        fields[5] = plain(comparison.published);
-        fields[6] = plain(comparison.difference().map(|difference| match difference {
-            Difference::Percent(value) | Difference::Points(value) => value,
-        }));
-        fields
-    });
-    let head = HEAD.map(str::to_owned).to_vec();
-    csv_text(std::iter::once(head).chain(rows))
-}
-
 #[cfg(test)]
 mod tests {
-    use isotherm_sim::published::Role;
-
     use super::*;
-
-    fn comparison(simulated: f64, published: Option<f64>) -> Comparison {
-        Comparison {
-            experiment: "driver",
-            configuration: "proactiveness 20".into(),
-            metric: "mean".into(),
-            unit: "us",
-            simulated,
-            published,
-            role: Role::Predicted,
-        }
-    }
-
-    #[test]
-    fn what_was_not_published_is_not_compared() {
-        let text = table(
-            &[comparison(3.5, Some(4.0)), comparison(21_746.41, None)],
-            &[],
-        );
-        let lines: Vec<&str> = text.lines().skip(3).collect();
-        assert!(lines[0].contains("3.50          4     -12.5 %"), "{text}");
-        assert!(lines[1].contains("21746          -           -"), "{text}");
-    }
 
     /// Small versions of published experiments, in their order.
     fn small_runs(jobs: u8) -> String {
@@ -382,14 +316,5 @@ mod tests {
         let one = small_runs(1);
         assert_eq!(small_runs(2), one);
         assert_eq!(small_runs(4), one);
-    }
-
-    #[test]
-    fn csv_has_plain_numbers() {
-        let text = csv(&[comparison(1.25, None)]);
-        assert_eq!(
-            text.lines().nth(1),
-            Some("driver,proactiveness 20,mean,us,1.25,,,predicted")
-        );
     }
 }

@@ -5,18 +5,16 @@ use isotherm_report::render::page::{END, begin, escape, figure, table};
 use isotherm_sim::experiment::compaction::CompactionOutcome;
 use isotherm_sim::experiment::tiering::{self, KeyDistribution, Placement};
 use isotherm_sim::published::compaction::CompactionRun;
-use isotherm_sim::published::{
-    Comparison, compaction as published_compaction, reclaim as published_reclaim,
-    tiering as published_tiering,
-};
+use isotherm_sim::published::{Comparison, Role, tiering as published_tiering};
 
+use super::Reproduction;
 use super::figure::{Axis, Plot, Series};
-use super::{HEAD, fields};
+use super::text::{HEAD, SUMMARY_HEAD, cell_tables, fields, rows, summary_fields};
 
 /// Of compaction.
 pub(super) fn compaction(
     runs: &[(CompactionRun, CompactionOutcome)],
-    comparisons: &[Comparison],
+    all: &Reproduction,
 ) -> String {
     let mut html = begin(
         "Proactive compaction, simulated",
@@ -24,7 +22,7 @@ pub(super) fn compaction(
          1 TiB, 2 nodes. Calibrated: costs were chosen so that the number comes out. Input: it was put in. \
          Predicted: it follows.",
     );
-    html += &notes(&published_compaction::notes());
+    html += &notes(&all.notes);
     for (run, outcome) in runs {
         match run {
             CompactionRun::Driver(_) => html += &latencies(*run, outcome),
@@ -32,7 +30,7 @@ pub(super) fn compaction(
             CompactionRun::Java(_) | CompactionRun::Unmovable(_) => html += &scores(*run, outcome),
         }
     }
-    html + &numbers(comparisons) + END
+    html + &numbers(all) + END
 }
 
 /// What a reader must know before the numbers.
@@ -43,22 +41,85 @@ fn notes(notes: &[String]) -> String {
     paragraphs.collect()
 }
 
-/// All of them, below the figures.
-fn numbers(comparisons: &[Comparison]) -> String {
-    let rows: Vec<Vec<String>> = comparisons.iter().map(fields).collect();
-    table("Beside the published numbers", "", &HEAD, &rows)
+/// All of them, below the figures: first what they come to.
+fn numbers(all: &Reproduction) -> String {
+    let mut html = String::new();
+    if !all.summaries.is_empty() {
+        let summaries: Vec<Vec<String>> = all.summaries.iter().map(summary_fields).collect();
+        html += &table(
+            "What the numbers come to",
+            "Means over cells, and their mean absolute difference, beside what that would be if nothing were \
+             said to change. Predicted: it follows. Arithmetic: it follows from inputs by adding sizes up. \
+             Calibrated: numbers were chosen so that it comes out. Input: it was put in.",
+            &SUMMARY_HEAD,
+            &summaries,
+        );
+    }
+    for (title, cells) in cell_tables(&all.comparisons) {
+        html += &cells.html(&title, "");
+    }
+    let rows: Vec<Vec<String>> = rows(&all.comparisons).into_iter().map(fields).collect();
+    if !rows.is_empty() {
+        html += &table("Beside the published numbers", "", &HEAD, &rows);
+    }
+    html
 }
 
 /// The DAMON evaluation's.
-pub(super) fn reclaim(comparisons: &[Comparison]) -> String {
+pub(super) fn reclaim(all: &Reproduction) -> String {
     let mut html = begin(
         "DAMON's schemes, simulated",
-        "Synthetic programs with the footprints of the evaluation of DAMON v24 and of its physical memory \
-         patches (2021): what is hot is calibrated on what prcl saved, how sparse it is on what huge pages \
-         added; all else is predicted. They are no programs: nothing of what was reclaimed comes back.",
+        "Synthetic programs with the sizes of the evaluation of DAMON v24 and of its physical memory patches \
+         (2021), and of each what huge pages added and gained. They are no programs: how they access memory \
+         is assumed, the same for all.",
     );
-    html += &notes(&published_reclaim::notes(comparisons));
-    html + &numbers(comparisons) + END
+    html += &notes(&all.notes);
+    for (experiment, metric) in [
+        ("DAMON v24", "RSS"),
+        ("pprcl", "RSS"),
+        ("pprcl", "memory used"),
+        ("DAMON v24", "run time"),
+    ] {
+        html += &beside(&all.comparisons, experiment, metric);
+    }
+    html + &numbers(all) + END
+}
+
+/// Predictions against what was published: where both agree, a dot is on the diagonal.
+fn beside(comparisons: &[Comparison], experiment: &str, metric: &str) -> String {
+    let mut series: Vec<Series> = Vec::new();
+    let cells = comparisons.iter().filter(|cell| {
+        (cell.experiment, cell.metric.as_str()) == (experiment, metric)
+            && cell.role == Role::Predicted
+    });
+    for cell in cells {
+        let Some(point) = cell.published.zip(cell.simulated) else {
+            continue;
+        };
+        match series.iter_mut().find(|of| of.name == cell.configuration) {
+            Some(of) => of.points.push(point),
+            None => series.push(Series {
+                name: cell.configuration.to_owned(),
+                points: vec![point],
+                is_line: false,
+            }),
+        }
+    }
+    let values = series.iter().flat_map(|of| &of.points);
+    let published = values.map(|(published, _)| *published);
+    let (least, most) = published.fold((0.0_f64, 0.0_f64), |(l, m), v| (l.min(v), m.max(v)));
+    series.push(Series {
+        name: "as published".to_owned(),
+        points: vec![(least, least), (most, most)],
+        is_line: true,
+    });
+    let plot = Plot {
+        title: format!("{experiment}: {metric}"),
+        note: "Change in percent: published across, simulated up; a dot for each program.".into(),
+        x: Axis::linear("published"),
+        y: Axis::linear("simulated"),
+    };
+    figure(&plot.title, "", &plot.draw(&series))
 }
 
 /// Figures 2 and 3: how long each huge page took.
@@ -103,16 +164,15 @@ fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
 /// The tiering publications': the share of redis' accesses that is slow, by the size of the cold block.
 pub(super) fn tiering(
     runs: &[(published_tiering::TieringRun, tiering::TieringOutcome)],
-    comparisons: &[Comparison],
-    remarks: &[String],
+    all: &Reproduction,
 ) -> String {
     let mut html = begin(
         "Tiered memory, simulated",
         "redis with YCSB on 512 GB of DRAM and 96 GB of CXL memory (HMSDK v2.0 Performance Results; DAMON \
-         based tiered memory management for CXL memory, RFC v4), at their size. Predicted from DRAM-only \
-         and CXL-only alone; the system's own memory from one cell's CXL use.",
+         based tiered memory management for CXL memory, RFC v4), at their size. Inputs: DRAM-only \
+         and CXL-only; the system's own memory is calibrated on one cell's CXL use.",
     );
-    html += &notes(remarks);
+    html += &notes(&all.notes);
     let of = |distribution, placement, name: &str| Series {
         name: name.into(),
         points: runs
@@ -157,7 +217,7 @@ pub(super) fn tiering(
         let series: Vec<Series> = published.lines.into_iter().map(line).collect();
         html += &figure(&plot.title, "", &plot.draw(&series));
     }
-    html + &numbers(comparisons) + END
+    html + &numbers(all) + END
 }
 
 fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> Series {

@@ -8,13 +8,16 @@ use std::process::ExitCode;
 use crate::log::draws_progress;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_eval::reproduce::{Published, RunProgress, reproduce, table};
+use isotherm_eval::reproduce::{
+    Comparison, Published, Reproduction, RunProgress, Summary, reproduce, text,
+};
+use serde::Serialize;
 
 /// Simulate published experiments at their published size, beside the published numbers.
 ///
-/// Everything that is shown is simulated, and some costs were chosen so that a published number comes
-/// out: that is called calibrated; what was put in as a constant or a size is called input; all else
-/// predicted.
+/// Everything that is shown is simulated, and says how it came about. Input: it was put in, as a constant
+/// or a size. Arithmetic: it follows from inputs by adding sizes up. Calibrated: costs or sizes were chosen
+/// so that it comes out. Predicted: it follows from mechanisms. Not modelled: nothing is said.
 #[derive(clap::Args)]
 #[command(after_help = "\
 compaction: Nitin Gupta, Proactive Compaction for the Linux kernel (2020): 1 TiB, 80 CPUs.
@@ -25,7 +28,7 @@ reclaim: SeongJae Park, DAMON: data access monitor, v24, and its physical memory
 Examples:
   isotherm reproduce all
   isotherm reproduce compaction -o published    and CSV and a page with the figures in that folder
-  isotherm reproduce tiering --json")]
+  isotherm reproduce reclaim --json             each cell, and the mean error of each configuration")]
 pub(crate) struct Args {
     /// Which one.
     #[arg(value_enum)]
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &args.output {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    let (mut all, mut notes) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
     for experiment in args.publication.experiments() {
         let bar = progress_bar();
         let of_it = reproduce(experiment, args.jobs, &|progress| match progress {
@@ -81,16 +84,49 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 crate::whole_file::write(&folder.join(name), text.as_bytes())?;
             }
         }
-        notes.extend(of_it.notes);
-        all.extend(of_it.comparisons);
+        all.push(of_it);
     }
     let text = if args.result.is_json() {
-        crate::out::json(&serde_json::json!({ "comparisons": all }))? + "\n"
+        crate::out::json(&Numbers::of(all))? + "\n"
     } else {
-        table(&all, &notes)
+        text(&all)
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What came of experiments, as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Numbers {
+    /// What is to be known of the numbers, a sentence each.
+    notes: Vec<String>,
+    /// What cells come to: the mean error beside the mean.
+    summaries: Vec<Summary>,
+    /// Every number, beside the published one.
+    comparisons: Vec<Comparison>,
+}
+
+impl Numbers {
+    fn of(all: Vec<Reproduction>) -> Self {
+        let mut numbers = Self {
+            notes: Vec::new(),
+            summaries: Vec::new(),
+            comparisons: Vec::new(),
+        };
+        for of_it in all {
+            numbers.notes.extend(of_it.notes);
+            numbers.summaries.extend(of_it.summaries);
+            numbers.comparisons.extend(of_it.comparisons);
+        }
+        numbers
+    }
+}
+
+/// The schema of what is printed.
+#[cfg(test)]
+pub(crate) fn schema() -> schemars::Schema {
+    crate::out::schema::<Numbers>()
 }
 
 fn progress_bar() -> ProgressBar {

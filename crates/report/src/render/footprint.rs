@@ -15,7 +15,7 @@ const SPARK_WIDTH: usize = 40;
 
 impl Render for FootprintReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "Memory footprint of {}\n", self.subject())?;
+        writeln!(out, "{}\n", self.heading())?;
         if self.metrics.is_empty() {
             return writeln!(out, "the record says nothing about it in this part");
         }
@@ -29,7 +29,7 @@ impl Render for FootprintReport {
         ]);
         for metric in &self.metrics {
             table.row(vec![
-                title(metric.name).into(),
+                named(metric.name).into(),
                 bytes(metric.min_bytes),
                 bytes(metric.mean_bytes),
                 bytes(metric.max_bytes),
@@ -42,7 +42,7 @@ impl Render for FootprintReport {
         }
         if style.over_time {
             for metric in &self.metrics {
-                writeln!(out, "\n{}\n", title(metric.name))?;
+                writeln!(out, "\n{}\n", named(metric.name))?;
                 series(&metric.series, style).write(out)?;
             }
         }
@@ -67,16 +67,24 @@ impl Render for FootprintReport {
     }
 
     fn svg(&self) -> String {
-        self.picture(|_| true)
+        self.picture(&self.heading(), |_| true)
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut html = page::start("Memory footprint", &self.record);
         let of_system = |name: &str| name.starts_with("system");
-        html += &page::figure("The target", "", &self.picture(|name| !of_system(name)));
-        html += &page::figure("The machine", "", &self.picture(of_system));
+        html += &page::figure(
+            "The target",
+            "",
+            &self.picture(&self.heading(), |name| !of_system(name)),
+        );
+        html += &page::figure(
+            "The machine",
+            "",
+            &self.picture("Memory of the machine", of_system),
+        );
         let row = |metric: &Metric| {
-            let mut row = vec![title(metric.name).to_string()];
+            let mut row = vec![named(metric.name).to_string()];
             let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];
             row.extend(numbers.map(units::format_bytes));
             row
@@ -89,31 +97,27 @@ impl Render for FootprintReport {
 }
 
 impl FootprintReport {
-    fn subject(&self) -> String {
+    fn heading(&self) -> String {
         match self.target {
-            Some(target) => format!("target {}", target.0),
-            None => "all targets".into(),
+            Some(target) => format!("Memory footprint of target {}", target.0),
+            None => "Memory footprint of all targets".into(),
         }
     }
 
-    fn picture(&self, admit: impl Fn(&str) -> bool) -> String {
+    fn picture(&self, title: &str, admit: impl Fn(&str) -> bool) -> String {
         let admitted = self.metrics.iter().filter(|metric| admit(metric.name));
         let plots: Vec<Line> = admitted
             .map(|metric| Line {
-                name: title(metric.name).into(),
+                name: named(metric.name).into(),
                 points: &metric.series,
             })
             .collect();
-        let title = format!("Memory footprint of {}", self.subject());
-        let text = PlotText {
-            title: &title,
-            note: "",
-        };
+        let text = PlotText { title, note: "" };
         lines(&text, &plots)
     }
 }
 
-fn title(name: &str) -> &str {
+fn named(name: &str) -> &str {
     match name {
         "rss" => "resident",
         "swap" => "swapped out",

@@ -66,7 +66,7 @@ impl Table {
     }
 
     /// The same as a part of a page.
-    pub(super) fn html(&self, title: &str, note: &str) -> String {
+    pub fn html(&self, title: &str, note: &str) -> String {
         let heads: Vec<&str> = self.columns.iter().map(|(head, _)| *head).collect();
         super::page::table(title, note, &heads, &self.rows)
     }

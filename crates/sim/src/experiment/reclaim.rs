@@ -1,81 +1,235 @@
 //! The configurations of *DAMON: data access monitor* and of its physical memory patches (SeongJae
-//! Park, 2021): orig, rec, prec, thp, ethp, prcl and pprcl, on synthetic programs with the published
-//! footprints.
+//! Park, 2021): orig, rec, prec, thp, ethp, prcl and pprcl, on synthetic programs.
 //!
-//! A [`Profile`] is no program: it has a program's published footprint, a hot part at its start and an
-//! idle rest, and fills a part of each of its 2 MiB blocks. How much is hot and how much of a block is
-//! filled are calibrated, on what prcl saved and what huge pages added of the program; what the other
-//! configurations make of that is predicted.
+//! Problem: what the schemes save and cost depends on how programs access memory, which was not published.
 //!
-//! Limits: real programs have phases, which these have not; so nothing that was reclaimed comes back,
-//! and the published slowdown of reclamation, all of which is refaults, is not predicted; nor is what huge
-//! pages gained, as how often the programs access memory is not known.
+//! Approach: a [`Program`] has what was published of a program without DAMON: its size, run time and page
+//! cache ([`Inputs`]), how much sparser than huge pages its memory is, and what huge pages gained, which says how
+//! many of its translations are missed. For all else there is one prior for all programs:
+//! - memory is filled, and files are read, evenly during the first tenth of the run, 10 s at most, from its start
+//!   to its end; files are read once;
+//! - one part is accessed all the time, each page [`HOT_RATE`] times a second; it lies at the start;
+//! - how large the other part is, nobody knows: half ([`Knowledge::Nothing`]), or what prcl saved
+//!   ([`Knowledge::Prcl`]; that number is then no prediction);
+//! - each of its pages is used again after some time, evenly spread by its logarithm between the 5 s after which the
+//!   schemes call it idle and the length of the run.
+//!
+//! The machine follows the rules of the kernel's DAMON ([`Rules::KernelDamon`]), and its memory has been in use
+//! before: pieces of 4 MiB are in any order. Runs are single-threaded: the published run times are those of one
+//! thread.
+//!
+//! Limits: no phases; of the machine's own memory, which pprcl reclaims as well, nothing is known. Runs longer than [`WINDOW`] are taken to go on like the last
+//! third of it.
 
 use isotherm_engine::guard::GuardLimits;
+use isotherm_engine::scheme::huge::MAX_WASTE;
+use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE, Scheme};
 use serde::Serialize;
 
-use crate::cost::KERNEL_DAMON;
+use crate::cost::{KERNEL_DAMON, THIS_MACHINE};
 use crate::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, SwapKind, ThpMode, Use,
+    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, Rules, SwapKind,
+    ThpMode, Use, miss_share,
 };
 use crate::memory::BLOCK_PAGES;
-use crate::simulation::{ContextSpec, Event, Simulation, Watch};
+use crate::simulation::{ContextSpec, Simulation, Watch};
 
-/// How long each is simulated: DAMON's 5 s of idleness, its finding of regions, and then some.
-const LENGTH: Nanos = Nanos::from_millis(60_000);
-/// From the start on, what prcl needs before it has reclaimed all that idles. Found by a program of
-/// which nothing is hot.
-const NEEDED_S: f64 = 7.5;
+/// So much of a run is simulated.
+pub const WINDOW: Nanos = Nanos::from_millis(45_000);
 /// Accesses per second to each hot page: none is idle for seconds.
 const HOT_RATE: f32 = 50.0;
+/// What idles is used again after this long at least: the schemes' age.
+const IDLE_S: f64 = 5.0;
+/// What prcl needs to find that something idles, in seconds.
+const NOTICED_S: f64 = 1.0;
+/// The published machine's zram, in bytes.
+const SWAP_BYTES: u64 = 4 << 30;
+/// The published evaluation's Python wrapper, which runs wherever DAMON does: "about 10-15MB".
+const WRAPPER_BYTES: f64 = 12.5e6;
+/// What `prec` watches: "17GB sized System RAM region".
+const PREC_BYTES: u64 = 17 << 30;
+/// Classes of how long idle memory is not used.
+const IDLE_CLASSES: u32 = 24;
+/// The heap, and the files' pages.
+const HEAP: u64 = 0x7000_0000_0000;
+const FILES: u64 = 0x7e00_0000_0000;
+
+/// What was published of a program without DAMON, and with huge pages for everything.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Inputs {
+    /// Mean resident memory, in bytes.
+    pub rss: f64,
+    /// Mean memory of the machine that came into use, in bytes.
+    pub memory_used: f64,
+    /// How long it runs.
+    pub runtime_s: f64,
+    /// Share of its memory that huge pages added.
+    pub huge_waste: f64,
+    /// Share of its time that huge pages saved.
+    pub huge_gain: f64,
+    /// Share of its memory that prcl saved.
+    pub saved: f64,
+}
+
+/// What is known of how much of a program idles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Knowledge {
+    /// Nothing: half of it.
+    Nothing,
+    /// What prcl saved of it.
+    Prcl,
+}
 
 /// A synthetic program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Profile {
-    /// Its footprint.
+pub struct Program {
+    /// Its memory, once it is filled, in bytes.
     pub bytes: u64,
-    /// Share of it that is accessed all the time.
-    pub hot: f64,
-    /// Share of each block that is filled.
-    pub filled: f64,
+    /// What it reads of files, in bytes.
+    pub file_bytes: u64,
+    /// Share of its memory that idles.
+    pub idle: f64,
+    /// Pages that are filled of each block.
+    pub filled_of_block: u32,
+    /// How long it runs where nothing delays it.
+    pub runtime_s: f64,
+    /// How long it fills memory.
+    pub fill_s: f64,
+    /// Accesses per second that may miss translations; `None` where huge pages gained nothing.
+    pub accesses_per_s: Option<f64>,
 }
 
-impl Profile {
-    /// Of a program of `bytes` of which prcl saved `saved`, and to which huge pages added `bloat`, both
-    /// as shares.
-    pub fn new(bytes: u64, saved: f64, bloat: f64) -> Self {
-        let reclaimed_for = 1.0 - NEEDED_S / LENGTH.as_secs_f64();
-        Self {
-            bytes,
-            hot: (1.0 - saved.max(0.0) / reclaimed_for).clamp(0.0, 1.0),
-            filled: 1.0 / (1.0 + bloat.max(0.0)),
-        }
+impl Program {
+    /// With what is known of it.
+    pub fn new(inputs: &Inputs, knowledge: Knowledge) -> Self {
+        let runtime_s = inputs.runtime_s;
+        let fill_s = (runtime_s / 10.0).min(10.0);
+        // Means over the run are less than what is there once all is filled.
+        let whole = |mean: f64| (mean.max(0.0) / (1.0 - fill_s / 2.0 / runtime_s)) as u64;
+        let idle = match knowledge {
+            Knowledge::Nothing => 0.5,
+            Knowledge::Prcl => (inputs.saved / saved_of_idle(runtime_s, fill_s)).clamp(0.0, 1.0),
+        };
+        let filled = BLOCK_PAGES as f64 / (1.0 + inputs.huge_waste.max(0.0));
+        let mut program = Self {
+            bytes: whole(inputs.rss),
+            file_bytes: whole(inputs.memory_used - inputs.rss),
+            idle,
+            filled_of_block: (filled.round() as u32).clamp(1, BLOCK_PAGES as u32),
+            runtime_s,
+            fill_s,
+            accesses_per_s: None,
+        };
+        program.accesses_per_s = program.accesses_for(inputs.huge_gain);
+        program
     }
 
-    fn program(&self) -> ProcessSpec {
-        let per_block = ((BLOCK_PAGES as f64 * self.filled).round() as u32).clamp(1, 512);
-        let blocks = (self.bytes / PAGE_SIZE).div_ceil(u64::from(per_block));
-        let start = 0x7f00_0000_0000;
-        let hot = (blocks as f64 * self.hot * BLOCK_PAGES as f64) as u32;
-        ProcessSpec {
-            name: "synthetic".to_owned(),
+    /// Blocks of 2 MiB that it has pages in.
+    fn blocks(&self) -> u64 {
+        (self.bytes / PAGE_SIZE).div_ceil(u64::from(self.filled_of_block))
+    }
+
+    /// What it does beside its first faults, in seconds.
+    fn work_s(&self) -> f64 {
+        let pages = (self.bytes / PAGE_SIZE) as f64;
+        self.runtime_s - pages * KERNEL_DAMON.minor_fault.as_secs_f64()
+    }
+
+    /// Rates of access by page, from its start on: the page that each ends before.
+    fn rates(&self) -> Vec<(u32, f32)> {
+        let pages = (self.blocks() * BLOCK_PAGES) as f64;
+        let mut rates = vec![((pages * (1.0 - self.idle)).round() as u32, HOT_RATE)];
+        for class in 0..IDLE_CLASSES {
+            let share = f64::from(class + 1) / f64::from(IDLE_CLASSES);
+            let end = (pages * (1.0 - self.idle + self.idle * share)).round();
+            let unused_s = unused_for(class, self.runtime_s);
+            rates.push((end as u32, unused_s.recip() as f32));
+        }
+        rates
+    }
+
+    /// How many accesses a second make huge pages gain as much: of how many translations are missed with small
+    /// pages, and how many with huge ones.
+    fn accesses_for(&self, gain: f64) -> Option<f64> {
+        let blocks = self.blocks() as f64;
+        let costs = KERNEL_DAMON;
+        let faults_s = (self.bytes / PAGE_SIZE) as f64 * costs.minor_fault.as_secs_f64()
+            - blocks * costs.huge_fault.as_secs_f64();
+        let gained_s = gain * self.runtime_s - faults_s;
+        let small_of_block = f64::from(self.filled_of_block);
+        let mut before = 0;
+        let (mut small, mut huge) = (Vec::new(), Vec::new());
+        for (end, rate) in self.rates() {
+            let blocks = f64::from(end - before) / BLOCK_PAGES as f64;
+            let rate = f64::from(rate);
+            small.push((blocks * small_of_block, rate));
+            huge.push((blocks, rate * small_of_block));
+            before = end;
+        }
+        let saved = miss_share(small, costs.tlb_entries) - miss_share(huge, costs.tlb_entries);
+        let per_s = gained_s / (self.work_s() * costs.tlb_miss.as_secs_f64() * saved);
+        (saved > 0.0 && gained_s > 0.0).then_some(per_s)
+    }
+
+    fn processes(&self, with_translations: bool) -> Vec<ProcessSpec> {
+        let fill = Some((Nanos(0), nanos(self.fill_s)));
+        let area = |name: &str, start, length, purpose, rates| AreaSpec {
+            name: name.to_owned(),
+            range: AddressRange::new(start, start + length),
+            purpose,
+            huge: None,
+            pattern: Pattern::steady(rates),
+            fill,
+            filled_of_block: None,
+            released: None,
+        };
+        let process = |name: &str, areas| ProcessSpec {
+            name: name.to_owned(),
             threads: 1,
             work: None,
             memory_bound: 0.0,
             accesses_per_s: None,
-            areas: vec![AreaSpec {
-                name: "heap".to_owned(),
-                range: AddressRange::new(start, start + blocks * BLOCK_SIZE),
-                purpose: Use::Anon,
-                huge: None,
-                pattern: Pattern::steady(Rates::Steps(vec![(hot, HOT_RATE)])),
-                fill: Some((Nanos(0), Nanos::from_millis(500))),
-                filled_of_block: Some(per_block),
-                released: None,
-            }],
+            areas,
+        };
+        let rates = Rates::Steps(self.rates());
+        let mut heap = area("heap", HEAP, self.blocks() * BLOCK_SIZE, Use::Anon, rates);
+        heap.filled_of_block = Some(self.filled_of_block);
+        let mut processes = vec![process("synthetic", vec![heap])];
+        processes[0].work = Some(nanos(self.work_s()));
+        if with_translations {
+            processes[0].accesses_per_s = self.accesses_per_s;
         }
+        let file_pages = self.file_bytes / PAGE_SIZE;
+        if file_pages > 0 {
+            // Nobody maps it: memory of the machine, not of the program.
+            let length = file_pages * PAGE_SIZE;
+            let files = area("files", FILES, length, Use::File, Rates::Never);
+            processes.push(process("page cache", vec![files]));
+        }
+        processes
     }
+}
+
+fn nanos(seconds: f64) -> Nanos {
+    Nanos((seconds * 1e9) as u64)
+}
+
+/// How long the pages of a class of idle memory are not used, in a run of this length.
+fn unused_for(class: u32, runtime_s: f64) -> f64 {
+    let longest = runtime_s.max(2.0 * IDLE_S);
+    let at = (f64::from(class) + 0.5) / f64::from(IDLE_CLASSES);
+    IDLE_S * (longest / IDLE_S).powf(at)
+}
+
+/// Which share of idle memory prcl saves, on average over the run: a page is away from 5 s after it was used until
+/// it is used again.
+fn saved_of_idle(runtime_s: f64, fill_s: f64) -> f64 {
+    let away = |class| (-IDLE_S / unused_for(class, runtime_s)).exp();
+    let away = (0..IDLE_CLASSES).map(away).sum::<f64>() / f64::from(IDLE_CLASSES);
+    let until_then = fill_s / 2.0 + IDLE_S + NOTICED_S;
+    away * (1.0 - until_then / runtime_s).max(0.1)
 }
 
 /// A configuration of the evaluation.
@@ -83,12 +237,27 @@ impl Profile {
 pub struct Configuration {
     /// Its name there.
     pub name: &'static str,
+    /// What it is called here, where the same one is simulated in several ways.
+    pub title: &'static str,
     /// Huge pages for everything.
     pub thp: bool,
-    /// Whether DAMON watches, and if so by physical address.
-    pub watched: Option<bool>,
+    /// What DAMON watches, if anything.
+    pub watched: Option<Watched>,
     /// What is done.
     pub schemes: Vec<Scheme>,
+    /// Whose rules are followed.
+    pub rules: Rules,
+    /// What is known of the programs.
+    pub knowledge: Knowledge,
+}
+
+/// What a configuration watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// The program's addresses.
+    Program,
+    /// Physical memory: what `prec` watched of it, where it acts on none; else all.
+    Physical,
 }
 
 /// What it came to.
@@ -96,17 +265,24 @@ pub struct Configuration {
 pub struct ReclaimOutcome {
     /// Mean resident memory, in KiB.
     pub rss_kib: f64,
-    /// Share of its time that the program lost to watching and refaults.
-    pub slowdown: f64,
+    /// Mean memory of the machine that came into use, in KiB.
+    pub memory_used_kib: f64,
+    /// How long the run takes.
+    pub runtime_s: f64,
 }
 
 /// One run, on a machine of 36 CPUs and 128 GiB, as published, with zram.
-pub fn run(profile: &Profile, configuration: &Configuration) -> ReclaimOutcome {
+pub fn run(program: &Program, configuration: &Configuration) -> ReclaimOutcome {
     let machine = Machine::new(MachineSpec {
         cpus: 36,
         nodes: vec![NodeSpec::new(128 << 30)],
-        swap: Some((SwapKind::Zram { ratio: 3.0 }, 64 << 30)),
-        costs: KERNEL_DAMON,
+        swap: Some((SwapKind::Zram { ratio: 3.0 }, SWAP_BYTES)),
+        rules: configuration.rules,
+        is_scattered: true,
+        costs: match configuration.rules {
+            Rules::KernelDamon => KERNEL_DAMON,
+            Rules::Isotherm => THIS_MACHINE,
+        },
         thp: if configuration.thp {
             ThpMode::Always
         } else {
@@ -114,38 +290,215 @@ pub fn run(profile: &Profile, configuration: &Configuration) -> ReclaimOutcome {
         },
         ..MachineSpec::default()
     });
-    let faithful = Attributes::faithful();
-    let context = configuration.watched.map(|is_physical| ContextSpec {
-        name: None,
-        watch: if is_physical {
-            Watch::Physical(faithful, None)
-        } else {
-            Watch::Regions(faithful)
-        },
-        limits: Vec::new(),
-        schemes: configuration.schemes.clone(),
-        guard: GuardLimits::default(),
-        dry_run: false,
-    });
-    let starts = vec![(Nanos(0), profile.program())];
-    let contexts = context.into_iter().collect();
-    let simulation = Simulation::new(machine, starts, contexts, LENGTH);
+    // Elsewhere there are no huge pages, and translations cost what they cost in orig.
+    let with_huge = configuration.thp || configuration.schemes.iter().any(asks_for_huge);
+    // Of those that start at the same time the last is the first.
+    let starts = program.processes(with_huge).into_iter().rev();
+    let starts = starts.map(|process| (Nanos(0), process)).collect();
+    let contexts = configuration.context(program).into_iter().collect();
+    let mut means = Means::new(&machine, WINDOW);
+    let simulation = Simulation::new(machine, starts, contexts, WINDOW);
     let mut simulation = simulation.expect("a configuration of ours");
-    let (mut seconds, mut sum) = (0.0, 0.0);
+    if configuration.rules == Rules::Isotherm {
+        simulation.set_max_waste(0, Some(MAX_WASTE));
+    }
     let mut events = Vec::new();
-    while simulation.step(&mut events) {
-        let is_second = |event: &Event| matches!(event, Event::Second);
-        // The first second is the program's start.
-        if events.drain(..).any(|event| is_second(&event))
-            && simulation.machine().now().0 > 1_000_000_000
-        {
-            seconds += 1.0;
-            sum += simulation.machine().processes()[0].rss() as f64 / 1024.0;
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = simulation.step(&mut events);
+        events.clear();
+        let machine = simulation.machine();
+        if machine.processes().first().is_some_and(|p| !p.is_running()) {
+            break;
+        }
+        means.look(machine);
+    }
+    let wrapper_kib = configuration
+        .watched
+        .map_or(0.0, |_| WRAPPER_BYTES / 1024.0);
+    means.outcome(simulation.machine(), program.work_s(), wrapper_kib)
+}
+
+fn asks_for_huge(scheme: &Scheme) -> bool {
+    use isotherm_engine::scheme::Action;
+    matches!(scheme.action, Action::Hugepage | Action::Collapse)
+}
+
+impl Configuration {
+    fn context(&self, program: &Program) -> Option<ContextSpec> {
+        let faithful = Attributes::faithful();
+        let (watch, limits) = match self.watched? {
+            Watched::Program => {
+                let end = HEAP + program.blocks() * BLOCK_SIZE;
+                let watch = match self.rules {
+                    Rules::KernelDamon => Watch::Regions(faithful),
+                    Rules::Isotherm => Watch::Tables(TableAttributes::default()),
+                };
+                (watch, vec![AddressRange::new(HEAP, end)])
+            }
+            Watched::Physical if self.schemes.is_empty() => (
+                Watch::Physical(faithful, None),
+                vec![AddressRange::new(0, PREC_BYTES)],
+            ),
+            Watched::Physical => (Watch::Physical(faithful, None), Vec::new()),
+        };
+        Some(ContextSpec {
+            name: None,
+            watch,
+            limits,
+            schemes: self.schemes.clone(),
+            guard: GuardLimits::default(),
+            dry_run: false,
+        })
+    }
+}
+
+const SECOND: Nanos = Nanos::from_millis(1_000);
+
+/// A second of a run.
+#[derive(Clone, Copy, Debug)]
+struct Second {
+    at: Nanos,
+    work: Nanos,
+    rss: f64,
+    used: f64,
+}
+
+/// What a run is like, second by second.
+struct Means {
+    used_before: u64,
+    window: Nanos,
+    due: Nanos,
+    seconds: Vec<Second>,
+}
+
+impl Means {
+    fn new(machine: &Machine, window: Nanos) -> Self {
+        Self {
+            used_before: machine.used(),
+            window,
+            due: SECOND,
+            seconds: Vec::new(),
         }
     }
-    let losses = simulation.machine().processes()[0].losses();
-    ReclaimOutcome {
-        rss_kib: sum / f64::max(seconds, 1.0),
-        slowdown: (losses.monitoring + losses.refaults) / LENGTH.as_secs_f64(),
+
+    fn look(&mut self, machine: &Machine) {
+        if machine.now() < self.due {
+            return;
+        }
+        self.due = self.due + SECOND;
+        let process = &machine.processes()[0];
+        self.seconds.push(Second {
+            at: machine.now(),
+            work: process.work(),
+            rss: process.rss() as f64,
+            used: machine.used() as f64 - self.used_before as f64,
+        });
+    }
+
+    /// The whole run: what was not simulated goes on like the last third of what was.
+    fn outcome(&self, machine: &Machine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
+        let process = &machine.processes()[0];
+        let ended = process.ended().unwrap_or(self.window).as_secs_f64();
+        let tail = &self.seconds[self.seconds.len() * 2 / 3..];
+        let rest_s = match (process.is_running(), tail.first(), tail.last()) {
+            (true, Some(first), Some(last)) if last.work > first.work => {
+                let pace = last.at.since(first.at).as_secs_f64()
+                    / last.work.since(first.work).as_secs_f64();
+                (work_s - process.work().as_secs_f64()).max(0.0) * pace
+            }
+            _ => 0.0,
+        };
+        let whole = |of: fn(&Second) -> f64| {
+            let mean = |seconds: &[Second]| {
+                seconds.iter().map(of).sum::<f64>() / seconds.len().max(1) as f64
+            };
+            (mean(&self.seconds) * ended + mean(tail) * rest_s) / (ended + rest_s) / 1024.0
+        };
+        ReclaimOutcome {
+            rss_kib: whole(|second| second.rss),
+            memory_used_kib: whole(|second| second.used) + wrapper_kib,
+            runtime_s: ended + rest_s,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+    fn inputs() -> Inputs {
+        Inputs {
+            rss: 0.1 * GIB,
+            memory_used: 0.15 * GIB,
+            runtime_s: 30.0,
+            huge_waste: 0.5,
+            huge_gain: 0.1,
+            saved: 0.3,
+        }
+    }
+
+    fn configuration(thp: bool) -> Configuration {
+        Configuration {
+            name: "",
+            title: "",
+            thp,
+            watched: None,
+            schemes: Vec::new(),
+            rules: Rules::KernelDamon,
+            knowledge: Knowledge::Nothing,
+        }
+    }
+
+    #[track_caller]
+    fn check(name: &str, is: f64, expected: f64, within: f64) {
+        let off = (is / expected - 1.0).abs();
+        assert!(off < within, "{name}: {is}, expected {expected}");
+    }
+
+    #[test]
+    fn what_is_put_in_comes_out() {
+        let program = Program::new(&inputs(), Knowledge::Nothing);
+        let orig = run(&program, &configuration(false));
+        check("RSS", orig.rss_kib, inputs().rss / 1024.0, 0.02);
+        check(
+            "memory used",
+            orig.memory_used_kib,
+            inputs().memory_used / 1024.0,
+            0.02,
+        );
+        check("run time", orig.runtime_s, inputs().runtime_s, 0.01);
+        let thp = run(&program, &configuration(true));
+        check("RSS, thp", thp.rss_kib, 1.5 * orig.rss_kib, 0.05);
+        check("run time, thp", thp.runtime_s, 0.9 * orig.runtime_s, 0.02);
+    }
+
+    #[test]
+    fn longer_runs_go_on_as_they_did() {
+        let long = Inputs {
+            runtime_s: 300.0,
+            ..inputs()
+        };
+        let orig = run(
+            &Program::new(&long, Knowledge::Nothing),
+            &configuration(false),
+        );
+        check("RSS", orig.rss_kib, long.rss / 1024.0, 0.02);
+        check("run time", orig.runtime_s, 300.0, 0.01);
+    }
+
+    #[test]
+    fn what_idles_is_half_or_what_prcl_saved() {
+        check(
+            "blind",
+            Program::new(&inputs(), Knowledge::Nothing).idle,
+            0.5,
+            0.001,
+        );
+        let given = Program::new(&inputs(), Knowledge::Prcl);
+        // 5 s to be idle, 1 s to be noticed, 1.5 s to be filled: a quarter of the run.
+        assert!(given.idle > 0.3 / 0.75 && given.idle < 0.9, "{given:?}");
     }
 }

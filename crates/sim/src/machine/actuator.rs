@@ -11,7 +11,7 @@ use isotherm_engine::{
 };
 
 use super::process::Use;
-use super::{Machine, Place};
+use super::{Machine, Place, Rules};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// An actuator while it acts on its machine.
@@ -78,7 +78,10 @@ impl SimActuator<'_> {
             );
             return outcome;
         }
+        let advises = self.machine.spec.rules == Rules::KernelDamon && !self.is_physical;
         match operation.action {
+            Action::Hugepage if advises => self.advise(operation, true, &mut outcome),
+            Action::Nohugepage if advises => self.advise(operation, false, &mut outcome),
             Action::Hugepage | Action::Collapse => self.collapse(operation, &mut outcome),
             _ if self.is_physical => self.frame_by_frame(operation, &mut outcome),
             _ => {
@@ -92,7 +95,7 @@ impl SimActuator<'_> {
 
     fn page_at(&self, operation: &Operation, address: u64) -> Option<Page> {
         if self.is_physical {
-            self.machine.page_of(address / PAGE_SIZE)
+            self.machine.page_of(self.machine.frame_at(address))
         } else {
             self.machine.page_at(operation.target, address)
         }
@@ -226,6 +229,26 @@ impl SimActuator<'_> {
         outcome.applied += unused * PAGE_SIZE;
         refuse(outcome, Refusal::Written, BLOCK_PAGES - unused);
         Ok(false)
+    }
+
+    /// Advises the kernel of what a range's huge pages are to be from now on. A block that a range cuts is
+    /// in two mappings afterwards, and can be huge no more.
+    fn advise(&mut self, operation: &Operation, huge: bool, outcome: &mut Outcome) {
+        let range = operation.range;
+        let mut address = range.start;
+        while address < range.end {
+            let next = ((address / BLOCK_SIZE + 1) * BLOCK_SIZE).min(range.end);
+            let length = next - address;
+            match self.page_at(operation, address) {
+                Some(page) => {
+                    self.machine.advise(page, huge && length == BLOCK_SIZE);
+                    outcome.filter_passed += length;
+                    outcome.applied += length;
+                }
+                None => refuse(outcome, Refusal::Unmapped, length / PAGE_SIZE),
+            }
+            address = next;
+        }
     }
 
     fn migrate(

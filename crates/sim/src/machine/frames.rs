@@ -12,6 +12,7 @@ use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusa
 
 use super::actuator::{SimActuator, refuse};
 use super::process::Use;
+use super::scatter::PIECE;
 use crate::memory::{Owner, Page, Pfn};
 
 /// Pages that follow each other, in frames that do.
@@ -54,24 +55,24 @@ impl SimActuator<'_> {
                 Action::MigrateHot | Action::MigrateCold => has_node,
                 _ => false,
             };
-        let end = operation.range.end / PAGE_SIZE;
-        let mut frame = operation.range.start / PAGE_SIZE;
-        while frame < end {
+        let mut address = operation.range.start;
+        while address < operation.range.end {
+            let (frame, end) = self.machine.frames_from(address, operation.range.end);
             let (owner, count) = self.machine.memory.owners_from(frame, end);
             let look = self.machine.spec.costs.look_at_frame;
             outcome.took = outcome.took + Nanos(look.0 * count);
+            let next = address + count * PAGE_SIZE;
             match owner {
                 Owner::Page(page) if goes_together && !self.machine.is_huge(page) => {
                     let run = Frames { frame, page, count };
                     self.act_on_run(operation, run, to, outcome);
                 }
                 Owner::Page(_) => {
-                    let range = AddressRange::new(frame * PAGE_SIZE, (frame + count) * PAGE_SIZE);
-                    self.page_by_page(operation, range, outcome);
+                    self.page_by_page(operation, AddressRange::new(address, next), outcome);
                 }
                 _ => refuse(outcome, Refusal::Unmapped, count),
             }
-            frame += count;
+            address = next;
         }
     }
 
@@ -152,6 +153,17 @@ impl SimActuator<'_> {
 }
 
 impl super::Machine {
+    /// The frame at a physical address, and where those end that follow it up to the address `end`.
+    fn frames_from(&self, address: u64, end: u64) -> (Pfn, Pfn) {
+        let frame = self.frame_at(address);
+        let rest = (end - address) / PAGE_SIZE;
+        if self.spec.is_scattered {
+            (frame, frame + rest.min(PIECE - frame % PIECE))
+        } else {
+            (frame, frame + rest)
+        }
+    }
+
     /// How many pages from `page` on are of its mapping and have their accessed bits in its word.
     fn rest_of_word(&self, page: Page) -> u64 {
         let end = (page / 64 * 64 + 64).min(self.areas[self.area_at(page)].pages.end);

@@ -41,12 +41,23 @@ impl Machine {
             && area.spec.purpose == Use::Anon
     }
 
+    /// What was advised about a block's huge pages, the last if there is more.
+    fn advice(&self, first: Page) -> Option<bool> {
+        let advised = self.advised[(first / BLOCK) as usize];
+        advised.or(self.areas[self.area_at(first)].spec.huge)
+    }
+
+    /// What a scheme advises about the block of a page.
+    pub(super) fn advise(&mut self, page: Page, huge: bool) {
+        self.advised[(page / BLOCK) as usize] = Some(huge);
+    }
+
     /// Whether a block may become huge by itself: by the machine's mode and advice.
     pub(super) fn wants_huge(&self, first: Page) -> bool {
         if !self.can_be_huge(first) {
             return false;
         }
-        let advice = self.areas[self.area_at(first)].spec.huge;
+        let advice = self.advice(first);
         match self.spec.thp {
             ThpMode::Never => false,
             ThpMode::Madvise => advice == Some(true),
@@ -62,7 +73,7 @@ impl Machine {
         if !is_empty {
             return (false, Nanos(0));
         }
-        let is_asked_for = self.areas[self.area_at(first)].spec.huge == Some(true);
+        let is_asked_for = self.advice(first) == Some(true);
         let may_compact = match self.spec.defrag {
             Defrag::Always => true,
             Defrag::Madvise => is_asked_for,
@@ -180,14 +191,21 @@ impl Machine {
         if self.spec.thp == ThpMode::Never || self.huge.is_empty() {
             return;
         }
-        for _ in 0..SCAN_BLOCKS.min(self.huge.len()) {
+        let mut scanned = 0;
+        // What is not to be huge is passed mapping by mapping, in no time.
+        for _ in 0..self.huge.len() {
             let block = self.next_collapse % self.huge.len();
             self.next_collapse = block + 1;
             let first = block as Page * BLOCK;
-            if self.wants_huge(first)
-                && let Ok(took) = self.collapse(first, 1)
-            {
+            if !self.wants_huge(first) {
+                continue;
+            }
+            if let Ok(took) = self.collapse(first, 1) {
                 self.stats.khugepaged_cpu = self.stats.khugepaged_cpu + took;
+            }
+            scanned += 1;
+            if scanned == SCAN_BLOCKS {
+                break;
             }
         }
     }

@@ -29,6 +29,7 @@ mod probe;
 mod process;
 mod reclaim;
 mod run;
+mod scatter;
 mod speed;
 mod swap;
 
@@ -47,6 +48,7 @@ pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
 pub use process::{AreaSpec, Losses, Process, ProcessSpec, Use};
+pub use speed::miss_share;
 pub use swap::{Swap, SwapKind};
 
 use accessed::PageBits;
@@ -80,6 +82,18 @@ impl NodeSpec {
     }
 }
 
+/// Whose rules watching and acting follow, where Isotherm and the kernel's DAMON differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// Huge pages are made and split at once; frames that nobody maps are unknown.
+    #[default]
+    Isotherm,
+    /// `hugepage` and `nohugepage` advise (`madvise`): first faults of blocks that lie whole within the range
+    /// go by it, and khugepaged, and what is huge already stays so. Frames that nobody maps count as not
+    /// accessed.
+    KernelDamon,
+}
+
 /// What a machine is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineSpec {
@@ -95,6 +109,11 @@ pub struct MachineSpec {
     pub defrag: Defrag,
     /// `vm.compaction_proactiveness`, 0 to 100.
     pub compaction_proactiveness: u32,
+    /// Whose rules watching and acting follow, where they differ.
+    pub rules: Rules,
+    /// Which addresses frames have: in their order, or, as on a machine that has been in use, pieces of 4 MiB in
+    /// any order within their zone. The free lists take the lowest frame, and the kernel's the one freed last.
+    pub is_scattered: bool,
     /// What operations take.
     pub costs: MachineCosts,
     /// What compaction takes.
@@ -112,6 +131,8 @@ impl Default for MachineSpec {
             thp: ThpMode::Madvise,
             defrag: Defrag::Madvise,
             compaction_proactiveness: 20,
+            rules: Rules::default(),
+            is_scattered: false,
             costs: THIS_MACHINE,
             compaction_costs: THIS_MACHINES_COMPACTION,
             seed: 1,
@@ -184,11 +205,15 @@ pub struct Machine {
     /// By block of 512 pages: mapped by one entry; has a page table.
     huge: Vec<bool>,
     has_table: Vec<bool>,
+    /// By block: what schemes advised about huge pages, the last if there is more.
+    advised: Vec<Option<bool>>,
     swap: Option<Swap>,
     faults: Vec<Fault>,
     compaction: Compaction,
     /// By zone.
     marks: Vec<Marks>,
+    /// By pieces of physical addresses: which piece of frames is there. Nothing where each is in its place.
+    scatter: Vec<u32>,
     /// By node.
     is_kswapd_awake: Vec<bool>,
     /// Where reclaim's scanner stands, by node.
@@ -227,7 +252,12 @@ impl Machine {
         let nodes = 0..memory.nr_nodes();
         let clock_hands: Vec<Pfn> = nodes.map(|node| memory.frames_of(node).start).collect();
         let compaction = Compaction::new(&memory, spec.compaction_proactiveness);
-        let random = Pcg64Mcg::new(u128::from(spec.seed) << 1 | 1);
+        let mut random = Pcg64Mcg::new(u128::from(spec.seed) << 1 | 1);
+        let scatter = if spec.is_scattered {
+            scatter::pieces(&memory, &mut random)
+        } else {
+            Vec::new()
+        };
         let swap = spec.swap.map(|(kind, bytes)| Swap::new(kind, bytes));
         Self {
             memory,
@@ -241,9 +271,11 @@ impl Machine {
             filled: PageBits::default(),
             huge: Vec::new(),
             has_table: Vec::new(),
+            advised: Vec::new(),
             swap,
             faults: Vec::new(),
             marks,
+            scatter,
             compaction,
             is_kswapd_awake: vec![false; clock_hands.len()],
             failures: vec![0; clock_hands.len()],
@@ -302,6 +334,7 @@ impl Machine {
         let blocks = end / BLOCK_PAGES as usize;
         self.huge.resize(blocks, false);
         self.has_table.resize(blocks, false);
+        self.advised.resize(blocks, None);
         pages.start + lead as Page..pages.start + (lead + count) as Page
     }
 
@@ -330,6 +363,17 @@ impl Machine {
         &self.memory
     }
 
+    /// Memory that is not free, in bytes: of processes, files and the pool of zram.
+    pub fn used(&self) -> u64 {
+        let all: u64 = self
+            .memory
+            .zones()
+            .iter()
+            .map(crate::memory::Zone::pages)
+            .sum();
+        (all - self.memory.free_pages()) * PAGE_SIZE
+    }
+
     /// Swap, if there is any.
     pub fn swap(&self) -> Option<&Swap> {
         self.swap.as_ref()
@@ -344,6 +388,15 @@ impl Machine {
     pub fn huge_fault_latency(&self) -> Distribution {
         let us = self.huge_faults.iter().map(|took| took.0 as f64 / 1e3);
         Distribution::of(us.collect())
+    }
+
+    /// The frame at a physical address.
+    fn frame_at(&self, address: u64) -> Pfn {
+        let frame = address / PAGE_SIZE;
+        match self.scatter.get((frame / scatter::PIECE) as usize) {
+            Some(piece) => u64::from(*piece) * scatter::PIECE + frame % scatter::PIECE,
+            None => frame,
+        }
     }
 
     /// The node that a frame is on.

@@ -51,6 +51,21 @@ impl Rates {
         })
     }
 
+    /// That of one page, and how many pages from it on have it.
+    fn from(&self, page: u32) -> (f64, u32) {
+        match self {
+            Self::Never | Self::Even(_) => (self.of(page), u32::MAX),
+            Self::Steps(steps) => {
+                let at = steps.partition_point(|(end, _)| *end <= page);
+                let step = steps.get(at);
+                step.map_or((0.0, u32::MAX), |(end, rate)| {
+                    (f64::from(*rate), end - page)
+                })
+            }
+            Self::Each(_) | Self::EachWithLines(..) => (self.of(page), 1),
+        }
+    }
+
     /// Cache lines that are moved of one page per second: one for each access, unless it is said.
     pub fn lines(&self, page: u32) -> f64 {
         match self {
@@ -196,11 +211,14 @@ impl Pattern {
         }
     }
 
-    /// Accesses per second to a page, at a moment of the work.
-    pub(crate) fn rate(&self, page: u32, at: Nanos) -> f64 {
+    /// Accesses per second to a page, at a moment of the work; and how many pages from it on have as many.
+    pub(crate) fn rate_from(&self, page: u32, at: Nanos) -> (f64, u32) {
         match self {
-            Self::Phases(phases) => Self::phase(phases, at).map_or(0.0, |i| phases[i].1.of(page)),
-            Self::Trace(trace, first) => trace.rate(first + page, at),
+            Self::Phases(phases) => {
+                let phase = Self::phase(phases, at);
+                phase.map_or((0.0, u32::MAX), |i| phases[i].1.from(page))
+            }
+            Self::Trace(trace, first) => (trace.rate(first + page, at), 1),
         }
     }
 
@@ -210,7 +228,7 @@ impl Pattern {
             Self::Phases(phases) => {
                 Self::phase(phases, at).map_or(0.0, |i| phases[i].1.lines(page))
             }
-            Self::Trace(..) => self.rate(page, at),
+            Self::Trace(trace, first) => trace.rate(first + page, at),
         }
     }
 }

@@ -9,7 +9,7 @@ use isotherm_engine::{
 };
 
 use super::process::Losses;
-use super::{Machine, Place};
+use super::{Machine, Place, Rules};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 /// What a probe keeps from one look to the next.
@@ -92,19 +92,24 @@ impl SimProbe<'_> {
         }
     }
 
-    fn pages_of(&self, sample: &Sample) -> Result<Vec<Option<Page>>, Gap> {
-        let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
+    /// Whether anything of a sample is mapped.
+    fn find(&self, sample: &Sample) -> Result<(), Gap> {
         let process = self.machine.processes.get(sample.target.0 as usize);
         if !process.is_some_and(super::Process::is_running) {
             return Err(Gap::Exited);
         }
-        let pages = addresses.map(|address| self.machine.page_at(sample.target, address));
-        let pages: Vec<Option<Page>> = pages.collect();
-        if pages.iter().all(Option::is_none) {
+        let mut pages = pages_of(self.machine, sample);
+        if pages.next().is_none() {
             return Err(Gap::Unmapped);
         }
-        Ok(pages)
+        Ok(())
     }
+}
+
+/// The pages of a sample that are mapped.
+fn pages_of<'a>(machine: &'a Machine, sample: &'a Sample) -> impl Iterator<Item = Page> + 'a {
+    let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
+    addresses.filter_map(|address| machine.page_at(sample.target, address))
 }
 
 /// By physical addresses.
@@ -112,14 +117,14 @@ impl SimProbe<'_> {
     /// Looks up whose the armed samples' frames are. All at once: each is a cache miss, and the processor
     /// waits for several of them at the same time only if nothing hangs on one.
     fn find_frames(&mut self) {
-        let memory = &self.machine.memory;
+        let machine = &*self.machine;
         let state = &mut *self.state;
-        state.changes = self.machine.bit_changes();
+        state.changes = machine.bit_changes();
         state.frames.clear();
         state.is_owned.clear();
         for (i, sample) in (0..).zip(&state.armed) {
-            let first = sample.address / PAGE_SIZE;
-            let owners = (first..first + u64::from(sample.nr_pages)).map(|f| memory.owner(f));
+            let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
+            let owners = addresses.map(|address| machine.memory.owner(machine.frame_at(address)));
             let before = state.frames.len();
             state.frames.extend(owners.filter_map(|owner| match owner {
                 Owner::Page(page) => Some((i, page)),
@@ -136,6 +141,7 @@ impl SimProbe<'_> {
         let Self { machine, state } = self;
         let mut accessed = vec![0; state.armed.len()];
         let may_be_contended = machine.is_anything_wrong();
+        let rules = machine.spec.rules;
         if !may_be_contended {
             machine.count_accessed(&state.frames, &mut accessed);
         }
@@ -143,7 +149,13 @@ impl SimProbe<'_> {
         let mut looks = 0;
         for (i, sample) in state.armed.iter().enumerate() {
             if !state.is_owned[i] {
-                touches.push(Touch::Unknown(Gap::NoMapping));
+                touches.push(match rules {
+                    Rules::Isotherm => Touch::Unknown(Gap::NoMapping),
+                    Rules::KernelDamon => Touch::Seen {
+                        observed: sample.nr_pages,
+                        accessed: 0,
+                    },
+                });
                 continue;
             }
             if may_be_contended {
@@ -203,21 +215,22 @@ impl AccessProbe for SimProbe<'_> {
         }
         let armed = std::mem::take(&mut self.state.armed);
         for sample in &armed {
-            let pages = match self.pages_of(sample) {
-                Ok(pages) => pages,
-                Err(gap) => {
-                    touches.push(Touch::Unknown(gap));
-                    continue;
-                }
-            };
+            if let Err(gap) = self.find(sample) {
+                touches.push(Touch::Unknown(gap));
+                continue;
+            }
             if self.machine.is_contended() {
                 touches.push(Touch::Unknown(Gap::Unclearable));
                 continue;
             }
             let mut accessed = 0;
-            for page in pages.iter().flatten() {
-                let is_there = self.machine.place[*page as usize] == Place::Memory;
-                accessed += u32::from(is_there && self.machine.is_accessed(*page));
+            for i in 0..u64::from(sample.nr_pages) {
+                let address = sample.address + i * PAGE_SIZE;
+                let Some(page) = self.machine.page_at(sample.target, address) else {
+                    continue;
+                };
+                let is_there = self.machine.place[page as usize] == Place::Memory;
+                accessed += u32::from(is_there && self.machine.is_accessed(page));
             }
             touches.push(Touch::Seen {
                 observed: sample.nr_pages,

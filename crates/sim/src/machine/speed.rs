@@ -44,11 +44,15 @@ impl Classes {
     }
 
     fn add(&mut self, rate: f64) {
+        self.add_many(1.0, rate);
+    }
+
+    fn add_many(&mut self, pages: f64, rate: f64) {
         if rate > 0.0 {
             let class = (rate.log2() * 4.0 + 128.0).clamp(0.0, CLASSES as f64 - 1.0);
             let (count, sum) = &mut self.of[class as usize];
-            *count += 1.0;
-            *sum += rate;
+            *count += pages;
+            *sum += pages * rate;
         }
     }
 
@@ -76,6 +80,16 @@ impl Classes {
         let missed = used.iter().map(|(n, sum)| sum * (-sum / n * low).exp());
         (missed.sum::<f64>() / all, all)
     }
+}
+
+/// Share of accesses whose translation is missed, where so many pages are accessed at such a rate each, by a
+/// TLB of `entries`.
+pub fn miss_share(pages: impl IntoIterator<Item = (f64, f64)>, entries: u32) -> f64 {
+    let mut classes = Classes::new();
+    for (count, rate) in pages {
+        classes.add_many(count, rate);
+    }
+    classes.misses(f64::from(entries)).0
 }
 
 impl Machine {
@@ -216,25 +230,37 @@ impl Machine {
             return;
         }
         let work = self.processes[area.process].work();
-        let mut of_block = 0.0;
-        for page in area.pages.clone() {
-            let rate = if self.place[page as usize] == Place::Memory {
-                area.spec.pattern.rate(page - area.pages.start, work)
-            } else {
-                0.0
-            };
-            if rate > 0.0 {
-                small.add(rate);
-                if self.is_huge(page) {
-                    of_block += rate;
-                } else {
-                    mixed.add(rate);
+        let pages = area.pages.clone();
+        let mut first = pages.start;
+        while first < pages.end {
+            let block_end = (first / BLOCK_PAGES as Page + 1) * BLOCK_PAGES as Page;
+            let end = block_end.min(pages.end);
+            let is_huge = self.is_huge(first);
+            let mut of_block = 0.0;
+            while first < end {
+                let (rate, alike) = area.spec.pattern.rate_from(first - pages.start, work);
+                let next = first.saturating_add(alike).min(end);
+                let count = self.in_use(first..next);
+                if count > 0.0 && rate > 0.0 {
+                    small.add_many(count, rate);
+                    if is_huge {
+                        of_block += count * rate;
+                    } else {
+                        mixed.add_many(count, rate);
+                    }
                 }
+                first = next;
             }
-            if (page + 1) % BLOCK_PAGES as Page == 0 {
-                mixed.add(std::mem::take(&mut of_block));
-            }
+            mixed.add(of_block);
         }
+    }
+
+    /// How many of these are in memory, but for those that a huge page has added: they are never accessed.
+    fn in_use(&self, pages: std::ops::Range<Page>) -> f64 {
+        let places = &self.place[pages.start as usize..pages.end as usize];
+        let used = places.iter().zip(pages.clone());
+        let used = used.filter(|(place, page)| **place == Place::Memory && self.filled.get(*page));
+        used.count() as f64
     }
 }
 

@@ -122,7 +122,8 @@ fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison>
     };
     let comparison = |(name, simulated): (String, f64)| Comparison {
         experiment: "driver",
-        configuration: format!("proactiveness {proactiveness}"),
+        configuration: "proactive compaction",
+        case: format!("proactiveness {proactiveness}"),
         unit: if name == "count" { "huge pages" } else { "us" },
         published: column.and_then(|column| published(LATENCIES, &name, column)),
         role: if is_calibrated(&name) {
@@ -133,7 +134,7 @@ fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison>
             Role::Predicted
         },
         metric: name,
-        simulated,
+        simulated: Some(simulated),
     };
     rows.into_iter().map(comparison).collect()
 }
@@ -146,10 +147,11 @@ fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
     };
     vec![Comparison {
         experiment: "java",
-        configuration: format!("proactiveness {proactiveness}"),
+        configuration: "proactive compaction",
+        case: format!("proactiveness {proactiveness}"),
         metric: "elapsed".into(),
         unit: "s",
-        simulated: outcome.elapsed.as_secs_f64(),
+        simulated: Some(outcome.elapsed.as_secs_f64()),
         published: row.and_then(|row| published(JAVA, row, "elapsed")),
         // The passes of a fault were found by the first; the second is little but the faults
         // themselves, whose time was found by what more proactiveness takes.
@@ -160,10 +162,11 @@ fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
 fn of_unmovable(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
     let row = |metric: &str, unit, simulated| Comparison {
         experiment: "unmovable",
-        configuration: format!("proactiveness {proactiveness}"),
+        configuration: "proactive compaction",
+        case: format!("proactiveness {proactiveness}"),
         metric: metric.into(),
         unit,
-        simulated,
+        simulated: Some(simulated),
         published: None,
         role: Role::Predicted,
     };

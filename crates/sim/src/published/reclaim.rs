@@ -1,19 +1,121 @@
 //! *DAMON: data access monitor*, v24, and its physical memory patches (SeongJae Park, 2021): resident
-//! memory under each configuration, for synthetic programs with the published footprints.
+//! memory, memory used and run time under each configuration, program by program.
+//!
+//! What goes in are the columns without DAMON (orig, thp), and prcl's resident memory only where that is said
+//! ([`Knowledge::Prcl`]); all else is compared with the cell that it is of.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::{Comparison, Role};
-use crate::experiment::reclaim::{Configuration, Profile, ReclaimOutcome, run};
+use crate::experiment::reclaim::{
+    Configuration, Inputs, Knowledge, Program, ReclaimOutcome, WINDOW, run,
+};
 
-const RSS: &str = include_str!("../../../../experiments/published/damon_v24_rss_kib.csv");
-const PPRCL_RSS: &str = include_str!("../../../../experiments/published/pprcl_rss_kib.csv");
-const RUNTIME: &str =
-    include_str!("../../../../experiments/published/damon_v24_runtime_seconds.csv");
-const PPRCL_RUNTIME: &str =
-    include_str!("../../../../experiments/published/pprcl_runtime_seconds.csv");
+/// What was measured, in all tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Metric {
+    Rss,
+    MemoryUsed,
+    Runtime,
+}
+
+impl Metric {
+    const ALL: [Self; 3] = [Self::Rss, Self::MemoryUsed, Self::Runtime];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rss => "RSS",
+            Self::MemoryUsed => "memory used",
+            Self::Runtime => "run time",
+        }
+    }
+
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::Rss | Self::MemoryUsed => "KiB",
+            Self::Runtime => "s",
+        }
+    }
+
+    const fn of(self, outcome: &ReclaimOutcome) -> f64 {
+        match self {
+            Self::Rss => outcome.rss_kib,
+            Self::MemoryUsed => outcome.memory_used_kib,
+            Self::Runtime => outcome.runtime_s,
+        }
+    }
+}
+
+/// A publication, with its tables by [`Metric::ALL`].
+struct Publication {
+    name: &'static str,
+    tables: [&'static str; 3],
+}
+
+const V24: Publication = Publication {
+    name: "DAMON v24",
+    tables: [
+        include_str!("../../../../experiments/published/damon_v24_rss_kib.csv"),
+        include_str!("../../../../experiments/published/damon_v24_memused_kib.csv"),
+        include_str!("../../../../experiments/published/damon_v24_runtime_seconds.csv"),
+    ],
+};
+
+const PPRCL: Publication = Publication {
+    name: "pprcl",
+    tables: [
+        include_str!("../../../../experiments/published/pprcl_rss_kib.csv"),
+        include_str!("../../../../experiments/published/pprcl_memused_kib.csv"),
+        include_str!("../../../../experiments/published/pprcl_runtime_seconds.csv"),
+    ],
+};
+
+/// A column of a table, by program.
+type Column = BTreeMap<&'static str, f64>;
+
+impl Publication {
+    /// The last rows, which are sums, are not programs. Empty if there is no such column.
+    fn column(&self, metric: Metric, name: &str) -> Column {
+        let table = self.tables[metric as usize];
+        let mut lines = table
+            .lines()
+            .map(|line| line.split(',').collect::<Vec<_>>());
+        let at = lines
+            .next()
+            .and_then(|head| head.iter().position(|field| *field == name));
+        let cell = |fields: Vec<&'static str>| Some((fields[0], fields.get(at?)?.parse().ok()?));
+        lines
+            .filter(|fields| fields[0].contains('/'))
+            .filter_map(cell)
+            .collect()
+    }
+}
+
+/// What goes in of each program.
+fn inputs() -> Vec<(&'static str, Inputs)> {
+    let column = |metric, name| V24.column(metric, name);
+    let (rss, used) = (
+        column(Metric::Rss, "orig"),
+        column(Metric::MemoryUsed, "orig"),
+    );
+    let runtime = column(Metric::Runtime, "orig");
+    let (thp_rss, thp_runtime) = (column(Metric::Rss, "thp"), column(Metric::Runtime, "thp"));
+    let prcl = column(Metric::Rss, "prcl");
+    let of = |(name, kib): (&&'static str, &f64)| {
+        let inputs = Inputs {
+            rss: kib * 1024.0,
+            memory_used: used.get(name)? * 1024.0,
+            runtime_s: *runtime.get(name)?,
+            huge_waste: thp_rss.get(name)? / kib - 1.0,
+            huge_gain: 1.0 - thp_runtime.get(name)? / runtime.get(name)?,
+            saved: 1.0 - prcl.get(name)? / kib,
+        };
+        Some((*name, inputs))
+    };
+    rss.iter().filter_map(of).collect()
+}
 
 /// A run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -27,44 +129,22 @@ pub struct ReclaimRun {
 /// All runs of some configurations.
 pub struct Evaluation {
     configurations: Vec<Configuration>,
-    programs: Vec<(&'static str, Profile)>,
-}
-
-/// A column of a table, by program; the last rows, which are sums, are not programs.
-fn column(csv: &'static str, name: &str) -> BTreeMap<&'static str, f64> {
-    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let at = lines
-        .next()
-        .and_then(|head| head.iter().position(|field| *field == name));
-    let cell = |fields: Vec<&'static str>| Some((fields[0], fields.get(at?)?.parse().ok()?));
-    lines
-        .filter(|fields| fields[0].contains('/'))
-        .filter_map(cell)
-        .collect()
+    programs: Vec<(&'static str, Inputs)>,
 }
 
 impl Evaluation {
     /// Of these configurations, `orig` among them.
     pub fn new(configurations: Vec<Configuration>) -> Self {
-        let (orig, prcl, thp) = (column(RSS, "orig"), column(RSS, "prcl"), column(RSS, "thp"));
-        let programs = orig.iter().filter_map(|(name, kib)| {
-            let profile = Profile::new(
-                (kib * 1024.0) as u64,
-                1.0 - prcl.get(name)? / kib,
-                thp.get(name)? / kib - 1.0,
-            );
-            Some((*name, profile))
-        });
         Self {
-            programs: programs.collect(),
+            programs: inputs(),
             configurations,
         }
     }
 
-    /// All runs, the largest first.
+    /// All runs, those of the largest programs first.
     pub fn runs(&self) -> Vec<ReclaimRun> {
         let mut programs: Vec<usize> = (0..self.programs.len()).collect();
-        programs.sort_by_key(|program| std::cmp::Reverse(self.programs[*program].1.bytes));
+        programs.sort_by(|a, b| self.programs[*b].1.rss.total_cmp(&self.programs[*a].1.rss));
         let runs = programs.into_iter().flat_map(|program| {
             (0..self.configurations.len()).map(move |configuration| ReclaimRun {
                 program,
@@ -79,172 +159,244 @@ impl Evaluation {
         let (program, _) = self.programs[run.program];
         format!(
             "like {program}, {}",
-            self.configurations[run.configuration].name
+            self.configurations[run.configuration].title
         )
     }
 
     /// Makes it.
     pub fn make(&self, at: &ReclaimRun) -> ReclaimOutcome {
-        run(
-            &self.programs[at.program].1,
-            &self.configurations[at.configuration],
-        )
+        let configuration = &self.configurations[at.configuration];
+        let program = Program::new(&self.programs[at.program].1, configuration.knowledge);
+        run(&program, configuration)
     }
 
-    /// For each configuration the mean, over the programs, of what it changed of resident memory, and
-    /// the mean slowdown; and of each program what ethp and pprcl, which nothing was calibrated on,
-    /// changed.
+    /// Every cell of both publications: what orig is, and what each configuration changes of it.
     pub fn comparisons(&self, runs: &[(ReclaimRun, ReclaimOutcome)]) -> Vec<Comparison> {
-        let of = |program: usize, name: &str| {
-            let found = runs.iter().find(|(run, _)| {
-                run.program == program && self.configurations[run.configuration].name == name
-            });
-            found.map(|(_, outcome)| *outcome)
-        };
         let mut all = Vec::new();
-        for configuration in &self.configurations {
-            let name = configuration.name;
-            if name == "orig" {
-                continue;
-            }
-            let published = |program, csv: [&'static str; 2]| {
-                let [damon, physical] = csv;
-                let csv = if name == "pprcl" { physical } else { damon };
-                let (orig, with) = (column(csv, "orig"), column(csv, name));
-                Some(100.0 * (with.get(program)? / orig.get(program)? - 1.0))
-            };
-            let mut rss: Vec<(f64, f64)> = Vec::new();
-            let mut slowdowns: Vec<(f64, f64)> = Vec::new();
-            for (at, (program, _)) in self.programs.iter().enumerate() {
-                let (Some(orig), Some(with)) = (of(at, "orig"), of(at, name)) else {
-                    continue;
-                };
-                let Some(told) = published(program, [RSS, PPRCL_RSS]) else {
-                    continue;
-                };
-                let simulated = 100.0 * (with.rss_kib / orig.rss_kib - 1.0);
-                rss.push((simulated, told));
-                let told_runtime = published(program, [RUNTIME, PPRCL_RUNTIME]);
-                slowdowns.push((100.0 * with.slowdown, told_runtime.unwrap_or_default()));
-                if matches!(name, "ethp" | "pprcl") {
-                    let role = Role::Predicted;
-                    all.push(comparison(name, program, "RSS", simulated, told, role));
+        for publication in [&V24, &PPRCL] {
+            for metric in Metric::ALL {
+                let orig = publication.column(metric, "orig");
+                for (place, configuration) in self.configurations.iter().enumerate() {
+                    let with = publication.column(metric, configuration.name);
+                    for (at, (program, inputs)) in self.programs.iter().enumerate() {
+                        let of = |wanted: usize| outcome(runs, at, wanted);
+                        let (Some(orig), Some(with)) = (orig.get(program), with.get(program))
+                        else {
+                            continue;
+                        };
+                        let first = self.orig().and_then(of).map(|o| metric.of(&o));
+                        let made = of(place).map(|o| metric.of(&o));
+                        let cell = Cell {
+                            metric,
+                            configuration,
+                            inputs,
+                            published: (*orig, *with),
+                            simulated: first.zip(made),
+                        };
+                        all.push(cell.comparison(publication.name, program));
+                    }
                 }
-            }
-            let mean = |values: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| {
-                values.iter().map(of).sum::<f64>() / values.len().max(1) as f64
-            };
-            let role = match name {
-                "thp" | "prcl" => Role::Calibrated,
-                _ => Role::Predicted,
-            };
-            let both = |values: &[(f64, f64)]| (mean(values, |v| v.0), mean(values, |v| v.1));
-            let (simulated, told) = both(&rss);
-            all.push(comparison(name, "mean of 24", "RSS", simulated, told, role));
-            // What reclamation and huge pages do to speed is not simulated.
-            if matches!(name, "rec" | "prec") {
-                let (simulated, told) = both(&slowdowns);
-                let role = Role::Predicted;
-                all.push(comparison(
-                    name,
-                    "mean of 24",
-                    "runtime",
-                    simulated,
-                    told,
-                    role,
-                ));
             }
         }
         all
     }
-}
 
-/// What a reader must know before the numbers: what the means hide.
-pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
-    let of = |configuration: &str| {
-        let prefix = format!("{configuration}, like ");
-        let rows = comparisons
-            .iter()
-            .filter(|row| row.configuration.starts_with(&prefix));
-        let pairs: Vec<(f64, f64)> = rows
-            .filter_map(|row| Some((row.simulated, row.published?)))
-            .collect();
-        let errors: Vec<f64> = pairs
-            .iter()
-            .map(|(ours, theirs)| (ours - theirs).abs())
-            .collect();
-        let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
-        let worst = errors.iter().copied().fold(0.0, f64::max);
-        let unchanged = pairs.iter().filter(|(ours, _)| ours.abs() < 0.005).count();
-        format!(
-            "{configuration}: the mean of {} programs hides a mean error of {mean:.1} points a program, \
-             {worst:.1} at worst; {unchanged} of them come out as 0.00.",
-            pairs.len()
-        )
-    };
-    vec![of("pprcl"), of("ethp")]
-}
-
-fn comparison(
-    configuration: &str,
-    program: &str,
-    metric: &str,
-    simulated: f64,
-    published: f64,
-    role: Role,
-) -> Comparison {
-    let like = if program.contains('/') { "like " } else { "" };
-    Comparison {
-        experiment: "DAMON v24, pprcl",
-        configuration: format!("{configuration}, {like}{program}"),
-        metric: metric.to_owned(),
-        unit: "% change",
-        simulated,
-        published: Some(published),
-        role,
+    fn orig(&self) -> Option<usize> {
+        self.configurations.iter().position(|c| c.name == "orig")
     }
+}
+
+fn outcome(
+    runs: &[(ReclaimRun, ReclaimOutcome)],
+    program: usize,
+    configuration: usize,
+) -> Option<ReclaimOutcome> {
+    let is_it = |(run, _): &&(ReclaimRun, ReclaimOutcome)| {
+        run.program == program && run.configuration == configuration
+    };
+    runs.iter().find(is_it).map(|(_, outcome)| *outcome)
+}
+
+/// A cell of a table, with orig's of the same row.
+struct Cell<'a> {
+    metric: Metric,
+    configuration: &'a Configuration,
+    inputs: &'a Inputs,
+    published: (f64, f64),
+    simulated: Option<(f64, f64)>,
+}
+
+impl Cell<'_> {
+    fn comparison(&self, experiment: &'static str, program: &str) -> Comparison {
+        let role = self.role();
+        let is_orig = self.configuration.name == "orig";
+        let shown = |(orig, with): (f64, f64)| {
+            if is_orig {
+                with
+            } else {
+                100.0 * (with / orig - 1.0)
+            }
+        };
+        Comparison {
+            experiment,
+            configuration: self.configuration.title,
+            case: program.to_owned(),
+            metric: self.metric.name().to_owned(),
+            unit: if is_orig {
+                self.metric.unit()
+            } else {
+                "% change"
+            },
+            simulated: (self.simulated.map(shown)).filter(|_| role != Role::NotModelled),
+            published: Some(shown(self.published)),
+            role,
+        }
+    }
+
+    fn role(&self) -> Role {
+        let knows_prcl = self.configuration.knowledge == Knowledge::Prcl;
+        match (self.configuration.name, self.metric) {
+            ("orig", _) => Role::Input,
+            // Huge pages make nothing smaller here, nor slower.
+            ("thp", Metric::Rss) if self.inputs.huge_waste <= 0.0 => Role::NotModelled,
+            ("thp", Metric::Runtime) if self.inputs.huge_gain <= 0.0 => Role::NotModelled,
+            ("thp", Metric::Rss | Metric::Runtime) => Role::Calibrated,
+            // The size of the wrapper, and what huge pages add.
+            ("rec" | "prec" | "thp", Metric::MemoryUsed) => Role::Arithmetic,
+            // Clears by physical addresses cost the program nothing here.
+            ("prec", Metric::Runtime) => Role::NotModelled,
+            ("prcl", Metric::Rss) if knows_prcl => Role::Calibrated,
+            _ => Role::Predicted,
+        }
+    }
+}
+
+/// What a reader must know before the numbers.
+pub fn notes() -> Vec<String> {
+    vec![
+        "Inputs, of each program: the columns without DAMON (orig; what huge pages added and gained, thp), and \
+         where the heading says \"idle known\", what prcl saved (DAMON v24). Other programs' columns are \
+         not used."
+            .into(),
+        format!(
+            "Assumed, the same for all programs: half of the memory idles unless known; when it is used again \
+             (evenly by the logarithm, from 5 s to the length of the run); files are read once; memory is \
+             filled in the first tenth of the run, 10 s at most; 12.5 MB for the published Python wrapper \
+             (\"10-15MB\"); zram compresses to a third. Of runs longer than {:.0} s the rest is taken to go \
+             on like the last third of that.",
+            WINDOW.as_secs_f64()
+        ),
+        "ethp by Isotherm: the same scheme as `isotherm run` carries it out: huge pages are made at once, within \
+         its bound on waste, and idle ones give back what was never written. The published numbers are of \
+         the kernel's DAMON, which advises; first faults and khugepaged go by that. Idle known."
+            .into(),
+        "Not modelled: phases of programs, the machine's own memory (pprcl reclaims it too: swaptions' memory \
+         used is published as -11 MB), what watching by physical addresses costs the program, and programs \
+         that huge pages make smaller or slower."
+            .into(),
+        "A mean error above that of saying \"no change\" has no skill. A repeat differs by some points of run time, \
+         too: rec and prec are published from -11 to +12 %."
+            .into(),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Rules;
 
-    #[test]
-    fn what_a_mean_hides_is_said() {
-        let row = |program, simulated, published| {
-            comparison(
-                "pprcl",
-                program,
-                "RSS",
-                simulated,
-                published,
-                Role::Predicted,
-            )
-        };
-        let rows = [
-            row("a/b", 0.0, -20.0),
-            row("a/c", -30.0, -20.0),
-            row("mean of 2", -15.0, -20.0),
-        ];
-        let notes = notes(&rows);
-        assert!(
-            notes[0].contains("mean of 2 programs hides a mean error of 15.0 points a program, 20.0 at worst; 1 of"),
-            "{notes:?}"
-        );
+    fn configuration(name: &'static str, knowledge: Knowledge) -> Configuration {
+        Configuration {
+            name,
+            title: name,
+            thp: false,
+            watched: None,
+            schemes: Vec::new(),
+            rules: Rules::KernelDamon,
+            knowledge,
+        }
     }
 
     #[test]
-    fn all_programs_have_their_published_footprint() {
-        let evaluation = Evaluation::new(Vec::new());
-        assert_eq!(evaluation.programs.len(), 24);
-        let (name, profile) = evaluation.programs[0];
-        assert_eq!((name, profile.bytes), ("parsec3/blackscholes", 601_637_683));
-        assert!((0.3..0.4).contains(&profile.hot), "{profile:?}");
-        let bloated = evaluation
-            .programs
-            .iter()
-            .find(|p| p.0 == "splash2x/ocean_ncp");
-        let filled = bloated.expect("it is there").1.filled;
-        assert!((filled - 1.0 / 1.8155).abs() < 0.001, "{filled}");
+    fn all_published_cells_are_compared() {
+        let names = ["orig", "rec", "prec", "thp", "ethp", "prcl", "pprcl"];
+        let configurations = names.map(|name| configuration(name, Knowledge::Nothing));
+        let all = Evaluation::new(configurations.into()).comparisons(&[]);
+        // Three tables of 24 programs: six columns in one publication, three in the other.
+        assert_eq!(all.len(), 3 * 24 * (6 + 3));
+        let cell = |experiment, configuration, metric, case| {
+            let is_it = |row: &&Comparison| {
+                (row.experiment, row.configuration) == (experiment, configuration)
+                    && (row.metric.as_str(), row.case.as_str()) == (metric, case)
+            };
+            let found = all.iter().find(is_it).and_then(|row| row.published);
+            found.map(|value| (value * 100.0).round() / 100.0)
+        };
+        let published = [
+            ("DAMON v24", "orig", "RSS", "parsec3/canneal", 842_370.6),
+            (
+                "DAMON v24",
+                "prcl",
+                "memory used",
+                "splash2x/radiosity",
+                -71.09,
+            ),
+            ("DAMON v24", "thp", "run time", "splash2x/ocean_ncp", -30.69),
+            (
+                "pprcl",
+                "pprcl",
+                "memory used",
+                "parsec3/swaptions",
+                -149.07,
+            ),
+            ("pprcl", "pprcl", "run time", "splash2x/fft", 31.11),
+        ];
+        for (experiment, name, metric, case, expected) in published {
+            assert_eq!(cell(experiment, name, metric, case), Some(expected));
+        }
+    }
+
+    #[test]
+    fn no_prediction_is_made_of_its_own_cell() {
+        let check = |name, metric, knowledge, expected| {
+            let configuration = configuration(name, knowledge);
+            let cell = Cell {
+                metric,
+                configuration: &configuration,
+                inputs: &inputs()[0].1,
+                published: (1.0, 1.0),
+                simulated: Some((1.0, 1.0)),
+            };
+            assert_eq!(cell.role(), expected, "{name} {metric:?}");
+        };
+        check("prcl", Metric::Rss, Knowledge::Nothing, Role::Predicted);
+        check("prcl", Metric::Rss, Knowledge::Prcl, Role::Calibrated);
+        check("prcl", Metric::Runtime, Knowledge::Prcl, Role::Predicted);
+        check("pprcl", Metric::Rss, Knowledge::Prcl, Role::Predicted);
+        check("thp", Metric::Runtime, Knowledge::Nothing, Role::Calibrated);
+        check("thp", Metric::Rss, Knowledge::Nothing, Role::NotModelled);
+        check(
+            "rec",
+            Metric::MemoryUsed,
+            Knowledge::Nothing,
+            Role::Arithmetic,
+        );
+        check(
+            "prec",
+            Metric::Runtime,
+            Knowledge::Nothing,
+            Role::NotModelled,
+        );
+        // What prcl saved goes in only where it is said to be known.
+        let idle = |saved, knowledge| {
+            let inputs = Inputs {
+                saved,
+                ..inputs()[0].1
+            };
+            Program::new(&inputs, knowledge).idle
+        };
+        let blind = |saved| idle(saved, Knowledge::Nothing).to_bits();
+        assert_eq!(blind(0.1), blind(0.6));
+        assert!(idle(0.1, Knowledge::Prcl) < idle(0.6, Knowledge::Prcl));
     }
 }

@@ -110,7 +110,7 @@ const fn name(distribution: KeyDistribution) -> &'static str {
 /// What a reader must know before the numbers.
 pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
     let off = comparisons.iter().filter(|row| row.metric == "CXL use");
-    let off = off.filter_map(|row| Some((row.simulated - row.published?).abs()));
+    let off = off.filter_map(|row| Some((row.simulated? - row.published?).abs()));
     vec![
         "The default's cells are mostly arithmetic of capacity: what does not fit into DRAM is on CXL \
          memory, whatever is simulated."
@@ -134,7 +134,7 @@ pub fn comparisons(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Comparison> {
 }
 
 fn of_run(
-    (source, tiered, csv): &(&'static str, &str, &str),
+    (source, tiered, csv): &(&'static str, &'static str, &str),
     run: &TieringRun,
     outcome: &TieringOutcome,
 ) -> [Comparison; 2] {
@@ -150,25 +150,28 @@ fn of_run(
     let all_slow = cell("normalized_time", "CXL-only", "cold_0G").unwrap_or(1.0);
     let comparison = |metric: &str, unit, simulated, published, role| Comparison {
         experiment: source,
-        configuration: format!(
-            "{} {configuration} {} GB",
-            name(run.distribution),
-            run.cold_gib
-        ),
+        configuration,
+        case: format!("{}, {} GB", name(run.distribution), run.cold_gib),
         metric: metric.into(),
         unit,
-        simulated,
+        simulated: Some(simulated),
         published,
         role,
     };
-    let is_first = run.placement == Placement::Default && run.cold_gib == COLD_GIB[0];
+    let is_default = run.placement == Placement::Default;
+    // What does not fit into DRAM is on CXL memory: only migration decides anything.
+    let role = if is_default {
+        Role::Arithmetic
+    } else {
+        Role::Predicted
+    };
     [
         comparison(
             "time",
             "of DRAM-only",
             1.0 + (all_slow - 1.0) * outcome.slow_share,
             cell("normalized_time", configuration, &column),
-            Role::Predicted,
+            role,
         ),
         comparison(
             "CXL use",
@@ -176,10 +179,10 @@ fn of_run(
             outcome.slow_gib,
             cell("cxl_gb", configuration, &column),
             // What the system itself needs was found by it.
-            if is_first {
+            if is_default && run.cold_gib == COLD_GIB[0] {
                 Role::Calibrated
             } else {
-                Role::Predicted
+                role
             },
         ),
     ]
@@ -220,7 +223,7 @@ pub fn figures(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Figure> {
 
 /// Comparison number `which` of each run of a distribution.
 fn lines(
-    source: &(&'static str, &str, &str),
+    source: &(&'static str, &'static str, &str),
     distribution: KeyDistribution,
     runs: &[(TieringRun, TieringOutcome)],
     which: usize,
@@ -240,7 +243,11 @@ fn lines(
                 let comparison = &of_run(source, run, outcome)[which];
                 let x = run.cold_gib as f64;
                 let published = comparison.published.map(&value);
-                (x, value(comparison.simulated), published)
+                (
+                    x,
+                    value(comparison.simulated.unwrap_or_default()),
+                    published,
+                )
             })
             .collect();
         let simulation = points.iter().map(|(x, y, _)| (*x, *y)).collect();
