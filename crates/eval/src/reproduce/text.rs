@@ -343,7 +343,7 @@ mod tests {
         assert!(text.contains(summary), "{text}");
         assert!(text.find(summary) < text.find("program 0  "), "{text}");
         assert!(
-            text.contains("program 3          4  not modelled         -"),
+            text.contains("program 3          4  not modelled        -"),
             "{text}"
         );
         assert!(!text.contains("Beside the published"), "{text}");
