@@ -50,8 +50,8 @@ pub use preset::{PRESETS, Preset, hmsdk_demote, hmsdk_promote, preset};
 pub use problem::{Place, Problem, Problems, Severity};
 pub use request::{ActingRequest, Monitoring, Request, RequestError};
 pub use spec::{
-    ActingSpec, ClearBy, ContextSpec, MonitorSpec, PageAttributes, ProcessSpec, SessionSpec,
-    TargetSpec,
+    ActingSpec, ClearBy, ContextSpec, MemoryGoal, MonitorSpec, PageAttributes, ProcessSpec,
+    SessionSpec, TargetSpec,
 };
 pub use tier::{HMSDK_MEMCG, Move, TierError, TierPlan};
 pub use topology::{Extent, Topology, TopologyError, node_extent};

@@ -39,12 +39,12 @@ pub const PRESETS: [(&str, &str); 5] = [
     ),
     (
         "pprcl",
-        "pages out what of all memory was not accessed for 5 s",
+        "pages out what of all processes' memory was not accessed for 5 s",
     ),
     (
         "damon_reclaim",
-        "pages out what was not accessed for 120 s, at most 10 ms and 128 MiB a second, where \
-         memory is short",
+        "pages out what of all processes' memory was not accessed for 120 s, at most 10 ms and 128 MiB a \
+         second, where memory is short",
     ),
     (
         "lru_sort",

@@ -6,7 +6,7 @@
 use isotherm_engine::attributes::CPU_BUDGET;
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::scheme::huge::MAX_WASTE;
-use isotherm_engine::scheme::{Bounds, Scheme};
+use isotherm_engine::scheme::{Action, Bounds, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, AttributesError, CpuBudget, IntervalsGoal, Nanos};
 use thiserror::Error;
@@ -16,8 +16,8 @@ use crate::preset::{PRESETS, preset};
 use crate::problem::Problem;
 use crate::scheme_line;
 use crate::spec::{
-    ActingSpec, ClearBy, ContextSpec, MonitorSpec, PageAttributes, ProcessSpec, SessionSpec,
-    TargetSpec,
+    ActingSpec, ClearBy, ContextSpec, MemoryGoal, MonitorSpec, PageAttributes, ProcessSpec,
+    SessionSpec, TargetSpec,
 };
 
 /// More contexts than this in one process come from a mistake, or want another division of the
@@ -30,8 +30,15 @@ const SAMPLES_PER_AGGREGATION: u64 = 20;
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum RequestError {
-    #[error("nothing to watch; name --pid PID, --cgroup PATH, --all, --physical, or -- COMMAND")]
+    #[error(
+        "nothing to watch; name --pid PID, --cgroup PATH, --all, --physical, --node N, or -- COMMAND"
+    )]
     NoTarget,
+    #[error(
+        "--save and --keep-free say how much is paged out, and there is a scheme that does something else; run \
+         that one without them"
+    )]
+    GoalIsForPageout,
     #[error("nothing to do; name a --preset, a --scheme or a configuration (-c)")]
     NoScheme,
     #[error(
@@ -50,8 +57,8 @@ pub enum RequestError {
     Preset { name: String, known: String },
     #[error("--pages has no budget: leave --cpu-budget out, or --pages")]
     PagesHaveNoBudget,
-    #[error("--pages reads a process's page tables; for physical memory leave it out")]
-    PagesAreVirtual,
+    #[error("--pages reads page tables, and a simulated process has none here; leave it out")]
+    PagesAreReal,
     #[error("a CPU budget rules the intervals: give --cpu-budget, or intervals and goals by hand")]
     BudgetOrIntervals,
     #[error("these monitoring attributes do not fit together: {0}")]
@@ -68,6 +75,8 @@ pub enum RequestError {
 pub struct Request {
     /// Whose memory.
     pub targets: Option<TargetSpec>,
+    /// But not these processes, where all of the machine's are watched as nothing else is named.
+    pub exclude: Vec<ProcessSpec>,
     /// Only these addresses.
     pub ranges: Vec<AddressRange>,
     /// Processes that descend from the targets, too.
@@ -99,6 +108,8 @@ pub struct ActingRequest {
     pub max_waste: Option<f64>,
     /// A command that prints how far the targets have got.
     pub progress_command: Option<String>,
+    /// Until when schemes page out.
+    pub goal: Option<MemoryGoal>,
 }
 
 /// What is said of monitoring.
@@ -200,11 +211,11 @@ impl Monitoring {
         {
             return Err(RequestError::BudgetOrIntervals);
         }
-        let is_virtual = !matches!(targets, TargetSpec::Physical { .. } | TargetSpec::Simulated);
+        let is_real = !matches!(targets, TargetSpec::Simulated);
         match self.method {
-            Some(Method::Pages) if !is_virtual => Err(RequestError::PagesAreVirtual),
+            Some(Method::Pages) if !is_real => Err(RequestError::PagesAreReal),
             Some(Method::Pages) => self.by_page().map(MonitorSpec::Pages),
-            None | Some(Method::Tables) if is_virtual && !self.has_own_intervals() => {
+            None | Some(Method::Tables) if is_real && !self.has_own_intervals() => {
                 Ok(MonitorSpec::Tables(self.by_table()))
             }
             _ => {
@@ -484,12 +495,19 @@ impl Request {
             }
         }
         schemes.extend(more);
+        let is_pageout = |scheme: &Scheme| matches!(scheme.action, Action::Pageout | Action::Stat);
+        if self.acting.goal.is_some() && !schemes.iter().all(is_pageout) {
+            return Err(RequestError::GoalIsForPageout);
+        }
         let of_file = || configured.and_then(targets_of);
-        let of_preset = is_physical.then_some(TargetSpec::Physical { node: None });
+        let of_preset = is_physical.then(TargetSpec::all_physical);
         let targets = self.targets.clone().or_else(of_file);
         // Physical memory is what such a preset is about, unless processes are named.
         let targets = targets.or(of_preset).or(or_targets);
-        let targets = self.with_children(targets.ok_or(RequestError::NoTarget)?);
+        let mut targets = self.with_children(targets.ok_or(RequestError::NoTarget)?);
+        if let TargetSpec::Physical { exclude, .. } | TargetSpec::All { exclude } = &mut targets {
+            exclude.clone_from(&self.exclude);
+        }
         let monitor = monitoring.spec(self.seed, &targets)?;
         Ok(ContextSpec {
             name: None,
@@ -504,6 +522,7 @@ impl Request {
                 act_budget: self.acting.act_budget(act_budget),
                 max_waste: self.acting.max_waste(max_waste),
                 progress_command: self.acting.progress_command.clone(),
+                goal: self.acting.goal,
             }),
         })
     }
@@ -515,8 +534,8 @@ impl Request {
             TargetSpec::Command { .. } => "-- COMMAND",
             TargetSpec::Cgroup(_) => "--cgroup",
             TargetSpec::All { .. } => "--all",
-            TargetSpec::Physical { node: None } => "--physical",
-            TargetSpec::Physical { node: Some(_) } => "--node",
+            TargetSpec::Physical { node: None, .. } => "--physical",
+            TargetSpec::Physical { node: Some(_), .. } => "--node",
             TargetSpec::Simulated => "--simulated",
         });
         let acting = &self.acting;
@@ -526,6 +545,10 @@ impl Request {
             (!acting.scheme_lines.is_empty()).then_some("--scheme"),
             (!acting.presets.is_empty()).then_some("--preset"),
             acting.progress_command.as_ref().map(|_| "--progress-cmd"),
+            acting.goal.as_ref().map(|goal| match goal {
+                MemoryGoal::Save(_) => "--save",
+                MemoryGoal::KeepFree(_) => "--keep-free",
+            }),
         ];
         match flags.into_iter().flatten().next() {
             Some(flag) => Err(RequestError::ForWhichContext { flag }),
@@ -537,7 +560,7 @@ impl Request {
 /// Whose memory a file names, if it names any.
 fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
     if context.operations == Operations::Paddr {
-        return Some(TargetSpec::Physical { node: None });
+        return Some(TargetSpec::all_physical());
     }
     let pids = context.targets.iter().filter_map(|target| target.pid);
     let processes: Vec<ProcessSpec> = pids.map(ProcessSpec::Pid).collect();

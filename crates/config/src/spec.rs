@@ -50,6 +50,12 @@ impl ContextSpec {
         self.name.clone().unwrap_or_else(|| format!("context {at}"))
     }
 
+    /// Whether frames are sampled, as DAMON does: they are the target then. Otherwise physical memory is watched
+    /// and acted on as its processes' memory.
+    pub const fn samples_frames(&self) -> bool {
+        self.targets.is_physical() && matches!(self.monitor, MonitorSpec::Regions(_))
+    }
+
     /// What it does to memory, if it does anything.
     pub fn schemes(&self) -> &[Scheme] {
         self.acting.as_ref().map_or(&[], |acting| &acting.schemes)
@@ -84,27 +90,43 @@ pub enum TargetSpec {
         /// But not these.
         exclude: Vec<ProcessSpec>,
     },
-    /// Physical memory.
+    /// Physical memory, whoever maps it: of every process of the machine, as they come and go.
     Physical {
         /// Of this NUMA node only.
         node: Option<u32>,
+        /// But not what only these map.
+        #[serde(default)]
+        exclude: Vec<ProcessSpec>,
     },
     /// A simulated process of 1 GiB, where real ones cannot be watched.
     Simulated,
 }
 
 impl TargetSpec {
+    /// All physical memory.
+    pub const fn all_physical() -> Self {
+        Self::Physical {
+            node: None,
+            exclude: Vec::new(),
+        }
+    }
+
     /// Whether addresses are physical.
     pub const fn is_physical(&self) -> bool {
         matches!(self, Self::Physical { .. })
+    }
+
+    /// Whether all of the machine's processes are watched.
+    pub const fn is_machine(&self) -> bool {
+        matches!(self, Self::All { .. } | Self::Physical { .. })
     }
 
     /// Whether processes that descend from the targets are watched as they come.
     pub const fn follows_children(&self) -> bool {
         match self {
             Self::Processes { children, .. } | Self::Command { children, .. } => *children,
-            Self::Cgroup(_) | Self::All { .. } => true,
-            Self::Physical { .. } | Self::Simulated => false,
+            Self::Cgroup(_) | Self::All { .. } | Self::Physical { .. } => true,
+            Self::Simulated => false,
         }
     }
 
@@ -246,4 +268,18 @@ pub struct ActingSpec {
     pub max_waste: Option<f64>,
     /// A command that prints how far the targets have got: a number that counts up.
     pub progress_command: Option<String>,
+    /// Until when schemes page out; `None`: as long as there is memory of their pattern.
+    #[serde(default)]
+    pub goal: Option<MemoryGoal>,
+}
+
+/// How much memory there is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryGoal {
+    /// So many bytes of the targets are to be out of memory.
+    Save(u64),
+    /// This share is to be free, 0 to 1: of the machine's memory, of a node's where one is watched, of a control
+    /// group's limit where one is.
+    KeepFree(f64),
 }

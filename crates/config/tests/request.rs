@@ -1,8 +1,8 @@
 //! What requests and files come to together.
 
 use isotherm_config::{
-    ActingRequest, ContextConfig, Format, Method, MonitorSpec, Monitoring, ProcessSpec, Request,
-    RequestError, SessionSpec, TargetSpec, load,
+    ActingRequest, ContextConfig, Format, MemoryGoal, Method, MonitorSpec, Monitoring, ProcessSpec,
+    Request, RequestError, SessionSpec, TargetSpec, load,
 };
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::{Attributes, Nanos, Strategy};
@@ -87,7 +87,7 @@ fn what_could_be_meant_for_any_of_several_contexts_is_refused() {
     let contexts = file(&[(10, false, ""), (11, false, "")]);
     for (request, flag) in [
         (targets(pid(9)), "--pid"),
-        (targets(TargetSpec::Physical { node: None }), "--physical"),
+        (targets(TargetSpec::all_physical()), "--physical"),
         (
             acting(ActingRequest {
                 presets: vec!["prcl".into()],
@@ -240,10 +240,27 @@ fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
     };
     let spec = request(None).act(&[], None).expect("fine");
     assert!(spec.contexts[0].targets.is_physical());
+    assert!(matches!(spec.contexts[0].monitor, MonitorSpec::Tables(_)));
+    let sampled = Request {
+        monitoring: Monitoring {
+            sample_interval: Some(Nanos::from_millis(5)),
+            ..Monitoring::default()
+        },
+        ..request(None)
+    };
+    let sampled = sampled.act(&[], None).expect("fine");
     // Neighbouring frames are nobody's together.
     assert!(
-        matches!(spec.contexts[0].monitor, MonitorSpec::Regions(a) if a.strategy.cluster_pages == 1)
+        matches!(sampled.contexts[0].monitor, MonitorSpec::Regions(a) if a.strategy.cluster_pages == 1)
     );
+    assert!(sampled.contexts[0].samples_frames() && !spec.contexts[0].samples_frames());
+    let left_out = Request {
+        exclude: vec![ProcessSpec::Name("sshd".into())],
+        ..request(None)
+    };
+    let left_out = left_out.act(&[], None).expect("fine");
+    assert!(matches!(&left_out.contexts[0].targets,
+        TargetSpec::Physical { exclude, .. } if exclude.len() == 1));
     let spec = request(Some(pid(4))).act(&[], None).expect("fine");
     assert_eq!(spec.contexts[0].targets, pid(4));
     assert!(matches!(
@@ -257,6 +274,26 @@ fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
         }
         .act(&[], None),
         Err(RequestError::NoScheme)
+    ));
+}
+
+#[test]
+fn a_goal_is_for_paging_out() {
+    let request = |preset: &str| Request {
+        targets: Some(pid(4)),
+        acting: ActingRequest {
+            presets: vec![preset.into()],
+            goal: Some(MemoryGoal::Save(1 << 30)),
+            ..ActingRequest::default()
+        },
+        ..Request::default()
+    };
+    let spec = request("prcl").act(&[], None).expect("fine");
+    let acting = spec.contexts[0].acting.as_ref().expect("it acts");
+    assert_eq!(acting.goal, Some(MemoryGoal::Save(1 << 30)));
+    assert!(matches!(
+        request("ethp").act(&[], None),
+        Err(RequestError::GoalIsForPageout)
     ));
 }
 

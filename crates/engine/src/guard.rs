@@ -43,6 +43,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
 use crate::monitor::idle_pages::PageAges;
+use crate::scheme::Action;
 
 pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
 pub use ledger::{Account, Ledger};
@@ -221,6 +222,7 @@ pub struct Guard {
     is_blind: bool,
     ledger: Ledger,
     is_in_debt: bool,
+    goal_room: Option<u64>,
 }
 
 impl Guard {
@@ -243,7 +245,13 @@ impl Guard {
             is_blind: false,
             ledger: Ledger::default(),
             is_in_debt: false,
+            goal_room: None,
         }
+    }
+
+    /// So many bytes are to be paged out until a goal is reached; `None`: there is no goal.
+    pub fn set_goal_room(&mut self, bytes: Option<u64>) {
+        self.goal_room = bytes;
     }
 
     /// What it keeps to.
@@ -304,8 +312,24 @@ impl Guard {
         })
     }
 
-    /// `bytes` were acted on.
-    pub fn charge(&mut self, bytes: u64) {
+    /// Bytes that `action` may be applied to now; `None`: to as many as schemes want.
+    pub fn allowance_of(&self, action: Action) -> Option<u64> {
+        let goal = self.goal_room.filter(|_| action == Action::Pageout);
+        match (self.allowance(), goal) {
+            (Some(allowed), Some(goal)) => Some(allowed.min(goal)),
+            (allowed, goal) => allowed.or(goal),
+        }
+    }
+
+    /// `action` was applied to `bytes`.
+    pub fn charge(&mut self, action: Action, bytes: u64) {
+        if let Some(room) = self
+            .goal_room
+            .as_mut()
+            .filter(|_| action == Action::Pageout)
+        {
+            *room = room.saturating_sub(bytes);
+        }
         self.allowance -= bytes as f64;
         self.was_used_up |= self.allowance <= 0.0;
     }

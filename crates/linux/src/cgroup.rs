@@ -80,6 +80,37 @@ fn cgroup_mounts(mounts: &str) -> impl Iterator<Item = &str> {
     of("v2").chain(of("memory")).chain(of("v1"))
 }
 
+/// A group's limit, and what is used of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupMemory {
+    /// The limit, in bytes.
+    pub limit: u64,
+    /// Bytes in use.
+    pub used: u64,
+}
+
+/// The memory of the group at `directory`: of the smallest limit of it and the groups above, which may be
+/// theirs. `None` where none has a limit.
+pub fn memory(directory: &Path) -> Option<GroupMemory> {
+    let groups = directory.ancestors();
+    let groups = groups.take_while(|group| group.join("cgroup.procs").is_file());
+    groups
+        .filter_map(own_memory)
+        .min_by_key(|memory| memory.limit)
+}
+
+/// Version 2's files, or version 1's, whose number for no limit is that of all pages there could be.
+fn own_memory(group: &Path) -> Option<GroupMemory> {
+    const UNLIMITED: u64 = 1 << 62;
+    let read = |name: &str| {
+        let text = fs::read_to_string(group.join(name)).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
+    let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
+    (limit < UNLIMITED).then_some(GroupMemory { limit, used })
+}
+
 /// Process ids in the group at `directory` and in those below it, ascending. A group that vanishes
 /// meanwhile has none.
 pub fn processes(directory: &Path) -> Vec<u32> {

@@ -81,7 +81,7 @@ impl Tally {
     /// Adds the frames in `ranges` of physical addresses that hold pages on a list that reclaim works
     /// on, as the kernel's `damon_get_folio` has it: free memory is nobody's.
     pub fn add_frames(&mut self, ranges: &[AddressRange]) -> Result<(), MemoryMapError> {
-        let zones = zones(&read("/proc/zoneinfo")?);
+        let zones = zone_ranges(&read("/proc/zoneinfo")?);
         let cannot = |source| MemoryMapError::Unreadable {
             path: "/proc/kpageflags",
             source,
@@ -127,7 +127,7 @@ impl Zones {
     /// As they are now; none where that cannot be read.
     pub fn read() -> Self {
         let text = read("/proc/zoneinfo").unwrap_or_default();
-        Self(zones(&text))
+        Self(zone_ranges(&text))
     }
 
     /// The node that a frame is of, as far as is known.
@@ -140,7 +140,7 @@ impl Zones {
 
 /// Why there is no memory on `node`, if there is none; nothing where that cannot be told.
 pub fn lacks(node: u32) -> Option<String> {
-    let zones = zones(&read("/proc/zoneinfo").ok()?);
+    let zones = zone_ranges(&read("/proc/zoneinfo").ok()?);
     let no_node = no_node(node, &zones);
     (!zones.iter().any(|(of, _)| *of == node)).then(|| no_node.to_string())
 }
@@ -161,7 +161,7 @@ fn no_node(node: u32, zones: &[(u32, AddressRange)]) -> MemoryMapError {
 
 /// How many nodes have memory; 1 where that cannot be read.
 pub fn count() -> usize {
-    let zones = fs::read_to_string("/proc/zoneinfo").map(|text| zones(&text));
+    let zones = fs::read_to_string("/proc/zoneinfo").map(|text| zone_ranges(&text));
     let mut nodes: Vec<u32> = zones
         .unwrap_or_default()
         .into_iter()
@@ -178,7 +178,7 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
         return Err(MemoryMapError::Hidden);
     }
     let Some(node) = node else { return Ok(all) };
-    let zones = zones(&read("/proc/zoneinfo")?);
+    let zones = zone_ranges(&read("/proc/zoneinfo")?);
     let of_node: Vec<AddressRange> = zones
         .iter()
         .filter(|(of, _)| *of == node)
@@ -197,7 +197,7 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
 
 /// Every node's ranges of physical RAM, in order of nodes and addresses.
 pub fn all() -> Result<Vec<(u32, AddressRange)>, MemoryMapError> {
-    let mut nodes: Vec<u32> = zones(&read("/proc/zoneinfo")?)
+    let mut nodes: Vec<u32> = zone_ranges(&read("/proc/zoneinfo")?)
         .into_iter()
         .map(|(node, _)| node)
         .collect();
@@ -226,28 +226,70 @@ fn system_ram(iomem: &str) -> Vec<AddressRange> {
         .collect()
 }
 
+/// A zone that has memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// Its node.
+    pub node: u32,
+    /// Its name: `DMA`, `DMA32`, `Normal`, `Movable`, ...
+    pub name: String,
+    /// The addresses that it spans, holes among them.
+    pub range: AddressRange,
+    /// Bytes that there are.
+    pub present: u64,
+    /// Of these, the ones that the kernel did not reserve when it started.
+    pub managed: u64,
+    /// Of these, the free ones.
+    pub free: u64,
+}
+
+/// All zones that have memory, from `/proc/zoneinfo`.
+pub fn zones() -> Result<Vec<Zone>, MemoryMapError> {
+    Ok(parse_zones(&read("/proc/zoneinfo")?))
+}
+
 /// Node and spanned addresses of each populated zone in `/proc/zoneinfo`.
-fn zones(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
+fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
+    let zones = parse_zones(zoneinfo).into_iter();
+    zones.map(|zone| (zone.node, zone.range)).collect()
+}
+
+fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
     let mut found = Vec::new();
-    let (mut node, mut spanned, mut present) = (0, 0, 0);
+    let (mut node, mut name, mut spanned) = (0, String::new(), 0);
+    let (mut free, mut present, mut managed) = (0, 0, 0);
+    let bytes = |pages: &str| pages.trim().parse::<u64>().unwrap_or(0) * PAGE_SIZE;
     for line in zoneinfo.lines() {
         let line = line.trim();
-        if let Some(rest) = line.strip_prefix("Node ") {
-            node = rest
-                .split(',')
-                .next()
-                .and_then(|n| n.parse().ok())
-                .unwrap_or(0);
+        if let Some((number, zone)) = { line.strip_prefix("Node ") }.and_then(|l| l.split_once(','))
+        {
+            node = number.parse().unwrap_or(0);
+            zone.trim()
+                .trim_start_matches("zone")
+                .trim()
+                .clone_into(&mut name);
+            (spanned, free, present, managed) = (0, 0, 0, 0);
+        } else if let Some(pages) = line.strip_prefix("pages free ") {
+            free = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("spanned ") {
-            spanned = pages.trim().parse::<u64>().unwrap_or(0);
+            spanned = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("present ") {
-            present = pages.trim().parse::<u64>().unwrap_or(0);
+            present = bytes(pages);
+        } else if let Some(pages) = line.strip_prefix("managed ") {
+            managed = bytes(pages);
         } else if let Some(frame) = line.strip_prefix("start_pfn:")
-            && let Ok(first) = frame.trim().parse::<u64>()
+            && let start = bytes(frame)
+            && let Some(range) = AddressRange::checked(start, start + spanned)
             && present > 0
         {
-            let range = AddressRange::checked(first * PAGE_SIZE, (first + spanned) * PAGE_SIZE);
-            found.extend(range.map(|range| (node, range)));
+            found.push(Zone {
+                node,
+                name: name.clone(),
+                range,
+                present,
+                managed,
+                free,
+            });
         }
     }
     found
@@ -273,7 +315,10 @@ mod tests {
             (0, AddressRange::new(0x1000, 0x100_0000)),
             (1, AddressRange::new(0x1_0000_0000, 0x1_4000_0000)),
         ];
-        assert_eq!(zones(zoneinfo), expected);
+        assert_eq!(zone_ranges(zoneinfo), expected);
+        let dma = &parse_zones(zoneinfo)[0];
+        assert_eq!((dma.node, dma.name.as_str()), (0, "DMA"));
+        assert_eq!((dma.free, dma.present), (3 * PAGE_SIZE, 3998 * PAGE_SIZE));
     }
     #[test]
     fn some_pages_are_looked_at_evenly_across_ranges() {

@@ -198,6 +198,21 @@ pub struct ActionSample {
     /// Bytes that went from node to node.
     #[serde(default, skip_serializing_if = "NodeMoves::is_empty")]
     pub moved: NodeMoves,
+    /// Whose memory it was; none in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetActions>,
+}
+
+/// What a scheme did to one target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TargetActions {
+    /// Whose memory.
+    pub target: TargetId,
+    /// Bytes that it was tried on.
+    pub sz_tried: u64,
+    /// Bytes that were acted on.
+    pub sz_applied: u64,
 }
 
 impl ActionSample {
@@ -236,6 +251,18 @@ impl ActionSample {
         self.sz_applied += outcome.applied;
         self.took = self.took + outcome.took;
         self.moved.merge(&outcome.moved);
+        let target = operation.target;
+        let at = self.targets.iter().rposition(|of| of.target == target);
+        let at = at.unwrap_or_else(|| {
+            self.targets.push(TargetActions {
+                target,
+                ..TargetActions::default()
+            });
+            self.targets.len() - 1
+        });
+        let of_target = &mut self.targets[at];
+        of_target.sz_tried += operation.bytes;
+        of_target.sz_applied += outcome.applied;
         for (why, bytes) in outcome.refused_of_tried(operation) {
             *self.refused.entry(why).or_default() += bytes;
         }

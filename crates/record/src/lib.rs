@@ -32,9 +32,9 @@ pub use blocks::SnapshotBlocks;
 pub use error::RecordError;
 pub use item::{
     ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Header, Item,
-    KernelMigrations, Mapping, MappingChange, TargetExit, TargetStart, UsageSample,
+    KernelMigrations, Mapping, MappingChange, TargetActions, TargetExit, TargetStart, UsageSample,
 };
-pub use machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup};
+pub use machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use printable::{printable, printable_lines};
 pub use reader::{Reader, Truncation};

@@ -12,6 +12,9 @@ pub struct MachineSample {
     pub time: Nanos,
     /// By node.
     pub nodes: Vec<NodeMemory>,
+    /// By zone; none in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<ZoneMemory>,
     /// By who maps it, node and class; each page of memory counts once.
     pub mapped: Vec<MappedMemory>,
     /// The control group of each target, where it has one: that which its memory is charged to.
@@ -48,6 +51,24 @@ pub struct NodeMemory {
     pub kernel_stacks: u64,
     /// Huge pages of hugetlbfs, in use or not.
     pub hugetlb: u64,
+}
+
+/// A zone's memory in bytes, as the kernel has it (`/proc/zoneinfo`), and what processes map of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ZoneMemory {
+    /// Its node.
+    pub node: u32,
+    /// Its name: `DMA`, `DMA32`, `Normal`, `Movable`, ...
+    pub zone: String,
+    /// All that there is.
+    pub present: u64,
+    /// Without what the kernel reserved when it started.
+    pub managed: u64,
+    /// Free memory.
+    pub free: u64,
+    /// What watched processes map, by when it was accessed; each page of memory counts once.
+    pub mapped: AgeBytes,
 }
 
 /// Memory that page tables map.

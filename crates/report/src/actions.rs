@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::guard::Account;
-use isotherm_engine::{Nanos, NodeMoves, Refusal};
+use isotherm_engine::{Nanos, NodeMoves, Refusal, TargetId};
 use serde::Serialize;
 
 use super::Accumulate;
-use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::series::{Point, Series};
 use isotherm_record::item::{
     ActionSample, GuardSample, Header, Item, KernelMigrations, UsageSample,
@@ -18,6 +18,8 @@ use isotherm_record::item::{
 
 /// Schemes and guards that are kept apart; a record of more is of a stranger.
 const MOST: usize = 256;
+/// Targets that are kept apart.
+const MOST_TARGETS: usize = 1 << 16;
 
 /// What one scheme did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -49,6 +51,19 @@ pub struct SchemeActions {
     pub to_ns: Nanos,
     /// The sum of bytes acted on, over time.
     pub series: Vec<Point>,
+}
+
+/// What was done to one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProcessActions {
+    /// Which process it is.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// Bytes of memory that schemes tried.
+    pub tried_bytes: u64,
+    /// Bytes acted on.
+    pub applied_bytes: u64,
 }
 
 /// How the guard of one context stood.
@@ -90,6 +105,8 @@ pub struct ActionsReport {
     pub record: RecordInfo,
     /// Each scheme that did or tried anything.
     pub schemes: Vec<SchemeActions>,
+    /// By process, those first of which most was acted on; none of older records.
+    pub processes: Vec<ProcessActions>,
     /// Each guard.
     pub guards: Vec<GuardCourse>,
     /// Pages that the kernel itself moved meanwhile, by its own counters; `None` where memory is on one node.
@@ -104,6 +121,8 @@ pub struct Actions {
     guards: BTreeMap<Option<String>, Guard>,
     /// The kernel's counters when they were first and last told.
     migrations: Option<(KernelMigrations, KernelMigrations)>,
+    /// Bytes tried and applied.
+    targets: BTreeMap<TargetId, (u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -163,6 +182,7 @@ impl Actions {
             schemes: BTreeMap::new(),
             guards: BTreeMap::new(),
             migrations: None,
+            targets: BTreeMap::new(),
         }
     }
 
@@ -182,6 +202,13 @@ impl Actions {
         let key = (sample.context.clone(), sample.scheme, sample.action.clone());
         if self.schemes.len() >= MOST && !self.schemes.contains_key(&key) {
             return;
+        }
+        for of in &sample.targets {
+            if self.targets.len() < MOST_TARGETS || self.targets.contains_key(&of.target) {
+                let (tried, applied) = self.targets.entry(of.target).or_default();
+                *tried = tried.saturating_add(of.sz_tried);
+                *applied = applied.saturating_add(of.sz_applied);
+            }
         }
         let scheme = self.schemes.entry(key).or_default();
         let sum = &mut scheme.sum;
@@ -255,6 +282,16 @@ impl Accumulate for Actions {
         if self.schemes.is_empty() && self.guards.is_empty() {
             return None;
         }
+        let processes = self
+            .targets
+            .iter()
+            .map(|(target, (tried, applied))| ProcessActions {
+                target: self.context.target_info(*target),
+                tried_bytes: *tried,
+                applied_bytes: *applied,
+            });
+        let mut processes: Vec<ProcessActions> = processes.collect();
+        processes.sort_by_key(|of| std::cmp::Reverse((of.applied_bytes, of.tried_bytes)));
         let schemes = self
             .schemes
             .into_iter()
@@ -295,6 +332,7 @@ impl Accumulate for Actions {
             version: crate::VERSION,
             record: self.context.record_info(),
             schemes: schemes.collect(),
+            processes,
             guards: guards.collect(),
             kernel_migrations: self.migrations.map(|(first, last)| last.since(&first)),
         })

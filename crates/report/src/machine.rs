@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use isotherm_record::item::{Header, Item};
-use isotherm_record::machine::{MachineSample, NodeMemory};
+use isotherm_record::machine::{MachineSample, NodeMemory, ZoneMemory};
 
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -112,6 +112,26 @@ pub struct MachineNode {
     pub classes: Vec<ClassMemory>,
 }
 
+/// The memory of a zone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineZone {
+    /// Its node.
+    pub node: u32,
+    /// Its name.
+    pub zone: String,
+    /// All that there is.
+    pub present_bytes: u64,
+    /// Of that, what the kernel reserved when it started.
+    pub reserved_bytes: u64,
+    /// Of that, what is free.
+    pub free_bytes: u64,
+    /// What processes map, by when it was accessed.
+    pub mapped: AgeBytes,
+    /// The rest: page cache that nobody maps, and the kernel's.
+    pub other_bytes: u64,
+}
+
 /// What only one process maps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -166,6 +186,8 @@ pub struct MachineReport {
     pub classes: Vec<ClassMemory>,
     /// By node.
     pub nodes: Vec<MachineNode>,
+    /// By zone.
+    pub zones: Vec<MachineZone>,
     /// By process, what each maps alone; the largest first.
     pub processes: Vec<MachineProcess>,
     /// What several processes map.
@@ -266,6 +288,7 @@ impl Accumulate for Machine {
             known_use: 1.0 - share(unknown_use, used_bytes),
             known_age: 1.0 - share(user.unknown, user.total()),
             nodes,
+            zones: sample.zones.iter().map(zone_of).collect(),
             groups: groups(&processes),
             processes,
             several,
@@ -377,6 +400,19 @@ fn node_of(node: &NodeMemory, sample: &MachineSample) -> MachineNode {
         total_bytes: node.total,
         used_bytes: node.total.saturating_sub(node.free),
         classes,
+    }
+}
+
+fn zone_of(zone: &ZoneMemory) -> MachineZone {
+    let told = zone.free.saturating_add(zone.mapped.total());
+    MachineZone {
+        node: zone.node,
+        zone: isotherm_record::printable(&zone.zone).into_owned(),
+        present_bytes: zone.present,
+        reserved_bytes: zone.present.saturating_sub(zone.managed),
+        free_bytes: zone.free,
+        mapped: zone.mapped,
+        other_bytes: zone.managed.saturating_sub(told),
     }
 }
 

@@ -3,7 +3,7 @@
 use isotherm_engine::frames::{AgeBytes, MappedClass};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::item::{Item, TargetStart};
-use isotherm_record::machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup};
+use isotherm_record::machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
 
 use crate::samples::at;
 
@@ -45,6 +45,17 @@ fn node(node: u32, total: u64, free: u64) -> NodeMemory {
     }
 }
 
+fn zone(node: u32, zone: &str, present: u64, free: u64) -> ZoneMemory {
+    ZoneMemory {
+        node,
+        zone: zone.to_owned(),
+        present: present * MIB,
+        managed: (present - 8) * MIB,
+        free: free * MIB,
+        mapped: ages(100, [0, 0, 10, 0, 150, 0, 0], 5),
+    }
+}
+
 fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
     let mapped = |target: Option<u32>, node, class, bytes| MappedMemory {
         target: target.map(TargetId),
@@ -60,6 +71,7 @@ fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
     Item::Machine(MachineSample {
         time: at(ms),
         nodes: vec![node(0, 4096, 2800), node(1, 2048, 700)],
+        zones: vec![zone(0, "DMA32", 2048, 1500), zone(0, "Normal", 2064, 1300)],
         mapped: vec![
             mapped(
                 Some(0),

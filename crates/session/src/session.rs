@@ -45,6 +45,8 @@ pub struct Session {
     /// What else ends a sleep, when it is readable.
     wakes: Option<OwnedFd>,
     wake_at: Nanos,
+    /// Nothing is watched for now.
+    is_resting: bool,
     /// All targets are gone.
     is_over: bool,
     header: Header,
@@ -81,6 +83,7 @@ impl Session {
             signals,
             wakes: None,
             wake_at: now,
+            is_resting: false,
             is_over: false,
             header,
             first_cost: None,
@@ -139,6 +142,17 @@ impl Session {
         Some(process.try_clone())
     }
 
+    /// What is there to act on besides the items of the last step: of processes whose memory is told by
+    /// physical address.
+    pub(crate) fn take_unrecorded(&mut self) -> Vec<Item> {
+        self.monitor.take_unrecorded()
+    }
+
+    /// Nothing is watched while it rests; what is asked for besides goes on.
+    pub(crate) fn set_resting(&mut self, is_resting: bool) {
+        self.is_resting = is_resting;
+    }
+
     /// `cpu` was spent on something else than watching.
     pub fn leave_out(&mut self, cpu: Nanos) {
         self.monitor.leave_out(cpu);
@@ -177,7 +191,12 @@ impl Session {
         }
         let mut wakes = vec![self.signals.wakes()];
         wakes.extend(self.wakes.as_ref().map(AsFd::as_fd));
-        self.clock.sleep_until(self.wake_at.min(until), &wakes);
+        let wake_at = if self.is_resting {
+            until
+        } else {
+            self.wake_at.min(until)
+        };
+        self.clock.sleep_until(wake_at, &wakes);
         if self.is_stopped() {
             return Ok(Step::Stopped);
         }
@@ -188,7 +207,7 @@ impl Session {
             self.monitor.look_for_ends(now);
             self.wake_at = now;
         }
-        if now >= self.wake_at {
+        if now >= self.wake_at && !self.is_resting {
             let first_new = items.len();
             let next = self.monitor.step(now, items)?;
             self.tell_child_end(&mut items[first_new..], ENDING);
@@ -278,10 +297,7 @@ fn knows_every_page(context: &ContextSpec) -> bool {
 /// Whether accessed bits may be cleared by `/proc/PID/clear_refs`, too.
 fn clears_refs(context: &ContextSpec) -> bool {
     let is_by_regions = matches!(context.monitor, MonitorSpec::Regions(_));
-    !matches!(
-        context.targets,
-        TargetSpec::Physical { .. } | TargetSpec::Simulated
-    ) && !is_by_regions
+    !matches!(context.targets, TargetSpec::Simulated) && !is_by_regions
 }
 
 /// How the command ended, if it does within `timeout`.

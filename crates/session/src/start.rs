@@ -7,13 +7,16 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec};
 use isotherm_engine::drive::MonitorLoop;
-use isotherm_engine::{AddressRange, Attributes, Nanos};
+use isotherm_engine::{AddressRange, Nanos};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, node, process};
 use isotherm_record::Header;
 
-use crate::monitor::{Contexts, MachineView, Monitor, Pages, Physical, Simulated, VirtualMemory};
+use crate::monitor::{
+    ByFrame, Contexts, FIRST_PROCESS, MachineView, Monitor, Pages, Physical, Simulated,
+    VirtualMemory,
+};
 use crate::targets::{TargetSet, Wanted};
 
 /// What a session begins with.
@@ -57,15 +60,17 @@ fn monitor(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Result<Start
             let monitor = Simulated::new(*attributes)?;
             Ok(Started::of(Box::new(monitor)))
         }
-        (TargetSpec::Physical { node }, MonitorSpec::Regions(attributes)) => {
-            let monitor = physical(*node, &context.ranges, *attributes, nr)?;
+        (TargetSpec::Physical { node, .. }, MonitorSpec::Regions(attributes)) => {
+            let ram = ram(*node, &context.ranges)?;
+            let monitor = Physical::new(ram, *attributes, nr)?;
             Ok(Started::of(Box::new(monitor)))
         }
-        (TargetSpec::Simulated | TargetSpec::Physical { .. }, how) => bail!(
-            "{} is watched by regions, not by {}",
-            context.targets.operations(),
-            how.name()
-        ),
+        (TargetSpec::Simulated, how) => {
+            bail!(
+                "a simulated process is watched by regions, not by {}",
+                how.name()
+            )
+        }
         _ => virtual_memory(context, nr, now),
     }
 }
@@ -80,12 +85,8 @@ impl Started {
     }
 }
 
-fn physical(
-    node: Option<u32>,
-    limits: &[AddressRange],
-    attributes: Attributes,
-    nr: usize,
-) -> anyhow::Result<Physical> {
+/// The RAM of a node, or all; within `limits`, if there are any.
+pub(crate) fn ram(node: Option<u32>, limits: &[AddressRange]) -> anyhow::Result<Vec<AddressRange>> {
     let mut ranges = node::ram(node)?;
     if !limits.is_empty() {
         ranges = ranges
@@ -97,10 +98,14 @@ fn physical(
             bail!("there is no RAM within the ranges given; see /proc/iomem");
         }
     }
-    Physical::new(ranges, attributes, nr)
+    Ok(ranges)
 }
 
 fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Result<Started> {
+    let memory = match &context.targets {
+        TargetSpec::Physical { node, .. } => Some(ram(*node, &context.ranges)?),
+        _ => None,
+    };
     let group = match &context.targets {
         TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
         _ => None,
@@ -126,7 +131,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
                 children,
             }
         }
-        (TargetSpec::All { exclude }, None) => Wanted::All {
+        (TargetSpec::All { exclude } | TargetSpec::Physical { exclude, .. }, None) => Wanted::All {
             exclude: exclude.clone(),
         },
         (targets, None) => Wanted::Processes {
@@ -137,14 +142,30 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     };
     // After the command was started, which is to have the limit that it would have without us.
     let files = raise_file_limit() / nr.max(1) as u64;
-    let set = TargetSet::new(wanted, context.ranges.clone(), files);
+    let set = match &memory {
+        Some(_) => TargetSet::new(wanted, Vec::new(), files).numbered_from(FIRST_PROCESS),
+        None => TargetSet::new(wanted, context.ranges.clone(), files),
+    };
+    let acts = context.acting.is_some();
     let mut monitor = match context.monitor {
-        MonitorSpec::Tables(attributes) => MonitorLoop::tables(attributes, now),
+        MonitorSpec::Tables(mut attributes) => {
+            if memory.is_some() && !acts {
+                // Nobody sees processes' regions.
+                attributes.max_nr_regions = 1;
+            }
+            MonitorLoop::tables(attributes, now)
+        }
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
         MonitorSpec::Pages(attributes) => {
-            let monitor = Box::new(Pages::new(probe, set, attributes));
+            let mut monitor = Pages::new(probe, set, attributes);
+            if context.targets.is_machine() {
+                monitor = monitor.of_machine();
+            }
+            if let Some(ram) = &memory {
+                monitor = monitor.told_by_frame(ByFrame::new(ram, usize::MAX, now), acts);
+            }
             return Ok(Started {
-                monitor,
+                monitor: Box::new(monitor),
                 child,
                 notes,
             });
@@ -153,15 +174,26 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     if let Some(acting) = &context.acting {
         monitor.tell_idle_pages(acting.limits.page_ages());
     }
-    let machine = match (&context.targets, &context.monitor) {
-        (TargetSpec::All { .. }, MonitorSpec::Tables(attributes)) => {
-            Some(MachineView::new(attributes.cpu_budget, now)?)
+    let machine = match &context.monitor {
+        MonitorSpec::Tables(attributes) if context.targets.is_machine() => {
+            let view = MachineView::new(attributes.cpu_budget, now)?;
+            let most = attributes.max_nr_regions as usize;
+            Some(match &memory {
+                Some(ram) => {
+                    let by_frame = ByFrame::new(ram, most, now);
+                    view.told_by_frame(ram, by_frame, !context.ranges.is_empty())
+                }
+                None => view,
+            })
         }
         _ => None,
     };
-    let monitor = Box::new(VirtualMemory::new(probe, set, monitor, machine));
+    let mut monitor = VirtualMemory::new(probe, set, monitor, machine);
+    if acts {
+        monitor = monitor.acted_on();
+    }
     Ok(Started {
-        monitor,
+        monitor: Box::new(monitor),
         child,
         notes,
     })

@@ -39,7 +39,7 @@ const FILES_PER_TARGET: u64 = 4;
 /// Open files that are not targets'.
 const OTHER_FILES: u64 = 64;
 /// Most targets of a context, whatever is open: each takes memory.
-const TARGETS_MAX: u64 = 4096;
+const TARGETS_MAX: u64 = 8192;
 /// With more targets than this, mappings that most likely have not changed are read in turns.
 const FEW: usize = 16;
 /// At every so many updates all mappings of a target are read, however it looks.
@@ -100,6 +100,12 @@ impl TargetSet {
             started: false,
             next: 0,
         }
+    }
+
+    /// With numbers from `first` on.
+    pub(crate) fn numbered_from(mut self, first: u32) -> Self {
+        self.next = first;
+        self
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = TargetId> + '_ {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::acting::{self, COLD, HOT, Pages, Part, STILL, TABLES, about, done, intact, mib, pages};
-use super::workload::SLOW;
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -230,7 +229,7 @@ fn whole_machine(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "isotherm swap zram --size 256M || exit 1\n\
          {start}look start --sum\n\
-         act physical {SLOW} --no-guard --preset pprcl --duration 18s\n\
+         act physical --cpu-budget 20% --no-guard --preset pprcl --duration 24s\n\
          look paged-out --sum\n",
         start = STILL.start_anywhere(),
     );

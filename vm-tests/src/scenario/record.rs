@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use isotherm_engine::RegionSnapshot;
+use serde_json::Value;
+
 use super::workload::{self, SCATTERED, SLOW, STAIRS, Workload};
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
@@ -105,7 +108,7 @@ pub(super) fn five_levels() -> Scenario {
 pub(super) fn node() -> Scenario {
     Scenario {
         name: "record-node",
-        about: "records the physical memory of node 1 of two (record --physical --node 1)",
+        about: "records the physical memory of node 1 of two, and of all processes (record --node 1, --all)",
         kernels: &Kernel::ALL,
         long: false,
         run: physical,
@@ -189,11 +192,15 @@ fn physical(kernel: Kernel) -> Result<Report, VmError> {
     // Memory comes from the node of the processor that touches it first: the second one's here.
     // The workload's frames stay where they are, as it runs where they are.
     let script = format!(
-        "{}{}{}vm-guest frames --pid $target --truth /out/truth.jsonl --out /out/frames.jsonl || exit 1\n\
+        "{}{}{}{}{}\
+         for name in whole all; do isotherm report machine --json /out/$name.isotherm >/out/$name-machine.json || exit 1; done\n\
+         vm-guest frames --pid $target --truth /out/truth.jsonl --out /out/frames.jsonl || exit 1\n\
          cat /proc/zoneinfo >/out/zoneinfo\n",
         workload.start(2),
         workload::record("node1", &format!("--physical --node 1 {SLOW}"), SECONDS + 8),
         workload::record("node0", &format!("--physical --node 0 {SLOW}"), 10),
+        workload::record("whole", "--node 1 --cpu-budget 20%", SECONDS),
+        workload::record("all", "--all --cpu-budget 20%", 12),
     );
     let output = workload
         .vm(kernel, &script, Duration::from_mins(4))?
@@ -237,5 +244,54 @@ fn physical(kernel: Kernel) -> Result<Report, VmError> {
         format!("the workload's frames are not all on node 1\n{report}")
     })?;
     workload::require(&report, "node 1", accuracy.quarter, LEAST_PHYSICAL)?;
+    let hot = truth.last().map(|episode| &episode.temperature.hot);
+    let hot = hot.into_iter().flatten().map(|heat| heat.range.len()).sum();
+    of_all_processes(&mut report, &output, one, hot)?;
     Ok(report)
+}
+
+/// What all processes' page tables say: of node 1, whose addresses are `one`, at least `hot` bytes are touched;
+/// and the machine's memory by node.
+fn of_all_processes(
+    report: &mut Report,
+    output: &VmOutput,
+    one: (u64, u64),
+    hot: u64,
+) -> Result<(), VmError> {
+    let whole = workload::snapshots(output, "whole")?;
+    let last = whole.last();
+    let last = last.ok_or_else(|| VmError::Wrong("node 1 was not told of".to_owned()))?;
+    let totals = last.totals();
+    report.say(format!(
+        "node 1 by all page tables: {} snapshots, {} KiB resident, {} touched, {} unknown; {} are hot",
+        whole.len(),
+        totals.resident >> 10,
+        totals.touched >> 10,
+        totals.unknown >> 10,
+        hot >> 10
+    ));
+    let regions = last.regions.iter();
+    let is_inside = |r: &RegionSnapshot| r.range.start >= one.0 && r.range.end <= one.1;
+    ensure(regions.clone().all(is_inside), || {
+        format!("what is told of node 1 is not all there\n{report}")
+    })?;
+    ensure(totals.touched + totals.unknown >= hot / 10 * 9, || {
+        format!("hot memory is called idle\n{report}")
+    })?;
+    ensure(totals.touched >= hot / 2, || {
+        format!("too little of the hot memory is seen\n{report}")
+    })?;
+    for (name, nodes) in [("whole", &[1][..]), ("all", &[0, 1])] {
+        let file = format!("{name}-machine.json");
+        let machine: Value = serde_json::from_slice(output.bytes(&file)?)
+            .map_err(|e| VmError::Wrong(format!("{file}: {e}")))?;
+        let told = machine["nodes"].as_array().into_iter().flatten();
+        let told: Vec<u64> = told.filter_map(|node| node["node"].as_u64()).collect();
+        let nr_processes = machine["processes"].as_array().map_or(0, Vec::len);
+        report.say(format!("{name}: nodes {told:?}, {nr_processes} processes"));
+        ensure(told == nodes && nr_processes > 0, || {
+            format!("report machine is not of these nodes\n{report}")
+        })?;
+    }
+    Ok(())
 }

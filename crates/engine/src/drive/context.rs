@@ -27,6 +27,16 @@ pub trait World: Actuator {
         snapshots: &[Snapshot],
     ) -> SystemFacts;
 
+    /// What would come of carrying out `operations`, in a dry run: all of it, unless a world knows better.
+    fn assume(
+        &mut self,
+        operations: &[Operation],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), Self::Error> {
+        outcomes.extend(operations.iter().map(Outcome::assumed));
+        Ok(())
+    }
+
     /// Memory was acted on: its age counts anew.
     fn reset_age(&mut self, target: TargetId, range: AddressRange);
 
@@ -171,6 +181,21 @@ impl Context {
         }
     }
 
+    /// Looks at watermarks that it is time for. Yields when to look again, if all schemes rest by them: until then
+    /// nothing needs to be watched.
+    pub fn rests_until<W: World>(&mut self, now: Nanos, world: &mut W) -> Option<Nanos> {
+        let schemes = &mut self.schemes;
+        if !schemes.schemes().any(|scheme| scheme.watermarks.is_some()) {
+            return None;
+        }
+        if schemes.next_check().is_none_or(|check| check <= now) {
+            let facts = world.facts(&[Metric::FreeMem], schemes, &[]);
+            schemes.check_watermarks(now, &facts);
+        }
+        let check = schemes.next_check();
+        check.filter(|_| schemes.is_idle())
+    }
+
     /// Whether a plan has not been finished.
     pub fn has_rest(&self) -> bool {
         !self.rest.is_empty()
@@ -201,7 +226,13 @@ impl Context {
         done.extend(carried.done);
         outcomes.extend(carried.outcomes);
         if let Some(dry_run) = &mut self.dry_run {
-            dry_run.assume(&done);
+            let assumed = done.iter().zip(&outcomes);
+            let assumed = assumed.filter(|(_, outcome)| outcome.filter_passed > 0);
+            let assumed = assumed.map(|(operation, outcome)| Operation {
+                bytes: outcome.applied,
+                ..operation.clone()
+            });
+            dry_run.assume(&assumed.collect::<Vec<_>>());
         }
         for (target, range) in self.schemes.done(&done, &outcomes) {
             if self.dry_run.is_none() {
@@ -277,7 +308,7 @@ impl Context {
             (&mut self.pace, room),
             |portion, outcomes| {
                 if is_dry_run {
-                    outcomes.extend(portion.iter().map(Outcome::assumed));
+                    world.assume(portion, outcomes)?;
                 } else {
                     world.act(portion, outcomes)?;
                 }

@@ -87,7 +87,7 @@ pub fn carry_out<E>(
     let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
     let mut spent = Nanos(0);
     while let Some(action) = portions.next_action() {
-        let allowed = guard.allowance().unwrap_or(u64::MAX);
+        let allowed = guard.allowance_of(action).unwrap_or(u64::MAX);
         let is_harmless = action == Action::Stat;
         if !is_harmless && (allowed == 0 || spent >= room) {
             break;
@@ -97,7 +97,7 @@ pub fn carry_out<E>(
         outcomes.clear();
         let flow = act(&portion, &mut outcomes)?;
         if !is_harmless {
-            guard.charge(outcomes.iter().map(|outcome| outcome.applied).sum());
+            guard.charge(action, outcomes.iter().map(|outcome| outcome.applied).sum());
             spent = outcomes.iter().fold(spent, |sum, one| sum + one.took);
             pace.learn(action, &portion, &outcomes);
         }

@@ -46,7 +46,7 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
         for n in 0..4 {
             guard.observe(second(n), refaults(100.0 * strain), GIB);
             let allowed = guard.allowance().expect("limited");
-            guard.charge(if used { allowed + 1 } else { 0 });
+            guard.charge(Action::Pageout, if used { allowed + 1 } else { 0 });
         }
         guard.observe(second(4), refaults(100.0 * strain), GIB);
         guard.allowance().expect("limited") as f64 / GIB as f64
@@ -60,7 +60,7 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
 fn what_was_taken_too_much_is_paid_off() {
     let mut guard = guard(100.0);
     guard.observe(second(0), GuardSignals::default(), GIB);
-    guard.charge(GIB / 10);
+    guard.charge(Action::Pageout, GIB / 10);
     guard.observe(second(1), refaults(50.0), GIB);
     let allowed = guard.allowance().expect("limited") as f64 / GIB as f64;
     assert!((allowed - (0.05 * 1.25 - 0.05)).abs() < 1e-3, "{allowed}");
@@ -128,7 +128,7 @@ fn a_signal_that_is_missing_is_no_room() {
     for n in 0..10 {
         guard.observe(second(n), GuardSignals::default(), GIB);
         assert_eq!(guard.allowance(), Some(GIB / 20), "it does not grow");
-        guard.charge(GIB / 20);
+        guard.charge(Action::Pageout, GIB / 20);
     }
     assert!(guard.status().is_blind);
     guard.observe(second(10), refaults(0.0), GIB);
@@ -175,7 +175,7 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
             lost += waited * 15 / 4096 / 1000;
             guard.observe(second(n), slowed(waited * 15 / 4096 / 1000), GIB);
             let more = guard.allowance().expect("limited").min((200 << 20) - out);
-            guard.charge(more);
+            guard.charge(Action::Pageout, more);
             out += more;
         }
         // And what one burst overdraws.

@@ -3,81 +3,26 @@
 //! Problem: a frame has no accessed bit, and the memory of a machine is not the sum of what its processes
 //! map: they share much of it.
 //!
-//! Approach: page tables name frames. What the page-table monitor knows of each page is put down for the
-//! page's frame; where several pages map one frame, it was touched if any of them was, and is known if all
-//! of them are. A frame takes three bytes, in blocks of which memory is only taken where something is
-//! mapped.
+//! Approach: page tables name frames. What a monitor knows of each page is put down for the page's frame;
+//! where several pages map one frame, it was touched if any of them was, and is known if all of them are. A
+//! frame takes three bytes, in blocks of which memory is only taken where something is mapped.
+//! [`FrameMap::sums`] tells it by who maps it, [`FrameMap::snapshot`] and [`FrameMap::pages`] by address.
 //!
-//! Limits: frames that no page table names are not known here. Ages are told in the classes of
-//! [`AGE_BOUNDS`].
+//! Limits: frames that no page table names are known only where who knows of them
+//! [says so](FrameMap::add_unmapped). Ages are kept in 62 steps, of a quarter of them or less up to an hour;
+//! sums are in the classes of [`AGE_BOUNDS`].
+
+mod age;
+mod regions;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
+use crate::address::{PAGE_SIZE, PAGES_PER_BLOCK};
 
-const fn seconds(seconds: u64) -> Nanos {
-    Nanos::from_millis(seconds * 1000)
-}
-
-/// What divides idle memory: idle for less than the first, from there to the second, ..., from the last on.
-pub const AGE_BOUNDS: [Nanos; 6] = [
-    seconds(1),
-    seconds(5),
-    seconds(30),
-    seconds(120),
-    seconds(600),
-    seconds(3600),
-];
-/// Classes of idle memory.
-pub const NR_AGES: usize = AGE_BOUNDS.len() + 1;
-
-/// What is known of a page's last access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PageAge {
-    /// It was accessed in the last interval.
-    Touched,
-    /// It has been idle for a time in this class: its place in [`AGE_BOUNDS`].
-    Idle(u8),
-    /// Nothing is known.
-    Unknown,
-}
-
-impl PageAge {
-    /// Of a page that has been idle for at least so long.
-    pub fn idle_for(time: Nanos) -> Self {
-        Self::Idle(AGE_BOUNDS.partition_point(|bound| *bound <= time) as u8)
-    }
-
-    /// Of the frame that pages of this and of that age map.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        if self == Self::Touched || other == Self::Touched {
-            Self::Touched
-        } else if self == Self::Unknown || other == Self::Unknown {
-            Self::Unknown
-        } else {
-            self.min(other)
-        }
-    }
-
-    const fn bits(self) -> u8 {
-        match self {
-            Self::Touched => 0,
-            Self::Idle(class) => 1 + class,
-            Self::Unknown => AGE_MASK,
-        }
-    }
-
-    const fn from_bits(bits: u8) -> Self {
-        match bits {
-            0 => Self::Touched,
-            AGE_MASK => Self::Unknown,
-            class => Self::Idle(class - 1),
-        }
-    }
-}
+pub use age::{AGE_BOUNDS, NR_AGES, PageAge};
+pub use regions::{FramePages, FrameView};
 
 /// What kind of memory a page is, by its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -93,10 +38,14 @@ pub enum MappedClass {
 }
 
 impl MappedClass {
+    const fn bits(self) -> u8 {
+        (self as u8 + 1) << CLASS_SHIFT
+    }
+
     const fn from_bits(bits: u8) -> Self {
-        match bits {
-            0 => Self::Anonymous,
-            1 => Self::File,
+        match bits >> CLASS_SHIFT {
+            1 => Self::Anonymous,
+            2 => Self::File,
             _ => Self::Shared,
         }
     }
@@ -142,7 +91,7 @@ impl AgeBytes {
     fn add_page(&mut self, age: PageAge) {
         let bytes = match age {
             PageAge::Touched => &mut self.touched,
-            PageAge::Idle(class) => &mut self.idle[usize::from(class)],
+            PageAge::Idle(step) => &mut self.idle[PageAge::class(step)],
             PageAge::Unknown => &mut self.unknown,
         };
         *bytes += PAGE_SIZE;
@@ -156,22 +105,41 @@ pub enum Mapper {
     One(u16),
     /// Several of them.
     Several,
+    /// No process: page cache that is only read and written.
+    Nobody,
 }
 
-const MAPPED: u8 = 0x80;
-const SEVERAL: u8 = 0x40;
-const CLASS_SHIFT: u32 = 4;
-const AGE_MASK: u8 = 0x0f;
+/// Processes have numbers below this.
+pub const NR_MAPPERS: usize = NOBODY as usize;
+const SEVERAL: u16 = u16::MAX;
+const NOBODY: u16 = u16::MAX - 1;
+
+impl Mapper {
+    const fn from_bits(bits: u16) -> Self {
+        match bits {
+            SEVERAL => Self::Several,
+            NOBODY => Self::Nobody,
+            number => Self::One(number),
+        }
+    }
+}
+
+const CLASS_SHIFT: u32 = 6;
 /// Blocks of 2 MiB in a gigabyte.
 const BLOCKS: usize = 512;
+
+/// What is known of a frame: its class, from 1 on, and age; who maps it. All zero: nothing. Side by side, as
+/// neighbouring pages are on frames all over memory, of which each is a cache miss.
+type Frame = [u8; 3];
+/// Frames that are looked at together.
+const STRIDE: usize = 8;
 
 /// 512 frames.
 #[derive(Debug)]
 struct FrameBlock {
-    /// [`MAPPED`], [`SEVERAL`], class and age; 0 where nobody maps the frame.
-    states: [u8; PAGES_PER_BLOCK],
-    /// Who was the first to.
-    mappers: [u16; PAGES_PER_BLOCK],
+    frames: [Frame; PAGES_PER_BLOCK],
+    /// What it was told as, and since when.
+    told: regions::Told,
 }
 
 type Gigabyte = Box<[Option<Box<FrameBlock>>; BLOCKS]>;
@@ -187,9 +155,10 @@ impl FrameMap {
     pub fn clear(&mut self) {
         for blocks in self.gigabytes.iter_mut().flatten() {
             for slot in blocks.iter_mut() {
-                let is_used = |block: &FrameBlock| block.states.iter().any(|state| *state != 0);
                 match slot {
-                    Some(block) if is_used(block) => block.states.fill(0),
+                    Some(block) if block.known().next().is_some() => {
+                        block.frames.as_flattened_mut().fill(0);
+                    }
                     _ => *slot = None,
                 }
             }
@@ -197,19 +166,35 @@ impl FrameMap {
     }
 
     /// `mapper` maps `frame` at a page of this class and age.
+    ///
+    /// # Panics
+    /// If `mapper` is not below [`NR_MAPPERS`].
     pub fn add(&mut self, mapper: u16, class: MappedClass, frame: u64, age: PageAge) {
+        assert!(mapper < NOBODY, "a process's number");
         let page = (frame % PAGES_PER_BLOCK as u64) as usize;
-        let block = self.block(frame / PAGES_PER_BLOCK as u64);
-        let before = block.states[page];
+        let known = &mut self.block(frame / PAGES_PER_BLOCK as u64).frames[page];
+        let [before, low, high] = *known;
+        let [new_low, new_high] = mapper.to_le_bytes();
         if before == 0 {
-            block.states[page] = MAPPED | (class as u8) << CLASS_SHIFT | age.bits();
-            block.mappers[page] = mapper;
+            *known = [class.bits() | age.bits(), new_low, new_high];
             return;
         }
-        let age = PageAge::from_bits(before & AGE_MASK).and(age);
-        let is_same = block.mappers[page] == mapper;
-        let several = if is_same { 0 } else { SEVERAL };
-        block.states[page] = before & !AGE_MASK | several | age.bits();
+        let age = PageAge::from_bits(before).and(age);
+        known[0] = before & !PageAge::MASK | age.bits();
+        if [low, high] != [new_low, new_high] {
+            [known[1], known[2]] = SEVERAL.to_le_bytes();
+        }
+    }
+
+    /// `frame` holds memory of this class and age as somebody knows who does not know it from page tables; where
+    /// a process maps it, that stands. To be said after all that processes map.
+    pub fn add_unmapped(&mut self, class: MappedClass, frame: u64, age: PageAge) {
+        let page = (frame % PAGES_PER_BLOCK as u64) as usize;
+        let known = &mut self.block(frame / PAGES_PER_BLOCK as u64).frames[page];
+        if known[0] == 0 {
+            let [low, high] = NOBODY.to_le_bytes();
+            *known = [class.bits() | age.bits(), low, high];
+        }
     }
 
     fn block(&mut self, number: u64) -> &mut FrameBlock {
@@ -221,8 +206,8 @@ impl FrameMap {
             self.gigabytes[gigabyte].get_or_insert_with(|| Box::new([const { None }; BLOCKS]));
         blocks[block].get_or_insert_with(|| {
             Box::new(FrameBlock {
-                states: [0; PAGES_PER_BLOCK],
-                mappers: [0; PAGES_PER_BLOCK],
+                frames: [[0; 3]; PAGES_PER_BLOCK],
+                told: regions::Told::default(),
             })
         })
     }
@@ -238,27 +223,16 @@ impl FrameMap {
             // Neighbours mostly are one mapper's and class'.
             let mut last = None;
             let mut bytes = AgeBytes::default();
-            for (state, mapper) in block.states.iter().zip(block.mappers) {
-                if *state == 0 {
-                    continue;
-                }
-                let mapper = if state & SEVERAL == 0 {
-                    Mapper::One(mapper)
-                } else {
-                    Mapper::Several
-                };
-                let key = (
-                    mapper,
-                    node,
-                    MappedClass::from_bits(state >> CLASS_SHIFT & 3),
-                );
+            for (_, [state, low, high]) in block.known() {
+                let mapper = Mapper::from_bits(u16::from_le_bytes([low, high]));
+                let key = (mapper, node, MappedClass::from_bits(state));
                 if let Some(before) = last.replace(key)
                     && before != key
                 {
                     sums.entry(before).or_default().add(&bytes);
                     bytes = AgeBytes::default();
                 }
-                bytes.add_page(PageAge::from_bits(state & AGE_MASK));
+                bytes.add_page(PageAge::from_bits(state));
             }
             if let Some(key) = last {
                 sums.entry(key).or_default().add(&bytes);
@@ -281,6 +255,16 @@ impl FrameMap {
     }
 }
 
+impl FrameBlock {
+    /// The frames of which something is known, with their places.
+    fn known(&self) -> impl Iterator<Item = (usize, Frame)> + '_ {
+        let strides = self.frames.chunks_exact(STRIDE).enumerate();
+        let strides = strides.filter(|(_, frames)| frames.as_flattened().iter().any(|b| *b != 0));
+        let frames = strides.flat_map(|(at, frames)| (at * STRIDE..).zip(frames.iter().copied()));
+        frames.filter(|(_, frame)| frame[0] != 0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,34 +272,7 @@ mod tests {
     const PAGE: u64 = PAGE_SIZE;
 
     #[test]
-    fn a_frame_is_as_its_pages_together() {
-        use PageAge::{Idle, Touched, Unknown};
-        let check = |a: PageAge, b: PageAge, wanted| {
-            assert_eq!((a.and(b), b.and(a)), (wanted, wanted), "{a:?} and {b:?}");
-        };
-        check(Touched, Unknown, Touched);
-        check(Touched, Idle(6), Touched);
-        check(Idle(2), Unknown, Unknown);
-        check(Idle(2), Idle(5), Idle(2));
-        for age in [Touched, Idle(0), Idle(6), Unknown] {
-            assert_eq!(PageAge::from_bits(age.bits()), age);
-        }
-    }
-
-    #[test]
-    fn ages_fall_into_their_classes() {
-        let check = |ms, wanted| {
-            assert_eq!(
-                PageAge::idle_for(Nanos::from_millis(ms)),
-                PageAge::Idle(wanted),
-                "{ms} ms"
-            );
-        };
-        check(0, 0);
-        check(999, 0);
-        check(1000, 1);
-        check(4_999, 1);
-        check(3_600_000, 6);
+    fn sums_are_from_a_bound_on() {
         let bytes = AgeBytes {
             touched: 1,
             idle: [2, 4, 8, 16, 32, 64, 128],
@@ -333,9 +290,14 @@ mod tests {
             map.clear();
             // Two pages of one process, one that two share, and one that a process maps twice.
             map.add(3, MappedClass::Anonymous, 1000, PageAge::Touched);
-            map.add(3, MappedClass::Anonymous, 1 << 20, PageAge::Idle(2));
-            map.add(3, MappedClass::File, 1001, PageAge::Idle(4));
-            map.add(4, MappedClass::File, 1001, PageAge::Idle(1));
+            map.add(
+                3,
+                MappedClass::Anonymous,
+                1 << 20,
+                PageAge::idle_for(AGE_BOUNDS[1]),
+            );
+            map.add(3, MappedClass::File, 1001, PageAge::idle_for(AGE_BOUNDS[3]));
+            map.add(4, MappedClass::File, 1001, PageAge::idle_for(AGE_BOUNDS[0]));
             map.add(4, MappedClass::Shared, 1002, PageAge::Unknown);
             map.add(4, MappedClass::Shared, 1002, PageAge::Touched);
             let sums = map.sums(|frame| u32::from(frame >= 1 << 20));
@@ -370,5 +332,16 @@ mod tests {
         }
         map.clear();
         assert!(map.sums(|_| 0).is_empty());
+    }
+
+    #[test]
+    fn what_nobody_maps_is_what_is_said_of_it() {
+        let mut map = FrameMap::default();
+        map.add(0, MappedClass::File, 7, PageAge::Touched);
+        map.add_unmapped(MappedClass::File, 7, PageAge::Unknown);
+        map.add_unmapped(MappedClass::File, 8, PageAge::Unknown);
+        let sums = map.sums(|_| 0);
+        assert_eq!(sums[&(Mapper::One(0), 0, MappedClass::File)].touched, PAGE);
+        assert_eq!(sums[&(Mapper::Nobody, 0, MappedClass::File)].unknown, PAGE);
     }
 }

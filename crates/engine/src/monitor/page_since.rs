@@ -17,8 +17,8 @@ pub(in crate::monitor) struct PageSince {
     updated: u32,
 }
 
-/// Half a second, in ticks.
-const UNIT: u32 = 32;
+/// Half a second, in ticks: since when a page is idle is told up to so much later than it was.
+pub(in crate::monitor) const UNIT: u32 = 32;
 /// Ages of at least so many units are kept, 4.5 hours; what is older is told as about as old.
 const KEPT: u16 = 1 << 15;
 

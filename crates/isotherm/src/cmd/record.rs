@@ -42,7 +42,8 @@ const CHILDREN_OF: usize = 64;
   isotherm record --cgroup system.slice/redis.service --cpu-budget 0.5%
   isotherm record --all --duration 1min
   isotherm record --pages --pid 1234            every page's idleness, exactly
-  isotherm record --physical --node 1           the memory of NUMA node 1
+  isotherm record --physical --duration 1min    the same, told by physical address
+  isotherm record --node 1                      the memory of NUMA node 1, whoever maps it
 Then: isotherm report heatmap")]
 pub(crate) struct Args {
     /// File to write, `-` for standard output [default: isotherm-DATE-TIME.isotherm here]

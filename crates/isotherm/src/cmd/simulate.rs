@@ -148,7 +148,7 @@ fn session(args: &Args) -> anyhow::Result<SessionSpec> {
     let configuration = args.schemes.config.as_deref().map(load).transpose()?;
     let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
     let request = Request {
-        targets: args.physical.then_some(TargetSpec::Physical { node: None }),
+        targets: args.physical.then(TargetSpec::all_physical),
         monitoring: args.how.monitoring(),
         seed: args.how.seed,
         acting: acting(&args.schemes, &args.guard),

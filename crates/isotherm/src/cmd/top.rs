@@ -21,10 +21,11 @@ use crate::view::{self, LiveSource, ReplaySource};
   isotherm top --pid 1234
   isotherm top --cgroup system.slice/redis.service --cpu-budget 0.5%
   isotherm top --all --exclude sshd
+  isotherm top --physical
   isotherm top --replay rec.isotherm --speed 4")]
 pub(crate) struct Args {
     /// Play a record back instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "cgroup", "all", "physical", "simulated", "command"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "simulated", "command"])]
     replay: Option<PathBuf>,
 
     /// How many times faster than it happened, with --replay

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use isotherm_config::ActingRequest;
+use isotherm_config::{ActingRequest, MemoryGoal};
 use isotherm_engine::Nanos;
 use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::units::{parse_share, parse_time};
+use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
 
 /// What to do.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -30,6 +30,15 @@ pub(crate) struct SchemeArgs {
     /// not written. The blocks that save most translations for it come first [default: 10%; any with --no-guard]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) max_waste: Option<f64>,
+
+    /// Page out until so much of the targets is out of memory, e.g. 4G, and again where some came back
+    #[arg(long, value_name = "SIZE", value_parser = parse_goal_bytes, conflicts_with = "keep_free")]
+    pub(crate) save: Option<u64>,
+
+    /// Page out only while less than this share is free: of the machine, of the --node, or of the --cgroup's
+    /// limit; e.g. 15%
+    #[arg(long, value_name = "SHARE", value_parser = parse_goal_share)]
+    pub(crate) keep_free: Option<f64>,
 
     /// Do nothing; say and record what would be done
     #[arg(long)]
@@ -79,6 +88,24 @@ fn parse_budget(text: &str) -> anyhow::Result<f64> {
     Ok(share)
 }
 
+fn parse_goal_bytes(text: &str) -> anyhow::Result<u64> {
+    let bytes = parse_bytes(text)?;
+    ensure!(
+        bytes > 0,
+        "'{text}' is nothing to save; name a size, e.g. 4G"
+    );
+    Ok(bytes)
+}
+
+fn parse_goal_share(text: &str) -> anyhow::Result<f64> {
+    let share = parse_share(text)?;
+    ensure!(
+        share > 0.0 && share < 1.0,
+        "'{text}' cannot be kept free; name a share between 0 and 100 %, e.g. 15%"
+    );
+    Ok(share)
+}
+
 fn parse_rate(text: &str) -> anyhow::Result<f64> {
     let number = text.strip_suffix("/s").unwrap_or(text).replace(',', "");
     let rate: f64 = number
@@ -108,6 +135,7 @@ pub(crate) fn acting(schemes: &SchemeArgs, guard: &GuardArgs) -> ActingRequest {
         act_budget: guard.act_budget,
         max_waste: schemes.max_waste,
         progress_command: guard.progress_cmd.clone(),
+        goal: (schemes.save.map(MemoryGoal::Save)).or(schemes.keep_free.map(MemoryGoal::KeepFree)),
     }
 }
 

@@ -19,6 +19,7 @@ use tracing::warn;
 pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
     Request {
         targets: targets.spec(),
+        exclude: targets.exclude.clone(),
         ranges: targets.range.clone(),
         children: targets.children,
         monitoring: how.monitoring(),

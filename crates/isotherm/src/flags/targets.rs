@@ -26,23 +26,24 @@ pub(crate) struct TargetArgs {
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "physical", "command"])]
     pub(crate) all: bool,
 
-    /// With --all: but not these processes, by id or name
-    #[arg(long, value_name = "PID|NAME", value_delimiter = ',', requires = "all")]
+    /// With --all, --physical or --node: but not these processes, by id or name
+    #[arg(long, value_name = "PID|NAME", value_delimiter = ',', conflicts_with_all = ["pid", "cgroup", "command"])]
     pub(crate) exclude: Vec<ProcessSpec>,
 
-    /// The machine's physical memory
+    /// The machine's physical memory, whoever maps it, told by physical address
     #[arg(long, conflicts_with_all = ["pid", "command"])]
     pub(crate) physical: bool,
 
     /// A simulated process of 1 GiB, where real ones cannot be watched
-    #[arg(long, conflicts_with_all = ["pid", "cgroup", "all", "physical", "command"])]
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "command"])]
     pub(crate) simulated: bool,
 
-    /// With --physical: only the memory of this NUMA node
-    #[arg(long, value_name = "N", requires = "physical", conflicts_with_all = ["pid", "cgroup", "command"])]
+    /// The memory of this NUMA node, whoever maps it (--physical need not be said)
+    #[arg(long, value_name = "N", conflicts_with_all = ["pid", "cgroup", "all", "command"])]
     pub(crate) node: Option<u32>,
 
-    /// Only these addresses (DAMON's initial regions), e.g. 0x7f0000000000-0x7f4000000000
+    /// Only these addresses (DAMON's initial regions), e.g. 0x7f0000000000-0x7f4000000000; physical ones
+    /// with --physical and --node
     #[arg(long, value_name = "A-B", value_parser = parse_range, value_delimiter = ',')]
     pub(crate) range: Vec<AddressRange>,
 
@@ -63,8 +64,11 @@ impl TargetArgs {
         if self.simulated {
             return Some(TargetSpec::Simulated);
         }
-        if self.physical {
-            return Some(TargetSpec::Physical { node: self.node });
+        if self.physical || self.node.is_some() {
+            return Some(TargetSpec::Physical {
+                node: self.node,
+                exclude: self.exclude.clone(),
+            });
         }
         if self.all {
             let exclude = self.exclude.clone();

@@ -230,7 +230,7 @@ impl State {
         selected.or_else(|| self.by_size().into_iter().next())
     }
 
-    /// All targets, those that have ended last, the largest first.
+    /// All targets, those that have ended last, physical memory and the largest first.
     pub(super) fn by_size(&self) -> Vec<(TargetId, &Target)> {
         let mut targets: Vec<_> = self
             .targets
@@ -238,7 +238,12 @@ impl State {
             .map(|(id, target)| (*id, target))
             .collect();
         let size = |target: &Target| target.rss.unwrap_or_else(|| sums(&target.snapshot).total);
-        targets.sort_by_cached_key(|(_, target)| (target.ended, std::cmp::Reverse(size(target))));
+        // Physical memory is all of the others'.
+        let is_part = |target: &Target| target.pid != 0;
+        targets.sort_by_cached_key(|(_, target)| {
+            let smaller = std::cmp::Reverse(size(target));
+            (target.ended, is_part(target), smaller)
+        });
         targets
     }
 

@@ -88,12 +88,12 @@ impl Holder {
 }
 
 /// Swap for a test.
-struct Swap {
+pub(crate) struct Swap {
     ours: bool,
 }
 
 impl Swap {
-    fn set_up(test: &str) -> Option<Self> {
+    pub(crate) fn set_up(test: &str) -> Option<Self> {
         if there_is_swap() {
             return Some(Self { ours: false });
         }

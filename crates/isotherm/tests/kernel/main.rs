@@ -15,6 +15,7 @@ mod contexts;
 mod daemon;
 mod endings;
 mod everyone;
+mod goals;
 mod groups;
 mod harmless;
 mod many;

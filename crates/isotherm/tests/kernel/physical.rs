@@ -1,39 +1,139 @@
-//! The machine's physical memory.
+//! The machine's physical memory: told by frame, whoever maps it.
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use isotherm_engine::AddressRange;
+use isotherm_engine::frames::{AgeBytes, MappedClass};
+use isotherm_engine::{AddressRange, Snapshot, TargetId};
+use isotherm_record::{Item, MachineSample};
 
 use crate::common::{
-    Record, Workload, alone, isotherm, range, run, scratch, shared, static_workload,
+    Record, Running, Workload, alone, isotherm, python, range, run, scratch, shared,
+    static_workload,
 };
 
+const MIB: u64 = 1 << 20;
+/// What all of physical memory is in a record.
+const MEMORY: TargetId = TargetId(0);
+
+/// 128 MiB that two processes share and touch all the time, and 128 MiB that one of them has alone and touched
+/// once.
+const TWO_THAT_SHARE: &str = "\
+import mmap, os, time
+shared = mmap.mmap(-1, 128 << 20)
+own = bytearray(128 << 20)
+for at in range(0, 128 << 20, 4096): shared[at] = own[at] = 1
+if os.fork() == 0: own = None
+else: print('ready', flush=True)
+while True:
+    for at in range(0, 128 << 20, 4096): shared[at] = 2
+    time.sleep(0.02)";
+
+fn of_memory(record: &Record) -> Vec<&Snapshot> {
+    let all: Vec<&Snapshot> = record.snapshots().collect();
+    assert!(all.iter().all(|s| s.target == MEMORY), "told once");
+    all
+}
+
+fn machine(record: &Record) -> Vec<&MachineSample> {
+    let samples = record.items.iter().filter_map(|item| match item {
+        Item::Machine(sample) => Some(sample),
+        _ => None,
+    });
+    samples.collect()
+}
+
 #[test]
-fn physical_memory_is_recorded_and_what_nobody_maps_is_unknown() {
-    let test = "physical_memory_is_recorded_and_what_nobody_maps_is_unknown";
+fn physical_memory_is_told_by_frame_and_what_two_share_once() {
+    let test = "physical_memory_is_told_by_frame_and_what_two_share_once";
+    let Some(_turn) = alone(test) else { return };
+    let others = shared_memory();
+    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
+    process.line("ready");
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let flags = [
+        "record",
+        "--physical",
+        "--cpu-budget",
+        "10%",
+        "--duration",
+        "12s",
+        "-o",
+    ];
+    run(isotherm(flags).arg(&path)).success();
+    let record = Record::whole(&path);
+    assert_eq!(record.header.operations, "paddr");
+    let (snapshots, samples) = (of_memory(&record), machine(&record));
+    assert_eq!(snapshots.len(), samples.len());
+    let (last, sample) = (snapshots.last().expect("one"), samples.last().expect("one"));
+    // Both are of the same look.
+    let totals = last.totals();
+    let sum = |of: fn(&AgeBytes) -> u64| sample.mapped.iter().map(|m| of(&m.bytes)).sum::<u64>();
+    assert_eq!(totals.resident, sum(|bytes| bytes.total()));
+    assert_eq!(totals.touched, sum(|bytes| bytes.touched));
+    assert_eq!(totals.unknown, sum(|bytes| bytes.unknown));
+    let of_zones: u64 = sample.zones.iter().map(|zone| zone.mapped.total()).sum();
+    assert_eq!(of_zones, totals.resident);
+    assert!(totals.unknown < totals.resident / 5, "{totals:?}");
+    let number = |pid| {
+        let starts = record.starts();
+        let start = starts.iter().find(|start| start.pid == pid);
+        start.expect("it was found").target
+    };
+    let target = number(process.pid());
+    let own = sample.mapped.iter().filter(|m| m.target == Some(target));
+    let idle: u64 = own.map(|m| m.bytes.idle_from(1)).sum();
+    assert!(idle > 115 * MIB, "idle for 5 s: {} MiB", idle / MIB);
+    let of_several = sample.mapped.iter().filter(|m| m.target.is_none());
+    let of_several = of_several.filter(|m| m.class == MappedClass::Shared);
+    let mut shared = AgeBytes::default();
+    of_several.for_each(|m| shared.add(&m.bytes));
+    // How often all of an address space can be cleared, as shared memory needs, is a matter of the budget.
+    let in_use = shared.touched + shared.unknown;
+    assert!(in_use > 115 * MIB, "{shared:?}");
+    assert!(shared.idle.iter().sum::<u64>() < 13 * MIB, "{shared:?}");
+    assert!(shared.total() < others + 200 * MIB, "once: {shared:?}");
+    for report in ["summary", "access", "wss", "idle", "heatmap", "machine"] {
+        run(isotherm(["report", report]).arg(&path)).success();
+    }
+}
+
+/// All there is on the machine, in bytes.
+fn shared_memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").expect("readable");
+    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:"));
+    let kib = line
+        .and_then(|line| line.trim().strip_suffix(" kB"))
+        .expect("it is told");
+    kib.trim().parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
+    let test = "frames_are_sampled_as_damon_does_where_that_is_asked_for";
     let Some(_turn) = alone(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let _workload = Workload::start(&static_workload(256, 128), &[]);
-    let mut command = isotherm(["record", "--physical", "--json", "--duration", "8s", "-o"]);
-    let done = run(command.arg(&path)).success();
+    let flags = [
+        "record",
+        "--physical",
+        "--faithful",
+        "--duration",
+        "5s",
+        "-o",
+    ];
+    run(isotherm(flags).arg(&path)).success();
     let record = Record::whole(&path);
     assert_eq!(record.header.operations, "paddr");
     let notes = record.notes();
-    eprintln!("{test}: {notes}{}", done.stdout);
     assert!(
         notes.contains("frames") && notes.contains("unknown"),
         "{notes}"
     );
     let (_, unknown) = record.peak_rss_and_unknown();
     assert!(unknown > 0, "most frames are mapped by nobody");
-    let accessed: u64 = record
-        .snapshots()
-        .flat_map(|s| &s.regions)
-        .filter(|region| region.nr_accesses > Some(0.0))
-        .map(|region| region.range.len())
-        .sum();
-    assert!(accessed > 0, "256 MiB are touched all the time");
 }
 
 /// RAM above 4 GiB, or whatever there is, from `/proc/iomem`.
@@ -54,52 +154,176 @@ fn a_physical_range_is_recorded_alone() {
     let directory = scratch();
     let path = directory.path().join("record");
     let ram = some_ram().expect("RAM, and its addresses for root");
-    let start = ram.start.next_multiple_of(2 << 20) + (64 << 20);
-    let limit = AddressRange::new(start, start + (256 << 20));
+    let start = ram.start.next_multiple_of(2 * MIB) + (64 << 20);
+    let limit = AddressRange::new(start, start + (1 << 30).min(ram.len() / 2));
     let text = format!("{:#x}-{:#x}", limit.start, limit.end);
-    let mut command = isotherm([
-        "record",
-        "--physical",
-        "--duration",
-        "4s",
-        "--range",
-        &text,
-        "-o",
-    ]);
-    run(command.arg(&path)).success();
+    let flags = ["record", "--physical", "--duration", "4s", "--range"];
+    run(isotherm(flags).arg(&text).arg("-o").arg(&path)).success();
     let record = Record::whole(&path);
-    for snapshot in record.snapshots() {
-        let bytes: u64 = snapshot.regions.iter().map(|r| r.range.len()).sum();
-        let within = snapshot
-            .regions
-            .iter()
-            .all(|r| r.range.intersection(limit) == Some(r.range));
-        assert!(within && bytes == limit.len(), "{snapshot:?}");
+    let snapshots = of_memory(&record);
+    assert!(!snapshots.is_empty());
+    for region in snapshots.iter().flat_map(|snapshot| &snapshot.regions) {
+        assert_eq!(region.range.intersection(limit), Some(region.range));
     }
+    assert!(
+        machine(&record).is_empty(),
+        "of a part nothing is told as of a node"
+    );
+    let nowhere = "0x7f0000000000-0x7f0000200000";
+    let flags = ["record", "--physical", "--range", nowhere, "-o"];
+    let done = run(isotherm(flags).arg(directory.path().join("none")));
+    assert_eq!(done.code(), 2, "{done:?}");
+    assert!(done.stderr.contains("no RAM within"), "{done:?}");
 }
 
 #[test]
-fn a_node_that_is_not_there_is_refused() {
-    let Some(_turn) = shared("a_node_that_is_not_there_is_refused") else {
-        return;
-    };
+fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
+    let test = "a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused";
+    let Some(_turn) = shared(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
-    let done = run(isotherm(["record", "--physical", "--node", "1023", "-o"]).arg(&path));
+    let done = run(isotherm(["record", "--node", "1023", "-o"]).arg(&path));
     assert_eq!(done.code(), 2, "{done:?}");
     assert!(
         done.stderr.contains("no NUMA node 1023") && done.stderr.contains("has 0"),
         "{done:?}"
     );
     assert!(!path.exists());
-    let mut command = isotherm([
-        "record",
-        "--physical",
-        "--node",
-        "0",
+    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
+    process.line("ready");
+    let flags = ["record", "--node", "0", "--duration", "4s", "-o"];
+    run(isotherm(flags).arg(&path)).success();
+    let record = Record::whole(&path);
+    let samples = machine(&record);
+    let sample = samples.last().expect("a look");
+    assert!(sample.nodes.iter().all(|node| node.node == 0));
+    let mapped: u64 = sample.mapped.iter().map(|m| m.bytes.total()).sum();
+    let snapshots = of_memory(&record);
+    assert_eq!(snapshots.last().expect("one").totals().resident, mapped);
+    if fs::exists("/sys/devices/system/node/node1").unwrap_or(false) {
+        return;
+    }
+    assert!(
+        mapped > 250 * MIB,
+        "the only node has all: {}",
+        mapped / MIB
+    );
+}
+
+#[test]
+fn every_page_of_all_processes_is_told_by_frame() {
+    let test = "every_page_of_all_processes_is_told_by_frame";
+    let Some(_turn) = alone(test) else { return };
+    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
+    process.line("ready");
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let flags = ["record", "--pages", "--physical", "--duration", "6s", "-o"];
+    run(isotherm(flags).arg(&path)).success();
+    let record = Record::whole(&path);
+    let totals = of_memory(&record).last().expect("a scan").totals();
+    assert!(totals.resident > 250 * MIB, "{totals:?}");
+    assert!(totals.touched + totals.unknown > 115 * MIB, "{totals:?}");
+    assert!(totals.untouched > 115 * MIB, "{totals:?}");
+    for report in ["idle", "wss"] {
+        run(isotherm(["report", report]).arg(&path)).success();
+    }
+}
+
+/// Some that are gone before they could be looked at, and some while they are.
+#[test]
+fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
+    let test = "processes_that_come_and_go_by_the_hundred_do_no_harm";
+    let Some(_turn) = alone(test) else { return };
+    let script = "import os, time\nprint('ready', flush=True)\n\
+        while True:\n    pids = []\n\
+        \x20   for i in range(40):\n        pid = os.fork()\n\
+        \x20       if pid == 0:\n            m = bytearray(1 << 20); time.sleep(i / 40); os._exit(0)\n\
+        \x20       pids.append(pid)\n    for pid in pids: os.waitpid(pid, 0)";
+    let mut forks = Running::start(&mut python(script));
+    forks.line("ready");
+    let directory = scratch();
+    for flags in [&["--physical"][..], &["--physical", "--pages"]] {
+        let path = directory.path().join("record");
+        let mut command = isotherm(["record", "--duration", "4s", "-o"]);
+        run(command.arg(&path).args(flags)).success();
+        let record = Record::whole(&path);
+        let pids: BTreeSet<u32> = record.starts().iter().map(|start| start.pid).collect();
+        assert!(pids.len() > 20, "{flags:?}: {} processes", pids.len());
+    }
+    assert!(forks.is_running());
+}
+
+/// A dry run of pprcl names whose memory it would be, and spares who started it.
+#[test]
+fn pprcl_is_about_all_of_the_machine() {
+    let test = "pprcl_is_about_all_of_the_machine";
+    let Some(_turn) = alone(test) else { return };
+    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
+    process.line("ready");
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let flags = [
+        "run",
+        "--preset",
+        "pprcl",
+        "--dry-run",
+        "--no-guard",
+        "--cpu-budget",
+        "10%",
         "--duration",
-        "2s",
+        "12s",
         "-o",
-    ]);
-    run(command.arg(&path)).success();
+    ];
+    let done = run(isotherm(flags).arg(&path)).success();
+    assert!(done.stderr.contains("would be acted on"), "{done:?}");
+    let record = Record::whole(&path);
+    of_memory(&record);
+    let starts = record.starts();
+    let number = |pid: u32| {
+        starts
+            .iter()
+            .find(|start| start.pid == pid)
+            .map(|s| s.target)
+    };
+    let target = number(process.pid()).expect("it was found");
+    let us = number(std::process::id()).expect("we were found");
+    let actions = record.items.iter().filter_map(|item| match item {
+        Item::Action(sample) => Some(sample),
+        _ => None,
+    });
+    let targets: Vec<_> = actions.flat_map(|sample| &sample.targets).collect();
+    let applied = |id| {
+        let of = targets.iter().filter(|of| of.target == id);
+        of.map(|of| of.sz_applied).sum::<u64>()
+    };
+    assert!(applied(target) > 115 * MIB, "{} MiB", applied(target) / MIB);
+    assert_eq!(applied(us), 0, "who started it is spared");
+    let notes = record.notes();
+    assert!(
+        notes.contains("who started it") && notes.contains(&std::process::id().to_string()),
+        "{notes}"
+    );
+    let done = run(isotherm(["report", "actions"]).arg(&path)).success();
+    assert!(done.stdout.contains("python"), "{}", done.stdout);
+}
+
+/// Memory is plentiful by these watermarks: nothing is watched.
+#[test]
+fn nothing_is_watched_while_schemes_rest() {
+    let test = "nothing_is_watched_while_schemes_rest";
+    let Some(_turn) = alone(test) else { return };
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let scheme = "4K max 0 0 5s max stat 0 0 1s 0 0 0 free_mem_rate 5s 2 1 0";
+    let mut command = isotherm(["run", "--all", "--duration", "5s", "--scheme", scheme]);
+    run(command.arg("-o").arg(&path)).success();
+    let record = Record::read(&path);
+    let notes = record.notes();
+    assert!(notes.contains("nothing is watched"), "{notes}");
+    let nr_first = record.starts().len();
+    assert!(
+        record.snapshots().count() <= nr_first,
+        "no more than a first look"
+    );
 }

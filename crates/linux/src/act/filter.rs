@@ -1,10 +1,11 @@
 //! Filters that only the machine can apply, page by page: what a page is, its frame tells.
 
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use isotherm_engine::scheme::OpsFilter;
-use isotherm_engine::{AddressRange, Operation, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 
 use super::batch::{self, Block};
 use super::bits;
@@ -95,6 +96,34 @@ pub(super) fn apply(
         is_same
     });
     Ok(all_young)
+}
+
+/// Takes what is not on these frames out of what is wanted. A huge page whose frames are there in part is left
+/// whole: it is acted on where its first frame is.
+pub(super) fn keep_frames(
+    probe: &mut PageTableProbe,
+    target: TargetId,
+    ranges: &[Range<u64>],
+    blocks: &mut [Block],
+) -> Result<(), ProbeError> {
+    let addresses: Vec<u64> = blocks.iter().map(|block| block.address).collect();
+    let mut within = vec![bits::NONE; blocks.len()];
+    probe.each_frame(target, &addresses, |address, frame, nr| {
+        let at = ranges.partition_point(|range| range.end <= frame);
+        let is_in = ranges.get(at).is_some_and(|range| range.contains(&frame));
+        if let Ok(block) = addresses.binary_search(&(address & !(BLOCK_SIZE - 1)))
+            && is_in
+        {
+            let first = ((address - addresses[block]) / PAGE_SIZE) as usize;
+            let pages = bits::mask_of(first..first + nr as usize);
+            within[block] = bits::or(&within[block], &pages);
+        }
+    })?;
+    for (block, within) in blocks.iter_mut().zip(&within) {
+        block.wanted = bits::and(&block.wanted, within);
+        block.passed = bits::and(&block.passed, within);
+    }
+    Ok(())
 }
 
 fn page_at(block: u64, page: usize) -> AddressRange {

@@ -30,6 +30,7 @@ mod physical;
 mod reclaim;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use isotherm_engine::monitor::bits;
@@ -37,7 +38,7 @@ use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Effect};
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, Refusal, TargetId,
+    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, TargetId,
 };
 
 use crate::areas::MappedArea;
@@ -93,6 +94,8 @@ pub struct ProcessActuator {
     incompressible: Incompressible,
     by_block: ByBlock,
     interrupted: BTreeMap<TargetId, Nanos>,
+    /// Only pages on these frames are acted on, if there is such a limit.
+    frames: Option<Vec<Range<u64>>>,
 }
 
 impl ProcessActuator {
@@ -107,7 +110,38 @@ impl ProcessActuator {
             incompressible: Incompressible::default(),
             by_block: ByBlock::new(),
             interrupted: BTreeMap::new(),
+            frames: None,
         })
+    }
+
+    /// The same, for pages in these ranges of physical memory only: whole pages, in address order.
+    #[must_use]
+    pub fn within(mut self, ram: &[AddressRange]) -> Self {
+        let frames = ram.iter().map(|r| r.start / PAGE_SIZE..r.end / PAGE_SIZE);
+        self.frames = Some(frames.collect());
+        self
+    }
+
+    /// How many bytes of each operation are there, and within the physical memory that this is for. What else
+    /// may be in the way, acting finds.
+    pub fn reach(&mut self, operations: &[Operation]) -> Result<Vec<u64>, ProbeError> {
+        let mut reached = Vec::with_capacity(operations.len());
+        for operation in operations {
+            self.read_areas(std::slice::from_ref(operation))?;
+            let blocks = self.blocks(operation.target, std::slice::from_ref(operation))?;
+            let mut blocks = blocks.unwrap_or_default();
+            self.keep_frames(operation.target, &mut blocks)?;
+            let pages = blocks.iter().map(|block| bits::bytes(&block.wanted));
+            reached.push(pages.sum());
+        }
+        Ok(reached)
+    }
+
+    fn keep_frames(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+        let Some(frames) = &self.frames else {
+            return Ok(());
+        };
+        filter::keep_frames(&mut self.probe, target, frames, blocks)
     }
 
     /// From now on `process` is `target`.
@@ -181,6 +215,7 @@ impl ProcessActuator {
         let Some(mut blocks) = self.blocks(target, operations)? else {
             return Ok(operations.iter().map(exited).collect());
         };
+        self.keep_frames(target, &mut blocks)?;
         let mut young = filter::apply(&mut self.probe, target, operations, &mut blocks)?;
         self.make_old(target, &mut young)?;
         let takes_away = matches!(
@@ -359,21 +394,7 @@ impl Actuator for ProcessActuator {
         outcomes.clear();
         self.swap = swap::facts();
         self.incompressible.begin();
-        let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
-        self.areas
-            .retain(|_, (read, _)| read.elapsed() < AREAS_LAST);
-        for target in targets {
-            if self.areas.contains_key(&target) {
-                continue;
-            }
-            // It may have called exec, or mapped and unmapped since.
-            let alive = self.probe.refresh(target)?;
-            if let Some(Ok(areas)) = self.probe.process(target).map(Process::mappings)
-                && alive
-            {
-                self.areas.insert(target, (Instant::now(), areas));
-            }
-        }
+        self.read_areas(operations)?;
         outcomes.resize(operations.len(), Outcome::default());
         let kind = |operation: &Operation| (operation.target, operation.scheme, operation.action);
         for places in batch::gather(operations, kind, BATCH_OPERATIONS, BATCH_BYTES) {
@@ -399,6 +420,26 @@ impl Actuator for ProcessActuator {
 }
 
 impl ProcessActuator {
+    /// Reads what the targets of `operations` map.
+    fn read_areas(&mut self, operations: &[Operation]) -> Result<(), ProbeError> {
+        let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
+        self.areas
+            .retain(|_, (read, _)| read.elapsed() < AREAS_LAST);
+        for target in targets {
+            if self.areas.contains_key(&target) {
+                continue;
+            }
+            // It may have called exec, or mapped and unmapped since.
+            let alive = self.probe.refresh(target)?;
+            if let Some(Ok(areas)) = self.probe.process(target).map(Process::mappings)
+                && alive
+            {
+                self.areas.insert(target, (Instant::now(), areas));
+            }
+        }
+        Ok(())
+    }
+
     /// One operation that is too large for a batch.
     fn act_in_parts(&mut self, operation: &Operation) -> Result<Outcome, ProbeError> {
         let mut whole = Outcome::default();

@@ -12,6 +12,8 @@ use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
 
 /// The longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 24;
+/// Processes that text and pages show; JSON has all.
+const PROCESSES_SHOWN: usize = 20;
 
 impl Render for ActionsReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -35,6 +37,10 @@ impl Render for ActionsReport {
             writeln!(out, "no scheme tried anything")?;
         } else {
             table.write(out)?;
+        }
+        if self.processes.len() > 1 {
+            writeln!(out)?;
+            self.process_table(style).write(out)?;
         }
         for scheme in self.schemes.iter().filter(|s| !s.refused_bytes.is_empty()) {
             writeln!(out, "\nNot acted on by {}:", name(scheme))?;
@@ -74,6 +80,14 @@ impl Render for ActionsReport {
         for (node, counter, pages) in self.kernel_counters() {
             let metric = format!("kernel_pages: {counter}");
             out.serialize(("", "", node, metric, "", pages))?;
+        }
+        for of in &self.processes {
+            let pid = of
+                .target
+                .pid
+                .map_or_else(String::new, |pid| pid.to_string());
+            let metric = format!("applied_bytes: pid {pid}");
+            out.serialize(("", "", "", metric, None::<u64>, of.applied_bytes))?;
         }
         for guard in &self.guards {
             for point in &guard.allowed {
@@ -123,6 +137,9 @@ impl Render for ActionsReport {
                 &["Of", "Counter", "Pages"],
                 &rows,
             );
+        }
+        if self.processes.len() > 1 {
+            html += &self.process_table(&style).html("By process", "");
         }
         let rows: Vec<Vec<String>> = self.guards.iter().map(|g| vec![guard_text(g)]).collect();
         if !rows.is_empty() {
@@ -186,6 +203,27 @@ impl ActionsReport {
                 counters.map(move |(name, pages)| (of.clone(), name.as_str(), *pages))
             })
             .collect()
+    }
+
+    /// Of the processes of which most was acted on.
+    fn process_table(&self, style: &Style) -> Table {
+        let mut table = Table::new(&[
+            ("PID", Align::Right),
+            ("NAME", Align::Left),
+            ("TRIED", Align::Right),
+            ("APPLIED", Align::Right),
+        ]);
+        for of in self.processes.iter().take(PROCESSES_SHOWN) {
+            table.row(vec![
+                of.target
+                    .pid
+                    .map_or_else(String::new, |pid| pid.to_string()),
+                of.target.name.clone().unwrap_or_default(),
+                style.bytes(of.tried_bytes),
+                style.bytes(of.applied_bytes),
+            ]);
+        }
+        table
     }
 
     fn picture(&self) -> String {

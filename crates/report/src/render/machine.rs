@@ -27,6 +27,10 @@ impl Render for MachineReport {
             writeln!(out)?;
             self.node_table(style).write(out)?;
         }
+        if self.zones.len() > 1 {
+            writeln!(out)?;
+            self.zone_table(style).write(out)?;
+        }
         writeln!(out, "\nBy process, what each maps alone:")?;
         self.process_table(style).write(out)?;
         tell_more(self.processes.len(), out)?;
@@ -62,6 +66,14 @@ impl Render for MachineReport {
                 let (node, bytes) = (node.node.to_string(), of.bytes.to_string());
                 row(["class".into(), name, none(), none(), node, bytes], of.ages)?;
             }
+        }
+        for zone in &self.zones {
+            let (name, node) = (zone.zone.clone(), zone.node.to_string());
+            let bytes = zone.present_bytes.to_string();
+            row(
+                ["zone".into(), name, none(), none(), node, bytes],
+                Some(zone.mapped),
+            )?;
         }
         for process in &self.processes {
             let name = process.target.name.clone().unwrap_or_default();
@@ -101,6 +113,9 @@ impl Render for MachineReport {
         html += &self.class_table(&style).html("By class", none);
         if self.nodes.len() > 1 {
             html += &self.node_table(&style).html("By node", none);
+        }
+        if self.zones.len() > 1 {
+            html += &self.zone_table(&style).html("By zone", none);
         }
         let note = "What each maps alone.";
         html += &self.process_table(&style).html("By process", note);
@@ -183,6 +198,31 @@ impl MachineReport {
             let (total, used) = (style.bytes(node.total_bytes), style.bytes(node.used_bytes));
             let mut row = vec![node.node.to_string(), total, used];
             row.extend(ages_of(Some(&all), style));
+            table.row(row);
+        }
+        table
+    }
+
+    fn zone_table(&self, style: &Style) -> Table {
+        let heads = [
+            ("NODE", Align::Right),
+            ("ZONE", Align::Left),
+            ("BYTES", Align::Right),
+            ("RESERVED", Align::Right),
+            ("FREE", Align::Right),
+            ("MAPPED", Align::Right),
+        ];
+        let mut table = table(&heads);
+        for zone in &self.zones {
+            let bytes = [
+                zone.present_bytes,
+                zone.reserved_bytes,
+                zone.free_bytes,
+                zone.mapped.total(),
+            ];
+            let mut row = vec![zone.node.to_string(), zone.zone.clone()];
+            row.extend(bytes.map(|bytes| style.bytes(bytes)));
+            row.extend(ages_of(Some(&zone.mapped), style));
             table.row(row);
         }
         table

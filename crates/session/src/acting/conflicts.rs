@@ -190,7 +190,7 @@ mod tests {
         let args = |pid: &[u32], range: &[(u64, u64)], is_physical| ContextSpec {
             name: None,
             targets: if is_physical {
-                TargetSpec::Physical { node: None }
+                TargetSpec::all_physical()
             } else {
                 TargetSpec::Processes {
                     processes: pid.iter().copied().map(ProcessSpec::Pid).collect(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use isotherm_config::{ActingSpec, ContextSpec};
+use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
 use isotherm_engine::drive::{Context, World};
 use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
@@ -12,17 +12,20 @@ use isotherm_engine::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemF
 use isotherm_engine::{Actuator, AddressRange, Nanos, Operation, Outcome, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
+use isotherm_linux::node;
 use isotherm_linux::probe::ProbeError;
 use isotherm_record::{ActionSample, GuardSample, Item, PageSnapshot};
 
+use super::goal::GoalMeter;
 use super::guard::Meters;
 use super::{eligible, system};
 use crate::session::Session;
+use crate::start::ram;
 
 /// Who carries out what is planned.
 enum Executor {
-    /// Nobody: a dry run.
-    None,
+    /// Nobody, in a dry run; where only a part of physical memory is meant, who can tell what that is.
+    None(Option<Box<ProcessActuator>>),
     Processes(Box<ProcessActuator>),
     Physical(Box<PhysicalActuator>),
 }
@@ -49,10 +52,7 @@ impl Actuator for ThisMachine<'_> {
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), ProbeError> {
         match self.executor {
-            Executor::None => {
-                outcomes.extend(operations.iter().map(Outcome::assumed));
-                Ok(())
-            }
+            Executor::None(_) => self.assume(operations, outcomes),
             Executor::Processes(actuator) => actuator.act(operations, outcomes),
             Executor::Physical(actuator) => actuator.act(operations, outcomes),
         }
@@ -60,6 +60,27 @@ impl Actuator for ThisMachine<'_> {
 }
 
 impl World for ThisMachine<'_> {
+    fn assume(
+        &mut self,
+        operations: &[Operation],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), ProbeError> {
+        let Executor::None(Some(within)) = self.executor else {
+            outcomes.extend(operations.iter().map(Outcome::assumed));
+            return Ok(());
+        };
+        let reached = within.reach(operations)?;
+        outcomes.extend(operations.iter().zip(reached).map(|(operation, bytes)| {
+            let bytes = bytes.min(operation.bytes);
+            Outcome {
+                filter_passed: bytes,
+                applied: bytes,
+                ..Outcome::default()
+            }
+        }));
+        Ok(())
+    }
+
     fn facts(
         &mut self,
         wanted: &[Metric],
@@ -94,7 +115,7 @@ impl World for ThisMachine<'_> {
     ) -> Result<(), ProbeError> {
         match self.executor {
             Executor::Processes(actuator) => actuator.present(target, blocks, look),
-            Executor::None | Executor::Physical(_) => Ok(()),
+            Executor::None(_) | Executor::Physical(_) => Ok(()),
         }
     }
 
@@ -111,7 +132,7 @@ impl World for ThisMachine<'_> {
     ) -> Result<(), ProbeError> {
         match self.executor {
             Executor::Processes(actuator) => actuator.block_uses(target, blocks, is_read, look),
-            Executor::None | Executor::Physical(_) => Ok(()),
+            Executor::None(_) | Executor::Physical(_) => Ok(()),
         }
     }
 
@@ -127,6 +148,9 @@ pub(super) struct ContextActing {
     pub(super) meters: Meters,
     executor: Executor,
     is_physical: bool,
+    /// Memory is told by frame, and acted on by process.
+    is_told_by_frame: bool,
+    goal: Option<GoalMeter>,
     snapshots: Vec<Snapshot>,
     /// What scans of every page say, where these are what is watched by.
     scans: PageScans,
@@ -135,17 +159,27 @@ pub(super) struct ContextActing {
 impl ContextActing {
     pub(super) fn new(at: usize, spec: &ContextSpec, session: &Session) -> anyhow::Result<Self> {
         let acting = spec.acting.clone().unwrap_or_default();
-        let is_physical = spec.targets.is_physical();
+        let is_physical = spec.samples_frames();
         let options = ActOptions {
             spare_accessed: session.knows_every_page(at),
             ..ActOptions::default()
         };
+        let within = part_of_memory(spec)?;
+        let by_process = || {
+            let actuator = ProcessActuator::new(options)?;
+            let limited = within.as_ref().map(|ram| ram.as_slice());
+            anyhow::Ok(Box::new(match limited {
+                Some(ram) => actuator.within(ram),
+                None => actuator,
+            }))
+        };
         let executor = if acting.is_dry_run {
-            Executor::None
+            let tells = within.is_some() && !is_physical;
+            Executor::None(tells.then(by_process).transpose()?)
         } else if is_physical {
             Executor::Physical(Box::new(PhysicalActuator::new(ActOptions::default())?))
         } else {
-            Executor::Processes(Box::new(ProcessActuator::new(options)?))
+            Executor::Processes(by_process()?)
         };
         let schemes = acting.schemes.clone();
         let mut context = Context::new(schemes, acting.limits, acting.is_dry_run)?;
@@ -157,14 +191,33 @@ impl ContextActing {
             meters: Meters::new(at, spec, &acting)?,
             executor,
             is_physical,
+            is_told_by_frame: spec.targets.is_physical() && !is_physical,
+            goal: GoalMeter::new(spec)?,
             snapshots: Vec::new(),
             scans: PageScans::default(),
         })
     }
 
+    /// Whether what it acts by is not among the session's items.
+    pub(super) fn is_told_by_frame(&self) -> bool {
+        self.is_told_by_frame
+    }
+
+    /// Until when its schemes rest by their watermarks, if they all do.
+    pub(super) fn rests_until(&mut self, now: Nanos, session: &mut Session) -> Option<Nanos> {
+        let mut world = ThisMachine {
+            session,
+            executor: &mut self.executor,
+            meters: &mut self.meters,
+            scans: &mut self.scans,
+            is_physical: self.is_physical,
+        };
+        self.context.rests_until(now, &mut world)
+    }
+
     /// From now on `target` is acted on.
     pub(super) fn add(&mut self, target: TargetId, session: &Session) -> anyhow::Result<()> {
-        if let Executor::Processes(actuator) = &mut self.executor
+        if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor
             && let Some(process) = session.process(target)
         {
             let process = process.context("cannot keep hold of a target")?;
@@ -176,7 +229,7 @@ impl ContextActing {
 
     /// `target` is no more.
     pub(super) fn remove(&mut self, target: TargetId) {
-        if let Executor::Processes(actuator) = &mut self.executor {
+        if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor {
             actuator.remove(target);
         }
         self.meters.forget(target);
@@ -228,6 +281,16 @@ impl ContextActing {
         if self.snapshots.is_empty() && !self.context.has_rest() {
             return Ok(Nanos(0));
         }
+        let goal = self.goal.as_ref().and_then(|goal| {
+            let out = if self.context.is_dry_run() {
+                self.context.would_be_out()
+            } else {
+                self.meters.out()
+            };
+            // What cannot be read is no reason to go on for ever.
+            Some(goal.room(out).unwrap_or(0))
+        });
+        self.context.guard_mut().set_goal_room(goal);
         let room = self.meters.begin(now, self.context.guard());
         let cpu_before = process_cpu();
         let mut world = ThisMachine {
@@ -238,13 +301,16 @@ impl ContextActing {
             is_physical: self.is_physical,
         };
         let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
+        if goal.is_some() && self.context.guard().allowance_of(Action::Pageout) == Some(0) {
+            self.context.drop_rest();
+        }
         // Compressing pages is not watching, and not to be saved on by watching less.
         let spent = process_cpu().since(cpu_before);
         session.leave_out(spent);
         items.extend(self.samples(now, &done, &outcomes, spent));
         let times = match &mut self.executor {
             Executor::Processes(actuator) => actuator.take_interrupted(),
-            Executor::None | Executor::Physical(_) => BTreeMap::new(),
+            Executor::None(_) | Executor::Physical(_) => BTreeMap::new(),
         };
         let guard = self.context.guard_mut();
         self.meters.end(session.now(), spent, &times, guard);
@@ -269,6 +335,15 @@ impl ContextActing {
         }
         samples.into_iter().map(Item::Action).collect()
     }
+}
+
+/// The RAM that is acted on, where that is a part of what processes have.
+fn part_of_memory(spec: &ContextSpec) -> anyhow::Result<Option<Vec<AddressRange>>> {
+    let TargetSpec::Physical { node, .. } = &spec.targets else {
+        return Ok(None);
+    };
+    let is_part = !spec.ranges.is_empty() || node.is_some() && node::count() > 1;
+    is_part.then(|| ram(*node, &spec.ranges)).transpose()
 }
 
 /// What a scan of every page says, for schemes.

@@ -77,7 +77,7 @@ impl Meters {
         let lacks = waits.lacks().filter(|_| bounds_waits && !acting.is_dry_run);
         Ok(Self {
             context: at,
-            is_physical: context.targets.is_physical(),
+            is_physical: context.samples_frames(),
             needs_psi: limits.max_psi.is_some(),
             group,
             waits,
@@ -121,6 +121,11 @@ impl Meters {
     /// So much was paged out of `target`.
     pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
         self.waits.paged_out(target, bytes);
+    }
+
+    /// Bytes that were paged out of live targets and have not come back.
+    pub(super) fn out(&self) -> u64 {
+        self.waits.out()
     }
 
     /// A step of acting begins. Yields how long it may take.

@@ -7,7 +7,7 @@ use isotherm_linux::{act, node};
 /// What this machine cannot do of a session, each with the reason and what would help.
 pub fn lacking(spec: &SessionSpec) -> Vec<String> {
     let of_context = |context: &ContextSpec| {
-        let mut problems = of_schemes(context.schemes(), context.targets.is_physical());
+        let mut problems = of_schemes(context.schemes(), context.samples_frames());
         problems.extend(moves_nowhere(context));
         let name = context.name.clone();
         problems.into_iter().map(move |problem| match &name {
@@ -75,7 +75,7 @@ fn moves_nowhere(context: &ContextSpec) -> Vec<String> {
 
 /// The node that all watched memory is on, where it is one node's by its addresses.
 fn only_node(context: &ContextSpec) -> Option<u32> {
-    let TargetSpec::Physical { node } = context.targets else {
+    let TargetSpec::Physical { node, .. } = context.targets else {
         return None;
     };
     if node.is_some() || context.ranges.is_empty() {

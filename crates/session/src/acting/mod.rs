@@ -6,16 +6,18 @@
 mod conflicts;
 mod context;
 mod eligible;
+mod goal;
 mod guard;
 mod idle;
 mod lacking;
 mod locks;
 mod progress;
+mod spared;
 mod system;
 mod waits;
 
 use anyhow::ensure;
-use isotherm_config::{ActingSpec, SessionSpec};
+use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
 use isotherm_engine::guard::{GuardLimits, GuardStatus, Limit};
 use isotherm_engine::scheme::{Action, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::units::format_bytes;
@@ -25,6 +27,7 @@ use isotherm_record::{Item, PageSnapshot};
 use crate::session::Session;
 use context::ContextActing;
 use locks::Locks;
+use spared::Spared;
 
 pub use conflicts::{warnings, warnings_of_schemes};
 pub use lacking::lacking;
@@ -33,6 +36,11 @@ pub use lacking::lacking;
 pub struct Acting {
     contexts: Vec<ContextActing>,
     locks: Locks,
+    /// Where all of the machine is acted on: who is not.
+    spared: Option<Spared>,
+    /// Nobody's end has to be noticed, so that watching may rest where schemes do.
+    may_rest: bool,
+    rests_until: Option<Nanos>,
     dry_run: bool,
     /// CPU time that acting has taken.
     cpu: Nanos,
@@ -207,18 +215,27 @@ impl Acting {
     pub fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
         let of_all = || spec.contexts.iter().filter_map(|c| c.acting.as_ref());
         let dry_run = of_all().all(|acting| acting.is_dry_run);
-        let locks = if dry_run {
+        let mut locks = if dry_run {
             Locks::none()
-        } else if spec.contexts.iter().any(|c| c.targets.is_physical()) {
+        } else if spec.contexts.iter().any(ContextSpec::samples_frames) {
             Locks::of_the_machine()?
         } else {
             Locks::of_processes()?
         };
+        let is_machine = |c: &ContextSpec| c.targets.is_machine();
+        let spared = spec.contexts.iter().any(is_machine);
+        if spec.contexts.iter().all(is_machine) {
+            // Nobody is named: what others act on is left to them from the first on.
+            locks.begin();
+        }
         let contexts = spec.contexts.iter().enumerate();
         let contexts = contexts.map(|(at, context)| ContextActing::new(at, context, session));
         Ok(Self {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
             locks,
+            spared: spared.then(Spared::who_started_us),
+            may_rest: spec.contexts.iter().all(is_machine),
+            rests_until: None,
             dry_run,
             cpu: Nanos(0),
         })
@@ -236,23 +253,62 @@ impl Acting {
     pub fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.follow_targets(session, items)?;
         let nr_seen = items.len();
+        let unrecorded = session.take_unrecorded();
         for (at, context) in self.contexts.iter_mut().enumerate() {
-            let (locks, now) = (&self.locks, session.now());
+            let (locks, spared, now) = (&self.locks, self.spared.as_ref(), session.now());
             let is_ours = |item: &&Item| match item {
                 Item::Snapshot(Snapshot { target, .. })
                 | Item::Pages(PageSnapshot { target, .. }) => {
-                    session.context_of(*target) == at && !locks.is_anothers(*target)
+                    session.context_of(*target) == at
+                        && !locks.is_anothers(*target)
+                        && !spared.is_some_and(|spared| spared.has(*target))
                 }
                 _ => false,
             };
-            context.look(&mut items[..nr_seen].iter().filter(is_ours));
+            let told = if context.is_told_by_frame() {
+                &unrecorded
+            } else {
+                &items[..nr_seen]
+            };
+            context.look(&mut told.iter().filter(is_ours));
             self.cpu = self.cpu + context.step(now, session, items)?;
         }
+        self.rest(session, items);
         Ok(())
     }
 
-    /// When a plan is to be gone on with that was not finished, if there is one.
+    /// Lets watching rest while all schemes do.
+    fn rest(&mut self, session: &mut Session, items: &mut Vec<Item>) {
+        if !self.may_rest {
+            return;
+        }
+        let now = session.now();
+        let mut until = Some(Nanos(u64::MAX));
+        for context in &mut self.contexts {
+            let its = context.rests_until(now, session);
+            until = until.zip(its).map(|(until, its)| until.min(its));
+        }
+        if until.is_some() != self.rests_until.is_some() {
+            let text = if until.is_some() {
+                "free memory is outside the schemes' watermarks: nothing is watched or done until that changes"
+            } else {
+                "free memory is within the schemes' watermarks: they are at work"
+            };
+            items.push(Item::Note {
+                time: now,
+                text: text.to_owned(),
+            });
+        }
+        session.set_resting(until.is_some());
+        self.rests_until = until;
+    }
+
+    /// When there is something to do again without anything having been seen: to go on with a plan that was not
+    /// finished, to look at watermarks.
     pub fn wake_at(&self, now: Nanos) -> Option<Nanos> {
+        if self.rests_until.is_some() {
+            return self.rests_until;
+        }
         let is_waiting = self.contexts.iter().any(|c| c.context.has_rest());
         is_waiting.then_some(now + BETWEEN_STEPS)
     }
@@ -382,6 +438,11 @@ impl Acting {
         let mut notes = Vec::new();
         for item in items.iter() {
             match item {
+                Item::TargetStart(start)
+                    if self
+                        .spared
+                        .as_mut()
+                        .is_some_and(|spared| spared.takes(start)) => {}
                 Item::TargetStart(start) => match self.locks.acquire(start)? {
                     Some(note) => notes.push(note),
                     None => self.contexts[session.context_of(start.target)]
@@ -390,11 +451,21 @@ impl Acting {
                 Item::TargetExit(exit) => {
                     self.contexts[session.context_of(exit.target)].remove(exit.target);
                     self.locks.release(exit.target);
+                    if let Some(spared) = &mut self.spared {
+                        spared.forget(exit.target);
+                    }
                 }
                 _ => {}
             }
         }
         self.locks.begin();
+        let starts = items.iter().find_map(|item| match item {
+            Item::TargetStart(start) => Some(start),
+            _ => None,
+        });
+        if let (Some(spared), Some(start)) = (&mut self.spared, starts) {
+            notes.extend(spared.note(start));
+        }
         items.extend(notes);
         Ok(())
     }

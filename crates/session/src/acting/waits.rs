@@ -62,6 +62,8 @@ pub(super) struct Waits {
     before: BTreeMap<TargetId, Seen>,
     /// Bytes that were paged out of each target since the last look.
     paged_out: BTreeMap<TargetId, u64>,
+    /// Bytes of each target that were paged out, and have not come back since.
+    out: BTreeMap<TargetId, u64>,
     /// CPUs that each target has kept busy of late, 1 at most.
     running: BTreeMap<TargetId, f64>,
     swapped_in: Option<u64>,
@@ -78,6 +80,7 @@ impl Waits {
             sample: None,
             before: BTreeMap::new(),
             paged_out: BTreeMap::new(),
+            out: BTreeMap::new(),
             running: BTreeMap::new(),
             swapped_in: pressure::swapped_in(),
             pressure_us: None,
@@ -120,10 +123,17 @@ impl Waits {
     /// So many bytes of `target` were paged out.
     pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
         *self.paged_out.entry(target).or_default() += bytes;
+        *self.out.entry(target).or_default() += bytes;
+    }
+
+    /// Bytes of live targets that were paged out and have not come back.
+    pub(super) fn out(&self) -> u64 {
+        self.out.values().sum()
     }
 
     /// `target` is no more.
     pub(super) fn forget(&mut self, target: TargetId) {
+        self.out.remove(&target);
         self.before.remove(&target);
         self.paged_out.remove(&target);
         self.running.remove(&target);
@@ -209,6 +219,9 @@ impl Waits {
         };
         let refaults = refaults(&before, &seen, out, read);
         waited.refaults += refaults;
+        if let Some(out) = self.out.get_mut(&target) {
+            *out = out.saturating_sub(refaults * PAGE_SIZE);
+        }
         waited.cpu_s += progress.cpu.since(before.progress.cpu).as_secs_f64();
         let delayed = seen.delay.zip(before.delay);
         let delayed = delayed.map(|(now, before)| now.since(before));

@@ -145,6 +145,16 @@ impl Monitor for Contexts {
         Ok(next)
     }
 
+    fn take_unrecorded(&mut self) -> Vec<Item> {
+        let mut all = Vec::new();
+        for at in 0..self.members.len() {
+            let mut items = self.members[at].monitor.take_unrecorded();
+            items.iter_mut().for_each(|item| self.renumber(at, item));
+            all.extend(items);
+        }
+        all
+    }
+
     fn look_for_ends(&mut self, now: Nanos) {
         for member in &mut self.members {
             member.monitor.look_for_ends(now);

@@ -10,32 +10,48 @@
 //! Limits: files' pages are told by the kernel's lists where nobody maps them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use isotherm_engine::frames::{FrameMap, MappedClass, Mapper, PageAge};
+use isotherm_engine::frames::{AgeBytes, FrameMap, MappedClass, Mapper, NR_MAPPERS, PageAge};
 use isotherm_engine::table::TableMonitor;
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId,
 };
 use isotherm_linux::areas::MappedArea;
 use isotherm_linux::meminfo::Meminfo;
+use isotherm_linux::node::Zone;
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::{cgroup, node};
-use isotherm_record::{Item, MachineSample, MappedMemory, NodeMemory, TargetGroup};
+use isotherm_record::{Item, MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
 
+use super::by_frame::{ByFrame, frames};
 use crate::targets::TargetSet;
 
 /// Shortest time between two looks.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(5_000);
 /// They may take at most this part of what may be spent.
 const SHARE_OF_BUDGET: f64 = 0.25;
+/// And this, where they are what is told.
+const SHARE_OF_BUDGET_BY_FRAME: f64 = 0.4;
+
+/// And where memory is told by frame.
+const INTERVAL_MIN_BY_FRAME: Nanos = Nanos::from_millis(1_000);
 
 /// Looks at the machine's memory.
 pub(crate) struct MachineView {
     cpu_budget: f64,
     next: Nanos,
+    is_first: bool,
     frames: FrameMap,
-    /// Each node's ranges of RAM, in frames and in their order.
-    nodes: Vec<(u32, std::ops::Range<u64>)>,
+    zones: Vec<Zone>,
+    /// Each node's ranges of RAM, as far as they are watched; in frames and in their order.
+    nodes: Vec<(u32, Range<u64>)>,
+    /// The only node of the machine.
+    is_alone: bool,
+    /// Whole nodes are watched, so that they can be told of.
+    has_whole_nodes: bool,
+    /// Where physical memory is a target.
+    by_frame: Option<ByFrame>,
     groups: BTreeMap<TargetId, String>,
 }
 
@@ -43,16 +59,58 @@ impl MachineView {
     /// Within a budget for all watching, as a share of a CPU.
     pub(crate) fn new(cpu_budget: f64, now: Nanos) -> anyhow::Result<Self> {
         let ram = node::all()?.into_iter();
-        let frames = |range: AddressRange| range.start / PAGE_SIZE..range.end / PAGE_SIZE;
-        let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(range))).collect();
+        let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
         nodes.sort_unstable_by_key(|(_, frames)| frames.start);
         Ok(Self {
             cpu_budget,
             next: now,
+            is_first: true,
             frames: FrameMap::default(),
+            zones: node::zones()?,
+            is_alone: nodes.iter().all(|(node, _)| *node == nodes[0].0),
             nodes,
+            has_whole_nodes: true,
+            by_frame: None,
             groups: BTreeMap::new(),
         })
+    }
+
+    /// The same, of these ranges of RAM only, which are a target. They may be a part of what a node has.
+    pub(crate) fn told_by_frame(
+        mut self,
+        ram: &[AddressRange],
+        by_frame: ByFrame,
+        is_part: bool,
+    ) -> Self {
+        let watched: Vec<Range<u64>> = ram.iter().map(frames).collect();
+        let within = |(node, of_node): &(u32, Range<u64>)| {
+            let node = *node;
+            let parts = watched.iter().map(|range| {
+                (
+                    node,
+                    range.start.max(of_node.start)..range.end.min(of_node.end),
+                )
+            });
+            parts
+                .filter(|(_, part)| !part.is_empty())
+                .collect::<Vec<_>>()
+        };
+        self.nodes = self.nodes.iter().flat_map(within).collect();
+        self.has_whole_nodes = !is_part;
+        // The first look comes when there is something to tell.
+        self.next = self.next + INTERVAL_MIN_BY_FRAME;
+        self.by_frame = Some(by_frame);
+        self
+    }
+
+    /// The start of the target that stands for physical memory, once.
+    pub(crate) fn start(&mut self, now: Nanos) -> Option<Item> {
+        self.by_frame.as_mut()?.start(now)
+    }
+
+    /// Whether it is told by frame.
+    pub(crate) fn is_by_frame(&self) -> bool {
+        self.by_frame.is_some()
     }
 
     /// Looks, if it is time to.
@@ -62,39 +120,75 @@ impl MachineView {
         probe: &mut PageTableProbe,
         monitor: &TableMonitor,
         targets: &TargetSet,
-    ) -> Result<Option<Item>, ProbeError> {
+    ) -> Result<Vec<Item>, ProbeError> {
         if now < self.next {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let before = probe.cost();
         self.frames.clear();
-        let ids: Vec<TargetId> = targets.ids().take(usize::from(u16::MAX)).collect();
+        let ids: Vec<TargetId> = targets.ids().take(NR_MAPPERS).collect();
         for (mapper, id) in (0..).zip(&ids) {
             self.add_target(mapper, *id, now, probe, monitor, targets)?;
         }
-        let mapped = self.frames.sums(|frame| self.node_of(frame).unwrap_or(0));
-        let mapped = mapped
-            .into_iter()
-            .map(|((mapper, node, class), bytes)| MappedMemory {
-                target: match mapper {
-                    Mapper::One(mapper) => Some(ids[usize::from(mapper)]),
-                    Mapper::Several => None,
-                },
-                node,
-                class,
-                bytes,
-            });
-        let sample = MachineSample {
-            time: now,
-            nodes: self.node_memory(),
-            mapped: mapped.collect(),
-            groups: self.new_groups(targets),
-        };
+        let mut items = Vec::new();
+        if self.has_whole_nodes {
+            items.push(Item::Machine(self.sample(&ids, now, targets)));
+        }
+        if let Some(by_frame) = &mut self.by_frame {
+            items.push(by_frame.snapshot(&mut self.frames, now));
+        }
+        if self.is_first {
+            // Taking memory for what is put down comes once.
+            self.is_first = false;
+            self.next = now + INTERVAL_MIN_BY_FRAME;
+            return Ok(items);
+        }
         let after = probe.cost();
         let spent = after.monitor_cpu.since(before.monitor_cpu).as_secs_f64();
-        let wait = Nanos((spent / (self.cpu_budget * SHARE_OF_BUDGET) * 1e9) as u64);
-        self.next = now + wait.max(INTERVAL_MIN);
-        Ok(Some(Item::Machine(sample)))
+        let (share, least) = if self.is_by_frame() {
+            (SHARE_OF_BUDGET_BY_FRAME, INTERVAL_MIN_BY_FRAME)
+        } else {
+            (SHARE_OF_BUDGET, INTERVAL_MIN)
+        };
+        let wait = Nanos((spent / (self.cpu_budget * share) * 1e9) as u64);
+        self.next = now + wait.max(least);
+        Ok(items)
+    }
+
+    /// What it comes to; `ids` are the targets by the numbers that frames have for them.
+    fn sample(&mut self, ids: &[TargetId], now: Nanos, targets: &TargetSet) -> MachineSample {
+        let zone_of = |frame: u64| {
+            let is_in = |zone: &Zone| zone.range.contains(frame * PAGE_SIZE);
+            { self.zones.iter().position(is_in) }.map_or(u32::MAX, |at| at as u32)
+        };
+        let mut of_zones = vec![AgeBytes::default(); self.zones.len()];
+        let mut sums: BTreeMap<(Mapper, u32, MappedClass), AgeBytes> = BTreeMap::new();
+        for ((mapper, zone, class), bytes) in self.frames.sums(zone_of) {
+            let node = self.zones.get(zone as usize).map_or(0, |zone| zone.node);
+            sums.entry((mapper, node, class)).or_default().add(&bytes);
+            if let Some(sum) = of_zones.get_mut(zone as usize) {
+                sum.add(&bytes);
+            }
+        }
+        let mapped = sums.into_iter();
+        let mapped = mapped.map(|((mapper, node, class), bytes)| MappedMemory {
+            target: match mapper {
+                Mapper::One(mapper) => Some(ids[usize::from(mapper)]),
+                Mapper::Several | Mapper::Nobody => None,
+            },
+            node,
+            class,
+            bytes,
+        });
+        let mapped = mapped.collect();
+        let zones = self.zone_memory(&of_zones);
+        MachineSample {
+            time: now,
+            nodes: self.node_memory(),
+            zones,
+            mapped,
+            groups: self.new_groups(targets),
+        }
     }
 
     /// Puts down what a target maps.
@@ -111,37 +205,54 @@ impl MachineView {
         let mut areas = Areas::new(targets.areas(id));
         let (mut of, mut ages) = (u64::MAX, [PageAge::Unknown; PAGES_PER_BLOCK]);
         let (frames, nodes) = (&mut self.frames, &self.nodes);
+        let since = self.by_frame.as_ref().map_or(now, ByFrame::since);
         probe.each_frame(id, &blocks, |address, frame, nr| {
             let Some(class) = areas.class_at(address) else {
                 return;
             };
             let block = address & !(BLOCK_SIZE - 1);
             if of != block {
-                let known = monitor.page_ages(id, block, now);
+                let known = monitor.page_ages(id, block, since, now);
                 (of, ages) = (block, known.unwrap_or([PageAge::Unknown; PAGES_PER_BLOCK]));
-            }
-            if node_in(nodes, frame).is_none() {
-                return;
             }
             let first = ((address - block) / PAGE_SIZE) as usize;
             for (page, frame) in (first..first + nr as usize).zip(frame..) {
-                frames.add(mapper, class, frame, ages[page]);
+                if node_in(nodes, frame).is_some() {
+                    frames.add(mapper, class, frame, ages[page]);
+                }
             }
         })?;
         Ok(())
     }
 
-    fn node_of(&self, frame: u64) -> Option<u32> {
-        node_in(&self.nodes, frame)
+    /// The kernel's account of each zone of the watched nodes, and what is `mapped` there.
+    fn zone_memory(&self, mapped: &[AgeBytes]) -> Vec<ZoneMemory> {
+        let now = node::zones().unwrap_or_default();
+        let zones = self.zones.iter().zip(mapped);
+        let watched =
+            zones.filter(|(zone, _)| self.nodes.iter().any(|(node, _)| *node == zone.node));
+        watched
+            .map(|(zone, mapped)| {
+                let is_it = |now: &&Zone| (now.node, &now.name) == (zone.node, &zone.name);
+                let zone = now.iter().find(is_it).unwrap_or(zone);
+                ZoneMemory {
+                    node: zone.node,
+                    zone: zone.name.clone(),
+                    present: zone.present,
+                    managed: zone.managed,
+                    free: zone.free,
+                    mapped: *mapped,
+                }
+            })
+            .collect()
     }
 
     fn node_memory(&self) -> Vec<NodeMemory> {
         let mut nodes: Vec<u32> = self.nodes.iter().map(|(node, _)| *node).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let is_alone = nodes.len() == 1;
         let nodes = nodes.into_iter();
-        nodes.map(|node| node_memory(node, is_alone)).collect()
+        nodes.map(|node| node_memory(node, self.is_alone)).collect()
     }
 
     /// Of those who are new, or have another one than before.
@@ -198,7 +309,7 @@ impl<'a> Areas<'a> {
 }
 
 /// The node that a frame is on; `None` where there is no RAM.
-fn node_in(nodes: &[(u32, std::ops::Range<u64>)], frame: u64) -> Option<u32> {
+fn node_in(nodes: &[(u32, Range<u64>)], frame: u64) -> Option<u32> {
     let at = nodes.partition_point(|(_, frames)| frames.end <= frame);
     let (node, frames) = nodes.get(at)?;
     frames.contains(&frame).then_some(*node)

@@ -1,5 +1,6 @@
 //! Ways of watching, each a [`Monitor`] on this machine.
 
+mod by_frame;
 mod contexts;
 mod machine;
 mod pages;
@@ -7,6 +8,7 @@ mod physical;
 mod simulated;
 mod virtual_memory;
 
+pub(crate) use by_frame::{ByFrame, FIRST_PROCESS};
 pub(crate) use contexts::Contexts;
 pub(crate) use machine::MachineView;
 pub(crate) use pages::Pages;
@@ -22,6 +24,11 @@ pub(crate) trait Monitor {
     /// Does what is due at `now`, appends what there is to tell to `items`, and says when to come
     /// back; `None` if all targets are gone.
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>>;
+
+    /// Snapshots of the last step that are not told as such, but in others: to act by.
+    fn take_unrecorded(&mut self) -> Vec<Item> {
+        Vec::new()
+    }
 
     /// A process has ended at `now`, perhaps a target: the next step is to find out.
     fn look_for_ends(&mut self, _now: Nanos) {}

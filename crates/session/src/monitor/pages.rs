@@ -1,28 +1,43 @@
 //! Page granularity: every page's accessed bit at every look, by the scanner.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use isotherm_config::{ClearBy, PageAttributes};
+use isotherm_engine::frames::{FrameMap, MappedClass, NR_MAPPERS, PageAge};
 use isotherm_engine::monitor::bits;
-use isotherm_engine::{AccessProbe, AddressRange, Cost, Intervals, Nanos, TargetId};
+use isotherm_engine::{
+    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, PAGE_SIZE, TargetId,
+};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::probe::scan::{ClearMethod, ScanError, ScannedBlock, Scanner};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
 
-use super::Monitor;
+use super::{ByFrame, Monitor};
 use crate::targets::TargetSet;
 
 /// More of the accessed pages unknown than this: clearing by madvise misses too much.
 const TOO_MUCH_UNKNOWN: f64 = 0.1;
+/// Scans of all processes of the machine take at most this share of a CPU: with more memory they come less
+/// often than was asked for.
+const MACHINE_SHARE: f64 = 0.1;
 
 pub(crate) struct Pages {
     probe: PageTableProbe,
     targets: TargetSet,
     scanner: Scanner,
-    interval: Nanos,
-    may_switch: bool,
-    max_stall: Nanos,
-    last_scan: std::collections::BTreeMap<TargetId, Nanos>,
+    attributes: PageAttributes,
+    /// Targets that are cleared by clear_refs, and those of which it was asked whether they are to be.
+    by_refs: BTreeSet<TargetId>,
+    asked: BTreeSet<TargetId>,
+    last_scan: BTreeMap<TargetId, Nanos>,
     nr_unknown: u64,
+    /// Where physical memory is the target: what is known of its frames.
+    by_frame: Option<(ByFrame, FrameMap)>,
+    /// Scans of processes whose memory is told by frame, if they are acted on.
+    unrecorded: Option<Vec<Item>>,
+    /// All processes are scanned, however many they are: that may take at most [`MACHINE_SHARE`].
+    is_machine: bool,
 }
 
 impl Pages {
@@ -31,34 +46,48 @@ impl Pages {
         targets: TargetSet,
         attributes: PageAttributes,
     ) -> Self {
-        let PageAttributes {
-            interval,
-            max_stall,
-            clear_by,
-        } = attributes;
-        let method = match clear_by {
-            ClearBy::ClearRefs => ClearMethod::ClearRefs,
-            ClearBy::Auto | ClearBy::Madvise => ClearMethod::Madvise,
-        };
         Self {
             probe,
             targets,
-            scanner: Scanner::new(method, max_stall),
-            interval,
-            may_switch: clear_by == ClearBy::Auto,
-            max_stall,
-            last_scan: std::collections::BTreeMap::new(),
+            scanner: Scanner::new(ClearMethod::Madvise, attributes.max_stall),
+            attributes,
+            by_refs: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            last_scan: BTreeMap::new(),
             nr_unknown: 0,
+            by_frame: None,
+            unrecorded: None,
+            is_machine: false,
         }
+    }
+
+    /// The same, of all processes of the machine.
+    pub(crate) fn of_machine(mut self) -> Self {
+        self.is_machine = true;
+        self
+    }
+
+    /// The same, told by frame; `is_acted_on`: and acted on by process.
+    pub(crate) fn told_by_frame(mut self, by_frame: ByFrame, is_acted_on: bool) -> Self {
+        self.by_frame = Some((by_frame, FrameMap::default()));
+        self.unrecorded = is_acted_on.then(Vec::new);
+        self
     }
 
     fn scan(&mut self, id: TargetId, now: Nanos, items: &mut Vec<Item>) -> Result<(), ScanError> {
         let ranges: Vec<AddressRange> = self.targets.mappings(id).iter().map(|m| m.range).collect();
+        let is_by_refs =
+            self.attributes.clear_by == ClearBy::ClearRefs || self.by_refs.contains(&id);
+        self.scanner.set_method(if is_by_refs {
+            ClearMethod::ClearRefs
+        } else {
+            ClearMethod::Madvise
+        });
         let Some(mut blocks) = self.scanner.scan(&mut self.probe, id, &ranges)? else {
             return Ok(());
         };
         let Some(start) = self.last_scan.insert(id, now) else {
-            return Ok(());
+            return self.add_frames(id, &blocks, &ranges);
         };
         if self.probe.hides_accesses(id) {
             // That a page was accessed is known, that it was not is not.
@@ -72,13 +101,19 @@ impl Pages {
         let unknown = count(&blocks, |block| block.unknown);
         let accessed = count(&blocks, |block| block.facts.accessed);
         self.nr_unknown += unknown;
+        self.add_frames(id, &blocks, &[])?;
         let blocks = blocks.iter().map(page_block).collect();
-        items.push(Item::Pages(PageSnapshot {
+        let pages = Item::Pages(PageSnapshot {
             target: id,
             start,
             end: now,
             blocks,
-        }));
+        });
+        match (&self.by_frame, &mut self.unrecorded) {
+            (None, _) => items.push(pages),
+            (Some(_), Some(unrecorded)) => unrecorded.push(pages),
+            (Some(_), None) => {}
+        }
         self.switch_if_useful(
             id,
             unknown as f64 > accessed as f64 * TOO_MUCH_UNKNOWN,
@@ -96,7 +131,7 @@ impl Pages {
         now: Nanos,
         items: &mut Vec<Item>,
     ) {
-        if !misses_much || !std::mem::take(&mut self.may_switch) {
+        if !misses_much || self.attributes.clear_by != ClearBy::Auto || !self.asked.insert(id) {
             return;
         }
         let rss = self
@@ -105,9 +140,9 @@ impl Pages {
             .and_then(|p| p.usage().ok())
             .map_or(0, |usage| usage.rss);
         let hold_ms = self.scanner.clear_refs_hold_ms(rss);
-        let limit_ms = self.max_stall.0 as f64 / 1e6;
+        let limit_ms = self.attributes.max_stall.0 as f64 / 1e6;
         let text = if hold_ms <= limit_ms {
-            self.scanner.set_method(ClearMethod::ClearRefs);
+            self.by_refs.insert(id);
             format!(
                 "much of the memory is shared: clearing by clear_refs from now on (about {hold_ms:.1} ms)"
             )
@@ -116,7 +151,62 @@ impl Pages {
                 "much of the memory is shared and stays unknown: clear_refs would hold the target up for {hold_ms:.1} ms, the limit is {limit_ms:.1} ms"
             )
         };
-        items.push(Item::Note { time: now, text });
+        if !self.is_machine {
+            items.push(Item::Note { time: now, text });
+        }
+    }
+
+    /// Puts down what a scan of a target says of its frames. Of `unscanned` ranges nothing is known yet.
+    fn add_frames(
+        &mut self,
+        id: TargetId,
+        blocks: &[ScannedBlock],
+        unscanned: &[AddressRange],
+    ) -> Result<(), ScanError> {
+        let Some((by_frame, frames)) = &mut self.by_frame else {
+            return Ok(());
+        };
+        let addresses: Vec<u64> = if unscanned.is_empty() {
+            blocks.iter().map(|block| block.facts.address).collect()
+        } else {
+            let blocks = self.probe.occupied_blocks(id, unscanned)?;
+            blocks.unwrap_or_default()
+        };
+        // Who maps a frame counts once; more than there are numbers for count as one.
+        let mapper = (id.0 as usize % NR_MAPPERS) as u16;
+        let mut rest = blocks.iter().peekable();
+        self.probe
+            .each_frame(id, &addresses, |address, frame, nr| {
+                while rest
+                    .next_if(|block| block.facts.address + BLOCK_SIZE <= address)
+                    .is_some()
+                {}
+                let block = rest.peek().filter(|block| block.facts.address <= address);
+                for i in 0..u64::from(nr) {
+                    let page = ((address % BLOCK_SIZE) / PAGE_SIZE + i) as usize;
+                    let frame = frame + i;
+                    if by_frame.has(frame) {
+                        frames.add(
+                            mapper,
+                            MappedClass::Anonymous,
+                            frame,
+                            age_in(block.copied(), page),
+                        );
+                    }
+                }
+            })?;
+        Ok(())
+    }
+}
+
+/// What a scan says of a page. One that has come since was accessed.
+fn age_in(block: Option<&ScannedBlock>, page: usize) -> PageAge {
+    match block {
+        None => PageAge::Unknown,
+        Some(block) if bits::has(&block.unknown, page) => PageAge::Unknown,
+        Some(block) if !bits::has(&block.facts.present, page) => PageAge::Touched,
+        Some(block) if bits::has(&block.facts.accessed, page) => PageAge::Touched,
+        Some(_) => PageAge::idle_for(Nanos(0)),
     }
 }
 
@@ -140,17 +230,54 @@ fn page_block(block: &ScannedBlock) -> PageBlock {
 
 impl Monitor for Pages {
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+        let before = self.probe.cost().monitor_cpu;
+        if let Some((by_frame, frames)) = &mut self.by_frame {
+            items.extend(by_frame.start(now));
+            frames.clear();
+        }
+        let first_new = items.len();
         for ended in self.targets.update(&mut self.probe, now, items)? {
             self.scanner.forget(ended);
             self.last_scan.remove(&ended);
+            self.by_refs.remove(&ended);
+            self.asked.remove(&ended);
         }
         if self.targets.is_over() {
             return Ok(None);
         }
+        let is_first = self.last_scan.is_empty();
         for id in self.targets.ids().collect::<Vec<_>>() {
-            self.scan(id, now, items)?;
+            match self.scan(id, now, items) {
+                // It has ended, or has grown: the machine's other processes are not to miss their scans.
+                Err(ScanError::ClearRefs { .. } | ScanError::TooLong { .. })
+                    if self.is_machine && self.by_refs.remove(&id) => {}
+                Err(ScanError::TooLong { .. }) if self.is_machine => self.scanner.forget(id),
+                scanned => scanned?,
+            }
         }
-        Ok(Some(now + self.interval))
+        if let Some((by_frame, frames)) = &mut self.by_frame {
+            let pages = by_frame.pages(frames, now);
+            let new = items.split_off(first_new);
+            items.extend(
+                new.into_iter()
+                    .filter(|item| !matches!(item, Item::Mappings(_))),
+            );
+            // The first scan clears, and says nothing.
+            items.extend((!is_first).then_some(pages));
+        }
+        let mut wait = self.attributes.interval;
+        if self.is_machine && !is_first {
+            let spent = self.probe.cost().monitor_cpu.since(before).0 as f64;
+            wait = wait.max(Nanos((spent / MACHINE_SHARE) as u64));
+        }
+        Ok(Some(now + wait))
+    }
+
+    fn take_unrecorded(&mut self) -> Vec<Item> {
+        self.unrecorded
+            .iter_mut()
+            .flat_map(std::mem::take)
+            .collect()
     }
 
     fn leave_out(&mut self, cpu: Nanos) {
@@ -167,9 +294,9 @@ impl Monitor for Pages {
 
     fn intervals(&self) -> Intervals {
         Intervals {
-            sample: self.interval,
-            aggregation: self.interval,
-            update: self.interval,
+            sample: self.attributes.interval,
+            aggregation: self.attributes.interval,
+            update: self.attributes.interval,
         }
     }
 

@@ -2,7 +2,9 @@
 
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
 use isotherm_engine::table::{MappedRange, TableMonitor};
-use isotherm_engine::{AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, TargetId};
+use isotherm_engine::{
+    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, Snapshot, TargetId,
+};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
@@ -16,6 +18,8 @@ pub(crate) struct VirtualMemory {
     monitor: MonitorLoop,
     /// Where all of the machine is watched.
     machine: Option<MachineView>,
+    /// Snapshots of processes whose memory is told by frame, if they are acted on.
+    unrecorded: Option<Vec<Snapshot>>,
 }
 
 /// The targets, and where it is told who comes and goes.
@@ -112,13 +116,26 @@ impl VirtualMemory {
             targets,
             monitor,
             machine,
+            unrecorded: None,
         }
+    }
+
+    /// The same, whose processes are acted on.
+    pub(crate) fn acted_on(mut self) -> Self {
+        self.unrecorded = Some(Vec::new());
+        self
+    }
+
+    fn is_by_frame(&self) -> bool {
+        self.machine.as_ref().is_some_and(MachineView::is_by_frame)
     }
 }
 
 impl Monitor for VirtualMemory {
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
         let mut snapshots = Vec::new();
+        items.extend(self.machine.as_mut().and_then(|machine| machine.start(now)));
+        let first_new = items.len();
         let mut followed = Followed {
             set: &mut self.targets,
             machine: self.machine.as_mut(),
@@ -127,8 +144,25 @@ impl Monitor for VirtualMemory {
         let next = self
             .monitor
             .step(now, &mut self.probe, &mut followed, &mut snapshots)?;
-        items.extend(snapshots.into_iter().map(Item::Snapshot));
+        if !self.is_by_frame() {
+            items.extend(snapshots.into_iter().map(Item::Snapshot));
+            return Ok(next);
+        }
+        if let Some(unrecorded) = &mut self.unrecorded {
+            unrecorded.extend(snapshots);
+        }
+        // Where a process has its memory says nothing of where in RAM that is.
+        let new = items.split_off(first_new);
+        items.extend(
+            new.into_iter()
+                .filter(|item| !matches!(item, Item::Mappings(_))),
+        );
         Ok(next)
+    }
+
+    fn take_unrecorded(&mut self) -> Vec<Item> {
+        let snapshots = self.unrecorded.iter_mut().flat_map(std::mem::take);
+        snapshots.map(Item::Snapshot).collect()
     }
 
     fn look_for_ends(&mut self, now: Nanos) {

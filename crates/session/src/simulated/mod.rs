@@ -98,9 +98,12 @@ impl SimulatedSession {
 /// What cannot be simulated: scans of pages.
 pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
     let watch = match (&spec.monitor, &spec.targets) {
-        (MonitorSpec::Regions(attributes), TargetSpec::Physical { node }) => {
+        (MonitorSpec::Regions(attributes), TargetSpec::Physical { node, .. }) => {
             Watch::Physical(*attributes, *node)
         }
+        (MonitorSpec::Tables(_), TargetSpec::Physical { node: Some(_), .. }) => bail!(
+            "on a simulated machine a node's memory is watched by regions: add --faithful, or leave the node out"
+        ),
         (MonitorSpec::Tables(attributes), _) => Watch::Tables(*attributes),
         (MonitorSpec::Regions(attributes), _) => Watch::Regions(*attributes),
         (MonitorSpec::Pages(_), _) => bail!(

@@ -171,10 +171,16 @@ enum ThpFile {
     Never,
 }
 
+/// More processes than this are a mistake.
+const PROCESSES_MAX: usize = 100_000;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProcessFile {
     name: Option<String>,
+    /// So many that do the same, each by itself.
+    #[serde(default, deserialize_with = "some_number")]
+    count: Option<usize>,
     start: Option<Unit<Nanos>>,
     #[serde(default, deserialize_with = "some_number")]
     threads: Option<u32>,
@@ -281,8 +287,14 @@ fn parse(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
     let (mut starts, mut notes) = (Vec::new(), Vec::new());
     for (index, process) in file.processes.into_iter().enumerate() {
         let at = process.start.as_ref().map_or(Nanos(0), |Unit(at)| *at);
+        let count = process.count.unwrap_or(1);
+        ensure!(
+            starts.len().saturating_add(count) <= PROCESSES_MAX,
+            "processes[{index}]: with its {count} there are more than {PROCESSES_MAX}"
+        );
         let spec = process.spec(folder, &mut notes);
-        starts.push((at, spec.with_context(|| format!("processes[{index}]"))?));
+        let spec = spec.with_context(|| format!("processes[{index}]"))?;
+        starts.extend(std::iter::repeat_n((at, spec), count));
     }
     ensure!(
         !starts.is_empty(),

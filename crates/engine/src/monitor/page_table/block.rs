@@ -202,6 +202,13 @@ impl Block {
         }
     }
 
+    /// Of these nothing was seen, as their bits cannot be cleared: what others map as well, and was not cleared with
+    /// the whole address space.
+    pub(super) fn unreached(&self) -> Bitmap {
+        let unclearable = self.unclearable.as_ref().filter(|u| !u.is_reached);
+        unclearable.map_or(NONE, |u| and(&u.pages, &self.present))
+    }
+
     /// `pages` were touched right after they had been cleared.
     pub(super) fn touched_at_once(&mut self, pages: &Bitmap) {
         self.watching = or(&self.watching, pages);
@@ -500,9 +507,7 @@ impl Block {
         let touched = self.busy();
         let untold = and_not(&self.present, &touched);
         let mut unknown = if self.estimate.is_none() { blind } else { NONE };
-        if let Some(unclearable) = self.unclearable.as_ref().filter(|u| !u.is_reached) {
-            unknown = or(&unknown, &unclearable.pages);
-        }
+        unknown = or(&unknown, &self.unreached());
         if hides_accesses || !self.is_fresh() {
             unknown = untold;
         }
@@ -541,10 +546,8 @@ impl Block {
         let untold = if hides_accesses || !self.is_fresh() {
             present - touched
         } else {
-            let unclearable = self.unclearable.as_ref().filter(|u| !u.is_reached);
-            let unclearable = unclearable.map_or(0.0, |u| of(&and(&u.pages, &self.present)));
             let is_untold = self.estimate.is_none();
-            unclearable + if is_untold { blind } else { 0.0 }
+            of(&self.unreached()) + if is_untold { blind } else { 0.0 }
         };
         Counts {
             resident: present,

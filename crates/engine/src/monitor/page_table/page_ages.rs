@@ -5,29 +5,37 @@ use super::{TableMonitor, target::Target};
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::monitor::bits::has;
 use crate::monitor::frames::PageAge;
+use crate::monitor::page_since::UNIT;
 use crate::monitor::ticks::nanos_of;
 use crate::snapshot::TargetId;
 
 impl TableMonitor {
     /// What is known of each page of the block at `address` when an interval has ended; of pages that were not
-    /// there then, that they were accessed since. `None` where the block is not watched.
+    /// there then, that they were accessed since. What was touched after `since` counts as touched. `None` where
+    /// the block is not watched.
     pub fn page_ages(
         &self,
         target: TargetId,
         address: u64,
+        since: Nanos,
         now: Nanos,
     ) -> Option<[PageAge; PAGES_PER_BLOCK]> {
         let target: &Target = self.targets.get(&target)?;
         let blocks = &target.blocks;
         let at = blocks.binary_search_by_key(&address, |block| block.address);
-        let now = self.ticks(now);
-        Some(blocks[at.ok()?].page_ages(now, target.hides_accesses))
+        let (since, now) = (self.ticks(since), self.ticks(now));
+        Some(blocks[at.ok()?].page_ages(since, now, target.hides_accesses))
     }
 }
 
 impl Block {
-    fn page_ages(&self, now: u32, hides_accesses: bool) -> [PageAge; PAGES_PER_BLOCK] {
-        let seen = self.seen();
+    fn page_ages(
+        &self,
+        touched_since: u32,
+        now: u32,
+        hides_accesses: bool,
+    ) -> [PageAge; PAGES_PER_BLOCK] {
+        let (seen, unreached) = (self.seen(), self.unreached());
         let is_hidden = hides_accesses || !self.is_fresh();
         let blind = match self.estimate {
             None => Some(PageAge::Unknown),
@@ -36,11 +44,13 @@ impl Block {
             Some(_) if self.is_guess() => Some(PageAge::Unknown),
             Some(_) => None,
         };
+        // Neighbours mostly are of one age.
+        let mut idle = (now, PageAge::idle_for(Nanos(0)));
         std::array::from_fn(|page| {
             if !has(&self.present, page) || has(&seen.touched, page) {
                 return PageAge::Touched;
             }
-            if is_hidden {
+            if is_hidden || has(&unreached, page) {
                 return PageAge::Unknown;
             }
             if let Some(age) = blind
@@ -53,7 +63,17 @@ impl Block {
             if self.state(granule) == State::Idle {
                 since = since.min(self.since(granule));
             }
-            PageAge::idle_for(nanos_of(now.saturating_sub(since)))
+            // What is not known since when it is idle was not seen to be touched.
+            if since < now && since > touched_since.saturating_add(UNIT) {
+                return PageAge::Touched;
+            }
+            if idle.0 != since {
+                idle = (
+                    since,
+                    PageAge::idle_for(nanos_of(now.saturating_sub(since))),
+                );
+            }
+            idle.1
         })
     }
 }

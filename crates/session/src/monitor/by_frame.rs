@@ -1,0 +1,127 @@
+//! Physical memory as one target, told by its addresses.
+//!
+//! Approach: what is known of all processes' pages is put down for their frames
+//! ([`isotherm_engine::frames`]); of these a target of its own tells, `physical`. The processes are targets
+//! as well, so that it is known whose memory is acted on, but have no snapshots in the record: their
+//! memory would be told twice.
+
+use std::ops::Range;
+
+use isotherm_engine::frames::{FrameMap, FrameView};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
+use isotherm_record::{Item, PageBlock, PageSnapshot, TargetStart};
+
+/// The target that stands for physical memory.
+pub(crate) const MEMORY: TargetId = TargetId(0);
+/// Processes' numbers begin here.
+pub(crate) const FIRST_PROCESS: u32 = 1;
+/// Bitmaps of at most so many blocks in a snapshot: a megabyte.
+const MAX_NR_BLOCKS: usize = 4096;
+
+/// The target.
+pub(crate) struct ByFrame {
+    /// What of RAM is watched, in frames and in their order.
+    ranges: Vec<Range<u64>>,
+    max_nr_regions: usize,
+    is_told: bool,
+    /// When it was last told of, or begun with.
+    since: Nanos,
+}
+
+impl ByFrame {
+    /// Of these addresses, from `now` on.
+    pub(crate) fn new(ram: &[AddressRange], max_nr_regions: usize, now: Nanos) -> Self {
+        Self {
+            ranges: ram.iter().map(frames).collect(),
+            max_nr_regions,
+            is_told: false,
+            since: now,
+        }
+    }
+
+    /// Its start, once.
+    pub(crate) fn start(&mut self, now: Nanos) -> Option<Item> {
+        let is_told = std::mem::replace(&mut self.is_told, true);
+        (!is_told).then(|| {
+            Item::TargetStart(TargetStart {
+                time: now,
+                target: MEMORY,
+                pid: 0,
+                name: "physical".to_owned(),
+                context: None,
+            })
+        })
+    }
+
+    /// When the interval at hand began.
+    pub(crate) fn since(&self) -> Nanos {
+        self.since
+    }
+
+    /// Whether a frame is watched.
+    pub(crate) fn has(&self, frame: u64) -> bool {
+        let at = self.ranges.partition_point(|range| range.end <= frame);
+        self.ranges
+            .get(at)
+            .is_some_and(|range| range.contains(&frame))
+    }
+
+    /// What `frames` say at the end of an interval.
+    pub(crate) fn snapshot(&mut self, frames: &mut FrameMap, now: Nanos) -> Item {
+        Item::Snapshot(frames.snapshot(&FrameView {
+            target: MEMORY,
+            start: std::mem::replace(&mut self.since, now),
+            end: now,
+            ranges: &self.ranges,
+            max_nr_regions: self.max_nr_regions,
+            max_nr_blocks: MAX_NR_BLOCKS,
+        }))
+    }
+
+    /// What they say of each frame.
+    pub(crate) fn pages(&mut self, frames: &FrameMap, now: Nanos) -> Item {
+        let blocks = frames.pages().map(|pages| PageBlock {
+            block: pages.block,
+            huge: false,
+            present: pages.present,
+            accessed: pages.accessed,
+            unknown: pages.unknown,
+        });
+        Item::Pages(PageSnapshot {
+            target: MEMORY,
+            start: std::mem::replace(&mut self.since, now),
+            end: now,
+            blocks: blocks.collect(),
+        })
+    }
+}
+
+/// The frames of a range of addresses.
+pub(crate) fn frames(range: &AddressRange) -> Range<u64> {
+    range.start / PAGE_SIZE..range.end / PAGE_SIZE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_starts_once_and_its_intervals_follow_each_other() {
+        let ram = [
+            AddressRange::new(0x1000, 0x3000),
+            AddressRange::new(0x8000, 0x9000),
+        ];
+        let mut memory = ByFrame::new(&ram, 10, Nanos(5));
+        assert!(memory.start(Nanos(5)).is_some() && memory.start(Nanos(6)).is_none());
+        let watched: Vec<u64> = (0..12).filter(|frame| memory.has(*frame)).collect();
+        assert_eq!(watched, [1, 2, 8]);
+        let mut frames = FrameMap::default();
+        let mut told = Vec::new();
+        for now in [7, 9] {
+            if let Item::Snapshot(snapshot) = memory.snapshot(&mut frames, Nanos(now)) {
+                told.push((snapshot.start.0, snapshot.end.0));
+            }
+        }
+        assert_eq!(told, [(5, 7), (7, 9)]);
+    }
+}
