@@ -14,6 +14,7 @@ mod compaction;
 mod contexts;
 mod daemon;
 mod endings;
+mod evaluation;
 mod everyone;
 mod goals;
 mod groups;
