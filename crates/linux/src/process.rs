@@ -253,7 +253,21 @@ impl Process {
     /// Moves each page to a node. Returns where it is then, or a negative errno.
     pub fn move_pages(&self, pages: &[u64], nodes: &[i32]) -> Result<Vec<i32>, ProcessError> {
         assert_eq!(pages.len(), nodes.len(), "a node for each page");
-        self.call_move_pages(pages, Some(nodes), "move the memory")
+        match self.call_move_pages(pages, Some(nodes), "move the memory") {
+            // A node is full: the call ends at the first page for which there is no room, and says nothing of
+            // the others. Where each is now tells.
+            Err(ProcessError::Refused { source, .. })
+                if source.raw_os_error() == Some(libc::ENOMEM) =>
+            {
+                let now = self.nodes_of(pages)?.into_iter().zip(nodes);
+                let status = now.map(|(now, wanted)| match now {
+                    now if now < 0 || now == *wanted => now,
+                    _ => -libc::ENOMEM,
+                });
+                Ok(status.collect())
+            }
+            answer => answer,
+        }
     }
 
     /// Reads a byte of each page, so that the kernel maps for the processor what it had hidden from it to see
