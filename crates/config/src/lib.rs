@@ -51,7 +51,7 @@ pub use problem::{Place, Problem, Problems, Severity};
 pub use request::{ActingRequest, Monitoring, Request, RequestError};
 pub use spec::{
     ActingSpec, ClearBy, ContextSpec, MemoryGoal, MonitorSpec, PageAttributes, ProcessSpec,
-    SessionSpec, TargetSpec,
+    SessionSpec, TargetSpec, ThpPolicy,
 };
 pub use tier::{HMSDK_MEMCG, Move, TierError, TierPlan};
 pub use topology::{Extent, Topology, TopologyError, node_extent};

@@ -81,6 +81,9 @@ pub enum TargetSpec {
         children: bool,
         /// Its output goes nowhere and it has no input, as somebody draws on the terminal.
         is_silent: bool,
+        /// Which huge pages its first faults get.
+        #[serde(default)]
+        thp: ThpPolicy,
     },
     /// Every process of a control group (v1 or v2) and of those below it, as they come and go.
     Cgroup(PathBuf),
@@ -248,6 +251,19 @@ pub enum ClearBy {
     Madvise,
     /// `/proc/PID/clear_refs`: cheap, but holds the target's faults up; pages in the TLB may look idle.
     ClearRefs,
+}
+
+/// Huge pages at the first faults of a command that a session starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThpPolicy {
+    /// As the system does it.
+    #[default]
+    Inherit,
+    /// Only where the program, or a scheme, asks for them.
+    Advised,
+    /// Not at all, and not by schemes.
+    Never,
 }
 
 /// What is done to memory.

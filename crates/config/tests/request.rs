@@ -2,7 +2,7 @@
 
 use isotherm_config::{
     ActingRequest, ContextConfig, Format, MemoryGoal, Method, MonitorSpec, Monitoring, ProcessSpec,
-    Request, RequestError, SessionSpec, TargetSpec, load,
+    Request, RequestError, SessionSpec, TargetSpec, ThpPolicy, load,
 };
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::{Attributes, Nanos, Strategy};
@@ -304,6 +304,7 @@ fn a_session_is_the_same_when_it_is_read_back() {
             command: vec!["sleep".into(), "1".into()],
             children: false,
             is_silent: false,
+            thp: ThpPolicy::Advised,
         }),
         children: true,
         acting: ActingRequest {

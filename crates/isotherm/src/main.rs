@@ -70,6 +70,7 @@ enum Command {
     #[command(alias = "paper")]
     Reproduce(cmd::reproduce::Args),
     ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
+    EthpCurve(cmd::report::ethp_curve::EthpCurveArgs),
     /// Print a shell completion script.
     #[command(
         after_help = "Example:\n  isotherm completions bash > /etc/bash_completion.d/isotherm"
@@ -100,6 +101,7 @@ impl Command {
                 | Self::Tier(_)
                 | Self::Report(_)
                 | Self::ReclaimCurve(_)
+                | Self::EthpCurve(_)
                 | Self::Convert(_)
                 | Self::Workload(_)
                 | Self::Eval(_)
@@ -136,6 +138,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => cmd::simulate::run(&args),
         Command::Reproduce(args) => cmd::reproduce::run(&args),
         Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
+        Command::EthpCurve(args) => cmd::report::ethp_curve::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "isotherm", &mut script);

@@ -9,8 +9,9 @@ use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
 use isotherm_report::flat::{Column, TABLES};
 use isotherm_report::{
-    AccessTable, ActionsReport, DiffReport, FootprintReport, FragmentationReport, HeatmapReport,
-    IdleReport, MachineReport, ReclaimCurveReport, RecordInfo, SummaryReport, WssReport,
+    AccessTable, ActionsReport, DiffReport, EthpCurveReport, FootprintReport, FragmentationReport,
+    HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport, RecordInfo, SummaryReport,
+    WssReport,
 };
 use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
@@ -85,6 +86,7 @@ fn schemas() -> Vec<(&'static str, &'static str, Schema)> {
             "`reclaim-curve`",
             schema_for!(ReclaimCurveReport),
         ),
+        ("ethp-curve", "`ethp-curve`", schema_for!(EthpCurveReport)),
         ("record", "`record` and `run`", record::schema()),
         ("convert", "`convert`", convert),
         ("convert-flat", "`convert --flat`", flat),

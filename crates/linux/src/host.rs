@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::act::split_gives_back;
 use crate::delays::Delays;
 use crate::node;
 use crate::probe::{PageTableProbe, ProbeError, Walker, WalkerError};
@@ -83,6 +84,7 @@ pub fn examine() -> HostReport {
         control_groups(),
         kernel_damon(),
         swap(),
+        huge_page_waste(),
         waits(),
         huge_pages(),
         numa(),
@@ -420,6 +422,16 @@ fn swap() -> Check {
         Err(error) => unread(path, &error, "not in this kernel (recording needs none)"),
     };
     note("swap", found)
+}
+
+/// How nohugepage would give back what huge pages waste.
+fn huge_page_waste() -> Check {
+    let found = if split_gives_back() {
+        "given back by splitting huge pages (nohugepage)"
+    } else {
+        "paged out once huge pages are split (nohugepage), which takes swap: Linux 6.12 gives it back by itself"
+    };
+    note("waste of huge pages", found)
 }
 
 /// By what the guard would measure how long targets wait for memory.

@@ -30,3 +30,4 @@ pub mod process;
 pub mod refault_cost;
 pub mod state;
 pub mod swap;
+pub mod thp;

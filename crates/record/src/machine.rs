@@ -19,6 +19,9 @@ pub struct MachineSample {
     pub mapped: Vec<MappedMemory>,
     /// The control group of each target, where it has one: that which its memory is charged to.
     pub groups: Vec<TargetGroup>,
+    /// Private anonymous memory in huge pages, by target. Not in records of before it was told.
+    #[serde(default)]
+    pub huge: Vec<HugeMemory>,
 }
 
 /// A node's memory in bytes, as the kernel has it (`/sys/devices/system/node/nodeN/meminfo`).
@@ -81,6 +84,28 @@ pub struct MappedMemory {
     pub class: MappedClass,
     /// How much, by when it was accessed.
     pub bytes: AgeBytes,
+}
+
+/// A target's huge pages, whoever made them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HugeMemory {
+    pub target: TargetId,
+    /// Private anonymous memory in huge pages.
+    pub bytes: u64,
+    /// What of it was read so far.
+    pub read: u64,
+    /// What of that is pages of zeros: never written.
+    pub unused: u64,
+}
+
+impl HugeMemory {
+    /// What of all of it was never written, if the rest is like what was read; `None` where nothing was.
+    pub fn estimate(&self) -> Option<u64> {
+        let all = u128::from(self.unused) * u128::from(self.bytes);
+        let all = all.checked_div(u128::from(self.read))?;
+        u64::try_from(all).ok()
+    }
 }
 
 /// A target's control group.

@@ -24,6 +24,7 @@ pub mod access;
 pub mod actions;
 pub mod context;
 pub mod diff;
+pub mod ethp_curve;
 mod exact;
 #[cfg(feature = "parquet")]
 pub mod flat;
@@ -55,6 +56,7 @@ pub use access::{Access, AccessOptions, AccessTable};
 pub use actions::{Actions, ActionsReport};
 pub use context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
 pub use diff::DiffReport;
+pub use ethp_curve::{EthpCurve, EthpCurveOptions, EthpCurveReport};
 #[cfg(feature = "parquet")]
 pub use flat::Flat;
 pub use footprint::{Footprint, FootprintReport};

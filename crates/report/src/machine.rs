@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use isotherm_record::item::{Header, Item};
-use isotherm_record::machine::{MachineSample, NodeMemory, ZoneMemory};
+use isotherm_record::machine::{HugeMemory, MachineSample, NodeMemory, ZoneMemory};
 
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -194,6 +194,25 @@ pub struct MachineReport {
     pub several: AgeBytes,
     /// By control group; the largest first.
     pub groups: Vec<MachineGroup>,
+    /// Huge pages by process, those that waste most first.
+    pub huge_pages: Vec<MachineHuge>,
+}
+
+/// The huge pages of a process, whoever made them: private anonymous memory only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineHuge {
+    /// Which process it is.
+    #[serde(flatten)]
+    pub target: TargetInfo,
+    /// Memory in huge pages.
+    pub bytes: u64,
+    /// What of it was read for pages of zeros; of the rest nothing is known.
+    pub read_bytes: u64,
+    /// What of that was never written.
+    pub unused_bytes: u64,
+    /// What of all of it was never written, if the rest is like what was read; `null` where nothing was.
+    pub waste_bytes: Option<u64>,
 }
 
 /// The accumulator.
@@ -290,6 +309,7 @@ impl Accumulate for Machine {
             nodes,
             zones: sample.zones.iter().map(zone_of).collect(),
             groups: groups(&processes),
+            huge_pages: self.huge_pages(sample),
             processes,
             several,
             classes,
@@ -298,6 +318,19 @@ impl Accumulate for Machine {
 }
 
 impl Machine {
+    fn huge_pages(&self, sample: &MachineSample) -> Vec<MachineHuge> {
+        let of = |huge: &HugeMemory| MachineHuge {
+            target: self.context.target_info(huge.target),
+            bytes: huge.bytes,
+            read_bytes: huge.read,
+            unused_bytes: huge.unused,
+            waste_bytes: huge.estimate(),
+        };
+        let mut all: Vec<MachineHuge> = sample.huge.iter().map(of).collect();
+        all.sort_by_key(|huge| std::cmp::Reverse((huge.waste_bytes, huge.bytes)));
+        all
+    }
+
     fn processes(&self, sample: &MachineSample) -> Vec<MachineProcess> {
         let mut ages: BTreeMap<TargetId, AgeBytes> = BTreeMap::new();
         for memory in &sample.mapped {

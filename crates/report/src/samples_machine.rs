@@ -3,7 +3,9 @@
 use isotherm_engine::frames::{AgeBytes, MappedClass};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::item::{Item, TargetStart};
-use isotherm_record::machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
+use isotherm_record::machine::{
+    HugeMemory, MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory,
+};
 
 use crate::samples::at;
 
@@ -90,6 +92,12 @@ fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
             ),
         ],
         groups: groups.iter().map(group).collect(),
+        huge: vec![HugeMemory {
+            target: TargetId(0),
+            bytes: 512 << 20,
+            read: 128 << 20,
+            unused: 32 << 20,
+        }],
     })
 }
 

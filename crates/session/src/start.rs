@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
-use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec};
+use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec, ThpPolicy};
 use isotherm_engine::drive::MonitorLoop;
 use isotherm_engine::{AddressRange, Nanos};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
-use isotherm_linux::{cgroup, host, node, process};
+use isotherm_linux::{cgroup, host, node, process, thp};
 use isotherm_record::Header;
 
 use crate::monitor::{
@@ -118,11 +118,14 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         (_, Some(directory)) => Wanted::Cgroup(directory),
         (
             TargetSpec::Command {
-                command, is_silent, ..
+                command,
+                is_silent,
+                thp,
+                ..
             },
             None,
         ) => {
-            let started = spawn(command, *is_silent, children)?;
+            let started = spawn(command, *is_silent, children, *thp)?;
             let pid = started.id();
             child = Some(started);
             Wanted::Processes {
@@ -199,7 +202,12 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     })
 }
 
-fn spawn(command: &[OsString], is_silent: bool, children: bool) -> anyhow::Result<Child> {
+fn spawn(
+    command: &[OsString],
+    is_silent: bool,
+    children: bool,
+    policy: ThpPolicy,
+) -> anyhow::Result<Child> {
     let (program, arguments) = command.split_first().context("an empty command")?;
     let mut command = Command::new(program);
     command.args(arguments);
@@ -214,7 +222,12 @@ fn spawn(command: &[OsString], is_silent: bool, children: bool) -> anyhow::Resul
         nix::sys::prctl::set_child_subreaper(true)
             .context("cannot become the parent of the command's orphans")?;
     }
-    let started = command.spawn();
+    let policy = match policy {
+        ThpPolicy::Inherit => thp::ThpPolicy::Inherit,
+        ThpPolicy::Advised => thp::ThpPolicy::Advised,
+        ThpPolicy::Never => thp::ThpPolicy::Never,
+    };
+    let started = thp::started_with(policy, || command.spawn())?;
     started.with_context(|| format!("cannot start {}", program.to_string_lossy()))
 }
 

@@ -10,6 +10,7 @@ mod child;
 mod engine;
 pub(crate) mod fragmentation;
 mod guard;
+mod huge;
 mod machine;
 pub(crate) mod measure;
 mod overhead;
@@ -52,6 +53,8 @@ Benches:
   engine           the engine's own criterion benches
   fragmentation    huge page faults in fragmented memory, with the kernel's compaction ahead of demand
                    and with ours; runs only when named, as it takes most of the machine's memory
+  huge             waste and speed-up of huge pages on a grid solver, with and without ethp; runs only when
+                   named
   truth            every snapshot against what really happened in its own interval, on programs drawn
                    from a seed; runs only when named
   ceiling          CPU time, memory and interval where many blocks, mappings or processes are watched;
@@ -93,6 +96,8 @@ struct Args {
     #[command(flatten)]
     fragmentation: fragmentation::Options,
     #[command(flatten)]
+    huge: huge::Options,
+    #[command(flatten)]
     truth: truth::Options,
 }
 
@@ -111,6 +116,7 @@ struct BenchContext {
     /// Whether benches were asked for by name.
     named: bool,
     fragmentation: fragmentation::Options,
+    huge: huge::Options,
     truth: truth::Options,
     stop: Arc<AtomicBool>,
     /// Records, truths and sockets.
@@ -166,7 +172,7 @@ impl BenchContext {
 }
 
 type Bench = fn(&BenchContext) -> anyhow::Result<BenchOutcome>;
-const BENCHES: [(&str, Bench); 10] = [
+const BENCHES: [(&str, Bench); 11] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),
@@ -177,6 +183,7 @@ const BENCHES: [(&str, Bench); 10] = [
     ("fragmentation", fragmentation::run),
     ("truth", truth::run),
     ("ceiling", ceiling::run),
+    ("huge", huge::run),
 ];
 
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
@@ -266,6 +273,7 @@ fn context(args: Args) -> anyhow::Result<BenchContext> {
             .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
         named: !args.names.is_empty(),
         fragmentation: args.fragmentation,
+        huge: args.huge,
         truth: args.truth,
         stop,
         scratch: tempfile::tempdir().context("cannot create a temporary folder")?,

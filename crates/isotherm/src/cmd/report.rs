@@ -3,6 +3,7 @@
 //! A report is an accumulator of `isotherm_report`; this file gives it the record's items and
 //! the user's wishes, and passes the result to a renderer.
 
+pub(crate) mod ethp_curve;
 mod more;
 mod output;
 mod parse;

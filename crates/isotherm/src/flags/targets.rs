@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
-use isotherm_config::{ProcessSpec, TargetSpec};
+use isotherm_config::{ProcessSpec, TargetSpec, ThpPolicy};
 use isotherm_engine::units::parse_bytes;
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 
@@ -52,9 +52,32 @@ pub(crate) struct TargetArgs {
     #[arg(long)]
     pub(crate) children: bool,
 
+    /// Huge pages that the command's first faults get: as the system does it, only where the command or a scheme
+    /// asks for them (Linux 6.18), or none, which also keeps schemes from making any
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        requires = "command"
+    )]
+    pub(crate) thp: WhenThp,
+
     /// A command to run and watch
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Huge pages of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WhenThp {
+    /// As the system does it
+    #[default]
+    Inherit,
+    /// Only where the command or a scheme asks for them
+    Advised,
+    /// Not at all
+    Never,
 }
 
 impl TargetArgs {
@@ -82,6 +105,11 @@ impl TargetArgs {
                 command: self.command.clone(),
                 children,
                 is_silent: false,
+                thp: match self.thp {
+                    WhenThp::Inherit => ThpPolicy::Inherit,
+                    WhenThp::Advised => ThpPolicy::Advised,
+                    WhenThp::Never => ThpPolicy::Never,
+                },
             });
         }
         let processes = self.pid.clone();

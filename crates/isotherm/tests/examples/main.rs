@@ -168,7 +168,9 @@ fn for_here(mut words: Vec<String>) -> Vec<String> {
     if line.starts_with("tier plan") && !describes_machine {
         words.extend(["--topology", "four_nodes.yaml"].map(str::to_owned));
     }
-    if line.starts_with("reclaim-curve redis.isotherm") {
+    if line.starts_with("reclaim-curve redis.isotherm")
+        || line.starts_with("ethp-curve grid.isotherm")
+    {
         "redis-pages.isotherm".clone_into(&mut words[1]);
     }
     words

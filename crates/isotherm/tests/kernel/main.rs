@@ -19,6 +19,7 @@ mod everyone;
 mod goals;
 mod groups;
 mod harmless;
+mod huge;
 mod many;
 mod pages;
 mod physical;

@@ -39,6 +39,11 @@ impl Render for MachineReport {
             self.group_table(style).write(out)?;
             tell_more(self.groups.len(), out)?;
         }
+        if !self.huge_pages.is_empty() {
+            writeln!(out, "\nHuge pages, and what of them was never written:")?;
+            self.huge_table(style).write(out)?;
+            tell_more(self.huge_pages.len(), out)?;
+        }
         Ok(())
     }
 
@@ -97,6 +102,21 @@ impl Render for MachineReport {
                 Some(group.ages),
             )?;
         }
+        for huge in &self.huge_pages {
+            let name = huge.target.name.clone().unwrap_or_default();
+            let pid = or_empty(huge.target.pid);
+            for (kind, bytes) in [
+                ("huge", Some(huge.bytes)),
+                ("huge_read", Some(huge.read_bytes)),
+                ("huge_waste", huge.waste_bytes),
+            ] {
+                let (name, pid) = (name.clone(), pid.clone());
+                row(
+                    [kind.into(), name, pid, none(), none(), or_empty(bytes)],
+                    None,
+                )?;
+            }
+        }
         Ok(())
     }
 
@@ -120,6 +140,10 @@ impl Render for MachineReport {
         let note = "What each maps alone.";
         html += &self.process_table(&style).html("By process", note);
         html += &self.group_table(&style).html("By control group", note);
+        if !self.huge_pages.is_empty() {
+            let note = "Waste is what was never written, by what was read so far.";
+            html += &self.huge_table(&style).html("Huge pages", note);
+        }
         html += page::END;
         out.write_all(html.as_bytes())
     }
@@ -264,6 +288,36 @@ impl MachineReport {
             let mut row = vec![group.group.clone(), nr, style.bytes(group.bytes)];
             row.extend(ages_of(Some(&group.ages), style));
             table.row(row);
+        }
+        table
+    }
+
+    fn huge_table(&self, style: &Style) -> Table {
+        let mut table = Table::new(&[
+            ("PID", Align::Right),
+            ("NAME", Align::Left),
+            ("HUGE", Align::Right),
+            ("READ", Align::Right),
+            ("WASTE", Align::Right),
+        ]);
+        for huge in self.huge_pages.iter().take(SHOWN) {
+            // Where not all was read, it is an estimate.
+            let about = if huge.read_bytes < huge.bytes {
+                "~"
+            } else {
+                ""
+            };
+            let waste = huge.waste_bytes.map_or_else(
+                || "unknown".to_owned(),
+                |waste| format!("{about}{}", style.bytes(waste)),
+            );
+            table.row(vec![
+                or_empty(huge.target.pid),
+                huge.target.name.clone().unwrap_or_default(),
+                style.bytes(huge.bytes),
+                style.bytes(huge.read_bytes),
+                waste,
+            ]);
         }
         table
     }

@@ -6,6 +6,7 @@
 mod access;
 mod actions;
 pub mod colour;
+mod ethp_curve;
 mod footprint;
 mod fragmentation;
 mod heatmap;

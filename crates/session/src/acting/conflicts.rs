@@ -7,6 +7,7 @@ use std::path::Path;
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, contrary_schemes};
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{AddressRange, Attributes};
+use isotherm_linux::act::split_gives_back;
 use isotherm_linux::swap;
 
 /// What the user of a session should know before it starts, a sentence each.
@@ -28,6 +29,14 @@ pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
         warnings.push(
             "there is no swap, so anonymous memory cannot be paged out (files can); `isotherm swap \
              zram --size 4G` sets some up"
+                .into(),
+        );
+    }
+    let has_nohugepage = schemes.iter().any(|s| s.action == Action::Nohugepage);
+    if has_nohugepage && !split_gives_back() && swap::facts().total == 0 {
+        warnings.push(
+            "nohugepage can give nothing back: before Linux 6.12 it pages out what huge pages hold and nobody has \
+             written, and there is no swap; `isotherm swap zram --size 1G` sets some up"
                 .into(),
         );
     }
@@ -55,7 +64,8 @@ fn warnings_below(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
     if is_always && has(&[Action::Nohugepage]) {
         warnings.push(
             "the kernel gives huge pages wherever it can (transparent_hugepage/enabled is `always`), \
-             also where nohugepage has just split one; `madvise` there leaves it to the schemes"
+             also where nohugepage has just split one; `madvise` there leaves it to the schemes, as \
+             `run --thp advised -- COMMAND` does (Linux 6.18)"
                 .into(),
         );
     }

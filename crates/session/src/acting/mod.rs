@@ -19,8 +19,9 @@ mod waits;
 use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
 use isotherm_engine::guard::{GuardLimits, GuardStatus, Limit};
+use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::scheme::{Action, SchemeEngine, SchemeStatus, Stats};
-use isotherm_engine::units::format_bytes;
+use isotherm_engine::units::{format_bytes, format_share};
 use isotherm_engine::{Nanos, Refusal, Snapshot};
 use isotherm_record::{Item, PageSnapshot};
 
@@ -62,6 +63,9 @@ pub struct ActingSummary {
     pub guard_lost_seconds: f64,
     /// See `guard_lost_seconds`; zero without a limit on the slowdown.
     pub guard_allowed_seconds: f64,
+    /// Huge pages that schemes have made under a bound on their waste, of each context that has any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub huge_pages: Vec<WasteStatus>,
     /// CPU time that acting took, compressing pages included.
     pub acting_cpu_seconds: f64,
 }
@@ -109,6 +113,9 @@ pub struct ContextStatus<'a> {
     pub limits: GuardLimits,
     /// What they lose, and what that allows.
     pub guard: GuardStatus,
+    /// Huge pages that were made under a bound on their waste.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<WasteStatus>,
 }
 
 impl ActingSummary {
@@ -159,6 +166,17 @@ impl ActingSummary {
             "acting took {:.2} s of CPU",
             self.acting_cpu_seconds
         ));
+        for huge in &self.huge_pages {
+            lines.push(format!(
+                "of {} that schemes made huge, {} were never written (at most {} may be, {} of the targets' memory); {} \
+                 stayed small for that",
+                format_bytes(huge.huge),
+                format_bytes(huge.wasted),
+                format_bytes(huge.max),
+                format_share(huge.max_share),
+                format_bytes(huge.kept_small),
+            ));
+        }
         if self.guard_stops > 0 {
             lines.push(format!(
                 "the guard stopped the schemes {} times",
@@ -365,6 +383,11 @@ impl Acting {
             guard_stops: stops.sum(),
             guard_lost_seconds: lost.map(Nanos::as_secs_f64).sum(),
             guard_allowed_seconds: allowed.map(Nanos::as_secs_f64).sum(),
+            huge_pages: self
+                .contexts
+                .iter()
+                .filter_map(|c| c.context.waste())
+                .collect(),
             acting_cpu_seconds: self.cpu.as_secs_f64(),
         }
     }
@@ -383,6 +406,7 @@ impl Acting {
             schemes: context.context.schemes().status().collect(),
             limits: context.context.guard().limits(),
             guard: context.guard_status(),
+            huge_pages: context.context.waste(),
         });
         ActingStatus {
             dry_run: self.dry_run,

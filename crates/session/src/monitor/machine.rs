@@ -25,6 +25,7 @@ use isotherm_linux::{cgroup, node};
 use isotherm_record::{Item, MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
 
 use super::by_frame::{ByFrame, frames};
+use super::huge::HugePages;
 use crate::targets::TargetSet;
 
 /// Shortest time between two looks.
@@ -53,6 +54,7 @@ pub(crate) struct MachineView {
     /// Where physical memory is a target.
     by_frame: Option<ByFrame>,
     groups: BTreeMap<TargetId, String>,
+    huge: HugePages,
 }
 
 impl MachineView {
@@ -72,6 +74,7 @@ impl MachineView {
             has_whole_nodes: true,
             by_frame: None,
             groups: BTreeMap::new(),
+            huge: HugePages::default(),
         })
     }
 
@@ -126,13 +129,16 @@ impl MachineView {
         }
         let before = probe.cost();
         self.frames.clear();
+        self.huge.begin();
         let ids: Vec<TargetId> = targets.ids().take(NR_MAPPERS).collect();
         for (mapper, id) in (0..).zip(&ids) {
             self.add_target(mapper, *id, now, probe, monitor, targets)?;
         }
         let mut items = Vec::new();
         if self.has_whole_nodes {
-            items.push(Item::Machine(self.sample(&ids, now, targets)));
+            let huge = self.huge.look(probe)?;
+            let sample = self.sample(&ids, now, targets);
+            items.push(Item::Machine(MachineSample { huge, ..sample }));
         }
         if let Some(by_frame) = &mut self.by_frame {
             items.push(by_frame.snapshot(&mut self.frames, now));
@@ -188,6 +194,7 @@ impl MachineView {
             zones,
             mapped,
             groups: self.new_groups(targets),
+            huge: Vec::new(),
         }
     }
 
@@ -204,12 +211,15 @@ impl MachineView {
         let blocks = monitor.blocks(id);
         let mut areas = Areas::new(targets.areas(id));
         let (mut of, mut ages) = (u64::MAX, [PageAge::Unknown; PAGES_PER_BLOCK]);
-        let (frames, nodes) = (&mut self.frames, &self.nodes);
+        let (frames, nodes, huge) = (&mut self.frames, &self.nodes, &mut self.huge);
         let since = self.by_frame.as_ref().map_or(now, ByFrame::since);
         probe.each_frame(id, &blocks, |address, frame, nr| {
             let Some(class) = areas.class_at(address) else {
                 return;
             };
+            if nr == PAGES_PER_BLOCK as u32 && class == MappedClass::Anonymous {
+                huge.add(id, address);
+            }
             let block = address & !(BLOCK_SIZE - 1);
             if of != block {
                 let known = monitor.page_ages(id, block, since, now);

@@ -2,6 +2,7 @@
 
 mod by_frame;
 mod contexts;
+mod huge;
 mod machine;
 mod pages;
 mod physical;

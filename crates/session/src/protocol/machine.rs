@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::TargetId;
 use isotherm_engine::frames::{AgeBytes, MappedClass};
-use isotherm_record::MachineSample;
 use isotherm_record::machine::NodeMemory;
+use isotherm_record::{HugeMemory, MachineSample};
 
 /// Control groups that are told one by one, so that the number of series stays bounded.
 const GROUPS_MAX: usize = 100;
@@ -54,6 +54,12 @@ impl Machine {
     pub(super) fn forget(&mut self, target: TargetId) {
         self.groups.remove(&target);
         self.sample.mapped.retain(|of| of.target != Some(target));
+        self.sample.huge.retain(|of| of.target != target);
+    }
+
+    /// Each target's huge pages.
+    pub(super) fn huge(&self) -> &[HugeMemory] {
+        &self.sample.huge
     }
 
     /// What the kernel says of each node.

@@ -3,6 +3,8 @@
 //! Names are `isotherm_*` with the unit, counters end in `_total`. To keep the number of series
 //! bounded, processes are listed one by one only up to [`TARGETS_MAX`]; sums are over all of them.
 
+mod huge;
+
 use std::fmt;
 
 use isotherm_engine::Cost;
@@ -187,6 +189,7 @@ impl Metrics<'_> {
         self.memory(&mut page);
         self.processes(&mut page);
         self.groups(&mut page);
+        self.huge_pages(&mut page);
         self.nodes(&mut page);
         self.schemes(&mut page);
         self.moves(&mut page);

@@ -13,6 +13,7 @@ use isotherm_sim::simulation::{Event, Simulation};
 use isotherm_sim::statistics::Distribution;
 use serde::Serialize;
 
+use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::units::format_bytes;
 
 /// What is counted on the way.
@@ -134,6 +135,9 @@ impl Summary {
                 kcompactd_cpu_seconds: stats.kcompactd_cpu.as_secs_f64(),
             },
             guard_stops: stops.sum(),
+            huge_waste: (0..simulation.nr_contexts())
+                .filter_map(|at| simulation.waste(at))
+                .collect(),
             oom_kills: stats.oom_kills,
             processes,
             schemes: self.schemes.into_values().collect(),
@@ -152,6 +156,9 @@ pub struct SimulationReport {
     reclaim_cpu_seconds: f64,
     huge_pages: HugePages,
     guard_stops: u64,
+    /// Huge pages that schemes have made under a bound on their waste, by context.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    huge_waste: Vec<WasteStatus>,
     oom_kills: u64,
     processes: Vec<ProcessReport>,
     schemes: Vec<SchemeReport>,
@@ -290,6 +297,15 @@ impl SimulationReport {
                     "; refused: "
                 },
                 refused.join(", "),
+            ));
+        }
+        for huge in &self.huge_waste {
+            line(format_args!(
+                "of {} that schemes made huge, {} were never written (at most {} may be); {} stayed small for that",
+                format_bytes(huge.huge),
+                format_bytes(huge.wasted),
+                format_bytes(huge.max),
+                format_bytes(huge.kept_small),
             ));
         }
         if self.guard_stops > 0 {

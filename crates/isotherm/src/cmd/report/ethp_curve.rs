@@ -1,0 +1,48 @@
+//! `isotherm ethp-curve`: What any bound on the waste of huge pages would have cost and given.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use isotherm_engine::Nanos;
+use isotherm_engine::units::{parse_share, parse_time};
+use isotherm_report::{Accumulate, EthpCurve, EthpCurveOptions};
+
+use super::CommonArgs;
+
+/// What huge pages would have wasted and covered under any bound, from one page-granular record of a
+/// program without huge pages.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Coverage is the share of touched translations that huge pages would have covered: not time.
+
+Examples:
+  isotherm record --pages --thp never --duration 1m -o grid.isotherm -- ./solver
+  isotherm ethp-curve grid.isotherm
+  isotherm ethp-curve grid.isotherm --max-waste 5%
+  isotherm ethp-curve grid.isotherm -o huge.html")]
+pub(crate) struct EthpCurveArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// The bound that is marked: the most that huge pages may waste, as a share of resident memory
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "10%")]
+    max_waste: f64,
+    /// A huge page that was idle for so long gives its waste back
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "7s")]
+    idle: Nanos,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &EthpCurveArgs) -> anyhow::Result<ExitCode> {
+    let common = &args.common;
+    let options = EthpCurveOptions {
+        max_waste: args.max_waste,
+        idle: args.idle,
+    };
+    let make = |header: &_| EthpCurve::new(header, common.scope(), options);
+    let (curve, extent) = common.open_pages()?.accumulate(common.scope(), make)?;
+    let report = curve.finish().context(
+        "the record holds no page scans in this part; make one with `isotherm record --pages`",
+    )?;
+    common.output.write(&report, &common.output.style(false))?;
+    Ok(extent.exit_code())
+}

@@ -1,0 +1,510 @@
+//! The curve of huge pages: what any bound on their waste would have cost and given.
+//!
+//! Problem: huge pages save translations and waste what of each 2 MiB is never written. How much waste
+//! buys how much? Trying each answer on the running program takes as many runs as answers.
+//!
+//! Approach: a page-granular record of small pages says of each block, scan by scan, which pages are there
+//! and which were touched, whatever the policy. So every bound is tried on it at once, by the ranking that
+//! `run --max-waste` uses ([`isotherm_engine::scheme::huge`]): after each scan, blocks become huge from the
+//! best on, until the bound; a block that was idle for long enough gives its waste back. What huge pages
+//! add is their waste; what they give is the share of touched pages that lie in them.
+//!
+//! Limits: what they give is coverage: the share of translations of 4 KiB that would have been covered by huge
+//! pages. It is *not* time: how much of it a TLB misses, and what a miss costs, no accessed bit tells. A page
+//! counts once a scan, however often it was touched. Blocks that were huge already when they were recorded
+//! show one accessed bit for all of their pages; they are left out and told apart, so record with huge pages
+//! off. That huge pages fault in at once, and cost copying, is not followed.
+//!
+//! JSON: [`EthpCurveReport`].
+
+use std::collections::HashMap;
+
+use isotherm_engine::monitor::bits::{and, and_not, count};
+use isotherm_engine::scheme::huge::{Candidate, MAX_WASTE, SAVED_MIN, UNUSED_MIN, fitting, rank};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_record::item::{Header, Item};
+use isotherm_record::pages::{PageBlock, PageSnapshot};
+use serde::Serialize;
+
+use super::Accumulate;
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
+use super::mapping::{ANONYMOUS, MappingTable};
+
+/// Bounds that are tried, in shares of the resident memory.
+const BOUNDS: [f64; 16] = [
+    0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1e9,
+];
+/// The policies besides: `ethp` without a bound, and what was asked for.
+const POLICIES: usize = BOUNDS.len() + 2;
+const UNBOUNDED: usize = BOUNDS.len();
+const CHOSEN: usize = BOUNDS.len() + 1;
+
+/// `ethp`: huge from this share of accesses on, and where so many pages are there.
+const ETHP_RATE: f64 = 0.05;
+const ETHP_PRESENT: u32 = PAGES_PER_BLOCK as u32 / 2;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct EthpCurveOptions {
+    /// The bound that is marked, a share of the resident memory.
+    pub max_waste: f64,
+    /// A huge page that was idle for so long gives its waste back.
+    pub idle: Nanos,
+}
+
+impl Default for EthpCurveOptions {
+    /// Those of `run --preset ethp`.
+    fn default() -> Self {
+        Self {
+            max_waste: MAX_WASTE,
+            idle: Nanos::from_millis(7_000),
+        }
+    }
+}
+
+/// What one policy comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct EthpPoint {
+    /// The bound, a share of the resident memory; `null` where the policy has none.
+    pub max_waste: Option<f64>,
+    /// Memory in huge pages, mean over time.
+    pub huge_mean_bytes: u64,
+    /// What of it was never written, mean over time.
+    pub waste_mean_bytes: u64,
+    /// The same as a share of the resident memory.
+    pub waste_share: f64,
+    /// What is left of the waste of huge pages everywhere, 0 to 1.
+    pub waste_of_always: f64,
+    /// Share of touched translations that huge pages covered, 0 to 1. Not time.
+    pub coverage: f64,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct EthpCurveReport {
+    /// `ethp_curve`.
+    pub report: &'static str,
+    /// The version of this JSON.
+    pub version: u32,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// From the first scan to the last.
+    pub duration_ns: Nanos,
+    /// Mean time that a scan speaks of: a page counts once in it.
+    pub scan_interval_ns: Nanos,
+    /// Memory in small pages that could be huge, mean over time.
+    pub resident_mean_bytes: u64,
+    /// What of it nothing is known of, which counts as untouched.
+    pub unknown_mean_bytes: u64,
+    /// Memory that was in huge pages when it was recorded: it is left out.
+    pub recorded_huge_mean_bytes: u64,
+    /// Pages touched in a scan, mean over scans: translations that huge pages can cover.
+    pub touched_per_scan: f64,
+    /// A huge page that was idle for so long gave its waste back.
+    pub idle_ns: Nanos,
+    /// No huge page at all.
+    pub never: EthpPoint,
+    /// Huge pages wherever anything is: THP `always`.
+    pub always: EthpPoint,
+    /// `ethp` without a bound: huge where 5 % are touched and half is there.
+    pub unbounded: EthpPoint,
+    /// The bound that was asked for, or that `run` has by itself.
+    pub chosen: EthpPoint,
+    /// One point for each bound that was tried, from none to any.
+    pub points: Vec<EthpPoint>,
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct EthpCurve {
+    context: RecordContext,
+    options: EthpCurveOptions,
+    mappings: MappingTable,
+    targets: HashMap<TargetId, HashMap<u64, Block>>,
+    sums: Sums,
+    from: Option<Nanos>,
+    to: Nanos,
+    scanned: Nanos,
+    nr_scans: u64,
+}
+
+/// What scans come to, in pages times seconds, and pages.
+#[derive(Debug, Default)]
+struct Sums {
+    resident: f64,
+    unknown: f64,
+    recorded_huge: f64,
+    /// Of huge pages everywhere.
+    always_huge: f64,
+    always_waste: f64,
+    touched: f64,
+    huge: [f64; POLICIES],
+    waste: [f64; POLICIES],
+    covered: [f64; POLICIES],
+}
+
+/// A block and the policies under which it is huge.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    is_huge: [bool; POLICIES],
+    touched_until: Nanos,
+    scan: u64,
+}
+
+/// What a scan says of a block.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    block: u64,
+    touched: u32,
+    present: u32,
+}
+
+impl Seen {
+    fn missing(&self) -> u32 {
+        PAGES_PER_BLOCK as u32 - self.present
+    }
+}
+
+impl EthpCurve {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope, options: EthpCurveOptions) -> Self {
+        Self {
+            context: RecordContext::new(header, scope),
+            options,
+            mappings: MappingTable::default(),
+            targets: HashMap::new(),
+            sums: Sums::default(),
+            from: None,
+            to: Nanos(0),
+            scanned: Nanos(0),
+            nr_scans: 0,
+        }
+    }
+
+    fn scan(&mut self, pages: &PageSnapshot) {
+        self.from.get_or_insert(pages.start);
+        self.to = self.to.max(pages.end);
+        let length = pages.end.since(pages.start);
+        self.scanned = self.scanned + length;
+        self.nr_scans += 1;
+        let length_s = length.as_secs_f64();
+        let mut all = Vec::with_capacity(pages.blocks.len());
+        for block in &pages.blocks {
+            if block.huge {
+                let pages = f64::from(count(&block.present));
+                self.sums.recorded_huge += length_s * pages;
+            } else if self.is_anonymous(pages.target, block) {
+                let touched = and_not(&and(&block.present, &block.accessed), &block.unknown);
+                self.sums.unknown += length_s * f64::from(count(&block.unknown));
+                all.push(Seen {
+                    block: block.block,
+                    touched: count(&touched),
+                    present: count(&block.present),
+                });
+            }
+        }
+        let target = self.targets.entry(pages.target).or_default();
+        for seen in &all {
+            let block = target.entry(seen.block).or_default();
+            block.scan = self.nr_scans;
+            self.sums.add(seen, block, length_s);
+        }
+        target.retain(|_, block| block.scan == self.nr_scans);
+        decide(target, &all, (pages.target, pages.end), &self.options);
+    }
+
+    /// Whether the block can be one huge page: where the record says what is mapped, it must be anonymous.
+    fn is_anonymous(&self, target: TargetId, block: &PageBlock) -> bool {
+        let range = AddressRange::new(block.block, block.block + BLOCK_SIZE);
+        let label = self.mappings.label(target, range);
+        label.is_none_or(|label| {
+            &*label.name == ANONYMOUS
+                || label.name.starts_with("[heap")
+                || label.name.starts_with("[anon")
+        })
+    }
+
+    fn point(&self, policy: usize, max_waste: Option<f64>) -> EthpPoint {
+        let sums = &self.sums;
+        self.point_of(
+            max_waste,
+            (sums.huge[policy], sums.waste[policy], sums.covered[policy]),
+        )
+    }
+
+    fn point_of(
+        &self,
+        max_waste: Option<f64>,
+        (huge, waste, covered): (f64, f64, f64),
+    ) -> EthpPoint {
+        let sums = &self.sums;
+        EthpPoint {
+            max_waste,
+            huge_mean_bytes: self.mean(huge),
+            waste_mean_bytes: self.mean(waste),
+            waste_share: share(waste, sums.resident),
+            waste_of_always: share(waste, sums.always_waste),
+            coverage: share(covered, sums.touched),
+        }
+    }
+
+    /// Bytes, mean over time, of pages times seconds.
+    fn mean(&self, page_seconds: f64) -> u64 {
+        let seconds = self
+            .from
+            .map_or(0.0, |from| self.to.since(from).as_secs_f64());
+        (page_seconds / seconds.max(1e-9) * PAGE_SIZE as f64) as u64
+    }
+}
+
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+impl Sums {
+    /// A block during a scan, as it was decided after the one before.
+    fn add(&mut self, seen: &Seen, block: &Block, length_s: f64) {
+        let missing = f64::from(seen.missing()) * length_s;
+        let whole = PAGES_PER_BLOCK as f64 * length_s;
+        let touched = f64::from(seen.touched);
+        self.resident += f64::from(seen.present) * length_s;
+        self.touched += touched;
+        if seen.present > 0 {
+            self.always_huge += whole;
+            self.always_waste += missing;
+        }
+        for (policy, is_huge) in block.is_huge.iter().enumerate() {
+            if *is_huge {
+                self.huge[policy] += whole;
+                self.waste[policy] += missing;
+                self.covered[policy] += touched;
+            }
+        }
+    }
+}
+
+/// What is huge from now on, under each policy.
+fn decide(
+    blocks: &mut HashMap<u64, Block>,
+    all: &[Seen],
+    (target, now): (TargetId, Nanos),
+    options: &EthpCurveOptions,
+) {
+    let resident: u64 = all.iter().map(|seen| u64::from(seen.present)).sum();
+    let mut wasted = [0; POLICIES];
+    for seen in all {
+        let Some(block) = blocks.get_mut(&seen.block) else {
+            continue;
+        };
+        if seen.touched > 0 || block.touched_until == Nanos(0) {
+            block.touched_until = now;
+        }
+        if now.since(block.touched_until) >= options.idle && seen.missing() >= UNUSED_MIN {
+            block.is_huge = [false; POLICIES];
+        }
+        let rate = f64::from(seen.touched) / f64::from(seen.present.max(1));
+        block.is_huge[UNBOUNDED] |= rate >= ETHP_RATE && seen.present >= ETHP_PRESENT;
+        for (policy, is_huge) in block.is_huge.iter().enumerate() {
+            wasted[policy] += if *is_huge {
+                u64::from(seen.missing())
+            } else {
+                0
+            };
+        }
+    }
+    let mut ranked: Vec<Candidate> = all
+        .iter()
+        .filter(|seen| f64::from(seen.touched) >= SAVED_MIN)
+        .map(|seen| Candidate {
+            target,
+            block: seen.block,
+            saved: f64::from(seen.touched),
+            waste: seen.missing(),
+        })
+        .collect();
+    rank(&mut ranked);
+    let bounds = BOUNDS.iter().enumerate();
+    for (policy, bound) in bounds.chain(std::iter::once((CHOSEN, &options.max_waste))) {
+        // Of the memory as it then is, waste included.
+        let max = (bound * (resident + wasted[policy]) as f64) as u64;
+        let room = max.saturating_sub(wasted[policy]);
+        let new: Vec<Candidate> = ranked
+            .iter()
+            .filter(|c| {
+                !blocks
+                    .get(&c.block)
+                    .is_some_and(|block| block.is_huge[policy])
+            })
+            .copied()
+            .collect();
+        for candidate in fitting(&new, room) {
+            if let Some(block) = blocks.get_mut(&candidate.block) {
+                block.is_huge[policy] = true;
+            }
+        }
+    }
+}
+
+impl Accumulate for EthpCurve {
+    type Report = Option<EthpCurveReport>;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Mappings(change) => self.mappings.apply(change),
+            Item::Pages(pages)
+                if self.context.admits_target(pages.target)
+                    && self.context.admits_time(pages.start) =>
+            {
+                self.scan(pages);
+            }
+            Item::TargetExit(exit) => drop(self.targets.remove(&exit.target)),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(self) -> Option<EthpCurveReport> {
+        let from = self.from?;
+        let sums = &self.sums;
+        let always = (sums.always_huge, sums.always_waste, sums.touched);
+        let points = BOUNDS.iter().enumerate();
+        Some(EthpCurveReport {
+            report: "ethp_curve",
+            version: crate::VERSION,
+            duration_ns: self.to.since(from),
+            scan_interval_ns: Nanos(self.scanned.0 / self.nr_scans.max(1)),
+            resident_mean_bytes: self.mean(sums.resident),
+            unknown_mean_bytes: self.mean(sums.unknown),
+            recorded_huge_mean_bytes: self.mean(sums.recorded_huge),
+            touched_per_scan: sums.touched / self.nr_scans.max(1) as f64,
+            idle_ns: self.options.idle,
+            never: EthpPoint::default(),
+            always: self.point_of(None, always),
+            unbounded: self.point(UNBOUNDED, None),
+            chosen: self.point(CHOSEN, Some(self.options.max_waste)),
+            points: points
+                .map(|(policy, bound)| self.point(policy, (*bound <= 1.0).then_some(*bound)))
+                .collect(),
+            record: self.context.record_info(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{at, header};
+
+    /// Pages of a block that are there from its start on, and how many of these are touched.
+    type Picture = (u32, u32);
+
+    fn report(scans: &[&[Picture]], options: EthpCurveOptions) -> EthpCurveReport {
+        let mut curve = EthpCurve::new(&header(), Scope::default(), options);
+        let first = |nr: u32| {
+            let mut bits = [0; 8];
+            (0..nr as usize).for_each(|page| bits[page / 64] |= 1 << (page % 64));
+            bits
+        };
+        for (second, blocks) in (0..).zip(scans) {
+            let blocks = (1..).zip(*blocks).map(|(i, (present, touched))| PageBlock {
+                block: i * BLOCK_SIZE,
+                huge: false,
+                present: first(*present),
+                accessed: first(*touched),
+                unknown: [0; 8],
+            });
+            curve.push(&Item::Pages(PageSnapshot {
+                target: TargetId(0),
+                start: at(second * 1000),
+                end: at(second * 1000 + 1000),
+                blocks: blocks.collect(),
+            }));
+        }
+        curve.finish().expect("there are scans")
+    }
+
+    fn bounded(max_waste: f64) -> EthpCurveOptions {
+        EthpCurveOptions {
+            max_waste,
+            ..EthpCurveOptions::default()
+        }
+    }
+
+    #[test]
+    fn the_block_that_saves_most_for_its_waste_comes_first() {
+        // One is full and half used, one half there and all of that used, one hardly there.
+        let scan: &[Picture] = &[(512, 256), (256, 256), (32, 32)];
+        let report = report(&[scan; 11], bounded(0.25));
+        // Nothing is huge in the first scan.
+        let after = 10.0 / 11.0;
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} is not {b}");
+        let full = report.points[0];
+        near(full.waste_share, 0.0);
+        near(full.coverage, after * 256.0 / 544.0);
+        // A quarter of what is there is less than what the second wastes; two fifths are not.
+        near(report.chosen.waste_share, 0.0);
+        near(report.points[10].waste_share, after * 256.0 / 800.0);
+        let any = report.points[BOUNDS.len() - 1];
+        near(any.coverage, after);
+        near(any.waste_of_always, after);
+        near(report.always.waste_share, (256.0 + 480.0) / 800.0);
+        near(report.always.coverage, 1.0);
+        near(report.unbounded.coverage, after * 512.0 / 544.0);
+        near(report.never.coverage, 0.0);
+        let rising = |a: &EthpPoint, b: &EthpPoint| {
+            a.waste_share <= b.waste_share && a.coverage <= b.coverage
+        };
+        assert!(
+            report
+                .points
+                .windows(2)
+                .all(|pair| rising(&pair[0], &pair[1]))
+        );
+    }
+
+    #[test]
+    fn idle_blocks_give_their_waste_back() {
+        let (used, idle): (&[Picture], &[Picture]) = (&[(256, 256)], &[(256, 0)]);
+        let mut scans = vec![used; 2];
+        scans.extend(vec![idle; 18]);
+        let options = EthpCurveOptions {
+            max_waste: 2.0,
+            idle: Nanos::from_millis(8_000),
+        };
+        let report = report(&scans, options);
+        // From the second scan on, for eight scans after the last use.
+        let wasted = report.chosen.waste_mean_bytes;
+        assert_eq!(wasted, 9 * 256 * PAGE_SIZE / 20);
+        assert_eq!(report.chosen.huge_mean_bytes, 9 * BLOCK_SIZE / 20);
+    }
+
+    #[test]
+    fn what_was_huge_when_it_was_recorded_is_left_out() {
+        let mut curve = EthpCurve::new(&header(), Scope::default(), EthpCurveOptions::default());
+        let block = PageBlock {
+            block: BLOCK_SIZE,
+            huge: true,
+            present: [u64::MAX; 8],
+            accessed: [u64::MAX; 8],
+            unknown: [0; 8],
+        };
+        curve.push(&Item::Pages(PageSnapshot {
+            target: TargetId(0),
+            start: at(0),
+            end: at(1000),
+            blocks: vec![block],
+        }));
+        let report = curve.finish().expect("a scan");
+        assert_eq!(report.recorded_huge_mean_bytes, BLOCK_SIZE);
+        assert_eq!(
+            (report.resident_mean_bytes, report.always.waste_mean_bytes),
+            (0, 0)
+        );
+    }
+}

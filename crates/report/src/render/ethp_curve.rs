@@ -1,0 +1,242 @@
+//! The curve of huge pages as text, CSV, SVG and HTML.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use isotherm_engine::units;
+
+use super::plot::{self, LINES, WIDTH};
+use super::table::{Align, Table};
+use super::{CsvWriter, Render, Style, page};
+use crate::ethp_curve::{EthpCurveReport, EthpPoint};
+
+const HEIGHT: f64 = 380.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 40.0;
+const TOP: f64 = 84.0;
+const BOTTOM: f64 = 48.0;
+
+const HEAD: [&str; 6] = [
+    "Policy",
+    "In huge pages",
+    "Waste",
+    "Of resident",
+    "Of always' waste",
+    "Coverage",
+];
+/// What the numbers are not.
+const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
+     covered: what the TLB is spared at most. It is not time; measure that (`isotherm eval`, `xtask bench huge`)";
+
+impl Render for EthpCurveReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}\n", self.facts(style))?;
+        let mut table = Table::new(&[
+            ("POLICY", Align::Left),
+            ("HUGE", Align::Right),
+            ("WASTE", Align::Right),
+            ("OF RESIDENT", Align::Right),
+            ("OF ALWAYS", Align::Right),
+            ("COVERAGE", Align::Right),
+        ]);
+        for (name, point) in self.rows() {
+            table.row(fields(&name, &point, style).to_vec());
+        }
+        table.write(out)?;
+        writeln!(out, "\n{}\n\n{COVERAGE}.", self.choice(style))
+    }
+
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
+        let head = [
+            "policy",
+            "max_waste",
+            "huge_mean_bytes",
+            "waste_mean_bytes",
+            "waste_share",
+            "waste_of_always",
+            "coverage",
+        ];
+        out.write_record(head)?;
+        let named = self.named().into_iter().map(|(name, point)| (name, *point));
+        let bounds = self.points.iter().map(|point| ("bound", *point));
+        for (policy, point) in named.chain(bounds) {
+            out.write_record(&[
+                policy.to_owned(),
+                point
+                    .max_waste
+                    .map(|share| share.to_string())
+                    .unwrap_or_default(),
+                point.huge_mean_bytes.to_string(),
+                point.waste_mean_bytes.to_string(),
+                point.waste_share.to_string(),
+                point.waste_of_always.to_string(),
+                point.coverage.to_string(),
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        self.picture()
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let style = Style::default();
+        let mut html = page::start("Huge pages", &self.record);
+        html += &page::figure(TITLE, &self.choice(&style), &self.picture());
+        let rows = self.rows().into_iter();
+        let rows: Vec<Vec<String>> = rows
+            .map(|(name, point)| fields(&name, &point, &style).to_vec())
+            .collect();
+        html += &page::table("By policy", &self.facts(&style), &HEAD, &rows);
+        let _ = writeln!(html, "<p>{COVERAGE}.</p>");
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+const TITLE: &str = "What huge pages would waste and cover";
+
+fn fields(name: &str, point: &EthpPoint, style: &Style) -> [String; 6] {
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    [
+        name.to_owned(),
+        style.bytes(point.huge_mean_bytes),
+        style.bytes(point.waste_mean_bytes),
+        percent(point.waste_share),
+        percent(point.waste_of_always),
+        percent(point.coverage),
+    ]
+}
+
+impl EthpCurveReport {
+    /// The policies that have a name.
+    fn named(&self) -> [(&'static str, &EthpPoint); 4] {
+        [
+            ("never", &self.never),
+            ("chosen", &self.chosen),
+            ("ethp, no bound", &self.unbounded),
+            ("always", &self.always),
+        ]
+    }
+
+    fn rows(&self) -> Vec<(String, EthpPoint)> {
+        let bounds = self.points.iter().map(|point| {
+            let name = point.max_waste.map_or_else(
+                || "any waste".to_owned(),
+                |share| format!("waste <= {}", units::format_share(share)),
+            );
+            (name, *point)
+        });
+        let named = self.named();
+        let (first, rest) = (&named[..1], &named[2..]);
+        let of = |named: &[(&str, &EthpPoint)]| -> Vec<(String, EthpPoint)> {
+            let named = named.iter();
+            named
+                .map(|(name, point)| ((*name).to_owned(), **point))
+                .collect()
+        };
+        of(first)
+            .into_iter()
+            .chain(bounds)
+            .chain(of(rest))
+            .collect()
+    }
+
+    fn facts(&self, style: &Style) -> String {
+        let mut facts = format!(
+            "{} that could be huge, on average over {}, scanned every {}; {:.0} pages touched in a scan; waste is \
+             given back after {} of idleness",
+            style.bytes(self.resident_mean_bytes),
+            units::format_time(self.duration_ns),
+            units::format_time(self.scan_interval_ns),
+            self.touched_per_scan,
+            units::format_time(self.idle_ns),
+        );
+        if self.unknown_mean_bytes > 0 {
+            let _ = write!(
+                facts,
+                "; of {} nothing is known, and it counts as untouched",
+                style.bytes(self.unknown_mean_bytes)
+            );
+        }
+        if self.recorded_huge_mean_bytes > 0 {
+            let _ = write!(
+                facts,
+                "; {} were in huge pages already, which show one accessed bit for all of their pages, and are left \
+                 out: record with huge pages off",
+                style.bytes(self.recorded_huge_mean_bytes)
+            );
+        }
+        facts
+    }
+
+    fn choice(&self, style: &Style) -> String {
+        let bound = self.chosen.max_waste.unwrap_or(0.0);
+        let [_, huge, waste, share, of_always, coverage] = fields("", &self.chosen, style);
+        format!(
+            "With --max-waste {}: {huge} in huge pages waste {waste} ({share} of resident, {of_always} of what huge pages \
+             everywhere waste) and cover {coverage} of touched translations",
+            units::format_share(bound)
+        )
+    }
+
+    /// Coverage over waste.
+    fn picture(&self) -> String {
+        let note = "Translations covered by huge pages (not time), by their waste as a share of resident memory.";
+        let mut svg = plot::open_titled(HEIGHT, TITLE, note);
+        let most = self.always.waste_share;
+        let most = self
+            .points
+            .iter()
+            .fold(most, |most, p| most.max(p.waste_share));
+        let most = if most > 0.0 { most } else { 1.0 };
+        let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / most;
+        for quarter in 0..=4 {
+            let share = f64::from(quarter) / 4.0;
+            let _ = writeln!(
+                svg,
+                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{:.1}\"/>\
+                 <text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{:.0} %</text>\
+                 <text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{:.1} %</text>",
+                WIDTH - RIGHT,
+                LEFT - 8.0,
+                y(share) + 4.0,
+                100.0 * share,
+                x(share * most),
+                HEIGHT - BOTTOM + 18.0,
+                100.0 * share * most,
+                up = y(share),
+            );
+        }
+        let path = plot::path(
+            self.points
+                .iter()
+                .map(|p| (x(p.waste_share), y(p.coverage))),
+        );
+        let _ = writeln!(
+            svg,
+            "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" d=\"{path}\"/>",
+            LINES[0].0
+        );
+        for (index, (name, point)) in self.named().into_iter().enumerate() {
+            let (colour, _) = LINES[index + 1];
+            let at = LEFT + 200.0 * index as f64;
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"{colour}\"/>\
+                 <circle cx=\"{:.1}\" cy=\"62\" r=\"5\" fill=\"{colour}\"/>\
+                 <text x=\"{:.1}\" y=\"66\">{name}</text>",
+                x(point.waste_share),
+                y(point.coverage),
+                at + 6.0,
+                at + 18.0,
+            );
+        }
+        svg + "</svg>\n"
+    }
+}
+
+fn y(share: f64) -> f64 {
+    HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share.clamp(0.0, 1.0)
+}
