@@ -34,7 +34,10 @@ pub use item::{
     ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Header, Item,
     KernelMigrations, Mapping, MappingChange, TargetActions, TargetExit, TargetStart, UsageSample,
 };
-pub use machine::{MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
+pub use machine::{
+    CacheSample, CachedFile, CachedKind, CachedMemory, MachineSample, MappedMemory, NodeMemory,
+    TargetGroup, ZoneMemory,
+};
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use printable::{printable, printable_lines};
 pub use reader::{Reader, Truncation};

@@ -20,6 +20,7 @@ mod goals;
 mod groups;
 mod harmless;
 mod many;
+mod page_cache;
 mod pages;
 mod physical;
 mod safety;
