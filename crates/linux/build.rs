@@ -1,16 +1,24 @@
-//! Compiles the BPF program with clang into one object for all kernels (CO-RE), and embeds it.
+//! Compiles each BPF program with clang into one object for all kernels (CO-RE), and embeds it.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const SOURCE: &str = "src/probe/bpf/page_table.bpf.c";
+/// Sources, without `.bpf.c`.
+const PROGRAMS: [&str; 2] = ["page_table", "page_cache"];
 
 fn main() {
     println!("cargo:rerun-if-changed=src/probe/bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
-    let out =
-        PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("page_table.bpf.o");
+    for program in PROGRAMS {
+        compile(program);
+    }
+}
+
+fn compile(program: &str) {
+    let source = format!("src/probe/bpf/{program}.bpf.c");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"))
+        .join(format!("{program}.bpf.o"));
     let include = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let status = Command::new(&clang)
@@ -24,16 +32,16 @@ fn main() {
             "-D__TARGET_ARCH_x86",
         ])
         .arg(format!("-I{include}"))
-        .args(["-c", SOURCE, "-o"])
+        .args(["-c", &source, "-o"])
         .arg(&out)
         .status();
     match status {
         Ok(status) if status.success() => {}
         Ok(status) => {
-            panic!("{clang} could not compile {SOURCE} ({status}); clang 11 or later is needed")
+            panic!("{clang} could not compile {source} ({status}); clang 11 or later is needed")
         }
         Err(error) => panic!(
-            "cannot run {clang} to compile {SOURCE}: {error}; install it (Debian: apt-get install clang) \
+            "cannot run {clang} to compile {source}: {error}; install it (Debian: apt-get install clang) \
              or name it in the environment variable CLANG"
         ),
     }

@@ -147,6 +147,8 @@ pub enum WaitSource {
     Pressure,
     /// Refaults, times what one costs here.
     Refaults,
+    /// Pages of files that came back, times what reading one takes here.
+    Files,
     /// The progress command: speed that was lost.
     Progress,
 }

@@ -30,6 +30,7 @@ pub use monitor::block_pages::BlockPages;
 pub use monitor::budget::BudgetController;
 pub use monitor::frames;
 pub use monitor::layout::{self, Layout};
+pub use monitor::page_cache;
 // The monitors under the names that other crates know them by.
 pub use monitor::page_table as table;
 pub use monitor::region as engine;

@@ -214,6 +214,8 @@ pub enum Refusal {
     Unmapped,
     /// Nothing is there to act on: the pages are not in memory, or are as wanted already.
     NotPresent,
+    /// It is of a file and has not been written to it yet.
+    Dirty,
     /// It was accessed in the meantime, or the kernel kept it for a reason it does not tell.
     Kept,
     /// It came back soon after it had been reclaimed, and is kept for longer this time.

@@ -1,8 +1,9 @@
 //! Processes of a control group, version 1 or 2.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use thiserror::Error;
@@ -140,6 +141,40 @@ pub fn processes(directory: &Path) -> Vec<u32> {
         );
     }
     found.into_iter().collect()
+}
+
+/// The inode number of a group's directory, by which the kernel's memory map knows it.
+pub fn inode_of(name: &Path) -> Option<u64> {
+    Some(fs::metadata(find(name).ok()?).ok()?.ino())
+}
+
+/// The groups of the hierarchy that memory is charged in, by the inode numbers of their directories, named as
+/// `/proc/PID/cgroup` names them.
+pub fn by_inode() -> BTreeMap<u64, String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let has_memory = |point: &&str| {
+        let controllers = fs::read_to_string(Path::new(point).join("cgroup.controllers"));
+        controllers.is_ok_and(|names| names.split_whitespace().any(|name| name == "memory"))
+            || Path::new(point).join("memory.stat").is_file()
+    };
+    let Some(root) = cgroup_mounts(&mounts).find(has_memory) else {
+        return BTreeMap::new();
+    };
+    let mut found = BTreeMap::new();
+    let mut to_visit = vec![PathBuf::from(root)];
+    while let Some(group) = to_visit.pop()
+        && found.len() < MAX_GROUPS
+    {
+        if let Ok(facts) = fs::metadata(&group) {
+            let name = group.strip_prefix(root).unwrap_or(&group);
+            found.insert(facts.ino(), format!("/{}", name.display()));
+        }
+        let entries = fs::read_dir(&group).into_iter().flatten();
+        let entries = entries.filter_map(Result::ok);
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        to_visit.extend(below.map(|entry| entry.path()));
+    }
+    found
 }
 
 /// The control group that a process's memory is charged to, as `/proc/PID/cgroup` has it: that of version 2,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::act::split_gives_back;
+use crate::cache::memmap::Memmap;
 use crate::delays::Delays;
 use crate::node;
 use crate::probe::{PageTableProbe, ProbeError, Walker, WalkerError};
@@ -80,6 +81,7 @@ pub fn examine() -> HostReport {
     checks.push(frame_facts());
     checks.push(clear_refs());
     checks.push(physical_map());
+    checks.push(page_cache());
     checks.extend([
         control_groups(),
         kernel_damon(),
@@ -324,6 +326,19 @@ fn frame_facts() -> Check {
             "frame flags",
             format!("/proc/kpageflags: {error}"),
             "CONFIG_PROC_PAGE_MONITOR=y and root or CAP_DAC_READ_SEARCH; without it, pages in constant use count as unknown",
+        ),
+    }
+}
+
+fn page_cache() -> Check {
+    let name = "page cache by BPF";
+    match Memmap::new() {
+        Ok(_) => ok(name, "program loaded, the kernel's memory map found"),
+        Err(error) => note(
+            name,
+            format!(
+                "{error}; with --all, pages of files that nobody maps have no ages and are not dropped"
+            ),
         ),
     }
 }

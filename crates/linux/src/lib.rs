@@ -10,6 +10,7 @@
 
 pub mod act;
 pub mod areas;
+pub mod cache;
 pub mod cgroup;
 pub mod clock;
 pub mod compaction;

@@ -2,6 +2,7 @@
 //! (Documentation/admin-guide/mm/pagemap.rst).
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
@@ -9,6 +10,22 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 /// Bits of an entry.
 const EXCLUSIVE: u64 = 1 << 56;
 const PRESENT: u64 = 1 << 63;
+
+/// The frame number in an entry.
+const FRAME: u64 = (1 << 55) - 1;
+
+/// The frame behind an address of ours; an error where the kernel does not tell.
+pub(crate) fn frame_of(address: u64) -> io::Result<u64> {
+    let mut entry = [0; 8];
+    File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, address / PAGE_SIZE * 8)?;
+    let entry = u64::from_ne_bytes(entry);
+    if entry & PRESENT == 0 || entry & FRAME == 0 {
+        return Err(io::Error::other(
+            "/proc/self/pagemap shows no frame number; run as root or with CAP_SYS_ADMIN",
+        ));
+    }
+    Ok(entry & FRAME)
+}
 
 /// That of a process, kept open; of the address space that it had then.
 #[derive(Debug)]

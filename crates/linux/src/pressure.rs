@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, PAGE_SIZE};
 
 use crate::process::Process;
 
@@ -55,6 +55,62 @@ pub fn swapped_in() -> Option<u64> {
     line.trim().parse().ok()
 }
 
+/// Pages of files that had been reclaimed and were read again before others that stayed, since the start of the
+/// system.
+pub fn refaulted_file() -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    let count = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    // One for all until 5.9.
+    count("workingset_refault_file ").or_else(|| count("workingset_refault "))
+}
+
+/// What all block devices have read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskReads {
+    /// Pages.
+    pub pages: u64,
+    /// The time of all reads together.
+    pub time: Nanos,
+}
+
+impl DiskReads {
+    /// Since the start of the system.
+    pub fn now() -> Option<Self> {
+        Some(Self::parse(&fs::read_to_string("/proc/diskstats").ok()?))
+    }
+
+    /// Those after `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            pages: self.pages.saturating_sub(before.pages),
+            time: self.time.since(before.time),
+        }
+    }
+
+    /// `/proc/diskstats` (Documentation/admin-guide/iostats.rst): memory that is a disk is left out.
+    fn parse(text: &str) -> Self {
+        let mut all = Self::default();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (Some(name), Some(sectors), Some(ms)) = (words.get(2), words.get(5), words.get(6))
+            else {
+                continue;
+            };
+            if name.starts_with("zram") || name.starts_with("ram") {
+                continue;
+            }
+            let sectors: u64 = sectors.parse().unwrap_or(0);
+            all.pages += sectors * 512 / PAGE_SIZE;
+            all.time = all.time + Nanos::from_millis(ms.parse().unwrap_or(0));
+        }
+        all
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +122,18 @@ mod tests {
         assert_eq!(progress.major_faults, 99);
         assert_eq!(progress.cpu, Nanos(3_400_000_000));
         assert_eq!(parse_stat("nonsense"), None);
+    }
+
+    #[test]
+    fn reads_of_disks_are_summed() {
+        let text = " 254       0 vda 10 0 800 30 5 0 40 9 0 0 0 0\n 252 0 zram0 9 0 8000 1 0 0 0 0 0 0 0\nx\n";
+        let reads = DiskReads::parse(text);
+        let wanted = DiskReads {
+            pages: 100,
+            time: Nanos::from_millis(30),
+        };
+        assert_eq!(reads, wanted);
+        assert_eq!(reads.since(wanted), DiskReads::default());
     }
 
     #[test]

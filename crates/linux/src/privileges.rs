@@ -12,6 +12,7 @@
 //! | CAP_SYS_NICE | process_madvise and move_pages of others' processes | all |
 //! | CAP_DAC_READ_SEARCH | `/proc/PID/fd` of others' processes (KVM guests, devices) | all |
 //! | CAP_DAC_OVERRIDE | paging out files that are another's; `/proc/PID/clear_refs` | [`Work::acts`], [`Work::clears_refs`] |
+//! | CAP_FOWNER | opening others' files without setting when they were read last | [`Work::opens_files`] |
 //! | CAP_NET_ADMIN | the kernel's delay accounting | [`Work::reads_delays`] |
 //! | CAP_KILL | ending a command that has become another user | [`Work::ends_command`] |
 //!
@@ -38,6 +39,8 @@ pub struct Work {
     pub acts: bool,
     /// Accessed bits may be cleared by `/proc/PID/clear_refs`.
     pub clears_refs: bool,
+    /// Files that are cached are opened.
+    pub opens_files: bool,
     /// Delay accounting is read.
     pub reads_delays: bool,
     /// A command of ours may have to be ended.
@@ -80,6 +83,7 @@ fn needed(work: Work) -> CapabilitySet {
         | CapabilitySet::DAC_READ_SEARCH;
     let more = [
         (work.acts || work.clears_refs, CapabilitySet::DAC_OVERRIDE),
+        (work.opens_files, CapabilitySet::FOWNER),
         (work.reads_delays, CapabilitySet::NET_ADMIN),
         (work.ends_command, CapabilitySet::KILL),
     ];
@@ -103,6 +107,11 @@ mod tests {
             ..Work::default()
         };
         check(acting, watching | 1 << 1 | 1 << 12 | 1 << 5);
+        let files = Work {
+            opens_files: true,
+            ..Work::default()
+        };
+        check(files, watching | 1 << 3);
     }
 
     #[test]

@@ -34,7 +34,10 @@ pub use item::{
     ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Header, Item,
     KernelMigrations, Mapping, MappingChange, TargetActions, TargetExit, TargetStart, UsageSample,
 };
-pub use machine::{HugeMemory, MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
+pub use machine::{
+    CacheSample, CachedFile, CachedKind, CachedMemory, HugeMemory, MachineSample, MappedMemory,
+    NodeMemory, TargetGroup, ZoneMemory,
+};
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use printable::{printable, printable_lines};
 pub use reader::{Reader, Truncation};

@@ -1,6 +1,7 @@
 //! What the machine's memory is used for, and by whom.
 
 use isotherm_engine::frames::{AgeBytes, MappedClass};
+use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{Nanos, TargetId};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,68 @@ pub struct MachineSample {
     /// Private anonymous memory in huge pages, by target. Not in records of before it was told.
     #[serde(default)]
     pub huge: Vec<HugeMemory>,
+    /// Files' pages that no process maps, when all of them have been looked at since the last sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_cache: Option<CacheSample>,
+}
+
+/// Files' pages that no process maps, as they were found by looking at all of memory once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CacheSample {
+    /// When that ended; how old pages are is of when they were looked at.
+    pub time: Nanos,
+    /// How long it took.
+    pub took: Nanos,
+    /// By node and control group.
+    pub memory: Vec<CachedMemory>,
+    /// The largest files.
+    pub files: Vec<CachedFile>,
+    /// Files that there are.
+    pub nr_files: u64,
+}
+
+/// Cached pages of files that a control group is charged for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CachedMemory {
+    pub node: u32,
+    /// The group's path within the hierarchy; `None` where it has been removed or is not known.
+    pub group: Option<String>,
+    pub bytes: CachedBytes,
+}
+
+/// What a file in the page cache is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CachedKind {
+    /// A file.
+    #[default]
+    File,
+    /// A file that was deleted and is still open.
+    Deleted,
+    /// A block device: mostly the tables of the file system on it.
+    BlockDevice,
+    /// A directory or another thing of a file system.
+    Other,
+}
+
+/// A file's cached pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CachedFile {
+    /// Where it is, as Isotherm sees it; within its file system, where that is mounted nowhere that it sees.
+    /// `None` where the kernel does not have its name at hand.
+    pub path: Option<String>,
+    pub kind: CachedKind,
+    /// The device of its file system, as `MAJOR:MINOR`; a block device's own.
+    pub device: String,
+    /// Its inode's number.
+    pub inode: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    pub bytes: CachedBytes,
 }
 
 /// A node's memory in bytes, as the kernel has it (`/sys/devices/system/node/nodeN/meminfo`).

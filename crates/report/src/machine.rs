@@ -7,13 +7,16 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::frames::{AgeBytes, MappedClass};
+use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{Nanos, TargetId};
 use serde::Serialize;
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use isotherm_record::item::{Header, Item};
-use isotherm_record::machine::{HugeMemory, MachineSample, NodeMemory, ZoneMemory};
+use isotherm_record::machine::{
+    CacheSample, CachedFile, HugeMemory, MachineSample, NodeMemory, ZoneMemory,
+};
 
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -196,6 +199,8 @@ pub struct MachineReport {
     pub groups: Vec<MachineGroup>,
     /// Huge pages by process, those that waste most first.
     pub huge_pages: Vec<MachineHuge>,
+    /// Files' pages that no process maps, where they were looked at.
+    pub page_cache: Option<MachineCache>,
 }
 
 /// The huge pages of a process, whoever made them: private anonymous memory only.
@@ -215,12 +220,41 @@ pub struct MachineHuge {
     pub waste_bytes: Option<u64>,
 }
 
+/// Files' pages that no process maps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineCache {
+    /// Of when it is.
+    pub time_ns: Nanos,
+    /// How long a look at all of memory took: ages are exact to that.
+    pub took_ns: Nanos,
+    /// All of them.
+    pub bytes: CachedBytes,
+    /// By control group; the largest first.
+    pub groups: Vec<MachineCacheGroup>,
+    /// The largest files.
+    pub files: Vec<CachedFile>,
+    /// Files that there are.
+    pub nr_files: u64,
+}
+
+/// Files' pages that a control group is charged for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MachineCacheGroup {
+    /// Its path; none where it has been removed or is not known.
+    pub group: Option<String>,
+    /// How much.
+    pub bytes: CachedBytes,
+}
+
 /// The accumulator.
 #[derive(Debug)]
 pub struct Machine {
     context: RecordContext,
     groups: BTreeMap<TargetId, String>,
     last: Option<(Nanos, MachineSample)>,
+    page_cache: Option<(Nanos, CacheSample)>,
 }
 
 impl Machine {
@@ -230,6 +264,7 @@ impl Machine {
             context: RecordContext::new(header, scope),
             groups: BTreeMap::new(),
             last: None,
+            page_cache: None,
         }
     }
 }
@@ -245,6 +280,10 @@ impl Accumulate for Machine {
         }
         if self.context.admits_time(sample.time) {
             let time = self.context.offset(sample.time);
+            if let Some(page_cache) = &sample.page_cache {
+                let time = self.context.offset(page_cache.time);
+                self.page_cache = Some((time, page_cache.clone()));
+            }
             self.last = Some((time, sample.clone()));
         }
     }
@@ -256,7 +295,13 @@ impl Accumulate for Machine {
     fn finish(self) -> Option<MachineReport> {
         let (time_ns, sample) = self.last.as_ref()?;
         let nodes: Vec<MachineNode> = { sample.nodes.iter() }
-            .map(|node| node_of(node, sample))
+            .map(|node| {
+                node_of(
+                    node,
+                    sample,
+                    self.page_cache.as_ref().map(|(_, cache)| cache),
+                )
+            })
             .collect();
         let classes = sum_of(&nodes);
         let bytes_of = |class| {
@@ -313,6 +358,7 @@ impl Accumulate for Machine {
             processes,
             several,
             classes,
+            page_cache: { self.page_cache.as_ref() }.map(|(time, cache)| page_cache(*time, cache)),
         })
     }
 }
@@ -350,6 +396,35 @@ impl Machine {
     }
 }
 
+fn page_cache(time_ns: Nanos, sample: &CacheSample) -> MachineCache {
+    let mut bytes = CachedBytes::default();
+    let mut groups: BTreeMap<Option<&str>, CachedBytes> = BTreeMap::new();
+    for memory in &sample.memory {
+        bytes.add(&memory.bytes);
+        let group = groups.entry(memory.group.as_deref()).or_default();
+        group.add(&memory.bytes);
+    }
+    let group = |(group, bytes): (Option<&str>, CachedBytes)| MachineCacheGroup {
+        group: group.map(|group| isotherm_record::printable(group).into_owned()),
+        bytes,
+    };
+    let mut groups: Vec<MachineCacheGroup> = groups.into_iter().map(group).collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.bytes.total()));
+    MachineCache {
+        time_ns,
+        took_ns: sample.took,
+        bytes,
+        groups,
+        files: { sample.files.iter().cloned() }
+            .map(|file| CachedFile {
+                path: { file.path.as_deref() }.map(|p| isotherm_record::printable(p).into_owned()),
+                ..file
+            })
+            .collect(),
+        nr_files: sample.nr_files,
+    }
+}
+
 fn share(part: u64, all: u64) -> f64 {
     (part as f64 / all.max(1) as f64).min(1.0)
 }
@@ -375,7 +450,17 @@ fn groups(processes: &[MachineProcess]) -> Vec<MachineGroup> {
 }
 
 /// What the kernel says of a node, and what page tables say of when that was accessed.
-fn node_of(node: &NodeMemory, sample: &MachineSample) -> MachineNode {
+fn node_of(
+    node: &NodeMemory,
+    sample: &MachineSample,
+    page_cache: Option<&CacheSample>,
+) -> MachineNode {
+    let cached = page_cache.map_or(&[][..], |cache| &cache.memory);
+    let cached = { cached.iter() }.filter(|memory| memory.node == node.node);
+    let cached = cached.fold(AgeBytes::default(), |mut all, memory| {
+        all.add(&memory.bytes.ages);
+        all
+    });
     let seen = |class: MappedClass| {
         let of_node = sample
             .mapped
@@ -417,7 +502,7 @@ fn node_of(node: &NodeMemory, sample: &MachineSample) -> MachineNode {
         user(MemoryClass::Anonymous, anonymous_bytes, anonymous),
         user(MemoryClass::MappedFiles, mapped, files),
         user(MemoryClass::SharedMemory, node.shared, shared),
-        user(MemoryClass::PageCache, cache, AgeBytes::default()),
+        user(MemoryClass::PageCache, cache, cached),
         kernel(MemoryClass::Slab, node.slab),
         kernel(MemoryClass::PageTables, node.page_tables),
         kernel(MemoryClass::KernelStacks, node.kernel_stacks),

@@ -1,10 +1,12 @@
 //! A sample record of a machine's memory.
 
 use isotherm_engine::frames::{AgeBytes, MappedClass};
+use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::item::{Item, TargetStart};
 use isotherm_record::machine::{
-    HugeMemory, MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory,
+    CacheSample, CachedFile, CachedKind, CachedMemory, HugeMemory, MachineSample, MappedMemory,
+    NodeMemory, TargetGroup, ZoneMemory,
 };
 
 use crate::samples::at;
@@ -98,7 +100,60 @@ fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
             read: 128 << 20,
             unused: 32 << 20,
         }],
+        page_cache: groups.is_empty().then(page_cache),
     })
+}
+
+fn page_cache() -> CacheSample {
+    let bytes = |ages: AgeBytes| CachedBytes {
+        active: ages.touched,
+        dirty: MIB,
+        used_once: ages.touched / 4,
+        used_again: ages.touched / 2,
+        ages,
+    };
+    let memory = |node, group: Option<&str>, ages| CachedMemory {
+        node,
+        group: group.map(str::to_owned),
+        bytes: bytes(ages),
+    };
+    let file = |path: Option<&str>, kind, ages| CachedFile {
+        path: path.map(str::to_owned),
+        kind,
+        device: "254:0".into(),
+        inode: 12,
+        size: 1 << 30,
+        bytes: bytes(ages),
+    };
+    let none = [0; 7];
+    CacheSample {
+        time: at(5900),
+        took: Nanos::from_millis(400),
+        memory: vec![
+            memory(
+                0,
+                Some("/a.slice/redis"),
+                ages(40, [0, 0, 60, 100, 0, 0, 0], 20),
+            ),
+            memory(0, None, ages(0, [0, 0, 0, 0, 30, 0, 0], 0)),
+            memory(1, Some("/b.slice"), ages(8, none, 0)),
+        ],
+        files: vec![
+            file(
+                Some("/srv/a\u{7}b"),
+                CachedKind::File,
+                ages(40, [0, 0, 60, 100, 0, 0, 0], 0),
+            ),
+            file(Some("/srv/old"), CachedKind::Deleted, ages(0, none, 20)),
+            file(None, CachedKind::Other, ages(8, none, 0)),
+            file(
+                Some("/dev/vda"),
+                CachedKind::BlockDevice,
+                ages(0, [0, 0, 0, 0, 30, 0, 0], 0),
+            ),
+        ],
+        nr_files: 4,
+    }
 }
 
 /// Two nodes, two processes in groups and one in none, at 1 s and at 6 s. Groups are told when they change.

@@ -13,7 +13,7 @@ use isotherm_linux::process::Process;
 use isotherm_record::{Header, Item, TargetExit};
 
 use crate::meters::Meters;
-use crate::monitor::Monitor;
+use crate::monitor::{CacheView, Monitor};
 use crate::signals::Signals;
 use crate::start::{Started, header, start};
 
@@ -56,6 +56,7 @@ pub struct Session {
     /// For each context.
     knows_every_page: Vec<bool>,
     clears_refs: bool,
+    opens_files: bool,
 }
 
 impl Session {
@@ -90,6 +91,7 @@ impl Session {
             notes,
             knows_every_page: spec.contexts.iter().map(knows_every_page).collect(),
             clears_refs: spec.contexts.iter().any(clears_refs),
+            opens_files: spec.contexts.iter().any(watches_page_cache),
         })
     }
 
@@ -99,6 +101,7 @@ impl Session {
         privileges::keep_only(Work {
             acts,
             clears_refs: self.clears_refs,
+            opens_files: self.opens_files,
             reads_delays: acts && delays::is_on(),
             ends_command: self.child.is_some(),
         })?;
@@ -151,6 +154,11 @@ impl Session {
     /// Nothing is watched while it rests; what is asked for besides goes on.
     pub(crate) fn set_resting(&mut self, is_resting: bool) {
         self.is_resting = is_resting;
+    }
+
+    /// The page cache, where a context watches it.
+    pub(crate) fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {
+        self.monitor.page_cache(context)
     }
 
     /// `cpu` was spent on something else than watching.
@@ -292,6 +300,11 @@ fn knows_every_page(context: &ContextSpec) -> bool {
         context.monitor,
         MonitorSpec::Tables(_) | MonitorSpec::Pages(_)
     )
+}
+
+/// Whether the page cache is watched.
+fn watches_page_cache(context: &ContextSpec) -> bool {
+    context.targets.is_machine() && matches!(context.monitor, MonitorSpec::Tables(_))
 }
 
 /// Whether accessed bits may be cleared by `/proc/PID/clear_refs`, too.

@@ -14,7 +14,7 @@ use isotherm_linux::{cgroup, host, node, process, thp};
 use isotherm_record::Header;
 
 use crate::monitor::{
-    ByFrame, Contexts, FIRST_PROCESS, MachineView, Monitor, Pages, Physical, Simulated,
+    ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Monitor, Pages, Physical, Simulated,
     VirtualMemory,
 };
 use crate::targets::{TargetSet, Wanted};
@@ -179,7 +179,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     }
     let machine = match &context.monitor {
         MonitorSpec::Tables(attributes) if context.targets.is_machine() => {
-            let view = MachineView::new(attributes.cpu_budget, now)?;
+            let view = machine_view(attributes.cpu_budget, now, &mut notes)?;
             let most = attributes.max_nr_regions as usize;
             Some(match &memory {
                 Some(ram) => {
@@ -199,6 +199,22 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         monitor: Box::new(monitor),
         child,
         notes,
+    })
+}
+
+/// All of the machine's memory, the page cache with it where this kernel lets it be read.
+fn machine_view(
+    cpu_budget: f64,
+    now: Nanos,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<MachineView> {
+    let machine = MachineView::new(cpu_budget, now)?;
+    Ok(match CacheView::new(cpu_budget, now) {
+        Ok(page_cache) => machine.with_page_cache(page_cache),
+        Err(error) => {
+            notes.push(format!("the page cache's ages are not known: {error}"));
+            machine
+        }
     })
 }
 

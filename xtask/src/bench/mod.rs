@@ -14,6 +14,7 @@ mod huge;
 mod machine;
 pub(crate) mod measure;
 mod overhead;
+mod page_cache;
 mod prediction;
 mod recording;
 mod redis;
@@ -46,6 +47,8 @@ Benches:
   accuracy         each monitoring mode against workloads of known truth, and redis
   overhead         redis' throughput with and without recording
   toggle           speed lost by recording, second by second in the same run
+  page-cache       reading of cached files with and without recording, and whether what is told of the files is
+                   true; runs only when named, as it watches all of the machine
   prediction       what the simulated machine foretells of a scheme, and what came of it
   guard            slowdown and memory saved under prcl, with and without the guard: bursts, shifts,
                    locks; on the swap that there is (zram or a disk)
@@ -172,7 +175,7 @@ impl BenchContext {
 }
 
 type Bench = fn(&BenchContext) -> anyhow::Result<BenchOutcome>;
-const BENCHES: [(&str, Bench); 11] = [
+const BENCHES: [(&str, Bench); 12] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),
@@ -184,6 +187,7 @@ const BENCHES: [(&str, Bench); 11] = [
     ("truth", truth::run),
     ("ceiling", ceiling::run),
     ("huge", huge::run),
+    ("page-cache", page_cache::run),
 ];
 
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {

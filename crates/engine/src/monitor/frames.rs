@@ -197,6 +197,20 @@ impl FrameMap {
         }
     }
 
+    /// Whether somebody maps `frame`.
+    pub fn is_mapped(&self, frame: u64) -> bool {
+        let (number, page) = (
+            frame as usize / PAGES_PER_BLOCK,
+            frame as usize % PAGES_PER_BLOCK,
+        );
+        let blocks = self.gigabytes.get(number / BLOCKS).and_then(Option::as_ref);
+        let block = blocks.and_then(|blocks| blocks[number % BLOCKS].as_ref());
+        block.is_some_and(|block| {
+            let [state, low, high] = block.frames[page];
+            state != 0 && u16::from_le_bytes([low, high]) != NOBODY
+        })
+    }
+
     fn block(&mut self, number: u64) -> &mut FrameBlock {
         let (gigabyte, block) = (number as usize / BLOCKS, number as usize % BLOCKS);
         if gigabyte >= self.gigabytes.len() {
@@ -300,6 +314,7 @@ mod tests {
             map.add(4, MappedClass::File, 1001, PageAge::idle_for(AGE_BOUNDS[0]));
             map.add(4, MappedClass::Shared, 1002, PageAge::Unknown);
             map.add(4, MappedClass::Shared, 1002, PageAge::Touched);
+            assert!(map.is_mapped(1000) && !map.is_mapped(999) && !map.is_mapped(1 << 30));
             let sums = map.sums(|frame| u32::from(frame >= 1 << 20));
             let mut idle = [0; NR_AGES];
             let touched = AgeBytes {

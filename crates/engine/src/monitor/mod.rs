@@ -26,6 +26,7 @@ pub mod frames;
 pub mod idle_pages;
 mod intervals;
 pub mod layout;
+pub mod page_cache;
 pub mod page_scans;
 mod page_since;
 pub mod page_table;

@@ -21,6 +21,7 @@ mod groups;
 mod harmless;
 mod huge;
 mod many;
+mod page_cache;
 mod pages;
 mod physical;
 mod safety;

@@ -1,7 +1,6 @@
 //! Filters that only the machine can apply, page by page: what a page is, its frame tells.
 
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use isotherm_engine::scheme::OpsFilter;
@@ -180,6 +179,5 @@ fn group((filter, ..): &(OpsFilter, bool, bool)) -> Option<u64> {
     let OpsFilter::Memcg { path } = filter else {
         return None;
     };
-    let directory = cgroup::find(Path::new(path)).ok()?;
-    Some(std::fs::metadata(directory).ok()?.ino())
+    cgroup::inode_of(Path::new(path))
 }

@@ -19,10 +19,10 @@ use std::os::unix::fs::FileExt;
 
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use libbpf_rs::libbpf_sys;
-use libbpf_rs::{MapCore, Object, ObjectBuilder};
 use thiserror::Error;
 
 use super::entry::{ENTRIES_PER_TABLE, Leaf, RawTable, TableCopy};
+use super::object;
 use crate::cpu::CpuFacts;
 use crate::mapped::MappedArray;
 use crate::process::in_initial_pid_namespace;
@@ -181,27 +181,21 @@ pub struct Walker {
 impl Walker {
     /// Loads the program and finds the direct map.
     pub fn new() -> Result<Self, WalkerError> {
-        let object = load()?;
-        let program = |name: &str| -> Result<OwnedFd, WalkerError> {
-            let program = object
-                .progs()
-                .find(|p| p.name() == name)
-                .expect("a program of our object");
-            program
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(|source| bpf("keep a BPF program", source))
+        let object = object::load(OBJECT).map_err(|cause| WalkerError::Load { cause })?;
+        let program = |name: &str| {
+            object::program(&object, name).map_err(|source| bpf("keep a BPF program", source))
         };
+        let map_error = |source| bpf("map a BPF array", source);
         let cpu = CpuFacts::read();
         let mut walker = Self {
             locate: program("locate")?,
             walk: program("walk")?,
             copy_tables: program("copy_tables")?,
             find_zeros: program("find_zeros")?,
-            control: map_array(&object, "control", 1)?,
-            slots: map_array(&object, "slots", MAX_SLOTS)?,
-            runs: map_array(&object, "runs", MAX_SLOTS)?,
-            tables: map_array(&object, "tables", MAX_TABLES)?,
+            control: object::map_array(&object, "control", 1).map_err(map_error)?,
+            slots: object::map_array(&object, "slots", MAX_SLOTS).map_err(map_error)?,
+            runs: object::map_array(&object, "runs", MAX_SLOTS).map_err(map_error)?,
+            tables: object::map_array(&object, "tables", MAX_TABLES).map_err(map_error)?,
             cpu,
             sees_all_ids: in_initial_pid_namespace(),
         };
@@ -263,7 +257,7 @@ impl Walker {
     /// it again.
     pub fn facts(&mut self, space: &AddressSpace) -> Result<SpaceFacts, WalkerError> {
         self.select(space, 0);
-        self.run(self.walk.as_raw_fd())?;
+        self.run(|walker| &walker.walk)?;
         let control = self.control();
         Ok(SpaceFacts {
             size: (control.total_vm, control.map_count),
@@ -296,7 +290,7 @@ impl Walker {
                 nr += 1;
             }
             self.select(space, nr);
-            self.run(self.walk.as_raw_fd())?;
+            self.run(|walker| &walker.walk)?;
             let mask = self.cpu.frame_mask();
             let found = self.slots.get()[..nr]
                 .iter()
@@ -387,7 +381,7 @@ impl Walker {
         self.slots.get_mut()[..addresses.len()].copy_from_slice(addresses);
         self.select(space, addresses.len());
         self.control().table_shift = table_shift;
-        self.run(self.copy_tables.as_raw_fd())
+        self.run(|walker| &walker.copy_tables)
     }
 
     pub(super) fn select(&mut self, space: &AddressSpace, nr_slots: usize) {
@@ -400,22 +394,13 @@ impl Walker {
         control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");
     }
 
-    pub(super) fn run(&mut self, program: i32) -> Result<(), WalkerError> {
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-            ..Default::default()
-        };
-        loop {
-            // SAFETY: a valid program descriptor and an options struct of the size it says.
-            let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
-            let error = io::Error::from_raw_os_error(-result);
-            return match error.raw_os_error() {
-                _ if result >= 0 && self.control().gone == 0 => Ok(()),
-                _ if result >= 0 => Err(WalkerError::Gone),
-                Some(libc::EINTR | libc::EAGAIN) => continue,
-                Some(libc::ENOMEM) => Err(WalkerError::Gone),
-                _ => Err(bpf("run the BPF program", error)),
-            };
+    /// Runs one of our programs; `which` names it.
+    pub(super) fn run(&mut self, which: fn(&Self) -> &OwnedFd) -> Result<(), WalkerError> {
+        match object::run(which(self).as_fd()) {
+            Ok(()) if self.control().gone == 0 => Ok(()),
+            Ok(()) => Err(WalkerError::Gone),
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => Err(WalkerError::Gone),
+            Err(error) => Err(bpf("run the BPF program", error)),
         }
     }
 
@@ -492,54 +477,6 @@ fn runs_of(address: u64, pages: u32) -> impl Iterator<Item = (u64, u8)> {
 
 fn bpf(what: &'static str, source: io::Error) -> WalkerError {
     WalkerError::Bpf { what, source }
-}
-
-/// Opens and loads the object, with libbpf's words in the error.
-fn load() -> Result<Object, WalkerError> {
-    use std::sync::Mutex;
-    static SAID: Mutex<String> = Mutex::new(String::new());
-    #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs's signature")]
-    fn keep(_: libbpf_rs::PrintLevel, text: String) {
-        if let Ok(mut said) = SAID.lock()
-            && said.len() < 1 << 20
-        {
-            said.push_str(&text);
-        }
-    }
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep)));
-    let result = ObjectBuilder::default()
-        .open_memory(OBJECT)
-        .and_then(libbpf_rs::OpenObject::load);
-    result.map_err(|error| {
-        let said = SAID
-            .lock()
-            .map(|mut said| std::mem::take(&mut *said))
-            .unwrap_or_default();
-        WalkerError::Load {
-            cause: essence(&said).unwrap_or_else(|| error.to_string()),
-        }
-    })
-}
-
-/// Of libbpf's words the first line; of a verifier log, besides, the line that says what is wrong.
-fn essence(said: &str) -> Option<String> {
-    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next()?.to_owned();
-    let last =
-        lines.rfind(|line| !line.starts_with("processed") && !line.contains("PROG LOAD LOG"));
-    Some(last.map_or_else(|| first.clone(), |last| format!("{first} ({last})")))
-}
-
-fn map_array<T: Copy>(
-    object: &Object,
-    name: &str,
-    len: usize,
-) -> Result<MappedArray<T>, WalkerError> {
-    let map = object
-        .maps()
-        .find(|m| m.name() == name)
-        .expect("a map of our object");
-    MappedArray::new(map.as_fd(), len).map_err(|source| bpf("map a BPF array", source))
 }
 
 /// Which tasks an iterator visits.

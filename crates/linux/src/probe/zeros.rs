@@ -8,8 +8,6 @@
 //! Limits: what a program has filled with zeros counts as not written; it will not miss it. An answer is old
 //! at once: a page may be written right after.
 
-use std::os::fd::AsRawFd;
-
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::{PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 
@@ -51,7 +49,7 @@ impl Walker {
                 }
             }
             self.select(space, chunk.len() * PAGES_PER_BLOCK);
-            self.run(self.find_zeros.as_raw_fd())?;
+            self.run(|walker| &walker.find_zeros)?;
             let slots = self.slots.get().chunks(PAGES_PER_BLOCK);
             for (block, slots) in chunk.iter().zip(slots) {
                 see(contents(*block, slots));

@@ -10,10 +10,10 @@ use super::page::escape;
 use super::table::{Align, Table};
 use super::treemap::{Tile, treemap};
 use super::{CsvWriter, Render, Style, or_empty, page};
-use crate::machine::{ClassMemory, MachineReport, MemoryClass};
+use crate::machine::{ClassMemory, MachineCache, MachineReport, MemoryClass};
 
 /// Processes and groups that text and pages show; JSON and CSV have all.
-const SHOWN: usize = 20;
+pub(super) const SHOWN: usize = 20;
 /// The bounds that text shows, by their places in [`AGE_BOUNDS`]: 5 s, 30 s, 2 min and 10 min.
 const BOUNDS: [usize; 4] = [1, 2, 3, 4];
 /// From when on memory is cold in the picture, as `prcl` has it: 5 s.
@@ -44,7 +44,10 @@ impl Render for MachineReport {
             self.huge_table(style).write(out)?;
             tell_more(self.huge_pages.len(), out)?;
         }
-        Ok(())
+        match &self.page_cache {
+            Some(page_cache) => page_cache.text(style, out),
+            None => Ok(()),
+        }
     }
 
     fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
@@ -117,6 +120,10 @@ impl Render for MachineReport {
                 )?;
             }
         }
+        let cached = { self.page_cache.iter() }.flat_map(MachineCache::rows);
+        for (start, ages) in cached {
+            row(start, Some(ages))?;
+        }
         Ok(())
     }
 
@@ -144,12 +151,21 @@ impl Render for MachineReport {
             let note = "Waste is what was never written, by what was read so far.";
             html += &self.huge_table(&style).html("Huge pages", note);
         }
+        if let Some(page_cache) = &self.page_cache {
+            let headline = page_cache.headline(&style);
+            html += &page_cache
+                .group_table(&style)
+                .html("Page cache by control group", &headline);
+            html += &page_cache
+                .file_table(&style)
+                .html("Page cache by file", "The largest.");
+        }
         html += page::END;
         out.write_all(html.as_bytes())
     }
 }
 
-fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
     match nr.saturating_sub(SHOWN) {
         0 => Ok(()),
         more => writeln!(out, "and {more} more; --json and --format csv have all"),
@@ -166,7 +182,7 @@ const AGE_HEADS: [(&str, Align); 6] = [
     ("UNKNOWN", Align::Right),
 ];
 
-fn ages_of(ages: Option<&AgeBytes>, style: &Style) -> Vec<String> {
+pub(super) fn ages_of(ages: Option<&AgeBytes>, style: &Style) -> Vec<String> {
     let Some(ages) = ages else {
         return vec!["-".into(); AGE_HEADS.len()];
     };
@@ -176,7 +192,7 @@ fn ages_of(ages: Option<&AgeBytes>, style: &Style) -> Vec<String> {
     fields
 }
 
-fn table(first: &[(&'static str, Align)]) -> Table {
+pub(super) fn table(first: &[(&'static str, Align)]) -> Table {
     let heads: Vec<_> = first.iter().copied().chain(AGE_HEADS).collect();
     Table::new(&heads)
 }
@@ -369,10 +385,11 @@ impl MachineReport {
             // Shared memory that processes map is theirs.
             let mapped = of.ages.filter(|_| of.class == MemoryClass::SharedMemory);
             let mapped = mapped.map_or(0, |ages| ages.total().saturating_sub(ages.unknown));
+            let ages = of.ages.filter(|_| of.class == MemoryClass::PageCache);
             tile(
                 of.class.name().into(),
                 of.bytes.saturating_sub(mapped),
-                None,
+                ages.as_ref(),
             );
         }
         tiles

@@ -14,6 +14,7 @@ mod heatmap_html;
 mod heatmap_svg;
 mod idle;
 mod machine;
+mod machine_cache;
 pub mod page;
 mod plot;
 mod reclaim_curve;

@@ -7,9 +7,12 @@ use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
 use isotherm_engine::drive::{Context, World};
 use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
+use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
-use isotherm_engine::{Actuator, AddressRange, Nanos, Operation, Outcome, Snapshot, TargetId};
+use isotherm_engine::{
+    Actuator, AddressRange, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId,
+};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::node;
@@ -32,6 +35,8 @@ enum Executor {
 
 /// This machine, while a context acts on it.
 struct ThisMachine<'a> {
+    /// The context's place in the session.
+    at: usize,
     session: &'a mut Session,
     executor: &'a mut Executor,
     meters: &'a mut Meters,
@@ -51,11 +56,34 @@ impl Actuator for ThisMachine<'_> {
         operations: &[Operation],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), ProbeError> {
-        match self.executor {
-            Executor::None(_) => self.assume(operations, outcomes),
-            Executor::Processes(actuator) => actuator.act(operations, outcomes),
-            Executor::Physical(actuator) => actuator.act(operations, outcomes),
+        let is_cached = |operation: &Operation| operation.target == PAGE_CACHE;
+        for operations in operations.chunk_by(|a, b| is_cached(a) == is_cached(b)) {
+            match self.executor {
+                Executor::None(_) if is_cached(&operations[0]) => {
+                    outcomes.extend(operations.iter().map(Outcome::assumed));
+                }
+                Executor::None(_) => self.assume(operations, outcomes)?,
+                _ if is_cached(&operations[0]) => self.act_on_page_cache(operations, outcomes),
+                Executor::Processes(actuator) => actuator.act(operations, outcomes)?,
+                Executor::Physical(actuator) => actuator.act(operations, outcomes)?,
+            }
         }
+        Ok(())
+    }
+}
+
+impl ThisMachine<'_> {
+    fn act_on_page_cache(&mut self, operations: &[Operation], outcomes: &mut Vec<Outcome>) {
+        let (now, nr_before) = (self.session.now(), outcomes.len());
+        if let Some(page_cache) = self.session.page_cache(self.at) {
+            // An error is of all that is left: the monitor comes upon it as well, and says so.
+            let _ = page_cache.act(now, operations, outcomes);
+        }
+        let nr_done = outcomes.len() - nr_before;
+        outcomes.extend(operations[nr_done..].iter().map(|operation| Outcome {
+            refused: [(Refusal::Other, operation.bytes)].into(),
+            ..Outcome::default()
+        }));
     }
 }
 
@@ -143,6 +171,7 @@ impl World for ThisMachine<'_> {
 
 /// One context at work.
 pub(super) struct ContextActing {
+    at: usize,
     pub(super) name: Option<String>,
     pub(super) context: Context,
     pub(super) meters: Meters,
@@ -186,6 +215,7 @@ impl ContextActing {
         context.set_paused(acting.is_paused);
         context.set_max_waste(acting.max_waste);
         Ok(Self {
+            at,
             name: spec.name.clone(),
             context,
             meters: Meters::new(at, spec, &acting)?,
@@ -206,6 +236,7 @@ impl ContextActing {
     /// Until when its schemes rest by their watermarks, if they all do.
     pub(super) fn rests_until(&mut self, now: Nanos, session: &mut Session) -> Option<Nanos> {
         let mut world = ThisMachine {
+            at: self.at,
             session,
             executor: &mut self.executor,
             meters: &mut self.meters,
@@ -270,8 +301,12 @@ impl ContextActing {
         session: &mut Session,
         items: &mut Vec<Item>,
     ) -> anyhow::Result<Nanos> {
+        let drops_cache = self.drops_cache();
+        if drops_cache && let Some(page_cache) = session.page_cache(self.at) {
+            self.snapshots.extend(page_cache.take_snapshot());
+        }
         let guard = self.context.guard_mut();
-        if let Some(status) = self.meters.observe(now, session, guard) {
+        if let Some(status) = self.meters.observe(now, session, guard, drops_cache) {
             items.push(Item::Guard(GuardSample {
                 time: now,
                 context: self.name.clone(),
@@ -294,6 +329,7 @@ impl ContextActing {
         let room = self.meters.begin(now, self.context.guard());
         let cpu_before = process_cpu();
         let mut world = ThisMachine {
+            at: self.at,
             session,
             executor: &mut self.executor,
             meters: &mut self.meters,
@@ -315,6 +351,12 @@ impl ContextActing {
         let guard = self.context.guard_mut();
         self.meters.end(session.now(), spent, &times, guard);
         Ok(spent)
+    }
+
+    /// Whether the schemes are for the page cache as well: there is nothing but to drop it.
+    fn drops_cache(&self) -> bool {
+        let mut schemes = self.context.schemes().status();
+        schemes.all(|scheme| matches!(scheme.action, Action::Pageout | Action::Stat))
     }
 
     /// One sample for each scheme that did something.

@@ -14,6 +14,7 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::{cgroup, pressure};
 
+use super::file_waits::FileWaits;
 use super::idle::IdleMeter;
 use super::progress::Progress;
 use super::waits::Waits;
@@ -40,6 +41,8 @@ pub(super) struct Meters {
     needs_psi: bool,
     group: Option<PathBuf>,
     waits: Waits,
+    /// Where files' pages are dropped as well.
+    file_waits: FileWaits,
     /// What the user should know of how waits are measured.
     pub(super) lacks: Option<String>,
     progress: Option<Progress>,
@@ -81,6 +84,7 @@ impl Meters {
             needs_psi: limits.max_psi.is_some(),
             group,
             waits,
+            file_waits: FileWaits::default(),
             lacks,
             progress,
             budget: ActBudget::new(acting.act_budget),
@@ -159,14 +163,20 @@ impl Meters {
     pub(super) fn observe(
         &mut self,
         now: Nanos,
-        session: &Session,
+        session: &mut Session,
         guard: &mut Guard,
+        drops_cache: bool,
     ) -> Option<GuardStatus> {
         if now < self.next {
             return None;
         }
         self.next = now + PERIOD;
-        let (signals, resident) = self.signals(now, session, guard.allowance() == Some(0));
+        let files = drops_cache
+            .then(|| session.page_cache(self.context))
+            .flatten();
+        let files = files.map(|page_cache| self.file_waits.look(now, page_cache));
+        let is_resting = guard.allowance() == Some(0);
+        let (signals, resident) = self.signals(now, session, files, is_resting);
         // What is normal must be known before anything is done.
         if self.progress.as_ref().is_some_and(|p| !p.is_ready()) {
             return None;
@@ -179,12 +189,21 @@ impl Meters {
         Some(self.status(guard))
     }
 
-    fn signals(&mut self, now: Nanos, session: &Session, is_resting: bool) -> (GuardSignals, u64) {
+    fn signals(
+        &mut self,
+        now: Nanos,
+        session: &Session,
+        files: Option<(u64, Option<Nanos>)>,
+        is_resting: bool,
+    ) -> (GuardSignals, u64) {
         let elapsed = self.last.replace(now).map(|last| now.since(last));
         let live = session.live().into_iter();
         let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
         let group = self.group.as_deref();
-        let waited = self.waits.look(now, elapsed, of_context, group);
+        let mut waited = self.waits.look(now, elapsed, of_context, group);
+        if let Some((pages, time)) = files {
+            waited.add_files(pages, time);
+        }
         let psi_total = self
             .needs_psi
             .then(|| pressure::some_memory_us(self.group.as_deref()))

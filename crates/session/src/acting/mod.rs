@@ -6,6 +6,7 @@
 mod conflicts;
 mod context;
 mod eligible;
+mod file_waits;
 mod goal;
 mod guard;
 mod idle;
@@ -206,6 +207,7 @@ pub fn refusal_words(why: Refusal) -> &'static str {
         Refusal::NoSwap => "for want of swap",
         Refusal::SwapFull => "as swap is full",
         Refusal::Shared => "shared with other processes",
+        Refusal::Dirty => "not written to their files yet",
         Refusal::Locked => "locked or special",
         Refusal::NotOurFile => "of files that are not ours",
         Refusal::Unmapped => "not mapped",

@@ -238,6 +238,17 @@ impl Waits {
     }
 }
 
+impl Waited {
+    /// Pages of files came back, for which somebody waited so long.
+    pub(super) fn add_files(&mut self, pages: u64, time: Option<Nanos>) {
+        self.refaults += pages;
+        if let Some(time) = time {
+            self.together = Some(self.together.unwrap_or_default() + time);
+            note(self, time, WaitSource::Files);
+        }
+    }
+}
+
 /// Takes in that a target waited for so long.
 fn note(waited: &mut Waited, time: Nanos, by: WaitSource) {
     if waited.longest.is_none_or(|longest| time > longest) {
@@ -286,6 +297,16 @@ mod tests {
         assert_eq!(refaults(&seen(0, 0), &seen(7, 0), 0, 0), 7);
         // Only paged out.
         assert_eq!(refaults(&seen(0, 0), &seen(0, 50), 50 * PAGE_SIZE, 1000), 0);
+    }
+
+    #[test]
+    fn waits_for_files_are_added() {
+        let mut waited = Waited::default();
+        waited.add_files(3, None);
+        assert_eq!((waited.refaults, waited.together), (3, None));
+        waited.add_files(2, Some(Nanos(7)));
+        assert_eq!((waited.refaults, waited.together), (5, Some(Nanos(7))));
+        assert_eq!(waited.by, Some(WaitSource::Files));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::Monitor;
+use super::{CacheView, Monitor};
 use isotherm_engine::units::format_time;
 
 /// The members.
@@ -173,6 +173,10 @@ impl Monitor for Contexts {
         for member in &mut self.members {
             member.monitor.leave_out(cpu);
         }
+    }
+
+    fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {
+        self.members.get_mut(context)?.monitor.page_cache(0)
     }
 
     fn cost(&self) -> Cost {

@@ -7,7 +7,7 @@
 //! monitor knows of each page is put down for its frame ([`isotherm_engine::frames`]). What the kernel says of
 //! each node stands beside it, so that nothing is left out.
 //!
-//! Limits: files' pages are told by the kernel's lists where nobody maps them.
+//! Files' pages that nobody maps are [`CacheView`]'s; where that cannot be, the kernel's lists tell of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,6 +24,7 @@ use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::{cgroup, node};
 use isotherm_record::{Item, MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
 
+use super::CacheView;
 use super::by_frame::{ByFrame, frames};
 use super::huge::HugePages;
 use crate::targets::TargetSet;
@@ -55,6 +56,7 @@ pub(crate) struct MachineView {
     by_frame: Option<ByFrame>,
     groups: BTreeMap<TargetId, String>,
     huge: HugePages,
+    page_cache: Option<CacheView>,
 }
 
 impl MachineView {
@@ -75,6 +77,7 @@ impl MachineView {
             by_frame: None,
             groups: BTreeMap::new(),
             huge: HugePages::default(),
+            page_cache: None,
         })
     }
 
@@ -116,6 +119,17 @@ impl MachineView {
         self.by_frame.is_some()
     }
 
+    /// Tells of the page cache as well.
+    pub(crate) fn with_page_cache(mut self, page_cache: CacheView) -> Self {
+        self.page_cache = Some(page_cache);
+        self
+    }
+
+    /// The page cache, where it is watched.
+    pub(crate) fn page_cache(&mut self) -> Option<&mut CacheView> {
+        self.page_cache.as_mut()
+    }
+
     /// Looks, if it is time to.
     pub(crate) fn look(
         &mut self,
@@ -125,7 +139,7 @@ impl MachineView {
         targets: &TargetSet,
     ) -> Result<Vec<Item>, ProbeError> {
         if now < self.next {
-            return Ok(Vec::new());
+            return Ok(self.look_at_page_cache(now).into_iter().collect());
         }
         let before = probe.cost();
         self.frames.clear();
@@ -134,7 +148,7 @@ impl MachineView {
         for (mapper, id) in (0..).zip(&ids) {
             self.add_target(mapper, *id, now, probe, monitor, targets)?;
         }
-        let mut items = Vec::new();
+        let mut items: Vec<Item> = self.look_at_page_cache(now).into_iter().collect();
         if self.has_whole_nodes {
             let huge = self.huge.look(probe)?;
             let sample = self.sample(&ids, now, targets);
@@ -195,7 +209,17 @@ impl MachineView {
             mapped,
             groups: self.new_groups(targets),
             huge: Vec::new(),
+            page_cache: { self.page_cache.as_mut() }.and_then(CacheView::take_sample),
         }
+    }
+
+    /// Tells why, once that is not possible any more.
+    fn look_at_page_cache(&mut self, now: Nanos) -> Option<Item> {
+        let page_cache = self.page_cache.as_mut()?;
+        let error = page_cache.step(now, &self.nodes, &self.frames).err()?;
+        self.page_cache = None;
+        let text = format!("the page cache is not watched any more: {error}");
+        Some(Item::Note { time: now, text })
     }
 
     /// Puts down what a target maps.

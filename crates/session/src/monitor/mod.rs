@@ -4,6 +4,7 @@ mod by_frame;
 mod contexts;
 mod huge;
 mod machine;
+mod page_cache;
 mod pages;
 mod physical;
 mod simulated;
@@ -12,6 +13,7 @@ mod virtual_memory;
 pub(crate) use by_frame::{ByFrame, FIRST_PROCESS};
 pub(crate) use contexts::Contexts;
 pub(crate) use machine::MachineView;
+pub(crate) use page_cache::CacheView;
 pub(crate) use pages::Pages;
 pub(crate) use physical::Physical;
 pub(crate) use simulated::Simulated;
@@ -65,6 +67,11 @@ pub(crate) trait Monitor {
 
     /// Memory use of targets that are not real processes.
     fn made_up_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {
+        None
+    }
+
+    /// The page cache, where the context at this place of the session watches it.
+    fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {
         None
     }
 

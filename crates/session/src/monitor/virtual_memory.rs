@@ -9,7 +9,7 @@ use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{MachineView, Monitor};
+use super::{CacheView, MachineView, Monitor};
 use crate::targets::TargetSet;
 
 pub(crate) struct VirtualMemory {
@@ -175,6 +175,10 @@ impl Monitor for VirtualMemory {
 
     fn leave_out(&mut self, cpu: Nanos) {
         self.probe.leave_out(cpu);
+    }
+
+    fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {
+        self.machine.as_mut()?.page_cache()
     }
 
     fn cost(&self) -> Cost {

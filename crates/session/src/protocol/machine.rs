@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::TargetId;
 use isotherm_engine::frames::{AgeBytes, MappedClass};
 use isotherm_record::machine::NodeMemory;
-use isotherm_record::{HugeMemory, MachineSample};
+use isotherm_record::{CacheSample, HugeMemory, MachineSample};
 
 /// Control groups that are told one by one, so that the number of series stays bounded.
 const GROUPS_MAX: usize = 100;
@@ -15,6 +15,7 @@ const GROUPS_MAX: usize = 100;
 pub(super) struct Machine {
     sample: MachineSample,
     groups: BTreeMap<TargetId, String>,
+    page_cache: CacheSample,
 }
 
 /// Whose memory it is.
@@ -46,6 +47,9 @@ impl Machine {
     pub(super) fn take(&mut self, mut sample: MachineSample) {
         for of in std::mem::take(&mut sample.groups) {
             self.groups.insert(of.target, of.group);
+        }
+        if let Some(page_cache) = sample.page_cache.take() {
+            self.page_cache = page_cache;
         }
         self.sample = sample;
     }
@@ -86,6 +90,28 @@ impl Machine {
         sums
     }
 
+    /// Files' pages that no process maps, of all nodes.
+    pub(super) fn page_cache_by_owner(&self) -> BTreeMap<Owner, AgeBytes> {
+        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+        for memory in &self.page_cache.memory {
+            if let Some(group) = &memory.group {
+                let sum = bytes.entry(group).or_default();
+                *sum = sum.saturating_add(memory.bytes.total());
+            }
+        }
+        let listed = largest(bytes);
+        let mut sums: BTreeMap<_, AgeBytes> = BTreeMap::new();
+        for memory in &self.page_cache.memory {
+            let owner = match &memory.group {
+                None => Owner::Unknown,
+                Some(group) if listed.contains(&group.as_str()) => Owner::Group(group.clone()),
+                Some(_) => Owner::Others,
+            };
+            sums.entry(owner).or_default().add(&memory.bytes.ages);
+        }
+        sums
+    }
+
     fn largest_groups(&self) -> Vec<&str> {
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
         for memory in &self.sample.mapped {
@@ -94,16 +120,21 @@ impl Machine {
                 *sum = sum.saturating_add(memory.bytes.total());
             }
         }
-        let mut groups: Vec<(&str, u64)> = bytes.into_iter().collect();
-        groups.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        groups.truncate(GROUPS_MAX);
-        groups.into_iter().map(|(group, _)| group).collect()
+        largest(bytes)
     }
+}
+
+fn largest(groups: BTreeMap<&str, u64>) -> Vec<&str> {
+    let mut groups: Vec<(&str, u64)> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    groups.truncate(GROUPS_MAX);
+    groups.into_iter().map(|(group, _)| group).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use isotherm_record::{MappedMemory, TargetGroup};
+    use isotherm_engine::page_cache::CachedBytes;
+    use isotherm_record::{CachedMemory, MappedMemory, TargetGroup};
 
     use super::*;
 
@@ -155,6 +186,37 @@ mod tests {
         machine.forget(TargetId(1));
         let wanted = [("/0", 1), ("unknown", 3), ("several", 1000)];
         assert_eq!(told(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
+    }
+
+    #[test]
+    fn the_page_cache_stays_known_between_looks_at_it() {
+        let memory = |group: Option<&str>, touched| CachedMemory {
+            node: 0,
+            group: group.map(str::to_owned),
+            bytes: CachedBytes {
+                ages: AgeBytes {
+                    touched,
+                    ..AgeBytes::default()
+                },
+                ..CachedBytes::default()
+            },
+        };
+        let mut machine = Machine::default();
+        let mut first = sample(1);
+        first.page_cache = Some(CacheSample {
+            memory: vec![
+                memory(Some("/0"), 5),
+                memory(None, 7),
+                memory(Some("/0"), 1),
+            ],
+            ..CacheSample::default()
+        });
+        machine.take(first);
+        machine.take(sample(1));
+        let told: Vec<_> = { machine.page_cache_by_owner().into_iter() }
+            .map(|(owner, ages)| (owner.name().to_owned(), ages.total()))
+            .collect();
+        assert_eq!(told, [("/0".to_owned(), 6), ("unknown".to_owned(), 7)]);
     }
 
     #[test]

@@ -163,6 +163,14 @@ const AGES: [&str; NR_AGES] = [
     "0s-1s", "1s-5s", "5s-30s", "30s-2m", "2m-10m", "10m-1h", "1h-",
 ];
 
+/// A control group's label. Processes may call their groups what they like.
+fn label(owner: &Owner) -> std::borrow::Cow<'_, str> {
+    match owner {
+        Owner::Group(_) => isotherm_record::printable(owner.name()),
+        _ => owner.name().into(),
+    }
+}
+
 /// Bytes by age, each with its label.
 fn by_age(ages: &AgeBytes) -> impl Iterator<Item = (&'static str, u64)> {
     let idle = AGES.into_iter().zip(ages.idle);
@@ -190,6 +198,7 @@ impl Metrics<'_> {
         self.processes(&mut page);
         self.groups(&mut page);
         self.huge_pages(&mut page);
+        self.page_cache(&mut page);
         self.nodes(&mut page);
         self.schemes(&mut page);
         self.moves(&mut page);
@@ -298,13 +307,29 @@ impl Metrics<'_> {
                 MappedClass::File => "file",
                 MappedClass::Shared => "shared",
             };
-            // Processes may call their groups what they like.
-            let group = match owner {
-                Owner::Group(_) => isotherm_record::printable(owner.name()),
-                _ => owner.name().into(),
-            };
+            let group = label(owner);
             for (age, bytes) in by_age(ages) {
                 page.sample(&[("cgroup", &group), ("class", class), ("age", age)], bytes);
+            }
+        }
+    }
+
+    /// Files' pages that no process maps, and how old.
+    fn page_cache(&self, page: &mut Page) {
+        let sums = self.live.machine.page_cache_by_owner();
+        if sums.is_empty() {
+            return;
+        }
+        page.family(
+            "isotherm_machine_page_cache_bytes",
+            MetricType::Gauge,
+            "With --all: pages of files that no process maps, by control group (or `others`, `unknown`) and age: \
+             the time since its last access as `from-to`.",
+        );
+        for (owner, ages) in &sums {
+            let group = label(owner);
+            for (age, bytes) in by_age(ages) {
+                page.sample(&[("cgroup", &group), ("age", age)], bytes);
             }
         }
     }

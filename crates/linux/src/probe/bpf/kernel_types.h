@@ -33,8 +33,11 @@ struct mm_struct {
 	void *notifier_subscriptions; /* with CONFIG_MMU_NOTIFIER */
 };
 
+struct files_struct;
+
 struct task_struct {
 	struct mm_struct *mm;
+	struct files_struct *files;
 	__s32 pid;
 	__s32 tgid;
 };
@@ -44,6 +47,124 @@ struct bpf_iter_meta;
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
+};
+
+/* Pages of files, and whose they are: page_cache.bpf.c. */
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct page {
+	__u32 page_type;
+	unsigned long private;
+	unsigned char compound_order; /* of the second page of a compound one; until 6.0 */
+};
+
+struct address_space;
+
+struct folio {
+	struct address_space *mapping;
+	unsigned long index;
+	atomic_t _mapcount;
+	unsigned long memcg_data;     /* with CONFIG_MEMCG */
+	unsigned char _folio_order;   /* 6.1 to 6.5; since then in the low byte of the second page's flags */
+	atomic_t _large_mapcount;     /* since 6.10 */
+};
+
+enum pageflags {
+	PG_locked,
+	PG_writeback,
+	PG_referenced,
+	PG_dirty,
+	PG_lru,
+	PG_head,
+	PG_active,
+	PG_workingset,
+	PG_swapbacked,
+	PG_unevictable,
+};
+
+enum pagetype { PGTY_buddy };
+
+struct xarray {
+	void *xa_head;
+};
+
+struct xa_node {
+	unsigned char shift;
+	void *slots[64];
+};
+
+struct address_space {
+	struct inode *host;
+	struct xarray i_pages;
+	unsigned long nrpages;
+};
+
+struct hlist_node {
+	struct hlist_node *next;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+	union {
+		struct hlist_node d_alias;
+	} d_u;
+};
+
+struct super_block {
+	__u32 s_dev;
+	unsigned long s_magic;
+	struct dentry *s_root;
+};
+
+struct inode {
+	unsigned short i_mode;
+	unsigned int i_nlink;
+	__u32 i_rdev;
+	__s64 i_size;
+	__u32 i_generation;
+	unsigned long i_ino;
+	struct super_block *i_sb;
+	struct hlist_head i_dentry;
+};
+
+struct file {
+	struct address_space *f_mapping;
+};
+
+struct fdtable {
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+
+struct mem_cgroup {
+	struct cgroup_subsys_state css;
 };
 
 #pragma clang attribute pop

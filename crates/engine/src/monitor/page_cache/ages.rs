@@ -1,0 +1,381 @@
+//! Since when each folio of the page cache has not been accessed.
+//!
+//! Four bytes for each frame of a folio, in blocks of which memory is only taken where something is cached.
+
+use super::{CachedFolio, FolioState};
+use crate::address::{Nanos, PAGES_PER_BLOCK};
+use crate::frames::PageAge;
+
+/// Half a second.
+const UNIT: u64 = 500_000_000;
+/// Ages of at least so many units are kept, 4.5 hours; what is older is told as about as old.
+const KEPT: u16 = 1 << 15;
+
+/// The folio is in the page cache.
+const PRESENT: u8 = 1;
+/// `since` says since when it has not been accessed.
+const KNOWN: u8 = 1 << 1;
+/// As it was when it was looked at last.
+const REFERENCED: u8 = 1 << 2;
+const ACTIVE: u8 = 1 << 3;
+const WORKINGSET: u8 = 1 << 4;
+/// In which of two rounds it was seen last.
+const ROUND: u8 = 1 << 5;
+/// In how many looks it had been accessed, up to three.
+const USES_SHIFT: u32 = 6;
+const USES_MAX: u8 = 3;
+
+/// What is known of the folio that begins at a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    /// In units after the base.
+    since: u16,
+    state: u8,
+    /// Of its file and its place there: tells it from what was in the frame before.
+    hash: u8,
+}
+
+type Block = [Entry; PAGES_PER_BLOCK];
+
+/// What a look tells of a folio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenFolio {
+    /// When it was accessed last.
+    pub age: PageAge,
+    /// In how many looks since it was first seen it had been accessed, up to three.
+    pub nr_uses: u8,
+    /// Whether the kernel's mark of accesses is set: while it is, further ones are not seen.
+    pub is_marked: bool,
+}
+
+/// Of all folios that were seen.
+#[derive(Debug, Default)]
+pub struct FolioAges {
+    blocks: Vec<Option<Box<Block>>>,
+    /// What `since` counts from.
+    base: Nanos,
+    nr_rounds: u32,
+}
+
+impl FolioAges {
+    /// A round begins, in which all frames are looked at.
+    pub fn begin_round(&mut self, now: Nanos) {
+        if self.nr_rounds == 0 {
+            self.base = now;
+        }
+        while now.since(self.base).0 / UNIT >= u64::from(u16::MAX) {
+            self.base = self.base + Nanos(u64::from(KEPT) * UNIT);
+            for entry in self.blocks.iter_mut().flatten().flat_map(|b| b.iter_mut()) {
+                entry.since = entry.since.saturating_sub(KEPT);
+            }
+        }
+        self.nr_rounds += 1;
+    }
+
+    /// Rounds that were begun.
+    pub fn nr_rounds(&self) -> u32 {
+        self.nr_rounds
+    }
+
+    /// Takes in how a folio is.
+    pub fn look(&mut self, folio: &CachedFolio, now: Nanos) -> SeenFolio {
+        let (units, round) = (self.units(now), self.round());
+        let is_first = self.nr_rounds <= 1;
+        let entry = self.entry_mut(folio.frame);
+        let hash = hash(folio);
+        let is_known = entry.state & PRESENT != 0 && entry.hash == hash;
+        let kept = if is_known { entry.state } else { 0 };
+        let is_accessed = if is_known {
+            is_accessed(kept, folio.state)
+        } else {
+            // Read into memory since the last round: that was for somebody.
+            !is_first
+        };
+        let new = new_uses(is_known, is_first, kept, folio.state);
+        let uses = (kept >> USES_SHIFT).saturating_add(new).min(USES_MAX);
+        let was_marked = kept & REFERENCED != 0;
+        let is_marked = folio.state.has(FolioState::REFERENCED);
+        let mut state = PRESENT | round | uses << USES_SHIFT | kept & KNOWN;
+        if is_accessed {
+            entry.since = units;
+            state |= KNOWN;
+        } else if is_marked {
+            // Set before, and not cleared: what was accessed since cannot be told.
+            state &= !KNOWN;
+        } else if kept & KNOWN == 0 || was_marked {
+            // The kernel has cleared it meanwhile, or it is seen for the first time.
+            entry.since = units;
+            state |= KNOWN;
+        }
+        entry.state = state | flags(folio.state);
+        entry.hash = hash;
+        let is_told = is_known || !is_first;
+        let age = match (is_accessed, state & KNOWN != 0 && is_told) {
+            (true, _) => PageAge::Touched,
+            (false, false) => PageAge::Unknown,
+            (false, true) => idle_for(units - entry.since.min(units)),
+        };
+        SeenFolio {
+            age,
+            nr_uses: uses,
+            is_marked,
+        }
+    }
+
+    /// The mark of a folio was cleared, and is seen to be: it has not been accessed since.
+    pub fn cleared(&mut self, folio: &CachedFolio, now: Nanos) {
+        let units = self.units(now);
+        let entry = self.entry_mut(folio.frame);
+        if entry.state & PRESENT != 0 && entry.hash == hash(folio) {
+            if entry.state & KNOWN == 0 {
+                entry.since = units;
+            }
+            entry.state = entry.state & !REFERENCED | KNOWN;
+        }
+    }
+
+    /// For how long a folio has not been accessed, by when it was looked at last and how it is now.
+    pub fn idle(&self, folio: &CachedFolio, now: Nanos) -> Option<Nanos> {
+        let block = self.blocks.get(block_of(folio.frame))?.as_ref()?;
+        let entry = block[page_of(folio.frame)];
+        let is_it = entry.state & (PRESENT | KNOWN) == PRESENT | KNOWN && entry.hash == hash(folio);
+        if !is_it || folio.state.has(FolioState::REFERENCED) {
+            return None;
+        }
+        if is_accessed(entry.state, folio.state) {
+            return Some(Nanos(0));
+        }
+        let units = self.units(now);
+        Some(Nanos(
+            u64::from(units - entry.since.min(units)).saturating_sub(1) * UNIT,
+        ))
+    }
+
+    /// All folios in these frames have been looked at: what was not seen is not there any more.
+    pub fn end_frames(&mut self, frames: &std::ops::Range<u64>) {
+        let round = self.round();
+        let end = frames.end.div_ceil(PAGES_PER_BLOCK as u64) as usize;
+        let blocks = block_of(frames.start).min(self.blocks.len())..end.min(self.blocks.len());
+        for slot in &mut self.blocks[blocks] {
+            let Some(block) = slot else { continue };
+            let mut is_used = false;
+            for entry in block.iter_mut() {
+                if entry.state & ROUND != round {
+                    *entry = Entry::default();
+                }
+                is_used |= entry.state != 0;
+            }
+            if !is_used {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Bytes that this takes.
+    pub fn memory(&self) -> usize {
+        let used = self.blocks.iter().flatten().count();
+        self.blocks.capacity() * size_of::<Option<Box<Block>>>() + used * size_of::<Block>()
+    }
+
+    fn round(&self) -> u8 {
+        if self.nr_rounds.is_multiple_of(2) {
+            ROUND
+        } else {
+            0
+        }
+    }
+
+    fn entry_mut(&mut self, frame: u64) -> &mut Entry {
+        let block = block_of(frame);
+        if block >= self.blocks.len() {
+            self.blocks.resize_with(block + 1, || None);
+        }
+        let block =
+            self.blocks[block].get_or_insert_with(|| Box::new([Entry::default(); PAGES_PER_BLOCK]));
+        &mut block[page_of(frame)]
+    }
+
+    fn units(&self, now: Nanos) -> u16 {
+        u16::try_from(now.since(self.base).0.div_ceil(UNIT)).unwrap_or(u16::MAX)
+    }
+}
+
+fn block_of(frame: u64) -> usize {
+    (frame / PAGES_PER_BLOCK as u64) as usize
+}
+
+fn page_of(frame: u64) -> usize {
+    (frame % PAGES_PER_BLOCK as u64) as usize
+}
+
+/// Of so many units, of which the first and the last may have been in part only.
+fn idle_for(units: u16) -> PageAge {
+    PageAge::idle_for(Nanos(u64::from(units) * UNIT))
+}
+
+fn hash(folio: &CachedFolio) -> u8 {
+    // Fibonacci hashing.
+    let mixed = (folio.file ^ folio.index.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+fn flags(state: FolioState) -> u8 {
+    let bit = |is: u16, bit| if state.has(is) { bit } else { 0 };
+    bit(FolioState::REFERENCED, REFERENCED)
+        | bit(FolioState::ACTIVE, ACTIVE)
+        | bit(FolioState::WORKINGSET, WORKINGSET)
+}
+
+/// Whether a folio that was so, and is so now, was accessed in between (folio_mark_accessed() in mm/swap.c):
+/// it was marked, or marked again, which makes it active; reclaim may have undone the latter, which leaves a
+/// trace, but does so to folios that have been active for long, too.
+fn is_accessed(before: u8, now: FolioState) -> bool {
+    let gained = |is: u16, bit: u8| now.has(is) && before & bit == 0;
+    gained(FolioState::REFERENCED, REFERENCED)
+        || gained(FolioState::ACTIVE, ACTIVE)
+        || gained(FolioState::WORKINGSET, WORKINGSET) && before & ACTIVE == 0
+}
+
+/// Accesses that this look adds, as far as they can be told apart.
+fn new_uses(is_known: bool, is_first: bool, before: u8, now: FolioState) -> u8 {
+    let marked = u8::from(now.has(FolioState::REFERENCED) && before & REFERENCED == 0);
+    // It takes two.
+    let active = if now.has(FolioState::ACTIVE) && before & ACTIVE == 0 {
+        2
+    } else {
+        0
+    };
+    match (is_known, is_first) {
+        (true, _) => marked.max(active).max(u8::from(is_accessed(before, now))),
+        (false, true) => 0,
+        (false, false) => marked + active,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REF: u16 = FolioState::REFERENCED;
+    const ACT: u16 = FolioState::ACTIVE;
+    const WS: u16 = FolioState::WORKINGSET;
+
+    fn folio(index: u64, state: u16) -> CachedFolio {
+        CachedFolio {
+            frame: 1000,
+            order: 0,
+            state: FolioState(state),
+            file: 0xffff_8880_0123_4560,
+            index,
+            group: 0,
+        }
+    }
+
+    /// Looks at one folio every ten seconds: its states, with `c` behind one that is cleared after it.
+    fn check(states: &[(u16, bool)], wanted: &[PageAge], nr_uses: u8) {
+        let mut ages = FolioAges::default();
+        let mut now = Nanos(0);
+        let mut seen = Vec::new();
+        let mut uses = 0;
+        for (state, is_cleared) in states {
+            ages.begin_round(now);
+            let told = ages.look(&folio(0, *state), now);
+            seen.push(told.age);
+            uses = told.nr_uses;
+            if *is_cleared {
+                ages.cleared(&folio(0, state & !REF), now);
+            }
+            ages.end_frames(&(0..4096));
+            now = now + Nanos::from_millis(10_000);
+        }
+        assert_eq!(seen, wanted, "{states:?}");
+        assert_eq!(uses, nr_uses, "uses in {states:?}");
+    }
+
+    #[test]
+    fn accesses_are_told_from_what_the_kernel_marks() {
+        use PageAge::{Idle, Touched, Unknown};
+        // Unmarked: idle for as long as it has been looked at.
+        check(&[(0, false); 4], &[Unknown, Idle(2), Idle(2), Idle(3)], 0);
+        // Marked before the first look, and never cleared.
+        check(&[(REF, false); 3], &[Unknown; 3], 0);
+        // Cleared: idle since.
+        check(
+            &[(REF, true), (0, false), (0, false)],
+            &[Unknown, Idle(2), Idle(2)],
+            0,
+        );
+        // Read again after that.
+        check(
+            &[(REF, true), (REF, true), (0, false), (0, false)],
+            &[Unknown, Touched, Idle(2), Idle(2)],
+            1,
+        );
+        // Read twice: active. Blind while the mark is not cleared.
+        check(
+            &[
+                (0, false),
+                (ACT, false),
+                (ACT | REF, false),
+                (ACT | REF, false),
+            ],
+            &[Unknown, Touched, Touched, Unknown],
+            3,
+        );
+        // Reclaim makes an active page inactive, which is no access; one that was not seen active, is.
+        check(
+            &[(ACT, false), (WS, false), (WS, false)],
+            &[Unknown, Idle(2), Idle(2)],
+            0,
+        );
+        check(&[(0, false), (WS, false)], &[Unknown, Touched], 1);
+    }
+
+    #[test]
+    fn what_comes_into_memory_was_accessed_then() {
+        let mut ages = FolioAges::default();
+        ages.begin_round(Nanos(0));
+        ages.end_frames(&(0..4096));
+        let second = |s: u64| Nanos::from_millis(s * 1000);
+        ages.begin_round(second(10));
+        let look = |ages: &mut FolioAges, index, state, s| {
+            let seen = ages.look(&folio(index, state), second(s));
+            (seen.age, seen.nr_uses)
+        };
+        assert_eq!(
+            look(&mut ages, 3, 0, 10),
+            (PageAge::Touched, 0),
+            "read ahead"
+        );
+        ages.end_frames(&(0..4096));
+        ages.begin_round(second(50));
+        assert_eq!(look(&mut ages, 3, 0, 50), (PageAge::Idle(3), 0));
+        assert_eq!(ages.idle(&folio(3, 0), second(50)), Some(Nanos(79 * UNIT)));
+        assert_eq!(ages.idle(&folio(3, REF), second(50)), None);
+        assert_eq!(ages.idle(&folio(3, ACT), second(50)), Some(Nanos(0)));
+        assert_eq!(ages.idle(&folio(4, 0), second(50)), None, "another page");
+        // Another page in the same frame.
+        assert_eq!(look(&mut ages, 4, REF, 60), (PageAge::Touched, 1));
+        ages.end_frames(&(0..4096));
+        // It goes, and another round later it is back.
+        ages.begin_round(second(70));
+        ages.end_frames(&(0..4096));
+        assert_eq!(ages.memory(), ages.blocks.capacity() * 8);
+        ages.begin_round(second(80));
+        assert_eq!(look(&mut ages, 4, 0, 80), (PageAge::Touched, 0));
+    }
+
+    #[test]
+    fn ages_go_on_for_hours() {
+        let mut ages = FolioAges::default();
+        for hour in 0..40 {
+            let now = Nanos::from_millis(hour * 3_600_000);
+            ages.begin_round(now);
+            let seen = ages.look(&folio(0, 0), now);
+            if hour > 1 {
+                assert_eq!(seen.age, PageAge::Idle(6), "{hour}");
+            }
+            ages.end_frames(&(0..4096));
+        }
+    }
+}

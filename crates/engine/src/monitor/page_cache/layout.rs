@@ -1,0 +1,220 @@
+//! The page cache as a target of schemes: a snapshot of what each file's pages come to by age.
+//!
+//! Problem: schemes are planned from regions of addresses with an age. Approach: each file has a stretch of
+//! addresses of its own, as long as it is cached; in it its idle bytes stand by age, the oldest first. A
+//! region is what of a file is idle for a class of ages; which pages these are is looked up when they are acted
+//! on. So a million folios come to some regions a file, and the engine of schemes is used unchanged.
+//!
+//! Limits: ages are told as the least of their class ([`AGE_BOUNDS`]). Of more than [`REGIONS_MAX`] regions the
+//! smallest are left out.
+
+use std::collections::BTreeMap;
+
+use super::CachedBytes;
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::frames::{AGE_BOUNDS, NR_AGES};
+use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
+
+/// Whose regions they are.
+pub const PAGE_CACHE: TargetId = TargetId(u32::MAX);
+/// Most regions of a snapshot.
+const REGIONS_MAX: usize = 20_000;
+/// Where the first file's addresses begin.
+const FIRST: u64 = 1 << 40;
+
+/// What a region stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachedRegion {
+    /// Its addresses.
+    pub range: AddressRange,
+    /// Of which file.
+    pub file: u64,
+    /// For how long its pages have not been accessed, at the least.
+    pub min_idle: Nanos,
+}
+
+/// Where each file's addresses are.
+#[derive(Debug, Default)]
+pub struct CacheLayout {
+    windows: BTreeMap<u64, AddressRange>,
+    end: u64,
+    /// Of the last snapshot, in order of addresses.
+    regions: Vec<CachedRegion>,
+}
+
+impl CacheLayout {
+    /// A snapshot of these files, over the time that looking at them took.
+    pub fn snapshot(
+        &mut self,
+        start: Nanos,
+        end: Nanos,
+        files: impl Iterator<Item = (u64, CachedBytes)>,
+    ) -> Snapshot {
+        let mut found: Vec<(u64, u64, CachedRegion, RegionSnapshot)> = Vec::new();
+        let mut windows = BTreeMap::new();
+        for (file, bytes) in files {
+            let window = self.window(file, bytes.total());
+            windows.insert(file, window);
+            regions_of(
+                file,
+                window.start,
+                &bytes,
+                end.since(start),
+                |region, told| {
+                    let rank = told.memory.map_or(0, |memory| memory.resident);
+                    found.push((rank, region.range.start, region, told));
+                },
+            );
+        }
+        self.windows = windows;
+        if found.len() > REGIONS_MAX {
+            found.select_nth_unstable_by(REGIONS_MAX, |a, b| b.0.cmp(&a.0));
+            found.truncate(REGIONS_MAX);
+        }
+        found.sort_unstable_by_key(|(_, start, ..)| *start);
+        self.regions = found.iter().map(|(_, _, region, _)| *region).collect();
+        Snapshot {
+            target: PAGE_CACHE,
+            start,
+            end,
+            nr_samples: 1,
+            regions: found.into_iter().map(|(.., told)| told).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    /// The regions of the last snapshot that `range` has a part of, and these parts.
+    pub fn find(&self, range: AddressRange) -> impl Iterator<Item = (CachedRegion, AddressRange)> {
+        let first = self.regions.partition_point(|r| r.range.end <= range.start);
+        let regions = self.regions[first..].iter();
+        let regions = regions.take_while(move |region| region.range.start < range.end);
+        regions.filter_map(move |region| Some((*region, region.range.intersection(range)?)))
+    }
+
+    /// A file keeps its addresses while it has room in them.
+    fn window(&mut self, file: u64, bytes: u64) -> AddressRange {
+        if let Some(window) = self.windows.get(&file)
+            && window.len() >= bytes
+        {
+            return *window;
+        }
+        let start = self.end.max(FIRST);
+        // Room to grow, and a block between neighbours.
+        let room = (bytes + bytes / 2 + 1).next_multiple_of(BLOCK_SIZE);
+        let end = start + room + BLOCK_SIZE;
+        self.end = end;
+        AddressRange::new(start, end - BLOCK_SIZE)
+    }
+}
+
+/// What of a file is idle, the oldest first.
+fn regions_of(
+    file: u64,
+    start: u64,
+    bytes: &CachedBytes,
+    interval: Nanos,
+    mut add: impl FnMut(CachedRegion, RegionSnapshot),
+) {
+    let mut at = start;
+    for class in (0..NR_AGES).rev() {
+        let resident = bytes.ages.idle[class];
+        let Some(range) = AddressRange::checked(at, at + resident) else {
+            continue;
+        };
+        at += resident;
+        let bound = class.checked_sub(1);
+        let min_idle = bound.map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
+        let region = CachedRegion {
+            range,
+            file,
+            min_idle,
+        };
+        let told = RegionSnapshot {
+            range,
+            nr_accesses: Some(0.0),
+            age: u32::try_from(min_idle.0 / interval.0.max(1)).unwrap_or(u32::MAX),
+            age_ns: min_idle,
+            memory: Some(RegionMemory {
+                resident,
+                ..RegionMemory::default()
+            }),
+        };
+        add(region, told);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::PAGE_SIZE;
+    use crate::frames::AgeBytes;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn bytes(idle: [u64; NR_AGES], touched: u64) -> CachedBytes {
+        let pages = |n| n * PAGE_SIZE;
+        CachedBytes {
+            ages: AgeBytes {
+                touched: pages(touched),
+                idle: idle.map(pages),
+                unknown: 0,
+            },
+            ..CachedBytes::default()
+        }
+    }
+
+    /// Each region as its file, its pages, and the seconds for which it is idle.
+    fn told(layout: &mut CacheLayout, files: &[(u64, CachedBytes)]) -> Vec<(u64, u64, u64)> {
+        let (start, end) = (Nanos(0), Nanos(10 * SECOND));
+        let snapshot = layout.snapshot(start, end, files.iter().copied());
+        let regions = snapshot.regions.iter().map(|region| {
+            let (of, part) = layout.find(region.range).next().expect("its own");
+            assert_eq!(part, region.range);
+            assert_eq!(of.min_idle, region.age_ns);
+            let idle = of.min_idle.0 / SECOND;
+            (of.file, region.resident() / PAGE_SIZE, idle)
+        });
+        regions.collect()
+    }
+
+    #[test]
+    fn a_files_bytes_stand_by_age_the_oldest_first_and_stay_where_they_are() {
+        let mut layout = CacheLayout::default();
+        let first = told(
+            &mut layout,
+            &[(7, bytes([0, 0, 0, 4, 0, 2, 0], 3)), (9, bytes([0; 7], 1))],
+        );
+        let wanted = [(7, 2, 600), (7, 4, 30)];
+        assert_eq!(first, wanted);
+        let oldest = layout.regions[0].range.start;
+        told(
+            &mut layout,
+            &[(7, bytes([0, 0, 0, 0, 4, 2, 0], 3)), (8, bytes([0; 7], 1))],
+        );
+        assert_eq!(layout.regions[0].range.start, oldest);
+        assert_eq!(layout.regions.iter().filter(|r| r.file == 9).count(), 0);
+        // It has grown out of its room.
+        told(&mut layout, &[(7, bytes([0, 0, 0, 0, 4000, 2, 0], 3))]);
+        assert!(layout.regions[0].range.start > oldest);
+    }
+
+    #[test]
+    fn of_too_many_files_the_smallest_are_left_out() {
+        let mut layout = CacheLayout::default();
+        let files = (0..30_000).map(|file| (file, bytes([0, 0, file, 0, 0, 0, 0], 0)));
+        let snapshot = layout.snapshot(Nanos(0), Nanos(1), files);
+        assert_eq!(snapshot.regions.len(), REGIONS_MAX);
+        assert!(
+            snapshot
+                .regions
+                .iter()
+                .all(|region| region.resident() >= 10_000 * PAGE_SIZE)
+        );
+        assert!(
+            snapshot
+                .regions
+                .windows(2)
+                .all(|r| r[0].range.end <= r[1].range.start)
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! Pages of files that were dropped, and came back.
+//!
+//! Problem: the kernel keeps no trace of pages that were dropped for us, so its count of refaults
+//! (`workingset_refault_file`) misses them. Approach: which places of which file were dropped is noted, and
+//! looked for in the page cache now and then, in turns. A file of which an eighth came back must be idle four
+//! times as long the next time, then sixteen and sixty-four times; that lasts ten minutes after the last
+//! return, and goes down by one step each ten minutes.
+//!
+//! Limits: of more than [`FILES_MAX`] files those are forgotten that were dropped first.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use crate::address::Nanos;
+
+/// Files that are looked for.
+const FILES_MAX: usize = 4096;
+/// Pieces of a file that are kept apart; what is between others counts as dropped as well.
+const PIECES_MAX: usize = 64;
+/// What is not back after so long is forgotten.
+const FORGOTTEN_AFTER: Nanos = Nanos::from_millis(1_800_000);
+/// Part of what was dropped that must come back for the file to wait longer.
+const RETURNED_SHARE: u64 = 8;
+/// Each step is four times as long.
+const STEPS_MAX: u8 = 3;
+/// A step is forgotten after so long without another return.
+const STEP_LASTS: Nanos = Nanos::from_millis(600_000);
+
+/// A file, by what stays its own: device and inode.
+pub type FileId = (u64, u64);
+
+/// What was dropped of a file.
+#[derive(Clone, Debug, Default)]
+pub struct DroppedFile {
+    /// Which one.
+    pub file: FileId,
+    /// Where in it, in pages; in order.
+    pub places: Vec<Range<u64>>,
+    nr_pages: u64,
+    nr_back: u64,
+    dropped: Nanos,
+    /// That it came back has made it wait longer.
+    is_counted: bool,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub struct ReturnedFiles {
+    /// The one that is to be looked for next is first.
+    files: VecDeque<DroppedFile>,
+    steps: BTreeMap<FileId, (u8, Nanos)>,
+    nr_returned: u64,
+}
+
+impl ReturnedFiles {
+    /// These places of a file were dropped: pages, in order.
+    pub fn dropped(&mut self, now: Nanos, file: FileId, places: &[Range<u64>]) {
+        let nr_pages: u64 = places.iter().map(|place| place.end - place.start).sum();
+        let known = self.files.iter().position(|known| known.file == file);
+        let mut of_file = known
+            .and_then(|at| self.files.remove(at))
+            .unwrap_or_default();
+        of_file.file = file;
+        of_file.dropped = now;
+        of_file.is_counted = false;
+        of_file.nr_pages += nr_pages;
+        of_file.places.extend_from_slice(places);
+        join(&mut of_file.places);
+        if self.files.len() >= FILES_MAX {
+            self.files.pop_front();
+        }
+        self.files.push_back(of_file);
+    }
+
+    /// The next to look for.
+    pub fn next(&mut self, now: Nanos) -> Option<DroppedFile> {
+        loop {
+            let next = self.files.pop_front()?;
+            if now.since(next.dropped) < FORGOTTEN_AFTER {
+                return Some(next);
+            }
+        }
+    }
+
+    /// Which files these are.
+    pub fn ids(&self) -> BTreeSet<FileId> {
+        self.files.iter().map(|file| file.file).collect()
+    }
+
+    /// Files that are looked for.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// So many pages are cached where some of `file`'s were dropped.
+    pub fn found(&mut self, now: Nanos, mut file: DroppedFile, nr_cached: u64) {
+        let new = nr_cached.min(file.nr_pages).saturating_sub(file.nr_back);
+        self.nr_returned += new;
+        file.nr_back += new;
+        let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
+        let is_back = file.nr_back * RETURNED_SHARE >= file.nr_pages;
+        if is_back && is_known && !std::mem::replace(&mut file.is_counted, true) {
+            let step = self.step(now, file.file);
+            let step = (step + 1).min(STEPS_MAX);
+            self.steps.insert(file.file, (step, now));
+        }
+        // What is still out may come back as well.
+        if file.nr_back < file.nr_pages {
+            self.files.push_back(file);
+        }
+    }
+
+    /// How many times longer pages of `file` must be idle.
+    pub fn patience(&self, now: Nanos, file: FileId) -> u64 {
+        4u64.pow(u32::from(self.step(now, file)))
+    }
+
+    fn step(&self, now: Nanos, file: FileId) -> u8 {
+        let Some((step, changed)) = self.steps.get(&file) else {
+            return 0;
+        };
+        let passed = now.since(*changed).0 / STEP_LASTS.0;
+        step.saturating_sub(u8::try_from(passed).unwrap_or(u8::MAX))
+    }
+
+    /// Pages that came back, since this was last asked.
+    pub fn take_returned(&mut self) -> u64 {
+        std::mem::take(&mut self.nr_returned)
+    }
+}
+
+/// Sorts places, and joins those that touch each other; where there are too many, the nearest.
+fn join(places: &mut Vec<Range<u64>>) {
+    places.sort_unstable_by_key(|place| place.start);
+    let mut gap = 0;
+    loop {
+        let mut joined: Vec<Range<u64>> = Vec::with_capacity(places.len());
+        for place in places.drain(..) {
+            match joined.last_mut() {
+                Some(last) if place.start <= last.end.saturating_add(gap) => {
+                    last.end = last.end.max(place.end);
+                }
+                _ => joined.push(place),
+            }
+        }
+        *places = joined;
+        if places.len() <= PIECES_MAX {
+            return;
+        }
+        gap = (gap * 4).max(16);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: FileId = (1, 2);
+
+    fn second(n: u64) -> Nanos {
+        Nanos::from_millis(n * 1000)
+    }
+
+    #[test]
+    fn a_file_that_comes_back_waits_longer_for_a_while() {
+        let mut files = ReturnedFiles::default();
+        let mut cycle = |at: u64, nr_cached: u64| {
+            files.dropped(second(at), FILE, &[0..60, 64..104]);
+            let dropped = files.next(second(at + 1)).expect("it was dropped");
+            files.found(second(at + 1), dropped, nr_cached);
+            (files.take_returned(), files.patience(second(at + 1), FILE))
+        };
+        assert_eq!(cycle(0, 5), (5, 1), "less than an eighth");
+        assert_eq!(files.patience(second(2), (1, 3)), 1);
+        let mut files = ReturnedFiles::default();
+        files.dropped(second(0), FILE, &[0..100]);
+        let dropped = files.next(second(1)).expect("it was dropped");
+        assert_eq!(dropped.places, [0..100]);
+        files.found(second(1), dropped, 50);
+        assert_eq!(
+            (files.take_returned(), files.patience(second(1), FILE)),
+            (50, 4)
+        );
+        // The rest.
+        let dropped = files.next(second(2)).expect("half is still out");
+        files.found(second(2), dropped, 100);
+        assert_eq!(files.take_returned(), 50);
+        assert_eq!(files.patience(second(602), FILE), 1, "ten minutes later");
+    }
+
+    #[test]
+    fn files_are_looked_for_in_turns_and_forgotten_in_the_end() {
+        let mut files = ReturnedFiles::default();
+        files.dropped(second(0), (0, 1), &[0..8]);
+        files.dropped(second(0), (0, 2), &[0..8]);
+        for turn in [1, 2, 1, 2] {
+            let next = files.next(second(5)).expect("two");
+            assert_eq!(next.file.1, turn);
+            files.found(second(5), next, 0);
+        }
+        assert!(files.next(second(1801)).is_none());
+        for file in 0..FILES_MAX as u64 + 10 {
+            files.dropped(second(0), (0, file), &[0..8]);
+        }
+        assert_eq!(files.len(), FILES_MAX);
+    }
+
+    #[test]
+    fn many_pieces_are_joined() {
+        let mut places: Vec<_> = (0..1000).map(|n| n * 20..n * 20 + 1).collect();
+        places.push(1_000_000..1_000_001);
+        join(&mut places);
+        assert!(places.len() <= PIECES_MAX, "{}", places.len());
+        assert_eq!(places.last(), Some(&(1_000_000..1_000_001)));
+        let mut few = vec![8..9, 0..4, 4..6];
+        join(&mut few);
+        assert_eq!(few, [0..6, 8..9]);
+    }
+}

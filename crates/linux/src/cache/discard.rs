@@ -1,0 +1,34 @@
+//! Drops clean pages of a file from the page cache (`posix_fadvise(POSIX_FADV_DONTNEED)`).
+//!
+//! The kernel drops folios that lie in the range as a whole, are clean and that nobody maps or works on
+//! (mm/fadvise.c, mapping_try_invalidate). It would begin to write dirty pages of the range, and wait for all
+//! processors where it could not drop some: so callers name ranges of pages that can go, and look afterwards.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use isotherm_engine::PAGE_SIZE;
+use isotherm_engine::page_cache::CachedFolio;
+
+/// Asks the kernel to drop these folios of `file`, which are in order of their places.
+pub fn discard(file: &File, folios: &[CachedFolio]) -> io::Result<()> {
+    let is_next = |a: &CachedFolio, b: &CachedFolio| a.index + a.nr_pages() == b.index;
+    for run in folios.chunk_by(is_next) {
+        let pages: u64 = run.iter().map(CachedFolio::nr_pages).sum();
+        let bytes = |pages: u64| i64::try_from(pages * PAGE_SIZE).map_err(io::Error::other);
+        // SAFETY: an open descriptor and plain numbers.
+        let error = unsafe {
+            libc::posix_fadvise(
+                file.as_raw_fd(),
+                bytes(run[0].index)?,
+                bytes(pages)?,
+                libc::POSIX_FADV_DONTNEED,
+            )
+        };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,399 @@
+//! Which frames of memory hold pages of files, and of which, read from the kernel's own descriptions of them
+//! (`struct page`).
+//!
+//! Problem: `/proc/kpageflags` tells a frame's flags for 60 ns each, and neither its file nor where in it the
+//! page is. Approach: a BPF program (`../probe/bpf/page_cache.bpf.c`) reads the descriptions, goes past free
+//! blocks and large folios at once, and hands over files' pages only. Where the descriptions are is found
+//! without any symbol: the kernel's page cache of a file of ours in memory has the address of its page's, and
+//! `/proc/self/pagemap` has its frame; several such pages must agree.
+//!
+//! Limits: x86-64 with a virtually contiguous memory map (SPARSEMEM_VMEMMAP, what distributions have), BTF,
+//! `bpf_loop` (5.17). What is read changes while it is: a file that is found must be asked for its inode once
+//! it is open. Pages that are on their way between the kernel's lists are not seen, some tens a processor.
+
+use std::fs::File;
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use isotherm_engine::PAGE_SIZE;
+use isotherm_engine::page_cache::{CachedFolio, FolioState};
+use thiserror::Error;
+
+use super::window::{Toucher, Window, file_in_memory};
+use crate::mapped::MappedArray;
+use crate::page_map::frame_of;
+use crate::probe::object;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page_cache.bpf.o"));
+/// `MAX_FOLIOS` and `MAX_FILES` in `page_cache.bpf.c`.
+const MAX_FOLIOS: usize = 8192;
+const MAX_FILES: usize = 64;
+const PATH_BYTES: usize = 4032;
+/// Frames that are looked at in one go, in which others may have to wait for the processor: 1 ms.
+const FRAMES_AT_ONCE: u64 = 1 << 14;
+/// Pages that must agree on where the descriptions are.
+const PROOFS: usize = 4;
+/// The lowest address of the kernel's half.
+const KERNEL: u64 = 1 << 63;
+
+/// `struct control`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Control {
+    memmap: u64,
+    next: u64,
+    end: u64,
+    mapping: u64,
+    first: u64,
+    fd: u32,
+    unit: u32,
+    nr: u32,
+    nr_read: u32,
+    nr_unreadable: u32,
+    unused: u32,
+}
+const _: () = assert!(size_of::<Control>() == 64, "the layout in page_cache.bpf.c");
+
+/// `struct folio_words`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FolioWords {
+    frame: u64,
+    mapping: u64,
+    index: u64,
+    group: u64,
+}
+const _: () = assert!(
+    size_of::<FolioWords>() == 32,
+    "the layout in page_cache.bpf.c"
+);
+
+/// `struct file_words`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FileWords {
+    mapping: u64,
+    inode: u64,
+    magic: u64,
+    size: u64,
+    nr_pages: u64,
+    device: u32,
+    own_device: u32,
+    generation: u32,
+    links: u32,
+    mode: u32,
+    path_bytes: u32,
+    path: [u8; PATH_BYTES],
+}
+const _: () = assert!(
+    size_of::<FileWords>() == 4096,
+    "the layout in page_cache.bpf.c"
+);
+
+/// `struct group_words`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GroupWords {
+    group: u64,
+    id: u64,
+}
+
+/// Why files' pages cannot be told from the kernel's descriptions of frames.
+#[derive(Debug, Error)]
+pub enum MemmapError {
+    /// The program did not get into the kernel.
+    #[error("cannot load the BPF program that reads the memory map: {cause}")]
+    Load {
+        /// libbpf's or the verifier's words.
+        cause: String,
+    },
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The pages did not agree.
+    #[error(
+        "cannot find where the kernel describes memory: pages of our own are at {found:x?}; the kernel may have no virtually contiguous memory map"
+    )]
+    NotFound {
+        /// Where frame 0 would be, by each of them.
+        found: Vec<u64>,
+    },
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> MemmapError {
+    move |source| MemmapError::System { what, source }
+}
+
+/// What the kernel has of a file in its page cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Its inode's number.
+    pub inode: u64,
+    /// What tells the inode from former ones of its number.
+    pub generation: u32,
+    /// The device of its file system, as stat(2) has it.
+    pub device: u64,
+    /// Of a block device: its own number.
+    pub own_device: u64,
+    /// Which kind of file system it is, as statfs(2) has it.
+    pub magic: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Names that it has; 0: it was deleted.
+    pub nr_links: u32,
+    /// Kind and permissions, as stat(2) has them.
+    pub mode: u32,
+    /// Pages that are cached.
+    pub nr_pages: u64,
+    /// Its path within its file system, where the kernel has it at hand.
+    pub path: Option<Vec<u8>>,
+}
+
+/// The loaded programs, and where the descriptions are.
+pub struct Memmap {
+    scan: OwnedFd,
+    list: OwnedFd,
+    look: OwnedFd,
+    describe: OwnedFd,
+    tell_groups: OwnedFd,
+    find: OwnedFd,
+    control: MappedArray<Control>,
+    folios: MappedArray<FolioWords>,
+    files: MappedArray<FileWords>,
+    groups: MappedArray<GroupWords>,
+}
+
+impl std::fmt::Debug for Memmap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Memmap")
+    }
+}
+
+impl Memmap {
+    /// Loads the programs and finds the descriptions.
+    pub fn new() -> Result<Self, MemmapError> {
+        let object = object::load(OBJECT).map_err(|cause| MemmapError::Load { cause })?;
+        let program = |name| object::program(&object, name).map_err(system("keep a BPF program"));
+        let map = system("map a BPF array");
+        let mut memmap = Self {
+            scan: program("scan")?,
+            list: program("list")?,
+            look: program("look")?,
+            describe: program("describe")?,
+            tell_groups: program("tell_groups")?,
+            find: program("find")?,
+            control: object::map_array(&object, "control", 1).map_err(&map)?,
+            folios: object::map_array(&object, "folios", MAX_FOLIOS).map_err(&map)?,
+            files: object::map_array(&object, "files", MAX_FILES).map_err(&map)?,
+            groups: object::map_array(&object, "groups", MAX_FILES).map_err(&map)?,
+        };
+        drop(object);
+        let found: Result<Vec<u64>, _> = (0..PROOFS).map(|_| memmap.base_by_a_page()).collect();
+        let found = found?;
+        let base = found[0];
+        if base < KERNEL || found.iter().any(|other| *other != base) {
+            return Err(MemmapError::NotFound { found });
+        }
+        memmap.control().memmap = base;
+        Ok(memmap)
+    }
+
+    fn control(&mut self) -> &mut Control {
+        &mut self.control.get_mut()[0]
+    }
+
+    fn run(&mut self, program: fn(&Self) -> &OwnedFd) -> Result<(), MemmapError> {
+        object::run(program(self).as_fd()).map_err(system("run a BPF program"))
+    }
+
+    /// Where frame 0 is described, by a new page of ours.
+    fn base_by_a_page(&mut self) -> Result<u64, MemmapError> {
+        let file = file_in_memory().map_err(system("make a file in memory"))?;
+        file.write_all_at(&[1; PAGE_SIZE as usize], 0)
+            .map_err(system("write to a file in memory"))?;
+        let frame = frame_of_first_page(&file).map_err(system("find the frame of our own page"))?;
+        self.find(file.as_fd())?;
+        let Control { first, unit, .. } = *self.control();
+        Ok(first.wrapping_sub(frame.wrapping_mul(u64::from(unit))))
+    }
+
+    fn find(&mut self, file: BorrowedFd<'_>) -> Result<(), MemmapError> {
+        self.control().fd = file.as_raw_fd().cast_unsigned();
+        self.run(|memmap| &memmap.find)
+    }
+
+    /// What folios of this open file have as their mapping.
+    pub fn mapping_of(&mut self, file: BorrowedFd<'_>) -> Result<u64, MemmapError> {
+        self.find(file)?;
+        Ok(self.control().mapping)
+    }
+
+    /// Hands to `see` every folio of a file in `frames`, in their order. Yields how many descriptions were
+    /// read.
+    pub fn scan(
+        &mut self,
+        frames: Range<u64>,
+        mut see: impl FnMut(CachedFolio),
+    ) -> Result<u64, MemmapError> {
+        self.control().next = frames.start;
+        let mut nr_read = 0;
+        while self.control().next < frames.end {
+            let control = self.control();
+            control.end = frames.end.min(control.next + FRAMES_AT_ONCE);
+            control.nr_read = 0;
+            self.run(|memmap| &memmap.scan)?;
+            let Control {
+                nr, nr_read: read, ..
+            } = *self.control();
+            nr_read += u64::from(read);
+            let found = &self.folios.get()[..nr as usize];
+            found.iter().for_each(|words| see(folio(words)));
+        }
+        Ok(nr_read)
+    }
+
+    /// Hands to `see` the cached folios of a file, in order of their places, of which a page is in `pages`; until
+    /// it breaks off, by some thousands of folios.
+    pub fn list(
+        &mut self,
+        file: u64,
+        pages: Range<u64>,
+        mut see: impl FnMut(&[CachedFolio]) -> ControlFlow<()>,
+    ) -> Result<(), MemmapError> {
+        self.control().mapping = file;
+        self.control().next = pages.start;
+        self.control().end = pages.end;
+        let mut found = Vec::new();
+        while self.control().next < pages.end {
+            self.run(|memmap| &memmap.list)?;
+            let nr = self.control().nr as usize;
+            found.clear();
+            found.extend(self.folios.get()[..nr].iter().map(folio));
+            if see(&found).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands to `see` what is now in the first frames of these folios, with their places among them; nothing
+    /// of those that are gone.
+    pub fn look(
+        &mut self,
+        folios: &[CachedFolio],
+        mut see: impl FnMut(usize, CachedFolio),
+    ) -> Result<(), MemmapError> {
+        for (round, chunk) in folios.chunks(MAX_FOLIOS).enumerate() {
+            for (words, folio) in self.folios.get_mut().iter_mut().zip(chunk) {
+                (words.frame, words.mapping) = (folio.frame, folio.file);
+            }
+            self.control().nr = chunk.len() as u32;
+            self.run(|memmap| &memmap.look)?;
+            for (at, before) in chunk.iter().enumerate() {
+                let now = folio(&self.folios.get()[at]);
+                if (now.file, now.index, now.order) == (before.file, before.index, before.order) {
+                    see(round * MAX_FOLIOS + at, now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of the files whose mappings these are; `None` where one is not a file's any more.
+    pub fn describe(&mut self, mappings: &[u64]) -> Result<Vec<Option<FileFacts>>, MemmapError> {
+        let mut all = Vec::with_capacity(mappings.len());
+        for chunk in mappings.chunks(MAX_FILES) {
+            for (words, mapping) in self.files.get_mut().iter_mut().zip(chunk) {
+                words.mapping = *mapping;
+            }
+            self.control().nr = chunk.len() as u32;
+            self.run(|memmap| &memmap.describe)?;
+            all.extend(self.files.get()[..chunk.len()].iter().map(facts));
+        }
+        Ok(all)
+    }
+
+    /// The inode numbers of the control groups' directories; `None` where one is gone.
+    pub fn group_ids(&mut self, groups: &[u64]) -> Result<Vec<Option<u64>>, MemmapError> {
+        let mut all = Vec::with_capacity(groups.len());
+        for chunk in groups.chunks(MAX_FILES) {
+            for (words, group) in self.groups.get_mut().iter_mut().zip(chunk) {
+                words.group = *group;
+            }
+            self.control().nr = chunk.len() as u32;
+            self.run(|memmap| &memmap.tell_groups)?;
+            let told = &self.groups.get()[..chunk.len()];
+            all.extend(told.iter().map(|words| (words.id != 0).then_some(words.id)));
+        }
+        Ok(all)
+    }
+}
+
+fn folio(words: &FolioWords) -> CachedFolio {
+    CachedFolio {
+        frame: words.frame & ((1 << 40) - 1),
+        order: (words.frame >> 40) as u8,
+        state: FolioState((words.frame >> 48) as u16),
+        file: words.mapping,
+        index: words.index,
+        // The lowest bits are flags (include/linux/memcontrol.h).
+        group: words.group & !0xf,
+    }
+}
+
+fn facts(words: &FileWords) -> Option<FileFacts> {
+    // The kernel's own form has 20 bits for the minor number (include/linux/kdev_t.h).
+    let device = |number: u32| libc::makedev(number >> 20, number & 0xf_ffff);
+    (words.inode != 0).then(|| FileFacts {
+        inode: words.inode,
+        generation: words.generation,
+        device: device(words.device),
+        own_device: device(words.own_device),
+        magic: words.magic,
+        size: words.size,
+        nr_links: words.links,
+        mode: words.mode,
+        nr_pages: words.nr_pages,
+        path: path(&words.path[..(words.path_bytes as usize).min(PATH_BYTES)]),
+    })
+}
+
+/// The path that these names make, of which the last comes first.
+fn path(names: &[u8]) -> Option<Vec<u8>> {
+    let names = names.strip_suffix(&[0])?;
+    let mut path = Vec::with_capacity(names.len() + 1);
+    for name in names.rsplit(|byte| *byte == 0) {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    Some(path)
+}
+
+fn frame_of_first_page(file: &File) -> io::Result<u64> {
+    let window = Window::new(file, 0, 1)?;
+    Toucher::new()?.touch(std::iter::once(window.range().start))?;
+    frame_of(window.range().start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_made_of_names() {
+        let check = |names: &[u8], wanted: Option<&str>| {
+            let path = path(names).map(|path| String::from_utf8(path).expect("text"));
+            assert_eq!(path.as_deref(), wanted, "{names:?}");
+        };
+        check(b"file\0dir\0top\0", Some("/top/dir/file"));
+        check(b"file\0", Some("/file"));
+        check(b"", None);
+    }
+}

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Reads the kernel's descriptions of physical frames: which of them hold pages of files, in which
+ * state they are, and which files these are.
+ *
+ * All is read with bpf_probe_read_kernel, which cannot fault; nothing here writes to the kernel.
+ * What is read may change meanwhile: whoever uses it looks again (the file's inode once it is open).
+ * The layouts below are mirrored, and their sizes asserted, in ../../cache/memmap.rs.
+ *
+ * Sources: include/linux/mm_types.h, include/linux/page-flags.h.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define MAX_FOLIOS 8192
+#define MAX_FILES 64
+#define MAX_STEPS (1 << 23)
+#define MAX_NAMES 40
+#define PATH_BYTES 4032
+#define NAME_BYTES 256
+
+/* Of a struct page; other kernels' are refused. */
+#define UNIT_WORDS 8
+
+/* Largest folio in steps of two; what is larger was not read in one piece. */
+#define MAX_ORDER 18
+#define MAX_FREE_ORDER 10
+
+/* What a folio's word says above its frame (40 bits) and its order (8 bits). */
+#define STATE_REFERENCED 0x0001ULL
+#define STATE_ACTIVE 0x0002ULL
+#define STATE_WORKINGSET 0x0004ULL
+#define STATE_DIRTY 0x0008ULL
+#define STATE_WRITEBACK 0x0010ULL
+#define STATE_UNEVICTABLE 0x0020ULL
+#define STATE_MAPPED 0x0040ULL
+#define STATE_LOCKED 0x0080ULL
+
+struct control {
+	__u64 memmap;   /* scan: where frame 0 is described */
+	__u64 next;     /* scan: the frame to look at */
+	__u64 end;      /* scan: those up to here */
+	__u64 mapping;  /* find: the address_space of the file behind fd */
+	__u64 first;    /* find: its first page, where it has no other */
+	__u32 fd;       /* find */
+	__u32 unit;     /* find: bytes of a struct page */
+	__u32 nr;       /* scan: folios found; describe: files asked for */
+	__u32 nr_read;  /* scan: descriptions read */
+	__u32 nr_unreadable; /* scan */
+	__u32 unused;
+};
+
+/* A folio of a file. */
+struct folio_words {
+	__u64 frame; /* with order and state */
+	__u64 mapping;
+	__u64 index; /* in pages */
+	__u64 group; /* struct mem_cgroup, and flags in the lowest bits */
+};
+
+/* What is to be told of a file; asked for by its mapping. */
+struct file_words {
+	__u64 mapping;
+	__u64 inode; /* its number; 0: not readable */
+	__u64 magic; /* of its file system */
+	__u64 size;
+	__u64 nr_pages;
+	__u32 device;
+	__u32 own_device; /* of a block device's inode */
+	__u32 generation;
+	__u32 links;
+	__u32 mode;
+	__u32 path_bytes; /* of the names; 0: not known */
+	char path[PATH_BYTES]; /* names from its own up, each with a 0 behind it */
+};
+
+/* A control group, asked for by its struct mem_cgroup. */
+struct group_words {
+	__u64 group;
+	__u64 id; /* of its directory: the inode's number; 0: not readable */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct control);
+} control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FOLIOS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct folio_words);
+} folios SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FILES);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct file_words);
+} files SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FILES);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct group_words);
+} groups SEC(".maps");
+
+static __always_inline struct control *get_control(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&control, &zero);
+}
+
+#define FLAG(name) (1ULL << bpf_core_enum_value(enum pageflags, name))
+
+/* A member of a struct page or folio that was read as words. */
+#define MEMBER(words, kind, type, member) \
+	(*(kind *)((char *)(words) + __builtin_preserve_field_info(((type *)0)->member, BPF_FIELD_BYTE_OFFSET)))
+
+/* Whether a frame is free, by its page's type: the first of a free block of 1 << private frames. */
+static __always_inline bool is_free(__u32 page_type)
+{
+	if (bpf_core_enum_value_exists(enum pagetype, PGTY_buddy))
+		return page_type >> 24 == bpf_core_enum_value(enum pagetype, PGTY_buddy);
+	return (page_type & 0xf0000080) == 0xf0000000;
+}
+
+/* The order of a large folio of which the first two pages were read. */
+static __always_inline __u32 order_of(__u64 *words)
+{
+	char *second = (char *)words + bpf_core_type_size(struct page);
+
+	if (bpf_core_field_exists(((struct page *)0)->compound_order))
+		return MEMBER(second, __u8, struct page, compound_order);
+	if (bpf_core_field_exists(((struct folio *)0)->_folio_order))
+		return MEMBER(words, __u8, struct folio, _folio_order);
+	return *(__u8 *)second;
+}
+
+/* Whether a large folio is mapped, where the kernel counts that for all of it. */
+static __always_inline bool is_large_mapped(__u64 *words)
+{
+	if (bpf_core_field_exists(((struct folio *)0)->_large_mapcount))
+		return MEMBER(words, __s32, struct folio, _large_mapcount) >= 0;
+	return 0;
+}
+
+/*
+ * What is in a frame: yields whether it is a folio of a file, which is told in *found, and how many
+ * frames there is nothing else in. Folios of the mapping that is wanted are also told while they are
+ * on their way to one of the kernel's lists.
+ */
+static __always_inline int read_frame(struct control *c, __u64 frame, __u64 wanted, struct folio_words *found,
+				      __u64 *nr)
+{
+	__u64 words[2 * UNIT_WORDS];
+	__u64 at = c->memmap + frame * bpf_core_type_size(struct page);
+	__u64 flags, mapping, state = 0;
+	__u32 order = 0;
+
+	*nr = 1;
+	c->nr_read++;
+	if (bpf_probe_read_kernel(words, sizeof(words) / 2, (void *)at)) {
+		c->nr_unreadable++;
+		/* A hole is as large as a section at least, whose descriptions fill 512 pages. */
+		*nr = 64 - (frame & 63);
+		return 0;
+	}
+	flags = words[0];
+	/* A tail page says where its head is. */
+	if (words[1] & 1)
+		return 0;
+	if (flags & FLAG(PG_head)) {
+		if (!bpf_probe_read_kernel(words + UNIT_WORDS, sizeof(words) / 2, (void *)(at + sizeof(words) / 2)))
+			order = order_of(words);
+		if (order > MAX_ORDER)
+			order = 0;
+	} else if (!(flags & FLAG(PG_lru)) && is_free(MEMBER(words, __u32, struct page, page_type))) {
+		order = MEMBER(words, __u64, struct page, private);
+		if (order > MAX_FREE_ORDER)
+			order = 0;
+	}
+	order &= 31;
+	/* Natural alignment: else it was not read in one piece. */
+	if (frame & ((1ULL << order) - 1))
+		order = 0;
+	*nr = 1ULL << order;
+	mapping = MEMBER(words, __u64, struct folio, mapping);
+	if (flags & FLAG(PG_swapbacked) || !mapping || mapping & 3)
+		return 0;
+	if (!(flags & FLAG(PG_lru)) && mapping != wanted)
+		return 0;
+	if (flags & FLAG(PG_referenced))
+		state |= STATE_REFERENCED;
+	if (flags & FLAG(PG_active))
+		state |= STATE_ACTIVE;
+	if (flags & FLAG(PG_workingset))
+		state |= STATE_WORKINGSET;
+	if (flags & FLAG(PG_dirty))
+		state |= STATE_DIRTY;
+	if (flags & FLAG(PG_writeback))
+		state |= STATE_WRITEBACK;
+	if (flags & FLAG(PG_unevictable))
+		state |= STATE_UNEVICTABLE;
+	if (flags & FLAG(PG_locked))
+		state |= STATE_LOCKED;
+	if (order ? is_large_mapped(words) : MEMBER(words, __s32, struct folio, _mapcount) >= 0)
+		state |= STATE_MAPPED;
+	found->frame = frame | (__u64)order << 40 | state << 48;
+	found->mapping = mapping;
+	found->index = MEMBER(words, __u64, struct folio, index);
+	found->group = 0;
+	if (bpf_core_field_exists(((struct folio *)0)->memcg_data))
+		found->group = MEMBER(words, __u64, struct folio, memcg_data);
+	return 1;
+}
+
+static long scan_one(__u32 i, void *unused)
+{
+	struct folio_words *found;
+	struct control *c = get_control();
+	__u64 nr_frames;
+	__u32 nr;
+
+	if (!c || c->next >= c->end)
+		return 1;
+	nr = c->nr;
+	found = bpf_map_lookup_elem(&folios, &nr);
+	if (!found)
+		return 1;
+	if (read_frame(c, c->next, 0, found, &nr_frames))
+		c->nr = nr + 1;
+	c->next += nr_frames;
+	return 0;
+}
+
+/* Looks for files' pages from frame `next` to `end`, as many as there is room for. */
+SEC("syscall")
+int scan(void *ctx)
+{
+	struct control *c = get_control();
+	__u32 unused = 0;
+
+	if (!c)
+		return 1;
+	c->nr = 0;
+	bpf_loop(MAX_STEPS, scan_one, &unused, 0);
+	return 0;
+}
+
+static long look_one(__u32 i, void *unused)
+{
+	struct folio_words *found = bpf_map_lookup_elem(&folios, &i);
+	struct control *c = get_control();
+	__u64 nr_frames, wanted;
+
+	if (!c || !found)
+		return 1;
+	wanted = found->mapping;
+	found->mapping = 0;
+	read_frame(c, found->frame, wanted, found, &nr_frames);
+	return 0;
+}
+
+/* Tells what is in the frames that stand in the first `nr` words; no mapping: no folio of a file. */
+SEC("syscall")
+int look(void *ctx)
+{
+	struct control *c = get_control();
+	__u32 unused = 0;
+
+	if (!c)
+		return 1;
+	bpf_loop(c->nr, look_one, &unused, 0);
+	return 0;
+}
+
+/* Levels of an xarray, and slots of its nodes. */
+#define MAX_LEVELS 11
+#define NODE_SLOTS 64
+
+/* What is cached at place `next` of a file, or at the next place that may have something. */
+static long list_one(__u32 i, void *unused)
+{
+	struct control *c = get_control();
+	struct address_space *mapping;
+	struct folio_words *found;
+	__u64 entry, node, slot, nr_frames, shift = 0;
+	void *slots;
+	__u32 nr;
+
+	if (!c || c->next >= c->end)
+		return 1;
+	nr = c->nr;
+	found = bpf_map_lookup_elem(&folios, &nr);
+	if (!found)
+		return 1;
+	mapping = (struct address_space *)c->mapping;
+	entry = (__u64)BPF_CORE_READ(mapping, i_pages.xa_head);
+	/* What is not below a node is the file's first and only page. */
+	if ((entry & 3) != 2 && c->next > 0)
+		entry = 0;
+	if (!entry) {
+		c->next = c->end;
+		return 1;
+	}
+	for (int level = 0; level < MAX_LEVELS; level++) {
+		if ((entry & 3) != 2)
+			break;
+		node = entry & ~3ULL;
+		shift = BPF_CORE_READ((struct xa_node *)node, shift) & 63;
+		if (level == 0 && c->next >> shift >= NODE_SLOTS) {
+			c->next = c->end;
+			return 1;
+		}
+		slots = (void *)node + bpf_core_field_offset(struct xa_node, slots);
+		slot = (c->next >> shift) & (NODE_SLOTS - 1);
+		if (bpf_probe_read_kernel(&entry, sizeof(entry), slots + slot * 8))
+			entry = 0;
+		/* The middle of a large folio: where it begins. */
+		if ((entry & 3) == 2 && entry >> 2 < NODE_SLOTS &&
+		    bpf_probe_read_kernel(&entry, sizeof(entry), slots + (entry >> 2) * 8))
+			entry = 0;
+	}
+	slot = c->next;
+	if (entry && !(entry & 3) && entry >= c->memmap &&
+	    read_frame(c, (entry - c->memmap) / bpf_core_type_size(struct page), c->mapping, found, &nr_frames) &&
+	    found->mapping == c->mapping && found->index <= slot && found->index + nr_frames > slot) {
+		c->nr = nr + 1;
+		c->next = found->index + nr_frames;
+		return 0;
+	}
+	/* Nothing, or what is left of a page that was reclaimed, or it changed meanwhile. */
+	c->next = ((slot >> shift) + 1) << shift;
+	return 0;
+}
+
+/* Looks for the cached pages of a file from place `next` to `end`, as many as there is room for. */
+SEC("syscall")
+int list(void *ctx)
+{
+	struct control *c = get_control();
+	__u32 unused = 0;
+
+	if (!c)
+		return 1;
+	c->nr = 0;
+	bpf_loop(MAX_STEPS, list_one, &unused, 0);
+	return 0;
+}
+
+/* The names of a file and of the directories that it is in, up to the root of its file system. */
+static __always_inline void tell_path(struct file_words *f, struct inode *inode)
+{
+	struct dentry *root = BPF_CORE_READ(inode, i_sb, s_root);
+	struct hlist_node *alias = BPF_CORE_READ(inode, i_dentry.first);
+	struct dentry *entry, *parent;
+	__u32 at = 0;
+	long bytes;
+
+	f->path_bytes = 0;
+	if (!alias)
+		return;
+	entry = (void *)alias - bpf_core_field_offset(struct dentry, d_u.d_alias);
+	for (int i = 0; i < MAX_NAMES; i++) {
+		if (entry == root) {
+			f->path_bytes = at;
+			return;
+		}
+		if (at > PATH_BYTES - NAME_BYTES)
+			return;
+		bytes = bpf_probe_read_kernel_str(f->path + at, NAME_BYTES, BPF_CORE_READ(entry, d_name.name));
+		if (bytes <= 0 || bytes > NAME_BYTES)
+			return;
+		at += bytes;
+		parent = BPF_CORE_READ(entry, d_parent);
+		if (!parent || parent == entry)
+			return;
+		entry = parent;
+	}
+}
+
+static long describe_one(__u32 i, void *unused)
+{
+	struct file_words *f = bpf_map_lookup_elem(&files, &i);
+	struct address_space *mapping;
+	struct inode *inode;
+
+	if (!f)
+		return 1;
+	mapping = (struct address_space *)f->mapping;
+	inode = BPF_CORE_READ(mapping, host);
+	f->inode = inode ? BPF_CORE_READ(inode, i_ino) : 0;
+	f->nr_pages = BPF_CORE_READ(mapping, nrpages);
+	f->magic = BPF_CORE_READ(inode, i_sb, s_magic);
+	f->device = BPF_CORE_READ(inode, i_sb, s_dev);
+	f->own_device = BPF_CORE_READ(inode, i_rdev);
+	f->size = BPF_CORE_READ(inode, i_size);
+	f->generation = BPF_CORE_READ(inode, i_generation);
+	f->links = BPF_CORE_READ(inode, i_nlink);
+	f->mode = BPF_CORE_READ(inode, i_mode);
+	tell_path(f, inode);
+	return 0;
+}
+
+/* Tells of the files whose mappings stand in the first `nr` words. */
+SEC("syscall")
+int describe(void *ctx)
+{
+	struct control *c = get_control();
+	__u32 unused = 0;
+
+	if (!c)
+		return 1;
+	bpf_loop(c->nr, describe_one, &unused, 0);
+	return 0;
+}
+
+static long tell_group(__u32 i, void *unused)
+{
+	struct group_words *g = bpf_map_lookup_elem(&groups, &i);
+	struct mem_cgroup *group;
+
+	if (!g)
+		return 1;
+	group = (struct mem_cgroup *)g->group;
+	g->id = BPF_CORE_READ(group, css.cgroup, kn, id);
+	return 0;
+}
+
+/* Tells of the control groups that stand in the first `nr` words. */
+SEC("syscall")
+int tell_groups(void *ctx)
+{
+	struct control *c = get_control();
+	__u32 unused = 0;
+
+	if (!c)
+		return 1;
+	bpf_loop(c->nr, tell_group, &unused, 0);
+	return 0;
+}
+
+/* Finds the mapping of one of our own files, and its page where it has only the first. */
+SEC("syscall")
+int find(void *ctx)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct control *c = get_control();
+	struct file **all;
+	struct file *file = 0;
+	void *first;
+
+	if (!c)
+		return 1;
+	c->unit = bpf_core_type_size(struct page);
+	c->mapping = 0;
+	c->first = 0;
+	all = BPF_CORE_READ(task, files, fdt, fd);
+	if (bpf_probe_read_kernel(&file, sizeof(file), all + c->fd) || !file)
+		return 0;
+	c->mapping = (__u64)BPF_CORE_READ(file, f_mapping);
+	first = BPF_CORE_READ(file, f_mapping, i_pages.xa_head);
+	/* Internal entries of an xarray have a bit set that no pointer has. */
+	if (first && !((__u64)first & 3))
+		c->first = (__u64)first;
+	return 0;
+}

@@ -1,0 +1,106 @@
+//! The page cache's part of the machine report.
+
+use std::io::{self, Write};
+
+use isotherm_engine::frames::AgeBytes;
+use isotherm_record::machine::{CachedFile, CachedKind};
+
+use super::Style;
+use super::machine::{SHOWN, ages_of, table, tell_more};
+use super::table::{Align, Table};
+use crate::machine::MachineCache;
+
+/// A row of CSV but its ages: kind, name, process, group, node and bytes.
+type RowStart = [String; 6];
+
+impl MachineCache {
+    pub(super) fn headline(&self, style: &Style) -> String {
+        format!(
+            "{} of {} files that no process maps: {} active, {} not written yet; seen accessed once: {}, again: {}",
+            style.bytes(self.bytes.total()),
+            self.nr_files,
+            style.bytes(self.bytes.active),
+            style.bytes(self.bytes.dirty),
+            style.bytes(self.bytes.used_once),
+            style.bytes(self.bytes.used_again),
+        )
+    }
+
+    pub(super) fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nPage cache at {} (a look at all of it took {}): {}",
+            style.duration(self.time_ns),
+            style.duration(self.took_ns),
+            self.headline(style)
+        )?;
+        self.group_table(style).write(out)?;
+        tell_more(self.groups.len(), out)?;
+        writeln!(out, "\nThe largest cached files:")?;
+        self.file_table(style).write(out)?;
+        tell_more(self.files.len(), out)
+    }
+
+    pub(super) fn group_table(&self, style: &Style) -> Table {
+        let mut table = table(&[("GROUP", Align::Left), ("BYTES", Align::Right)]);
+        for of in self.groups.iter().take(SHOWN) {
+            let name = of.group.clone().unwrap_or_else(|| "not known".into());
+            let mut row = vec![name, style.bytes(of.bytes.total())];
+            row.extend(ages_of(Some(&of.bytes.ages), style));
+            table.row(row);
+        }
+        table
+    }
+
+    pub(super) fn file_table(&self, style: &Style) -> Table {
+        let mut table = table(&[("FILE", Align::Left), ("BYTES", Align::Right)]);
+        for file in self.files.iter().take(SHOWN) {
+            let mut row = vec![name_of(file), style.bytes(file.bytes.total())];
+            row.extend(ages_of(Some(&file.bytes.ages), style));
+            table.row(row);
+        }
+        table
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = (RowStart, AgeBytes)> + '_ {
+        let none = String::new;
+        let groups = self.groups.iter().map(move |of| {
+            let (group, bytes) = (of.group.clone(), of.bytes.total().to_string());
+            let group = group.unwrap_or_default();
+            let start = [
+                "page cache group".into(),
+                none(),
+                none(),
+                group,
+                none(),
+                bytes,
+            ];
+            (start, of.bytes.ages)
+        });
+        let files = self.files.iter().map(move |file| {
+            let bytes = file.bytes.total().to_string();
+            let start = [
+                "page cache file".into(),
+                name_of(file),
+                none(),
+                none(),
+                none(),
+                bytes,
+            ];
+            (start, file.bytes.ages)
+        });
+        groups.chain(files)
+    }
+}
+
+/// What a file is called, for a person.
+fn name_of(file: &CachedFile) -> String {
+    let number = || format!("inode {} on {}", file.inode, file.device);
+    let name = file.path.clone().unwrap_or_else(number);
+    match file.kind {
+        CachedKind::File => name,
+        CachedKind::Deleted => format!("{name} (deleted)"),
+        CachedKind::BlockDevice => format!("{name} (block device)"),
+        CachedKind::Other => format!("{name} (directory or other)"),
+    }
+}

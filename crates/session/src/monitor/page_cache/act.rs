@@ -1,0 +1,332 @@
+//! Schemes on the page cache: clean pages that have been idle for long enough are dropped.
+//!
+//! A scheme's operation is about addresses that stand for what is idle of a file
+//! ([`isotherm_engine::page_cache::CacheLayout`]). Which pages these are is looked up when it is carried out, so
+//! that what was accessed, written or mapped since is left alone; and afterwards it is seen which have gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::ops::{ControlFlow, Range};
+
+use isotherm_engine::page_cache::{CachedFolio, CachedRegion, FileId, FolioState};
+use isotherm_engine::scheme::{Action, OpsFilter};
+use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, Snapshot};
+use isotherm_linux::cache::discard::discard;
+use isotherm_linux::cache::file::{self, CachedKind, Unopenable};
+use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
+use isotherm_linux::cgroup;
+
+use super::CacheView;
+
+/// Files that are looked for at once, of those of which pages were dropped.
+const LOOKED_FOR: usize = 32;
+
+/// What is wanted of one region.
+struct Wanted<'a> {
+    operation: &'a Operation,
+    /// The control group of each of its filters, where it is about one.
+    groups: &'a [Option<u64>],
+    region: CachedRegion,
+    /// Of it.
+    part: AddressRange,
+    patience: u64,
+}
+
+impl CacheView {
+    /// The last round as a snapshot for schemes, once; from now on rounds make one.
+    pub(crate) fn take_snapshot(&mut self) -> Option<Snapshot> {
+        self.is_acted_on = true;
+        self.snapshot.take()
+    }
+
+    /// Carries out operations on the page cache: one outcome for each, in their order.
+    pub(crate) fn act(
+        &mut self,
+        now: Nanos,
+        operations: &[Operation],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), MemmapError> {
+        for operation in operations {
+            let started = std::time::Instant::now();
+            let mut outcome = Outcome::default();
+            let parts: Vec<_> = self.layout.find(operation.range).collect();
+            for (region, part) in parts {
+                self.act_on(now, operation, region, part, &mut outcome)?;
+            }
+            outcome.took = started.elapsed().into();
+            outcomes.push(outcome);
+        }
+        Ok(())
+    }
+
+    fn act_on(
+        &mut self,
+        now: Nanos,
+        operation: &Operation,
+        region: CachedRegion,
+        part: AddressRange,
+        outcome: &mut Outcome,
+    ) -> Result<(), MemmapError> {
+        let refuse = |outcome: &mut Outcome, why| {
+            *outcome.refused.entry(why).or_default() += part.len();
+        };
+        match operation.action {
+            Action::Pageout => {}
+            Action::Stat => {
+                outcome.filter_passed += part.len();
+                outcome.applied += part.len();
+                return Ok(());
+            }
+            _ => {
+                refuse(outcome, Refusal::Unsupported);
+                return Ok(());
+            }
+        }
+        let Some(facts) = self.memmap.describe(&[region.file])?.remove(0) else {
+            refuse(outcome, Refusal::NotPresent);
+            return Ok(());
+        };
+        let file = match openable(&facts).and_then(|()| self.open(&facts)) {
+            Ok(file) => file,
+            Err(why) => {
+                refuse(outcome, why);
+                return Ok(());
+            }
+        };
+        let groups: Vec<Option<u64>> = { operation.filters.iter() }
+            .map(|(filter, ..)| self.group_of(filter))
+            .collect();
+        let wanted = Wanted {
+            operation,
+            groups: &groups,
+            region,
+            part,
+            patience: self.returned.patience(now, id(&facts)),
+        };
+        let chosen = self.choose(now, &wanted, outcome)?;
+        self.drop_pages(now, &file, &facts, &chosen, outcome)
+    }
+
+    fn open(&mut self, facts: &FileFacts) -> Result<File, Refusal> {
+        file::open(facts, &self.mounts).map_err(|why| match why {
+            Unopenable::Deleted | Unopenable::Remote | Unopenable::NotAFile => Refusal::Unsupported,
+            Unopenable::NoName => Refusal::Denied,
+        })
+    }
+
+    /// The number by which folios know a filter's control group.
+    fn group_of(&self, filter: &OpsFilter) -> Option<u64> {
+        let OpsFilter::Memcg { path } = filter else {
+            return None;
+        };
+        cgroup::inode_of(std::path::Path::new(path))
+    }
+
+    /// The folios of a file that have been idle for long enough and can go, up to as much as is wanted.
+    fn choose(
+        &mut self,
+        now: Nanos,
+        wanted: &Wanted<'_>,
+        outcome: &mut Outcome,
+    ) -> Result<Vec<CachedFolio>, MemmapError> {
+        let least = wanted.region.min_idle;
+        let mut found: Vec<(CachedFolio, Nanos)> = Vec::new();
+        let mut seen = 0;
+        let mut next = self.continued(wanted);
+        let (ages, file) = (&self.ages, wanted.region.file);
+        self.memmap.list(file, next..u64::MAX, |folios| {
+            for folio in folios {
+                // What is younger than the region, or not known, is not what was meant.
+                let Some(idle) = ages.idle(folio, now).filter(|idle| *idle >= least) else {
+                    continue;
+                };
+                let bytes = folio.nr_pages() * PAGE_SIZE;
+                if seen + bytes > wanted.part.len() && seen > 0 {
+                    return ControlFlow::Break(());
+                }
+                seen += bytes;
+                next = folio.index + folio.nr_pages();
+                found.push((*folio, idle));
+            }
+            ControlFlow::Continue(())
+        })?;
+        let start = wanted.region.range.start;
+        self.cursors.insert(start, (wanted.part.end, next));
+        if let Some(gone @ 1..) = wanted.part.len().checked_sub(seen) {
+            *outcome.refused.entry(Refusal::Kept).or_default() += gone;
+        }
+        let groups = self.groups_of(wanted, &found)?;
+        let mut chosen = Vec::new();
+        for (folio, idle) in found {
+            let group = groups.get(&folio.group).copied().flatten();
+            if !passes(wanted, &folio, group) {
+                continue;
+            }
+            let bytes = folio.nr_pages() * PAGE_SIZE;
+            outcome.filter_passed += bytes;
+            let waits = idle.0 < least.0.saturating_mul(wanted.patience);
+            match refusal(&folio).or(waits.then_some(Refusal::Refaulted)) {
+                Some(why) => *outcome.refused.entry(why).or_default() += bytes,
+                None => chosen.push(folio),
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// The numbers of the folios' control groups, where a filter asks for them.
+    fn groups_of(
+        &mut self,
+        wanted: &Wanted<'_>,
+        folios: &[(CachedFolio, Nanos)],
+    ) -> Result<BTreeMap<u64, Option<u64>>, MemmapError> {
+        if wanted.groups.iter().all(Option::is_none) {
+            return Ok(BTreeMap::new());
+        }
+        let keys: BTreeSet<u64> = folios.iter().map(|(folio, _)| folio.group).collect();
+        let keys: Vec<u64> = keys.into_iter().collect();
+        let ids = self.memmap.group_ids(&keys)?;
+        Ok(keys.into_iter().zip(ids).collect())
+    }
+
+    /// Where in the file to go on, if the part before this one was acted on just now.
+    fn continued(&self, wanted: &Wanted<'_>) -> u64 {
+        match self.cursors.get(&wanted.region.range.start) {
+            Some((end, next)) if *end == wanted.part.start => *next,
+            _ => 0,
+        }
+    }
+
+    fn drop_pages(
+        &mut self,
+        now: Nanos,
+        file: &File,
+        facts: &FileFacts,
+        chosen: &[CachedFolio],
+        outcome: &mut Outcome,
+    ) -> Result<(), MemmapError> {
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        if discard(file, chosen).is_err() {
+            *outcome.refused.entry(Refusal::Other).or_default() += bytes_of(chosen);
+            return Ok(());
+        }
+        let mut is_left = vec![None; chosen.len()];
+        self.memmap.look(chosen, |at, folio| {
+            is_left[at] = Some(refusal(&folio).unwrap_or(Refusal::Kept));
+        })?;
+        let mut places: Vec<Range<u64>> = Vec::new();
+        for (folio, left) in chosen.iter().zip(is_left) {
+            let bytes = folio.nr_pages() * PAGE_SIZE;
+            if let Some(why) = left {
+                *outcome.refused.entry(why).or_default() += bytes;
+                continue;
+            }
+            outcome.applied += bytes;
+            let end = folio.index + folio.nr_pages();
+            match places.last_mut() {
+                Some(last) if last.end == folio.index => last.end = end,
+                _ => places.push(folio.index..end),
+            }
+        }
+        if !places.is_empty() {
+            self.returned.dropped(now, id(facts), &places);
+            self.dropped.insert(id(facts), facts.clone());
+        }
+        Ok(())
+    }
+
+    /// Looks for some of the files of which pages were dropped. Yields how many pages have come back since this
+    /// was last asked.
+    pub(crate) fn look_for_returned(&mut self, now: Nanos) -> Result<u64, MemmapError> {
+        for _ in 0..LOOKED_FOR.min(self.returned.len()) {
+            let Some(of) = self.returned.next(now) else {
+                break;
+            };
+            let Some(facts) = self.dropped.get(&of.file) else {
+                continue;
+            };
+            let Ok(file) = file::open(facts, &self.mounts) else {
+                // Deleted, or moved: nothing of it comes back.
+                self.dropped.remove(&of.file);
+                continue;
+            };
+            let mapping = self.memmap.mapping_of(std::os::fd::AsFd::as_fd(&file))?;
+            let mut nr_cached = 0;
+            for place in &of.places {
+                self.memmap.list(mapping, place.clone(), |folios| {
+                    nr_cached += folios.iter().map(|folio| within(folio, place)).sum::<u64>();
+                    ControlFlow::Continue(())
+                })?;
+            }
+            self.returned.found(now, of, nr_cached);
+        }
+        if self.dropped.len() > 2 * self.returned.len() {
+            let known = self.returned.ids();
+            self.dropped.retain(|file, _| known.contains(file));
+        }
+        Ok(self.returned.take_returned())
+    }
+}
+
+/// Pages of a folio that lie in `place`.
+fn within(folio: &CachedFolio, place: &Range<u64>) -> u64 {
+    let end = (folio.index + folio.nr_pages()).min(place.end);
+    end.saturating_sub(folio.index.max(place.start))
+}
+
+fn id(facts: &FileFacts) -> FileId {
+    (facts.device, facts.inode)
+}
+
+fn bytes_of(folios: &[CachedFolio]) -> u64 {
+    folios.iter().map(CachedFolio::nr_pages).sum::<u64>() * PAGE_SIZE
+}
+
+/// Only files are dropped from: a file system's own tables are not ours to judge.
+fn openable(facts: &FileFacts) -> Result<(), Refusal> {
+    match facts.kind() {
+        CachedKind::File => Ok(()),
+        CachedKind::Deleted | CachedKind::BlockDevice | CachedKind::Other => {
+            Err(Refusal::Unsupported)
+        }
+    }
+}
+
+/// Why a folio cannot go, as it is.
+fn refusal(folio: &CachedFolio) -> Option<Refusal> {
+    let is = |bits| folio.state.has(bits);
+    if is(FolioState::DIRTY | FolioState::WRITEBACK) {
+        Some(Refusal::Dirty)
+    } else if is(FolioState::MAPPED) {
+        Some(Refusal::Shared)
+    } else if is(FolioState::UNEVICTABLE | FolioState::LOCKED) {
+        Some(Refusal::Locked)
+    } else if is(FolioState::REFERENCED) {
+        Some(Refusal::Kept)
+    } else {
+        None
+    }
+}
+
+/// The first filter that matches decides.
+fn passes(wanted: &Wanted<'_>, folio: &CachedFolio, group: Option<u64>) -> bool {
+    let filters = wanted.operation.filters.iter().zip(wanted.groups);
+    for ((filter, matching, allow), wanted_group) in filters {
+        let is = match filter {
+            OpsFilter::Anon => false,
+            OpsFilter::Active => folio.state.has(FolioState::ACTIVE),
+            OpsFilter::Memcg { .. } => wanted_group.is_some() && group == *wanted_group,
+            OpsFilter::Young => folio.state.has(FolioState::REFERENCED),
+            OpsFilter::HugepageSize { min, max } => {
+                let bytes = folio.nr_pages() * PAGE_SIZE;
+                bytes > PAGE_SIZE && (*min..=*max).contains(&bytes)
+            }
+            OpsFilter::Unmapped => !folio.state.has(FolioState::MAPPED),
+        };
+        if is == *matching {
+            return *allow;
+        }
+    }
+    wanted.operation.pass_unmatched
+}

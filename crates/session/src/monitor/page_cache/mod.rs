@@ -1,0 +1,342 @@
+//! The page cache that nobody maps: when it was accessed, by file, control group and node.
+//!
+//! Approach: all frames are looked at in rounds, part by part ([`Memmap`]); what is known of each folio is the
+//! engine's ([`isotherm_engine::page_cache`]). Marks of accesses that are set are cleared right after, as far
+//! as the budget goes, so that the next round tells whether there were more.
+//!
+//! Limits: a round takes as long as the budget makes it, [`ROUND_MIN`] at least; ages are exact to a round.
+
+mod act;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+
+use isotherm_engine::frames::FrameMap;
+use isotherm_engine::page_cache::{
+    CacheAccount, CacheLayout, CachedBytes, CachedFolio, ClearCost, FileId, FolioAges, FolioState,
+    ReturnedFiles, plan_clears,
+};
+use isotherm_engine::{Nanos, Snapshot};
+use isotherm_linux::cache::clear::Clearer;
+use isotherm_linux::cache::file::{self, Mounts};
+use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError};
+use isotherm_linux::cgroup;
+use isotherm_linux::clock::process_cpu;
+use isotherm_record::{CacheSample, CachedFile, CachedKind, CachedMemory, printable};
+
+/// Shortest time between the beginnings of two rounds.
+const ROUND_MIN: Nanos = Nanos::from_millis(5_000);
+/// Marks are cleared so far that a round takes about so long, or twice as long as without.
+const ROUND_WANTED: Nanos = Nanos::from_millis(10_000);
+/// Looking and clearing may take at most this part of what may be spent.
+const SHARE_OF_BUDGET: f64 = 0.25;
+/// At most so much is spent at once, and saved up.
+const STEP_MAX: Nanos = Nanos::from_millis(40);
+/// Frames that are looked at before what they tell is acted on.
+const CHUNK_FRAMES: u64 = 1 << 16;
+/// Rounds in which a file that could not be opened is not tried again.
+const RETRY_ROUNDS: u32 = 10;
+/// Files of which that is kept.
+const REFUSED_MAX: usize = 1 << 14;
+/// Largest files that are told one by one.
+const FILES_TOLD: usize = 50;
+
+/// Looks at the page cache.
+pub(crate) struct CacheView {
+    memmap: Memmap,
+    clearer: Clearer,
+    mounts: Mounts,
+    ages: FolioAges,
+    /// Nanoseconds of CPU time that may be spent for each that passes.
+    rate: f64,
+    /// CPU time that may be spent now, in ns; negative where more was.
+    credit: f64,
+    credited: Nanos,
+    round: Round,
+    next_round: Nanos,
+    cost: ClearCost,
+    /// What looking at all frames took the last time.
+    scan_cost: Nanos,
+    /// Files that could not be opened, and in which round that was.
+    refused: BTreeMap<u64, u32>,
+    groups: BTreeMap<u64, String>,
+    told: Option<CacheSample>,
+    /// Schemes ask for snapshots.
+    is_acted_on: bool,
+    layout: CacheLayout,
+    snapshot: Option<Snapshot>,
+    /// By the beginnings of regions: up to where they were acted on, and where in the file that is.
+    cursors: BTreeMap<u64, (u64, u64)>,
+    returned: ReturnedFiles,
+    /// What the files are of which pages were dropped.
+    dropped: BTreeMap<FileId, FileFacts>,
+}
+
+/// A round that is under way.
+#[derive(Default)]
+struct Round {
+    began: Nanos,
+    /// What is left to look at, the next last.
+    rest: Vec<(u32, Range<u64>)>,
+    nr_frames_left: u64,
+    account: CacheAccount,
+    clear_budget: Nanos,
+    scan_cost: Nanos,
+}
+
+impl CacheView {
+    /// Within a budget for all watching, as a share of a CPU.
+    pub(crate) fn new(cpu_budget: f64, now: Nanos) -> Result<Self, MemmapError> {
+        let clearer = Clearer::new().map_err(|source| MemmapError::System {
+            what: "open /proc/self/clear_refs for writing",
+            source,
+        })?;
+        Ok(Self {
+            memmap: Memmap::new()?,
+            clearer,
+            mounts: Mounts::default(),
+            ages: FolioAges::default(),
+            rate: cpu_budget * SHARE_OF_BUDGET,
+            credit: STEP_MAX.0 as f64,
+            credited: now,
+            round: Round::default(),
+            next_round: now,
+            cost: ClearCost::default(),
+            scan_cost: Nanos(0),
+            refused: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            told: None,
+            is_acted_on: false,
+            layout: CacheLayout::default(),
+            snapshot: None,
+            cursors: BTreeMap::new(),
+            returned: ReturnedFiles::default(),
+            dropped: BTreeMap::new(),
+        })
+    }
+
+    /// Goes on with the round, as far as the budget goes. `nodes`: each node's ranges of RAM, in frames;
+    /// `mapped`: what processes map.
+    pub(crate) fn step(
+        &mut self,
+        now: Nanos,
+        nodes: &[(u32, Range<u64>)],
+        mapped: &FrameMap,
+    ) -> Result<(), MemmapError> {
+        let elapsed = now.since(std::mem::replace(&mut self.credited, now));
+        let earned = self.credit + elapsed.0 as f64 * self.rate;
+        self.credit = earned.min(STEP_MAX.0 as f64);
+        if self.round.rest.is_empty() {
+            if now < self.next_round {
+                return Ok(());
+            }
+            self.begin_round(now, nodes);
+        }
+        let before = process_cpu();
+        let spent = || process_cpu().since(before);
+        let room = Nanos(self.credit.max(0.0) as u64);
+        while spent() < room
+            && let Some((node, frames)) = self.round.rest.pop()
+        {
+            self.look_at(now, node, frames, mapped)?;
+            if self.round.rest.is_empty() {
+                self.end_round(now)?;
+            }
+        }
+        self.credit -= spent().0 as f64;
+        Ok(())
+    }
+
+    /// The sums of the last round, once.
+    pub(crate) fn take_sample(&mut self) -> Option<CacheSample> {
+        self.told.take()
+    }
+
+    fn begin_round(&mut self, now: Nanos, nodes: &[(u32, Range<u64>)]) {
+        self.ages.begin_round(now);
+        let mut rest = Vec::new();
+        for (node, frames) in nodes.iter().rev() {
+            let first = frames.start / CHUNK_FRAMES;
+            for chunk in (first..frames.end.div_ceil(CHUNK_FRAMES)).rev() {
+                let (start, end) = (chunk * CHUNK_FRAMES, (chunk + 1) * CHUNK_FRAMES);
+                rest.push((*node, start.max(frames.start)..end.min(frames.end)));
+            }
+        }
+        let wanted = Nanos((ROUND_WANTED.0 as f64 * self.rate) as u64);
+        self.round = Round {
+            began: now,
+            nr_frames_left: rest
+                .iter()
+                .map(|(_, frames)| frames.end - frames.start)
+                .sum(),
+            rest,
+            account: CacheAccount::default(),
+            // The first round only looks, so that something is known soon. Then at least as much as looking
+            // takes: marks that stay make looking worth little.
+            clear_budget: match self.ages.nr_rounds() {
+                1 => Nanos(0),
+                _ => wanted.since(self.scan_cost).max(self.scan_cost),
+            },
+            scan_cost: Nanos(0),
+        };
+        self.next_round = now + ROUND_MIN;
+        self.mounts = Mounts::read().unwrap_or_default();
+        let (nr_rounds, refused) = (self.ages.nr_rounds(), &mut self.refused);
+        refused.retain(|_, round| *round + RETRY_ROUNDS > nr_rounds);
+    }
+
+    fn look_at(
+        &mut self,
+        now: Nanos,
+        node: u32,
+        frames: Range<u64>,
+        mapped: &FrameMap,
+    ) -> Result<(), MemmapError> {
+        let before = process_cpu();
+        let mut marked = Vec::new();
+        let (ages, account, refused) = (&mut self.ages, &mut self.round.account, &self.refused);
+        self.memmap.scan(frames.clone(), |folio| {
+            let pages = unmapped_pages(&folio, mapped);
+            if pages == 0 {
+                return;
+            }
+            let seen = ages.look(&folio, now);
+            account.add(&folio, seen, node, pages);
+            if seen.is_marked && !refused.contains_key(&folio.file) {
+                marked.push(folio);
+            }
+        })?;
+        ages.end_frames(&frames);
+        let scanned = process_cpu().since(before);
+        self.round.scan_cost = self.round.scan_cost + scanned;
+        let nr_frames = frames.end - frames.start;
+        let share = 2 * nr_frames;
+        let budget = self.round.clear_budget.0 / self.round.nr_frames_left.max(1) * share;
+        self.round.nr_frames_left -= nr_frames;
+        let budget = Nanos(budget.min(self.round.clear_budget.0));
+        let (planned, estimate) = plan_clears(marked, self.cost, budget);
+        if planned.is_empty() {
+            return Ok(());
+        }
+        let before = process_cpu();
+        self.clear(now, &planned)?;
+        let spent = process_cpu().since(before);
+        self.cost.learn(estimate, spent);
+        self.round.clear_budget = self.round.clear_budget.since(spent);
+        Ok(())
+    }
+
+    /// Clears the marks of folios, in order of their files.
+    fn clear(&mut self, now: Nanos, folios: &[CachedFolio]) -> Result<(), MemmapError> {
+        let by_file: Vec<&[CachedFolio]> = folios.chunk_by(|a, b| a.file == b.file).collect();
+        let mappings: Vec<u64> = by_file.iter().map(|folios| folios[0].file).collect();
+        let facts = self.memmap.describe(&mappings)?;
+        let mut added: Vec<&CachedFolio> = Vec::new();
+        for (folios, facts) in by_file.into_iter().zip(facts) {
+            let file: Option<File> = facts.and_then(|facts| file::open(&facts, &self.mounts).ok());
+            let is_added = file.is_some_and(|file| self.clearer.add(&file, folios).is_ok());
+            if is_added {
+                added.extend(folios);
+            } else if self.refused.len() < REFUSED_MAX {
+                self.refused.insert(folios[0].file, self.ages.nr_rounds());
+            }
+        }
+        let _ = self.clearer.flush();
+        // Only what is seen to be cleared is.
+        let added: Vec<CachedFolio> = added.into_iter().copied().collect();
+        let ages = &mut self.ages;
+        self.memmap.look(&added, |_, folio| {
+            if !folio.state.has(FolioState::REFERENCED) {
+                ages.cleared(&folio, now);
+            }
+        })
+    }
+
+    fn end_round(&mut self, now: Nanos) -> Result<(), MemmapError> {
+        self.scan_cost = self.round.scan_cost;
+        let mut round = std::mem::take(&mut self.round);
+        if self.is_acted_on {
+            let files = round.account.files();
+            self.cursors.clear();
+            self.snapshot = Some(self.layout.snapshot(round.began, now, files));
+        }
+        let largest = round.account.largest(FILES_TOLD);
+        let mappings: Vec<u64> = largest.iter().map(|(file, _)| *file).collect();
+        let facts = self.memmap.describe(&mappings)?;
+        let files = { largest.into_iter().zip(facts) }
+            .filter_map(|((_, bytes), facts)| Some(self.file(&facts?, bytes)))
+            .collect();
+        let totals: Vec<_> = { round.account.totals().iter() }
+            .map(|(key, bytes)| (*key, *bytes))
+            .collect();
+        let names = self.group_names(totals.iter().map(|((_, group), _)| *group).collect())?;
+        let mut memory: BTreeMap<(u32, Option<String>), CachedBytes> = BTreeMap::new();
+        for ((node, group), bytes) in totals {
+            let name = names.get(&group).cloned();
+            memory.entry((node, name)).or_default().add(&bytes);
+        }
+        let memory = memory.into_iter();
+        self.told = Some(CacheSample {
+            time: now,
+            took: now.since(round.began),
+            memory: memory
+                .map(|((node, group), bytes)| CachedMemory { node, group, bytes })
+                .collect(),
+            files,
+            nr_files: round.account.nr_files().0 as u64,
+        });
+        Ok(())
+    }
+
+    fn file(&self, facts: &FileFacts, bytes: CachedBytes) -> CachedFile {
+        let kind = match facts.kind() {
+            file::CachedKind::File => CachedKind::File,
+            file::CachedKind::Deleted => CachedKind::Deleted,
+            file::CachedKind::BlockDevice => CachedKind::BlockDevice,
+            file::CachedKind::Other => CachedKind::Other,
+        };
+        let is_device = kind == CachedKind::BlockDevice;
+        let (device, path) = if is_device {
+            (facts.own_device, file::device_name(facts.own_device))
+        } else {
+            (facts.device, self.mounts.name(facts))
+        };
+        let path = path.map(|path| path.to_string_lossy().into_owned());
+        let within = || Some(String::from_utf8_lossy(facts.path.as_deref()?).into_owned());
+        CachedFile {
+            path: path
+                .or_else(within)
+                .map(|path| printable(&path).into_owned()),
+            kind,
+            device: file::device_number(device),
+            inode: facts.inode,
+            size: facts.size,
+            bytes,
+        }
+    }
+
+    /// The names of control groups, by what the kernel knows them by.
+    fn group_names(&mut self, groups: Vec<u64>) -> Result<BTreeMap<u64, String>, MemmapError> {
+        let ids = self.memmap.group_ids(&groups)?;
+        if ids.iter().flatten().any(|id| !self.groups.contains_key(id)) {
+            self.groups = cgroup::by_inode();
+        }
+        let named = groups.into_iter().zip(ids);
+        Ok(named
+            .filter_map(|(group, id)| Some((group, self.groups.get(&id?)?.clone())))
+            .collect())
+    }
+}
+
+/// Pages of a folio that no process maps.
+fn unmapped_pages(folio: &CachedFolio, mapped: &FrameMap) -> u32 {
+    let pages = folio.nr_pages() as u32;
+    if pages == 1 {
+        return u32::from(!folio.state.has(FolioState::MAPPED));
+    }
+    // Older kernels do not count for all of a large folio whether it is mapped.
+    let frames = folio.frame..folio.frame + folio.nr_pages();
+    let nr_mapped = frames.filter(|frame| mapped.is_mapped(*frame)).count() as u32;
+    pages - nr_mapped
+}
