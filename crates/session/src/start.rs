@@ -2,6 +2,7 @@
 //! command starts.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
@@ -111,35 +112,8 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         _ => None,
     };
     let probe = PageTableProbe::new().map_err(host::explain)?;
-    let mut child = None;
-    let mut notes = Vec::new();
-    let children = context.targets.follows_children();
-    let wanted = match (&context.targets, group) {
-        (_, Some(directory)) => Wanted::Cgroup(directory),
-        (
-            TargetSpec::Command {
-                command, is_silent, ..
-            },
-            None,
-        ) => {
-            let started = spawn(command, *is_silent, children)?;
-            let pid = started.id();
-            child = Some(started);
-            Wanted::Processes {
-                pids: Vec::new(),
-                command: Some(pid),
-                children,
-            }
-        }
-        (TargetSpec::All { exclude } | TargetSpec::Physical { exclude, .. }, None) => Wanted::All {
-            exclude: exclude.clone(),
-        },
-        (targets, None) => Wanted::Processes {
-            pids: pids(targets.processes(), &mut notes)?,
-            command: None,
-            children,
-        },
-    };
+    let (mut child, mut notes) = (None, Vec::new());
+    let wanted = wanted(&context.targets, group, &mut child, &mut notes)?;
     // After the command was started, which is to have the limit that it would have without us.
     let files = raise_file_limit() / nr.max(1) as u64;
     let set = match &memory {
@@ -174,20 +148,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     if let Some(acting) = &context.acting {
         monitor.tell_idle_pages(acting.limits.page_ages());
     }
-    let machine = match &context.monitor {
-        MonitorSpec::Tables(attributes) if context.targets.is_machine() => {
-            let view = MachineView::new(attributes.cpu_budget, now)?;
-            let most = attributes.max_nr_regions as usize;
-            Some(match &memory {
-                Some(ram) => {
-                    let by_frame = ByFrame::new(ram, most, now);
-                    view.told_by_frame(ram, by_frame, !context.ranges.is_empty())
-                }
-                None => view,
-            })
-        }
-        _ => None,
-    };
+    let machine = machine_view(context, memory.as_deref(), now)?;
     let mut monitor = VirtualMemory::new(probe, set, monitor, machine);
     if acts {
         monitor = monitor.acted_on();
@@ -197,6 +158,61 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         child,
         notes,
     })
+}
+
+/// Who is to be watched; a command is started.
+fn wanted(
+    targets: &TargetSpec,
+    group: Option<PathBuf>,
+    child: &mut Option<Child>,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Wanted> {
+    let children = targets.follows_children();
+    Ok(match (targets, group) {
+        (_, Some(directory)) => Wanted::Cgroup(directory),
+        (
+            TargetSpec::Command {
+                command, is_silent, ..
+            },
+            None,
+        ) => {
+            let started = child.insert(spawn(command, *is_silent, children)?);
+            Wanted::Processes {
+                pids: Vec::new(),
+                command: Some(started.id()),
+                children,
+            }
+        }
+        (TargetSpec::All { exclude } | TargetSpec::Physical { exclude, .. }, None) => Wanted::All {
+            exclude: exclude.clone(),
+        },
+        (targets, None) => Wanted::Processes {
+            pids: pids(targets.processes(), notes)?,
+            command: None,
+            children,
+        },
+    })
+}
+
+/// Where all of the machine is watched by tables; `memory` is what of it is told by frame.
+fn machine_view(
+    context: &ContextSpec,
+    memory: Option<&[AddressRange]>,
+    now: Nanos,
+) -> anyhow::Result<Option<MachineView>> {
+    let MonitorSpec::Tables(attributes) = &context.monitor else {
+        return Ok(None);
+    };
+    if !context.targets.is_machine() {
+        return Ok(None);
+    }
+    let view = MachineView::new(attributes.cpu_budget, now)?;
+    let Some(ram) = memory else {
+        return Ok(Some(view));
+    };
+    let by_frame = ByFrame::new(ram, attributes.max_nr_regions as usize, now);
+    let is_part = !context.ranges.is_empty();
+    Ok(Some(view.told_by_frame(ram, by_frame, is_part)))
 }
 
 fn spawn(command: &[OsString], is_silent: bool, children: bool) -> anyhow::Result<Child> {
