@@ -34,6 +34,10 @@ const COMMAND: TargetId = TargetId(0);
 const ENDING: Duration = Duration::from_millis(200);
 
 /// A running session.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "none follows from the others"
+)]
 pub struct Session {
     clock: Clock,
     monitor: Box<dyn Monitor>,

@@ -2,6 +2,7 @@
 //! command starts.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
@@ -111,38 +112,8 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         _ => None,
     };
     let probe = PageTableProbe::new().map_err(host::explain)?;
-    let mut child = None;
-    let mut notes = Vec::new();
-    let children = context.targets.follows_children();
-    let wanted = match (&context.targets, group) {
-        (_, Some(directory)) => Wanted::Cgroup(directory),
-        (
-            TargetSpec::Command {
-                command,
-                is_silent,
-                thp,
-                ..
-            },
-            None,
-        ) => {
-            let started = spawn(command, *is_silent, children, *thp)?;
-            let pid = started.id();
-            child = Some(started);
-            Wanted::Processes {
-                pids: Vec::new(),
-                command: Some(pid),
-                children,
-            }
-        }
-        (TargetSpec::All { exclude } | TargetSpec::Physical { exclude, .. }, None) => Wanted::All {
-            exclude: exclude.clone(),
-        },
-        (targets, None) => Wanted::Processes {
-            pids: pids(targets.processes(), &mut notes)?,
-            command: None,
-            children,
-        },
-    };
+    let (mut child, mut notes) = (None, Vec::new());
+    let wanted = wanted(&context.targets, group, &mut child, &mut notes)?;
     // After the command was started, which is to have the limit that it would have without us.
     let files = raise_file_limit() / nr.max(1) as u64;
     let set = match &memory {
@@ -177,20 +148,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     if let Some(acting) = &context.acting {
         monitor.tell_idle_pages(acting.limits.page_ages());
     }
-    let machine = match &context.monitor {
-        MonitorSpec::Tables(attributes) if context.targets.is_machine() => {
-            let view = machine_view(attributes.cpu_budget, now, &mut notes)?;
-            let most = attributes.max_nr_regions as usize;
-            Some(match &memory {
-                Some(ram) => {
-                    let by_frame = ByFrame::new(ram, most, now);
-                    view.told_by_frame(ram, by_frame, !context.ranges.is_empty())
-                }
-                None => view,
-            })
-        }
-        _ => None,
-    };
+    let machine = machine_view(context, memory.as_deref(), now, &mut notes)?;
     let mut monitor = VirtualMemory::new(probe, set, monitor, machine);
     if acts {
         monitor = monitor.acted_on();
@@ -202,20 +160,68 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     })
 }
 
-/// All of the machine's memory, the page cache with it where this kernel lets it be read.
+/// Who is to be watched; a command is started.
+fn wanted(
+    targets: &TargetSpec,
+    group: Option<PathBuf>,
+    child: &mut Option<Child>,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Wanted> {
+    let children = targets.follows_children();
+    Ok(match (targets, group) {
+        (_, Some(directory)) => Wanted::Cgroup(directory),
+        (
+            TargetSpec::Command {
+                command,
+                is_silent,
+                thp,
+                ..
+            },
+            None,
+        ) => {
+            let started = child.insert(spawn(command, *is_silent, children, *thp)?);
+            Wanted::Processes {
+                pids: Vec::new(),
+                command: Some(started.id()),
+                children,
+            }
+        }
+        (TargetSpec::All { exclude } | TargetSpec::Physical { exclude, .. }, None) => Wanted::All {
+            exclude: exclude.clone(),
+        },
+        (targets, None) => Wanted::Processes {
+            pids: pids(targets.processes(), notes)?,
+            command: None,
+            children,
+        },
+    })
+}
+
+/// Where all of the machine is watched by tables: the page cache with it where this kernel lets it be read;
+/// `memory` is what of it is told by frame.
 fn machine_view(
-    cpu_budget: f64,
+    context: &ContextSpec,
+    memory: Option<&[AddressRange]>,
     now: Nanos,
     notes: &mut Vec<String>,
-) -> anyhow::Result<MachineView> {
-    let machine = MachineView::new(cpu_budget, now)?;
-    Ok(match CacheView::new(cpu_budget, now) {
-        Ok(page_cache) => machine.with_page_cache(page_cache),
-        Err(error) => {
-            notes.push(format!("the page cache's ages are not known: {error}"));
-            machine
-        }
-    })
+) -> anyhow::Result<Option<MachineView>> {
+    let MonitorSpec::Tables(attributes) = &context.monitor else {
+        return Ok(None);
+    };
+    if !context.targets.is_machine() {
+        return Ok(None);
+    }
+    let mut view = MachineView::new(attributes.cpu_budget, now)?;
+    match CacheView::new(attributes.cpu_budget, now) {
+        Ok(page_cache) => view = view.with_page_cache(page_cache),
+        Err(error) => notes.push(format!("the page cache's ages are not known: {error}")),
+    }
+    let Some(ram) = memory else {
+        return Ok(Some(view));
+    };
+    let by_frame = ByFrame::new(ram, attributes.max_nr_regions as usize, now);
+    let is_part = !context.ranges.is_empty();
+    Ok(Some(view.told_by_frame(ram, by_frame, is_part)))
 }
 
 fn spawn(

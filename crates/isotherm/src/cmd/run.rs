@@ -17,7 +17,7 @@ use isotherm_engine::units::parse_time_span;
 #[command(after_help = "Examples:
   isotherm run --preset prcl --pid 1234                       page out what idled for 5 s
   isotherm run --dry-run --preset prcl --duration 1m --pid 1234
-  isotherm run --preset pprcl --save 4G                       of all processes, until 4 GiB are saved
+  isotherm run --preset pprcl --save 4G                       all processes, until 4 GiB are out
   isotherm run --preset prcl --keep-free 15% --cgroup system.slice/redis.service
   isotherm run --scheme '4K max 0 0 30s max pageout' --max-slowdown 0.5% -- ./service
   isotherm run -c kdamonds.json --max-refaults 100/s --cgroup system.slice/redis.service

@@ -196,8 +196,7 @@ impl ContextActing {
         let within = part_of_memory(spec)?;
         let by_process = || {
             let actuator = ProcessActuator::new(options)?;
-            let limited = within.as_ref().map(|ram| ram.as_slice());
-            anyhow::Ok(Box::new(match limited {
+            anyhow::Ok(Box::new(match within.as_deref() {
                 Some(ram) => actuator.within(ram),
                 None => actuator,
             }))
@@ -316,14 +315,14 @@ impl ContextActing {
         if self.snapshots.is_empty() && !self.context.has_rest() {
             return Ok(Nanos(0));
         }
-        let goal = self.goal.as_ref().and_then(|goal| {
+        let goal = self.goal.as_ref().map(|goal| {
             let out = if self.context.is_dry_run() {
                 self.context.would_be_out()
             } else {
                 self.meters.out()
             };
             // What cannot be read is no reason to go on for ever.
-            Some(goal.room(out).unwrap_or(0))
+            goal.room(out).unwrap_or(0)
         });
         self.context.guard_mut().set_goal_room(goal);
         let room = self.meters.begin(now, self.context.guard());

@@ -7,7 +7,7 @@ use isotherm_engine::TargetId;
 use isotherm_linux::process;
 use isotherm_record::{Item, TargetStart};
 
-/// Them.
+/// The processes that are watched and not acted on.
 #[derive(Debug, Default)]
 pub(super) struct Spared {
     pids: BTreeSet<u32>,

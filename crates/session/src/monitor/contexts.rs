@@ -149,7 +149,9 @@ impl Monitor for Contexts {
         let mut all = Vec::new();
         for at in 0..self.members.len() {
             let mut items = self.members[at].monitor.take_unrecorded();
-            items.iter_mut().for_each(|item| self.renumber(at, item));
+            for item in &mut items {
+                self.renumber(at, item);
+            }
             all.extend(items);
         }
         all

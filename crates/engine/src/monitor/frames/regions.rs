@@ -361,7 +361,7 @@ mod tests {
         Nanos(n * 1_000_000_000)
     }
 
-    fn view<'a>(ranges: &'a [Range<u64>], max_nr_regions: usize) -> FrameView<'a> {
+    fn view(ranges: &[Range<u64>], max_nr_regions: usize) -> FrameView<'_> {
         FrameView {
             target: TargetId(0),
             start: second(100),
@@ -461,10 +461,11 @@ mod tests {
             );
             fill(&mut map, first + 50..first + 50 + nr / 4, PageAge::Unknown);
         }
-        let all = [0..u64::MAX / PAGE_SIZE];
-        let exact = map.snapshot(&view(&all, usize::MAX)).totals();
+        let all = 0..u64::MAX / PAGE_SIZE;
+        let all = std::slice::from_ref(&all);
+        let exact = map.snapshot(&view(all, usize::MAX)).totals();
         for most in [1000, 100, 10, 1] {
-            let snapshot = map.snapshot(&view(&all, most));
+            let snapshot = map.snapshot(&view(all, most));
             assert!(snapshot.regions.len() <= most, "{most}");
             let totals = snapshot.totals();
             assert_eq!(
@@ -487,7 +488,8 @@ mod tests {
     #[test]
     fn a_state_has_an_age() {
         let mut map = FrameMap::default();
-        let all = [0..4096];
+        let all = 0..4096;
+        let all = std::slice::from_ref(&all);
         for round in 0..3 {
             map.clear();
             fill(&mut map, 0..512, PageAge::Touched);
@@ -495,7 +497,7 @@ mod tests {
             let later = FrameView {
                 start: second(100 + 10 * round),
                 end: now,
-                ..view(&all, 100)
+                ..view(all, 100)
             };
             let region = map.snapshot(&later).regions[0];
             assert_eq!(region.age_ns, second(10 + 10 * round));
