@@ -102,7 +102,7 @@ impl PageAge {
 
     /// Of an idle page, the place of its class: that of the ages below the bound at this place in
     /// [`AGE_BOUNDS`].
-    pub(super) fn class(step: u8) -> usize {
+    pub(in crate::monitor) fn class(step: u8) -> usize {
         usize::from(CLASS[usize::from(step)])
     }
 

@@ -67,7 +67,7 @@ impl FilePages {
     fn add(&mut self, folio: &CachedFolio, seen: SeenFolio, pages: u32) {
         *match seen.age {
             PageAge::Touched => &mut self.touched,
-            PageAge::Idle(class) => &mut self.idle[usize::from(class)],
+            PageAge::Idle(step) => &mut self.idle[PageAge::class(step)],
             PageAge::Unknown => &mut self.unknown,
         } += pages;
         match seen.nr_uses {
@@ -184,6 +184,7 @@ impl CacheAccount {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Nanos;
 
     #[test]
     fn folios_are_counted_by_file_and_by_group() {
@@ -205,9 +206,9 @@ mod tests {
             account.add(&folio, seen, 0, pages);
         };
         add(1, 7, FolioState::ACTIVE, PageAge::Touched, 2, 8);
-        add(1, 7, 0, PageAge::Idle(3), 1, 8);
+        add(1, 7, 0, PageAge::idle_for(Nanos::from_millis(30_000)), 1, 8);
         add(1, 8, 0, PageAge::Unknown, 0, 1);
-        add(2, 8, FolioState::DIRTY, PageAge::Idle(0), 0, 1);
+        add(2, 8, FolioState::DIRTY, PageAge::idle_for(Nanos(0)), 0, 1);
         let page = PAGE_SIZE;
         let of = account.totals()[&(0, 7)];
         assert_eq!(
