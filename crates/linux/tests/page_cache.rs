@@ -31,7 +31,7 @@ fn cached_file(directory: &Path, name: &str, mib: u64) -> File {
     let path = directory.join(name);
     let file = File::create_new(&path).expect("a new file");
     for at in 0..mib {
-        file.write_all_at(&[7; MIB as usize], at * MIB)
+        file.write_all_at(&vec![7; MIB as usize], at * MIB)
             .expect("room for some MiB");
     }
     file.sync_all().expect("written");

@@ -27,7 +27,7 @@ const MIB: u64 = 1 << 20;
 /// What is read at once.
 const PIECE: usize = 1 << 20;
 /// Until the recorder has seen all of memory some times.
-const LEARN: Duration = Duration::from_secs(60);
+const LEARN: Duration = Duration::from_mins(1);
 const TURN: Duration = Duration::from_secs(1);
 /// Of each file so much is read again and again: from its beginning.
 const PARTS: [(&str, f64); 4] = [("all", 1.0), ("half", 0.5), ("tenth", 0.1), ("none", 0.0)];

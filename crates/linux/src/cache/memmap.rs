@@ -254,7 +254,9 @@ impl Memmap {
             } = *self.control();
             nr_read += u64::from(read);
             let found = &self.folios.get()[..nr as usize];
-            found.iter().for_each(|words| see(folio(words)));
+            for words in found {
+                see(folio(words));
+            }
         }
         Ok(nr_read)
     }

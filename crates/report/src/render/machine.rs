@@ -10,7 +10,7 @@ use super::page::escape;
 use super::table::{Align, Table};
 use super::treemap::{Tile, treemap};
 use super::{CsvWriter, Render, Style, or_empty, page};
-use crate::machine::{ClassMemory, MachineCache, MachineReport, MemoryClass};
+use crate::machine::{ClassMemory, MachineCache, MachineHuge, MachineReport, MemoryClass};
 
 /// Processes and groups that text and pages show; JSON and CSV have all.
 pub(super) const SHOWN: usize = 20;
@@ -105,20 +105,8 @@ impl Render for MachineReport {
                 Some(group.ages),
             )?;
         }
-        for huge in &self.huge_pages {
-            let name = huge.target.name.clone().unwrap_or_default();
-            let pid = or_empty(huge.target.pid);
-            for (kind, bytes) in [
-                ("huge", Some(huge.bytes)),
-                ("huge_read", Some(huge.read_bytes)),
-                ("huge_waste", huge.waste_bytes),
-            ] {
-                let (name, pid) = (name.clone(), pid.clone());
-                row(
-                    [kind.into(), name, pid, none(), none(), or_empty(bytes)],
-                    None,
-                )?;
-            }
+        for start in self.huge_pages.iter().flat_map(huge_rows) {
+            row(start, None)?;
         }
         let cached = { self.page_cache.iter() }.flat_map(MachineCache::rows);
         for (start, ages) in cached {
@@ -195,6 +183,21 @@ pub(super) fn ages_of(ages: Option<&AgeBytes>, style: &Style) -> Vec<String> {
 pub(super) fn table(first: &[(&'static str, Align)]) -> Table {
     let heads: Vec<_> = first.iter().copied().chain(AGE_HEADS).collect();
     Table::new(&heads)
+}
+
+/// How the rows of a process's huge pages begin in CSV.
+fn huge_rows(huge: &MachineHuge) -> [[String; 6]; 3] {
+    let row = |kind: &str, bytes: Option<u64>| {
+        let name = huge.target.name.clone().unwrap_or_default();
+        let pid = or_empty(huge.target.pid);
+        let (group, node) = (String::new(), String::new());
+        [kind.into(), name, pid, group, node, or_empty(bytes)]
+    };
+    [
+        row("huge", Some(huge.bytes)),
+        row("huge_read", Some(huge.read_bytes)),
+        row("huge_waste", huge.waste_bytes),
+    ]
 }
 
 impl MachineReport {

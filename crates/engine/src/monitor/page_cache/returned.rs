@@ -178,9 +178,9 @@ mod tests {
         assert_eq!(cycle(0, 5), (5, 1), "less than an eighth");
         assert_eq!(files.patience(second(2), (1, 3)), 1);
         let mut files = ReturnedFiles::default();
-        files.dropped(second(0), FILE, &[0..100]);
+        files.dropped(second(0), FILE, std::slice::from_ref(&(0..100)));
         let dropped = files.next(second(1)).expect("it was dropped");
-        assert_eq!(dropped.places, [0..100]);
+        assert_eq!(dropped.places, vec![0..100; 1]);
         files.found(second(1), dropped, 50);
         assert_eq!(
             (files.take_returned(), files.patience(second(1), FILE)),
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn files_are_looked_for_in_turns_and_forgotten_in_the_end() {
         let mut files = ReturnedFiles::default();
-        files.dropped(second(0), (0, 1), &[0..8]);
-        files.dropped(second(0), (0, 2), &[0..8]);
+        files.dropped(second(0), (0, 1), std::slice::from_ref(&(0..8)));
+        files.dropped(second(0), (0, 2), std::slice::from_ref(&(0..8)));
         for turn in [1, 2, 1, 2] {
             let next = files.next(second(5)).expect("two");
             assert_eq!(next.file.1, turn);
@@ -205,7 +205,7 @@ mod tests {
         }
         assert!(files.next(second(1801)).is_none());
         for file in 0..FILES_MAX as u64 + 10 {
-            files.dropped(second(0), (0, file), &[0..8]);
+            files.dropped(second(0), (0, file), std::slice::from_ref(&(0..8)));
         }
         assert_eq!(files.len(), FILES_MAX);
     }

@@ -94,7 +94,7 @@ impl CacheView {
             }
         };
         let groups: Vec<Option<u64>> = { operation.filters.iter() }
-            .map(|(filter, ..)| self.group_of(filter))
+            .map(|(filter, ..)| group_of(filter))
             .collect();
         let wanted = Wanted {
             operation,
@@ -112,14 +112,6 @@ impl CacheView {
             Unopenable::Deleted | Unopenable::Remote | Unopenable::NotAFile => Refusal::Unsupported,
             Unopenable::NoName => Refusal::Denied,
         })
-    }
-
-    /// The number by which folios know a filter's control group.
-    fn group_of(&self, filter: &OpsFilter) -> Option<u64> {
-        let OpsFilter::Memcg { path } = filter else {
-            return None;
-        };
-        cgroup::inode_of(std::path::Path::new(path))
     }
 
     /// The folios of a file that have been idle for long enough and can go, up to as much as is wanted.
@@ -329,4 +321,12 @@ fn passes(wanted: &Wanted<'_>, folio: &CachedFolio, group: Option<u64>) -> bool 
         }
     }
     wanted.operation.pass_unmatched
+}
+
+/// The number by which folios know a filter's control group.
+fn group_of(filter: &OpsFilter) -> Option<u64> {
+    let OpsFilter::Memcg { path } = filter else {
+        return None;
+    };
+    cgroup::inode_of(std::path::Path::new(path))
 }
