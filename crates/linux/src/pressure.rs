@@ -70,7 +70,7 @@ pub fn refaulted_file() -> Option<u64> {
 /// What all block devices have read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskReads {
-    /// Pages.
+    /// Pages that they read.
     pub pages: u64,
     /// The time of all reads together.
     pub time: Nanos,
