@@ -533,10 +533,6 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
             &["run", "-c", "/nowhere/x.yaml"],
             "cannot read /nowhere/x.yaml",
         ),
-        (
-            &["run", "--preset", "pprcl", "--pages", "--physical"],
-            "--pages reads a process's page tables",
-        ),
         (&["swap", "zram", "--size", "1K"], "at least 1 MiB"),
     ] {
         let done = run(&mut isotherm(args));

@@ -41,7 +41,7 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
     let mut reader = Running::start(python(READER).arg(directory.path()));
     reader.line("ready");
     let path = directory.path().join("record");
-    let flags = ["record", "--all", "--cpu-budget", "20%"];
+    let flags = ["record", "--all", "--cpu-budget", "100%"];
     run(isotherm(flags).args(["--duration", "24s", "-o"]).arg(&path)).success();
     let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
     let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
@@ -132,7 +132,7 @@ fn idle_pages_of_files_are_dropped() {
         "run",
         "--all",
         "--cpu-budget",
-        "20%",
+        "100%",
         "--no-guard",
         "--json",
     ];

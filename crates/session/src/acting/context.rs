@@ -58,15 +58,18 @@ impl Actuator for ThisMachine<'_> {
     ) -> Result<(), ProbeError> {
         let is_cached = |operation: &Operation| operation.target == PAGE_CACHE;
         for operations in operations.chunk_by(|a, b| is_cached(a) == is_cached(b)) {
+            // Actuators begin with none.
+            let mut of_these = Vec::with_capacity(operations.len());
             match self.executor {
                 Executor::None(_) if is_cached(&operations[0]) => {
-                    outcomes.extend(operations.iter().map(Outcome::assumed));
+                    of_these.extend(operations.iter().map(Outcome::assumed));
                 }
-                Executor::None(_) => self.assume(operations, outcomes)?,
-                _ if is_cached(&operations[0]) => self.act_on_page_cache(operations, outcomes),
-                Executor::Processes(actuator) => actuator.act(operations, outcomes)?,
-                Executor::Physical(actuator) => actuator.act(operations, outcomes)?,
+                Executor::None(_) => self.assume(operations, &mut of_these)?,
+                _ if is_cached(&operations[0]) => self.act_on_page_cache(operations, &mut of_these),
+                Executor::Processes(actuator) => actuator.act(operations, &mut of_these)?,
+                Executor::Physical(actuator) => actuator.act(operations, &mut of_these)?,
             }
+            outcomes.append(&mut of_these);
         }
         Ok(())
     }

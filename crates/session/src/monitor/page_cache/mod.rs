@@ -32,7 +32,7 @@ const ROUND_WANTED: Nanos = Nanos::from_millis(10_000);
 /// Looking and clearing may take at most this part of what may be spent.
 const SHARE_OF_BUDGET: f64 = 0.25;
 /// At most so much is spent at once, and saved up.
-const STEP_MAX: Nanos = Nanos::from_millis(40);
+const STEP_MAX: Nanos = Nanos::from_millis(100);
 /// Frames that are looked at before what they tell is acted on.
 const CHUNK_FRAMES: u64 = 1 << 16;
 /// Rounds in which a file that could not be opened is not tried again.
