@@ -269,16 +269,9 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
         "{missing}"
     );
     assert!(report["abilities"][0]["why_not"].is_string());
-    // What libbpf says of a program is long enough once.
+    // What libbpf says of each of two programs is long enough once.
     let said = unprivileged(&["doctor"]).stdout;
-    let programs = ["page tables by BPF", "page cache by BPF"];
-    let of_programs = said
-        .lines()
-        .filter(|line| programs.iter().any(|name| line.contains(name)));
-    assert!(
-        said.matches("libbpf: ").count() <= 2 * of_programs.count(),
-        "{said}"
-    );
+    assert!(said.matches("libbpf: ").count() <= 4, "{said}");
     for command in ["run, start", "swap", "compact", "tier"] {
         assert!(
             said.contains(&format!("NO   {command}")),
