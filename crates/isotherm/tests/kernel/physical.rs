@@ -158,8 +158,10 @@ fn a_physical_range_is_recorded_alone() {
     let start = ram.start.next_multiple_of(2 * MIB) + (64 << 20);
     let limit = AddressRange::new(start, start + (1 << 30).min(ram.len() / 2));
     let text = format!("{:#x}-{:#x}", limit.start, limit.end);
-    let flags = ["record", "--physical", "--duration", "4s", "--range"];
-    run(isotherm(flags).arg(&text).arg("-o").arg(&path)).success();
+    let flags = ["record", "--physical", "--cpu-budget", "50%"];
+    let mut command = isotherm(flags);
+    command.args(["--duration", "6s", "--range"]).arg(&text);
+    run(command.arg("-o").arg(&path)).success();
     let record = Record::whole(&path);
     let snapshots = of_memory(&record);
     assert!(!snapshots.is_empty());
