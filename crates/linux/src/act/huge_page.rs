@@ -13,9 +13,7 @@
 //!
 //! Limits: only private anonymous memory; shmem and files are refused ([`Refusal::Unsupported`]), as are huge
 //! pages that several processes map ([`Refusal::Shared`]) and locked memory. A huge page of which less than
-//! [`UNUSED_MIN`] pages are zeros stays. What a later fault gets is the kernel's policy, or the program's
-//!.
-
+//! [`UNUSED_MIN`] pages are zeros stays. What a later fault gets is the kernel's policy, or the program's.
 //!
 //! [`PageTableProbe::contents`]: crate::probe::PageTableProbe::contents
 
