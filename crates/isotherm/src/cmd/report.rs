@@ -13,11 +13,13 @@ mod source;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::Header;
 use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
-use isotherm_report::render::AccessWriter;
+use isotherm_report::render::{AccessWriter, Render};
 use isotherm_report::{
     Access, AccessOptions, Accumulate, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
     Idle, IdleOptions, Scope, Wss, WssOptions,
@@ -81,6 +83,20 @@ impl CommonArgs {
     fn open_pages(&self) -> anyhow::Result<Source> {
         self.output.format()?;
         Source::open_pages(self.file.as_deref())
+    }
+
+    /// Reads a page-granular record into a curve, and writes that.
+    fn write_curve<A, R>(&self, make: impl FnOnce(&Header) -> A) -> anyhow::Result<ExitCode>
+    where
+        A: Accumulate<Report = Option<R>>,
+        R: Render,
+    {
+        let (curve, extent) = self.open_pages()?.accumulate(self.scope(), make)?;
+        let report = curve.finish().context(
+            "the record holds no page scans in this part; make one with `isotherm record --pages`",
+        )?;
+        self.output.write(&report, &self.output.style(false))?;
+        Ok(extent.exit_code())
     }
 
     fn scope(&self) -> Scope {

@@ -22,6 +22,15 @@ fn idle() -> Running {
     process
 }
 
+/// Bytes of an idle process in swap once prcl has run on it for so long with a goal.
+fn swapped_by(goal: [&str; 2], duration: &str) -> u64 {
+    let process = idle();
+    let mut command = isotherm(["run", "--preset", "prcl", "--no-guard"]);
+    command.args(goal).args(["--duration", duration, "--pid"]);
+    run(command.arg(process.pid().to_string())).success();
+    proc_bytes(process.pid(), "status", "VmSwap:")
+}
+
 #[test]
 fn paging_out_ends_when_enough_is_saved() {
     let test = "paging_out_ends_when_enough_is_saved";
@@ -29,20 +38,7 @@ fn paging_out_ends_when_enough_is_saved() {
     let Some(_swap) = Swap::set_up(test) else {
         return;
     };
-    let process = idle();
-    let flags = [
-        "run",
-        "--preset",
-        "prcl",
-        "--no-guard",
-        "--save",
-        "64M",
-        "--duration",
-        "12s",
-        "--pid",
-    ];
-    run(isotherm(flags).arg(process.pid().to_string())).success();
-    let swapped = proc_bytes(process.pid(), "status", "VmSwap:");
+    let swapped = swapped_by(["--save", "64M"], "12s");
     assert!(
         (60 * MIB..72 * MIB).contains(&swapped),
         "{} MiB",
@@ -58,20 +54,7 @@ fn nothing_is_paged_out_where_enough_is_free() {
     let Some(_swap) = Swap::set_up(test) else {
         return;
     };
-    let process = idle();
-    let flags = [
-        "run",
-        "--preset",
-        "prcl",
-        "--no-guard",
-        "--keep-free",
-        "0.01%",
-        "--duration",
-        "8s",
-        "--pid",
-    ];
-    run(isotherm(flags).arg(process.pid().to_string())).success();
-    let swapped = proc_bytes(process.pid(), "status", "VmSwap:");
+    let swapped = swapped_by(["--keep-free", "0.01%"], "8s");
     assert!(swapped < MIB, "{} MiB", swapped / MIB);
 }
 

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{parse_share, parse_time};
-use isotherm_report::{Accumulate, EthpCurve, EthpCurveOptions};
+use isotherm_report::{EthpCurve, EthpCurveOptions};
 
 use super::CommonArgs;
 
@@ -38,11 +37,5 @@ pub(crate) fn run(args: &EthpCurveArgs) -> anyhow::Result<ExitCode> {
         max_waste: args.max_waste,
         idle: args.idle,
     };
-    let make = |header: &_| EthpCurve::new(header, common.scope(), options);
-    let (curve, extent) = common.open_pages()?.accumulate(common.scope(), make)?;
-    let report = curve.finish().context(
-        "the record holds no page scans in this part; make one with `isotherm record --pages`",
-    )?;
-    common.output.write(&report, &common.output.style(false))?;
-    Ok(extent.exit_code())
+    common.write_curve(|header| EthpCurve::new(header, common.scope(), options))
 }

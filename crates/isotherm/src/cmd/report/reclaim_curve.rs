@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{parse_share, parse_time};
-use isotherm_report::{Accumulate, ReclaimCurve, ReclaimCurveOptions};
+use isotherm_report::{ReclaimCurve, ReclaimCurveOptions};
 
 use super::CommonArgs;
 
@@ -36,11 +35,5 @@ pub(crate) fn run(args: &ReclaimCurveArgs) -> anyhow::Result<ExitCode> {
         refault_cost: args.refault_cost,
         max_slowdown: args.max_slowdown,
     };
-    let make = |header: &_| ReclaimCurve::new(header, common.scope(), options);
-    let (curve, extent) = common.open_pages()?.accumulate(common.scope(), make)?;
-    let report = curve.finish().context(
-        "the record holds no page scans in this part; make one with `isotherm record --pages`",
-    )?;
-    common.output.write(&report, &common.output.style(false))?;
-    Ok(extent.exit_code())
+    common.write_curve(|header| ReclaimCurve::new(header, common.scope(), options))
 }
