@@ -122,7 +122,7 @@ pub struct Operation {
     pub scheme: usize,
     pub action: Action,
     /// Where to, for actions that move memory.
-    pub destinations: Vec<Destination>,
+    pub destinations: Arc<[Destination]>,
     /// Whose memory.
     pub target: TargetId,
     /// Where; whole pages.
@@ -132,7 +132,7 @@ pub struct Operation {
     pub bytes: u64,
     /// Rules that only the world can apply, page by page, in order; each with its `matching` and
     /// `allow`. Pages that none matches are acted on if `pass_unmatched`.
-    pub filters: Vec<(OpsFilter, bool, bool)>,
+    pub filters: Arc<[(OpsFilter, bool, bool)]>,
     /// What becomes of pages that no filter matches.
     pub pass_unmatched: bool,
     /// The scheme is about memory that is not accessed: pages that were, since it was looked at, are
@@ -323,11 +323,11 @@ mod tests {
             let operation = Operation {
                 scheme: 0,
                 action: Action::Pageout,
-                destinations: Vec::new(),
+                destinations: [].into(),
                 target: TargetId(0),
                 range: AddressRange::new(0, 1000),
                 bytes,
-                filters: Vec::new(),
+                filters: [].into(),
                 pass_unmatched: true,
                 idle_only: true,
                 pages: None,

@@ -1,6 +1,7 @@
 //! The loops that real and simulated machines share: fed the same facts, they do the same, in whatever
 //! world; and what is done is what was planned, as far as the guard allows.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
@@ -175,11 +176,11 @@ fn no_more_is_done_than_the_guard_allows() {
     let operation = Operation {
         scheme: 0,
         action: Action::Pageout,
-        destinations: Vec::new(),
+        destinations: [].into(),
         target: TARGET,
         range: AddressRange::new(0, 1 << 30),
         bytes: 1 << 30,
-        filters: Vec::new(),
+        filters: [].into(),
         pass_unmatched: true,
         idle_only: true,
         pages: None,
@@ -202,9 +203,9 @@ fn no_more_is_done_than_the_guard_allows() {
     };
     let act = act_and(ControlFlow::Continue(()));
     let mut pace = Pace::default();
-    let plan = std::slice::from_ref(&operation);
-    let Ok(carried) = carry_out(plan, &mut guard, (&mut pace, STEP), act);
-    let Carried { done, outcomes, .. } = carried;
+    let plan = || VecDeque::from([operation.clone()]);
+    let Ok(carried) = carry_out(&mut plan(), &mut guard, (&mut pace, STEP), act);
+    let Carried { done, outcomes } = carried;
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
     // Five hundredths of a GiB in the first second, and the block that this ends in.
@@ -215,9 +216,10 @@ fn no_more_is_done_than_the_guard_allows() {
     );
     let mut free = Guard::new(GuardLimits::default());
     let stop = act_and(ControlFlow::Break(()));
-    let Ok(stopped) = carry_out(plan, &mut free, (&mut Pace::default(), STEP), stop);
+    let mut rest = plan();
+    let Ok(stopped) = carry_out(&mut rest, &mut free, (&mut Pace::default(), STEP), stop);
     assert_eq!(stopped.done[0].range.len(), 2 * BLOCK_SIZE, "one portion");
-    assert_eq!(stopped.rest[0].range.start, 2 * BLOCK_SIZE);
-    let Ok(all) = carry_out(plan, &mut free, (&mut pace, STEP), act);
+    assert_eq!(rest[0].range.start, 2 * BLOCK_SIZE);
+    let Ok(all) = carry_out(&mut plan(), &mut free, (&mut pace, STEP), act);
     assert_eq!(all.done[0].range.len(), 1 << 30);
 }

@@ -213,11 +213,11 @@ fn operation(action: Action, range: AddressRange) -> Operation {
     Operation {
         scheme: 0,
         action,
-        destinations: Vec::new(),
+        destinations: [].into(),
         target: ME,
         range,
         bytes: range.len(),
-        filters: Vec::new(),
+        filters: [].into(),
         pass_unmatched: true,
         idle_only: true,
         pages: None,
@@ -441,7 +441,7 @@ fn filters_leave_out_what_they_are_told_to() {
         memory.write(page, page + 1);
     }
     let mut young = operation(Action::Pageout, memory.pages(0, 512));
-    young.filters = vec![(OpsFilter::Young, true, false)];
+    young.filters = [(OpsFilter::Young, true, false)].into();
     let outcome = act(&mut actuator, young);
     let passed = 384 * PAGE_SIZE;
     assert!(
@@ -454,7 +454,7 @@ fn filters_leave_out_what_they_are_told_to() {
     );
     // Asking makes old: what was not touched since passes the next time.
     let mut again = operation(Action::Pageout, memory.pages(0, 512));
-    again.filters = vec![(OpsFilter::Young, true, false)];
+    again.filters = [(OpsFilter::Young, true, false)].into();
     let outcome = act(&mut actuator, again);
     let rest = 128 * PAGE_SIZE;
     assert!(
@@ -462,7 +462,7 @@ fn filters_leave_out_what_they_are_told_to() {
         "{outcome:?}"
     );
     let mut anonymous = operation(Action::Pageout, memory.pages(512, 1024));
-    anonymous.filters = vec![(OpsFilter::Anon, true, false)];
+    anonymous.filters = [(OpsFilter::Anon, true, false)].into();
     let outcome = act(&mut actuator, anonymous);
     assert_eq!(
         (outcome.filter_passed, outcome.applied),

@@ -154,11 +154,11 @@ fn act(actuator: &mut ProcessActuator, action: Action, range: AddressRange) -> O
     let operation = Operation {
         scheme: 0,
         action,
-        destinations: Vec::new(),
+        destinations: [].into(),
         target: ME,
         range,
         bytes: range.len(),
-        filters: Vec::new(),
+        filters: [].into(),
         pass_unmatched: true,
         idle_only: true,
         pages: None,

@@ -45,10 +45,10 @@ pub struct ReclaimCurveOptions {
 }
 
 impl Default for ReclaimCurveOptions {
-    /// 3 us: a page read back from zram takes 2.2 to 3.5 us (docs/benchmarks.md).
+    /// 7 us: what a program loses with a page read back from zram (docs/benchmarks.md).
     fn default() -> Self {
         Self {
-            refault_cost: Nanos(3_000),
+            refault_cost: Nanos(7_000),
             max_slowdown: None,
         }
     }

@@ -5,7 +5,7 @@
 //! of our own: memory that came back soon after it was paged out is kept ([`RefaultHistory`]), the
 //! guard says how much may be done, and what does not go into a step waits for the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
 use super::huge::HugeBound;
@@ -96,7 +96,7 @@ pub struct Context {
     history: RefaultHistory,
     huge: HugeBound,
     /// What is left of plans that did not go into one step.
-    rest: Vec<Operation>,
+    rest: VecDeque<Operation>,
 }
 
 impl Context {
@@ -116,7 +116,7 @@ impl Context {
             pace: Pace::default(),
             history: RefaultHistory::default(),
             huge: HugeBound::default(),
-            rest: Vec::new(),
+            rest: VecDeque::new(),
         })
     }
 
@@ -302,8 +302,8 @@ impl Context {
             return Ok(Carried::default());
         }
         let is_dry_run = self.is_dry_run();
-        let mut carried = carry_out(
-            &self.rest,
+        let carried = carry_out(
+            &mut self.rest,
             &mut self.guard,
             (&mut self.pace, room),
             |portion, outcomes| {
@@ -319,7 +319,6 @@ impl Context {
                 })
             },
         )?;
-        self.rest = std::mem::take(&mut carried.rest);
         self.note_paged_out(&carried, world)?;
         Ok(carried)
     }

@@ -277,11 +277,11 @@ mod tests {
         Operation {
             scheme,
             action,
-            destinations: Vec::new(),
+            destinations: [].into(),
             target: TargetId(0),
             range,
             bytes: range.len() / 2,
-            filters: Vec::new(),
+            filters: [].into(),
             pass_unmatched: true,
             idle_only: true,
             pages: None,

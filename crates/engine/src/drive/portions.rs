@@ -5,7 +5,7 @@
 //! again, as the schemes count regions, not parts. How much goes into a step follows from how fast
 //! the same action was lately ([`Pace`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
@@ -70,20 +70,18 @@ pub struct Carried {
     pub done: Vec<Operation>,
     /// The outcome of each.
     pub outcomes: Vec<Outcome>,
-    /// What was left for another step.
-    pub rest: Vec<Operation>,
 }
 
 /// Carries out as much of `plan` as `guard` allows and as goes into `room` of time, by `act`, which
 /// appends an outcome for each operation and says whether to go on. If there is any room, something is
-/// done, be it a block.
+/// done, be it a block. What was done is taken off the plan, unless `act` fails.
 pub fn carry_out<E>(
-    plan: &[Operation],
+    plan: &mut VecDeque<Operation>,
     guard: &mut Guard,
     (pace, room): (&mut Pace, Nanos),
     mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Carried, E> {
-    let mut portions = Portions::new(plan);
+    let mut portions = Portions::new(plan.make_contiguous());
     let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
     let mut spent = Nanos(0);
     while let Some(action) = portions.next_action() {
@@ -106,7 +104,18 @@ pub fn carry_out<E>(
             break;
         }
     }
-    Ok(portions.finish())
+    let Portions {
+        next,
+        taken,
+        done,
+        outcomes,
+        ..
+    } = portions;
+    plan.drain(..next);
+    if let Some(first) = plan.front_mut() {
+        first.range.start += taken;
+    }
+    Ok(Carried { done, outcomes })
 }
 
 /// A plan that is being carried out.
@@ -210,19 +219,6 @@ impl<'a> Portions<'a> {
             self.last_done = Some(which);
         }
     }
-
-    /// What was done of the plan, its outcomes, and what is left.
-    fn finish(self) -> Carried {
-        let mut rest: Vec<Operation> = self.plan[self.next..].to_vec();
-        if let Some(first) = rest.first_mut() {
-            first.range.start += self.taken;
-        }
-        Carried {
-            done: self.done,
-            outcomes: self.outcomes,
-            rest,
-        }
-    }
 }
 
 /// How far from `start` on to go for about `bytes`: to the last border of a block within, or else to
@@ -259,11 +255,11 @@ mod tests {
         Operation {
             scheme: 0,
             action,
-            destinations: Vec::new(),
+            destinations: [].into(),
             target: TargetId(0),
             range: AddressRange::new(start_mib * MIB, end_mib * MIB),
             bytes: (end_mib - start_mib) * MIB,
-            filters: Vec::new(),
+            filters: [].into(),
             pass_unmatched: true,
             idle_only: true,
             pages: None,
@@ -288,14 +284,9 @@ mod tests {
             let ranges = portion.iter().map(|operation| operation.range);
             all.push(ranges.map(|r| (r.start / MIB, r.end / MIB)).collect());
         }
-        let Carried {
-            done,
-            outcomes,
-            rest,
-        } = portions.finish();
-        assert_eq!(done, plan, "all of it, whole");
-        assert!(rest.is_empty());
-        for (operation, outcome) in done.iter().zip(outcomes) {
+        assert_eq!(portions.done, plan, "all of it, whole");
+        assert_eq!(portions.next, plan.len());
+        for (operation, outcome) in portions.done.iter().zip(portions.outcomes) {
             let refused: u64 = outcome.refused.values().sum();
             assert_eq!(outcome.applied + refused, operation.range.len());
         }
@@ -353,7 +344,8 @@ mod tests {
     /// bytes done.
     fn steps(plan: &[Operation], ns: u64, is_there: impl Fn(u64) -> bool) -> Vec<(Nanos, u64)> {
         let mut guard = Guard::new(GuardLimits::default());
-        let (mut pace, mut rest, mut steps) = (Pace::default(), plan.to_vec(), Vec::new());
+        let (mut pace, mut steps) = (Pace::default(), Vec::new());
+        let mut rest: VecDeque<Operation> = plan.to_vec().into();
         while !rest.is_empty() && steps.len() < 100_000 {
             let act = |portion: &[Operation], outcomes: &mut Vec<Outcome>| {
                 outcomes.extend(portion.iter().map(|operation| {
@@ -369,15 +361,10 @@ mod tests {
                 }));
                 Ok::<_, ()>(ControlFlow::Continue(()))
             };
-            let carried = carry_out(&rest, &mut guard, (&mut pace, STEP), act);
-            let Carried {
-                done,
-                outcomes,
-                rest: left,
-            } = carried.expect("never fails");
+            let carried = carry_out(&mut rest, &mut guard, (&mut pace, STEP), act);
+            let Carried { done, outcomes } = carried.expect("never fails");
             let took = outcomes.iter().fold(Nanos(0), |sum, one| sum + one.took);
             steps.push((took, done.iter().map(|o| o.range.len()).sum()));
-            rest = left;
         }
         steps
     }

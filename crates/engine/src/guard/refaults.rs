@@ -191,11 +191,11 @@ mod tests {
         Operation {
             scheme: 0,
             action: Action::Pageout,
-            destinations: Vec::new(),
+            destinations: [].into(),
             target: TARGET,
             range: AddressRange::new(first * BLOCK_SIZE, end * BLOCK_SIZE),
             bytes: (end - first) * BLOCK_SIZE,
-            filters: Vec::new(),
+            filters: [].into(),
             pass_unmatched: true,
             idle_only: true,
             pages: None,

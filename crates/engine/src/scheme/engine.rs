@@ -25,6 +25,8 @@
 //!   part that is acted on;
 //! - it has whole numbers of accesses: here 0.5 is neither idle nor at least one access.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::charge::{Charge, QuotaState};
@@ -36,7 +38,7 @@ use super::pages::PageOperations;
 use super::priority::{self, Histogram};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
-use super::{Action, GoalMetric, Order, Scheme, pages, walk};
+use super::{Action, Destination, GoalMetric, Order, Scheme, pages, walk};
 use crate::address::{AddressRange, Nanos};
 use crate::port::{Operation, Outcome};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
@@ -74,6 +76,8 @@ pub struct SchemeEngine {
 pub(super) struct State {
     pub(super) scheme: Scheme,
     pub(super) filters: FilterSet,
+    /// Where to, if it moves memory.
+    pub(super) destinations: Arc<[Destination]>,
     pub(super) stats: Stats,
     pub(super) charge: Charge,
     watermark: WatermarkState,
@@ -332,10 +336,20 @@ impl SchemeEngine {
     }
 }
 
+/// Where a scheme moves memory, if it does.
+fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
+    if scheme.action.migrates() {
+        scheme.destinations.as_slice().into()
+    } else {
+        Arc::default()
+    }
+}
+
 impl State {
     fn new(scheme: Scheme) -> Self {
         Self {
             filters: FilterSet::new(&scheme.filters),
+            destinations: destinations_of(&scheme),
             scheme,
             stats: Stats::default(),
             charge: Charge::default(),
@@ -348,6 +362,7 @@ impl State {
 
     fn adopt(&mut self, scheme: Scheme) {
         self.filters = FilterSet::new(&scheme.filters);
+        self.destinations = destinations_of(&scheme);
         if scheme.apply_interval != self.scheme.apply_interval {
             self.next_apply = None;
         }

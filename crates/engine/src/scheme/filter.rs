@@ -8,6 +8,8 @@
 //! What the kernel does otherwise: it rounds both ends of an address filter down to a page. Here a
 //! page that lies across an end is left alone.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, PAGE_SIZE};
@@ -68,7 +70,7 @@ pub(super) struct FilterSet {
     /// What becomes of memory that no rule of `core` matches.
     core_default: Verdict,
     /// As in [`crate::port::Operation::filters`].
-    pub(super) ops: Vec<(OpsFilter, bool, bool)>,
+    pub(super) ops: Arc<[(OpsFilter, bool, bool)]>,
     /// As in [`crate::port::Operation::pass_unmatched`].
     pub(super) ops_pass_unmatched: bool,
 }
@@ -131,7 +133,7 @@ impl FilterSet {
             },
             ops_pass_unmatched: ops.last().is_none_or(|(_, _, allow)| !allow),
             core,
-            ops,
+            ops: ops.into(),
         }
     }
 

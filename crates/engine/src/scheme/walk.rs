@@ -9,6 +9,8 @@
 //! What the kernel does otherwise: it shows the second part to the schemes before as well, which have
 //! seen the whole and may act on that part a second time. Here every scheme sees memory once.
 
+use std::sync::Arc;
+
 use super::engine::State;
 use super::filter::Verdict;
 use super::pages::{PageOperations, WalkedPages};
@@ -221,18 +223,14 @@ pub(super) fn operation(
     Operation {
         scheme,
         action: state.scheme.action,
-        destinations: if state.scheme.action.migrates() {
-            state.scheme.destinations.clone()
-        } else {
-            Vec::new()
-        },
+        destinations: Arc::clone(&state.destinations),
         target,
         range,
         bytes: range.len(),
         filters: if is_asked {
-            state.filters.ops.clone()
+            Arc::clone(&state.filters.ops)
         } else {
-            Vec::new()
+            Arc::default()
         },
         pass_unmatched: !is_asked || state.filters.ops_pass_unmatched,
         idle_only: state.scheme.is_idle_only(),

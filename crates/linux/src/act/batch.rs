@@ -294,11 +294,11 @@ mod tests {
         Operation {
             scheme,
             action: Action::Pageout,
-            destinations: Vec::new(),
+            destinations: [].into(),
             target: TargetId(target),
             range: AddressRange::new(first * PAGE_SIZE, (first + nr) * PAGE_SIZE),
             bytes: nr * PAGE_SIZE,
-            filters: Vec::new(),
+            filters: [].into(),
             pass_unmatched: true,
             idle_only: true,
             pages: None,

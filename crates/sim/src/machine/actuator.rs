@@ -380,7 +380,7 @@ impl SimActuator<'_> {
 
     /// The first filter that matches decides.
     fn passes(&mut self, operation: &Operation, page: Page, outcome: &mut Outcome) -> bool {
-        for (filter, matching, allow) in &operation.filters {
+        for (filter, matching, allow) in operation.filters.iter() {
             let area = &self.machine.areas[self.machine.area_at(page)];
             let is_here = self.machine.place[page as usize] == Place::Memory;
             let has = match filter {

@@ -131,7 +131,7 @@ impl SimActuator<'_> {
             .spec
             .purpose;
         let (mut undecided, mut allowed) = (mask(word.count as u32), 0);
-        for (filter, matching, allow) in &operation.filters {
+        for (filter, matching, allow) in operation.filters.iter() {
             let has = match filter {
                 OpsFilter::Anon => all_if(purpose == Use::Anon),
                 OpsFilter::Young => {
