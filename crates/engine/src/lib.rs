@@ -27,7 +27,7 @@ pub use compaction::{
 };
 pub use monitor::Intervals;
 pub use monitor::block_pages::BlockPages;
-pub use monitor::budget::BudgetController;
+pub use monitor::budget::{BudgetController, BudgetShares};
 pub use monitor::frames;
 pub use monitor::layout::{self, Layout};
 pub use monitor::page_cache;

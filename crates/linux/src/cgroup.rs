@@ -5,11 +5,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use isotherm_engine::scheme::OpsFilter;
 use thiserror::Error;
 
 /// Most groups below the named one that are looked into.
 const MAX_GROUPS: usize = 100_000;
+/// How long a group's number is remembered: another one may get the name.
+const NUMBERS_LAST: Duration = Duration::from_secs(1);
 
 /// Why a control group cannot be followed.
 #[derive(Debug, Error)]
@@ -144,8 +148,37 @@ pub fn processes(directory: &Path) -> Vec<u32> {
 }
 
 /// The inode number of a group's directory, by which the kernel's memory map knows it.
-pub fn inode_of(name: &Path) -> Option<u64> {
+fn inode_of(name: &Path) -> Option<u64> {
     Some(fs::metadata(find(name).ok()?).ok()?.ino())
+}
+
+/// Numbers by which the kernel's memory map knows groups. Finding one reads the table of mounts, so it is
+/// remembered for a second.
+#[derive(Debug, Default)]
+pub struct GroupNumbers {
+    known: BTreeMap<String, (Instant, Option<u64>)>,
+}
+
+impl GroupNumbers {
+    /// The number of each filter's group, where it is about one.
+    pub fn of_filters(&mut self, filters: &[(OpsFilter, bool, bool)]) -> Vec<Option<u64>> {
+        let of = |(filter, ..): &(OpsFilter, bool, bool)| match filter {
+            OpsFilter::Memcg { path } => self.of(path),
+            _ => None,
+        };
+        filters.iter().map(of).collect()
+    }
+
+    fn of(&mut self, name: &str) -> Option<u64> {
+        if let Some((at, number)) = self.known.get(name)
+            && at.elapsed() < NUMBERS_LAST
+        {
+            return *number;
+        }
+        let number = inode_of(Path::new(name));
+        self.known.insert(name.to_owned(), (Instant::now(), number));
+        number
+    }
 }
 
 /// The groups of the hierarchy that memory is charged in, by the inode numbers of their directories, named as

@@ -14,6 +14,8 @@ pub struct Progress {
     pub major_faults: u64,
     /// CPU time of all its threads.
     pub cpu: Nanos,
+    /// Bytes that it has in memory, as of the last time that each of its threads counted.
+    pub resident: u64,
 }
 
 /// A process's counters; `None` if it has gone.
@@ -32,6 +34,7 @@ fn parse_stat(stat: &str) -> Option<Progress> {
     Some(Progress {
         major_faults: number(9)?,
         cpu: Nanos((number(11)? + number(12)?).saturating_mul(1_000_000_000 / ticks)),
+        resident: number(21)?.saturating_mul(PAGE_SIZE),
     })
 }
 
@@ -117,10 +120,11 @@ mod tests {
 
     #[test]
     fn names_with_spaces_and_parentheses_do_not_confuse() {
-        let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 99 10 300 40 11 12 20 0 1 0 5";
+        let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 99 10 300 40 11 12 20 0 1 0 5 4096000 7 0";
         let progress = parse_stat(stat).expect("a line of stat");
         assert_eq!(progress.major_faults, 99);
         assert_eq!(progress.cpu, Nanos(3_400_000_000));
+        assert_eq!(progress.resident, 7 * PAGE_SIZE);
         assert_eq!(parse_stat("nonsense"), None);
     }
 

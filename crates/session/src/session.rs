@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec};
 use isotherm_engine::{AddressRange, Cost, Nanos, TargetId};
-use isotherm_linux::clock::Clock;
+use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::delays;
 use isotherm_linux::privileges::{self, Work};
 use isotherm_linux::process::Process;
@@ -170,6 +170,11 @@ impl Session {
         self.monitor.leave_out(cpu);
     }
 
+    /// `cpu` was spent on something that has a rhythm of its own, and counts as watching.
+    pub(crate) fn note_other_cpu(&mut self, cpu: Nanos) {
+        self.monitor.note_other_cpu(cpu);
+    }
+
     /// Memory was acted on: its age counts anew.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         self.monitor.reset_age(target, range, self.clock.now());
@@ -232,7 +237,9 @@ impl Session {
             }
             self.first_cost.get_or_insert_with(|| self.monitor.cost());
         }
+        let before = process_cpu();
         self.meters.read(self.monitor.as_ref(), now, false, items);
+        self.note_other_cpu(process_cpu().since(before));
         Ok(Step::Going)
     }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec, ThpPolicy};
 use isotherm_engine::drive::MonitorLoop;
-use isotherm_engine::{AddressRange, Nanos};
+use isotherm_engine::{AddressRange, BudgetShares, Nanos};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, node, process, thp};
@@ -127,7 +127,11 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
                 // Nobody sees processes' regions.
                 attributes.max_nr_regions = 1;
             }
-            MonitorLoop::tables(attributes, now)
+            let mut monitor = MonitorLoop::tables(attributes, now);
+            if context.targets.is_machine() {
+                monitor.divide_budget(shares(memory.is_some()));
+            }
+            monitor
         }
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
         MonitorSpec::Pages(attributes) => {
@@ -197,6 +201,15 @@ fn wanted(
     })
 }
 
+/// How the budget is divided where all of the machine is watched.
+fn shares(is_by_frame: bool) -> BudgetShares {
+    if is_by_frame {
+        BudgetShares::FRAMES
+    } else {
+        BudgetShares::MACHINE
+    }
+}
+
 /// Where all of the machine is watched by tables: the page cache with it where this kernel lets it be read;
 /// `memory` is what of it is told by frame.
 fn machine_view(
@@ -211,8 +224,9 @@ fn machine_view(
     if !context.targets.is_machine() {
         return Ok(None);
     }
-    let mut view = MachineView::new(attributes.cpu_budget, now)?;
-    match CacheView::new(attributes.cpu_budget, now) {
+    let shares = shares(memory.is_some());
+    let mut view = MachineView::new(attributes.cpu_budget * shares.frames, now)?;
+    match CacheView::new(attributes.cpu_budget * shares.page_cache, now) {
         Ok(page_cache) => view = view.with_page_cache(page_cache),
         Err(error) => notes.push(format!("the page cache's ages are not known: {error}")),
     }

@@ -4,6 +4,7 @@ use super::{RegionLoop, TableLoop, TableProbe, TargetSource};
 use crate::address::{AddressRange, Nanos};
 use crate::attributes::{Attributes, AttributesError};
 use crate::monitor::Intervals;
+use crate::monitor::budget::BudgetShares;
 use crate::monitor::idle_pages::PageAges;
 use crate::monitor::page_table::TableAttributes;
 use crate::snapshot::{Snapshot, TargetId};
@@ -43,6 +44,23 @@ impl MonitorLoop {
         match self {
             Self::Tables(tables) => tables.step(now, probe, targets, snapshots),
             Self::Regions(regions) => regions.step(now, probe, targets, snapshots),
+        }
+    }
+
+    /// Divides the budget otherwise than for watching processes, where there is one.
+    pub fn divide_budget(&mut self, shares: BudgetShares) {
+        match self {
+            Self::Tables(tables) => tables.divide_budget(shares),
+            Self::Regions(_) => {}
+        }
+    }
+
+    /// So much CPU time was spent on something that has a rhythm of its own: it is part of the cost, but not of what
+    /// each interval costs.
+    pub fn note_other_cpu(&mut self, cpu: Nanos) {
+        match self {
+            Self::Tables(tables) => tables.note_other_cpu(cpu),
+            Self::Regions(_) => {}
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::address::{AddressRange, Nanos};
 use crate::monitor::Intervals;
+use crate::monitor::budget::BudgetShares;
 use crate::monitor::idle_pages::PageAges;
 use crate::monitor::page_table::{
     BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
@@ -13,12 +14,8 @@ use crate::snapshot::{Snapshot, TargetId};
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);
 /// The longest time between two looks at the layout.
 const UPDATE_MAX: Nanos = Nanos::from_millis(60_000);
-/// Such looks may take at most this part of what may be spent; with many thousand mappings they
-/// come less often.
-const UPDATE_SHARE_OF_BUDGET: f64 = 0.2;
-/// Time between two looks at who is new, if those may take at most this part of what may be spent.
+/// Shortest time between two looks at who is new.
 const FOLLOW_MIN: Nanos = Nanos::from_millis(1_000);
-const FOLLOW_SHARE_OF_BUDGET: f64 = 0.3;
 /// Up to so many targets, new page tables are looked for at the end of each interval.
 const TARGETS_WITH_FRESH_BLOCKS: usize = 64;
 
@@ -127,6 +124,7 @@ pub trait TargetSource<P: AccessProbe> {
 #[derive(Debug)]
 pub struct TableLoop {
     monitor: TableMonitor,
+    shares: BudgetShares,
     attributes: TableAttributes,
     next_update: Nanos,
     update_interval: Nanos,
@@ -140,12 +138,24 @@ impl TableLoop {
     pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
         Self {
             monitor: TableMonitor::new(attributes, now),
+            shares: BudgetShares::PROCESSES,
             attributes,
             next_update: now,
             update_interval: UPDATE_MIN,
             next_follow: now,
             has_started: false,
         }
+    }
+
+    /// Divides the budget otherwise than for watching processes.
+    pub fn divide_budget(&mut self, shares: BudgetShares) {
+        self.shares = shares;
+        self.monitor.set_interval_share(shares.interval);
+    }
+
+    /// So much CPU time was spent on something that has a rhythm of its own.
+    pub fn note_other_cpu(&mut self, cpu: Nanos) {
+        self.monitor.note_other_cpu(cpu);
     }
 
     /// Does what is due at `now` and appends the snapshots that are finished. Yields when to come
@@ -228,7 +238,7 @@ impl TableLoop {
         }
         let spent = self.note_spent(&before, probe);
         if std::mem::replace(&mut self.has_started, true) {
-            let needed = spent / (self.attributes.cpu_budget * UPDATE_SHARE_OF_BUDGET);
+            let needed = spent / (self.attributes.cpu_budget * self.shares.update);
             self.update_interval = Nanos((needed * 1e9) as u64).clamp(UPDATE_MIN, UPDATE_MAX);
         }
         self.next_update = now + self.update_interval;
@@ -254,7 +264,7 @@ impl TableLoop {
             }
         }
         let spent = self.note_spent(&before, probe);
-        let needed = spent / (self.attributes.cpu_budget * FOLLOW_SHARE_OF_BUDGET);
+        let needed = spent / (self.attributes.cpu_budget * self.shares.follow);
         self.next_follow = now + Nanos((needed * 1e9) as u64).clamp(FOLLOW_MIN, UPDATE_MAX);
         Ok(())
     }

@@ -1,24 +1,38 @@
 //! Filters that only the machine can apply, page by page: what a page is, its frame tells.
 
+use std::cell::OnceCell;
 use std::ops::Range;
-use std::path::Path;
 
 use isotherm_engine::scheme::OpsFilter;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 
 use super::batch::{self, Block};
 use super::bits;
-use crate::cgroup;
+use crate::cgroup::GroupNumbers;
 use crate::frames::{FrameFacts, Frames};
 use crate::probe::{PageTableProbe, ProbeError};
 
-/// A page, as filters see it.
+/// A page, as filters see it. The kernel is asked for what they ask for.
 struct Page<'a> {
     frame: u64,
-    facts: FrameFacts,
+    facts: OnceCell<Option<FrameFacts>>,
+    group: OnceCell<Option<u64>>,
     accessed: bool,
     huge: bool,
     frames: &'a Frames,
+}
+
+impl Page<'_> {
+    /// Whether its frame's facts are so; `None` where they cannot be read.
+    fn is(&self, so: impl Fn(FrameFacts) -> bool) -> Option<bool> {
+        let read = || self.frames.facts(self.frame).ok();
+        self.facts.get_or_init(read).map(so)
+    }
+
+    fn group(&self) -> Option<u64> {
+        let read = || self.frames.group(self.frame).ok();
+        *self.group.get_or_init(read)
+    }
 }
 
 /// Takes what the operations' filters leave out of what is wanted. Pages whose frame tells nothing
@@ -29,13 +43,13 @@ struct Page<'a> {
 /// ever. The kernel does so (`damon_folio_mkold` in mm/damon/ops-common.c).
 pub(super) fn apply(
     probe: &mut PageTableProbe,
+    numbers: &mut GroupNumbers,
     target: TargetId,
-    operations: &[Operation],
-    blocks: &mut [Block],
+    (operations, blocks): (&[Operation], &mut [Block]),
 ) -> Result<Vec<Block>, ProbeError> {
     let mut all_young: Vec<Block> = Vec::new();
     for operation in operations.iter().filter(|o| !o.filters.is_empty()) {
-        let groups: Vec<Option<u64>> = operation.filters.iter().map(group).collect();
+        let groups = numbers.of_filters(&operation.filters);
         for block in batch::within(blocks, operation.range) {
             let mine = bits::and(&block.wanted, &bits::mask(block.address, operation.range));
             let pages: Vec<usize> = bits::each(&mine).collect();
@@ -51,12 +65,10 @@ pub(super) fn apply(
                     continue;
                 };
                 let frame = leaf.frame() + if leaf.is_huge_2m() { *page as u64 } else { 0 };
-                let Ok(facts) = frames.facts(frame) else {
-                    continue;
-                };
                 let page_facts = Page {
                     frame,
-                    facts,
+                    facts: OnceCell::new(),
+                    group: OnceCell::new(),
                     accessed: u64::from(bits::count(&bits::and(
                         &block.accessed,
                         &bits::mask(block.address, page_at(block.address, *page)),
@@ -130,14 +142,16 @@ fn page_at(block: u64, page: usize) -> AddressRange {
     AddressRange::new(start, start + PAGE_SIZE)
 }
 
-/// The first filter that matches decides.
+/// The first filter that matches decides; if it cannot be told whether one does, the page is left out.
 fn passes(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>) -> bool {
-    operation
-        .filters
-        .iter()
-        .zip(groups)
-        .find(|((filter, matching, _), group)| matches(filter, **group, page) == *matching)
-        .map_or(operation.pass_unmatched, |((_, _, allow), _)| *allow)
+    for ((filter, matching, allow), group) in operation.filters.iter().zip(groups) {
+        match matches(filter, *group, page) {
+            Some(is) if is == *matching => return *allow,
+            Some(_) => {}
+            None => return false,
+        }
+    }
+    operation.pass_unmatched
 }
 
 /// Whether one of the filters up to the one that decides asks if the page is young.
@@ -147,20 +161,21 @@ fn asks_for_youth(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>
         .iter()
         .zip(groups)
         .find(|((filter, matching, _), group)| {
-            *filter == OpsFilter::Young || matches(filter, **group, page) == *matching
+            *filter == OpsFilter::Young || matches(filter, **group, page) == Some(*matching)
         })
         .is_some_and(|((filter, ..), _)| *filter == OpsFilter::Young)
 }
 
-fn matches(filter: &OpsFilter, group: Option<u64>, page: &Page<'_>) -> bool {
-    match filter {
-        OpsFilter::Anon => page.facts.is_anonymous(),
-        OpsFilter::Active => page.facts.is_active(),
-        OpsFilter::Memcg { .. } => group.is_some() && page.frames.group(page.frame).ok() == group,
+/// Whether the page is what a filter asks for; `None` where that cannot be told.
+fn matches(filter: &OpsFilter, group: Option<u64>, page: &Page<'_>) -> Option<bool> {
+    Some(match filter {
+        OpsFilter::Anon => page.is(FrameFacts::is_anonymous)?,
+        OpsFilter::Active => page.is(FrameFacts::is_active)?,
+        OpsFilter::Memcg { .. } => group.is_some() && page.group()? == group?,
         OpsFilter::Young => page.accessed,
         OpsFilter::HugepageSize { min, max } => {
             let bytes = if page.huge {
-                isotherm_engine::BLOCK_SIZE
+                BLOCK_SIZE
             } else {
                 match page.frames.folio(page.frame) {
                     Ok(Some((first, end))) => (end - first) * PAGE_SIZE,
@@ -171,13 +186,5 @@ fn matches(filter: &OpsFilter, group: Option<u64>, page: &Page<'_>) -> bool {
         }
         // What this actuator acts on is mapped.
         OpsFilter::Unmapped => false,
-    }
-}
-
-/// The number by which /proc/kpagecgroup knows the filter's control group.
-fn group((filter, ..): &(OpsFilter, bool, bool)) -> Option<u64> {
-    let OpsFilter::Memcg { path } = filter else {
-        return None;
-    };
-    cgroup::inode_of(Path::new(path))
+    })
 }

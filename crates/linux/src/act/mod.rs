@@ -42,6 +42,7 @@ use isotherm_engine::{
 };
 
 use crate::areas::MappedArea;
+use crate::cgroup::GroupNumbers;
 use crate::host;
 use crate::node;
 use crate::probe::{PageTableProbe, ProbeError};
@@ -93,6 +94,7 @@ pub struct ProcessActuator {
     advised: Vec<Advised>,
     incompressible: Incompressible,
     by_block: ByBlock,
+    groups: GroupNumbers,
     interrupted: BTreeMap<TargetId, Nanos>,
     /// Only pages on these frames are acted on, if there is such a limit.
     frames: Option<Vec<Range<u64>>>,
@@ -109,6 +111,7 @@ impl ProcessActuator {
             advised: Vec::new(),
             incompressible: Incompressible::default(),
             by_block: ByBlock::new(),
+            groups: GroupNumbers::default(),
             interrupted: BTreeMap::new(),
             frames: None,
         })
@@ -216,7 +219,10 @@ impl ProcessActuator {
             return Ok(operations.iter().map(exited).collect());
         };
         self.keep_frames(target, &mut blocks)?;
-        let mut young = filter::apply(&mut self.probe, target, operations, &mut blocks)?;
+        let mut young = {
+            let meant = (operations, blocks.as_mut_slice());
+            filter::apply(&mut self.probe, &mut self.groups, target, meant)?
+        };
         self.make_old(target, &mut young)?;
         let takes_away = matches!(
             operations[0].action.effect(),

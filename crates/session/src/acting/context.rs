@@ -25,6 +25,13 @@ use super::{eligible, system};
 use crate::session::Session;
 use crate::start::ram;
 
+/// Between two steps of acting others have their turn, and it is seen who has something to do.
+const BETWEEN_STEPS: Nanos = Nanos::from_millis(20);
+/// A step that has less time than this does little for what a step costs in any case; then it is waited until
+/// more may be taken.
+const LITTLE: Nanos = Nanos::from_millis(2);
+const PAUSE: Nanos = Nanos::from_millis(200);
+
 /// Who carries out what is planned.
 enum Executor {
     /// Nobody, in a dry run; where only a part of physical memory is meant, who can tell what that is.
@@ -184,6 +191,7 @@ pub(super) struct ContextActing {
     is_told_by_frame: bool,
     goal: Option<GoalMeter>,
     snapshots: Vec<Snapshot>,
+    next_step: Nanos,
     /// What scans of every page say, where these are what is watched by.
     scans: PageScans,
 }
@@ -226,6 +234,7 @@ impl ContextActing {
             is_told_by_frame: spec.targets.is_physical() && !is_physical,
             goal: GoalMeter::new(spec)?,
             snapshots: Vec::new(),
+            next_step: Nanos(0),
             scans: PageScans::default(),
         })
     }
@@ -315,7 +324,8 @@ impl ContextActing {
                 status,
             }));
         }
-        if self.snapshots.is_empty() && !self.context.has_rest() {
+        let is_due = self.goes_on_at().is_some_and(|at| at <= now);
+        if self.snapshots.is_empty() && !is_due {
             return Ok(Nanos(0));
         }
         let goal = self.goal.as_ref().map(|goal| {
@@ -329,6 +339,7 @@ impl ContextActing {
         });
         self.context.guard_mut().set_goal_room(goal);
         let room = self.meters.begin(now, self.context.guard());
+        self.next_step = now + if room < LITTLE { PAUSE } else { BETWEEN_STEPS };
         let cpu_before = process_cpu();
         let mut world = ThisMachine {
             at: self.at,
@@ -353,6 +364,11 @@ impl ContextActing {
         let guard = self.context.guard_mut();
         self.meters.end(session.now(), spent, &times, guard);
         Ok(spent)
+    }
+
+    /// When to go on with what is left of a plan, if anything is.
+    pub(super) fn goes_on_at(&self) -> Option<Nanos> {
+        self.context.has_rest().then_some(self.next_step)
     }
 
     /// Whether the schemes are for the page cache as well: there is nothing but to drop it.

@@ -24,6 +24,7 @@ use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::scheme::{Action, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::units::{format_bytes, format_share};
 use isotherm_engine::{Nanos, Refusal, Snapshot};
+use isotherm_linux::clock::process_cpu;
 use isotherm_record::{Item, PageSnapshot};
 
 use crate::session::Session;
@@ -188,9 +189,6 @@ impl ActingSummary {
     }
 }
 
-/// Between two steps of acting others have their turn, and it is seen who has something to do.
-const BETWEEN_STEPS: Nanos = Nanos::from_millis(20);
-
 /// A limit, in a word or two.
 pub fn limit_words(limit: Limit) -> &'static str {
     match limit {
@@ -271,6 +269,7 @@ impl Acting {
 
     /// Does what follows from `items`, which the session has just yielded, and appends what was done.
     pub fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        let (cpu_before, acted_before) = (process_cpu(), self.cpu);
         self.follow_targets(session, items)?;
         let nr_seen = items.len();
         let unrecorded = session.take_unrecorded();
@@ -294,6 +293,9 @@ impl Acting {
             self.cpu = self.cpu + context.step(now, session, items)?;
         }
         self.rest(session, items);
+        // What was looked at for that comes whenever there is something to do.
+        let acted = self.cpu.since(acted_before);
+        session.note_other_cpu(process_cpu().since(cpu_before).since(acted));
         Ok(())
     }
 
@@ -329,8 +331,8 @@ impl Acting {
         if self.rests_until.is_some() {
             return self.rests_until;
         }
-        let is_waiting = self.contexts.iter().any(|c| c.context.has_rest());
-        is_waiting.then_some(now + BETWEEN_STEPS)
+        let goes_on = self.contexts.iter().filter_map(ContextActing::goes_on_at);
+        goes_on.min().map(|at| at.max(now + Nanos(1)))
     }
 
     /// What was done so far, in a line, for a terminal.

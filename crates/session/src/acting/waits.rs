@@ -10,7 +10,7 @@
 //!   not made good by paging out; what was freed falls, too, so it is at most what the system read
 //!   from swap.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use isotherm_engine::guard::WaitSource;
@@ -18,19 +18,29 @@ use isotherm_engine::statistics::nearest_rank;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::delays::{self, Delays};
 use isotherm_linux::pressure;
-use isotherm_linux::process::{Process, ProcessUsage};
+use isotherm_linux::process::Process;
 use isotherm_linux::refault_cost::{RefaultSample, refault_cost_now};
 
 /// What a refault costs is measured again after so long: it depends on the load.
 const COST_LASTS: Nanos = Nanos(60_000_000_000);
 /// The median of so many samples counts. At the start they follow each other at once.
 const SAMPLES: usize = 5;
+/// Up to so many targets, all are looked at each time.
+const FEW: usize = 16;
+/// Of more, those of which most is out,
+const MOST_OUT: usize = 8;
+/// and so many of the others in turn: each takes some 20 us, 40 if anything of it is out.
+const IN_TURN: usize = 8;
 
 /// What a target was like at the last look.
 #[derive(Clone, Copy)]
 struct Seen {
+    at: Nanos,
+    /// Pages that the system has read from swap.
+    swapped_in: u64,
     progress: pressure::Progress,
-    swap: u64,
+    /// Where something of it was out, by us.
+    swap: Option<u64>,
     delay: Option<Nanos>,
 }
 
@@ -64,9 +74,10 @@ pub(super) struct Waits {
     paged_out: BTreeMap<TargetId, u64>,
     /// Bytes of each target that were paged out, and have not come back since.
     out: BTreeMap<TargetId, u64>,
-    /// CPUs that each target has kept busy of late, 1 at most.
+    /// CPUs that each target has kept busy of late.
     running: BTreeMap<TargetId, f64>,
-    swapped_in: Option<u64>,
+    /// The one whose turn came last.
+    turn: Option<TargetId>,
     pressure_us: Option<u64>,
 }
 
@@ -82,7 +93,7 @@ impl Waits {
             paged_out: BTreeMap::new(),
             out: BTreeMap::new(),
             running: BTreeMap::new(),
-            swapped_in: pressure::swapped_in(),
+            turn: None,
             pressure_us: None,
         }
     }
@@ -113,7 +124,7 @@ impl Waits {
     /// What targets lost, at most, while single pages of theirs were paged out for so long: as much of it as
     /// they ran. That they sleep at times does not make up for it: who waits for them may sleep meanwhile.
     pub(super) fn interrupted(&self, times: &BTreeMap<TargetId, Nanos>) -> Nanos {
-        let running = |target| self.running.get(target).copied().unwrap_or(1.0);
+        let running = |target| self.running.get(target).map_or(1.0, |cpus| cpus.min(1.0));
         let lost = times
             .iter()
             .map(|(target, time)| time.0 as f64 * running(target));
@@ -149,26 +160,19 @@ impl Waits {
         group: Option<&Path>,
     ) -> Waited {
         self.learn_cost(now);
-        let swapped_in = pressure::swapped_in();
-        let read = swapped_in
-            .zip(self.swapped_in)
-            .map_or(0, |(now, before)| now.saturating_sub(before));
-        self.swapped_in = swapped_in;
+        let swapped_in = pressure::swapped_in().unwrap_or(0);
         let mut waited = Waited::default();
+        let targets: Vec<(TargetId, &Process)> = targets.collect();
+        let due = self.due(&targets);
         for (target, process) in targets {
-            let usage = process.usage().unwrap_or_default();
-            waited.resident += usage.rss;
-            let Some(progress) = pressure::progress(process) else {
-                continue;
-            };
-            let cpu_before = waited.cpu_s;
-            self.add(&mut waited, target, process, (progress, usage), read);
-            if let Some(elapsed) = elapsed.filter(|elapsed| elapsed.0 > 0) {
-                let cpus = (waited.cpu_s - cpu_before) / elapsed.as_secs_f64();
-                self.running.insert(target, cpus.min(1.0));
+            if due.contains(&target) {
+                self.look_at(&mut waited, (now, swapped_in), target, process);
+            } else if let Some(seen) = self.before.get(&target) {
+                let cpus = self.running.get(&target).copied().unwrap_or(0.0);
+                waited.cpu_s += cpus * elapsed.map_or(0.0, Nanos::as_secs_f64);
+                waited.resident += seen.progress.resident;
             }
         }
-        self.paged_out.clear();
         let stalled = group.and_then(|group| pressure::some_memory_us(Some(group)));
         let before = std::mem::replace(&mut self.pressure_us, stalled);
         if let Some((stalled, before)) = stalled.zip(before) {
@@ -199,30 +203,74 @@ impl Waits {
         nearest_rank(&costs, 50)
     }
 
+    /// Those that are looked at now: all, or those that most may come back to and some in turn.
+    fn due(&mut self, targets: &[(TargetId, &Process)]) -> BTreeSet<TargetId> {
+        let ids = targets.iter().map(|(target, _)| *target);
+        if targets.len() <= FEW {
+            return ids.collect();
+        }
+        let mut out: Vec<_> = { ids.clone() }
+            .filter_map(|target| Some((self.out.get(&target).copied()?, target)))
+            .filter(|(bytes, _)| *bytes > 0)
+            .collect();
+        out.sort_unstable_by(|a, b| b.cmp(a));
+        out.truncate(MOST_OUT);
+        let mut due: BTreeSet<TargetId> = out.into_iter().map(|(_, target)| target).collect();
+        let after = ids.clone().filter(|target| Some(*target) > self.turn);
+        let in_turn = after.chain(ids).filter(|target| !due.contains(target));
+        let in_turn: Vec<TargetId> = in_turn.take(IN_TURN).collect();
+        self.turn = in_turn.last().copied();
+        due.extend(in_turn);
+        due
+    }
+
+    fn look_at(
+        &mut self,
+        waited: &mut Waited,
+        (now, swapped_in): (Nanos, u64),
+        target: TargetId,
+        process: &Process,
+    ) {
+        let Some(progress) = pressure::progress(process) else {
+            return;
+        };
+        waited.resident += progress.resident;
+        let paged_out = self.paged_out.remove(&target).unwrap_or(0);
+        let is_out = paged_out > 0 || self.out.get(&target).is_some_and(|out| *out > 0);
+        let swap = || process.usage().ok().map(|usage| usage.swap);
+        let delays = self.delays.as_ref();
+        let seen = Seen {
+            at: now,
+            swapped_in,
+            progress,
+            swap: is_out.then(swap).flatten(),
+            delay: delays.and_then(|delays| delays.waited(process.pid()).ok()),
+        };
+        let Some(before) = self.before.insert(target, seen) else {
+            return;
+        };
+        self.add(waited, target, (&before, &seen), paged_out);
+    }
+
+    /// What has become of a target between two looks, of which so many bytes were `paged_out`.
     fn add(
         &mut self,
         waited: &mut Waited,
         target: TargetId,
-        process: &Process,
-        (progress, usage): (pressure::Progress, ProcessUsage),
-        read: u64,
+        (before, seen): (&Seen, &Seen),
+        paged_out: u64,
     ) {
-        let delays = self.delays.as_ref();
-        let seen = Seen {
-            progress,
-            swap: usage.swap,
-            delay: delays.and_then(|delays| delays.waited(process.pid()).ok()),
-        };
-        let out = self.paged_out.get(&target).copied().unwrap_or(0);
-        let Some(before) = self.before.insert(target, seen) else {
-            return;
-        };
-        let refaults = refaults(&before, &seen, out, read);
+        let refaults = refaults(before, seen, paged_out);
         waited.refaults += refaults;
         if let Some(out) = self.out.get_mut(&target) {
             *out = out.saturating_sub(refaults * PAGE_SIZE);
         }
-        waited.cpu_s += progress.cpu.since(before.progress.cpu).as_secs_f64();
+        let cpu_s = seen.progress.cpu.since(before.progress.cpu).as_secs_f64();
+        waited.cpu_s += cpu_s;
+        let elapsed = seen.at.since(before.at);
+        if elapsed.0 > 0 {
+            self.running.insert(target, cpu_s / elapsed.as_secs_f64());
+        }
         let delayed = seen.delay.zip(before.delay);
         let delayed = delayed.map(|(now, before)| now.since(before));
         let counted = self.cost().map(|cost| Nanos(refaults * cost.0));
@@ -256,14 +304,16 @@ fn note(waited: &mut Waited, time: Nanos, by: WaitSource) {
     }
 }
 
-/// Pages that came back, of a target of which `out` bytes were paged out, while the system read `read`
-/// pages from swap.
-fn refaults(before: &Seen, now: &Seen, out: u64, read: u64) -> u64 {
+/// Pages that came back, of a target of which `out` bytes were paged out.
+fn refaults(before: &Seen, now: &Seen, out: u64) -> u64 {
     let major = now
         .progress
         .major_faults
         .saturating_sub(before.progress.major_faults);
-    let fallen = (before.swap + out).saturating_sub(now.swap) / PAGE_SIZE;
+    let read = now.swapped_in.saturating_sub(before.swapped_in);
+    // Before anything of it was out by us, there was nothing that matters.
+    let expected = before.swap.unwrap_or(0) + out;
+    let fallen = { now.swap }.map_or(0, |swap| expected.saturating_sub(swap) / PAGE_SIZE);
     major.max(fallen.min(read))
 }
 
@@ -271,13 +321,15 @@ fn refaults(before: &Seen, now: &Seen, out: u64, read: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn seen(major_faults: u64, swapped_pages: u64) -> Seen {
+    fn seen(major_faults: u64, swapped_pages: u64, swapped_in: u64) -> Seen {
         Seen {
+            at: Nanos(0),
+            swapped_in,
             progress: pressure::Progress {
                 major_faults,
-                cpu: Nanos(0),
+                ..pressure::Progress::default()
             },
-            swap: swapped_pages * PAGE_SIZE,
+            swap: Some(swapped_pages * PAGE_SIZE),
             delay: None,
         }
     }
@@ -285,18 +337,40 @@ mod tests {
     #[test]
     fn what_comes_back_without_a_major_fault_is_a_refault() {
         // Reading ahead: 10 major faults bring 80 pages.
-        assert_eq!(refaults(&seen(0, 100), &seen(10, 20), 0, 80), 80);
+        assert_eq!(refaults(&seen(0, 100, 5), &seen(10, 20, 85), 0), 80);
         // Paged out and in again between two looks.
-        assert_eq!(
-            refaults(&seen(0, 100), &seen(0, 100), 50 * PAGE_SIZE, 60),
-            50
-        );
+        let out = 50 * PAGE_SIZE;
+        assert_eq!(refaults(&seen(0, 100, 0), &seen(0, 100, 60), out), 50);
         // Freed, which nobody waited for.
-        assert_eq!(refaults(&seen(0, 100), &seen(0, 20), 0, 0), 0);
+        assert_eq!(refaults(&seen(0, 100, 0), &seen(0, 20, 0), 0), 0);
         // Of files.
-        assert_eq!(refaults(&seen(0, 0), &seen(7, 0), 0, 0), 7);
+        assert_eq!(refaults(&seen(0, 0, 0), &seen(7, 0, 0), 0), 7);
         // Only paged out.
-        assert_eq!(refaults(&seen(0, 0), &seen(0, 50), 50 * PAGE_SIZE, 1000), 0);
+        assert_eq!(refaults(&seen(0, 0, 0), &seen(0, 50, 1000), out), 0);
+        // Nothing is out any more, so its swap was not read.
+        let not_read = Seen {
+            swap: None,
+            ..seen(1, 0, 90)
+        };
+        assert_eq!(refaults(&seen(0, 100, 0), &not_read, 0), 1);
+        // What was paged out since nothing was, and is in part back.
+        assert_eq!(refaults(&not_read, &seen(1, 30, 190), out), 20);
+    }
+
+    #[test]
+    fn of_many_targets_those_most_of_which_is_out_are_looked_at_and_all_in_turn() {
+        let me = Process::open(std::process::id()).expect("we exist");
+        let targets: Vec<(TargetId, &Process)> = (0..100).map(|id| (TargetId(id), &me)).collect();
+        let mut waits = Waits::new();
+        waits.paged_out(TargetId(7), 1 << 20);
+        assert_eq!(waits.due(&targets[..FEW]).len(), FEW);
+        let mut seen = BTreeSet::new();
+        for _ in 0..100_usize.div_ceil(IN_TURN) {
+            let due = waits.due(&targets);
+            assert!(due.len() <= MOST_OUT + IN_TURN && due.contains(&TargetId(7)));
+            seen.extend(due);
+        }
+        assert_eq!(seen.len(), 100);
     }
 
     #[test]

@@ -177,6 +177,14 @@ impl Monitor for Contexts {
         }
     }
 
+    /// Each has its part.
+    fn note_other_cpu(&mut self, cpu: Nanos) {
+        let part = Nanos(cpu.0 / self.members.len() as u64);
+        for member in &mut self.members {
+            member.monitor.note_other_cpu(part);
+        }
+    }
+
     fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {
         self.members.get_mut(context)?.monitor.page_cache(0)
     }

@@ -31,17 +31,13 @@ use crate::targets::TargetSet;
 
 /// Shortest time between two looks.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(5_000);
-/// They may take at most this part of what may be spent.
-const SHARE_OF_BUDGET: f64 = 0.25;
-/// And this, where they are what is told.
-const SHARE_OF_BUDGET_BY_FRAME: f64 = 0.4;
-
 /// And where memory is told by frame.
 const INTERVAL_MIN_BY_FRAME: Nanos = Nanos::from_millis(1_000);
 
 /// Looks at the machine's memory.
 pub(crate) struct MachineView {
-    cpu_budget: f64,
+    /// CPU time that looks may take, as a share of a CPU.
+    budget: f64,
     next: Nanos,
     is_first: bool,
     frames: FrameMap,
@@ -60,13 +56,13 @@ pub(crate) struct MachineView {
 }
 
 impl MachineView {
-    /// Within a budget for all watching, as a share of a CPU.
-    pub(crate) fn new(cpu_budget: f64, now: Nanos) -> anyhow::Result<Self> {
+    /// Whose looks take this share of a CPU at most.
+    pub(crate) fn new(budget: f64, now: Nanos) -> anyhow::Result<Self> {
         let ram = node::all()?.into_iter();
         let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
         nodes.sort_unstable_by_key(|(_, frames)| frames.start);
         Ok(Self {
-            cpu_budget,
+            budget,
             next: now,
             is_first: true,
             frames: FrameMap::default(),
@@ -139,7 +135,10 @@ impl MachineView {
         targets: &TargetSet,
     ) -> Result<Vec<Item>, ProbeError> {
         if now < self.next {
-            return Ok(self.look_at_page_cache(now).into_iter().collect());
+            return Ok(self
+                .look_at_page_cache(now, monitor.spare())
+                .into_iter()
+                .collect());
         }
         let before = probe.cost();
         self.frames.clear();
@@ -148,7 +147,10 @@ impl MachineView {
         for (mapper, id) in (0..).zip(&ids) {
             self.add_target(mapper, *id, now, probe, monitor, targets)?;
         }
-        let mut items: Vec<Item> = self.look_at_page_cache(now).into_iter().collect();
+        let mut items: Vec<Item> = self
+            .look_at_page_cache(now, monitor.spare())
+            .into_iter()
+            .collect();
         if self.has_whole_nodes {
             let huge = self.huge.look(probe)?;
             let sample = self.sample(&ids, now, targets);
@@ -165,12 +167,12 @@ impl MachineView {
         }
         let after = probe.cost();
         let spent = after.monitor_cpu.since(before.monitor_cpu).as_secs_f64();
-        let (share, least) = if self.is_by_frame() {
-            (SHARE_OF_BUDGET_BY_FRAME, INTERVAL_MIN_BY_FRAME)
+        let least = if self.is_by_frame() {
+            INTERVAL_MIN_BY_FRAME
         } else {
-            (SHARE_OF_BUDGET, INTERVAL_MIN)
+            INTERVAL_MIN
         };
-        let wait = Nanos((spent / (self.cpu_budget * share) * 1e9) as u64);
+        let wait = Nanos((spent / self.budget * 1e9) as u64);
         self.next = now + wait.max(least);
         Ok(items)
     }
@@ -213,10 +215,12 @@ impl MachineView {
         }
     }
 
-    /// Tells why, once that is not possible any more.
-    fn look_at_page_cache(&mut self, now: Nanos) -> Option<Item> {
+    /// What is to `spare` may be spent besides. Tells why, once that is not possible any more.
+    fn look_at_page_cache(&mut self, now: Nanos, spare: Nanos) -> Option<Item> {
         let page_cache = self.page_cache.as_mut()?;
-        let error = page_cache.step(now, &self.nodes, &self.frames).err()?;
+        let error = page_cache
+            .step((now, spare), &self.nodes, &self.frames)
+            .err()?;
         self.page_cache = None;
         let text = format!("the page cache is not watched any more: {error}");
         Some(Item::Note { time: now, text })

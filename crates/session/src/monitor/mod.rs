@@ -48,6 +48,9 @@ pub(crate) trait Monitor {
     /// `cpu` was spent on something else than watching, and does not count as its cost.
     fn leave_out(&mut self, _cpu: Nanos) {}
 
+    /// `cpu` was spent on something that has a rhythm of its own, and counts as watching.
+    fn note_other_cpu(&mut self, _cpu: Nanos) {}
+
     /// What watching has cost so far.
     fn cost(&self) -> Cost;
 

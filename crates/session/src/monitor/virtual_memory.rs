@@ -177,6 +177,10 @@ impl Monitor for VirtualMemory {
         self.probe.leave_out(cpu);
     }
 
+    fn note_other_cpu(&mut self, cpu: Nanos) {
+        self.monitor.note_other_cpu(cpu);
+    }
+
     fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {
         self.machine.as_mut()?.page_cache()
     }

@@ -5,6 +5,8 @@ use crate::port::Cost;
 
 /// How much time's share may be saved up, in seconds: a quiet spell pays for a burst.
 const SAVED_SECONDS: f64 = 3.0;
+/// What is beyond so many seconds' share may go elsewhere.
+const SPARED_SECONDS: f64 = 2.0;
 /// At most this share of one CPU is spent on clears at once, whatever was saved: a burst must not be
 /// felt either.
 const BURST_SHARE: f64 = 0.05;
@@ -37,6 +39,12 @@ impl TokenBucket {
         // Where intervals are longer than that, what an interval is given.
         let most = self.share * (SAVED_SECONDS * 1e9).max(elapsed);
         self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
+    }
+
+    /// What has been saved up beyond two seconds' share: clears have no use for it.
+    pub(crate) fn spare(&self) -> Nanos {
+        let kept = self.share * SPARED_SECONDS * 1e9;
+        Nanos((self.balance_ns - kept).max(0.0) as u64)
     }
 
     /// CPU time that clears may take now, in nanoseconds, where they are planned every `interval`.

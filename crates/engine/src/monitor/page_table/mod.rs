@@ -19,7 +19,7 @@
 //! ([`space`](self::space)).
 //!
 //! What an interval costs in any case (reading, telling) decides how long it is: half of the budget
-//! at most goes there, so that with more memory intervals get longer, and the budget holds. They get
+//! at most goes there ([`BudgetShares`]), so that with more memory intervals get longer, and the budget holds. They get
 //! longer as well while much is told by estimates that could be watched with more time.
 //!
 //! Rates are comparable with DAMON's: the share of 20 ms windows in which a page is touched, from
@@ -64,7 +64,7 @@ use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 pub use block::BlockFacts;
 
 use super::bits::{self, and, count, is_empty};
-use super::budget::{FixedCost, TokenBucket, total_ns};
+use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
 use super::idle_pages::PageAges;
 pub use super::layout::MappedRange;
 use super::ticks::ticks;
@@ -120,8 +120,6 @@ pub struct Uncleared {
     pub by: ClearedBy,
 }
 
-/// Part of the budget that goes into what every interval costs, whatever is cleared.
-const FIXED_SHARE: f64 = 0.5;
 /// More doubtful pages than this share of the touched ones, and these besides, make the interval longer:
 /// what is told of a longer interval that was watched is true, and a guess about a shorter one is not.
 const DOUBT_SHARE: f64 = 0.05;
@@ -147,6 +145,8 @@ const DOUBT_REACH: usize = 64;
 #[derive(Debug)]
 pub struct TableMonitor {
     attributes: TableAttributes,
+    /// Part of the budget that goes into what every interval costs, whatever is cleared.
+    interval_share: f64,
     targets: BTreeMap<TargetId, Target>,
     bucket: TokenBucket,
     prices: Prices,
@@ -182,6 +182,7 @@ impl TableMonitor {
     pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
         Self {
             attributes,
+            interval_share: BudgetShares::PROCESSES.interval,
             targets: BTreeMap::new(),
             bucket: TokenBucket::new(attributes.cpu_budget, now),
             prices: Prices::default(),
@@ -202,6 +203,11 @@ impl TableMonitor {
             nr_regions_max: attributes.max_nr_regions as usize,
             tells_idle_pages: None,
         }
+    }
+
+    /// What every interval costs may take at most this part of the budget.
+    pub(crate) fn set_interval_share(&mut self, share: f64) {
+        self.interval_share = share;
     }
 
     /// Time between snapshots at present.
@@ -424,6 +430,16 @@ impl TableMonitor {
         self.other_ns += total_ns(after) - total_ns(before);
     }
 
+    /// CPU time that has been saved up and that clears have no use for.
+    pub fn spare(&self) -> Nanos {
+        self.bucket.spare()
+    }
+
+    /// Says that so much CPU time was spent on something that has a rhythm of its own.
+    pub(crate) fn note_other_cpu(&mut self, cpu: Nanos) {
+        self.other_ns += cpu.0 as f64;
+    }
+
     /// Takes in what the tables of a watched block say after a window.
     pub fn look_after_window(&mut self, target: TargetId, facts: &BlockFacts) {
         if let Some((watch, _)) = self.watch_of(target, facts.address) {
@@ -556,7 +572,7 @@ impl TableMonitor {
         if let Some(before) = self.cost_at_end.replace(total) {
             let fixed_ns = (total - before - self.other_ns).max(0.0);
             self.fixed_cost.add(fixed_ns);
-            let share = self.attributes.cpu_budget * FIXED_SHARE;
+            let share = self.attributes.cpu_budget * self.interval_share;
             let next = self.fixed_cost.next_interval(self.interval, share);
             let least = self.attributes.aggregation_min.0 as f64 * self.stretch;
             self.interval = next.clamp(Nanos(least as u64), INTERVAL_MAX);

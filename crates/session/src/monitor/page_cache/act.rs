@@ -14,7 +14,6 @@ use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusa
 use isotherm_linux::cache::discard::discard;
 use isotherm_linux::cache::file::{self, CachedKind, Unopenable};
 use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
-use isotherm_linux::cgroup;
 
 use super::CacheView;
 
@@ -93,9 +92,7 @@ impl CacheView {
                 return Ok(());
             }
         };
-        let groups: Vec<Option<u64>> = { operation.filters.iter() }
-            .map(|(filter, ..)| group_of(filter))
-            .collect();
+        let groups = self.group_numbers.of_filters(&operation.filters);
         let wanted = Wanted {
             operation,
             groups: &groups,
@@ -321,12 +318,4 @@ fn passes(wanted: &Wanted<'_>, folio: &CachedFolio, group: Option<u64>) -> bool 
         }
     }
     wanted.operation.pass_unmatched
-}
-
-/// The number by which folios know a filter's control group.
-fn group_of(filter: &OpsFilter) -> Option<u64> {
-    let OpsFilter::Memcg { path } = filter else {
-        return None;
-    };
-    cgroup::inode_of(std::path::Path::new(path))
 }

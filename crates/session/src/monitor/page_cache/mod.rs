@@ -21,7 +21,7 @@ use isotherm_engine::{Nanos, Snapshot};
 use isotherm_linux::cache::clear::Clearer;
 use isotherm_linux::cache::file::{self, Mounts};
 use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError};
-use isotherm_linux::cgroup;
+use isotherm_linux::cgroup::{self, GroupNumbers};
 use isotherm_linux::clock::process_cpu;
 use isotherm_record::{CacheSample, CachedFile, CachedKind, CachedMemory, printable};
 
@@ -29,8 +29,9 @@ use isotherm_record::{CacheSample, CachedFile, CachedKind, CachedMemory, printab
 const ROUND_MIN: Nanos = Nanos::from_millis(5_000);
 /// Marks are cleared so far that a round takes about so long, or twice as long as without.
 const ROUND_WANTED: Nanos = Nanos::from_millis(10_000);
-/// Looking and clearing may take at most this part of what may be spent.
-const SHARE_OF_BUDGET: f64 = 0.25;
+/// The first looks, by which ages become known, may take what so many seconds bring.
+const STARTING_SECONDS: f64 = 120.0;
+const STARTING_MAX: Nanos = Nanos::from_millis(1_000);
 /// At most so much is spent at once, and saved up.
 const STEP_MAX: Nanos = Nanos::from_millis(100);
 /// Frames that are looked at before what they tell is acted on.
@@ -61,6 +62,7 @@ pub(crate) struct CacheView {
     /// Files that could not be opened, and in which round that was.
     refused: BTreeMap<u64, u32>,
     groups: BTreeMap<u64, String>,
+    group_numbers: GroupNumbers,
     told: Option<CacheSample>,
     /// Schemes ask for snapshots.
     is_acted_on: bool,
@@ -86,8 +88,8 @@ struct Round {
 }
 
 impl CacheView {
-    /// Within a budget for all watching, as a share of a CPU.
-    pub(crate) fn new(cpu_budget: f64, now: Nanos) -> Result<Self, MemmapError> {
+    /// Whose looks and clears take this share of a CPU at most.
+    pub(crate) fn new(budget: f64, now: Nanos) -> Result<Self, MemmapError> {
         let clearer = Clearer::new().map_err(|source| MemmapError::System {
             what: "open /proc/self/clear_refs for writing",
             source,
@@ -97,8 +99,8 @@ impl CacheView {
             clearer,
             mounts: Mounts::default(),
             ages: FolioAges::default(),
-            rate: cpu_budget * SHARE_OF_BUDGET,
-            credit: STEP_MAX.0 as f64,
+            rate: budget,
+            credit: (budget * STARTING_SECONDS * 1e9).min(STARTING_MAX.0 as f64),
             credited: now,
             round: Round::default(),
             next_round: now,
@@ -106,6 +108,7 @@ impl CacheView {
             scan_cost: Nanos(0),
             refused: BTreeMap::new(),
             groups: BTreeMap::new(),
+            group_numbers: GroupNumbers::default(),
             told: None,
             is_acted_on: false,
             layout: CacheLayout::default(),
@@ -116,17 +119,17 @@ impl CacheView {
         })
     }
 
-    /// Goes on with the round, as far as the budget goes. `nodes`: each node's ranges of RAM, in frames;
-    /// `mapped`: what processes map.
+    /// Goes on with the round, as far as the budget goes, and what others have to `spare`. `nodes`: each node's ranges
+    /// of RAM, in frames; `mapped`: what processes map.
     pub(crate) fn step(
         &mut self,
-        now: Nanos,
+        (now, spare): (Nanos, Nanos),
         nodes: &[(u32, Range<u64>)],
         mapped: &FrameMap,
     ) -> Result<(), MemmapError> {
         let elapsed = now.since(std::mem::replace(&mut self.credited, now));
         let earned = self.credit + elapsed.0 as f64 * self.rate;
-        self.credit = earned.min(STEP_MAX.0 as f64);
+        self.credit = earned.min(self.credit.max(STEP_MAX.0 as f64));
         if self.round.rest.is_empty() {
             if now < self.next_round {
                 return Ok(());
@@ -135,7 +138,7 @@ impl CacheView {
         }
         let before = process_cpu();
         let spent = || process_cpu().since(before);
-        let room = Nanos(self.credit.max(0.0) as u64);
+        let room = Nanos(self.credit.clamp(0.0, STEP_MAX.0 as f64) as u64) + spare;
         while spent() < room
             && let Some((node, frames)) = self.round.rest.pop()
         {
@@ -144,7 +147,7 @@ impl CacheView {
                 self.end_round(now)?;
             }
         }
-        self.credit -= spent().0 as f64;
+        self.credit -= spent().since(spare).0 as f64;
         Ok(())
     }
 
