@@ -130,6 +130,8 @@ pub struct Operation {
     /// How many bytes of it hold memory: what the action can be about. All of the range where the
     /// monitor cannot tell.
     pub bytes: u64,
+    /// How long it has been as the scheme wants it.
+    pub age: Nanos,
     /// Rules that only the world can apply, page by page, in order; each with its `matching` and
     /// `allow`. Pages that none matches are acted on if `pass_unmatched`.
     pub filters: Arc<[(OpsFilter, bool, bool)]>,
@@ -327,6 +329,7 @@ mod tests {
                 target: TargetId(0),
                 range: AddressRange::new(0, 1000),
                 bytes,
+                age: Nanos(0),
                 filters: [].into(),
                 pass_unmatched: true,
                 idle_only: true,

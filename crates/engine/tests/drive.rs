@@ -180,6 +180,7 @@ fn no_more_is_done_than_the_guard_allows() {
         target: TARGET,
         range: AddressRange::new(0, 1 << 30),
         bytes: 1 << 30,
+        age: Nanos(0),
         filters: [].into(),
         pass_unmatched: true,
         idle_only: true,

@@ -217,6 +217,7 @@ fn operation(action: Action, range: AddressRange) -> Operation {
         target: ME,
         range,
         bytes: range.len(),
+        age: Nanos(0),
         filters: [].into(),
         pass_unmatched: true,
         idle_only: true,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::scheme::Action;
 use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, Refusal, TargetId,
+    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, TargetId,
 };
 use isotherm_linux::act::{ActOptions, ProcessActuator, split_gives_back};
 use isotherm_linux::probe::PageTableProbe;
@@ -158,6 +158,7 @@ fn act(actuator: &mut ProcessActuator, action: Action, range: AddressRange) -> O
         target: ME,
         range,
         bytes: range.len(),
+        age: Nanos(0),
         filters: [].into(),
         pass_unmatched: true,
         idle_only: true,

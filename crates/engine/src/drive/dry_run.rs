@@ -281,6 +281,7 @@ mod tests {
             target: TargetId(0),
             range,
             bytes: range.len() / 2,
+            age: Nanos(0),
             filters: [].into(),
             pass_unmatched: true,
             idle_only: true,

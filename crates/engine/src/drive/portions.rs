@@ -259,6 +259,7 @@ mod tests {
             target: TargetId(0),
             range: AddressRange::new(start_mib * MIB, end_mib * MIB),
             bytes: (end_mib - start_mib) * MIB,
+            age: Nanos(0),
             filters: [].into(),
             pass_unmatched: true,
             idle_only: true,

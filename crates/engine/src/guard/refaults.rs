@@ -195,6 +195,7 @@ mod tests {
             target: TARGET,
             range: AddressRange::new(first * BLOCK_SIZE, end * BLOCK_SIZE),
             bytes: (end - first) * BLOCK_SIZE,
+            age: Nanos(0),
             filters: [].into(),
             pass_unmatched: true,
             idle_only: true,

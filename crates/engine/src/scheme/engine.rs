@@ -25,6 +25,7 @@
 //!   part that is acted on;
 //! - it has whole numbers of accesses: here 0.5 is neither idle nor at least one access.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -130,12 +131,11 @@ impl SchemeEngine {
         system: &SystemFacts,
     ) -> Vec<Operation> {
         self.check_watermarks(now, system);
-        let mut operations = Vec::new();
         let Some(began) = snapshots.iter().map(|snapshot| snapshot.start).min() else {
-            return operations;
+            return Vec::new();
         };
         if self.is_paused {
-            return operations;
+            return Vec::new();
         }
         let mut live = Vec::new();
         for (index, state) in self.states.iter_mut().enumerate() {
@@ -146,17 +146,21 @@ impl SchemeEngine {
             }
         }
         if live.is_empty() {
-            return operations;
+            return Vec::new();
         }
+        let mut planned = Vec::new();
         let mut of_pages = PageOperations::default();
         for snapshot in snapshots {
-            walk::walk(snapshot, &mut live, (&mut operations, &mut of_pages));
+            walk::walk(snapshot, &mut live, (&mut planned, &mut of_pages));
         }
-        for (operation, tried) in of_pages.oldest_first() {
+        planned.extend(of_pages.oldest_first());
+        coldest_first(&mut planned);
+        let planned = planned.into_iter();
+        let take = |(operation, tried): (Operation, TriedRegion)| {
             self.states[operation.scheme].tried.push(tried);
-            operations.push(operation);
-        }
-        operations
+            operation
+        };
+        planned.map(take).collect()
     }
 
     /// Takes in what became of planned `operations`: all of the last plan, or those that were carried
@@ -334,6 +338,16 @@ impl SchemeEngine {
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
+}
+
+/// Puts what has been idle for longest first of what is to be paged out, whosever it is, after all else: if the guard
+/// stops before all is done, it was spent on what is least likely to come back. Times are told apart as up to twice each
+/// other.
+fn coldest_first(planned: &mut [(Operation, TriedRegion)]) {
+    let is_meant =
+        |operation: &Operation| operation.action == Action::Pageout && operation.idle_only;
+    let class = |operation: &Operation| (operation.age.0 / 1_000_000_000).checked_ilog2();
+    planned.sort_by_key(|(operation, _)| is_meant(operation).then(|| Reverse(class(operation))));
 }
 
 /// Where a scheme moves memory, if it does.

@@ -226,6 +226,7 @@ impl Walk<'_> {
             let bytes = bits::bytes(&pages);
             let operation = Operation {
                 bytes,
+                age: part.region.age_ns,
                 pages: Some(Box::new(pages)),
                 ..operation(index, state, self.target, span, verdict)
             };

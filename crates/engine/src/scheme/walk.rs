@@ -26,7 +26,7 @@ use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 pub(super) struct Walk<'a> {
     pub(super) target: TargetId,
     nr_samples: u32,
-    pub(super) operations: &'a mut Vec<Operation>,
+    pub(super) operations: &'a mut Vec<(Operation, TriedRegion)>,
     pub(super) pages: WalkedPages<'a>,
     pub(super) page_operations: &'a mut PageOperations,
     /// The second parts of divided regions, the next one last, each with the turn that divided it.
@@ -40,7 +40,10 @@ pub(super) struct Walk<'a> {
 pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
     live: &mut [(usize, &mut State)],
-    (operations, page_operations): (&'a mut Vec<Operation>, &'a mut PageOperations),
+    (operations, page_operations): (
+        &'a mut Vec<(Operation, TriedRegion)>,
+        &'a mut PageOperations,
+    ),
 ) {
     let Some(last) = last_region(snapshot) else {
         return;
@@ -183,19 +186,21 @@ impl Walk<'_> {
             return;
         }
         let bytes = memory_in(action, region, region.range.len());
-        self.operations.push(Operation {
+        let operation = Operation {
             bytes,
+            age: region.age_ns,
             ..operation(index, state, self.target, region.range, verdict)
-        });
+        };
         state.charge.reserve(bytes, (self.target, region.range.end));
-        state.tried.push(TriedRegion {
+        let tried = TriedRegion {
             target: self.target,
             range: region.range,
             // Only what is known matches.
             nr_accesses: region.nr_accesses.unwrap_or(0.0),
             age: region.age,
             sz_filter_passed: None,
-        });
+        };
+        self.operations.push((operation, tried));
         if state.scheme.action != Action::Stat {
             region.age = 0;
             region.age_ns = Nanos(0);
@@ -227,6 +232,7 @@ pub(super) fn operation(
         target,
         range,
         bytes: range.len(),
+        age: Nanos(0),
         filters: if is_asked {
             Arc::clone(&state.filters.ops)
         } else {

@@ -284,6 +284,7 @@ pub(super) fn mapping_around(range: AddressRange, areas: &[MappedArea]) -> Optio
 
 #[cfg(test)]
 mod tests {
+    use isotherm_engine::Nanos;
     use isotherm_engine::scheme::Action;
     use proptest::prelude::*;
 
@@ -298,6 +299,7 @@ mod tests {
             target: TargetId(target),
             range: AddressRange::new(first * PAGE_SIZE, (first + nr) * PAGE_SIZE),
             bytes: nr * PAGE_SIZE,
+            age: Nanos(0),
             filters: [].into(),
             pass_unmatched: true,
             idle_only: true,
