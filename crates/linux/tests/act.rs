@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, Refusal, TargetId,
+    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, TargetId,
 };
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;

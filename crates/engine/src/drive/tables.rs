@@ -238,8 +238,7 @@ impl TableLoop {
         }
         let spent = self.note_spent(&before, probe);
         if std::mem::replace(&mut self.has_started, true) {
-            let needed = spent / (self.attributes.cpu_budget * self.shares.update);
-            self.update_interval = Nanos((needed * 1e9) as u64).clamp(UPDATE_MIN, UPDATE_MAX);
+            self.update_interval = self.wait(spent, self.shares.update).max(UPDATE_MIN);
         }
         self.next_update = now + self.update_interval;
         self.next_follow = now + FOLLOW_MIN;
@@ -264,9 +263,15 @@ impl TableLoop {
             }
         }
         let spent = self.note_spent(&before, probe);
-        let needed = spent / (self.attributes.cpu_budget * self.shares.follow);
-        self.next_follow = now + Nanos((needed * 1e9) as u64).clamp(FOLLOW_MIN, UPDATE_MAX);
+        self.next_follow = now + self.wait(spent, self.shares.follow).max(FOLLOW_MIN);
         Ok(())
+    }
+
+    /// How long to wait before what took so many seconds of CPU time is done again, if it may have `share` of the
+    /// budget.
+    fn wait(&self, spent: f64, share: f64) -> Nanos {
+        let needed = spent / (self.attributes.cpu_budget * share) * self.monitor.slowness();
+        Nanos((needed * 1e9) as u64).min(UPDATE_MAX)
     }
 
     fn update_target<P: TableProbe, T: TargetSource<P>>(

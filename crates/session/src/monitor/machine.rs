@@ -135,10 +135,7 @@ impl MachineView {
         targets: &TargetSet,
     ) -> Result<Vec<Item>, ProbeError> {
         if now < self.next {
-            return Ok(self
-                .look_at_page_cache(now, monitor.spare())
-                .into_iter()
-                .collect());
+            return Ok(self.look_at_page_cache(now, monitor).into_iter().collect());
         }
         let before = probe.cost();
         self.frames.clear();
@@ -147,10 +144,7 @@ impl MachineView {
         for (mapper, id) in (0..).zip(&ids) {
             self.add_target(mapper, *id, now, probe, monitor, targets)?;
         }
-        let mut items: Vec<Item> = self
-            .look_at_page_cache(now, monitor.spare())
-            .into_iter()
-            .collect();
+        let mut items: Vec<Item> = self.look_at_page_cache(now, monitor).into_iter().collect();
         if self.has_whole_nodes {
             let huge = self.huge.look(probe)?;
             let sample = self.sample(&ids, now, targets);
@@ -172,7 +166,7 @@ impl MachineView {
         } else {
             INTERVAL_MIN
         };
-        let wait = Nanos((spent / self.budget * 1e9) as u64);
+        let wait = Nanos((spent / self.budget * monitor.slowness() * 1e9) as u64);
         self.next = now + wait.max(least);
         Ok(items)
     }
@@ -215,11 +209,11 @@ impl MachineView {
         }
     }
 
-    /// What is to `spare` may be spent besides. Tells why, once that is not possible any more.
-    fn look_at_page_cache(&mut self, now: Nanos, spare: Nanos) -> Option<Item> {
+    /// Tells why, once that is not possible any more.
+    fn look_at_page_cache(&mut self, now: Nanos, monitor: &TableMonitor) -> Option<Item> {
         let page_cache = self.page_cache.as_mut()?;
         let error = page_cache
-            .step((now, spare), &self.nodes, &self.frames)
+            .step(now, monitor, &self.nodes, &self.frames)
             .err()?;
         self.page_cache = None;
         let text = format!("the page cache is not watched any more: {error}");

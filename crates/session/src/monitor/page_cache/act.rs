@@ -18,7 +18,7 @@ use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
 use super::CacheView;
 
 /// Files that are looked for at once, of those of which pages were dropped.
-const LOOKED_FOR: usize = 32;
+const LOOKED_FOR: usize = 16;
 
 /// What is wanted of one region.
 struct Wanted<'a> {

@@ -17,6 +17,7 @@ use isotherm_engine::page_cache::{
     CacheAccount, CacheLayout, CachedBytes, CachedFolio, ClearCost, FileId, FolioAges, FolioState,
     ReturnedFiles, plan_clears,
 };
+use isotherm_engine::table::TableMonitor;
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_linux::cache::clear::Clearer;
 use isotherm_linux::cache::file::{self, Mounts};
@@ -119,16 +120,17 @@ impl CacheView {
         })
     }
 
-    /// Goes on with the round, as far as the budget goes, and what others have to `spare`. `nodes`: each node's ranges
-    /// of RAM, in frames; `mapped`: what processes map.
+    /// Goes on with the round, as far as the budget goes, and what `monitor` has to spare. `nodes`: each node's ranges of
+    /// RAM, in frames; `mapped`: what processes map.
     pub(crate) fn step(
         &mut self,
-        (now, spare): (Nanos, Nanos),
+        now: Nanos,
+        monitor: &TableMonitor,
         nodes: &[(u32, Range<u64>)],
         mapped: &FrameMap,
     ) -> Result<(), MemmapError> {
         let elapsed = now.since(std::mem::replace(&mut self.credited, now));
-        let earned = self.credit + elapsed.0 as f64 * self.rate;
+        let earned = self.credit + elapsed.0 as f64 * self.rate / monitor.slowness();
         self.credit = earned.min(self.credit.max(STEP_MAX.0 as f64));
         if self.round.rest.is_empty() {
             if now < self.next_round {
@@ -138,6 +140,7 @@ impl CacheView {
         }
         let before = process_cpu();
         let spent = || process_cpu().since(before);
+        let spare = monitor.spare();
         let room = Nanos(self.credit.clamp(0.0, STEP_MAX.0 as f64) as u64) + spare;
         while spent() < room
             && let Some((node, frames)) = self.round.rest.pop()
