@@ -76,6 +76,25 @@ fn pages_that_are_idle_are_taken_the_oldest_first() {
 }
 
 #[test]
+fn what_is_idle_for_longest_is_paged_out_first_whosever_it_is() {
+    // The second target's first region is idle for four times as long as the first's.
+    let snapshots = snapshots_of("[0,10)=0@11[10,20)=0@12|[0,4)=0@45[4,9)=0@13", 100);
+    let mut engine = engine(&[idle_for(10, Action::Pageout)]);
+    let operations = engine.plan(SECOND, &snapshots, &SystemFacts::default());
+    let places = operations
+        .iter()
+        .map(|o| (o.target.0, o.range.start / PAGE_SIZE));
+    assert_eq!(
+        places.collect::<Vec<_>>(),
+        [(1, 0), (0, 0), (0, 10), (1, 4)]
+    );
+    let outcomes: Vec<Outcome> = operations.iter().map(Outcome::assumed).collect();
+    engine.done(&operations, &outcomes);
+    let tried = engine.tried_regions(0);
+    assert!(tried.iter().all(|tried| tried.sz_filter_passed.is_some()));
+}
+
+#[test]
 fn who_asks_for_more_or_for_memory_in_use_gets_no_others() {
     let of = |scheme: Scheme| plan(&mut engine(&[scheme]), in_use());
     assert_eq!(of(idle_for(31, Action::Pageout)), [(0, 0, mask_of(30..40))]);

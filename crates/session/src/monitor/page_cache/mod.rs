@@ -30,9 +30,6 @@ use isotherm_record::{CacheSample, CachedFile, CachedKind, CachedMemory, printab
 const ROUND_MIN: Nanos = Nanos::from_millis(5_000);
 /// Marks are cleared so far that a round takes about so long, or twice as long as without.
 const ROUND_WANTED: Nanos = Nanos::from_millis(10_000);
-/// The first looks, by which ages become known, may take what so many seconds bring.
-const STARTING_SECONDS: f64 = 120.0;
-const STARTING_MAX: Nanos = Nanos::from_millis(1_000);
 /// At most so much is spent at once, and saved up.
 const STEP_MAX: Nanos = Nanos::from_millis(100);
 /// Frames that are looked at before what they tell is acted on.
@@ -101,7 +98,7 @@ impl CacheView {
             mounts: Mounts::default(),
             ages: FolioAges::default(),
             rate: budget,
-            credit: (budget * STARTING_SECONDS * 1e9).min(STARTING_MAX.0 as f64),
+            credit: STEP_MAX.0 as f64,
             credited: now,
             round: Round::default(),
             next_round: now,
@@ -131,7 +128,7 @@ impl CacheView {
     ) -> Result<(), MemmapError> {
         let elapsed = now.since(std::mem::replace(&mut self.credited, now));
         let earned = self.credit + elapsed.0 as f64 * self.rate / monitor.slowness();
-        self.credit = earned.min(self.credit.max(STEP_MAX.0 as f64));
+        self.credit = earned.min(STEP_MAX.0 as f64);
         if self.round.rest.is_empty() {
             if now < self.next_round {
                 return Ok(());
@@ -141,7 +138,7 @@ impl CacheView {
         let before = process_cpu();
         let spent = || process_cpu().since(before);
         let spare = monitor.spare();
-        let room = Nanos(self.credit.clamp(0.0, STEP_MAX.0 as f64) as u64) + spare;
+        let room = Nanos(self.credit.max(0.0) as u64) + spare;
         while spent() < room
             && let Some((node, frames)) = self.round.rest.pop()
         {
