@@ -6,15 +6,19 @@
 //! times as long the next time, then sixteen and sixty-four times; that lasts ten minutes after the last
 //! return, and goes down by one step each ten minutes.
 //!
+//! Of thousands of files a turn takes minutes, in which the guard would not see what dropping them costs. So
+//! of those that nobody has looked for yet the same share is presumed to have come back as of those that were
+//! looked for of late; what is found then counts only as far as it is more than was presumed.
+//!
 //! Limits: of more than [`FILES_MAX`] files those are forgotten that were dropped first.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::address::Nanos;
 
 /// Files that are looked for.
-const FILES_MAX: usize = 4096;
+const FILES_MAX: usize = 16_384;
 /// Pieces of a file that are kept apart; what is between others counts as dropped as well.
 const PIECES_MAX: usize = 64;
 /// What is not back after so long is forgotten.
@@ -25,6 +29,8 @@ const RETURNED_SHARE: u64 = 8;
 const STEPS_MAX: u8 = 3;
 /// A step is forgotten after so long without another return.
 const STEP_LASTS: Nanos = Nanos::from_millis(600_000);
+/// How much what was found before counts beside what was found since.
+const FORMER_WEIGHT: f64 = 0.7;
 
 /// A file, by what stays its own: device and inode.
 pub type FileId = (u64, u64);
@@ -39,6 +45,8 @@ pub struct DroppedFile {
     nr_pages: u64,
     nr_back: u64,
     dropped: Nanos,
+    /// It was looked for since.
+    is_seen: bool,
     /// That it came back has made it wait longer.
     is_counted: bool,
 }
@@ -46,45 +54,82 @@ pub struct DroppedFile {
 /// All of them.
 #[derive(Clone, Debug, Default)]
 pub struct ReturnedFiles {
-    /// The one that is to be looked for next is first.
-    files: VecDeque<DroppedFile>,
+    files: BTreeMap<FileId, DroppedFile>,
+    /// The one that is to be looked for next is first. Some may be known no longer.
+    turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
-    nr_returned: u64,
+    /// Pages of files that were looked for the first time, and those of them that had come back, by now less
+    /// and less.
+    first_looks: (f64, f64),
+    /// Pages of files that nobody has looked for.
+    nr_unseen: u64,
+    /// Of these and those that were looked for since this was last told, so many were presumed to be back.
+    presumed: f64,
+    /// Since that: pages found by first looks, and by others.
+    found_first: u64,
+    found_later: u64,
 }
 
 impl ReturnedFiles {
     /// These places of a file were dropped: pages, in order.
     pub fn dropped(&mut self, now: Nanos, file: FileId, places: &[Range<u64>]) {
         let nr_pages: u64 = places.iter().map(|place| place.end - place.start).sum();
-        let known = self.files.iter().position(|known| known.file == file);
-        let mut of_file = known
-            .and_then(|at| self.files.remove(at))
-            .unwrap_or_default();
+        let mut of_file = match self.take(file) {
+            Some(known) => known,
+            None => {
+                self.make_room();
+                self.turns.push_back(file);
+                DroppedFile::default()
+            }
+        };
         of_file.file = file;
         of_file.dropped = now;
         of_file.is_counted = false;
         of_file.nr_pages += nr_pages;
         of_file.places.extend_from_slice(places);
         join(&mut of_file.places);
-        if self.files.len() >= FILES_MAX {
-            self.files.pop_front();
+        self.put(of_file);
+    }
+
+    fn make_room(&mut self) {
+        while self.files.len() >= FILES_MAX
+            && let Some(first) = self.turns.pop_front()
+        {
+            self.take(first);
         }
-        self.files.push_back(of_file);
+    }
+
+    fn take(&mut self, file: FileId) -> Option<DroppedFile> {
+        let known = self.files.remove(&file)?;
+        if !known.is_seen {
+            self.nr_unseen -= known.nr_pages;
+        }
+        Some(known)
+    }
+
+    fn put(&mut self, file: DroppedFile) {
+        if !file.is_seen {
+            self.nr_unseen += file.nr_pages;
+        }
+        self.files.insert(file.file, file);
     }
 
     /// The next to look for.
     pub fn next(&mut self, now: Nanos) -> Option<DroppedFile> {
         loop {
-            let next = self.files.pop_front()?;
+            let next = self.turns.pop_front()?;
+            let Some(next) = self.take(next) else {
+                continue;
+            };
             if now.since(next.dropped) < FORGOTTEN_AFTER {
                 return Some(next);
             }
         }
     }
 
-    /// Which files these are.
-    pub fn ids(&self) -> BTreeSet<FileId> {
-        self.files.iter().map(|file| file.file).collect()
+    /// Whether `file` is one of them.
+    pub fn has(&self, file: FileId) -> bool {
+        self.files.contains_key(&file)
     }
 
     /// Files that are looked for.
@@ -100,8 +145,14 @@ impl ReturnedFiles {
     /// So many pages are cached where some of `file`'s were dropped.
     pub fn found(&mut self, now: Nanos, mut file: DroppedFile, nr_cached: u64) {
         let new = nr_cached.min(file.nr_pages).saturating_sub(file.nr_back);
-        self.nr_returned += new;
         file.nr_back += new;
+        if std::mem::replace(&mut file.is_seen, true) {
+            self.found_later += new;
+        } else {
+            self.found_first += new;
+            self.first_looks.0 += file.nr_pages as f64;
+            self.first_looks.1 += new as f64;
+        }
         let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
         let is_back = file.nr_back * RETURNED_SHARE >= file.nr_pages;
         if is_back && is_known && !std::mem::replace(&mut file.is_counted, true) {
@@ -111,7 +162,8 @@ impl ReturnedFiles {
         }
         // What is still out may come back as well.
         if file.nr_back < file.nr_pages {
-            self.files.push_back(file);
+            self.turns.push_back(file.file);
+            self.put(file);
         }
     }
 
@@ -128,9 +180,19 @@ impl ReturnedFiles {
         step.saturating_sub(u8::try_from(passed).unwrap_or(u8::MAX))
     }
 
-    /// Pages that came back, since this was last asked.
+    /// Pages that came back since this was last asked, those that most likely did included.
     pub fn take_returned(&mut self) -> u64 {
-        std::mem::take(&mut self.nr_returned)
+        let found = std::mem::take(&mut self.found_first) as f64;
+        let (pages, back) = self.first_looks;
+        let unseen = if pages > 0.0 {
+            back / pages * self.nr_unseen as f64
+        } else {
+            0.0
+        };
+        self.first_looks = (pages * FORMER_WEIGHT, back * FORMER_WEIGHT);
+        let new = (found + unseen - self.presumed).max(0.0);
+        self.presumed = (self.presumed + new - found).max(0.0);
+        std::mem::take(&mut self.found_later) + new.round() as u64
     }
 }
 
@@ -208,6 +270,26 @@ mod tests {
             files.dropped(second(0), (0, file), std::slice::from_ref(&(0..8)));
         }
         assert_eq!(files.len(), FILES_MAX);
+    }
+
+    #[test]
+    fn what_comes_back_of_many_files_is_presumed_before_all_are_looked_for() {
+        let mut files = ReturnedFiles::default();
+        for file in 0..1000 {
+            files.dropped(second(0), (0, file), std::slice::from_ref(&(0..8)));
+        }
+        let mut told = Vec::new();
+        for turn in 1..=50 {
+            for _ in 0..20 {
+                let next = files.next(second(turn)).expect("a thousand");
+                // Every second file is back.
+                let nr_cached = if next.file.1.is_multiple_of(2) { 8 } else { 0 };
+                files.found(second(turn), next, nr_cached);
+            }
+            told.push(files.take_returned());
+        }
+        assert_eq!(told[0], 4000, "a look at a fiftieth tells");
+        assert_eq!(told.iter().sum::<u64>(), 4000);
     }
 
     #[test]

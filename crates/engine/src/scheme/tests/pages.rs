@@ -78,7 +78,7 @@ fn pages_that_are_idle_are_taken_the_oldest_first() {
 #[test]
 fn what_is_idle_for_longest_is_paged_out_first_whosever_it_is() {
     // The second target's first region is idle for four times as long as the first's.
-    let snapshots = snapshots_of("[0,10)=0@11[10,20)=0@12|[0,4)=0@45[4,9)=0@13", 100);
+    let snapshots = snapshots_of("[0,10)=0@11 [10,20)=0@12|[0,4)=0@45 [4,9)=0@13", 100);
     let mut engine = engine(&[idle_for(10, Action::Pageout)]);
     let operations = engine.plan(SECOND, &snapshots, &SystemFacts::default());
     let places = operations

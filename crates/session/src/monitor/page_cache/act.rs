@@ -251,8 +251,8 @@ impl CacheView {
             self.returned.found(now, of, nr_cached);
         }
         if self.dropped.len() > 2 * self.returned.len() {
-            let known = self.returned.ids();
-            self.dropped.retain(|file, _| known.contains(file));
+            let returned = &self.returned;
+            self.dropped.retain(|file, _| returned.has(*file));
         }
         Ok(self.returned.take_returned())
     }
