@@ -7,6 +7,11 @@ use crate::port::Cost;
 const SAVED_SECONDS: f64 = 3.0;
 /// What is beyond so many seconds' share may go elsewhere.
 const SPARED_SECONDS: f64 = 2.0;
+/// Each time that more was spent than there was, all else is to be done so much less often, and otherwise a little more
+/// often again.
+const SLOWER: f64 = 1.1;
+const FASTER: f64 = 0.97;
+const SLOWNESS_MAX: f64 = 4.0;
 /// Clears get this part of the share in any case.
 const LEAST_OF_SHARE: f64 = 0.1;
 /// At most this share of one CPU is spent on clears at once, whatever was saved: a burst must not be
@@ -17,6 +22,7 @@ const BURST_SHARE: f64 = 0.05;
 pub(crate) struct TokenBucket {
     share: f64,
     balance_ns: f64,
+    slowness: f64,
     last: Nanos,
     last_cost: Option<f64>,
 }
@@ -26,6 +32,7 @@ impl TokenBucket {
         Self {
             share,
             balance_ns: share * SAVED_SECONDS * 1e9,
+            slowness: 1.0,
             last: now,
             last_cost: None,
         }
@@ -41,6 +48,12 @@ impl TokenBucket {
         // Where intervals are longer than that, what an interval is given.
         let most = self.share * (SAVED_SECONDS * 1e9).max(elapsed);
         self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
+        let factor = if self.balance_ns < 0.0 {
+            SLOWER
+        } else {
+            FASTER
+        };
+        self.slowness = (self.slowness * factor).clamp(1.0, SLOWNESS_MAX);
     }
 
     /// What has been saved up beyond two seconds' share: clears have no use for it.
@@ -58,9 +71,9 @@ impl TokenBucket {
             .clamp(least, part(BURST_SHARE.max(self.share)))
     }
 
-    /// Whether more was spent than there was.
-    pub(crate) fn is_overdrawn(&self) -> bool {
-        self.balance_ns < 0.0
+    /// How many times less often all else is to be done that the share is for.
+    pub(crate) fn slowness(&self) -> f64 {
+        self.slowness
     }
 }
 

@@ -74,14 +74,11 @@ impl ReturnedFiles {
     /// These places of a file were dropped: pages, in order.
     pub fn dropped(&mut self, now: Nanos, file: FileId, places: &[Range<u64>]) {
         let nr_pages: u64 = places.iter().map(|place| place.end - place.start).sum();
-        let mut of_file = match self.take(file) {
-            Some(known) => known,
-            None => {
-                self.make_room();
-                self.turns.push_back(file);
-                DroppedFile::default()
-            }
-        };
+        let mut of_file = self.take(file).unwrap_or_else(|| {
+            self.make_room();
+            self.turns.push_back(file);
+            DroppedFile::default()
+        });
         of_file.file = file;
         of_file.dropped = now;
         of_file.is_counted = false;

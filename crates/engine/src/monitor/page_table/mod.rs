@@ -125,11 +125,6 @@ pub struct Uncleared {
 const DOUBT_SHARE: f64 = 0.05;
 const DOUBT_PAGES: f64 = 16.0;
 const STRETCH_MAX: f64 = 5.0;
-/// With each interval at whose end more was spent than there was, all is done so much less often, and else a little
-/// more often again.
-const SLOWER: f64 = 1.1;
-const FASTER: f64 = 0.97;
-const SLOWNESS_MAX: f64 = 4.0;
 /// So many regions are told in any case: each 400 ms they are as many rows a second as DAMON's 1,000
 /// each 100 ms. More are told where the interval stays shorter than this for it, and fewer again where
 /// it got longer.
@@ -172,8 +167,6 @@ pub struct TableMonitor {
     spaces: Vec<TargetId>,
     /// How many times longer than the shortest the interval is, so that more is watched in each.
     stretch: f64,
-    /// How many times less often all is done that has a share of the budget, as together it exceeds that.
-    slowness: f64,
     /// Pages that the last snapshots tell as touched.
     nr_touched: f64,
     /// Regions of the last snapshots.
@@ -205,7 +198,6 @@ impl TableMonitor {
             nr_unclearable: 0,
             spaces: Vec::new(),
             stretch: 1.0,
-            slowness: 1.0,
             nr_touched: 0.0,
             nr_regions: 0,
             nr_regions_max: attributes.max_nr_regions as usize,
@@ -356,12 +348,6 @@ impl TableMonitor {
     /// [`TableMonitor::cleared`] for all [`TableMonitor::watched_blocks`] that were cleared by range.
     pub fn plan_samples(&mut self, now: Nanos, cost: &Cost) -> Vec<(TargetId, AddressRange)> {
         self.bucket.charge(now, cost);
-        let factor = if self.bucket.is_overdrawn() {
-            SLOWER
-        } else {
-            FASTER
-        };
-        self.slowness = (self.slowness * factor).clamp(1.0, SLOWNESS_MAX);
         let allowance_us = self.bucket.allowance_ns(self.interval) / 1000.0;
         let targets = self.targets.iter_mut().map(|(id, target)| (*id, target));
         let plan = plan::plan(targets, now, allowance_us as f32, self.prices);
@@ -447,7 +433,7 @@ impl TableMonitor {
     /// How many times less often all is to be done that has a share of the budget: each keeps to its own, but what
     /// comes besides may leave nothing for clears.
     pub fn slowness(&self) -> f64 {
-        self.slowness
+        self.bucket.slowness()
     }
 
     /// CPU time that has been saved up and that clears have no use for.
@@ -592,7 +578,7 @@ impl TableMonitor {
         if let Some(before) = self.cost_at_end.replace(total) {
             let fixed_ns = (total - before - self.other_ns).max(0.0);
             self.fixed_cost.add(fixed_ns);
-            let share = self.attributes.cpu_budget * self.interval_share / self.slowness;
+            let share = self.attributes.cpu_budget * self.interval_share / self.slowness();
             let next = self.fixed_cost.next_interval(self.interval, share);
             let least = self.attributes.aggregation_min.0 as f64 * self.stretch;
             self.interval = next.clamp(Nanos(least as u64), INTERVAL_MAX);
