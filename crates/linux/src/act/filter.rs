@@ -177,10 +177,8 @@ fn matches(filter: &OpsFilter, group: Option<u64>, page: &Page<'_>) -> Option<bo
             let bytes = if page.huge {
                 BLOCK_SIZE
             } else {
-                match page.frames.folio(page.frame) {
-                    Ok(Some((first, end))) => (end - first) * PAGE_SIZE,
-                    _ => PAGE_SIZE,
-                }
+                let folio = page.frames.folio(page.frame).ok()?;
+                folio.map_or(PAGE_SIZE, |(first, end)| (end - first) * PAGE_SIZE)
             };
             bytes > PAGE_SIZE && (*min..=*max).contains(&bytes)
         }

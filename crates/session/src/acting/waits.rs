@@ -37,7 +37,7 @@ const IN_TURN: usize = 8;
 struct Seen {
     at: Nanos,
     /// Pages that the system has read from swap.
-    swapped_in: u64,
+    swapped_in: Option<u64>,
     progress: pressure::Progress,
     /// Where something of it was out, by us.
     swap: Option<u64>,
@@ -160,16 +160,18 @@ impl Waits {
         group: Option<&Path>,
     ) -> Waited {
         self.learn_cost(now);
-        let swapped_in = pressure::swapped_in().unwrap_or(0);
+        let swapped_in = pressure::swapped_in();
         let mut waited = Waited::default();
         let targets: Vec<(TargetId, &Process)> = targets.collect();
         let due = self.due(&targets);
+        let seconds = elapsed.map_or(0.0, Nanos::as_secs_f64);
         for (target, process) in targets {
             if due.contains(&target) {
                 self.look_at(&mut waited, (now, swapped_in), target, process);
-            } else if let Some(seen) = self.before.get(&target) {
-                let cpus = self.running.get(&target).copied().unwrap_or(0.0);
-                waited.cpu_s += cpus * elapsed.map_or(0.0, Nanos::as_secs_f64);
+            }
+            // Of those whose turn it is not, and of those whose last turn was a while ago: as much as of late.
+            if let Some(seen) = self.before.get(&target) {
+                waited.cpu_s += self.running.get(&target).map_or(0.0, |cpus| cpus * seconds);
                 waited.resident += seen.progress.resident;
             }
         }
@@ -227,14 +229,14 @@ impl Waits {
     fn look_at(
         &mut self,
         waited: &mut Waited,
-        (now, swapped_in): (Nanos, u64),
+        (now, swapped_in): (Nanos, Option<u64>),
         target: TargetId,
         process: &Process,
     ) {
         let Some(progress) = pressure::progress(process) else {
+            self.before.remove(&target);
             return;
         };
-        waited.resident += progress.resident;
         let paged_out = self.paged_out.remove(&target).unwrap_or(0);
         let is_out = paged_out > 0 || self.out.get(&target).is_some_and(|out| *out > 0);
         let swap = || process.usage().ok().map(|usage| usage.swap);
@@ -266,7 +268,6 @@ impl Waits {
             *out = out.saturating_sub(refaults * PAGE_SIZE);
         }
         let cpu_s = seen.progress.cpu.since(before.progress.cpu).as_secs_f64();
-        waited.cpu_s += cpu_s;
         let elapsed = seen.at.since(before.at);
         if elapsed.0 > 0 {
             self.running.insert(target, cpu_s / elapsed.as_secs_f64());
@@ -310,7 +311,8 @@ fn refaults(before: &Seen, now: &Seen, out: u64) -> u64 {
         .progress
         .major_faults
         .saturating_sub(before.progress.major_faults);
-    let read = now.swapped_in.saturating_sub(before.swapped_in);
+    let read = now.swapped_in.zip(before.swapped_in);
+    let read = read.map_or(0, |(now, before)| now.saturating_sub(before));
     // Before anything of it was out by us, there was nothing that matters.
     let expected = before.swap.unwrap_or(0) + out;
     let fallen = { now.swap }.map_or(0, |swap| expected.saturating_sub(swap) / PAGE_SIZE);
@@ -324,7 +326,7 @@ mod tests {
     fn seen(major_faults: u64, swapped_pages: u64, swapped_in: u64) -> Seen {
         Seen {
             at: Nanos(0),
-            swapped_in,
+            swapped_in: Some(swapped_in),
             progress: pressure::Progress {
                 major_faults,
                 ..pressure::Progress::default()

@@ -45,7 +45,7 @@ pub struct DroppedFile {
     nr_pages: u64,
     nr_back: u64,
     dropped: Nanos,
-    /// It was looked for since.
+    /// It was looked for since that.
     is_seen: bool,
     /// That it came back has made it wait longer.
     is_counted: bool,
@@ -55,11 +55,11 @@ pub struct DroppedFile {
 #[derive(Clone, Debug, Default)]
 pub struct ReturnedFiles {
     files: BTreeMap<FileId, DroppedFile>,
-    /// The one that is to be looked for next is first. Some may be known no longer.
+    /// The one that is to be looked for next is first.
     turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
-    /// Pages of files that were looked for the first time, and those of them that had come back, by now less
-    /// and less.
+    /// Pages of files that were looked for the first time since they were dropped, and those of them that had come
+    /// back; what was found before counts less and less.
     first_looks: (f64, f64),
     /// Pages of files that nobody has looked for.
     nr_unseen: u64,
@@ -68,6 +68,13 @@ pub struct ReturnedFiles {
     /// Since that: pages found by first looks, and by others.
     found_first: u64,
     found_later: u64,
+}
+
+impl DroppedFile {
+    /// Pages that have not come back, as far as is known.
+    fn nr_out(&self) -> u64 {
+        self.nr_pages - self.nr_back
+    }
 }
 
 impl ReturnedFiles {
@@ -81,6 +88,7 @@ impl ReturnedFiles {
         });
         of_file.file = file;
         of_file.dropped = now;
+        of_file.is_seen = false;
         of_file.is_counted = false;
         of_file.nr_pages += nr_pages;
         of_file.places.extend_from_slice(places);
@@ -99,14 +107,14 @@ impl ReturnedFiles {
     fn take(&mut self, file: FileId) -> Option<DroppedFile> {
         let known = self.files.remove(&file)?;
         if !known.is_seen {
-            self.nr_unseen -= known.nr_pages;
+            self.nr_unseen -= known.nr_out();
         }
         Some(known)
     }
 
     fn put(&mut self, file: DroppedFile) {
         if !file.is_seen {
-            self.nr_unseen += file.nr_pages;
+            self.nr_unseen += file.nr_out();
         }
         self.files.insert(file.file, file);
     }
@@ -115,9 +123,7 @@ impl ReturnedFiles {
     pub fn next(&mut self, now: Nanos) -> Option<DroppedFile> {
         loop {
             let next = self.turns.pop_front()?;
-            let Some(next) = self.take(next) else {
-                continue;
-            };
+            let next = self.take(next)?;
             if now.since(next.dropped) < FORGOTTEN_AFTER {
                 return Some(next);
             }
@@ -142,14 +148,14 @@ impl ReturnedFiles {
     /// So many pages are cached where some of `file`'s were dropped.
     pub fn found(&mut self, now: Nanos, mut file: DroppedFile, nr_cached: u64) {
         let new = nr_cached.min(file.nr_pages).saturating_sub(file.nr_back);
-        file.nr_back += new;
         if std::mem::replace(&mut file.is_seen, true) {
             self.found_later += new;
         } else {
             self.found_first += new;
-            self.first_looks.0 += file.nr_pages as f64;
+            self.first_looks.0 += file.nr_out() as f64;
             self.first_looks.1 += new as f64;
         }
+        file.nr_back += new;
         let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
         let is_back = file.nr_back * RETURNED_SHARE >= file.nr_pages;
         if is_back && is_known && !std::mem::replace(&mut file.is_counted, true) {
@@ -188,7 +194,8 @@ impl ReturnedFiles {
         };
         self.first_looks = (pages * FORMER_WEIGHT, back * FORMER_WEIGHT);
         let new = (found + unseen - self.presumed).max(0.0);
-        self.presumed = (self.presumed + new - found).max(0.0);
+        // Of what was forgotten nothing is presumed any more.
+        self.presumed = (self.presumed + new - found).clamp(0.0, self.nr_unseen as f64);
         std::mem::take(&mut self.found_later) + new.round() as u64
     }
 }
@@ -287,6 +294,24 @@ mod tests {
         }
         assert_eq!(told[0], 4000, "a look at a fiftieth tells");
         assert_eq!(told.iter().sum::<u64>(), 4000);
+    }
+
+    #[test]
+    fn nothing_is_presumed_of_files_that_are_forgotten() {
+        let mut files = ReturnedFiles::default();
+        let dropped = |files: &mut ReturnedFiles, file| {
+            files.dropped(second(0), (0, file), std::slice::from_ref(&(0..8)));
+        };
+        (0..100).for_each(|file| dropped(&mut files, file));
+        let next = files.next(second(1)).expect("a hundred");
+        files.found(second(1), next, 8);
+        assert_eq!(files.take_returned(), 800);
+        assert!(files.next(second(1801)).is_none(), "all are forgotten");
+        files.take_returned();
+        dropped(&mut files, 200);
+        let next = files.next(second(2)).expect("one");
+        files.found(second(2), next, 8);
+        assert_eq!(files.take_returned(), 8, "it counts");
     }
 
     #[test]
