@@ -129,7 +129,11 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
             }
             let mut monitor = MonitorLoop::tables(attributes, now);
             if context.targets.is_machine() {
-                monitor.divide_budget(shares(memory.is_some()));
+                monitor.divide_budget(if memory.is_some() {
+                    BudgetShares::FRAMES
+                } else {
+                    BudgetShares::MACHINE
+                });
             }
             monitor
         }
@@ -201,15 +205,6 @@ fn wanted(
     })
 }
 
-/// How the budget is divided where all of the machine is watched.
-fn shares(is_by_frame: bool) -> BudgetShares {
-    if is_by_frame {
-        BudgetShares::FRAMES
-    } else {
-        BudgetShares::MACHINE
-    }
-}
-
 /// Where all of the machine is watched by tables: the page cache with it where this kernel lets it be read;
 /// `memory` is what of it is told by frame.
 fn machine_view(
@@ -224,9 +219,8 @@ fn machine_view(
     if !context.targets.is_machine() {
         return Ok(None);
     }
-    let shares = shares(memory.is_some());
-    let mut view = MachineView::new(attributes.cpu_budget * shares.frames, now)?;
-    match CacheView::new(attributes.cpu_budget * shares.page_cache, now) {
+    let mut view = MachineView::new(now)?;
+    match CacheView::new(now) {
         Ok(page_cache) => view = view.with_page_cache(page_cache),
         Err(error) => notes.push(format!("the page cache's ages are not known: {error}")),
     }

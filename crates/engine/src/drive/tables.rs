@@ -124,7 +124,6 @@ pub trait TargetSource<P: AccessProbe> {
 #[derive(Debug)]
 pub struct TableLoop {
     monitor: TableMonitor,
-    shares: BudgetShares,
     attributes: TableAttributes,
     next_update: Nanos,
     update_interval: Nanos,
@@ -138,7 +137,6 @@ impl TableLoop {
     pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
         Self {
             monitor: TableMonitor::new(attributes, now),
-            shares: BudgetShares::PROCESSES,
             attributes,
             next_update: now,
             update_interval: UPDATE_MIN,
@@ -149,8 +147,7 @@ impl TableLoop {
 
     /// Divides the budget otherwise than for watching processes.
     pub fn divide_budget(&mut self, shares: BudgetShares) {
-        self.shares = shares;
-        self.monitor.set_interval_share(shares.interval);
+        self.monitor.divide_budget(shares);
     }
 
     /// So much CPU time was spent on something that has a rhythm of its own.
@@ -238,7 +235,7 @@ impl TableLoop {
         }
         let spent = self.note_spent(&before, probe);
         if std::mem::replace(&mut self.has_started, true) {
-            self.update_interval = self.wait(spent, self.shares.update).max(UPDATE_MIN);
+            self.update_interval = self.wait(spent, |shares| shares.update).max(UPDATE_MIN);
         }
         self.next_update = now + self.update_interval;
         self.next_follow = now + FOLLOW_MIN;
@@ -263,15 +260,13 @@ impl TableLoop {
             }
         }
         let spent = self.note_spent(&before, probe);
-        self.next_follow = now + self.wait(spent, self.shares.follow).max(FOLLOW_MIN);
+        self.next_follow = now + self.wait(spent, |shares| shares.follow).max(FOLLOW_MIN);
         Ok(())
     }
 
-    /// How long to wait before what took so many seconds of CPU time is done again, if it may have `share` of the
-    /// budget.
-    fn wait(&self, spent: f64, share: f64) -> Nanos {
-        let needed = spent / (self.attributes.cpu_budget * share) * self.monitor.slowness();
-        Nanos((needed * 1e9) as u64).min(UPDATE_MAX)
+    /// How long to wait before what took so many seconds of CPU time is done again.
+    fn wait(&self, spent: f64, share: impl Fn(&BudgetShares) -> f64) -> Nanos {
+        Nanos((spent / self.monitor.rate(share) * 1e9) as u64).min(UPDATE_MAX)
     }
 
     fn update_target<P: TableProbe, T: TargetSource<P>>(

@@ -35,7 +35,6 @@ use super::check::{SchemeError, check};
 use super::facts::{Metric, SystemFacts, metrics_of};
 use super::filter::FilterSet;
 use super::goal::GoalState;
-use super::pages::PageOperations;
 use super::priority::{self, Histogram};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
@@ -149,11 +148,9 @@ impl SchemeEngine {
             return Vec::new();
         }
         let mut planned = Vec::new();
-        let mut of_pages = PageOperations::default();
         for snapshot in snapshots {
-            walk::walk(snapshot, &mut live, (&mut planned, &mut of_pages));
+            walk::walk(snapshot, &mut live, &mut planned);
         }
-        planned.extend(of_pages.oldest_first());
         coldest_first(&mut planned);
         let planned = planned.into_iter();
         let take = |(operation, tried): (Operation, TriedRegion)| {
@@ -340,14 +337,16 @@ impl SchemeEngine {
     }
 }
 
-/// Puts what has been idle for longest first of what is to be paged out, whosever it is, after all else: if the guard
-/// stops before all is done, it was spent on what is least likely to come back. Times are told apart as up to twice each
-/// other.
+/// Puts last what is about idle memory that is worth waiting for: single pages, and all that is to be paged out; of it,
+/// what has been idle for longest comes first, whosever it is. If the guard stops before all is done, it was spent on
+/// what is least likely to come back. Times are told apart as up to twice each other.
 fn coldest_first(planned: &mut [(Operation, TriedRegion)]) {
-    let is_meant =
-        |operation: &Operation| operation.action == Action::Pageout && operation.idle_only;
-    let class = |operation: &Operation| (operation.age.0 / 1_000_000_000).checked_ilog2();
-    planned.sort_by_key(|(operation, _)| is_meant(operation).then(|| Reverse(class(operation))));
+    let age = |operation: &Operation| Reverse((operation.age.0 / 1_000_000_000).checked_ilog2());
+    planned.sort_by_key(|(operation, _)| {
+        let is_paged_out = operation.action == Action::Pageout && operation.idle_only;
+        let is_sorted = is_paged_out || operation.pages.is_some();
+        (is_paged_out, is_sorted.then(|| age(operation)))
+    });
 }
 
 /// Where a scheme moves memory, if it does.

@@ -9,9 +9,6 @@
 //! ([`Snapshot::idle_pages`](crate::Snapshot::idle_pages)), a block at a time: such an operation names
 //! its pages. Their size is what they hold, their age the mean.
 //!
-//! What is idle for longest comes first ([`PageOperations`]): if the guard stops before all is done, it was
-//! spent on pages that are the least likely to come back.
-//!
 //! Limits: DAMON has nothing like it. Goals that ask for the memory that is eligible count regions
 //! only.
 
@@ -34,8 +31,6 @@ use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
 pub(super) struct IdlePart {
     block: u64,
     pages: Bitmap,
-    /// Of their age.
-    class: usize,
     /// As if they were a region.
     pub(super) region: RegionSnapshot,
 }
@@ -49,7 +44,7 @@ fn takes_pages(scheme: &Scheme) -> bool {
     takes && scheme.is_idle_only()
 }
 
-/// What idle pages of `range` are for `scheme`, whose pattern is `pattern`, by block and [`class`] of age. `idle`
+/// What idle pages of `range` are for `scheme`, whose pattern is `pattern`, by block and class of age. `idle`
 /// is that of a snapshot over `interval`.
 pub(super) fn idle_parts<'a>(
     idle: &'a [IdlePages],
@@ -71,7 +66,7 @@ pub(super) fn idle_parts<'a>(
         (0..CLASSES).filter_map(move |class| {
             let (from, to) = ages_of_class(class, min);
             let pages = block.of_age(range, from, to.min(max));
-            IdlePart::new(block, pages, (interval, class))
+            IdlePart::new(block, pages, interval)
         })
     })
 }
@@ -93,24 +88,13 @@ fn ages_of_class(class: usize, min: Nanos) -> (Nanos, Nanos) {
     (Nanos(least), Nanos(next))
 }
 
-/// Operations on single pages, by how long these have been idle.
-#[derive(Debug, Default)]
-pub(super) struct PageOperations([Vec<(Operation, TriedRegion)>; CLASSES]);
-
-impl PageOperations {
-    /// All of them, the oldest first.
-    pub(super) fn oldest_first(self) -> impl Iterator<Item = (Operation, TriedRegion)> {
-        self.0.into_iter().rev().flatten()
-    }
-}
-
 /// The length of a snapshot's interval.
 pub(super) fn interval_of(snapshot: &Snapshot) -> Nanos {
     snapshot.end.since(snapshot.start)
 }
 
 impl IdlePart {
-    fn new(block: &IdlePages, pages: Bitmap, (interval, class): (Nanos, usize)) -> Option<Self> {
+    fn new(block: &IdlePages, pages: Bitmap, interval: Nanos) -> Option<Self> {
         let range = span(block.block, &pages)?;
         let age_ns = block.mean_age(&pages);
         let age = age_ns.0.checked_div(interval.0).unwrap_or(0);
@@ -127,7 +111,6 @@ impl IdlePart {
         Some(Self {
             block: block.block,
             pages,
-            class,
             region,
         })
     }
@@ -237,7 +220,7 @@ impl Walk<'_> {
                 age: part.region.age,
                 sz_filter_passed: None,
             };
-            self.page_operations.0[part.class].push((operation, tried));
+            self.operations.push((operation, tried));
             state.charge.reserve(bytes, (self.target, span.end));
             if state.scheme.action != Action::Stat {
                 self.pages.take(part.block, &pages);

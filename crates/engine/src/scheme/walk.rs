@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::engine::State;
 use super::filter::Verdict;
-use super::pages::{PageOperations, WalkedPages};
+use super::pages::WalkedPages;
 use super::pattern::PatternForSamples;
 use super::priority;
 use super::stats::TriedRegion;
@@ -28,7 +28,6 @@ pub(super) struct Walk<'a> {
     nr_samples: u32,
     pub(super) operations: &'a mut Vec<(Operation, TriedRegion)>,
     pub(super) pages: WalkedPages<'a>,
-    pub(super) page_operations: &'a mut PageOperations,
     /// The second parts of divided regions, the next one last, each with the turn that divided it.
     rest: Vec<(usize, RegionSnapshot)>,
     is_last_region: bool,
@@ -40,10 +39,7 @@ pub(super) struct Walk<'a> {
 pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
     live: &mut [(usize, &mut State)],
-    (operations, page_operations): (
-        &'a mut Vec<(Operation, TriedRegion)>,
-        &'a mut PageOperations,
-    ),
+    operations: &'a mut Vec<(Operation, TriedRegion)>,
 ) {
     let Some(last) = last_region(snapshot) else {
         return;
@@ -56,7 +52,6 @@ pub(super) fn walk<'a>(
         nr_samples: snapshot.nr_samples,
         operations,
         pages: WalkedPages::of(snapshot),
-        page_operations,
         rest: Vec::new(),
         is_last_region: false,
         turn: 0,

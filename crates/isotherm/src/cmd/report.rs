@@ -91,10 +91,24 @@ impl CommonArgs {
         A: Accumulate<Report = Option<R>>,
         R: Render,
     {
-        let (curve, extent) = self.open_pages()?.accumulate(self.scope(), make)?;
-        let report = curve.finish().context(
-            "the record holds no page scans in this part; make one with `isotherm record --pages`",
-        )?;
+        let missing =
+            "the record holds no page scans in this part; make one with `isotherm record --pages`";
+        self.write_if_there(self.open_pages()?, make, missing)
+    }
+
+    /// Reads a record into a report that is not of every record, and writes it; or says what is `missing`.
+    fn write_if_there<A, R>(
+        &self,
+        source: Source,
+        make: impl FnOnce(&Header) -> A,
+        missing: &'static str,
+    ) -> anyhow::Result<ExitCode>
+    where
+        A: Accumulate<Report = Option<R>>,
+        R: Render,
+    {
+        let (report, extent) = source.accumulate(self.scope(), make)?;
+        let report = report.finish().context(missing)?;
         self.output.write(&report, &self.output.style(false))?;
         Ok(extent.exit_code())
     }

@@ -36,8 +36,6 @@ const INTERVAL_MIN_BY_FRAME: Nanos = Nanos::from_millis(1_000);
 
 /// Looks at the machine's memory.
 pub(crate) struct MachineView {
-    /// CPU time that looks may take, as a share of a CPU.
-    budget: f64,
     next: Nanos,
     is_first: bool,
     frames: FrameMap,
@@ -56,13 +54,12 @@ pub(crate) struct MachineView {
 }
 
 impl MachineView {
-    /// Whose looks take this share of a CPU at most.
-    pub(crate) fn new(budget: f64, now: Nanos) -> anyhow::Result<Self> {
+    /// One that has not looked yet.
+    pub(crate) fn new(now: Nanos) -> anyhow::Result<Self> {
         let ram = node::all()?.into_iter();
         let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
         nodes.sort_unstable_by_key(|(_, frames)| frames.start);
         Ok(Self {
-            budget,
             next: now,
             is_first: true,
             frames: FrameMap::default(),
@@ -166,7 +163,7 @@ impl MachineView {
         } else {
             INTERVAL_MIN
         };
-        let wait = Nanos((spent / self.budget * monitor.slowness() * 1e9) as u64);
+        let wait = Nanos((spent / monitor.rate(|shares| shares.frames) * 1e9) as u64);
         self.next = now + wait.max(least);
         Ok(items)
     }

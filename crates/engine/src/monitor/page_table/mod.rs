@@ -145,8 +145,7 @@ const DOUBT_REACH: usize = 64;
 #[derive(Debug)]
 pub struct TableMonitor {
     attributes: TableAttributes,
-    /// Part of the budget that goes into what every interval costs, whatever is cleared.
-    interval_share: f64,
+    shares: BudgetShares,
     targets: BTreeMap<TargetId, Target>,
     bucket: TokenBucket,
     prices: Prices,
@@ -182,7 +181,7 @@ impl TableMonitor {
     pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
         Self {
             attributes,
-            interval_share: BudgetShares::PROCESSES.interval,
+            shares: BudgetShares::PROCESSES,
             targets: BTreeMap::new(),
             bucket: TokenBucket::new(attributes.cpu_budget, now),
             prices: Prices::default(),
@@ -205,9 +204,9 @@ impl TableMonitor {
         }
     }
 
-    /// What every interval costs may take at most this part of the budget.
-    pub(crate) fn set_interval_share(&mut self, share: f64) {
-        self.interval_share = share;
+    /// Divides the budget otherwise than for watching processes.
+    pub(crate) fn divide_budget(&mut self, shares: BudgetShares) {
+        self.shares = shares;
     }
 
     /// Time between snapshots at present.
@@ -430,10 +429,10 @@ impl TableMonitor {
         self.other_ns += total_ns(after) - total_ns(before);
     }
 
-    /// How many times less often all is to be done that has a share of the budget: each keeps to its own, but what
-    /// comes besides may leave nothing for clears.
-    pub fn slowness(&self) -> f64 {
-        self.bucket.slowness()
+    /// CPU seconds that the work of one share may take in a second. Each keeps to its own, but what comes besides may
+    /// leave nothing for clears: then all have less.
+    pub fn rate(&self, share: impl Fn(&BudgetShares) -> f64) -> f64 {
+        self.attributes.cpu_budget * share(&self.shares) / self.bucket.slowness()
     }
 
     /// CPU time that has been saved up and that clears have no use for.
@@ -578,8 +577,8 @@ impl TableMonitor {
         if let Some(before) = self.cost_at_end.replace(total) {
             let fixed_ns = (total - before - self.other_ns).max(0.0);
             self.fixed_cost.add(fixed_ns);
-            let share = self.attributes.cpu_budget * self.interval_share / self.slowness();
-            let next = self.fixed_cost.next_interval(self.interval, share);
+            let rate = self.rate(|shares| shares.interval);
+            let next = self.fixed_cost.next_interval(self.interval, rate);
             let least = self.attributes.aggregation_min.0 as f64 * self.stretch;
             self.interval = next.clamp(Nanos(least as u64), INTERVAL_MAX);
         }

@@ -54,14 +54,10 @@ pub(super) struct MachineArgs {
 
 pub(super) fn machine(args: &MachineArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
+    let missing = "the record tells nothing of the machine's memory in this part; `isotherm record --all` makes one that \
+         does";
     let make = |header: &_| Machine::new(header, common.scope());
-    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
-    let report = report.finish().context(
-        "the record tells nothing of the machine's memory in this part; `isotherm record --all` makes one that \
-         does",
-    )?;
-    common.output.write(&report, &common.output.style(false))?;
-    Ok(extent.exit_code())
+    common.write_if_there(common.open()?, make, missing)
 }
 
 pub(super) fn summary(args: &SummaryArgs) -> anyhow::Result<ExitCode> {
@@ -90,13 +86,10 @@ pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
 
 pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
+    let missing =
+        "the record tells of no schemes in this part; `isotherm run -o FILE` makes one that does";
     let make = |header: &_| Actions::new(header, common.scope());
-    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
-    let report = report.finish().context(
-        "the record tells of no schemes in this part; `isotherm run -o FILE` makes one that does",
-    )?;
-    common.output.write(&report, &common.output.style(false))?;
-    Ok(extent.exit_code())
+    common.write_if_there(common.open()?, make, missing)
 }
 
 fn overview(source: Source, scope: Scope) -> anyhow::Result<(Overview, ExitCode)> {

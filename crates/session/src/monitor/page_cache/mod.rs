@@ -47,8 +47,6 @@ pub(crate) struct CacheView {
     clearer: Clearer,
     mounts: Mounts,
     ages: FolioAges,
-    /// Nanoseconds of CPU time that may be spent for each that passes.
-    rate: f64,
     /// CPU time that may be spent now, in ns; negative where more was.
     credit: f64,
     credited: Nanos,
@@ -86,8 +84,8 @@ struct Round {
 }
 
 impl CacheView {
-    /// Whose looks and clears take this share of a CPU at most.
-    pub(crate) fn new(budget: f64, now: Nanos) -> Result<Self, MemmapError> {
+    /// One that has not looked yet.
+    pub(crate) fn new(now: Nanos) -> Result<Self, MemmapError> {
         let clearer = Clearer::new().map_err(|source| MemmapError::System {
             what: "open /proc/self/clear_refs for writing",
             source,
@@ -97,7 +95,6 @@ impl CacheView {
             clearer,
             mounts: Mounts::default(),
             ages: FolioAges::default(),
-            rate: budget,
             credit: STEP_MAX.0 as f64,
             credited: now,
             round: Round::default(),
@@ -127,13 +124,14 @@ impl CacheView {
         mapped: &FrameMap,
     ) -> Result<(), MemmapError> {
         let elapsed = now.since(std::mem::replace(&mut self.credited, now));
-        let earned = self.credit + elapsed.0 as f64 * self.rate / monitor.slowness();
+        let rate = monitor.rate(|shares| shares.page_cache);
+        let earned = self.credit + elapsed.0 as f64 * rate;
         self.credit = earned.min(STEP_MAX.0 as f64);
         if self.round.rest.is_empty() {
             if now < self.next_round {
                 return Ok(());
             }
-            self.begin_round(now, nodes);
+            self.begin_round(now, nodes, rate);
         }
         let before = process_cpu();
         let spent = || process_cpu().since(before);
@@ -156,7 +154,8 @@ impl CacheView {
         self.told.take()
     }
 
-    fn begin_round(&mut self, now: Nanos, nodes: &[(u32, Range<u64>)]) {
+    /// `rate`: CPU seconds that may be spent in a second.
+    fn begin_round(&mut self, now: Nanos, nodes: &[(u32, Range<u64>)], rate: f64) {
         self.ages.begin_round(now);
         let mut rest = Vec::new();
         for (node, frames) in nodes.iter().rev() {
@@ -166,7 +165,7 @@ impl CacheView {
                 rest.push((*node, start.max(frames.start)..end.min(frames.end)));
             }
         }
-        let wanted = Nanos((ROUND_WANTED.0 as f64 * self.rate) as u64);
+        let wanted = Nanos((ROUND_WANTED.0 as f64 * rate) as u64);
         self.round = Round {
             began: now,
             nr_frames_left: rest
