@@ -28,6 +28,11 @@
 //!   CPU time that was used. It is not divided by the number of CPUs: a thread that is held up may
 //!   hold a lock that all others wait for, and does in programs that share one.
 //!
+//! **Pools.** Memory of processes and the page cache each have a rate and a hold-off of their own
+//! ([`Pool`]), so that files that are read again do not hold up idle memory that nobody touches. Where a
+//! limit is exceeded, that pool stops which most of what was waited is due to, and each that exceeds it
+//! alone; both where nobody knows. The ledger is common.
+//!
 //! What is overdrawn by more than a step closes the guard until it is paid back. CPU time alone does
 //! not get that far: a step is no longer than what is left of the ledger ([`Guard::loss_room_ns`]).
 //!
@@ -37,6 +42,7 @@
 
 mod budget;
 mod ledger;
+mod rate;
 mod refaults;
 
 use serde::{Deserialize, Serialize};
@@ -45,24 +51,17 @@ use crate::address::Nanos;
 use crate::monitor::idle_pages::PageAges;
 use crate::scheme::Action;
 
+use rate::Rate;
+
 pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
 pub use ledger::{Account, Ledger};
+pub use rate::{Pool, PoolStatus};
 pub use refaults::RefaultHistory;
 
 /// Share of their time that targets may lose unless the user says otherwise.
 pub const MAX_SLOWDOWN: f64 = 0.01;
 /// Share of one CPU that acting may take from busy ones unless the user says otherwise.
 pub const ACT_BUDGET: f64 = 0.05;
-
-/// Share of the targets' memory that may be acted on in the first second.
-const START_PER_S: f64 = 0.05;
-/// The least that it comes down to.
-const LEAST_PER_S: f64 = 0.000_083;
-/// All of it in a second: no limit worth the name.
-const MOST_PER_S: f64 = 1.0;
-const GROWTH: f64 = 0.5;
-const HOLD_OFF_MIN: Nanos = Nanos::from_millis(5_000);
-const HOLD_OFF_MAX: Nanos = Nanos::from_millis(300_000);
 
 /// A target that runs less than this in a second is not slowed by a few refaults.
 const LEAST_CPU_PER_S: f64 = 0.02;
@@ -172,9 +171,9 @@ pub enum Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardStatus {
-    /// Whether schemes may act at all now.
+    /// Whether schemes may act on processes' memory at all now.
     pub is_open: bool,
-    /// Bytes per second that they may act on; `None` without limits.
+    /// Bytes per second of it that they may act on; `None` without limits.
     pub bytes_per_s: Option<u64>,
     /// The largest of signal / limit; `None` where no limited signal is known.
     pub strain: Option<f64>,
@@ -182,7 +181,7 @@ pub struct GuardStatus {
     pub exceeded: Option<Limit>,
     /// How often one was.
     pub nr_stops: u64,
-    /// When schemes may act again, while they may not.
+    /// When schemes may act on processes' memory again, while they may not.
     pub until: Option<Nanos>,
     /// What was measured last.
     pub signals: GuardSignals,
@@ -201,21 +200,50 @@ pub struct GuardStatus {
     /// How the budget of acting stands.
     #[serde(default)]
     pub budget: ActBudgetStatus,
+    /// How it stands with the page cache, where schemes act on that as well.
+    #[serde(default)]
+    pub page_cache: Option<PoolStatus>,
+}
+
+/// What there is of each pool, and how far the page cache is what was waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pools {
+    /// Bytes that processes have in memory.
+    pub resident: u64,
+    /// Bytes of page cache, where schemes act on that as well.
+    pub page_cache: Option<u64>,
+    /// The part of what was waited that is due to the page cache, 0 to 1; `None`: nobody knows.
+    pub cache_share: Option<f64>,
+}
+
+impl Pools {
+    /// Whether a strain of all together is too much for `pool`: what it does alone, or most of it.
+    fn are_strained_by(self, pool: Pool, strain: f64) -> bool {
+        let share = self.cache_share.map_or(1.0, |share| match pool {
+            Pool::Processes => 1.0 - share,
+            Pool::PageCache => share,
+        });
+        strain >= 1.0 && (share >= 0.5 || share * strain >= 1.0)
+    }
+
+    /// Processes' memory alone.
+    pub fn processes(resident: u64) -> Self {
+        Self {
+            resident,
+            page_cache: None,
+            cache_share: Some(0.0),
+        }
+    }
 }
 
 /// The controller.
 #[derive(Clone, Debug)]
 pub struct Guard {
     limits: GuardLimits,
-    /// Share of the targets' memory per second.
-    share_per_s: f64,
-    resident: u64,
-    /// Bytes that may be acted on before the next observation.
-    allowance: f64,
-    was_used_up: bool,
-    hold_off: Nanos,
-    closed_until: Option<Nanos>,
-    quiet_since: Nanos,
+    processes: Rate,
+    page_cache: Rate,
+    /// Whether the page cache is acted on as well.
+    has_page_cache: bool,
     last: Option<Nanos>,
     strain: Option<f64>,
     exceeded: Option<Limit>,
@@ -232,13 +260,9 @@ impl Guard {
     pub fn new(limits: GuardLimits) -> Self {
         Self {
             limits,
-            share_per_s: START_PER_S,
-            resident: 0,
-            allowance: 0.0,
-            was_used_up: false,
-            hold_off: HOLD_OFF_MIN,
-            closed_until: None,
-            quiet_since: Nanos(0),
+            processes: Rate::new(),
+            page_cache: Rate::new(),
+            has_page_cache: false,
             last: None,
             strain: None,
             exceeded: None,
@@ -266,28 +290,33 @@ impl Guard {
         self.limits = limits;
     }
 
-    /// Takes in what was measured since the last time, about a second ago, and how many bytes the
-    /// targets have in memory. Says whether this opened or closed the guard.
-    pub fn observe(&mut self, now: Nanos, signals: GuardSignals, resident: u64) -> bool {
-        let was_open = self.is_open();
+    /// Takes in what was measured since the last time, about a second ago, and how much memory there is.
+    /// Says whether this opened or closed the guard for any of it.
+    pub fn observe(&mut self, now: Nanos, signals: GuardSignals, pools: Pools) -> bool {
+        let were_open = Pool::ALL.map(|pool| self.is_open(pool));
         let elapsed = self.last.map_or(1.0, |last| now.since(last).as_secs_f64());
         self.last = Some(now);
         self.signals = signals;
-        self.resident = resident;
+        self.has_page_cache = pools.page_cache.is_some();
         let (strain, limit) = self.strongest(signals);
         self.strain = strain;
         self.is_blind = strain.is_none() || self.lacks_any(signals);
-        if strain.is_some_and(|strain| strain >= 1.0) {
-            self.stop(now, limit);
-        } else {
-            self.go_on(now, strain.filter(|_| !self.is_blind));
+        let known = strain.filter(|_| !self.is_blind);
+        let mut has_stopped = false;
+        for pool in Pool::ALL {
+            if strain.is_some_and(|strain| pools.are_strained_by(pool, strain)) {
+                self.exceeded = limit;
+                has_stopped |= self.rate_mut(pool).stop(now);
+            } else {
+                self.rate_mut(pool).go_on(now, known);
+            }
         }
+        self.nr_stops += u64::from(has_stopped);
         self.update_debt(now, elapsed, signals.waited);
-        self.was_used_up = false;
-        // What was not used is not saved up; what was taken too much is paid off.
-        let debt = self.allowance.min(0.0);
-        self.allowance = debt + self.share_per_s * resident as f64 * elapsed.clamp(0.0, 5.0);
-        was_open != self.is_open()
+        self.processes.refill(elapsed, pools.resident);
+        self.page_cache
+            .refill(elapsed, pools.page_cache.unwrap_or(0));
+        were_open != Pool::ALL.map(|pool| self.is_open(pool))
     }
 
     /// Acting took so much time of the targets' (CPU that nobody had to spare).
@@ -302,29 +331,39 @@ impl Guard {
         self.limits.max_slowdown.map(|_| self.ledger.room_ns())
     }
 
-    /// Bytes that may be acted on now; `None`: as many as schemes want.
-    pub fn allowance(&self) -> Option<u64> {
+    /// Bytes of `pool` that may be acted on now; `None`: as many as schemes want.
+    pub fn allowance(&self, pool: Pool) -> Option<u64> {
         if !self.limits.is_limited() {
             return None;
         }
-        Some(if self.is_open() {
-            self.allowance.max(0.0) as u64
+        Some(if self.is_open(pool) {
+            self.rate(pool).allowance()
         } else {
             0
         })
     }
 
-    /// Bytes that `action` may be applied to now; `None`: to as many as schemes want.
-    pub fn allowance_of(&self, action: Action) -> Option<u64> {
+    /// Whether nothing may be acted on now.
+    pub fn is_resting(&self) -> bool {
+        Pool::ALL.map(|pool| self.allowance(pool)) == [Some(0); 2]
+    }
+
+    /// Whether as much was paged out as is to be.
+    pub fn has_reached_goal(&self) -> bool {
+        self.goal_room == Some(0)
+    }
+
+    /// Bytes of `pool` that `action` may be applied to now; `None`: to as many as schemes want.
+    pub fn allowance_of(&self, pool: Pool, action: Action) -> Option<u64> {
         let goal = self.goal_room.filter(|_| action == Action::Pageout);
-        match (self.allowance(), goal) {
+        match (self.allowance(pool), goal) {
             (Some(allowed), Some(goal)) => Some(allowed.min(goal)),
             (allowed, goal) => allowed.or(goal),
         }
     }
 
-    /// `action` was applied to `bytes`.
-    pub fn charge(&mut self, action: Action, bytes: u64) {
+    /// `action` was applied to `bytes` of `pool`.
+    pub fn charge(&mut self, pool: Pool, action: Action, bytes: u64) {
         if let Some(room) = self
             .goal_room
             .as_mut()
@@ -332,43 +371,60 @@ impl Guard {
         {
             *room = room.saturating_sub(bytes);
         }
-        self.allowance -= bytes as f64;
-        self.was_used_up |= self.allowance <= 0.0;
+        self.rate_mut(pool).charge(bytes);
     }
 
     /// How it stands.
     pub fn status(&self) -> GuardStatus {
+        let is_limited = self.limits.is_limited();
+        let page_cache = self.has_page_cache && is_limited;
         GuardStatus {
-            is_open: !self.limits.is_limited() || self.is_open(),
-            bytes_per_s: self
-                .limits
-                .is_limited()
-                .then_some((self.share_per_s * self.resident as f64) as u64),
+            is_open: !is_limited || self.is_open(Pool::Processes),
+            bytes_per_s: is_limited.then(|| self.processes.status().bytes_per_s),
             strain: self.strain,
             exceeded: self.exceeded,
             nr_stops: self.nr_stops,
-            until: self.until(),
+            until: self.until(Pool::Processes),
             signals: self.signals,
-            is_blind: self.limits.is_limited() && self.is_blind,
+            is_blind: is_limited && self.is_blind,
             is_in_debt: self.is_in_debt,
             since_start: self.ledger.since_start(),
             recent: self.ledger.recent(),
             budget: ActBudgetStatus::default(),
+            page_cache: page_cache.then(|| PoolStatus {
+                is_open: self.is_open(Pool::PageCache),
+                until: self.until(Pool::PageCache),
+                ..self.page_cache.status()
+            }),
         }
     }
 
-    fn is_open(&self) -> bool {
-        self.last.is_some() && self.closed_until.is_none() && !self.is_in_debt
+    fn rate(&self, pool: Pool) -> &Rate {
+        match pool {
+            Pool::Processes => &self.processes,
+            Pool::PageCache => &self.page_cache,
+        }
+    }
+
+    fn rate_mut(&mut self, pool: Pool) -> &mut Rate {
+        match pool {
+            Pool::Processes => &mut self.processes,
+            Pool::PageCache => &mut self.page_cache,
+        }
+    }
+
+    fn is_open(&self, pool: Pool) -> bool {
+        self.last.is_some() && !self.rate(pool).is_held() && !self.is_in_debt
     }
 
     /// When it opens again, as far as can be foreseen.
-    fn until(&self) -> Option<Nanos> {
+    fn until(&self, pool: Pool) -> Option<Nanos> {
         let paid = self.last.zip(self.limits.max_slowdown);
         let paid = paid.filter(|_| self.is_in_debt).map(|(last, share)| {
             let debt = (-self.ledger.room_ns()).max(0.0);
             last + Nanos((debt / share.max(1e-9)) as u64)
         });
-        self.closed_until.max(paid)
+        self.rate(pool).status().until.max(paid)
     }
 
     /// Enters a second in the ledger.
@@ -386,7 +442,7 @@ impl Guard {
             self.is_in_debt = room < 0.0;
         } else if room < -(STEP.0 as f64) {
             self.is_in_debt = true;
-            if self.closed_until.is_none() {
+            if !self.processes.is_held() || self.has_page_cache && !self.page_cache.is_held() {
                 self.nr_stops += 1;
                 self.exceeded = Some(Limit::Slowdown);
             }
@@ -421,39 +477,6 @@ impl Guard {
             .filter_map(|(signal, limit, which)| Some((signal? / limit?.max(1e-9), which)))
             .max_by(|a, b| a.0.total_cmp(&b.0))
             .map_or((None, None), |(strain, which)| (Some(strain), Some(which)))
-    }
-
-    fn stop(&mut self, now: Nanos, limit: Option<Limit>) {
-        self.exceeded = limit;
-        self.quiet_since = now;
-        // While it is closed the strain is what the last stop was for.
-        if self.closed_until.is_none() {
-            self.nr_stops += 1;
-            self.share_per_s = (self.share_per_s / 4.0).max(LEAST_PER_S);
-            self.closed_until = Some(now + self.hold_off);
-            self.hold_off = Nanos(self.hold_off.0 * 2).min(HOLD_OFF_MAX);
-        }
-    }
-
-    /// `strain` is `None` where it is not known, or not all of it.
-    fn go_on(&mut self, now: Nanos, strain: Option<f64>) {
-        if let Some(until) = self.closed_until {
-            if now >= until {
-                self.closed_until = None;
-                self.quiet_since = now;
-            }
-            return;
-        }
-        if let Some(strain) = strain
-            && self.was_used_up
-        {
-            let growth = 1.0 + GROWTH * (1.0 - strain);
-            self.share_per_s = (self.share_per_s * growth).min(MOST_PER_S);
-        }
-        if now.since(self.quiet_since) >= self.hold_off && self.hold_off > HOLD_OFF_MIN {
-            self.hold_off = Nanos(self.hold_off.0 / 2).max(HOLD_OFF_MIN);
-            self.quiet_since = now;
-        }
     }
 }
 

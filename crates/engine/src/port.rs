@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::guard::Pool;
 use crate::monitor::bits::{self, Bitmap};
+use crate::monitor::page_cache::PAGE_CACHE;
 use crate::moves::NodeMoves;
 use crate::scheme::{Action, Destination, OpsFilter};
 use crate::snapshot::TargetId;
@@ -147,6 +149,15 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// The memory that it is about.
+    pub fn pool(&self) -> Pool {
+        if self.target == PAGE_CACHE {
+            Pool::PageCache
+        } else {
+            Pool::Processes
+        }
+    }
+
     /// The part of it that is about `range`, one of its own parts; memory counts as spread evenly.
     #[must_use]
     pub fn part(&self, range: AddressRange) -> Self {

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use isotherm_engine::drive::{Carried, Pace, TableLoop, TableProbe, TargetSource, carry_out};
-use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, STEP};
+use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP};
 use isotherm_engine::scheme::Action;
 use isotherm_engine::table::{BlockFacts, ClearedBy, MappedRange, TableAttributes};
 use isotherm_engine::{
@@ -195,7 +195,8 @@ fn no_more_is_done_than_the_guard_allows() {
         slowdown: Some(0.0),
         ..GuardSignals::default()
     };
-    guard.observe(Nanos(0), signals, 1 << 30);
+    guard.observe(Nanos(0), signals, Pools::processes(1 << 30));
+    let pool = Pool::Processes;
     let act_and = |flow: ControlFlow<()>| {
         move |portion: &[Operation], outcomes: &mut Vec<Outcome>| {
             outcomes.extend(portion.iter().map(Outcome::assumed));
@@ -205,7 +206,7 @@ fn no_more_is_done_than_the_guard_allows() {
     let act = act_and(ControlFlow::Continue(()));
     let mut pace = Pace::default();
     let plan = || VecDeque::from([operation.clone()]);
-    let Ok(carried) = carry_out(&mut plan(), &mut guard, (&mut pace, STEP), act);
+    let Ok(carried) = carry_out(&mut plan(), (&mut guard, pool), (&mut pace, STEP), act);
     let Carried { done, outcomes } = carried;
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
@@ -218,9 +219,14 @@ fn no_more_is_done_than_the_guard_allows() {
     let mut free = Guard::new(GuardLimits::default());
     let stop = act_and(ControlFlow::Break(()));
     let mut rest = plan();
-    let Ok(stopped) = carry_out(&mut rest, &mut free, (&mut Pace::default(), STEP), stop);
+    let Ok(stopped) = carry_out(
+        &mut rest,
+        (&mut free, pool),
+        (&mut Pace::default(), STEP),
+        stop,
+    );
     assert_eq!(stopped.done[0].range.len(), 2 * BLOCK_SIZE, "one portion");
     assert_eq!(rest[0].range.start, 2 * BLOCK_SIZE);
-    let Ok(all) = carry_out(&mut plan(), &mut free, (&mut pace, STEP), act);
+    let Ok(all) = carry_out(&mut plan(), (&mut free, pool), (&mut pace, STEP), act);
     assert_eq!(all.done[0].range.len(), 1 << 30);
 }

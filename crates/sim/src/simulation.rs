@@ -7,7 +7,7 @@ mod targets;
 mod world;
 
 use isotherm_engine::drive::{Context, MonitorLoop};
-use isotherm_engine::guard::{GuardLimits, GuardSignals, GuardStatus, waited_share};
+use isotherm_engine::guard::{GuardLimits, GuardSignals, GuardStatus, Pools, waited_share};
 use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::table::TableAttributes;
@@ -353,7 +353,7 @@ impl Simulation {
                 };
             }
             let guard = context.context.guard_mut();
-            if guard.observe(now, signals, resident) {
+            if guard.observe(now, signals, Pools::processes(resident)) {
                 events.push(Event::Guard {
                     context: at,
                     status: guard.status(),

@@ -5,13 +5,14 @@
 //! of our own: memory that came back soon after it was paged out is kept ([`RefaultHistory`]), the
 //! guard says how much may be done, and what does not go into a step waits for the next.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
 use super::huge::HugeBound;
 use super::{Carried, DryRun, Pace, carry_out};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
-use crate::guard::{Guard, GuardLimits, RefaultHistory};
+use crate::guard::{Guard, GuardLimits, Pool, RefaultHistory};
 use crate::port::{Actuator, Operation, Outcome, Refusal};
 use crate::scheme::huge::{BlockUse, WasteStatus};
 use crate::scheme::{Action, Metric, Scheme, SchemeEngine, SchemeError, SystemFacts};
@@ -92,9 +93,16 @@ pub struct Context {
     guard: Guard,
     /// What a dry run has counted already; `None`: it is none.
     dry_run: Option<DryRun>,
-    pace: Pace,
     history: RefaultHistory,
     huge: HugeBound,
+    /// Of [`Pool::ALL`].
+    lanes: [Lane; 2],
+}
+
+/// What is to be done to the memory of one pool, which the guard may hold up without the other.
+#[derive(Debug, Default)]
+struct Lane {
+    pace: Pace,
     /// What is left of plans that did not go into one step.
     rest: VecDeque<Operation>,
 }
@@ -113,10 +121,9 @@ impl Context {
             schemes: SchemeEngine::new(schemes)?,
             guard: Guard::new(limits),
             dry_run: is_dry_run.then(DryRun::default),
-            pace: Pace::default(),
             history: RefaultHistory::default(),
             huge: HugeBound::default(),
-            rest: VecDeque::new(),
+            lanes: Default::default(),
         })
     }
 
@@ -175,7 +182,9 @@ impl Context {
     pub fn forget(&mut self, target: TargetId) {
         self.history.forget(target);
         self.huge.forget(target);
-        self.rest.retain(|operation| operation.target != target);
+        for lane in &mut self.lanes {
+            lane.rest.retain(|operation| operation.target != target);
+        }
         if let Some(dry_run) = &mut self.dry_run {
             dry_run.forget(target);
         }
@@ -198,12 +207,12 @@ impl Context {
 
     /// Whether a plan has not been finished.
     pub fn has_rest(&self) -> bool {
-        !self.rest.is_empty()
+        self.lanes.iter().any(|lane| !lane.rest.is_empty())
     }
 
     /// What is left of a plan is not wanted any more.
     pub fn drop_rest(&mut self) {
-        self.rest.clear();
+        self.lanes.iter_mut().for_each(|lane| lane.rest.clear());
     }
 
     /// Does what follows from `snapshots`, or goes on with what is left of a plan, as far as that goes
@@ -260,8 +269,14 @@ impl Context {
         let (plan, kept) = self.keep_refaulted(now, snapshots, plan, world)?;
         let (plan, kept_small) = self.huge.narrow(plan, snapshots, world)?;
         let is_new = |target| snapshots.iter().any(|s| s.target == target);
-        self.rest.retain(|operation| !is_new(operation.target));
-        self.rest.extend(plan);
+        for lane in &mut self.lanes {
+            lane.rest.retain(|operation| !is_new(operation.target));
+        }
+        for operation in plan {
+            self.lanes[operation.pool() as usize]
+                .rest
+                .push_back(operation);
+        }
         let kept = kept.into_iter().map(|operation| {
             let outcome = Outcome {
                 refused: [(Refusal::Refaulted, operation.bytes)].into(),
@@ -296,29 +311,41 @@ impl Context {
         Ok(self.history.sift(now, plan))
     }
 
-    /// Carries out as much of what is planned as the guard allows and as goes into `room`.
+    /// Carries out as much of what is planned as the guard allows and as goes into `room`: first of the pool
+    /// whose next operation has waited for longest.
     fn carry_out<W: World>(&mut self, room: Nanos, world: &mut W) -> Result<Carried, W::Error> {
-        if world.is_stopped() {
-            return Ok(Carried::default());
-        }
         let is_dry_run = self.is_dry_run();
-        let carried = carry_out(
-            &mut self.rest,
-            &mut self.guard,
-            (&mut self.pace, room),
-            |portion, outcomes| {
-                if is_dry_run {
-                    world.assume(portion, outcomes)?;
-                } else {
-                    world.act(portion, outcomes)?;
-                }
-                Ok(if world.is_stopped() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                })
-            },
-        )?;
+        let next_age = |pool: &Pool| {
+            let next = self.lanes[*pool as usize].rest.front();
+            Reverse(next.map(|operation| operation.age))
+        };
+        let mut pools = Pool::ALL;
+        pools.sort_by_key(next_age);
+        let mut carried = Carried::default();
+        for pool in pools {
+            let lane = &mut self.lanes[pool as usize];
+            let left = room.since(carried.took());
+            if world.is_stopped() {
+                break;
+            }
+            carried.append(carry_out(
+                &mut lane.rest,
+                (&mut self.guard, pool),
+                (&mut lane.pace, left),
+                |portion, outcomes| {
+                    if is_dry_run {
+                        world.assume(portion, outcomes)?;
+                    } else {
+                        world.act(portion, outcomes)?;
+                    }
+                    Ok(if world.is_stopped() {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    })
+                },
+            )?);
+        }
         self.note_paged_out(&carried, world)?;
         Ok(carried)
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
-use crate::guard::Guard;
+use crate::guard::{Guard, Pool};
 use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
 
@@ -72,12 +72,27 @@ pub struct Carried {
     pub outcomes: Vec<Outcome>,
 }
 
-/// Carries out as much of `plan` as `guard` allows and as goes into `room` of time, by `act`, which
-/// appends an outcome for each operation and says whether to go on. If there is any room, something is
-/// done, be it a block. What was done is taken off the plan, unless `act` fails.
+impl Carried {
+    /// Appends what came of more.
+    pub fn append(&mut self, mut more: Self) {
+        self.done.append(&mut more.done);
+        self.outcomes.append(&mut more.outcomes);
+    }
+
+    /// How long all of it took.
+    pub fn took(&self) -> Nanos {
+        self.outcomes
+            .iter()
+            .fold(Nanos(0), |sum, one| sum + one.took)
+    }
+}
+
+/// Carries out as much of `plan`, which is about `pool`, as `guard` allows and as goes into `room` of time, by
+/// `act`, which appends an outcome for each operation and says whether to go on. If there is any room, something
+/// is done, be it a block. What was done is taken off the plan, unless `act` fails.
 pub fn carry_out<E>(
     plan: &mut VecDeque<Operation>,
-    guard: &mut Guard,
+    (guard, pool): (&mut Guard, Pool),
     (pace, room): (&mut Pace, Nanos),
     mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Carried, E> {
@@ -85,7 +100,7 @@ pub fn carry_out<E>(
     let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
     let mut spent = Nanos(0);
     while let Some(action) = portions.next_action() {
-        let allowed = guard.allowance_of(action).unwrap_or(u64::MAX);
+        let allowed = guard.allowance_of(pool, action).unwrap_or(u64::MAX);
         let is_harmless = action == Action::Stat;
         if !is_harmless && (allowed == 0 || spent >= room) {
             break;
@@ -95,7 +110,8 @@ pub fn carry_out<E>(
         outcomes.clear();
         let flow = act(&portion, &mut outcomes)?;
         if !is_harmless {
-            guard.charge(action, outcomes.iter().map(|outcome| outcome.applied).sum());
+            let applied = outcomes.iter().map(|outcome| outcome.applied).sum();
+            guard.charge(pool, action, applied);
             spent = outcomes.iter().fold(spent, |sum, one| sum + one.took);
             pace.learn(action, &portion, &outcomes);
         }
@@ -362,7 +378,12 @@ mod tests {
                 }));
                 Ok::<_, ()>(ControlFlow::Continue(()))
             };
-            let carried = carry_out(&mut rest, &mut guard, (&mut pace, STEP), act);
+            let carried = carry_out(
+                &mut rest,
+                (&mut guard, Pool::Processes),
+                (&mut pace, STEP),
+                act,
+            );
             let Carried { done, outcomes } = carried.expect("never fails");
             let took = outcomes.iter().fold(Nanos(0), |sum, one| sum + one.took);
             steps.push((took, done.iter().map(|o| o.range.len()).sum()));

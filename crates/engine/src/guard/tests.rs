@@ -25,18 +25,18 @@ fn second(n: u64) -> Nanos {
 #[test]
 fn without_limits_nothing_is_limited() {
     let mut guard = Guard::new(GuardLimits::default());
-    assert_eq!(guard.allowance(), None);
-    guard.observe(second(0), refaults(1e9), GIB);
-    assert_eq!(guard.allowance(), None);
+    assert_eq!(guard.allowance(Pool::Processes), None);
+    guard.observe(second(0), refaults(1e9), Pools::processes(GIB));
+    assert_eq!(guard.allowance(Pool::Processes), None);
     assert!(guard.status().is_open);
 }
 
 #[test]
 fn nothing_is_allowed_before_anything_was_observed() {
     let mut guard = guard(100.0);
-    assert_eq!(guard.allowance(), Some(0));
-    assert!(guard.observe(second(0), GuardSignals::default(), GIB));
-    assert_eq!(guard.allowance(), Some(GIB / 20));
+    assert_eq!(guard.allowance(Pool::Processes), Some(0));
+    assert!(guard.observe(second(0), GuardSignals::default(), Pools::processes(GIB)));
+    assert_eq!(guard.allowance(Pool::Processes), Some(GIB / 20));
 }
 
 #[test]
@@ -44,12 +44,16 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
     let allowed_after = |strain: f64, used: bool| {
         let mut guard = guard(100.0);
         for n in 0..4 {
-            guard.observe(second(n), refaults(100.0 * strain), GIB);
-            let allowed = guard.allowance().expect("limited");
-            guard.charge(Action::Pageout, if used { allowed + 1 } else { 0 });
+            guard.observe(second(n), refaults(100.0 * strain), Pools::processes(GIB));
+            let allowed = guard.allowance(Pool::Processes).expect("limited");
+            guard.charge(
+                Pool::Processes,
+                Action::Pageout,
+                if used { allowed + 1 } else { 0 },
+            );
         }
-        guard.observe(second(4), refaults(100.0 * strain), GIB);
-        guard.allowance().expect("limited") as f64 / GIB as f64
+        guard.observe(second(4), refaults(100.0 * strain), Pools::processes(GIB));
+        guard.allowance(Pool::Processes).expect("limited") as f64 / GIB as f64
     };
     assert!((allowed_after(0.0, true) - 0.05 * 1.5f64.powi(4)).abs() < 1e-3);
     assert!((allowed_after(0.5, true) - 0.05 * 1.25f64.powi(4)).abs() < 1e-3);
@@ -59,31 +63,34 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
 #[test]
 fn what_was_taken_too_much_is_paid_off() {
     let mut guard = guard(100.0);
-    guard.observe(second(0), GuardSignals::default(), GIB);
-    guard.charge(Action::Pageout, GIB / 10);
-    guard.observe(second(1), refaults(50.0), GIB);
-    let allowed = guard.allowance().expect("limited") as f64 / GIB as f64;
+    guard.observe(second(0), GuardSignals::default(), Pools::processes(GIB));
+    guard.charge(Pool::Processes, Action::Pageout, GIB / 10);
+    guard.observe(second(1), refaults(50.0), Pools::processes(GIB));
+    let allowed = guard.allowance(Pool::Processes).expect("limited") as f64 / GIB as f64;
     assert!((allowed - (0.05 * 1.25 - 0.05)).abs() < 1e-3, "{allowed}");
 }
 
 #[test]
 fn over_the_limit_it_stops_at_once_and_comes_back_slowly() {
     let mut guard = guard(100.0);
-    guard.observe(second(0), refaults(0.0), GIB);
-    assert!(guard.observe(second(1), refaults(100.0), GIB));
-    assert_eq!(guard.allowance(), Some(0));
+    guard.observe(second(0), refaults(0.0), Pools::processes(GIB));
+    assert!(guard.observe(second(1), refaults(100.0), Pools::processes(GIB)));
+    assert_eq!(guard.allowance(Pool::Processes), Some(0));
     let status = guard.status();
     assert_eq!(
         (status.is_open, status.exceeded, status.nr_stops),
         (false, Some(Limit::Refaults), 1)
     );
     for n in 2..6 {
-        assert!(!guard.observe(second(n), refaults(0.0), GIB), "second {n}");
+        assert!(
+            !guard.observe(second(n), refaults(0.0), Pools::processes(GIB)),
+            "second {n}"
+        );
     }
-    assert!(guard.observe(second(6), refaults(0.0), GIB));
-    assert_eq!(guard.allowance(), Some(GIB / 80));
+    assert!(guard.observe(second(6), refaults(0.0), Pools::processes(GIB)));
+    assert_eq!(guard.allowance(Pool::Processes), Some(GIB / 80));
     // The next stop is twice as long.
-    guard.observe(second(7), refaults(500.0), GIB);
+    guard.observe(second(7), refaults(500.0), Pools::processes(GIB));
     assert_eq!(guard.status().until, Some(second(17)));
 }
 
@@ -92,18 +99,18 @@ fn hold_offs_shorten_again_in_quiet_times_and_the_rate_has_a_floor() {
     let mut guard = guard(1.0);
     let mut n = 0;
     for _ in 0..12 {
-        guard.observe(second(n), refaults(2.0), GIB);
+        guard.observe(second(n), refaults(2.0), Pools::processes(GIB));
         n = guard.status().until.expect("closed").0 / 1_000_000_000;
-        guard.observe(second(n), refaults(0.0), GIB);
+        guard.observe(second(n), refaults(0.0), Pools::processes(GIB));
         n += 1;
     }
     let least = guard.status().bytes_per_s.expect("limited") as f64 / GIB as f64;
-    assert!((least - LEAST_PER_S).abs() < 1e-6, "{least}");
-    assert_eq!(guard.hold_off, HOLD_OFF_MAX);
+    assert!((least - rate::LEAST_PER_S).abs() < 1e-6, "{least}");
+    assert_eq!(guard.processes.hold_off, rate::HOLD_OFF_MAX);
     for quiet in 0..700 {
-        guard.observe(second(n + quiet), refaults(0.0), GIB);
+        guard.observe(second(n + quiet), refaults(0.0), Pools::processes(GIB));
     }
-    assert_eq!(guard.hold_off, HOLD_OFF_MIN);
+    assert_eq!(guard.processes.hold_off, rate::HOLD_OFF_MIN);
 }
 
 fn slowed(waited_ms: u64) -> GuardSignals {
@@ -126,12 +133,16 @@ fn by_slowdown(share: f64) -> Guard {
 fn a_signal_that_is_missing_is_no_room() {
     let mut guard = guard(100.0);
     for n in 0..10 {
-        guard.observe(second(n), GuardSignals::default(), GIB);
-        assert_eq!(guard.allowance(), Some(GIB / 20), "it does not grow");
-        guard.charge(Action::Pageout, GIB / 20);
+        guard.observe(second(n), GuardSignals::default(), Pools::processes(GIB));
+        assert_eq!(
+            guard.allowance(Pool::Processes),
+            Some(GIB / 20),
+            "it does not grow"
+        );
+        guard.charge(Pool::Processes, Action::Pageout, GIB / 20);
     }
     assert!(guard.status().is_blind);
-    guard.observe(second(10), refaults(0.0), GIB);
+    guard.observe(second(10), refaults(0.0), Pools::processes(GIB));
     assert!(!guard.status().is_blind);
 }
 
@@ -139,10 +150,10 @@ fn a_signal_that_is_missing_is_no_room() {
 fn a_burst_is_a_debt_that_must_be_paid_back() {
     let mut guard = by_slowdown(0.01);
     for n in 0..10 {
-        guard.observe(second(n), slowed(0), GIB);
+        guard.observe(second(n), slowed(0), Pools::processes(GIB));
     }
     // 0.1 s were allowed in 10 s, 0.6 s are lost: 50 s to pay.
-    guard.observe(second(10), slowed(600), GIB);
+    guard.observe(second(10), slowed(600), Pools::processes(GIB));
     let status = guard.status();
     assert!(status.is_in_debt && !status.is_open);
     assert_eq!(
@@ -152,11 +163,11 @@ fn a_burst_is_a_debt_that_must_be_paid_back() {
     let until = status.until.expect("foreseen").as_secs_f64();
     assert!((59.0..62.0).contains(&until), "{until}");
     for n in 11..59 {
-        guard.observe(second(n), slowed(0), GIB);
-        assert_eq!(guard.allowance(), Some(0), "second {n}");
+        guard.observe(second(n), slowed(0), Pools::processes(GIB));
+        assert_eq!(guard.allowance(Pool::Processes), Some(0), "second {n}");
     }
-    guard.observe(second(59), slowed(0), GIB);
-    guard.observe(second(60), slowed(0), GIB);
+    guard.observe(second(59), slowed(0), Pools::processes(GIB));
+    guard.observe(second(60), slowed(0), Pools::processes(GIB));
     assert!(guard.status().is_open);
 }
 
@@ -173,9 +184,16 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
                 0
             };
             lost += waited * 15 / 4096 / 1000;
-            guard.observe(second(n), slowed(waited * 15 / 4096 / 1000), GIB);
-            let more = guard.allowance().expect("limited").min((200 << 20) - out);
-            guard.charge(Action::Pageout, more);
+            guard.observe(
+                second(n),
+                slowed(waited * 15 / 4096 / 1000),
+                Pools::processes(GIB),
+            );
+            let more = guard
+                .allowance(Pool::Processes)
+                .expect("limited")
+                .min((200 << 20) - out);
+            guard.charge(Pool::Processes, Action::Pageout, more);
             out += more;
         }
         // And what one burst overdraws.
@@ -187,8 +205,8 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
 #[test]
 fn taken_cpu_is_a_loss_and_leaves_less_room() {
     let mut guard = by_slowdown(0.01);
-    guard.observe(second(0), slowed(0), GIB);
-    guard.observe(second(1), slowed(0), GIB);
+    guard.observe(second(0), slowed(0), Pools::processes(GIB));
+    guard.observe(second(1), slowed(0), Pools::processes(GIB));
     assert!((guard.loss_room_ns().expect("limited") - 20e6).abs() < 1e3);
     guard.taken(second(1), Nanos::from_millis(15));
     assert!((guard.loss_room_ns().expect("limited") - 5e6).abs() < 1e3);
@@ -205,12 +223,58 @@ fn a_wait_that_is_too_long_stops_at_once() {
         max_refault_wait: Some(Nanos::from_millis(50)),
         ..GuardLimits::default()
     });
-    guard.observe(second(0), slowed(49), GIB);
+    guard.observe(second(0), slowed(49), Pools::processes(GIB));
     assert!(guard.status().is_open);
-    guard.observe(second(1), slowed(51), GIB);
+    guard.observe(second(1), slowed(51), Pools::processes(GIB));
     let status = guard.status();
     assert_eq!(
         (status.is_open, status.exceeded),
         (false, Some(Limit::RefaultWait))
     );
+}
+
+#[test]
+fn what_one_pool_costs_does_not_hold_up_the_other() {
+    let pools = |cache_share| Pools {
+        page_cache: Some(GIB),
+        cache_share,
+        ..Pools::processes(GIB)
+    };
+    let open_after = |per_s: f64, cache_share| {
+        let mut guard = guard(100.0);
+        guard.observe(second(0), refaults(0.0), pools(Some(0.0)));
+        guard.observe(second(1), refaults(per_s), pools(cache_share));
+        let status = guard.status();
+        let page_cache = status.page_cache.expect("it is acted on");
+        (status.is_open, page_cache.is_open, status.nr_stops)
+    };
+    assert_eq!(open_after(99.0, Some(0.5)), (true, true, 0));
+    assert_eq!(open_after(120.0, Some(0.9)), (true, false, 1));
+    assert_eq!(open_after(120.0, Some(0.1)), (false, true, 1));
+    assert_eq!(
+        open_after(120.0, None),
+        (false, false, 1),
+        "whose it is nobody knows"
+    );
+    assert_eq!(
+        open_after(500.0, Some(0.7)),
+        (false, false, 1),
+        "each exceeds it"
+    );
+}
+
+#[test]
+fn a_debt_closes_both_pools() {
+    let mut guard = by_slowdown(0.01);
+    let pools = Pools {
+        page_cache: Some(GIB),
+        cache_share: Some(1.0),
+        ..Pools::processes(GIB)
+    };
+    guard.observe(second(0), slowed(0), pools);
+    guard.observe(second(1), slowed(600), pools);
+    assert!(guard.is_resting());
+    let status = guard.status();
+    assert!(status.is_in_debt && !status.is_open);
+    assert_eq!(status.page_cache.expect("acted on").until, status.until);
 }

@@ -350,7 +350,7 @@ impl ContextActing {
             is_physical: self.is_physical,
         };
         let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
-        if goal.is_some() && self.context.guard().allowance_of(Action::Pageout) == Some(0) {
+        if self.context.guard().has_reached_goal() {
             self.context.drop_rest();
         }
         // Compressing pages is not watching, and not to be saved on by watching less.

@@ -16,6 +16,17 @@ use crate::monitor::CacheView;
 /// Pages read within which what one costs is a mean.
 const COST_OF: f64 = 256.0;
 
+/// What there was since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct FilesRead {
+    /// Pages that have come back.
+    pub(super) returned: u64,
+    /// How long was waited for them.
+    pub(super) waited: Option<Nanos>,
+    /// Bytes of page cache that there are.
+    pub(super) cached: u64,
+}
+
 /// The account.
 #[derive(Debug, Default)]
 pub(super) struct FileWaits {
@@ -26,8 +37,8 @@ pub(super) struct FileWaits {
 }
 
 impl FileWaits {
-    /// Looks. Yields how many pages have come back since the last look, and how long was waited for them.
-    pub(super) fn look(&mut self, now: Nanos, page_cache: &mut CacheView) -> (u64, Option<Nanos>) {
+    /// Looks.
+    pub(super) fn look(&mut self, now: Nanos, page_cache: &mut CacheView) -> FilesRead {
         let refaulted = pressure::refaulted_file();
         let before = std::mem::replace(&mut self.refaulted, refaulted);
         let by_kernel = refaulted.zip(before);
@@ -41,7 +52,11 @@ impl FileWaits {
         }
         let pages = by_kernel + returned;
         let waited = |cost: f64| Nanos((pages as f64 * cost) as u64);
-        (pages, self.cost.map(waited))
+        FilesRead {
+            returned: pages,
+            waited: self.cost.map(waited),
+            cached: page_cache.bytes(),
+        }
     }
 }
 

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
 use isotherm_engine::guard::{
-    ActBudget, Guard, GuardLimits, GuardSignals, GuardStatus, STEP, WaitSource, room_of,
+    ActBudget, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, STEP, WaitSource, room_of,
     waited_share,
 };
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::{cgroup, pressure};
 
-use super::file_waits::FileWaits;
+use super::file_waits::{FileWaits, FilesRead};
 use super::idle::IdleMeter;
 use super::progress::Progress;
 use super::waits::Waits;
@@ -175,13 +175,12 @@ impl Meters {
             .then(|| session.page_cache(self.context))
             .flatten();
         let files = files.map(|page_cache| self.file_waits.look(now, page_cache));
-        let is_resting = guard.allowance() == Some(0);
-        let (signals, resident) = self.signals(now, session, files, is_resting);
+        let (signals, pools) = self.signals(now, session, files, guard.is_resting());
         // What is normal must be known before anything is done.
         if self.progress.as_ref().is_some_and(|p| !p.is_ready()) {
             return None;
         }
-        let changed = guard.observe(now, signals, resident);
+        let changed = guard.observe(now, signals, pools);
         if !changed && now < self.next_told {
             return None;
         }
@@ -193,16 +192,18 @@ impl Meters {
         &mut self,
         now: Nanos,
         session: &Session,
-        files: Option<(u64, Option<Nanos>)>,
+        files: Option<FilesRead>,
         is_resting: bool,
-    ) -> (GuardSignals, u64) {
+    ) -> (GuardSignals, Pools) {
         let elapsed = self.last.replace(now).map(|last| now.since(last));
         let live = session.live().into_iter();
         let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
         let group = self.group.as_deref();
         let mut waited = self.waits.look(now, elapsed, of_context, group);
-        if let Some((pages, time)) = files {
-            waited.add_files(pages, time);
+        let mut pools = Pools::processes(waited.resident);
+        if let Some(files) = files {
+            pools.cache_share = waited.add_files(&files);
+            pools.page_cache = Some(files.cached);
         }
         let psi_total = self
             .needs_psi
@@ -215,7 +216,7 @@ impl Meters {
             .and_then(|progress| progress.slowdown(is_resting));
         self.learn_share(now, waited.cpu_s);
         let Some(seconds) = elapsed.map(Nanos::as_secs_f64).filter(|s| *s > 0.0) else {
-            return (GuardSignals::default(), waited.resident);
+            return (GuardSignals::default(), pools);
         };
         let share = |time: Nanos| waited_share(1, time, waited.cpu_s, seconds);
         let psi = psi_total
@@ -229,6 +230,9 @@ impl Meters {
             waited_by: waited.by,
         };
         if let Some(lost) = lost_speed {
+            if signals.slowdown.is_none_or(|waited| lost > waited) && files.is_some() {
+                pools.cache_share = None;
+            }
             signals.slowdown = Some(signals.slowdown.map_or(lost, |waited| waited.max(lost)));
             let lost = Nanos((lost * seconds * 1e9) as u64);
             if signals.waited.is_none_or(|waited| lost > waited) {
@@ -236,7 +240,7 @@ impl Meters {
                 signals.waited_by = Some(WaitSource::Progress);
             }
         }
-        (signals, waited.resident)
+        (signals, pools)
     }
 
     /// Which part of the CPU time in use was the targets'.

@@ -349,6 +349,8 @@ impl Acting {
             ", paying back"
         } else if guards.iter().any(|g| !g.is_open) {
             ", stopped"
+        } else if { guards.iter() }.any(|g| g.page_cache.is_some_and(|pool| !pool.is_open)) {
+            ", page cache stopped"
         } else if guards.iter().any(|g| g.budget.is_exhausted) {
             ", waiting for CPU"
         } else {

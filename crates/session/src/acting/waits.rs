@@ -21,6 +21,8 @@ use isotherm_linux::pressure;
 use isotherm_linux::process::Process;
 use isotherm_linux::refault_cost::{RefaultSample, refault_cost_now};
 
+use super::file_waits::FilesRead;
+
 /// What a refault costs is measured again after so long: it depends on the load.
 const COST_LASTS: Nanos = Nanos(60_000_000_000);
 /// The median of so many samples counts. At the start they follow each other at once.
@@ -288,13 +290,19 @@ impl Waits {
 }
 
 impl Waited {
-    /// Pages of files came back, for which somebody waited so long.
-    pub(super) fn add_files(&mut self, pages: u64, time: Option<Nanos>) {
-        self.refaults += pages;
-        if let Some(time) = time {
+    /// Pages of files came back. Yields the part of all that was waited, or of all that came back where no times
+    /// are known, that is due to them; `None`: nothing was.
+    pub(super) fn add_files(&mut self, files: &FilesRead) -> Option<f64> {
+        self.refaults += files.returned;
+        if let Some(time) = files.waited {
             self.together = Some(self.together.unwrap_or_default() + time);
             note(self, time, WaitSource::Files);
         }
+        let (part, whole) = match files.waited.zip(self.together) {
+            Some((files, together)) => (files.0, together.0),
+            None => (files.returned, self.refaults),
+        };
+        (whole > 0).then(|| part as f64 / whole as f64)
     }
 }
 
@@ -377,11 +385,19 @@ mod tests {
 
     #[test]
     fn waits_for_files_are_added() {
+        let files = |returned, waited: Option<u64>| FilesRead {
+            returned,
+            waited: waited.map(Nanos),
+            cached: 0,
+        };
         let mut waited = Waited::default();
-        waited.add_files(3, None);
-        assert_eq!((waited.refaults, waited.together), (3, None));
-        waited.add_files(2, Some(Nanos(7)));
-        assert_eq!((waited.refaults, waited.together), (5, Some(Nanos(7))));
+        assert_eq!(waited.add_files(&files(0, None)), None);
+        waited.refaults = 1;
+        assert_eq!(waited.add_files(&files(3, None)), Some(0.75));
+        assert_eq!((waited.refaults, waited.together), (4, None));
+        waited.together = Some(Nanos(3));
+        assert_eq!(waited.add_files(&files(2, Some(9))), Some(0.75));
+        assert_eq!((waited.refaults, waited.together), (6, Some(Nanos(12))));
         assert_eq!(waited.by, Some(WaitSource::Files));
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::{Cost, Nanos};
 use isotherm_record::{GuardSample, Item, KernelMigrations};
 
@@ -89,8 +90,11 @@ impl LiveState {
         let of_context = |event: &&GuardSample| event.context == sample.context;
         let last = self.guard_events.iter().rev().find(of_context);
         last.is_some_and(|last| {
-            (last.status.is_open, last.status.nr_stops)
-                == (sample.status.is_open, sample.status.nr_stops)
+            let key = |status: &GuardStatus| {
+                let of_cache = status.page_cache.map(|pool| pool.is_open);
+                (status.is_open, of_cache, status.nr_stops)
+            };
+            key(&last.status) == key(&sample.status)
         })
     }
 

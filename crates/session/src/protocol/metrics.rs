@@ -493,8 +493,14 @@ impl Metrics<'_> {
             (
                 "isotherm_guard_open",
                 MetricType::Gauge,
-                "Whether the guard lets schemes act.",
+                "Whether the guard lets schemes act on processes' memory.",
                 |context| Some(context.guard.is_open.into()),
+            ),
+            (
+                "isotherm_guard_page_cache_open",
+                MetricType::Gauge,
+                "Whether the guard lets schemes drop page cache; absent where they are not about it.",
+                |context| Some(context.guard.page_cache?.is_open.into()),
             ),
             (
                 "isotherm_guard_strain_ratio",

@@ -179,10 +179,21 @@ fn guard_line(context: &Value) -> String {
     } else {
         ""
     };
+    let of_cache = &guard["page_cache"];
+    let cache = of_cache["bytes_per_s"].as_u64().map(|rate| {
+        let is_closed = of_cache["is_open"] == false;
+        let state = if is_closed { "closed" } else { "open" };
+        format!(
+            " (page cache: {state}, up to {}/s, {} of them)",
+            format_bytes(rate),
+            of_cache["nr_stops"]
+        )
+    });
+    let cache = cache.unwrap_or_default();
     let seconds = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e9;
     let lost = &guard["recent"];
     format!(
-        "guard: {state}, up to {}/s, strain {strain}{blind}, {} stops{exceeded}; targets lost {:.2} of \
+        "guard: {state}, up to {}/s, strain {strain}{blind}, {} stops{exceeded}{cache}; targets lost {:.2} of \
          {:.2} s allowed in the last 10 minutes",
         format_bytes(rate),
         guard["nr_stops"],

@@ -60,6 +60,8 @@ pub(crate) struct CacheView {
     groups: BTreeMap<u64, String>,
     group_numbers: GroupNumbers,
     told: Option<CacheSample>,
+    /// What the last round found in all.
+    bytes: u64,
     /// Schemes ask for snapshots.
     is_acted_on: bool,
     layout: CacheLayout,
@@ -105,6 +107,7 @@ impl CacheView {
             groups: BTreeMap::new(),
             group_numbers: GroupNumbers::default(),
             told: None,
+            bytes: 0,
             is_acted_on: false,
             layout: CacheLayout::default(),
             snapshot: None,
@@ -152,6 +155,11 @@ impl CacheView {
     /// The sums of the last round, once.
     pub(crate) fn take_sample(&mut self) -> Option<CacheSample> {
         self.told.take()
+    }
+
+    /// Bytes of page cache that there were at the last round.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// `rate`: CPU seconds that may be spent in a second.
@@ -272,6 +280,7 @@ impl CacheView {
         let totals: Vec<_> = { round.account.totals().iter() }
             .map(|(key, bytes)| (*key, *bytes))
             .collect();
+        self.bytes = totals.iter().map(|(_, bytes)| bytes.total()).sum();
         let names = self.group_names(totals.iter().map(|((_, group), _)| *group).collect())?;
         let mut memory: BTreeMap<(u32, Option<String>), CachedBytes> = BTreeMap::new();
         for ((node, group), bytes) in totals {

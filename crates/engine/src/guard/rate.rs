@@ -1,0 +1,149 @@
+//! How fast one pool of memory may be acted on: the law of the guard's description.
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::Nanos;
+
+/// Share of the memory that may be acted on in the first second.
+const START_PER_S: f64 = 0.05;
+/// The least that it comes down to.
+pub(super) const LEAST_PER_S: f64 = 0.000_083;
+/// All of it in a second: no limit worth the name.
+const MOST_PER_S: f64 = 1.0;
+const GROWTH: f64 = 0.5;
+pub(super) const HOLD_OFF_MIN: Nanos = Nanos::from_millis(5_000);
+pub(super) const HOLD_OFF_MAX: Nanos = Nanos::from_millis(300_000);
+
+/// Memory that the guard holds back by itself: what one comes to cost is not the other's to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Pool {
+    /// What processes have and map.
+    Processes,
+    /// The page cache that nobody maps.
+    PageCache,
+}
+
+impl Pool {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Processes, Self::PageCache];
+}
+
+/// How one pool stands.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PoolStatus {
+    /// Whether it may be acted on now.
+    pub is_open: bool,
+    /// Bytes per second that may be.
+    pub bytes_per_s: u64,
+    /// How often it was stopped.
+    pub nr_stops: u64,
+    /// When it may be acted on again, while it may not.
+    pub until: Option<Nanos>,
+}
+
+/// The rate of one pool.
+#[derive(Clone, Debug)]
+pub(super) struct Rate {
+    /// Share of its memory per second.
+    share_per_s: f64,
+    /// Bytes that it has.
+    bytes: u64,
+    /// Bytes that may be acted on before the next observation.
+    allowance: f64,
+    was_used_up: bool,
+    pub(super) hold_off: Nanos,
+    closed_until: Option<Nanos>,
+    quiet_since: Nanos,
+    nr_stops: u64,
+}
+
+impl Rate {
+    pub(super) fn new() -> Self {
+        Self {
+            share_per_s: START_PER_S,
+            bytes: 0,
+            allowance: 0.0,
+            was_used_up: false,
+            hold_off: HOLD_OFF_MIN,
+            closed_until: None,
+            quiet_since: Nanos(0),
+            nr_stops: 0,
+        }
+    }
+
+    /// It strains too much. Says whether that closed it.
+    pub(super) fn stop(&mut self, now: Nanos) -> bool {
+        self.quiet_since = now;
+        // While it is closed the strain is what the last stop was for.
+        if self.closed_until.is_some() {
+            return false;
+        }
+        self.nr_stops += 1;
+        self.share_per_s = (self.share_per_s / 4.0).max(LEAST_PER_S);
+        self.closed_until = Some(now + self.hold_off);
+        self.hold_off = Nanos(self.hold_off.0 * 2).min(HOLD_OFF_MAX);
+        true
+    }
+
+    /// It does not. `strain` is `None` where it is not known, or not all of it.
+    pub(super) fn go_on(&mut self, now: Nanos, strain: Option<f64>) {
+        if let Some(until) = self.closed_until {
+            if now >= until {
+                self.closed_until = None;
+                self.quiet_since = now;
+            }
+            return;
+        }
+        if let Some(strain) = strain
+            && self.was_used_up
+        {
+            let growth = 1.0 + GROWTH * (1.0 - strain).max(0.0);
+            self.share_per_s = (self.share_per_s * growth).min(MOST_PER_S);
+        }
+        if now.since(self.quiet_since) >= self.hold_off && self.hold_off > HOLD_OFF_MIN {
+            self.hold_off = Nanos(self.hold_off.0 / 2).max(HOLD_OFF_MIN);
+            self.quiet_since = now;
+        }
+    }
+
+    /// `elapsed` seconds have passed; there are so many bytes of it.
+    pub(super) fn refill(&mut self, elapsed: f64, bytes: u64) {
+        self.bytes = bytes;
+        self.was_used_up = false;
+        // What was not used is not saved up; what was taken too much is paid off.
+        let debt = self.allowance.min(0.0);
+        self.allowance = debt + self.share_per_s * bytes as f64 * elapsed.clamp(0.0, 5.0);
+    }
+
+    /// Bytes that may be acted on.
+    pub(super) fn allowance(&self) -> u64 {
+        if self.is_held() {
+            0
+        } else {
+            self.allowance.max(0.0) as u64
+        }
+    }
+
+    pub(super) fn charge(&mut self, bytes: u64) {
+        self.allowance -= bytes as f64;
+        self.was_used_up |= self.allowance <= 0.0;
+    }
+
+    /// Whether it waits for its hold-off to pass.
+    pub(super) fn is_held(&self) -> bool {
+        self.closed_until.is_some()
+    }
+
+    /// How it stands.
+    pub(super) fn status(&self) -> PoolStatus {
+        PoolStatus {
+            is_open: !self.is_held(),
+            bytes_per_s: (self.share_per_s * self.bytes as f64) as u64,
+            nr_stops: self.nr_stops,
+            until: self.closed_until,
+        }
+    }
+}
