@@ -41,6 +41,7 @@
 //! stop stays reclaimed until it is touched. Without limits nothing is slowed and nothing stopped.
 
 mod budget;
+mod flows;
 mod ledger;
 mod rate;
 mod refaults;
@@ -54,6 +55,7 @@ use crate::scheme::Action;
 use rate::Rate;
 
 pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
+pub use flows::Flows;
 pub use ledger::{Account, Ledger};
 pub use rate::{Pool, PoolStatus};
 pub use refaults::RefaultHistory;

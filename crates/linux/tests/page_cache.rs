@@ -164,7 +164,7 @@ fn a_sparse_files_pages_are_listed_in_their_places() {
             std::ops::ControlFlow::Continue(())
         };
         memmap
-            .list(mapping, pages, see)
+            .list(mapping, pages, usize::MAX, see)
             .expect("a program that runs");
         found
     };
@@ -174,7 +174,7 @@ fn a_sparse_files_pages_are_listed_in_their_places() {
     let mapping = memmap.mapping_of(whole.as_fd()).expect("our file");
     let mut pages = 0;
     memmap
-        .list(mapping, 100..300, |folios| {
+        .list(mapping, 100..300, usize::MAX, |folios| {
             assert!(
                 folios
                     .windows(2)

@@ -204,7 +204,7 @@ pub struct ActionSample {
 }
 
 /// What a scheme did to one target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetActions {
     /// Whose memory.
@@ -213,6 +213,9 @@ pub struct TargetActions {
     pub sz_tried: u64,
     /// Bytes that were acted on.
     pub sz_applied: u64,
+    /// Bytes that were not, by reason; none in older records.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<Refusal, u64>,
 }
 
 impl ActionSample {
@@ -264,6 +267,7 @@ impl ActionSample {
         of_target.sz_tried += operation.bytes;
         of_target.sz_applied += outcome.applied;
         for (why, bytes) in outcome.refused_of_tried(operation) {
+            *of_target.refused.entry(why).or_default() += bytes;
             *self.refused.entry(why).or_default() += bytes;
         }
     }

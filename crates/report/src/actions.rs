@@ -13,7 +13,7 @@ use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::series::{Point, Series};
 use isotherm_record::item::{
-    ActionSample, GuardSample, Header, Item, KernelMigrations, UsageSample,
+    ActionSample, GuardSample, Header, Item, KernelMigrations, TargetActions, UsageSample,
 };
 
 /// Schemes and guards that are kept apart; a record of more is of a stranger.
@@ -64,6 +64,8 @@ pub struct ProcessActions {
     pub tried_bytes: u64,
     /// Bytes acted on.
     pub applied_bytes: u64,
+    /// Bytes not acted on, by reason; none in older records.
+    pub refused_bytes: BTreeMap<Refusal, u64>,
 }
 
 /// How the guard of one context stood.
@@ -121,8 +123,7 @@ pub struct Actions {
     guards: BTreeMap<Option<String>, Guard>,
     /// The kernel's counters when they were first and last told.
     migrations: Option<(KernelMigrations, KernelMigrations)>,
-    /// Bytes tried and applied.
-    targets: BTreeMap<TargetId, (u64, u64)>,
+    targets: BTreeMap<TargetId, TargetActions>,
 }
 
 #[derive(Debug, Default)]
@@ -205,9 +206,10 @@ impl Actions {
         }
         for of in &sample.targets {
             if self.targets.len() < MOST_TARGETS || self.targets.contains_key(&of.target) {
-                let (tried, applied) = self.targets.entry(of.target).or_default();
-                *tried = tried.saturating_add(of.sz_tried);
-                *applied = applied.saturating_add(of.sz_applied);
+                let sum = self.targets.entry(of.target).or_default();
+                sum.sz_tried = sum.sz_tried.saturating_add(of.sz_tried);
+                sum.sz_applied = sum.sz_applied.saturating_add(of.sz_applied);
+                add_refused(&mut sum.refused, &of.refused);
             }
         }
         let scheme = self.schemes.entry(key).or_default();
@@ -217,10 +219,7 @@ impl Actions {
         sum.sz_applied = sum.sz_applied.saturating_add(sample.sz_applied);
         sum.took = sum.took + sample.took;
         sum.moved.merge(&sample.moved);
-        for (why, bytes) in &sample.refused {
-            let refused = sum.refused.entry(*why).or_default();
-            *refused = refused.saturating_add(*bytes);
-        }
+        add_refused(&mut sum.refused, &sample.refused);
         scheme.dry_run |= sample.dry_run;
         scheme.from.get_or_insert(time);
         scheme.to = scheme.to.max(time);
@@ -282,14 +281,12 @@ impl Accumulate for Actions {
         if self.schemes.is_empty() && self.guards.is_empty() {
             return None;
         }
-        let processes = self
-            .targets
-            .iter()
-            .map(|(target, (tried, applied))| ProcessActions {
-                target: self.context.target_info(*target),
-                tried_bytes: *tried,
-                applied_bytes: *applied,
-            });
+        let processes = self.targets.iter().map(|(target, sum)| ProcessActions {
+            target: self.context.target_info(*target),
+            tried_bytes: sum.sz_tried,
+            applied_bytes: sum.sz_applied,
+            refused_bytes: sum.refused.clone(),
+        });
         let mut processes: Vec<ProcessActions> = processes.collect();
         processes.sort_by_key(|of| std::cmp::Reverse((of.applied_bytes, of.tried_bytes)));
         let schemes = self
@@ -336,5 +333,12 @@ impl Accumulate for Actions {
             guards: guards.collect(),
             kernel_migrations: self.migrations.map(|(first, last)| last.since(&first)),
         })
+    }
+}
+
+fn add_refused(sum: &mut BTreeMap<Refusal, u64>, more: &BTreeMap<Refusal, u64>) {
+    for (why, bytes) in more {
+        let refused = sum.entry(*why).or_default();
+        *refused = refused.saturating_add(*bytes);
     }
 }

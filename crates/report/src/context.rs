@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use serde::Serialize;
 
@@ -190,6 +191,13 @@ impl RecordContext {
     /// Who `target` is.
     pub fn target_info(&self, target: TargetId) -> TargetInfo {
         let start = self.targets.get(&target);
+        if target == PAGE_CACHE {
+            return TargetInfo {
+                target: Some(target),
+                name: Some("page cache".into()),
+                ..TargetInfo::default()
+            };
+        }
         TargetInfo {
             target: Some(target),
             pid: start.map(|s| s.pid),

@@ -5,7 +5,6 @@
 //! of our own: memory that came back soon after it was paged out is kept ([`RefaultHistory`]), the
 //! guard says how much may be done, and what does not go into a step waits for the next.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
@@ -97,6 +96,8 @@ pub struct Context {
     huge: HugeBound,
     /// Of [`Pool::ALL`].
     lanes: [Lane; 2],
+    /// The pool that had the first turn at the last step.
+    turn: Pool,
 }
 
 /// What is to be done to the memory of one pool, which the guard may hold up without the other.
@@ -124,6 +125,7 @@ impl Context {
             history: RefaultHistory::default(),
             huge: HugeBound::default(),
             lanes: Default::default(),
+            turn: Pool::PageCache,
         })
     }
 
@@ -311,16 +313,13 @@ impl Context {
         Ok(self.history.sift(now, plan))
     }
 
-    /// Carries out as much of what is planned as the guard allows and as goes into `room`: first of the pool
-    /// whose next operation has waited for longest.
+    /// Carries out as much of what is planned as the guard allows and as goes into `room`. Pools take turns: a
+    /// long plan for the one does not hold up the other, of which a byte may cost a tenth.
     fn carry_out<W: World>(&mut self, room: Nanos, world: &mut W) -> Result<Carried, W::Error> {
         let is_dry_run = self.is_dry_run();
-        let next_age = |pool: &Pool| {
-            let next = self.lanes[*pool as usize].rest.front();
-            Reverse(next.map(|operation| operation.age))
-        };
         let mut pools = Pool::ALL;
-        pools.sort_by_key(next_age);
+        pools.sort_by_key(|pool| *pool == self.turn);
+        self.turn = pools[0];
         let mut carried = Carried::default();
         for pool in pools {
             let lane = &mut self.lanes[pool as usize];

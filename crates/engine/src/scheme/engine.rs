@@ -26,6 +26,7 @@
 //! - it has whole numbers of accesses: here 0.5 is neither idle nor at least one access.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -151,7 +152,7 @@ impl SchemeEngine {
         for snapshot in snapshots {
             walk::walk(snapshot, &mut live, &mut planned);
         }
-        coldest_first(&mut planned);
+        coldest_first(&mut planned, &system.returned);
         let planned = planned.into_iter();
         let take = |(operation, tried): (Operation, TriedRegion)| {
             self.states[operation.scheme].tried.push(tried);
@@ -340,9 +341,16 @@ impl SchemeEngine {
 /// Puts last what is about idle memory that is worth waiting for: single pages, and all that is to be paged out; of it,
 /// what has been idle for longest comes first, whosever it is. If the guard stops before all is done, it was spent on
 /// what is least likely to come back. Times are told apart as up to twice each other.
-fn coldest_first(planned: &mut [(Operation, TriedRegion)]) {
-    let age = |operation: &Operation| Reverse((operation.age.0 / 1_000_000_000).checked_ilog2());
-    planned.sort_by_key(|(operation, _)| {
+///
+/// Of a target of which much came back lately (`returned`), an age says less than of others: it counts for a part of
+/// itself, the square of the part that stayed away. What is saved goes down by that part, and what it costs goes up.
+fn coldest_first(planned: &mut [(Operation, TriedRegion)], returned: &BTreeMap<TargetId, f64>) {
+    let age = |operation: &Operation| {
+        let stayed = 1.0 - returned.get(&operation.target).copied().unwrap_or(0.0);
+        let counts = (operation.age.as_secs_f64() * stayed * stayed) as u64;
+        Reverse(counts.checked_ilog2())
+    };
+    planned.sort_by_cached_key(|(operation, _)| {
         let is_paged_out = operation.action == Action::Pageout && operation.idle_only;
         let is_sorted = is_paged_out || operation.pages.is_some();
         (is_paged_out, is_sorted.then(|| age(operation)))

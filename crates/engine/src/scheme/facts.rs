@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::quota::{Goal, GoalMetric};
+use crate::snapshot::TargetId;
 
 /// A node's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct LruMemory {
 
 /// The state of the system, as far as it is known. [`super::SchemeEngine::wanted_metrics`] says what
 /// of it is needed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemFacts {
     /// Free memory in thousandths of all.
     pub free_mem_permil: Option<u32>,
@@ -41,6 +42,8 @@ pub struct SystemFacts {
     /// By scheme and node: of the memory that has the scheme's pattern, the ten-thousandths that lie
     /// on the node. [`super::SchemeEngine::matching`] gives that memory's ranges.
     pub eligible_bp: BTreeMap<(usize, u32), u64>,
+    /// Of what was paged out of a target lately, the part that came back, 0 to 1; none: nothing did.
+    pub returned: BTreeMap<TargetId, f64>,
 }
 
 /// One thing to be measured.

@@ -53,14 +53,20 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
         serde_json::from_value(file["bytes"].clone()).expect("as documented")
     };
     let (used, idle) = (bytes_of("used"), bytes_of("idle"));
-    assert_eq!((used.total(), idle.total()), (64 * MIB, 64 * MIB));
+    // The kernel's own answer, as others (a service's DAMON) may take pages that are idle; some tens a processor are on
+    // their way between its lists.
+    for (name, told) in [("used", used.total()), ("idle", idle.total())] {
+        let now = cached(&directory.path().join(name));
+        assert!(told <= 64 * MIB, "{name}: {told}");
+        assert!(told + MIB / 2 >= now, "{name}: {told} of {now}");
+    }
     assert!(used.ages.touched >= 30 * MIB, "{used:?}");
     assert!(
         used.ages.idle_from(1) >= 30 * MIB,
         "the other half: {used:?}"
     );
     assert!(used.used_again >= 30 * MIB, "{used:?}");
-    assert!(idle.ages.idle_from(1) >= 62 * MIB, "{idle:?}");
+    assert!(idle.ages.idle_from(1) + 2 * MIB >= idle.total(), "{idle:?}");
     let known_age = report["known_age"].as_f64().expect("a share");
     assert!(known_age > 0.5, "{known_age}");
     let text = run(isotherm(["report", "machine"]).arg(&path)).success();
@@ -90,8 +96,8 @@ fn schemes(group: &str) -> String {
     )
 }
 
-/// How many MiB of a file are in memory, by the kernel.
-fn cached_mib(path: &std::path::Path) -> u64 {
+/// How many bytes of a file are in memory, by the kernel.
+fn cached(path: &std::path::Path) -> u64 {
     let program = "import mmap, os, sys, ctypes\n\
         file = open(sys.argv[1], 'r+b')\n\
         pages = os.fstat(file.fileno()).st_size // 4096\n\
@@ -101,7 +107,7 @@ fn cached_mib(path: &std::path::Path) -> u64 {
         libc = ctypes.CDLL(None)\n\
         libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]\n\
         assert libc.mincore(start, pages * 4096, there) == 0\n\
-        print(sum(page & 1 for page in there) * 4096 >> 20)\n";
+        print(sum(page & 1 for page in there) * 4096)\n";
     let done = run(python(program).arg(path)).success();
     done.stdout.trim().parse().expect("a number")
 }
@@ -141,7 +147,7 @@ fn idle_pages_of_files_are_dropped() {
     let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     let applied = summary["schemes"][0]["sz_applied"].as_u64().expect("bytes");
     let (used, idle) = ["used", "idle"]
-        .map(|name| cached_mib(&directory.path().join(name)))
+        .map(|name| cached(&directory.path().join(name)) / MIB)
         .into();
     assert!(idle <= 2, "{idle} MiB of what is idle: {summary}");
     assert!(

@@ -52,7 +52,7 @@ struct Control {
     nr: u32,
     nr_read: u32,
     nr_unreadable: u32,
-    unused: u32,
+    most: u32,
 }
 const _: () = assert!(size_of::<Control>() == 64, "the layout in page_cache.bpf.c");
 
@@ -262,16 +262,18 @@ impl Memmap {
     }
 
     /// Hands to `see` the cached folios of a file, in order of their places, of which a page is in `pages`; until
-    /// it breaks off, by some thousands of folios.
+    /// it breaks off, `at_once` at a time or some thousands.
     pub fn list(
         &mut self,
         file: u64,
         pages: Range<u64>,
+        at_once: usize,
         mut see: impl FnMut(&[CachedFolio]) -> ControlFlow<()>,
     ) -> Result<(), MemmapError> {
         self.control().mapping = file;
         self.control().next = pages.start;
         self.control().end = pages.end;
+        self.control().most = at_once.clamp(1, MAX_FOLIOS) as u32;
         let mut found = Vec::new();
         while self.control().next < pages.end {
             self.run(|memmap| &memmap.list)?;

@@ -212,6 +212,7 @@ impl ActionsReport {
             ("NAME", Align::Left),
             ("TRIED", Align::Right),
             ("APPLIED", Align::Right),
+            ("NOT ACTED ON, MOSTLY", Align::Left),
         ]);
         for of in self.processes.iter().take(PROCESSES_SHOWN) {
             table.row(vec![
@@ -221,6 +222,11 @@ impl ActionsReport {
                 of.target.name.clone().unwrap_or_default(),
                 style.bytes(of.tried_bytes),
                 style.bytes(of.applied_bytes),
+                { of.refused_bytes.iter() }
+                    .max_by_key(|(_, bytes)| **bytes)
+                    .map_or_else(String::new, |(why, bytes)| {
+                        format!("{} {}", style.bytes(*bytes), reason(*why))
+                    }),
             ]);
         }
         table

@@ -128,6 +128,7 @@ impl World for ThisMachine<'_> {
         let (session, is_physical) = (&*self.session, self.is_physical);
         SystemFacts {
             eligible_bp: eligible::shares(wanted, schemes, snapshots, session, is_physical),
+            returned: self.meters.returned(self.session.now()),
             ..system::facts(wanted)
         }
     }

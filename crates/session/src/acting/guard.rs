@@ -127,6 +127,11 @@ impl Meters {
         self.waits.paged_out(target, bytes);
     }
 
+    /// Of what was paged out of each target lately, the part that came back.
+    pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
+        self.waits.returned(now)
+    }
+
     /// Bytes that were paged out of live targets and have not come back.
     pub(super) fn out(&self) -> u64 {
         self.waits.out()

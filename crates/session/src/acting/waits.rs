@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use isotherm_engine::guard::WaitSource;
+use isotherm_engine::guard::{Flows, WaitSource};
 use isotherm_engine::statistics::nearest_rank;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::delays::{self, Delays};
@@ -76,6 +76,7 @@ pub(super) struct Waits {
     paged_out: BTreeMap<TargetId, u64>,
     /// Bytes of each target that were paged out, and have not come back since.
     out: BTreeMap<TargetId, u64>,
+    flows: BTreeMap<TargetId, Flows>,
     /// CPUs that each target has kept busy of late.
     running: BTreeMap<TargetId, f64>,
     /// The one whose turn came last.
@@ -94,6 +95,7 @@ impl Waits {
             before: BTreeMap::new(),
             paged_out: BTreeMap::new(),
             out: BTreeMap::new(),
+            flows: BTreeMap::new(),
             running: BTreeMap::new(),
             turn: None,
             pressure_us: None,
@@ -144,9 +146,17 @@ impl Waits {
         self.out.values().sum()
     }
 
+    /// Of what was paged out of each target lately, the part that came back.
+    pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
+        let known = self.flows.iter();
+        let known = known.filter_map(|(target, flows)| Some((*target, flows.returned(now)?)));
+        known.filter(|(_, share)| *share > 0.0).collect()
+    }
+
     /// `target` is no more.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.out.remove(&target);
+        self.flows.remove(&target);
         self.before.remove(&target);
         self.paged_out.remove(&target);
         self.running.remove(&target);
@@ -266,11 +276,13 @@ impl Waits {
     ) {
         let refaults = refaults(before, seen, paged_out);
         waited.refaults += refaults;
+        let elapsed = seen.at.since(before.at);
         if let Some(out) = self.out.get_mut(&target) {
             *out = out.saturating_sub(refaults * PAGE_SIZE);
+            let flows = self.flows.entry(target).or_default();
+            flows.add(seen.at, paged_out / PAGE_SIZE, refaults);
         }
         let cpu_s = seen.progress.cpu.since(before.progress.cpu).as_secs_f64();
-        let elapsed = seen.at.since(before.at);
         if elapsed.0 > 0 {
             self.running.insert(target, cpu_s / elapsed.as_secs_f64());
         }

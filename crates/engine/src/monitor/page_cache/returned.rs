@@ -6,6 +6,10 @@
 //! times as long the next time, then sixteen and sixty-four times; that lasts ten minutes after the last
 //! return, and goes down by one step each ten minutes.
 //!
+//! Thousands of files that are read by chance need not be dropped once each to learn that: of a control group
+//! of whose dropped pages an eighth came back lately, all others wait four times as long as well, of a quarter
+//! sixteen and of a half sixty-four times.
+//!
 //! Of thousands of files a turn takes minutes, in which the guard would not see what dropping them costs. So
 //! of those that nobody has looked for yet the same share is presumed to have come back as of those that were
 //! looked for of late; what is found then counts only as far as it is more than was presumed.
@@ -16,6 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::address::Nanos;
+use crate::guard::Flows;
 
 /// Files that are looked for.
 const FILES_MAX: usize = 16_384;
@@ -29,6 +34,8 @@ const RETURNED_SHARE: u64 = 8;
 const STEPS_MAX: u8 = 3;
 /// A step is forgotten after so long without another return.
 const STEP_LASTS: Nanos = Nanos::from_millis(600_000);
+/// Control groups of which it is known what comes back.
+const GROUPS_MAX: usize = 4096;
 /// How much what was found before counts beside what was found since.
 const FORMER_WEIGHT: f64 = 0.7;
 
@@ -42,6 +49,8 @@ pub struct DroppedFile {
     pub file: FileId,
     /// Where in it, in pages; in order.
     pub places: Vec<Range<u64>>,
+    /// Whose it was, most of it.
+    group: u64,
     nr_pages: u64,
     nr_back: u64,
     dropped: Nanos,
@@ -58,6 +67,8 @@ pub struct ReturnedFiles {
     /// The one that is to be looked for next is first.
     turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
+    /// By control group: pages of files that were looked for, and those that came back.
+    groups: BTreeMap<u64, Flows>,
     /// Pages of files that were looked for the first time since they were dropped, and those of them that had come
     /// back; what was found before counts less and less.
     first_looks: (f64, f64),
@@ -78,15 +89,15 @@ impl DroppedFile {
 }
 
 impl ReturnedFiles {
-    /// These places of a file were dropped: pages, in order.
-    pub fn dropped(&mut self, now: Nanos, file: FileId, places: &[Range<u64>]) {
+    /// These places of a file of `group` were dropped: pages, in order.
+    pub fn dropped(&mut self, now: Nanos, file: FileId, group: u64, places: &[Range<u64>]) {
         let nr_pages: u64 = places.iter().map(|place| place.end - place.start).sum();
         let mut of_file = self.take(file).unwrap_or_else(|| {
             self.make_room();
             self.turns.push_back(file);
             DroppedFile::default()
         });
-        of_file.file = file;
+        (of_file.file, of_file.group) = (file, group);
         of_file.dropped = now;
         of_file.is_seen = false;
         of_file.is_counted = false;
@@ -148,12 +159,20 @@ impl ReturnedFiles {
     /// So many pages are cached where some of `file`'s were dropped.
     pub fn found(&mut self, now: Nanos, mut file: DroppedFile, nr_cached: u64) {
         let new = nr_cached.min(file.nr_pages).saturating_sub(file.nr_back);
-        if std::mem::replace(&mut file.is_seen, true) {
-            self.found_later += new;
+        let is_first = !std::mem::replace(&mut file.is_seen, true);
+        if self.groups.len() < GROUPS_MAX || self.groups.contains_key(&file.group) {
+            let nr_out = if is_first { file.nr_out() } else { 0 };
+            let flows = self.groups.entry(file.group).or_default();
+            flows.add(now, nr_out, new);
         } else {
+            self.groups.retain(|_, flows| flows.returned(now).is_some());
+        }
+        if is_first {
             self.found_first += new;
             self.first_looks.0 += file.nr_out() as f64;
             self.first_looks.1 += new as f64;
+        } else {
+            self.found_later += new;
         }
         file.nr_back += new;
         let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
@@ -173,6 +192,16 @@ impl ReturnedFiles {
     /// How many times longer pages of `file` must be idle.
     pub fn patience(&self, now: Nanos, file: FileId) -> u64 {
         4u64.pow(u32::from(self.step(now, file)))
+    }
+
+    /// How many times longer pages of any file of `group` must be idle.
+    pub fn patience_of_group(&self, now: Nanos, group: u64) -> u64 {
+        let flows = self.groups.get(&group);
+        let share = flows.and_then(|flows| flows.returned(now)).unwrap_or(0.0);
+        let steps = { (0..STEPS_MAX).rev() }
+            .map(|step| RETURNED_SHARE >> step)
+            .filter(|part| share * *part as f64 >= 1.0);
+        4u64.pow(steps.count() as u32)
     }
 
     fn step(&self, now: Nanos, file: FileId) -> u8 {
@@ -236,7 +265,7 @@ mod tests {
     fn a_file_that_comes_back_waits_longer_for_a_while() {
         let mut files = ReturnedFiles::default();
         let mut cycle = |at: u64, nr_cached: u64| {
-            files.dropped(second(at), FILE, &[0..60, 64..104]);
+            files.dropped(second(at), FILE, 0, &[0..60, 64..104]);
             let dropped = files.next(second(at + 1)).expect("it was dropped");
             files.found(second(at + 1), dropped, nr_cached);
             (files.take_returned(), files.patience(second(at + 1), FILE))
@@ -244,7 +273,7 @@ mod tests {
         assert_eq!(cycle(0, 5), (5, 1), "less than an eighth");
         assert_eq!(files.patience(second(2), (1, 3)), 1);
         let mut files = ReturnedFiles::default();
-        files.dropped(second(0), FILE, std::slice::from_ref(&(0..100)));
+        files.dropped(second(0), FILE, 0, std::slice::from_ref(&(0..100)));
         let dropped = files.next(second(1)).expect("it was dropped");
         assert_eq!(dropped.places, vec![0..100; 1]);
         files.found(second(1), dropped, 50);
@@ -262,8 +291,8 @@ mod tests {
     #[test]
     fn files_are_looked_for_in_turns_and_forgotten_in_the_end() {
         let mut files = ReturnedFiles::default();
-        files.dropped(second(0), (0, 1), std::slice::from_ref(&(0..8)));
-        files.dropped(second(0), (0, 2), std::slice::from_ref(&(0..8)));
+        files.dropped(second(0), (0, 1), 0, std::slice::from_ref(&(0..8)));
+        files.dropped(second(0), (0, 2), 0, std::slice::from_ref(&(0..8)));
         for turn in [1, 2, 1, 2] {
             let next = files.next(second(5)).expect("two");
             assert_eq!(next.file.1, turn);
@@ -271,7 +300,7 @@ mod tests {
         }
         assert!(files.next(second(1801)).is_none());
         for file in 0..FILES_MAX as u64 + 10 {
-            files.dropped(second(0), (0, file), std::slice::from_ref(&(0..8)));
+            files.dropped(second(0), (0, file), 0, std::slice::from_ref(&(0..8)));
         }
         assert_eq!(files.len(), FILES_MAX);
     }
@@ -280,7 +309,7 @@ mod tests {
     fn what_comes_back_of_many_files_is_presumed_before_all_are_looked_for() {
         let mut files = ReturnedFiles::default();
         for file in 0..1000 {
-            files.dropped(second(0), (0, file), std::slice::from_ref(&(0..8)));
+            files.dropped(second(0), (0, file), 0, std::slice::from_ref(&(0..8)));
         }
         let mut told = Vec::new();
         for turn in 1..=50 {
@@ -300,7 +329,7 @@ mod tests {
     fn nothing_is_presumed_of_files_that_are_forgotten() {
         let mut files = ReturnedFiles::default();
         let dropped = |files: &mut ReturnedFiles, file| {
-            files.dropped(second(0), (0, file), std::slice::from_ref(&(0..8)));
+            files.dropped(second(0), (0, file), 0, std::slice::from_ref(&(0..8)));
         };
         (0..100).for_each(|file| dropped(&mut files, file));
         let next = files.next(second(1)).expect("a hundred");
@@ -312,6 +341,25 @@ mod tests {
         let next = files.next(second(2)).expect("one");
         files.found(second(2), next, 8);
         assert_eq!(files.take_returned(), 8, "it counts");
+    }
+
+    #[test]
+    fn files_of_a_group_of_which_much_comes_back_wait_longer() {
+        let patience_if_back = |nr_back: u64| {
+            let mut files = ReturnedFiles::default();
+            for file in 0..100 {
+                files.dropped(second(0), (0, file), 7, std::slice::from_ref(&(0..64)));
+                let next = files.next(second(1)).expect("one");
+                files.found(second(1), next, nr_back);
+            }
+            assert_eq!(files.patience_of_group(second(1), 8), 1, "another's");
+            assert_eq!(files.patience_of_group(second(3600), 7), 1);
+            files.patience_of_group(second(1), 7)
+        };
+        assert_eq!(
+            [0, 7, 9, 17, 33, 64].map(patience_if_back),
+            [1, 1, 4, 16, 64, 64]
+        );
     }
 
     #[test]

@@ -95,6 +95,22 @@ fn what_is_idle_for_longest_is_paged_out_first_whosever_it_is() {
 }
 
 #[test]
+fn an_age_counts_less_where_much_came_back() {
+    let snapshots = snapshots_of("[0,10)=0@60|[0,4)=0@20", 100);
+    let mut engine = engine(&[idle_for(10, Action::Pageout)]);
+    let mut first = |returned: f64| {
+        let facts = SystemFacts {
+            returned: [(TargetId(0), returned)].into(),
+            ..SystemFacts::default()
+        };
+        engine.plan(SECOND, &snapshots, &facts)[0].target
+    };
+    assert_eq!(first(0.1), TargetId(0));
+    assert_eq!(first(0.7), TargetId(1), "60 s count as 5");
+    assert_eq!(first(1.0), TargetId(1));
+}
+
+#[test]
 fn who_asks_for_more_or_for_memory_in_use_gets_no_others() {
     let of = |scheme: Scheme| plan(&mut engine(&[scheme]), in_use());
     assert_eq!(of(idle_for(31, Action::Pageout)), [(0, 0, mask_of(30..40))]);

@@ -50,7 +50,7 @@ struct control {
 	__u32 nr;       /* scan: folios found; describe: files asked for */
 	__u32 nr_read;  /* scan: descriptions read */
 	__u32 nr_unreadable; /* scan */
-	__u32 unused;
+	__u32 most;     /* list: folios wanted at once */
 };
 
 /* A folio of a file. */
@@ -115,6 +115,20 @@ struct {
 	__type(value, struct group_words);
 } groups SEC(".maps");
 
+/* The descriptions that the scan is at: those that fill a page of the kernel's, read in one go. */
+#define CHUNK 64
+
+struct descriptions {
+	__u64 words[CHUNK * UNIT_WORDS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct descriptions);
+} descriptions SEC(".maps");
+
 static __always_inline struct control *get_control(void)
 {
 	__u32 zero = 0;
@@ -157,33 +171,25 @@ static __always_inline bool is_large_mapped(__u64 *words)
 }
 
 /*
- * What is in a frame: yields whether it is a folio of a file, which is told in *found, and how many
- * frames there is nothing else in. Folios of the mapping that is wanted are also told while they are
- * on their way to one of the kernel's lists.
+ * What is in a frame, of which the description was read: yields whether it is a folio of a file, which is
+ * told in *found, and how many frames there is nothing else in. `two` are the words as well, with those of the
+ * next frame behind them; they are used of the first of a large folio. Folios of the mapping that is wanted
+ * are also told while they are on their way to one of the kernel's lists.
  */
-static __always_inline int read_frame(struct control *c, __u64 frame, __u64 wanted, struct folio_words *found,
-				      __u64 *nr)
+static __always_inline int tell_frame(struct control *c, __u64 frame, __u64 *words, __u64 *two, __u64 wanted,
+				      struct folio_words *found, __u64 *nr)
 {
-	__u64 words[2 * UNIT_WORDS];
-	__u64 at = c->memmap + frame * bpf_core_type_size(struct page);
 	__u64 flags, mapping, state = 0;
 	__u32 order = 0;
 
 	*nr = 1;
 	c->nr_read++;
-	if (bpf_probe_read_kernel(words, sizeof(words) / 2, (void *)at)) {
-		c->nr_unreadable++;
-		/* A hole is as large as a section at least, whose descriptions fill 512 pages. */
-		*nr = 64 - (frame & 63);
-		return 0;
-	}
 	flags = words[0];
 	/* A tail page says where its head is. */
 	if (words[1] & 1)
 		return 0;
 	if (flags & FLAG(PG_head)) {
-		if (!bpf_probe_read_kernel(words + UNIT_WORDS, sizeof(words) / 2, (void *)(at + sizeof(words) / 2)))
-			order = order_of(words);
+		order = order_of(two);
 		if (order > MAX_ORDER)
 			order = 0;
 	} else if (!(flags & FLAG(PG_lru)) && is_free(MEMBER(words, __u32, struct page, page_type))) {
@@ -215,7 +221,7 @@ static __always_inline int read_frame(struct control *c, __u64 frame, __u64 want
 		state |= STATE_UNEVICTABLE;
 	if (flags & FLAG(PG_locked))
 		state |= STATE_LOCKED;
-	if (order ? is_large_mapped(words) : MEMBER(words, __s32, struct folio, _mapcount) >= 0)
+	if (order ? is_large_mapped(two) : MEMBER(words, __s32, struct folio, _mapcount) >= 0)
 		state |= STATE_MAPPED;
 	found->frame = frame | (__u64)order << 40 | state << 48;
 	found->mapping = mapping;
@@ -226,22 +232,69 @@ static __always_inline int read_frame(struct control *c, __u64 frame, __u64 want
 	return 1;
 }
 
-static long scan_one(__u32 i, void *unused)
+/* The same of a frame whose description is yet to be read. */
+static __always_inline int read_frame(struct control *c, __u64 frame, __u64 wanted, struct folio_words *found,
+				      __u64 *nr)
 {
-	struct folio_words *found;
-	struct control *c = get_control();
-	__u64 nr_frames;
-	__u32 nr;
+	__u64 words[2 * UNIT_WORDS] = {};
+	void *at = (void *)(c->memmap + frame * bpf_core_type_size(struct page));
 
-	if (!c || c->next >= c->end)
+	*nr = 1;
+	if (bpf_probe_read_kernel(words, sizeof(words) / 2, at)) {
+		c->nr_unreadable++;
+		return 0;
+	}
+	if (words[0] & FLAG(PG_head) && bpf_probe_read_kernel(words, sizeof(words), at))
+		return 0;
+	return tell_frame(c, frame, words, words, wanted, found, nr);
+}
+
+/* The next frame of the chunk, which ends at *end. */
+static long scan_one(__u32 i, __u64 *end)
+{
+	struct control *c = get_control();
+	struct descriptions *read;
+	struct folio_words *found;
+	__u64 at, nr_frames;
+	__u32 nr, zero = 0;
+
+	read = bpf_map_lookup_elem(&descriptions, &zero);
+	if (!c || !read || c->next >= *end)
 		return 1;
 	nr = c->nr;
 	found = bpf_map_lookup_elem(&folios, &nr);
 	if (!found)
 		return 1;
-	if (read_frame(c, c->next, 0, found, &nr_frames))
+	at = c->next & (CHUNK - 1);
+	/* A large folio begins at an even frame. */
+	if (tell_frame(c, c->next, read->words + at * UNIT_WORDS, read->words + (at & (CHUNK - 2)) * UNIT_WORDS, 0,
+		       found, &nr_frames))
 		c->nr = nr + 1;
 	c->next += nr_frames;
+	return 0;
+}
+
+static long scan_chunk(__u32 i, void *unused)
+{
+	struct control *c = get_control();
+	struct descriptions *read;
+	__u64 first, end;
+	__u32 zero = 0;
+
+	read = bpf_map_lookup_elem(&descriptions, &zero);
+	if (!c || !read || c->next >= c->end || c->nr >= MAX_FOLIOS)
+		return 1;
+	first = c->next & ~(__u64)(CHUNK - 1);
+	end = first + CHUNK;
+	if (bpf_probe_read_kernel(read, sizeof(*read), (void *)(c->memmap + first * bpf_core_type_size(struct page)))) {
+		/* A hole is as large as a section at least, whose descriptions fill 512 pages. */
+		c->nr_unreadable++;
+		c->next = end;
+		return 0;
+	}
+	if (end > c->end)
+		end = c->end;
+	bpf_loop(CHUNK, scan_one, &end, 0);
 	return 0;
 }
 
@@ -255,7 +308,7 @@ int scan(void *ctx)
 	if (!c)
 		return 1;
 	c->nr = 0;
-	bpf_loop(MAX_STEPS, scan_one, &unused, 0);
+	bpf_loop(MAX_STEPS, scan_chunk, &unused, 0);
 	return 0;
 }
 
@@ -304,7 +357,7 @@ static long list_one(__u32 i, void *unused)
 		return 1;
 	nr = c->nr;
 	found = bpf_map_lookup_elem(&folios, &nr);
-	if (!found)
+	if (!found || nr >= c->most)
 		return 1;
 	mapping = (struct address_space *)c->mapping;
 	entry = (__u64)BPF_CORE_READ(mapping, i_pages.xa_head);
@@ -346,7 +399,7 @@ static long list_one(__u32 i, void *unused)
 	return 0;
 }
 
-/* Looks for the cached pages of a file from place `next` to `end`, as many as there is room for. */
+/* Looks for the cached pages of a file from place `next` to `end`, at most `most`, as many as there is room for. */
 SEC("syscall")
 int list(void *ctx)
 {

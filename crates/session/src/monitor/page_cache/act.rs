@@ -17,6 +17,9 @@ use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
 
 use super::CacheView;
 
+const NEVER: Nanos = Nanos(u64::MAX);
+/// Listing fewer folios at once costs as much.
+const LISTED_MIN: usize = 64;
 /// Files that are looked for at once, of those of which pages were dropped.
 const LOOKED_FOR: usize = 16;
 
@@ -81,6 +84,11 @@ impl CacheView {
                 return Ok(());
             }
         }
+        let waits_until = self.waiting.get(&(region.file, region.range.start));
+        if waits_until.is_some_and(|until| *until > now) {
+            refuse(outcome, Refusal::Refaulted);
+            return Ok(());
+        }
         let Some(facts) = self.memmap.describe(&[region.file])?.remove(0) else {
             refuse(outcome, Refusal::NotPresent);
             return Ok(());
@@ -123,29 +131,31 @@ impl CacheView {
         let mut seen = 0;
         let mut next = self.continued(wanted);
         let (ages, file) = (&self.ages, wanted.region.file);
-        self.memmap.list(file, next..u64::MAX, |folios| {
-            for folio in folios {
-                // What is younger than the region, or not known, is not what was meant.
-                let Some(idle) = ages.idle(folio, now).filter(|idle| *idle >= least) else {
-                    continue;
-                };
-                let bytes = folio.nr_pages() * PAGE_SIZE;
-                if seen + bytes > wanted.part.len() && seen > 0 {
-                    return ControlFlow::Break(());
+        let at_once = (wanted.part.len() / PAGE_SIZE) as usize;
+        self.memmap
+            .list(file, next..u64::MAX, at_once.max(LISTED_MIN), |folios| {
+                for folio in folios {
+                    // What is younger than the region, or not known, is not what was meant.
+                    let Some(idle) = ages.idle(folio, now).filter(|idle| *idle >= least) else {
+                        continue;
+                    };
+                    let bytes = folio.nr_pages() * PAGE_SIZE;
+                    if seen + bytes > wanted.part.len() && seen > 0 {
+                        return ControlFlow::Break(());
+                    }
+                    seen += bytes;
+                    next = folio.index + folio.nr_pages();
+                    found.push((*folio, idle));
                 }
-                seen += bytes;
-                next = folio.index + folio.nr_pages();
-                found.push((*folio, idle));
-            }
-            ControlFlow::Continue(())
-        })?;
+                ControlFlow::Continue(())
+            })?;
         let start = wanted.region.range.start;
         self.cursors.insert(start, (wanted.part.end, next));
         if let Some(gone @ 1..) = wanted.part.len().checked_sub(seen) {
             *outcome.refused.entry(Refusal::Kept).or_default() += gone;
         }
         let groups = self.groups_of(wanted, &found)?;
-        let mut chosen = Vec::new();
+        let (mut chosen, mut waits_least) = (Vec::new(), NEVER);
         for (folio, idle) in found {
             let group = groups.get(&folio.group).copied().flatten();
             if !passes(wanted, &folio, group) {
@@ -153,11 +163,18 @@ impl CacheView {
             }
             let bytes = folio.nr_pages() * PAGE_SIZE;
             outcome.filter_passed += bytes;
-            let waits = idle.0 < least.0.saturating_mul(wanted.patience);
-            match refusal(&folio).or(waits.then_some(Refusal::Refaulted)) {
+            let patience = self.returned.patience_of_group(now, folio.group);
+            let patience = patience.max(wanted.patience);
+            let waits = Nanos(least.0.saturating_mul(patience)).since(idle);
+            match refusal(&folio).or((waits.0 > 0).then_some(Refusal::Refaulted)) {
                 Some(why) => *outcome.refused.entry(why).or_default() += bytes,
                 None => chosen.push(folio),
             }
+            waits_least = waits_least.min(waits);
+        }
+        if chosen.is_empty() && waits_least.0 > 0 && waits_least < NEVER {
+            let key = (file, wanted.region.range.start);
+            self.waiting.insert(key, now + waits_least);
         }
         Ok(chosen)
     }
@@ -219,7 +236,8 @@ impl CacheView {
             }
         }
         if !places.is_empty() {
-            self.returned.dropped(now, id(facts), &places);
+            let group = chosen[0].group;
+            self.returned.dropped(now, id(facts), group, &places);
             self.dropped.insert(id(facts), facts.clone());
         }
         Ok(())
@@ -243,10 +261,11 @@ impl CacheView {
             let mapping = self.memmap.mapping_of(std::os::fd::AsFd::as_fd(&file))?;
             let mut nr_cached = 0;
             for place in &of.places {
-                self.memmap.list(mapping, place.clone(), |folios| {
-                    nr_cached += folios.iter().map(|folio| within(folio, place)).sum::<u64>();
-                    ControlFlow::Continue(())
-                })?;
+                self.memmap
+                    .list(mapping, place.clone(), usize::MAX, |folios| {
+                        nr_cached += folios.iter().map(|folio| within(folio, place)).sum::<u64>();
+                        ControlFlow::Continue(())
+                    })?;
             }
             self.returned.found(now, of, nr_cached);
         }

@@ -69,6 +69,8 @@ pub(crate) struct CacheView {
     /// By the beginnings of regions: up to where they were acted on, and where in the file that is.
     cursors: BTreeMap<u64, (u64, u64)>,
     returned: ReturnedFiles,
+    /// Regions of files, by where they begin, of which nothing was old enough: until when that is so.
+    waiting: BTreeMap<(u64, u64), Nanos>,
     /// What the files are of which pages were dropped.
     dropped: BTreeMap<FileId, FileFacts>,
 }
@@ -113,6 +115,7 @@ impl CacheView {
             snapshot: None,
             cursors: BTreeMap::new(),
             returned: ReturnedFiles::default(),
+            waiting: BTreeMap::new(),
             dropped: BTreeMap::new(),
         })
     }
@@ -265,6 +268,7 @@ impl CacheView {
 
     fn end_round(&mut self, now: Nanos) -> Result<(), MemmapError> {
         self.scan_cost = self.round.scan_cost;
+        self.waiting.retain(|_, until| *until > now);
         let mut round = std::mem::take(&mut self.round);
         if self.is_acted_on {
             let files = round.account.files();
