@@ -58,16 +58,31 @@ pub fn swapped_in() -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Pages of files that had been reclaimed and were read again before others that stayed, since the start of the
-/// system.
-pub fn refaulted_file() -> Option<u64> {
-    let text = fs::read_to_string("/proc/vmstat").ok()?;
-    let count = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().parse().ok()
-    };
-    // One for all until 5.9.
-    count("workingset_refault_file ").or_else(|| count("workingset_refault "))
+/// What the kernel did to files' pages, since the start of the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileReclaim {
+    /// Pages that it reclaimed as memory was short (by kswapd, which works before anything else does).
+    pub reclaimed: u64,
+    /// Pages that it, or whoever else, had reclaimed, and that were read again before others that stayed.
+    pub refaulted: u64,
+}
+
+impl FileReclaim {
+    /// By `/proc/vmstat`, where it tells.
+    pub fn now() -> Option<Self> {
+        let text = fs::read_to_string("/proc/vmstat").ok()?;
+        let count = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse().ok()
+        };
+        // One for all until 5.9.
+        let refaulted =
+            { count("workingset_refault_file ") }.or_else(|| count("workingset_refault "))?;
+        Some(Self {
+            reclaimed: count("pgsteal_kswapd ")?,
+            refaulted,
+        })
+    }
 }
 
 /// What all block devices have read.

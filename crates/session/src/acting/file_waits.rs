@@ -2,14 +2,15 @@
 //!
 //! Pages that come back are counted where they were dropped ([`CacheView`]); those that the kernel itself had
 //! reclaimed and reads back it counts (`workingset_refault_file`), as memory may have become short by what
-//! schemes do otherwise. Each costs what this machine's disks took for a page of late: the time of all their
+//! schemes do otherwise: no more than it has reclaimed for that reason since the start, as others reclaim, too
+//! (control groups at their limits, a service's DAMON). Each costs what this machine's disks took for a page of late: the time of all their
 //! reads by what they read, as `/proc/diskstats` has it.
 //!
 //! Limits: reading ahead makes a program wait for less; many that read at once wait for the same time. Disks
 //! that are a part of others count twice, in both. So it is at most what was waited for.
 
 use isotherm_engine::Nanos;
-use isotherm_linux::pressure::{self, DiskReads};
+use isotherm_linux::pressure::{DiskReads, FileReclaim};
 
 use crate::monitor::CacheView;
 
@@ -33,16 +34,35 @@ pub(super) struct FileWaits {
     reads: Option<DiskReads>,
     /// Nanoseconds a page.
     cost: Option<f64>,
-    refaulted: Option<u64>,
+    kernel: KernelRefaults,
+}
+
+/// Refaults of what the kernel reclaimed as memory was short.
+#[derive(Debug, Default)]
+struct KernelRefaults {
+    before: Option<FileReclaim>,
+    /// Pages that it has reclaimed, and not read back.
+    out: u64,
+}
+
+impl KernelRefaults {
+    /// New ones.
+    fn count(&mut self, now: Option<FileReclaim>) -> u64 {
+        let before = std::mem::replace(&mut self.before, now);
+        let Some((now, before)) = now.zip(before) else {
+            return 0;
+        };
+        self.out += now.reclaimed.saturating_sub(before.reclaimed);
+        let refaulted = now.refaulted.saturating_sub(before.refaulted).min(self.out);
+        self.out -= refaulted;
+        refaulted
+    }
 }
 
 impl FileWaits {
     /// Looks.
     pub(super) fn look(&mut self, now: Nanos, page_cache: &mut CacheView) -> FilesRead {
-        let refaulted = pressure::refaulted_file();
-        let before = std::mem::replace(&mut self.refaulted, refaulted);
-        let by_kernel = refaulted.zip(before);
-        let by_kernel = by_kernel.map_or(0, |(now, before)| now.saturating_sub(before));
+        let by_kernel = self.kernel.count(FileReclaim::now());
         let returned = page_cache.look_for_returned(now).unwrap_or(0);
         if let Some(reads) = DiskReads::now() {
             // The first time it is the mean since the system started.
@@ -77,6 +97,26 @@ fn cost(before: Option<f64>, new: DiskReads) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_reclaim_is_not_counted() {
+        let told = |reclaimed, refaulted| {
+            Some(FileReclaim {
+                reclaimed,
+                refaulted,
+            })
+        };
+        let mut kernel = KernelRefaults::default();
+        assert_eq!(kernel.count(told(1000, 500)), 0);
+        assert_eq!(
+            kernel.count(told(1000, 900)),
+            0,
+            "before we began, or others"
+        );
+        assert_eq!(kernel.count(told(1100, 930)), 30);
+        assert_eq!(kernel.count(told(1100, 1500)), 70);
+        assert_eq!(kernel.count(None), 0);
+    }
 
     #[test]
     fn what_a_page_costs_follows_what_is_read() {

@@ -274,7 +274,9 @@ impl Waits {
         (before, seen): (&Seen, &Seen),
         paged_out: u64,
     ) {
-        let refaults = refaults(before, seen, paged_out);
+        // No more comes back than was taken: others page out as well, and programs read files for the first time.
+        let is_out = self.out.get(&target).copied().unwrap_or(0);
+        let refaults = refaults(before, seen, paged_out).min(is_out.div_ceil(PAGE_SIZE));
         waited.refaults += refaults;
         let elapsed = seen.at.since(before.at);
         if let Some(out) = self.out.get_mut(&target) {

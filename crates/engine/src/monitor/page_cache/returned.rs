@@ -1,10 +1,13 @@
 //! Pages of files that were dropped, and came back.
 //!
 //! Problem: the kernel keeps no trace of pages that were dropped for us, so its count of refaults
-//! (`workingset_refault_file`) misses them. Approach: which places of which file were dropped is noted, and
+//! (`workingset_refault_file`) misses them. Approach: which pages of which file were dropped is noted, and
 //! looked for in the page cache now and then, in turns. A file of which an eighth came back must be idle four
 //! times as long the next time, then sixteen and sixty-four times; that lasts ten minutes after the last
 //! return, and goes down by one step each ten minutes.
+//!
+//! Of large files a sample is noted: groups of 16 pages, chosen by a hash of their place, each standing for as
+//! many others as were left out.
 //!
 //! Thousands of files that are read by chance need not be dropped once each to learn that: of a control group
 //! of whose dropped pages an eighth came back lately, all others wait four times as long as well, of a quarter
@@ -14,7 +17,8 @@
 //! of those that nobody has looked for yet the same share is presumed to have come back as of those that were
 //! looked for of late; what is found then counts only as far as it is more than was presumed.
 //!
-//! Limits: of more than [`FILES_MAX`] files those are forgotten that were dropped first.
+//! Limits: of more than [`FILES_MAX`] files, or [`SAMPLES_MAX`] groups of pages in all, those are forgotten
+//! that were dropped first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -24,8 +28,11 @@ use crate::guard::Flows;
 
 /// Files that are looked for.
 const FILES_MAX: usize = 16_384;
-/// Pieces of a file that are kept apart; what is between others counts as dropped as well.
-const PIECES_MAX: usize = 64;
+/// Pages of a file that are noted together.
+const GROUP: u64 = u16::BITS as u64;
+/// Such groups of one file, and of all.
+const SAMPLE_MAX: usize = 128;
+const SAMPLES_MAX: usize = 1 << 18;
 /// What is not back after so long is forgotten.
 const FORGOTTEN_AFTER: Nanos = Nanos::from_millis(1_800_000);
 /// Part of what was dropped that must come back for the file to wait longer.
@@ -42,17 +49,30 @@ const FORMER_WEIGHT: f64 = 0.7;
 /// A file, by what stays its own: device and inode.
 pub type FileId = (u64, u64);
 
+/// [`GROUP`] pages of a file.
+#[derive(Clone, Copy, Debug)]
+struct Sampled {
+    /// The first page.
+    first: u64,
+    /// Those that were dropped.
+    dropped: u16,
+    /// Of these, those that came back.
+    back: u16,
+    /// Those that are cached.
+    cached: u16,
+}
+
 /// What was dropped of a file.
 #[derive(Clone, Debug, Default)]
 pub struct DroppedFile {
     /// Which one.
     pub file: FileId,
-    /// Where in it, in pages; in order.
-    pub places: Vec<Range<u64>>,
     /// Whose it was, most of it.
     group: u64,
-    nr_pages: u64,
-    nr_back: u64,
+    /// In order of places.
+    sample: Vec<Sampled>,
+    /// Each group of the sample stands for 2 to the power of so many.
+    thinned: u32,
     dropped: Nanos,
     /// It was looked for since that.
     is_seen: bool,
@@ -60,10 +80,124 @@ pub struct DroppedFile {
     is_counted: bool,
 }
 
+impl DroppedFile {
+    /// These pages were dropped.
+    fn drop_pages(&mut self, places: &[Range<u64>]) {
+        for place in places {
+            let mut first = place.start / GROUP * GROUP;
+            while first < place.end {
+                if is_sampled(first, self.thinned) {
+                    let pages = bits_of(first, place);
+                    match self.sample.binary_search_by_key(&first, |of| of.first) {
+                        Ok(at) => {
+                            self.sample[at].dropped |= pages;
+                            self.sample[at].back &= !pages;
+                        }
+                        Err(at) => self.sample.insert(at, Sampled::new(first, pages)),
+                    }
+                    self.thin();
+                }
+                first += GROUP;
+            }
+        }
+    }
+
+    /// Leaves out half of the sample while it is too large.
+    fn thin(&mut self) {
+        while self.sample.len() > SAMPLE_MAX {
+            self.thinned += 1;
+            let thinned = self.thinned;
+            self.sample.retain(|of| is_sampled(of.first, thinned));
+        }
+    }
+
+    /// Where its pages are to be looked for; what is cached there is to be [told](Self::tell_cached).
+    pub fn places(&self) -> Vec<Range<u64>> {
+        let mut places: Vec<Range<u64>> = Vec::new();
+        for of in &self.sample {
+            match places.last_mut() {
+                Some(last) if last.end == of.first => last.end += GROUP,
+                _ => places.push(of.first..of.first + GROUP),
+            }
+        }
+        places
+    }
+
+    /// These pages are cached.
+    pub fn tell_cached(&mut self, pages: &Range<u64>) {
+        let first = self
+            .sample
+            .partition_point(|of| of.first + GROUP <= pages.start);
+        let of_pages = self.sample[first..].iter_mut();
+        for of in of_pages.take_while(|of| of.first < pages.end) {
+            of.cached |= bits_of(of.first, pages);
+        }
+    }
+
+    /// Takes in what was told to be cached. Yields how many pages are new.
+    fn settle(&mut self) -> u64 {
+        let mut new = 0;
+        for of in &mut self.sample {
+            let back = std::mem::take(&mut of.cached) & of.dropped & !of.back;
+            of.back |= back;
+            new += u64::from(back.count_ones());
+        }
+        new << self.thinned
+    }
+
+    fn sum(&self, bits: impl Fn(&Sampled) -> u16) -> u64 {
+        let pages = self
+            .sample
+            .iter()
+            .map(|of| u64::from(bits(of).count_ones()));
+        pages.sum::<u64>() << self.thinned
+    }
+
+    fn nr_pages(&self) -> u64 {
+        self.sum(|of| of.dropped)
+    }
+
+    fn nr_back(&self) -> u64 {
+        self.sum(|of| of.back)
+    }
+
+    /// Pages that have not come back, as far as is known.
+    fn nr_out(&self) -> u64 {
+        self.sum(|of| of.dropped & !of.back)
+    }
+}
+
+impl Sampled {
+    fn new(first: u64, dropped: u16) -> Self {
+        Self {
+            first,
+            dropped,
+            back: 0,
+            cached: 0,
+        }
+    }
+}
+
+/// The pages of `range` among those from `first` on.
+fn bits_of(first: u64, range: &Range<u64>) -> u16 {
+    let from = range.start.saturating_sub(first).min(GROUP);
+    let to = range.end.saturating_sub(first).min(GROUP);
+    let up_to = |n: u64| u32::MAX.checked_shr(32 - n as u32).unwrap_or(0) as u16;
+    up_to(to) & !up_to(from)
+}
+
+/// Whether a group of pages is in a sample that is thinned so often: every other one, by chance, each time.
+fn is_sampled(first: u64, thinned: u32) -> bool {
+    // Fibonacci hashing (Knuth, The Art of Computer Programming, vol. 3, 6.4): high bits are well mixed.
+    let hash = (first / GROUP).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    thinned == 0 || hash >> (64 - thinned.min(63)) == 0
+}
+
 /// All of them.
 #[derive(Clone, Debug, Default)]
 pub struct ReturnedFiles {
     files: BTreeMap<FileId, DroppedFile>,
+    nr_samples: usize,
     /// The one that is to be looked for next is first.
     turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
@@ -81,17 +215,9 @@ pub struct ReturnedFiles {
     found_later: u64,
 }
 
-impl DroppedFile {
-    /// Pages that have not come back, as far as is known.
-    fn nr_out(&self) -> u64 {
-        self.nr_pages - self.nr_back
-    }
-}
-
 impl ReturnedFiles {
     /// These places of a file of `group` were dropped: pages, in order.
     pub fn dropped(&mut self, now: Nanos, file: FileId, group: u64, places: &[Range<u64>]) {
-        let nr_pages: u64 = places.iter().map(|place| place.end - place.start).sum();
         let mut of_file = self.take(file).unwrap_or_else(|| {
             self.make_room();
             self.turns.push_back(file);
@@ -101,14 +227,12 @@ impl ReturnedFiles {
         of_file.dropped = now;
         of_file.is_seen = false;
         of_file.is_counted = false;
-        of_file.nr_pages += nr_pages;
-        of_file.places.extend_from_slice(places);
-        join(&mut of_file.places);
+        of_file.drop_pages(places);
         self.put(of_file);
     }
 
     fn make_room(&mut self) {
-        while self.files.len() >= FILES_MAX
+        while (self.files.len() >= FILES_MAX || self.nr_samples >= SAMPLES_MAX)
             && let Some(first) = self.turns.pop_front()
         {
             self.take(first);
@@ -117,6 +241,7 @@ impl ReturnedFiles {
 
     fn take(&mut self, file: FileId) -> Option<DroppedFile> {
         let known = self.files.remove(&file)?;
+        self.nr_samples -= known.sample.len();
         if !known.is_seen {
             self.nr_unseen -= known.nr_out();
         }
@@ -124,6 +249,7 @@ impl ReturnedFiles {
     }
 
     fn put(&mut self, file: DroppedFile) {
+        self.nr_samples += file.sample.len();
         if !file.is_seen {
             self.nr_unseen += file.nr_out();
         }
@@ -156,34 +282,33 @@ impl ReturnedFiles {
         self.files.is_empty()
     }
 
-    /// So many pages are cached where some of `file`'s were dropped.
-    pub fn found(&mut self, now: Nanos, mut file: DroppedFile, nr_cached: u64) {
-        let new = nr_cached.min(file.nr_pages).saturating_sub(file.nr_back);
+    /// A file was looked for: it was told what is cached of it.
+    pub fn found(&mut self, now: Nanos, mut file: DroppedFile) {
+        let nr_out = file.nr_out();
+        let new = file.settle();
         let is_first = !std::mem::replace(&mut file.is_seen, true);
         if self.groups.len() < GROUPS_MAX || self.groups.contains_key(&file.group) {
-            let nr_out = if is_first { file.nr_out() } else { 0 };
             let flows = self.groups.entry(file.group).or_default();
-            flows.add(now, nr_out, new);
+            flows.add(now, if is_first { nr_out } else { 0 }, new);
         } else {
             self.groups.retain(|_, flows| flows.returned(now).is_some());
         }
         if is_first {
             self.found_first += new;
-            self.first_looks.0 += file.nr_out() as f64;
+            self.first_looks.0 += nr_out as f64;
             self.first_looks.1 += new as f64;
         } else {
             self.found_later += new;
         }
-        file.nr_back += new;
         let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
-        let is_back = file.nr_back * RETURNED_SHARE >= file.nr_pages;
+        let is_back = file.nr_back() * RETURNED_SHARE >= file.nr_pages();
         if is_back && is_known && !std::mem::replace(&mut file.is_counted, true) {
             let step = self.step(now, file.file);
             let step = (step + 1).min(STEPS_MAX);
             self.steps.insert(file.file, (step, now));
         }
         // What is still out may come back as well.
-        if file.nr_back < file.nr_pages {
+        if file.nr_out() > 0 {
             self.turns.push_back(file.file);
             self.put(file);
         }
@@ -229,28 +354,6 @@ impl ReturnedFiles {
     }
 }
 
-/// Sorts places, and joins those that touch each other; where there are too many, the nearest.
-fn join(places: &mut Vec<Range<u64>>) {
-    places.sort_unstable_by_key(|place| place.start);
-    let mut gap = 0;
-    loop {
-        let mut joined: Vec<Range<u64>> = Vec::with_capacity(places.len());
-        for place in places.drain(..) {
-            match joined.last_mut() {
-                Some(last) if place.start <= last.end.saturating_add(gap) => {
-                    last.end = last.end.max(place.end);
-                }
-                _ => joined.push(place),
-            }
-        }
-        *places = joined;
-        if places.len() <= PIECES_MAX {
-            return;
-        }
-        gap = (gap * 4).max(16);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,13 +364,19 @@ mod tests {
         Nanos::from_millis(n * 1000)
     }
 
+    /// The first of its pages are cached.
+    fn found(files: &mut ReturnedFiles, now: Nanos, mut file: DroppedFile, nr_cached: u64) {
+        file.tell_cached(&(0..nr_cached));
+        files.found(now, file);
+    }
+
     #[test]
     fn a_file_that_comes_back_waits_longer_for_a_while() {
         let mut files = ReturnedFiles::default();
         let mut cycle = |at: u64, nr_cached: u64| {
             files.dropped(second(at), FILE, 0, &[0..60, 64..104]);
             let dropped = files.next(second(at + 1)).expect("it was dropped");
-            files.found(second(at + 1), dropped, nr_cached);
+            found(&mut files, second(at + 1), dropped, nr_cached);
             (files.take_returned(), files.patience(second(at + 1), FILE))
         };
         assert_eq!(cycle(0, 5), (5, 1), "less than an eighth");
@@ -275,15 +384,15 @@ mod tests {
         let mut files = ReturnedFiles::default();
         files.dropped(second(0), FILE, 0, std::slice::from_ref(&(0..100)));
         let dropped = files.next(second(1)).expect("it was dropped");
-        assert_eq!(dropped.places, vec![0..100; 1]);
-        files.found(second(1), dropped, 50);
+        assert_eq!(dropped.places(), vec![0..112; 1]);
+        found(&mut files, second(1), dropped, 50);
         assert_eq!(
             (files.take_returned(), files.patience(second(1), FILE)),
             (50, 4)
         );
         // The rest.
         let dropped = files.next(second(2)).expect("half is still out");
-        files.found(second(2), dropped, 100);
+        found(&mut files, second(2), dropped, 100);
         assert_eq!(files.take_returned(), 50);
         assert_eq!(files.patience(second(602), FILE), 1, "ten minutes later");
     }
@@ -296,7 +405,7 @@ mod tests {
         for turn in [1, 2, 1, 2] {
             let next = files.next(second(5)).expect("two");
             assert_eq!(next.file.1, turn);
-            files.found(second(5), next, 0);
+            found(&mut files, second(5), next, 0);
         }
         assert!(files.next(second(1801)).is_none());
         for file in 0..FILES_MAX as u64 + 10 {
@@ -317,7 +426,7 @@ mod tests {
                 let next = files.next(second(turn)).expect("a thousand");
                 // Every second file is back.
                 let nr_cached = if next.file.1.is_multiple_of(2) { 8 } else { 0 };
-                files.found(second(turn), next, nr_cached);
+                found(&mut files, second(turn), next, nr_cached);
             }
             told.push(files.take_returned());
         }
@@ -333,13 +442,13 @@ mod tests {
         };
         (0..100).for_each(|file| dropped(&mut files, file));
         let next = files.next(second(1)).expect("a hundred");
-        files.found(second(1), next, 8);
+        found(&mut files, second(1), next, 8);
         assert_eq!(files.take_returned(), 800);
         assert!(files.next(second(1801)).is_none(), "all are forgotten");
         files.take_returned();
         dropped(&mut files, 200);
         let next = files.next(second(2)).expect("one");
-        files.found(second(2), next, 8);
+        found(&mut files, second(2), next, 8);
         assert_eq!(files.take_returned(), 8, "it counts");
     }
 
@@ -350,7 +459,7 @@ mod tests {
             for file in 0..100 {
                 files.dropped(second(0), (0, file), 7, std::slice::from_ref(&(0..64)));
                 let next = files.next(second(1)).expect("one");
-                files.found(second(1), next, nr_back);
+                found(&mut files, second(1), next, nr_back);
             }
             assert_eq!(files.patience_of_group(second(1), 8), 1, "another's");
             assert_eq!(files.patience_of_group(second(3600), 7), 1);
@@ -363,14 +472,55 @@ mod tests {
     }
 
     #[test]
-    fn many_pieces_are_joined() {
-        let mut places: Vec<_> = (0..1000).map(|n| n * 20..n * 20 + 1).collect();
-        places.push(1_000_000..1_000_001);
-        join(&mut places);
-        assert!(places.len() <= PIECES_MAX, "{}", places.len());
-        assert_eq!(places.last(), Some(&(1_000_000..1_000_001)));
-        let mut few = vec![8..9, 0..4, 4..6];
-        join(&mut few);
-        assert_eq!(few, [0..6, 8..9]);
+    fn of_a_large_file_a_sample_tells() {
+        // Every other page of a GiB; of its second half all that was not dropped was never away.
+        let places: Vec<_> = (0..1 << 17).map(|n| n * 2..n * 2 + 1).collect();
+        let (mut files, mut returned) = (ReturnedFiles::default(), 0);
+        for portion in places.chunks(1000) {
+            files.dropped(second(0), FILE, 0, portion);
+        }
+        let mut look = |files: &mut ReturnedFiles, cached: &dyn Fn(u64) -> bool| {
+            let mut file = files.next(second(1)).expect("one");
+            assert!(file.sample.len() <= SAMPLE_MAX);
+            assert!(
+                file.nr_pages().abs_diff(1 << 17) < 1 << 15,
+                "{}",
+                file.nr_pages()
+            );
+            let pages = file
+                .places()
+                .into_iter()
+                .flatten()
+                .filter(|page| cached(*page));
+            for page in pages.collect::<Vec<_>>() {
+                file.tell_cached(&(page..page + 1));
+            }
+            files.found(second(1), file);
+            returned += files.take_returned();
+            returned
+        };
+        assert_eq!(look(&mut files, &|page| page % 2 == 1), 0);
+        let half = look(&mut files, &|page| page < 1 << 17);
+        assert!(half.abs_diff(1 << 16) < 1 << 14, "{half}");
+        assert_eq!(
+            look(&mut files, &|page| page < 1 << 17),
+            half,
+            "no page twice"
+        );
+        files.dropped(second(2), FILE, 0, &places);
+        let again = look(&mut files, &|page| page < 1 << 17);
+        assert_eq!(again, 2 * half, "but when it was dropped again");
+    }
+
+    #[test]
+    fn bits_are_those_of_the_part_in_a_group() {
+        let check =
+            |range: Range<u64>, bits: u16| assert_eq!(bits_of(32, &range), bits, "{range:?}");
+        check(0..32, 0);
+        check(0..100, u16::MAX);
+        check(32..33, 1);
+        check(47..48, 1 << 15);
+        check(40..44, 0x0F00);
+        check(48..60, 0);
     }
 }

@@ -247,7 +247,7 @@ impl CacheView {
     /// was last asked.
     pub(crate) fn look_for_returned(&mut self, now: Nanos) -> Result<u64, MemmapError> {
         for _ in 0..LOOKED_FOR.min(self.returned.len()) {
-            let Some(of) = self.returned.next(now) else {
+            let Some(mut of) = self.returned.next(now) else {
                 break;
             };
             let Some(facts) = self.dropped.get(&of.file) else {
@@ -259,15 +259,15 @@ impl CacheView {
                 continue;
             };
             let mapping = self.memmap.mapping_of(std::os::fd::AsFd::as_fd(&file))?;
-            let mut nr_cached = 0;
-            for place in &of.places {
-                self.memmap
-                    .list(mapping, place.clone(), usize::MAX, |folios| {
-                        nr_cached += folios.iter().map(|folio| within(folio, place)).sum::<u64>();
-                        ControlFlow::Continue(())
-                    })?;
+            for place in of.places() {
+                self.memmap.list(mapping, place, usize::MAX, |folios| {
+                    for folio in folios {
+                        of.tell_cached(&(folio.index..folio.index + folio.nr_pages()));
+                    }
+                    ControlFlow::Continue(())
+                })?;
             }
-            self.returned.found(now, of, nr_cached);
+            self.returned.found(now, of);
         }
         if self.dropped.len() > 2 * self.returned.len() {
             let returned = &self.returned;
@@ -275,12 +275,6 @@ impl CacheView {
         }
         Ok(self.returned.take_returned())
     }
-}
-
-/// Pages of a folio that lie in `place`.
-fn within(folio: &CachedFolio, place: &Range<u64>) -> u64 {
-    let end = (folio.index + folio.nr_pages()).min(place.end);
-    end.saturating_sub(folio.index.max(place.start))
 }
 
 fn id(facts: &FileFacts) -> FileId {
