@@ -14,8 +14,8 @@
 //! sixteen and of a half sixty-four times.
 //!
 //! Of thousands of files a turn takes minutes, in which the guard would not see what dropping them costs. So
-//! of those that nobody has looked for yet the same share is presumed to have come back as of those that were
-//! looked for of late; what is found then counts only as far as it is more than was presumed.
+//! of those that nobody has looked for yet the same share is presumed to have come back as of those of the same
+//! control group that were looked for of late; what is found then counts only as far as it is more than was presumed.
 //!
 //! Limits: of more than [`FILES_MAX`] files, or [`SAMPLES_MAX`] groups of pages in all, those are forgotten
 //! that were dropped first.
@@ -41,8 +41,6 @@ const RETURNED_SHARE: u64 = 8;
 const STEPS_MAX: u8 = 3;
 /// A step is forgotten after so long without another return.
 const STEP_LASTS: Nanos = Nanos::from_millis(600_000);
-/// Control groups of which it is known what comes back.
-const GROUPS_MAX: usize = 4096;
 /// How much what was found before counts beside what was found since.
 const FORMER_WEIGHT: f64 = 0.7;
 
@@ -201,8 +199,15 @@ pub struct ReturnedFiles {
     /// The one that is to be looked for next is first.
     turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
-    /// By control group: pages of files that were looked for, and those that came back.
-    groups: BTreeMap<u64, Flows>,
+    /// By control group.
+    groups: BTreeMap<u64, OfGroup>,
+}
+
+/// What is known of the files of a control group.
+#[derive(Clone, Debug, Default)]
+struct OfGroup {
+    /// Pages of files that were looked for, and those that came back.
+    flows: Flows,
     /// Pages of files that were looked for the first time since they were dropped, and those of them that had come
     /// back; what was found before counts less and less.
     first_looks: (f64, f64),
@@ -213,6 +218,36 @@ pub struct ReturnedFiles {
     /// Since that: pages found by first looks, and by others.
     found_first: u64,
     found_later: u64,
+}
+
+impl OfGroup {
+    /// So many of `nr_out` pages are found to be back.
+    fn found(&mut self, now: Nanos, is_first: bool, nr_out: u64, new: u64) {
+        self.flows.add(now, if is_first { nr_out } else { 0 }, new);
+        if is_first {
+            self.found_first += new;
+            self.first_looks.0 += nr_out as f64;
+            self.first_looks.1 += new as f64;
+        } else {
+            self.found_later += new;
+        }
+    }
+
+    /// Pages that came back since this was last asked, those that most likely did included.
+    fn take_returned(&mut self) -> u64 {
+        let found = std::mem::take(&mut self.found_first) as f64;
+        let (pages, back) = self.first_looks;
+        let unseen = if pages > 0.0 {
+            back / pages * self.nr_unseen as f64
+        } else {
+            0.0
+        };
+        self.first_looks = (pages * FORMER_WEIGHT, back * FORMER_WEIGHT);
+        let new = (found + unseen - self.presumed).max(0.0);
+        // Of what was forgotten nothing is presumed any more.
+        self.presumed = (self.presumed + new - found).clamp(0.0, self.nr_unseen as f64);
+        std::mem::take(&mut self.found_later) + new.round() as u64
+    }
 }
 
 impl ReturnedFiles {
@@ -242,8 +277,10 @@ impl ReturnedFiles {
     fn take(&mut self, file: FileId) -> Option<DroppedFile> {
         let known = self.files.remove(&file)?;
         self.nr_samples -= known.sample.len();
-        if !known.is_seen {
-            self.nr_unseen -= known.nr_out();
+        if !known.is_seen
+            && let Some(group) = self.groups.get_mut(&known.group)
+        {
+            group.nr_unseen = group.nr_unseen.saturating_sub(known.nr_out());
         }
         Some(known)
     }
@@ -251,7 +288,7 @@ impl ReturnedFiles {
     fn put(&mut self, file: DroppedFile) {
         self.nr_samples += file.sample.len();
         if !file.is_seen {
-            self.nr_unseen += file.nr_out();
+            self.groups.entry(file.group).or_default().nr_unseen += file.nr_out();
         }
         self.files.insert(file.file, file);
     }
@@ -287,19 +324,8 @@ impl ReturnedFiles {
         let nr_out = file.nr_out();
         let new = file.settle();
         let is_first = !std::mem::replace(&mut file.is_seen, true);
-        if self.groups.len() < GROUPS_MAX || self.groups.contains_key(&file.group) {
-            let flows = self.groups.entry(file.group).or_default();
-            flows.add(now, if is_first { nr_out } else { 0 }, new);
-        } else {
-            self.groups.retain(|_, flows| flows.returned(now).is_some());
-        }
-        if is_first {
-            self.found_first += new;
-            self.first_looks.0 += nr_out as f64;
-            self.first_looks.1 += new as f64;
-        } else {
-            self.found_later += new;
-        }
+        let group = self.groups.entry(file.group).or_default();
+        group.found(now, is_first, nr_out, new);
         let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
         let is_back = file.nr_back() * RETURNED_SHARE >= file.nr_pages();
         if is_back && is_known && !std::mem::replace(&mut file.is_counted, true) {
@@ -321,8 +347,8 @@ impl ReturnedFiles {
 
     /// How many times longer pages of any file of `group` must be idle.
     pub fn patience_of_group(&self, now: Nanos, group: u64) -> u64 {
-        let flows = self.groups.get(&group);
-        let share = flows.and_then(|flows| flows.returned(now)).unwrap_or(0.0);
+        let group = self.groups.get(&group);
+        let share = group.and_then(|of| of.flows.returned(now)).unwrap_or(0.0);
         let steps = { (0..STEPS_MAX).rev() }
             .map(|step| RETURNED_SHARE >> step)
             .filter(|part| share * *part as f64 >= 1.0);
@@ -338,19 +364,13 @@ impl ReturnedFiles {
     }
 
     /// Pages that came back since this was last asked, those that most likely did included.
-    pub fn take_returned(&mut self) -> u64 {
-        let found = std::mem::take(&mut self.found_first) as f64;
-        let (pages, back) = self.first_looks;
-        let unseen = if pages > 0.0 {
-            back / pages * self.nr_unseen as f64
-        } else {
-            0.0
-        };
-        self.first_looks = (pages * FORMER_WEIGHT, back * FORMER_WEIGHT);
-        let new = (found + unseen - self.presumed).max(0.0);
-        // Of what was forgotten nothing is presumed any more.
-        self.presumed = (self.presumed + new - found).clamp(0.0, self.nr_unseen as f64);
-        std::mem::take(&mut self.found_later) + new.round() as u64
+    pub fn take_returned(&mut self, now: Nanos) -> u64 {
+        let returned = self.groups.values_mut().map(OfGroup::take_returned);
+        let returned = returned.sum();
+        // Those of whom nothing is out that was not looked for, and little was lately.
+        let is_needed = |of: &OfGroup| of.nr_unseen > 0 || of.flows.returned(now).is_some();
+        self.groups.retain(|_, of| is_needed(of));
+        returned
     }
 }
 
@@ -377,7 +397,10 @@ mod tests {
             files.dropped(second(at), FILE, 0, &[0..60, 64..104]);
             let dropped = files.next(second(at + 1)).expect("it was dropped");
             found(&mut files, second(at + 1), dropped, nr_cached);
-            (files.take_returned(), files.patience(second(at + 1), FILE))
+            (
+                files.take_returned(second(1)),
+                files.patience(second(at + 1), FILE),
+            )
         };
         assert_eq!(cycle(0, 5), (5, 1), "less than an eighth");
         assert_eq!(files.patience(second(2), (1, 3)), 1);
@@ -387,13 +410,16 @@ mod tests {
         assert_eq!(dropped.places(), vec![0..112; 1]);
         found(&mut files, second(1), dropped, 50);
         assert_eq!(
-            (files.take_returned(), files.patience(second(1), FILE)),
+            (
+                files.take_returned(second(1)),
+                files.patience(second(1), FILE)
+            ),
             (50, 4)
         );
         // The rest.
         let dropped = files.next(second(2)).expect("half is still out");
         found(&mut files, second(2), dropped, 100);
-        assert_eq!(files.take_returned(), 50);
+        assert_eq!(files.take_returned(second(1)), 50);
         assert_eq!(files.patience(second(602), FILE), 1, "ten minutes later");
     }
 
@@ -428,7 +454,7 @@ mod tests {
                 let nr_cached = if next.file.1.is_multiple_of(2) { 8 } else { 0 };
                 found(&mut files, second(turn), next, nr_cached);
             }
-            told.push(files.take_returned());
+            told.push(files.take_returned(second(1)));
         }
         assert_eq!(told[0], 4000, "a look at a fiftieth tells");
         assert_eq!(told.iter().sum::<u64>(), 4000);
@@ -443,13 +469,13 @@ mod tests {
         (0..100).for_each(|file| dropped(&mut files, file));
         let next = files.next(second(1)).expect("a hundred");
         found(&mut files, second(1), next, 8);
-        assert_eq!(files.take_returned(), 800);
+        assert_eq!(files.take_returned(second(1)), 800);
         assert!(files.next(second(1801)).is_none(), "all are forgotten");
-        files.take_returned();
+        files.take_returned(second(1));
         dropped(&mut files, 200);
         let next = files.next(second(2)).expect("one");
         found(&mut files, second(2), next, 8);
-        assert_eq!(files.take_returned(), 8, "it counts");
+        assert_eq!(files.take_returned(second(1)), 8, "it counts");
     }
 
     #[test]
@@ -469,6 +495,20 @@ mod tests {
             [0, 7, 9, 17, 33, 64].map(patience_if_back),
             [1, 1, 4, 16, 64, 64]
         );
+    }
+
+    #[test]
+    fn what_is_presumed_is_by_group() {
+        let mut files = ReturnedFiles::default();
+        files.dropped(second(0), (0, 1), 7, std::slice::from_ref(&(0..8)));
+        for file in 2..100 {
+            let group = 7 + file % 2;
+            files.dropped(second(0), (0, file), group, std::slice::from_ref(&(0..8)));
+        }
+        let next = files.next(second(1)).expect("a hundred");
+        found(&mut files, second(1), next, 8);
+        // 49 of 98 are of that group.
+        assert_eq!(files.take_returned(second(1)), 8 + 49 * 8);
     }
 
     #[test]
@@ -496,7 +536,7 @@ mod tests {
                 file.tell_cached(&(page..page + 1));
             }
             files.found(second(1), file);
-            returned += files.take_returned();
+            returned += files.take_returned(second(1));
             returned
         };
         assert_eq!(look(&mut files, &|page| page % 2 == 1), 0);

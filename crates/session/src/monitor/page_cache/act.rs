@@ -273,7 +273,7 @@ impl CacheView {
             let returned = &self.returned;
             self.dropped.retain(|file, _| returned.has(*file));
         }
-        Ok(self.returned.take_returned())
+        Ok(self.returned.take_returned(now))
     }
 }
 
