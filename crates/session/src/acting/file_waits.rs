@@ -60,7 +60,7 @@ impl KernelRefaults {
 }
 
 impl FileWaits {
-    /// Looks.
+    /// What has come back since the last look.
     pub(super) fn look(&mut self, now: Nanos, page_cache: &mut CacheView) -> FilesRead {
         let by_kernel = self.kernel.count(FileReclaim::now());
         let returned = page_cache.look_for_returned(now).unwrap_or(0);

@@ -523,9 +523,8 @@ impl Metrics<'_> {
         ] {
             page.family(name, kind, help);
             for (context, of_context) in with_names(&self.acting.contexts) {
-                if let Some(value) = value(of_context) {
-                    page.sample(&[("context", &context)], value);
-                }
+                let value = value(of_context).into_iter();
+                value.for_each(|value| page.sample(&[("context", &context)], value));
             }
         }
     }
