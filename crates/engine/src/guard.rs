@@ -28,13 +28,13 @@
 //!   CPU time that was used. It is not divided by the number of CPUs: a thread that is held up may
 //!   hold a lock that all others wait for, and does in programs that share one.
 //!
+//! What is overdrawn by more than a step closes the guard until it is paid back. CPU time alone does
+//! not get that far: a step is no longer than what is left of the ledger ([`Guard::loss_room_ns`]).
+//!
 //! **Pools.** Memory of processes and the page cache each have a rate and a hold-off of their own
 //! ([`Pool`]), so that files that are read again do not hold up idle memory that nobody touches. Where a
 //! limit is exceeded, that pool stops which most of what was waited is due to, and each that exceeds it
 //! alone; both where nobody knows. The ledger is common.
-//!
-//! What is overdrawn by more than a step closes the guard until it is paid back. CPU time alone does
-//! not get that far: a step is no longer than what is left of the ledger ([`Guard::loss_room_ns`]).
 //!
 //! Limits: loss shows only after it has occurred, so a first burst after a long quiet may overdraw by
 //! all that it reads back; that is paid back later, not undone. Memory that was reclaimed before the

@@ -53,9 +53,13 @@ pub fn some_memory_us(group: Option<&Path>) -> Option<u64> {
 
 /// Pages that the whole system has read from swap, since its start; those read ahead, too.
 pub fn swapped_in() -> Option<u64> {
-    let text = fs::read_to_string("/proc/vmstat").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("pswpin "))?;
-    line.trim().parse().ok()
+    counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpin ")
+}
+
+/// A line of `/proc/vmstat`, by its name and the space behind it.
+fn counter(vmstat: &str, name: &str) -> Option<u64> {
+    let value = vmstat.lines().find_map(|line| line.strip_prefix(name))?;
+    value.trim().parse().ok()
 }
 
 /// What the kernel did to files' pages, since the start of the system.
@@ -70,17 +74,12 @@ pub struct FileReclaim {
 impl FileReclaim {
     /// By `/proc/vmstat`, where it tells.
     pub fn now() -> Option<Self> {
-        let text = fs::read_to_string("/proc/vmstat").ok()?;
-        let count = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().parse().ok()
-        };
-        // One for all until 5.9.
-        let refaulted =
-            { count("workingset_refault_file ") }.or_else(|| count("workingset_refault "))?;
+        let vmstat = fs::read_to_string("/proc/vmstat").ok()?;
+        let refaulted = counter(&vmstat, "workingset_refault_file ");
         Some(Self {
-            reclaimed: count("pgsteal_kswapd ")?,
-            refaulted,
+            reclaimed: counter(&vmstat, "pgsteal_kswapd ")?,
+            // One for all until 5.9.
+            refaulted: refaulted.or_else(|| counter(&vmstat, "workingset_refault "))?,
         })
     }
 }

@@ -384,9 +384,9 @@ mod tests {
                 (&mut pace, STEP),
                 act,
             );
-            let Carried { done, outcomes } = carried.expect("never fails");
-            let took = outcomes.iter().fold(Nanos(0), |sum, one| sum + one.took);
-            steps.push((took, done.iter().map(|o| o.range.len()).sum()));
+            let carried = carried.expect("never fails");
+            let done = carried.done.iter().map(|o| o.range.len());
+            steps.push((carried.took(), done.sum()));
         }
         steps
     }

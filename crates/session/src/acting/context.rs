@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
 use isotherm_engine::drive::{Context, World};
-use isotherm_engine::guard::GuardStatus;
+use isotherm_engine::guard::{GuardStatus, Pool};
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
-use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
 use isotherm_engine::{
@@ -63,20 +62,17 @@ impl Actuator for ThisMachine<'_> {
         operations: &[Operation],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), ProbeError> {
-        let is_cached = |operation: &Operation| operation.target == PAGE_CACHE;
-        for operations in operations.chunk_by(|a, b| is_cached(a) == is_cached(b)) {
-            // Actuators begin with none.
-            let mut of_these = Vec::with_capacity(operations.len());
-            match self.executor {
-                Executor::None(_) if is_cached(&operations[0]) => {
-                    of_these.extend(operations.iter().map(Outcome::assumed));
-                }
-                Executor::None(_) => self.assume(operations, &mut of_these)?,
-                _ if is_cached(&operations[0]) => self.act_on_page_cache(operations, &mut of_these),
-                Executor::Processes(actuator) => actuator.act(operations, &mut of_these)?,
-                Executor::Physical(actuator) => actuator.act(operations, &mut of_these)?,
+        // All of them are of one pool, as portions of a plan are.
+        let pool = operations.first().map(Operation::pool);
+        match (&mut *self.executor, pool) {
+            (_, None) => {}
+            (Executor::None(_), Some(Pool::PageCache)) => {
+                outcomes.extend(operations.iter().map(Outcome::assumed));
             }
-            outcomes.append(&mut of_these);
+            (Executor::None(_), Some(Pool::Processes)) => self.assume(operations, outcomes)?,
+            (_, Some(Pool::PageCache)) => self.act_on_page_cache(operations, outcomes),
+            (Executor::Processes(actuator), _) => actuator.act(operations, outcomes)?,
+            (Executor::Physical(actuator), _) => actuator.act(operations, outcomes)?,
         }
         Ok(())
     }

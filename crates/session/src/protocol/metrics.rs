@@ -4,17 +4,14 @@
 //! bounded, processes are listed one by one only up to [`TARGETS_MAX`]; sums are over all of them.
 
 mod huge;
-
-use std::fmt;
+mod page;
 
 use isotherm_engine::Cost;
 use isotherm_engine::frames::{AgeBytes, MappedClass, NR_AGES};
 use isotherm_engine::scheme::SchemeStatus;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::exemplar::Exemplar;
-use prometheus_client::registry::Registry;
+
+use page::{Page, Value};
 
 use super::machine::Owner;
 use super::{LiveState, RATES};
@@ -22,124 +19,6 @@ use crate::{ActingStatus, ContextStatus};
 
 /// Processes with series of their own.
 const TARGETS_MAX: usize = 100;
-
-/// No exemplar goes with any counter.
-const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
-
-/// Metric families in the making.
-#[derive(Debug, Default)]
-struct Page {
-    families: Vec<Family>,
-}
-
-/// One metric with its series.
-#[derive(Debug)]
-struct Family {
-    name: &'static str,
-    kind: MetricType,
-    help: &'static str,
-    samples: Vec<(Vec<(String, String)>, Value)>,
-}
-
-impl Family {
-    /// Writes a value: of a counter, or else of a gauge.
-    fn encode(&self, series: &mut MetricEncoder<'_>, value: Value) -> fmt::Result {
-        let is_counter = matches!(self.kind, MetricType::Counter);
-        match value {
-            Value::Integer(value) if is_counter => series.encode_counter(&value, NO_EXEMPLAR),
-            Value::Number(value) if is_counter => series.encode_counter(&value, NO_EXEMPLAR),
-            Value::Integer(value) => series.encode_gauge(&value),
-            Value::Number(value) => series.encode_gauge(&value),
-        }
-    }
-}
-
-/// Bytes and counts are told to the last digit.
-#[derive(Clone, Copy, Debug)]
-enum Value {
-    Integer(u64),
-    Number(f64),
-}
-
-impl From<u64> for Value {
-    fn from(value: u64) -> Self {
-        Self::Integer(value)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(value: bool) -> Self {
-        Self::Integer(value.into())
-    }
-}
-
-impl From<f64> for Value {
-    fn from(value: f64) -> Self {
-        Self::Number(value)
-    }
-}
-
-impl Page {
-    fn family(&mut self, name: &'static str, kind: MetricType, help: &'static str) {
-        self.families.push(Family {
-            name,
-            kind,
-            help,
-            samples: Vec::new(),
-        });
-    }
-
-    /// A series of the family begun last.
-    fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) {
-        let labels = labels.iter();
-        let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        if let Some(family) = self.families.last_mut() {
-            family.samples.push((labels.collect(), value.into()));
-        }
-    }
-
-    fn single(
-        &mut self,
-        name: &'static str,
-        kind: MetricType,
-        help: &'static str,
-        value: impl Into<Value>,
-    ) {
-        self.family(name, kind, help);
-        self.sample(&[], value);
-    }
-
-    /// The text exposition.
-    fn text(self) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(self));
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = text::encode(&mut text, &registry);
-        text
-    }
-}
-
-impl Collector for Page {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for family in &self.families {
-            let mut metric =
-                encoder.encode_descriptor(family.name, family.help, None, family.kind)?;
-            for (labels, value) in &family.samples {
-                if matches!(family.kind, MetricType::Info) {
-                    metric.encode_info(labels)?;
-                    continue;
-                }
-                if labels.is_empty() {
-                    family.encode(&mut metric, *value)?;
-                } else {
-                    family.encode(&mut metric.encode_family(labels)?, *value)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
 
 /// What tells a scheme's series from others'.
 type Labels = [(&'static str, String); 3];
@@ -523,8 +402,9 @@ impl Metrics<'_> {
         ] {
             page.family(name, kind, help);
             for (context, of_context) in with_names(&self.acting.contexts) {
-                let value = value(of_context).into_iter();
-                value.for_each(|value| page.sample(&[("context", &context)], value));
+                if let Some(value) = value(of_context) {
+                    page.sample(&[("context", &context)], value);
+                }
             }
         }
     }

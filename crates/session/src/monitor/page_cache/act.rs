@@ -156,6 +156,8 @@ impl CacheView {
         }
         let groups = self.groups_of(wanted, &found)?;
         let (mut chosen, mut waits_least) = (Vec::new(), NEVER);
+        // Neighbours mostly are of one group.
+        let mut of_last = None;
         for (folio, idle) in found {
             let group = groups.get(&folio.group).copied().flatten();
             if !passes(wanted, &folio, group) {
@@ -163,8 +165,13 @@ impl CacheView {
             }
             let bytes = folio.nr_pages() * PAGE_SIZE;
             outcome.filter_passed += bytes;
-            let patience = self.returned.patience_of_group(now, folio.group);
-            let patience = patience.max(wanted.patience);
+            let (_, patience) = of_last
+                .filter(|(group, _)| *group == folio.group)
+                .unwrap_or_else(|| {
+                    let of_group = self.returned.patience_of_group(now, folio.group);
+                    (folio.group, of_group.max(wanted.patience))
+                });
+            of_last = Some((folio.group, patience));
             let waits = Nanos(least.0.saturating_mul(patience)).since(idle);
             match refusal(&folio).or((waits.0 > 0).then_some(Refusal::Refaulted)) {
                 Some(why) => *outcome.refused.entry(why).or_default() += bytes,
