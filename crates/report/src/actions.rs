@@ -76,8 +76,11 @@ pub struct GuardCourse {
     pub context: Option<String>,
     /// How often it stopped the schemes.
     pub stops: u64,
-    /// For how long they had to stop.
+    /// For how long they had to leave processes' memory alone.
     pub closed_ns: Nanos,
+    /// And the page cache, where they act on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_cache_closed_ns: Option<Nanos>,
     /// Greatest of measured cost to limit.
     pub strain_max: Option<f64>,
     /// What targets had lost when it was told the last time, and what they might have: waits, CPU time that
@@ -139,14 +142,35 @@ struct Scheme {
 struct Guard {
     stops_before: Option<u64>,
     stops: u64,
-    closed: Nanos,
-    closed_since: Option<Nanos>,
+    processes: Closed,
+    page_cache: Option<Closed>,
     account: Option<Account>,
     strain: Most,
     slowdown: Most,
     refaults: Most,
     allowed: Series,
     last: Nanos,
+}
+
+/// For how long one pool of memory was closed to schemes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Closed {
+    sum: Nanos,
+    since: Option<Nanos>,
+}
+
+impl Closed {
+    fn push(&mut self, time: Nanos, is_open: bool) {
+        if !is_open {
+            self.since.get_or_insert(time);
+        } else if let Some(since) = self.since.take() {
+            self.sum = self.sum + time.since(since);
+        }
+    }
+
+    fn until(self, end: Nanos) -> Nanos {
+        self.sum + self.since.map_or(Nanos(0), |since| end.since(since))
+    }
 }
 
 /// Mean and maximum of what was measured.
@@ -235,12 +259,10 @@ impl Actions {
         let status = &sample.status;
         let before = *guard.stops_before.get_or_insert(status.nr_stops);
         guard.stops = status.nr_stops.saturating_sub(before);
-        if status.is_open {
-            if let Some(since) = guard.closed_since.take() {
-                guard.closed = guard.closed + time.since(since);
-            }
-        } else {
-            guard.closed_since.get_or_insert(time);
+        guard.processes.push(time, status.is_open);
+        if let Some(page_cache) = status.page_cache {
+            let closed = guard.page_cache.get_or_insert_default();
+            closed.push(time, page_cache.is_open);
         }
         if status.since_start.allowed > Nanos(0) {
             guard.account = Some(status.since_start);
@@ -308,13 +330,12 @@ impl Accumulate for Actions {
                 series: done.series.points(),
             });
         let guards = self.guards.into_iter().map(|(context, guard)| {
-            let open_end = guard
-                .closed_since
-                .map_or(Nanos(0), |since| guard.last.since(since));
+            let page_cache = guard.page_cache.map(|closed| closed.until(guard.last));
             GuardCourse {
                 context,
                 stops: guard.stops,
-                closed_ns: guard.closed + open_end,
+                closed_ns: guard.processes.until(guard.last),
+                page_cache_closed_ns: page_cache,
                 strain_max: guard.strain.max(),
                 account: guard.account,
                 slowdown_mean: guard.slowdown.mean(),

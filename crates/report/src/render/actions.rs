@@ -286,14 +286,18 @@ fn guard_text(guard: &GuardCourse) -> String {
         .map_or_else(String::new, |c| format!(" of {c}"));
     let stops = match guard.stops {
         0 => "never stopped the schemes".to_owned(),
-        1 => format!(
-            "stopped the schemes once, for {}",
-            units::format_time(guard.closed_ns)
-        ),
-        n => format!(
-            "stopped the schemes {n} times, for {} in all",
-            units::format_time(guard.closed_ns)
-        ),
+        n => {
+            let times = match n {
+                1 => "once".to_owned(),
+                n => format!("{n} times"),
+            };
+            let of_cache = guard.page_cache_closed_ns;
+            let of_cache = of_cache.map_or_else(String::new, |closed| {
+                format!(" (the page cache for {})", units::format_time(closed))
+            });
+            let closed = units::format_time(guard.closed_ns);
+            format!("stopped the schemes {times}, for {closed}{of_cache}")
+        }
     };
     let strain = guard.strain_max;
     let strain = strain.map(|strain| format!("strain up to {strain:.2}"));
