@@ -9,6 +9,7 @@ use thiserror::Error;
 use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
+use crate::told::{self, Mean, Measure};
 
 /// Runs longer than this are ended, unless the experiment says otherwise.
 const TIME_LIMIT_S: u64 = 600;
@@ -82,6 +83,9 @@ pub struct Workload {
     /// What else it tells of itself.
     #[serde(default, rename = "measure", skip_serializing_if = "Vec::is_empty")]
     pub measures: Vec<Measure>,
+    /// Means over some of these.
+    #[serde(default, rename = "mean", skip_serializing)]
+    pub means: Vec<Mean>,
     /// Seconds that one run takes with everything around it, for the estimate of the whole.
     #[serde(default, skip_serializing)]
     pub expected_s: Option<f64>,
@@ -91,49 +95,8 @@ pub struct Workload {
     pub published: Option<String>,
 }
 
-/// Something that a workload tells of itself, such as the throughput of one of several programs, or a latency.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(
-    deny_unknown_fields,
-    expecting = "a measure with `name`, `unit` and `output`"
-)]
-pub struct Measure {
-    /// As tables show it.
-    pub name: String,
-    /// Of its values.
-    pub unit: String,
-    /// A regular expression for the standard output of `run`: its last match's first group (or all of it).
-    pub output: String,
-    /// What others published of it.
-    #[serde(default, skip_serializing)]
-    pub published: Vec<PublishedValues>,
-}
-
-/// What somebody published of a measure, by configuration.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "published values with `by`")]
-pub struct PublishedValues {
-    /// Which document, in a few words.
-    pub by: String,
-    /// The values.
-    #[serde(default)]
-    pub values: BTreeMap<String, f64>,
-    /// How much more they were than under the first configuration, in percent.
-    #[serde(default)]
-    pub overheads: BTreeMap<String, f64>,
-}
-
-impl Measure {
-    /// Its value in `output`, what `run` printed. It may be zero.
-    pub fn value_in(&self, output: &str) -> Option<f64> {
-        let text = last_match(&self.output, output)?;
-        let value: f64 = text.trim().replace(',', "").parse().ok()?;
-        value.is_finite().then_some(value)
-    }
-}
-
 /// The first group of the last match, or all of it.
-fn last_match<'a>(regex: &str, output: &'a str) -> Option<&'a str> {
+pub(crate) fn last_match<'a>(regex: &str, output: &'a str) -> Option<&'a str> {
     let found = Regex::new(regex).ok()?.captures_iter(output).last()?;
     Some(found.get(1).or_else(|| found.get(0))?.as_str())
 }
@@ -376,19 +339,8 @@ fn workload_fault(workload: &Workload, seen: &[&String]) -> Option<String> {
     {
         return Some(format!("workload '{name}': expected_s is above 0"));
     }
-    let mut names = std::collections::BTreeSet::new();
-    for measure in &workload.measures {
-        let of = &measure.name;
-        if !names.insert(of) || !is_name(of) {
-            return Some(format!(
-                "workload '{name}': measure '{of}': a name of its own, of letters, digits, `-`, `_` and `.`"
-            ));
-        }
-        if let Err(error) = Regex::new(&measure.output) {
-            return Some(format!(
-                "workload '{name}': measure '{of}': `output`: {error}"
-            ));
-        }
+    if let Some(fault) = told::fault(&workload.measures, &workload.means) {
+        return Some(format!("workload '{name}': {fault}"));
     }
     let error = Regex::new(workload.progress.as_ref()?).err()?;
     Some(format!("workload '{name}': `progress`: {error}"))
@@ -454,7 +406,7 @@ fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Optio
 }
 
 /// Fit to be a part of a file's name.
-fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     !text.is_empty() && !text.starts_with('.') && text.chars().all(fits)
 }

@@ -24,12 +24,12 @@ pub mod runner;
 mod stats;
 mod suite;
 mod table;
+mod told;
 
-pub use experiment::{
-    Configuration, Experiment, ExperimentError, Measure, PublishedValues, Thp, Workload,
-};
+pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
 pub use journal::{Entry, Measured, RunEntry, RunResult};
 pub use plan::{PlannedRun, estimate_s, plan};
 pub use stats::{Interval, overhead_percent};
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, Row};
+pub use told::{Mean, Measure, PublishedValues, Told};

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::statistics::Summary;
 
-use crate::experiment::{Experiment, Measure};
+use crate::experiment::Experiment;
 use crate::journal::{Entry, Machine, Measured, RunEntry, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::{Interval, overhead_percent};
 use crate::table::{EvaluationTable, Row};
+use crate::told::Told;
 
 /// What an evaluation came to.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub struct Suite {
     /// another.
     pub published_names: Vec<String>,
     /// What each of [`Suite::workloads`] tells of itself.
-    pub measures: Vec<Vec<Measure>>,
+    pub measures: Vec<Vec<Told>>,
     /// Runs that don't count, and why: those of which no repeat has been measured since.
     pub failed: Vec<RunEntry>,
     /// What could not run here, and why.
@@ -139,7 +140,7 @@ impl Suite {
             .collect();
         suite.measures = kept
             .iter()
-            .map(|workload| workload.measures.clone())
+            .map(|workload| Told::all(&workload.measures, &workload.means))
             .collect();
         suite.by_throughput = (0..suite.workloads.len())
             .filter(|&workload| suite.tells_throughput(workload))
@@ -216,12 +217,12 @@ impl Suite {
     }
 
     /// The values of what the workload told of itself.
-    pub fn measure_cell(&self, workload: usize, configuration: usize, name: &str) -> Cell {
+    pub fn measure_cell(&self, workload: usize, configuration: usize, told: &Told) -> Cell {
         let runs = self.cells.get(&(workload, configuration));
-        let values = runs.into_iter().flatten().filter_map(|(&repeat, run)| {
-            let value = measured(run)?.measures.get(name)?;
-            Some((repeat, *value))
-        });
+        let values = runs
+            .into_iter()
+            .flatten()
+            .filter_map(|(&repeat, run)| Some((repeat, told.value(measured(run)?)?)));
         Cell {
             values: values.collect(),
         }
@@ -233,10 +234,10 @@ impl Suite {
         &self,
         workload: usize,
         configuration: usize,
-        name: &str,
+        told: &Told,
     ) -> Option<Interval> {
-        let base = self.measure_cell(workload, 0, name);
-        let values = self.measure_cell(workload, configuration, name);
+        let base = self.measure_cell(workload, 0, told);
+        let values = self.measure_cell(workload, configuration, told);
         Interval::of(paired(&base, &values).into_values())
     }
 

@@ -5,6 +5,7 @@ use isotherm_report::render::csv_text;
 
 use crate::metric::METRICS;
 use crate::suite::{Score, Suite};
+use crate::told::Told;
 
 /// A row for each run that counts. Empty: not known.
 pub fn runs(suite: &Suite) -> String {
@@ -77,7 +78,7 @@ pub fn summary(suite: &Suite) -> String {
                 row(metric.name, metric.unit, fields);
             }
             for measure in &suite.measures[workload] {
-                let fields = measure_fields(suite, workload, configuration, &measure.name);
+                let fields = measure_fields(suite, workload, configuration, measure);
                 if let Some(fields) = fields {
                     row(&measure.name, &measure.unit, fields);
                 }
@@ -97,12 +98,12 @@ fn measure_fields(
     suite: &Suite,
     workload: usize,
     configuration: usize,
-    name: &str,
+    told: &Told,
 ) -> Option<Vec<String>> {
     let short = suite
-        .measure_cell(workload, configuration, name)
+        .measure_cell(workload, configuration, told)
         .summary()?;
-    let interval = suite.measure_interval(workload, configuration, name);
+    let interval = suite.measure_interval(workload, configuration, told);
     let bounds = interval.and_then(|interval| interval.bounds());
     let mut fields = vec![String::new(); 13];
     fields[0] = short.n.to_string();

@@ -3,8 +3,8 @@
 use isotherm_engine::statistics::Summary;
 
 use super::worst::{Words, overhead, percent, words};
-use crate::experiment::{Measure, PublishedValues};
 use crate::suite::Suite;
+use crate::told::{PublishedValues, Told};
 
 /// A row for each workload, measure and configuration.
 pub(super) fn told(suite: &Suite) -> Words {
@@ -12,14 +12,14 @@ pub(super) fn told(suite: &Suite) -> Words {
     for (workload, name) in suite.workloads.iter().enumerate() {
         for measure in &suite.measures[workload] {
             for (column, configuration) in suite.configurations.iter().enumerate() {
-                let cell = suite.measure_cell(workload, column, &measure.name);
+                let cell = suite.measure_cell(workload, column, measure);
                 let Some(short) = cell.summary() else {
                     continue;
                 };
                 let against = if column == 0 {
                     "-".to_owned()
                 } else {
-                    overhead(suite.measure_interval(workload, column, &measure.name))
+                    overhead(suite.measure_interval(workload, column, measure))
                 };
                 rows.push(vec![
                     name.clone(),
@@ -59,7 +59,7 @@ pub(super) fn told(suite: &Suite) -> Words {
 }
 
 /// What each publication has, and which it is.
-fn published(measure: &Measure, value: impl Fn(&PublishedValues) -> Option<String>) -> String {
+fn published(measure: &Told, value: impl Fn(&PublishedValues) -> Option<String>) -> String {
     let told = measure.published.iter();
     let told = told.filter_map(|of| Some(format!("{} ({})", value(of)?, of.by)));
     let told: Vec<String> = told.collect();

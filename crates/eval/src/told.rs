@@ -1,0 +1,191 @@
+//! What workloads tell of themselves, besides their throughput: measures, and means over some of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex_lite::Regex;
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{is_name, last_match};
+use crate::journal::Measured;
+
+/// Something that a workload tells of itself, such as the throughput of one of several programs, or a latency.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a measure with `name`, `unit` and `output`"
+)]
+pub struct Measure {
+    /// As tables show it.
+    pub name: String,
+    /// Of its values.
+    pub unit: String,
+    /// A regular expression for the standard output of `run`: its last match's first group (or all of it).
+    pub output: String,
+    /// What others published of it.
+    #[serde(default, skip_serializing)]
+    pub published: Vec<PublishedValues>,
+}
+
+/// The geometric mean of several measures. Programs that compete for a machine gain what others lose: what all of them
+/// got done says more than each alone, and a geometric mean weighs them alike, whatever their units.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a mean with `name` and `of`")]
+pub struct Mean {
+    /// As tables show it.
+    pub name: String,
+    /// The names of the measures.
+    pub of: Vec<String>,
+}
+
+/// What somebody published of a measure, by configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "published values with `by`")]
+pub struct PublishedValues {
+    /// Which document, in a few words.
+    pub by: String,
+    /// The values.
+    #[serde(default)]
+    pub values: BTreeMap<String, f64>,
+    /// How much more they were than under the first configuration, in percent.
+    #[serde(default)]
+    pub overheads: BTreeMap<String, f64>,
+}
+
+impl Measure {
+    /// Its value in `output`, what `run` printed. It may be zero.
+    pub fn value_in(&self, output: &str) -> Option<f64> {
+        let text = last_match(&self.output, output)?;
+        let value: f64 = text.trim().replace(',', "").parse().ok()?;
+        value.is_finite().then_some(value)
+    }
+}
+
+/// Something that a workload tells of itself, or a mean of such.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// As tables show it.
+    pub name: String,
+    /// Of its values.
+    pub unit: String,
+    /// What others published of it.
+    pub published: Vec<PublishedValues>,
+    /// The measures of which it is the geometric mean: one, unless it is a mean.
+    of: Vec<String>,
+}
+
+impl Told {
+    pub(crate) fn all(measures: &[Measure], means: &[Mean]) -> Vec<Self> {
+        let measures = measures.iter().map(|measure| Self {
+            name: measure.name.clone(),
+            unit: measure.unit.clone(),
+            published: measure.published.clone(),
+            of: vec![measure.name.clone()],
+        });
+        let means = means.iter().map(|mean| Self {
+            name: mean.name.clone(),
+            unit: format!("geometric mean of {}", mean.of.join(", ")),
+            published: Vec::new(),
+            of: mean.of.clone(),
+        });
+        measures.chain(means).collect()
+    }
+
+    /// Its value in one run; `None` where that did not tell all of it.
+    pub(crate) fn value(&self, run: &Measured) -> Option<f64> {
+        if let [one] = self.of.as_slice() {
+            return run.measures.get(one).copied();
+        }
+        let logarithms = self.of.iter().map(|name| {
+            let value = run.measures.get(name)?;
+            (*value > 0.0).then(|| value.ln())
+        });
+        let sum: f64 = logarithms.sum::<Option<f64>>()?;
+        Some((sum / self.of.len() as f64).exp())
+    }
+}
+
+/// What is wrong with a workload's measures and means.
+pub(crate) fn fault(measures: &[Measure], means: &[Mean]) -> Option<String> {
+    let mut names = BTreeSet::new();
+    for measure in measures {
+        let of = &measure.name;
+        if !names.insert(of) || !is_name(of) {
+            return Some(format!("measure '{of}': {NAME}"));
+        }
+        if let Err(error) = Regex::new(&measure.output) {
+            return Some(format!("measure '{of}': `output`: {error}"));
+        }
+    }
+    let known: Vec<&str> = measures.iter().map(|m| m.name.as_str()).collect();
+    for mean in means {
+        let of = &mean.name;
+        if !names.insert(of) || !is_name(of) {
+            return Some(format!("mean '{of}': {NAME}"));
+        }
+        if mean.of.is_empty() {
+            return Some(format!("mean '{of}': `of` names no measure"));
+        }
+        if let Some(unknown) = mean.of.iter().find(|name| !known.contains(&name.as_str())) {
+            let known = if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            };
+            return Some(format!(
+                "mean '{of}': no measure is called '{unknown}'; there is {known}"
+            ));
+        }
+    }
+    None
+}
+
+const NAME: &str = "a name of its own, of letters, digits, `-`, `_` and `.`";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measure(name: &str) -> Measure {
+        Measure {
+            name: name.to_owned(),
+            unit: "reads".to_owned(),
+            output: "x".to_owned(),
+            published: Vec::new(),
+        }
+    }
+
+    fn mean(name: &str, of: &[&str]) -> Mean {
+        Mean {
+            name: name.to_owned(),
+            of: of.iter().map(|&name| name.to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_mean_weighs_all_alike_and_is_none_where_one_is_missing() {
+        let told = Told::all(&[measure("a"), measure("b")], &[mean("m", &["a", "b"])]);
+        let mut run = Measured {
+            measures: [("a".to_owned(), 2.0), ("b".to_owned(), 8000.0)].into(),
+            ..Measured::default()
+        };
+        let value = told[2].value(&run).expect("both are told");
+        assert!((value - 16_000_f64.sqrt()).abs() < 1e-6, "{value}");
+        assert_eq!(told[0].value(&run), Some(2.0));
+        run.measures.insert("b".to_owned(), 0.0);
+        assert_eq!(told[2].value(&run), None, "nothing was done");
+        run.measures.remove("b");
+        assert_eq!(told[2].value(&run), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let check = |means: &[Mean], expected: &str| {
+            let text = fault(&[measure("a")], means).expect("it is wrong");
+            assert!(text.contains(expected), "{text}");
+        };
+        assert_eq!(fault(&[measure("a")], &[mean("m", &["a"])]), None);
+        check(&[mean("a", &["a"])], "mean 'a': a name of its own");
+        check(&[mean("m", &[])], "names no measure");
+        check(&[mean("m", &["b"])], "no measure is called 'b'; there is a");
+    }
+}
