@@ -87,6 +87,20 @@ pub struct CachedFile {
     pub bytes: CachedBytes,
 }
 
+impl CachedFile {
+    /// What it is called, for a person.
+    pub fn name(&self) -> String {
+        let number = || format!("inode {} on {}", self.inode, self.device);
+        let name = self.path.clone().unwrap_or_else(number);
+        match self.kind {
+            CachedKind::File => name,
+            CachedKind::Deleted => format!("{name} (deleted)"),
+            CachedKind::BlockDevice => format!("{name} (block device)"),
+            CachedKind::Other => format!("{name} (directory or other)"),
+        }
+    }
+}
+
 /// A node's memory in bytes, as the kernel has it (`/sys/devices/system/node/nodeN/meminfo`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

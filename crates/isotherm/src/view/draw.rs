@@ -138,13 +138,17 @@ fn overview(frame: &mut Frame<'_>, area: Rect, state: &State) {
             .then_some(sums.total)
             .filter(|_| target.has_snapshot());
         let resident = by_monitor.or(target.rss);
+        let pid = match target.pid {
+            0 => "-".to_owned(),
+            pid => pid.to_string(),
+        };
         let name = if target.ended {
             format!("{} (ended)", target.name)
         } else {
             target.name.clone()
         };
         Row::new([
-            Line::raw(target.pid.to_string()).right_aligned(),
+            Line::raw(pid).right_aligned(),
             Line::raw(name),
             Line::raw(resident.map_or_else(|| "?".into(), format_bytes)).right_aligned(),
             Line::raw(format_bytes(sums.accessed)).right_aligned(),

@@ -4,6 +4,7 @@ mod bar;
 mod draw;
 mod gauges;
 mod lists;
+mod page_cache;
 mod source;
 mod state;
 mod style;

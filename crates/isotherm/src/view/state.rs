@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
-use isotherm_record::{CostSample, Item, PageAges};
+use isotherm_record::{CacheSample, CostSample, Item, PageAges};
 use isotherm_report::MappingTable;
 use isotherm_report::render::colour::Palette;
+
+use super::page_cache;
 
 /// Snapshots whose working set is kept for the sparkline.
 const HISTORY: usize = 240;
@@ -188,6 +191,12 @@ impl State {
                 }
             }
             Item::Cost(cost) if !self.paused => self.spend(*cost),
+            Item::Machine(sample) if !self.paused => {
+                sample
+                    .page_cache
+                    .iter()
+                    .for_each(|of| self.show_page_cache(of));
+            }
             _ => {}
         }
     }
@@ -203,6 +212,15 @@ impl State {
         target
             .working_sets
             .push_back(sums(&target.snapshot).accessed);
+    }
+
+    fn show_page_cache(&mut self, sample: &CacheSample) {
+        let target = self.targets.entry(PAGE_CACHE).or_default();
+        "page cache".clone_into(&mut target.name);
+        let (snapshot, names) = page_cache::told(sample, &target.snapshot);
+        target.rss = Some(snapshot.totals().resident);
+        self.mappings.apply(&names);
+        self.show(snapshot);
     }
 
     fn spend(&mut self, cost: CostSample) {
@@ -222,12 +240,13 @@ impl State {
         }
     }
 
-    /// The target that is shown: the selected one, or the largest that has not ended.
+    /// The target that is shown: the selected one, or the largest that has not ended and has addresses.
     pub(super) fn target(&self) -> Option<(TargetId, &Target)> {
         let selected = self
             .selected
             .and_then(|id| Some((id, self.targets.get(&id)?)));
-        selected.or_else(|| self.by_size().into_iter().next())
+        let mut others = self.by_size().into_iter();
+        selected.or_else(|| others.find(|(id, _)| *id != PAGE_CACHE))
     }
 
     /// All targets, those that have ended last, physical memory and the largest first.
@@ -239,10 +258,10 @@ impl State {
             .collect();
         let size = |target: &Target| target.rss.unwrap_or_else(|| sums(&target.snapshot).total);
         // Physical memory is all of the others'.
-        let is_part = |target: &Target| target.pid != 0;
-        targets.sort_by_cached_key(|(_, target)| {
+        let is_part = |id: TargetId, target: &Target| target.pid != 0 || id == PAGE_CACHE;
+        targets.sort_by_cached_key(|(id, target)| {
             let smaller = std::cmp::Reverse(size(target));
-            (target.ended, is_part(target), smaller)
+            (target.ended, is_part(*id, target), smaller)
         });
         targets
     }

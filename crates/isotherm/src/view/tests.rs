@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::frames::AgeBytes;
+use isotherm_engine::page_cache::{CachedBytes, PAGE_CACHE};
 use isotherm_engine::{AddressRange, Cost, Nanos, RegionSnapshot, Snapshot, TargetId};
-use isotherm_record::{CostSample, Item, Mapping, MappingChange, TargetStart, UsageSample};
+use isotherm_record::{
+    CacheSample, CachedMemory, CostSample, Item, MachineSample, Mapping, MappingChange,
+    TargetStart, UsageSample,
+};
 use isotherm_report::render::colour::Palette;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -244,11 +249,43 @@ fn the_largest_target_is_shown_first_and_all_are_listed() {
     state.next_target();
     state.next_target();
     assert_eq!(named(&state).as_deref(), Some("server"));
+    let mut ages = AgeBytes::default();
+    ages.idle[3] = 1500 * MIB;
+    let bytes = CachedBytes {
+        ages,
+        ..CachedBytes::default()
+    };
+    state.update(&Item::Machine(MachineSample {
+        page_cache: Some(CacheSample {
+            memory: vec![CachedMemory {
+                bytes,
+                ..CachedMemory::default()
+            }],
+            ..CacheSample::default()
+        }),
+        ..MachineSample::default()
+    }));
+    assert_eq!(named(&state).as_deref(), Some("server"), "still shown");
     state.overview = true;
     let shown = picture(&state, 80, 24);
-    for name in ["3 targets", "server", "redis", "shell", "900 MiB"] {
+    for name in [
+        "4 targets",
+        "server",
+        "redis",
+        "shell",
+        "900 MiB",
+        "page cache",
+        "1.46 GiB",
+    ] {
         assert!(shown.contains(name), "{shown}");
     }
+    state.selected = Some(PAGE_CACHE);
+    state.overview = false;
+    let shown = picture(&state, 130, 24);
+    assert!(
+        shown.contains("(other files)") && shown.contains("30 s"),
+        "{shown}"
+    );
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use isotherm_engine::frames::AgeBytes;
-use isotherm_record::machine::{CachedFile, CachedKind};
 
 use super::Style;
 use super::machine::{SHOWN, ages_of, table, tell_more};
@@ -55,7 +54,7 @@ impl MachineCache {
     pub(super) fn file_table(&self, style: &Style) -> Table {
         let mut table = table(&[("FILE", Align::Left), ("BYTES", Align::Right)]);
         for file in self.files.iter().take(SHOWN) {
-            let mut row = vec![name_of(file), style.bytes(file.bytes.total())];
+            let mut row = vec![file.name(), style.bytes(file.bytes.total())];
             row.extend(ages_of(Some(&file.bytes.ages), style));
             table.row(row);
         }
@@ -81,7 +80,7 @@ impl MachineCache {
             let bytes = file.bytes.total().to_string();
             let start = [
                 "page cache file".into(),
-                name_of(file),
+                file.name(),
                 none(),
                 none(),
                 none(),
@@ -90,17 +89,5 @@ impl MachineCache {
             (start, file.bytes.ages)
         });
         groups.chain(files)
-    }
-}
-
-/// What a file is called, for a person.
-fn name_of(file: &CachedFile) -> String {
-    let number = || format!("inode {} on {}", file.inode, file.device);
-    let name = file.path.clone().unwrap_or_else(number);
-    match file.kind {
-        CachedKind::File => name,
-        CachedKind::Deleted => format!("{name} (deleted)"),
-        CachedKind::BlockDevice => format!("{name} (block device)"),
-        CachedKind::Other => format!("{name} (directory or other)"),
     }
 }
