@@ -105,6 +105,16 @@ pub fn set(bits: &mut Bitmap, page: usize) {
     bits[page / 64] |= 1 << (page % 64);
 }
 
+/// Sets a page's bit, or clears it.
+pub fn put(bits: &mut Bitmap, page: usize, is_set: bool) {
+    let bit = 1 << (page % 64);
+    if is_set {
+        bits[page / 64] |= bit;
+    } else {
+        bits[page / 64] &= !bit;
+    }
+}
+
 /// The pages of the block at `block` that lie in `range`, in part or whole.
 pub fn mask(block: u64, range: AddressRange) -> Bitmap {
     let whole = AddressRange::new(block, block + BLOCK_SIZE);

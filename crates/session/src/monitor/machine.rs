@@ -148,6 +148,10 @@ impl MachineView {
             items.push(Item::Machine(MachineSample { huge, ..sample }));
         }
         if let Some(by_frame) = &mut self.by_frame {
+            // Sums have the page cache beside what is mapped; by address it is among it.
+            if let Some(page_cache) = &self.page_cache {
+                page_cache.tell_frames(&self.nodes, &mut self.frames);
+            }
             items.push(by_frame.snapshot(&mut self.frames, now));
         }
         if self.is_first {
@@ -338,7 +342,7 @@ impl<'a> Areas<'a> {
 }
 
 /// The node that a frame is on; `None` where there is no RAM.
-fn node_in(nodes: &[(u32, Range<u64>)], frame: u64) -> Option<u32> {
+pub(super) fn node_in(nodes: &[(u32, Range<u64>)], frame: u64) -> Option<u32> {
     let at = nodes.partition_point(|(_, frames)| frames.end <= frame);
     let (node, frames) = nodes.get(at)?;
     frames.contains(&frame).then_some(*node)

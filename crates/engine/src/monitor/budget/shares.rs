@@ -21,6 +21,8 @@ pub struct BudgetShares {
     pub frames: f64,
     /// Reading and clearing the page cache's marks.
     pub page_cache: f64,
+    /// The same until something is known of it: two rounds.
+    pub new_page_cache: f64,
 }
 
 impl BudgetShares {
@@ -31,6 +33,7 @@ impl BudgetShares {
         interval: 0.5,
         frames: 0.0,
         page_cache: 0.0,
+        new_page_cache: 0.0,
     };
     /// Of watching all that a machine has.
     pub const MACHINE: Self = Self {
@@ -39,6 +42,7 @@ impl BudgetShares {
         interval: 0.3,
         frames: 0.1,
         page_cache: 0.15,
+        new_page_cache: 0.4,
     };
     /// The same, where what is told is told by frame.
     pub const FRAMES: Self = Self {
@@ -62,6 +66,8 @@ mod tests {
             let scheduled = shares.update + shares.follow + shares.interval;
             let sum = scheduled + shares.frames + shares.page_cache;
             assert!(sum < 0.801, "{shares:?}");
+            let at_first = sum - shares.page_cache + shares.new_page_cache;
+            assert!(at_first < 1.0, "{shares:?}");
         }
     }
 }

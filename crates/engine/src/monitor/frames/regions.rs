@@ -6,8 +6,8 @@
 //! were touched and some not have bitmaps beside the regions, as far as there is room ([`BlockPages`]).
 //!
 //! Limits: neighbouring frames are different processes' memory; regions say how much of them was touched,
-//! and only bitmaps say which. Frames of which nothing was said are holes: free, the kernel's, page cache
-//! that nobody maps, or mapped only by processes that are not watched.
+//! and only bitmaps say which. Frames of which nothing was said are holes: free, the kernel's, or mapped only
+//! by processes that are not watched.
 
 use std::ops::Range;
 

@@ -1,10 +1,11 @@
 //! Since when each folio of the page cache has not been accessed.
 //!
-//! Four bytes for each frame of a folio, in blocks of which memory is only taken where something is cached.
+//! Four bytes and two bits for each frame, in blocks of which memory is only taken where something is cached.
 
 use super::{CachedFolio, FolioState};
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::frames::PageAge;
+use crate::monitor::bits::{self, Bitmap};
 
 /// Half a second.
 const UNIT: u64 = 500_000_000;
@@ -35,7 +36,26 @@ struct Entry {
     hash: u8,
 }
 
-type Block = [Entry; PAGES_PER_BLOCK];
+/// 512 frames.
+#[derive(Debug)]
+struct Block {
+    /// Of the folios that begin there.
+    entries: [Entry; PAGES_PER_BLOCK],
+    /// They belong to the folio that begins before them.
+    tails: Bitmap,
+    /// Their folio had been accessed when it was looked at last.
+    touched: Bitmap,
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Self {
+            entries: [Entry::default(); PAGES_PER_BLOCK],
+            tails: Bitmap::default(),
+            touched: Bitmap::default(),
+        }
+    }
+}
 
 /// What a look tells of a folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +75,8 @@ pub struct FolioAges {
     /// What `since` counts from.
     base: Nanos,
     nr_rounds: u32,
+    /// When this round began, and the one before.
+    began: [Nanos; 2],
 }
 
 impl FolioAges {
@@ -65,11 +87,13 @@ impl FolioAges {
         }
         while now.since(self.base).0 / UNIT >= u64::from(u16::MAX) {
             self.base = self.base + Nanos(u64::from(KEPT) * UNIT);
-            for entry in self.blocks.iter_mut().flatten().flat_map(|b| b.iter_mut()) {
+            let blocks = self.blocks.iter_mut().flatten();
+            for entry in blocks.flat_map(|block| block.entries.iter_mut()) {
                 entry.since = entry.since.saturating_sub(KEPT);
             }
         }
         self.nr_rounds += 1;
+        self.began = [now, self.began[0]];
     }
 
     /// Rounds that were begun.
@@ -81,7 +105,9 @@ impl FolioAges {
     pub fn look(&mut self, folio: &CachedFolio, now: Nanos) -> SeenFolio {
         let (units, round) = (self.units(now), self.round());
         let is_first = self.nr_rounds <= 1;
-        let entry = self.entry_mut(folio.frame);
+        self.set_tails(folio);
+        let block = self.block_mut(folio.frame);
+        let entry = &mut block.entries[page_of(folio.frame)];
         let hash = hash(folio);
         let is_known = entry.state & PRESENT != 0 && entry.hash == hash;
         let kept = if is_known { entry.state } else { 0 };
@@ -109,11 +135,13 @@ impl FolioAges {
         }
         entry.state = state | flags(folio.state);
         entry.hash = hash;
+        let since = entry.since;
+        bits::put(&mut block.touched, page_of(folio.frame), is_accessed);
         let is_told = is_known || !is_first;
         let age = match (is_accessed, state & KNOWN != 0 && is_told) {
             (true, _) => PageAge::Touched,
             (false, false) => PageAge::Unknown,
-            (false, true) => idle_for(units - entry.since.min(units)),
+            (false, true) => idle_for(units - since.min(units)),
         };
         SeenFolio {
             age,
@@ -125,7 +153,7 @@ impl FolioAges {
     /// The mark of a folio was cleared, and is seen to be: it has not been accessed since.
     pub fn cleared(&mut self, folio: &CachedFolio, now: Nanos) {
         let units = self.units(now);
-        let entry = self.entry_mut(folio.frame);
+        let entry = &mut self.block_mut(folio.frame).entries[page_of(folio.frame)];
         if entry.state & PRESENT != 0 && entry.hash == hash(folio) {
             if entry.state & KNOWN == 0 {
                 entry.since = units;
@@ -137,7 +165,7 @@ impl FolioAges {
     /// For how long a folio has not been accessed, by when it was looked at last and how it is now.
     pub fn idle(&self, folio: &CachedFolio, now: Nanos) -> Option<Nanos> {
         let block = self.blocks.get(block_of(folio.frame))?.as_ref()?;
-        let entry = block[page_of(folio.frame)];
+        let entry = block.entries[page_of(folio.frame)];
         let is_it = entry.state & (PRESENT | KNOWN) == PRESENT | KNOWN && entry.hash == hash(folio);
         if !is_it || folio.state.has(FolioState::REFERENCED) {
             return None;
@@ -159,7 +187,7 @@ impl FolioAges {
         for slot in &mut self.blocks[blocks] {
             let Some(block) = slot else { continue };
             let mut is_used = false;
-            for entry in block.iter_mut() {
+            for entry in &mut block.entries {
                 if entry.state & ROUND != round {
                     *entry = Entry::default();
                 }
@@ -185,14 +213,59 @@ impl FolioAges {
         }
     }
 
-    fn entry_mut(&mut self, frame: u64) -> &mut Entry {
+    /// Each frame of all folios, and how old that was when it was looked at last: of what is not known to have been
+    /// accessed in that round, for how long it had not been when that round began.
+    pub fn each_frame(&self, mut tell: impl FnMut(u64, PageAge)) {
+        let (base, round) = (self.base, self.round());
+        let began = self.began.map(|began| began.since(base).0 / UNIT);
+        for (number, block) in self.blocks.iter().enumerate() {
+            let Some(block) = block else { continue };
+            let mut age = None;
+            for (page, entry) in block.entries.iter().enumerate() {
+                let is_tail = bits::has(&block.tails, page);
+                if entry.state & PRESENT != 0 {
+                    let began = began[usize::from(entry.state & ROUND != round)];
+                    let idle = began.saturating_sub(u64::from(entry.since));
+                    age = Some(if bits::has(&block.touched, page) {
+                        PageAge::Touched
+                    } else if entry.state & KNOWN == 0 || idle == 0 {
+                        PageAge::Unknown
+                    } else {
+                        idle_for(u16::try_from(idle).unwrap_or(u16::MAX))
+                    });
+                } else if !is_tail {
+                    age = None;
+                }
+                if let Some(age) = age {
+                    tell((number * PAGES_PER_BLOCK + page) as u64, age);
+                }
+            }
+        }
+    }
+
+    /// Puts down which frames are a folio's. None is larger than a block, and all lie at multiples of their size.
+    fn set_tails(&mut self, folio: &CachedFolio) {
+        let first = page_of(folio.frame);
+        let end = (first + (1 << folio.order)).min(PAGES_PER_BLOCK);
+        let tails = &mut self.block_mut(folio.frame).tails;
+        bits::put(tails, first, false);
+        if end - first > 1 {
+            *tails = bits::or(tails, &bits::mask_of(first + 1..end));
+        }
+        // What follows a folio without a head of its own was of one that has gone.
+        let gone = (end..PAGES_PER_BLOCK).take_while(|page| bits::has(tails, *page));
+        let gone = gone.count();
+        if gone > 0 {
+            *tails = bits::and_not(tails, &bits::mask_of(end..end + gone));
+        }
+    }
+
+    fn block_mut(&mut self, frame: u64) -> &mut Block {
         let block = block_of(frame);
         if block >= self.blocks.len() {
             self.blocks.resize_with(block + 1, || None);
         }
-        let block =
-            self.blocks[block].get_or_insert_with(|| Box::new([Entry::default(); PAGES_PER_BLOCK]));
-        &mut block[page_of(frame)]
+        self.blocks[block].get_or_insert_with(Box::default)
     }
 
     fn units(&self, now: Nanos) -> u16 {
@@ -371,6 +444,40 @@ mod tests {
         assert_eq!(ages.memory(), ages.blocks.capacity() * 8);
         ages.begin_round(second(80));
         assert_eq!(look(&mut ages, 4, 0, 80), (PageAge::Touched, 0));
+    }
+
+    #[test]
+    fn each_frame_is_as_its_folio_was_when_that_was_looked_at() {
+        let second = |s: u64| Nanos::from_millis(s * 1000);
+        let of = |frame, order, state| CachedFolio {
+            frame,
+            order,
+            ..folio(frame, state)
+        };
+        let told = |ages: &FolioAges| {
+            let mut frames = Vec::new();
+            ages.each_frame(|frame, age| frames.push((frame, by_class(age))));
+            frames
+        };
+        let mut ages = FolioAges::default();
+        let round = |ages: &mut FolioAges, s, folios: &[CachedFolio]| {
+            ages.begin_round(second(s));
+            for folio in folios {
+                ages.look(folio, second(s + 1));
+            }
+            ages.end_frames(&(0..4096));
+        };
+        round(&mut ages, 0, &[of(8, 2, 0), of(12, 0, REF)]);
+        let unknown: Vec<_> = (8..13).map(|frame| (frame, PageAge::Unknown)).collect();
+        assert_eq!(told(&ages), unknown, "nothing is known after one round");
+        round(&mut ages, 40, &[of(8, 2, 0), of(12, 0, 0), of(600, 0, 0)]);
+        let idle = |frame| (frame, PageAge::Idle(3));
+        let mut wanted = vec![idle(8), idle(9), idle(10), idle(11)];
+        wanted.extend([(12, PageAge::Unknown), (600, PageAge::Touched)]);
+        assert_eq!(told(&ages), wanted);
+        // The large one goes, and a small one is where it began.
+        round(&mut ages, 80, &[of(8, 0, ACT), of(12, 0, 0)]);
+        assert_eq!(told(&ages), [(8, PageAge::Touched), idle(12)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 
-use isotherm_engine::frames::FrameMap;
+use isotherm_engine::frames::{FrameMap, MappedClass};
 use isotherm_engine::page_cache::{
     CacheAccount, CacheLayout, CachedBytes, CachedFolio, ClearCost, FileId, FolioAges, FolioState,
     ReturnedFiles, plan_clears,
@@ -25,6 +25,8 @@ use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError};
 use isotherm_linux::cgroup::{self, GroupNumbers};
 use isotherm_linux::clock::process_cpu;
 use isotherm_record::{CacheSample, CachedFile, CachedKind, CachedMemory, printable};
+
+use super::machine::node_in;
 
 /// Shortest time between the beginnings of two rounds.
 const ROUND_MIN: Nanos = Nanos::from_millis(5_000);
@@ -130,7 +132,14 @@ impl CacheView {
         mapped: &FrameMap,
     ) -> Result<(), MemmapError> {
         let elapsed = now.since(std::mem::replace(&mut self.credited, now));
-        let rate = monitor.rate(|shares| shares.page_cache);
+        let is_new = self.ages.nr_rounds() <= 2;
+        let rate = monitor.rate(|shares| {
+            if is_new {
+                shares.new_page_cache
+            } else {
+                shares.page_cache
+            }
+        });
         let earned = self.credit + elapsed.0 as f64 * rate;
         self.credit = earned.min(STEP_MAX.0 as f64);
         if self.round.rest.is_empty() {
@@ -158,6 +167,15 @@ impl CacheView {
     /// The sums of the last round, once.
     pub(crate) fn take_sample(&mut self) -> Option<CacheSample> {
         self.told.take()
+    }
+
+    /// Puts down in `frames`, by address, what is known of those that nobody maps.
+    pub(crate) fn tell_frames(&self, nodes: &[(u32, Range<u64>)], frames: &mut FrameMap) {
+        self.ages.each_frame(|frame, age| {
+            if node_in(nodes, frame).is_some() {
+                frames.add_unmapped(MappedClass::File, frame, age);
+            }
+        });
     }
 
     /// Bytes of page cache that there were at the last round.
