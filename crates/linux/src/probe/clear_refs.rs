@@ -2,11 +2,10 @@
 //!
 //! Source: Documentation/filesystems/proc.rst, "clear_refs".
 
-use std::time::Instant;
-
 use isotherm_engine::{Nanos, TargetId};
 
 use super::page_table::PageTableProbe;
+use crate::clock::thread_cpu;
 
 /// How long `/proc/PID/clear_refs` holds a process up.
 #[derive(Debug)]
@@ -68,12 +67,13 @@ impl PageTableProbe {
         if self.clear_refs.is_blind || self.clear_refs.hold(nr_pages) > hold_max {
             return false;
         }
-        let started = Instant::now();
+        // Not the time that passes: where processors are busy, that the target runs instead is no hold.
+        let before = thread_cpu();
         // "1" is for all pages, of files, too.
         let path = format!("/proc/{}/clear_refs", watched.process.pid());
         let is_cleared = std::fs::write(path, "1").is_ok() && watched.process.is_alive();
         if is_cleared {
-            self.clear_refs.learn(nr_pages, started.elapsed().into());
+            self.clear_refs.learn(nr_pages, thread_cpu().since(before));
             self.cost.clears += 1;
         }
         is_cleared
