@@ -31,6 +31,9 @@
 //! What is overdrawn by more than a step closes the guard until it is paid back. CPU time alone does
 //! not get that far: a step is no longer than what is left of the ledger ([`Guard::loss_room_ns`]).
 //!
+//! **Patience.** Where waits for processes' memory that came back take most of what may be lost, memory must be idle
+//! twice, four times, ... as long as schemes ask before it is paged out ([`Guard::patience`]).
+//!
 //! **Pools.** Memory of processes and the page cache each have a rate and a hold-off of their own
 //! ([`Pool`]), so that files that are read again do not hold up idle memory that nobody touches. Where a
 //! limit is exceeded, that pool stops which most of what was waited is due to, and each that exceeds it
@@ -43,10 +46,13 @@
 mod budget;
 mod flows;
 mod ledger;
+mod patience;
 mod rate;
 mod refaults;
 
 use serde::{Deserialize, Serialize};
+
+use patience::Patience;
 
 use crate::address::Nanos;
 use crate::monitor::idle_pages::PageAges;
@@ -205,6 +211,9 @@ pub struct GuardStatus {
     /// How it stands with the page cache, where schemes act on that as well.
     #[serde(default)]
     pub page_cache: Option<PoolStatus>,
+    /// Processes' memory must be idle so many times as long as schemes ask; 1, and 0 in older records: as they ask.
+    #[serde(default)]
+    pub patience: u32,
 }
 
 /// What there is of each pool, and how far the page cache is what was waited for.
@@ -253,6 +262,7 @@ pub struct Guard {
     signals: GuardSignals,
     is_blind: bool,
     ledger: Ledger,
+    patience: Patience,
     is_in_debt: bool,
     goal_room: Option<u64>,
 }
@@ -272,6 +282,7 @@ impl Guard {
             signals: GuardSignals::default(),
             is_blind: false,
             ledger: Ledger::default(),
+            patience: Patience::default(),
             is_in_debt: false,
             goal_room: None,
         }
@@ -314,7 +325,7 @@ impl Guard {
             }
         }
         self.nr_stops += u64::from(has_stopped);
-        self.update_debt(now, elapsed, signals.waited);
+        self.update_debt(now, elapsed, signals.waited, pools);
         self.processes.refill(elapsed, pools.resident);
         self.page_cache
             .refill(elapsed, pools.page_cache.unwrap_or(0));
@@ -343,6 +354,11 @@ impl Guard {
         } else {
             0
         })
+    }
+
+    /// How many times as long as schemes ask processes' memory must be idle before it is paged out.
+    pub fn patience(&self) -> u32 {
+        self.patience.factor()
     }
 
     /// Whether nothing may be acted on now.
@@ -393,6 +409,7 @@ impl Guard {
             since_start: self.ledger.since_start(),
             recent: self.ledger.recent(),
             budget: ActBudgetStatus::default(),
+            patience: self.patience(),
             page_cache: page_cache.then(|| PoolStatus {
                 is_open: self.is_open(Pool::PageCache),
                 until: self.until(Pool::PageCache),
@@ -430,7 +447,7 @@ impl Guard {
     }
 
     /// Enters a second in the ledger.
-    fn update_debt(&mut self, now: Nanos, elapsed: f64, waited: Option<Nanos>) {
+    fn update_debt(&mut self, now: Nanos, elapsed: f64, waited: Option<Nanos>, pools: Pools) {
         let Some(share) = self.limits.max_slowdown else {
             self.is_in_debt = false;
             return;
@@ -439,6 +456,9 @@ impl Guard {
         let allowed = Nanos((share * elapsed * 1e9) as u64);
         let lost = waited.unwrap_or_default().min(passed);
         self.ledger.add(now, allowed, lost);
+        let of_processes = 1.0 - pools.cache_share.unwrap_or(0.0);
+        let lost = Nanos((lost.0 as f64 * of_processes) as u64);
+        self.patience.observe(now, elapsed, allowed, lost);
         let room = self.ledger.room_ns();
         if self.is_in_debt {
             self.is_in_debt = room < 0.0;

@@ -262,7 +262,8 @@ impl Context {
         world: &mut W,
     ) -> Result<Vec<(Operation, Outcome)>, W::Error> {
         let wanted = self.schemes.wanted_metrics(now);
-        let facts = world.facts(&wanted, &self.schemes, snapshots);
+        let mut facts = world.facts(&wanted, &self.schemes, snapshots);
+        facts.patience = self.guard.patience();
         let mut plan = self.schemes.plan(now, snapshots, &facts);
         if let Some(dry_run) = &mut self.dry_run {
             dry_run.observe(snapshots);

@@ -26,7 +26,6 @@
 //! - it has whole numbers of accesses: here 0.5 is neither idle nor at least one access.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -150,9 +149,10 @@ impl SchemeEngine {
         }
         let mut planned = Vec::new();
         for snapshot in snapshots {
-            walk::walk(snapshot, &mut live, &mut planned);
+            let older = system.older(snapshot.target);
+            walk::walk(snapshot, older, &mut live, &mut planned);
         }
-        coldest_first(&mut planned, &system.returned);
+        coldest_first(&mut planned, system);
         let planned = planned.into_iter();
         let take = |(operation, tried): (Operation, TriedRegion)| {
             self.states[operation.scheme].tried.push(tried);
@@ -342,12 +342,11 @@ impl SchemeEngine {
 /// what has been idle for longest comes first, whosever it is. If the guard stops before all is done, it was spent on
 /// what is least likely to come back. Times are told apart as up to twice each other.
 ///
-/// Of a target of which much came back lately (`returned`), an age says less than of others: it counts for a part of
-/// itself, the square of the part that stayed away. What is saved goes down by that part, and what it costs goes up.
-fn coldest_first(planned: &mut [(Operation, TriedRegion)], returned: &BTreeMap<TargetId, f64>) {
+/// Of a target of which much came back lately an age says less than of others ([`SystemFacts::age_counts`]).
+fn coldest_first(planned: &mut [(Operation, TriedRegion)], system: &SystemFacts) {
     let age = |operation: &Operation| {
-        let stayed = 1.0 - returned.get(&operation.target).copied().unwrap_or(0.0);
-        let counts = (operation.age.as_secs_f64() * stayed * stayed) as u64;
+        let counts = operation.age.as_secs_f64() * system.age_counts(operation.target);
+        let counts = counts as u64;
         Reverse(counts.checked_ilog2())
     };
     planned.sort_by_cached_key(|(operation, _)| {

@@ -4,7 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::quota::{Goal, GoalMetric};
+use crate::monitor::page_cache::PAGE_CACHE;
 use crate::snapshot::TargetId;
+
+/// Of a scheme of 5 s: 21 minutes.
+const OLDER_MAX: f64 = 256.0;
 
 /// A node's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +48,9 @@ pub struct SystemFacts {
     pub eligible_bp: BTreeMap<(usize, u32), u64>,
     /// Of what was paged out of a target lately, the part that came back, 0 to 1; none: nothing did.
     pub returned: BTreeMap<TargetId, f64>,
+    /// What is to be paged out of processes must be idle so many times as long as schemes say ([`crate::Guard::patience`]);
+    /// 0 and 1: as they say.
+    pub patience: u32,
 }
 
 /// One thing to be measured.
@@ -82,6 +89,22 @@ pub(super) fn metrics_of(goal: &Goal, scheme: usize) -> Vec<Metric> {
 }
 
 impl SystemFacts {
+    /// Of an age in `target`, the part that counts: the square of the part of its memory that stayed away. What is saved
+    /// goes down by that part, and what it costs goes up.
+    pub(super) fn age_counts(&self, target: TargetId) -> f64 {
+        let stayed = 1.0 - self.returned.get(&target).copied().unwrap_or(0.0);
+        stayed * stayed
+    }
+
+    /// How many times as old as schemes say memory of `target` must be that is paged out. Without strain all goes that they
+    /// ask for.
+    pub(super) fn older(&self, target: TargetId) -> f64 {
+        if self.patience <= 1 || target == PAGE_CACHE {
+            return 1.0;
+        }
+        (f64::from(self.patience) / self.age_counts(target).max(1e-3)).min(OLDER_MAX)
+    }
+
     /// What a goal's metric comes to. For `some_mem_psi_us`, which is a difference, the total.
     pub(super) fn value(&self, goal: &Goal, scheme: usize) -> Option<u64> {
         let node = |node: &u32| self.nodes.get(node).filter(|memory| memory.total > 0);

@@ -136,6 +136,19 @@ impl PatternForSamples {
         (self.time.min.max(min), self.time.max.min(max))
     }
 
+    /// The same, of memory that is at least `factor` times as old; of any age, at least so many seconds.
+    #[must_use]
+    pub(super) fn older_by(mut self, factor: f64) -> Self {
+        if factor > 1.0 {
+            if self.intervals.min == 0 {
+                let least = self.time.min.0.max(1_000_000_000);
+                self.time.min = Nanos((least as f64 * factor) as u64);
+            }
+            self.intervals.min = (f64::from(self.intervals.min) * factor) as u32;
+        }
+        self
+    }
+
     /// Whether so many bytes are neither too few nor too many.
     pub(super) fn has_size(&self, bytes: u64) -> bool {
         self.size.contains(&bytes)

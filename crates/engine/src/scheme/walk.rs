@@ -35,17 +35,28 @@ pub(super) struct Walk<'a> {
     turn: usize,
 }
 
-/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index.
+/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index. What schemes about idle memory page
+/// out is at least `older` times as old as they say.
 pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
+    older: f64,
     live: &mut [(usize, &mut State)],
     operations: &'a mut Vec<(Operation, TriedRegion)>,
 ) {
     let Some(last) = last_region(snapshot) else {
         return;
     };
-    let pattern =
-        |(_, state): &(usize, &mut State)| state.scheme.pattern.for_samples(snapshot.nr_samples);
+    let pattern = |(_, state): &(usize, &mut State)| {
+        let Scheme {
+            pattern, action, ..
+        } = &state.scheme;
+        let pattern = pattern.for_samples(snapshot.nr_samples);
+        if *action == Action::Pageout && state.scheme.is_idle_only() {
+            pattern.older_by(older)
+        } else {
+            pattern
+        }
+    };
     let patterns: Vec<PatternForSamples> = live.iter().map(pattern).collect();
     let mut walk = Walk {
         target: snapshot.target,

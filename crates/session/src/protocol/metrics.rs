@@ -394,6 +394,12 @@ impl Metrics<'_> {
                 |context| context.guard.bytes_per_s.map(Value::from),
             ),
             (
+                "isotherm_guard_patience_ratio",
+                MetricType::Gauge,
+                "How many times as old as schemes ask processes' memory must be, as much came back; 1: as they ask.",
+                |context| Some(u64::from(context.guard.patience).into()),
+            ),
+            (
                 "isotherm_guard_stops",
                 MetricType::Counter,
                 "How often the guard has stopped the schemes.",

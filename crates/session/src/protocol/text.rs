@@ -190,10 +190,14 @@ fn guard_line(context: &Value) -> String {
         )
     });
     let cache = cache.unwrap_or_default();
+    let patience = guard["patience"].as_u64().filter(|factor| *factor > 1);
+    let patience = patience.map_or_else(String::new, |factor| {
+        format!("; as much came back, {factor} times as old as schemes ask")
+    });
     let seconds = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e9;
     let lost = &guard["recent"];
     format!(
-        "guard: {state}, up to {}/s, strain {strain}{blind}, {} stops{exceeded}{cache}; targets lost {:.2} of \
+        "guard: {state}, up to {}/s, strain {strain}{blind}, {} stops{exceeded}{cache}{patience}; targets lost {:.2} of \
          {:.2} s allowed in the last 10 minutes",
         format_bytes(rate),
         guard["nr_stops"],

@@ -111,6 +111,37 @@ fn an_age_counts_less_where_much_came_back() {
 }
 
 #[test]
+fn where_much_comes_back_only_what_is_older_is_paged_out() {
+    let snapshots = snapshots_of("[0,10)=0@60 [10,20)=0@15|[0,4)=0@20", 100);
+    let places = |action: Action, patience: u32, returned: f64| {
+        let facts = SystemFacts {
+            returned: [(TargetId(0), returned)].into(),
+            patience,
+            ..SystemFacts::default()
+        };
+        let plan = engine(&[idle_for(10, action)]).plan(SECOND, &snapshots, &facts);
+        let places = plan.iter().map(|o| (o.target.0, o.range.start / PAGE_SIZE));
+        places.collect::<Vec<_>>()
+    };
+    assert_eq!(places(Action::Pageout, 1, 0.5), [(1, 0), (0, 0), (0, 10)]);
+    assert_eq!(
+        places(Action::Pageout, 2, 0.0),
+        [(0, 0), (1, 0)],
+        "from 20 s on"
+    );
+    assert_eq!(
+        places(Action::Pageout, 2, 0.5),
+        [(1, 0)],
+        "from 80 s on of the first"
+    );
+    assert_eq!(
+        places(Action::Cold, 64, 0.5).len(),
+        3,
+        "nothing comes back of that"
+    );
+}
+
+#[test]
 fn who_asks_for_more_or_for_memory_in_use_gets_no_others() {
     let of = |scheme: Scheme| plan(&mut engine(&[scheme]), in_use());
     assert_eq!(of(idle_for(31, Action::Pageout)), [(0, 0, mask_of(30..40))]);
