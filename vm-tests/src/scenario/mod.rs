@@ -7,8 +7,10 @@ mod acting;
 mod boot;
 mod compact;
 mod doctor;
+mod page_cache;
 mod record;
 mod side_by_side;
+mod tiering;
 mod workload;
 
 use std::fmt;
@@ -63,6 +65,7 @@ pub fn all() -> Vec<Scenario> {
         record::scattered(),
         record::five_levels(),
         record::node(),
+        page_cache::scenario(),
         side_by_side::scenario(),
         act::swap_full(),
         act_tier::physical(),
@@ -70,6 +73,7 @@ pub fn all() -> Vec<Scenario> {
         act::scenario(),
         act_tier::migrate(),
         record::stairs(),
+        tiering::scenario(),
     ]
 }
 

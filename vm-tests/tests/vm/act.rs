@@ -51,3 +51,15 @@ fn act_swap_full_on_6_1() {
 fn act_swap_full_on_6_12() {
     test("act-swap-full", Kernel::Debian612);
 }
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn tiering_on_6_1() {
+    test("tiering", Kernel::Debian61);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn tiering_on_6_12() {
+    test("tiering", Kernel::Debian612);
+}

@@ -53,6 +53,16 @@ fn record_node_on_6_12() {
 }
 
 #[test]
+fn page_cache_on_6_1() {
+    test("page-cache", Kernel::Debian61);
+}
+
+#[test]
+fn page_cache_on_6_12() {
+    test("page-cache", Kernel::Debian612);
+}
+
+#[test]
 fn side_by_side_on_6_12() {
     test("side-by-side", Kernel::Debian612);
 }

@@ -1,0 +1,124 @@
+//! The page cache that nobody maps, on a file system of its own: which of two files is read is told, and a scheme drops the
+//! other. With the kernel's two kinds of LRU lists, as far as it has the second (MGLRU), which marks accesses otherwise.
+
+use std::time::Duration;
+
+use isotherm_engine::frames::AgeBytes;
+use serde_json::Value;
+
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::{Vm, VmOutput};
+
+const FILE: u64 = 48 << 20;
+/// Pages are on their way to lists, and a look falls between two reads.
+const SLACK: u64 = FILE / 10;
+/// Its place among [`isotherm_engine::frames::AGE_BOUNDS`].
+const FIVE_SECONDS: usize = 1;
+
+/// `page-cache`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "page-cache",
+        about: "a file that is read again and again is told from one that was read once, which a scheme drops",
+        kernels: &Kernel::ALL,
+        long: false,
+        run,
+    }
+}
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        "echo 256M >/sys/block/zram0/disksize && mke2fs /dev/zram0 >/dev/null && mkdir /f || exit 1\n\
+         mount -t ext4 /dev/zram0 /f || mount -t ext2 /dev/zram0 /f || exit 1\n\
+         for name in hot cold; do head -c {FILE} /dev/urandom >/f/$name; done\n\
+         sync\n\
+         look() {{\n\
+             isotherm record --all --cpu-budget 20% --duration $2s -o /tmp/record || exit 1\n\
+             isotherm report machine /tmp/record --format json >/out/$1.json || exit 1\n\
+             rm /tmp/record\n\
+         }}\n\
+         lists=/sys/kernel/mm/lru_gen/enabled\n\
+         for generations in n y; do\n\
+             [ -e $lists ] && echo $generations >$lists\n\
+             [ -e $lists ] || [ $generations = n ] || continue\n\
+             echo 3 >/proc/sys/vm/drop_caches\n\
+             cat /f/cold /f/hot >/dev/null\n\
+             (while :; do cat /f/hot >/dev/null; sleep 0.2; done) & reader=$!\n\
+             look seen-$generations 40\n\
+             isotherm run --all --cpu-budget 20% --no-guard --scheme '4K max 0 0 5s max pageout' --duration 30s || exit 1\n\
+             look after-$generations 15\n\
+             kill $reader\n\
+         done\n\
+         exit 0\n"
+    );
+    let vm = Vm::new(kernel)
+        .program(product::isotherm()?, "isotherm")
+        .module("zram")
+        .module("ext4")
+        .script(&script)
+        .timeout(Duration::from_mins(6))
+        .alone();
+    let vm = match kernel {
+        Kernel::Debian61 => vm.module("lzo_rle"),
+        Kernel::Debian612 => vm,
+    };
+    let output = vm.run_ok()?;
+    let mut report = Report::default();
+    for lists in ["n", "y"] {
+        if output.bytes(&format!("seen-{lists}.json")).is_err() {
+            report.say("no MGLRU in this kernel".to_owned());
+            continue;
+        }
+        check(&mut report, &output, lists)?;
+    }
+    Ok(report)
+}
+
+fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<(), VmError> {
+    let ages = |look: &str, file: &str| ages(output, &format!("{look}-{lists}.json"), file);
+    let (hot, cold) = (ages("seen", "hot")?, ages("seen", "cold")?);
+    let (hot_after, cold_after) = (ages("after", "hot")?, ages("after", "cold")?);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    report.say(format!(
+        "MGLRU {lists}: of the file that is read {:.1} MiB idle for 5 s, of the other {:.1} of {:.1} MiB; after \
+         `pageout` {:.1} and {:.1} MiB are cached",
+        mib(hot.idle_from(FIVE_SECONDS)),
+        mib(cold.idle_from(FIVE_SECONDS)),
+        mib(cold.total()),
+        mib(hot_after.total()),
+        mib(cold_after.total()),
+    ));
+    ensure(hot.idle_from(FIVE_SECONDS) <= SLACK, || {
+        format!("what is read is said to be idle: {hot:?}\n{report}")
+    })?;
+    ensure(cold.idle_from(FIVE_SECONDS) >= FILE - SLACK, || {
+        format!("what is not read is not said to be idle: {cold:?}\n{report}")
+    })?;
+    ensure(hot_after.total() >= FILE - SLACK, || {
+        format!("what is read was dropped\n{report}")
+    })?;
+    ensure(cold_after.total() <= SLACK, || {
+        format!("what is not read was not dropped\n{report}")
+    })
+}
+
+/// What a machine report says of a file.
+fn ages(output: &VmOutput, report: &str, file: &str) -> Result<AgeBytes, VmError> {
+    let text = output.text(report)?;
+    let json: Value = serde_json::from_str(&text)
+        .map_err(|error| VmError::Wrong(format!("{report}: {error}: {text}")))?;
+    let files = json["page_cache"]["files"].as_array();
+    let path = format!("/f/{file}");
+    let found = files
+        .into_iter()
+        .flatten()
+        .find(|of| of["path"] == path.as_str());
+    let Some(found) = found else {
+        return Ok(AgeBytes::default());
+    };
+    serde_json::from_value(found["bytes"]["ages"].clone())
+        .map_err(|error| VmError::Wrong(format!("{report}: {error}")))
+}

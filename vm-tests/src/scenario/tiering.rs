@@ -1,0 +1,101 @@
+//! The published experiment of two tiers (`experiments/tiering.toml`), small: that it runs as it is shipped, and that a
+//! redis whose memory the default policy leaves on the slow node has it back on the fast one.
+//!
+//! Emulation has no slow memory, so that times say nothing here; where memory is does.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::Vm;
+
+/// What it takes besides busybox.
+const PROGRAMS: [&str; 3] = ["redis-server", "redis-cli", "numactl"];
+const FILES: [&str; 3] = ["tiering.toml", "tiers", "redis_ycsb"];
+/// The cold block takes 440 of 512 parts of the fast node, and the kernel and this root are there as well.
+const WORKLOAD: &str = "zipfian/cold_440";
+/// Of redis' memory, on the slow node: more by default, and less tiered. Published: 38.8 and 0.2.
+const LEAST_BY_DEFAULT: f64 = 25.0;
+const MOST_TIERED: f64 = 12.0;
+
+/// `tiering`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "tiering",
+        about: "the experiment of redis on two tiers runs as shipped; tiered, redis is back on the fast node",
+        kernels: &Kernel::ALL,
+        long: true,
+        run,
+    }
+}
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let mut vm = Vm::new(kernel)
+        .memory_mib(2560)
+        .numa_nodes(2)
+        .program(product::isotherm()?, "isotherm")
+        .alone()
+        .timeout(Duration::from_mins(15));
+    for name in PROGRAMS {
+        vm = vm.program(installed(name)?, name);
+    }
+    let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments");
+    for name in FILES {
+        vm = vm.file(experiments.join(name), &format!("/experiments/{name}"));
+    }
+    let script = format!(
+        "isotherm eval /experiments/tiering.toml --workload {WORKLOAD} --repeats 1 --configuration default,tiered \
+         --set RECORDS=30000 --set OPERATIONS=10000 --set RUNS=3 --set SETTLE_S=60 --set COLD_AGE_S=8 \
+         --set FLOOR_MIB=64 -o /out/eval\n"
+    );
+    let output = vm.script(&script).run_ok()?;
+    let journal = output.text("eval/results.jsonl")?;
+    let mut report = Report::default();
+    let slow = |of: &str| slow_percent(&journal, of);
+    let (fast_only, slow_only) = (slow("DRAM-only")?, slow("CXL-only").ok());
+    let (default, tiered) = (slow("default")?, slow("tiered")?);
+    report.say(format!(
+        "of redis on the slow node: {fast_only:.1} % bound to the fast one, {default:.1} % by default, {tiered:.1} % tiered"
+    ));
+    ensure(slow_only.is_none() && fast_only < 1.0, || {
+        format!("what was not asked for ran, or `numactl --membind` binds nothing\n{journal}")
+    })?;
+    ensure(default >= LEAST_BY_DEFAULT && tiered <= MOST_TIERED, || {
+        format!(
+            "memory was not on the nodes that it should be on\n{report}\n{}",
+            output.stdout
+        )
+    })?;
+    Ok(report)
+}
+
+/// Mean over the runs of one configuration.
+fn slow_percent(journal: &str, configuration: &str) -> Result<f64, VmError> {
+    let runs = journal
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut of_it = runs.filter(|run| run["configuration"] == configuration);
+    let value = of_it.find_map(|run| run["outcome"]["measured"]["measures"]["slow_node"].as_f64());
+    value.ok_or_else(|| {
+        VmError::Wrong(format!(
+            "no run of {configuration} was measured:\n{journal}"
+        ))
+    })
+}
+
+/// Where a program of the host is.
+fn installed(name: &str) -> Result<PathBuf, VmError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|directory| directory.join(name));
+    let mut found = found.filter(|file| file.is_file());
+    found.next().ok_or_else(|| VmError::Unavailable {
+        what: name.to_owned(),
+        why: "it is not on the PATH".to_owned(),
+        fix: "scripts/install-deps test".to_owned(),
+    })
+}
