@@ -31,7 +31,7 @@ pub(super) fn scenario() -> Scenario {
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
-        "echo 256M >/sys/block/zram0/disksize && mke2fs /dev/zram0 >/dev/null && mkdir /f || exit 1\n\
+        "echo 256M >/sys/block/zram0/disksize && mke2fs -b 4096 /dev/zram0 >/dev/null && mkdir /f || exit 1\n\
          mount -t ext4 /dev/zram0 /f || mount -t ext2 /dev/zram0 /f || exit 1\n\
          for name in hot cold; do head -c {FILE} /dev/urandom >/f/$name; done\n\
          sync\n\
@@ -47,9 +47,9 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
              echo 3 >/proc/sys/vm/drop_caches\n\
              cat /f/cold /f/hot >/dev/null\n\
              (while :; do cat /f/hot >/dev/null; sleep 0.2; done) & reader=$!\n\
-             look seen-$generations 40\n\
-             isotherm run --all --cpu-budget 20% --no-guard --scheme '4K max 0 0 5s max pageout' --duration 30s || exit 1\n\
-             look after-$generations 15\n\
+             look seen-$generations 25\n\
+             isotherm run --all --cpu-budget 20% --no-guard --scheme '4K max 0 0 5s max pageout' --duration 20s || exit 1\n\
+             look after-$generations 10\n\
              kill $reader\n\
          done\n\
          exit 0\n"
@@ -57,7 +57,6 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let vm = Vm::new(kernel)
         .program(product::isotherm()?, "isotherm")
         .module("zram")
-        .module("ext4")
         .script(&script)
         .timeout(Duration::from_mins(6))
         .alone();
