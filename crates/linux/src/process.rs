@@ -338,7 +338,9 @@ impl Process {
         }
         let source = io::Error::last_os_error();
         match source.raw_os_error() {
-            Some(libc::ESRCH) => Err(ProcessError::NoSuchProcess { pid: self.pid }),
+            // EINVAL: it has no memory (any more; find_mm_struct() in mm/migrate.c), as what ends a moment before its
+            // pidfd says so.
+            Some(libc::ESRCH | libc::EINVAL) => Err(ProcessError::NoSuchProcess { pid: self.pid }),
             // Nothing to do for any of the pages (all already there, or none there).
             Some(libc::ENOENT) => Ok(status),
             _ => Err(ProcessError::Refused {
@@ -521,6 +523,18 @@ mod tests {
             Process::open(child.id()),
             Err(ProcessError::NoSuchProcess { .. })
         ));
+    }
+
+    #[test]
+    fn what_has_no_memory_is_gone_for_who_moves_it() {
+        // A kernel thread has none, as what is just ending.
+        let Ok(thread) = Process::open(2) else { return };
+        let nodes = thread.nodes_of(&[0x1000]);
+        let is_refused = matches!(nodes, Err(ProcessError::Refused { ref source, .. }) if source.raw_os_error() == Some(libc::EPERM));
+        assert!(
+            is_refused || matches!(nodes, Err(ProcessError::NoSuchProcess { .. })),
+            "{nodes:?}"
+        );
     }
 
     #[test]
