@@ -131,6 +131,16 @@ impl Vm {
         self
     }
 
+    /// Loads zram, with what it compresses by: 6.1's is a module that modprobe would bring.
+    #[must_use]
+    pub fn zram(self) -> Self {
+        let vm = self.module("zram");
+        match vm.kernel {
+            Kernel::Debian61 => vm.module("lzo_rle"),
+            Kernel::Debian612 => vm,
+        }
+    }
+
     /// What to run: busybox `sh`. Files that it leaves under `/out` come back.
     #[must_use]
     pub fn script(mut self, text: &str) -> Self {

@@ -37,12 +37,7 @@ pub(super) const FUNCTIONS: &str = include_str!("acting.sh");
 pub(super) fn vm(kernel: Kernel, script: &str, limit: Duration) -> Result<Vm, VmError> {
     product::isotherm_with("run", &["--scheme", "--no-guard", "--max-psi"])?;
     let script = format!("{FUNCTIONS}{script}");
-    let vm = STILL.vm(kernel, &script, limit)?.module("zram");
-    Ok(match kernel {
-        // Its zram compresses by a module that modprobe would bring.
-        Kernel::Debian61 => vm.module("lzo_rle"),
-        Kernel::Debian612 => vm,
-    })
+    Ok(STILL.vm(kernel, &script, limit)?.zram())
 }
 
 /// Where memory is, in bytes.
@@ -145,7 +140,11 @@ pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
     })
 }
 
-fn parsed<T: for<'a> Deserialize<'a>>(output: &VmOutput, name: &str) -> Result<T, VmError> {
+/// What was left as JSON, as `NAME.json`.
+pub(super) fn parsed<T: for<'a> Deserialize<'a>>(
+    output: &VmOutput,
+    name: &str,
+) -> Result<T, VmError> {
     serde_json::from_slice(output.bytes(&format!("{name}.json"))?)
         .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
 }

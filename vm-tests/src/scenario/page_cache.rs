@@ -6,6 +6,7 @@ use std::time::Duration;
 use isotherm_engine::frames::AgeBytes;
 use serde_json::Value;
 
+use super::acting::{mib, parsed};
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -56,14 +57,10 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     );
     let vm = Vm::new(kernel)
         .program(product::isotherm()?, "isotherm")
-        .module("zram")
+        .zram()
         .script(&script)
         .timeout(Duration::from_mins(6))
         .alone();
-    let vm = match kernel {
-        Kernel::Debian61 => vm.module("lzo_rle"),
-        Kernel::Debian612 => vm,
-    };
     let output = vm.run_ok()?;
     let mut report = Report::default();
     for lists in ["n", "y"] {
@@ -77,13 +74,12 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
 }
 
 fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<(), VmError> {
-    let ages = |look: &str, file: &str| ages(output, &format!("{look}-{lists}.json"), file);
+    let ages = |look: &str, file: &str| ages(output, &format!("{look}-{lists}"), file);
     let (hot, cold) = (ages("seen", "hot")?, ages("seen", "cold")?);
     let (hot_after, cold_after) = (ages("after", "hot")?, ages("after", "cold")?);
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     report.say(format!(
-        "MGLRU {lists}: of the file that is read {:.1} MiB idle for 5 s, of the other {:.1} of {:.1} MiB; after \
-         `pageout` {:.1} and {:.1} MiB are cached",
+        "MGLRU {lists}: of the file that is read {} idle for 5 s, of the other {} of {}; after `pageout` {} and {} \
+         are cached",
         mib(hot.idle_from(FIVE_SECONDS)),
         mib(cold.idle_from(FIVE_SECONDS)),
         mib(cold.total()),
@@ -106,16 +102,11 @@ fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<(), VmEr
 
 /// What a machine report says of a file.
 fn ages(output: &VmOutput, report: &str, file: &str) -> Result<AgeBytes, VmError> {
-    let text = output.text(report)?;
-    let json: Value = serde_json::from_str(&text)
-        .map_err(|error| VmError::Wrong(format!("{report}: {error}: {text}")))?;
+    let json: Value = parsed(output, report)?;
     let files = json["page_cache"]["files"].as_array();
     let path = format!("/f/{file}");
-    let found = files
-        .into_iter()
-        .flatten()
-        .find(|of| of["path"] == path.as_str());
-    let Some(found) = found else {
+    let mut files = files.into_iter().flatten();
+    let Some(found) = files.find(|of| of["path"] == path.as_str()) else {
         return Ok(AgeBytes::default());
     };
     serde_json::from_value(found["bytes"]["ages"].clone())

@@ -5,8 +5,8 @@
 //! it has been idle (the longer a page was idle the longer it will be). So a guard that allows to lose so much a second
 //! buys most with the oldest pages, and is wasted on those that schemes just begin to ask for.
 //!
-//! Approach: the least age of what may be paged out is what the scheme says, times a factor: 1 at first, twice as much where
-//! waits for memory that came back take most of what may be lost, and half as much again where they take little of it. A
+//! Approach: the least age of what may be paged out is what the scheme says, times a factor: 1 at first, doubled where
+//! waits for memory that came back take most of what may be lost, and halved again where they take little of it. A
 //! [target](super::Flows) of whose memory a part came back lately needs to be older by the square of what stayed away.
 
 use crate::address::Nanos;

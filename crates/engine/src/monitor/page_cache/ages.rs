@@ -57,6 +57,25 @@ impl Default for Block {
     }
 }
 
+impl Block {
+    /// Puts down which frames are the folio's that begins at `first`. None is larger than a block, and all lie at
+    /// multiples of their size.
+    fn set_tails(&mut self, first: usize, order: u8) {
+        let end = (first + (1 << order)).min(PAGES_PER_BLOCK);
+        let tails = &mut self.tails;
+        bits::put(tails, first, false);
+        if end - first > 1 {
+            *tails = bits::or(tails, &bits::mask_of(first + 1..end));
+        }
+        // What follows a folio without a head of its own was of one that has gone.
+        let gone = (end..PAGES_PER_BLOCK).take_while(|page| bits::has(tails, *page));
+        let gone = gone.count();
+        if gone > 0 {
+            *tails = bits::and_not(tails, &bits::mask_of(end..end + gone));
+        }
+    }
+}
+
 /// What a look tells of a folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenFolio {
@@ -105,9 +124,9 @@ impl FolioAges {
     pub fn look(&mut self, folio: &CachedFolio, now: Nanos) -> SeenFolio {
         let (units, round) = (self.units(now), self.round());
         let is_first = self.nr_rounds <= 1;
-        self.set_tails(folio);
-        let block = self.block_mut(folio.frame);
-        let entry = &mut block.entries[page_of(folio.frame)];
+        let (page, block) = (page_of(folio.frame), self.block_mut(folio.frame));
+        block.set_tails(page, folio.order);
+        let entry = &mut block.entries[page];
         let hash = hash(folio);
         let is_known = entry.state & PRESENT != 0 && entry.hash == hash;
         let kept = if is_known { entry.state } else { 0 };
@@ -136,7 +155,7 @@ impl FolioAges {
         entry.state = state | flags(folio.state);
         entry.hash = hash;
         let since = entry.since;
-        bits::put(&mut block.touched, page_of(folio.frame), is_accessed);
+        bits::put(&mut block.touched, page, is_accessed);
         let is_told = is_known || !is_first;
         let age = match (is_accessed, state & KNOWN != 0 && is_told) {
             (true, _) => PageAge::Touched,
@@ -240,23 +259,6 @@ impl FolioAges {
                     tell((number * PAGES_PER_BLOCK + page) as u64, age);
                 }
             }
-        }
-    }
-
-    /// Puts down which frames are a folio's. None is larger than a block, and all lie at multiples of their size.
-    fn set_tails(&mut self, folio: &CachedFolio) {
-        let first = page_of(folio.frame);
-        let end = (first + (1 << folio.order)).min(PAGES_PER_BLOCK);
-        let tails = &mut self.block_mut(folio.frame).tails;
-        bits::put(tails, first, false);
-        if end - first > 1 {
-            *tails = bits::or(tails, &bits::mask_of(first + 1..end));
-        }
-        // What follows a folio without a head of its own was of one that has gone.
-        let gone = (end..PAGES_PER_BLOCK).take_while(|page| bits::has(tails, *page));
-        let gone = gone.count();
-        if gone > 0 {
-            *tails = bits::and_not(tails, &bits::mask_of(end..end + gone));
         }
     }
 
