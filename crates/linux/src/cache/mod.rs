@@ -8,3 +8,35 @@ pub mod discard;
 pub mod file;
 pub mod memmap;
 mod window;
+
+use isotherm_engine::page_cache::Lru;
+
+/// How this kernel keeps its pages now (`/sys/kernel/mm/lru_gen/enabled`, which any administrator may change).
+pub fn lru() -> Lru {
+    match std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled") {
+        Ok(enabled) => lru_of(&enabled),
+        Err(_) => Lru::Classic,
+    }
+}
+
+/// By its bits in hexadecimal: the first is whether it is on, the others are about how it walks page tables.
+fn lru_of(enabled: &str) -> Lru {
+    let bits = u32::from_str_radix(enabled.trim().trim_start_matches("0x"), 16);
+    match bits {
+        Ok(bits) if bits & 1 == 0 => Lru::Classic,
+        _ => Lru::MultiGen,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_to_be_off_may_be_on() {
+        assert_eq!(lru_of("0x0000\n"), Lru::Classic);
+        assert_eq!(lru_of("0x0006\n"), Lru::Classic);
+        assert_eq!(lru_of("0x0007\n"), Lru::MultiGen);
+        assert_eq!(lru_of("y\n"), Lru::MultiGen);
+    }
+}

@@ -201,7 +201,7 @@ mod tests {
             let seen = SeenFolio {
                 age,
                 nr_uses,
-                is_marked: false,
+                hides_next: false,
             };
             account.add(&folio, seen, 0, pages);
         };

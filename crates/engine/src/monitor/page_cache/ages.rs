@@ -2,7 +2,7 @@
 //!
 //! Four bytes and two bits for each frame, in blocks of which memory is only taken where something is cached.
 
-use super::{CachedFolio, FolioState};
+use super::{CachedFolio, FolioState, Lru};
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::frames::PageAge;
 use crate::monitor::bits::{self, Bitmap};
@@ -83,8 +83,8 @@ pub struct SeenFolio {
     pub age: PageAge,
     /// In how many looks since it was first seen it had been accessed, up to three.
     pub nr_uses: u8,
-    /// Whether the kernel's mark of accesses is set: while it is, further ones are not seen.
-    pub is_marked: bool,
+    /// Whether the next access would leave no trace, until the kernel's mark is cleared.
+    pub hides_next: bool,
 }
 
 /// Of all folios that were seen.
@@ -93,14 +93,23 @@ pub struct FolioAges {
     blocks: Vec<Option<Box<Block>>>,
     /// What `since` counts from.
     base: Nanos,
+    /// By which the last look and this one are compared, and what it is now.
+    lru: Lru,
+    lru_now: Lru,
     nr_rounds: u32,
     /// When this round began, and the one before.
     began: [Nanos; 2],
 }
 
 impl FolioAges {
-    /// A round begins, in which all frames are looked at.
-    pub fn begin_round(&mut self, now: Nanos) {
+    /// A round begins, in which all frames are looked at. `lru`: how the kernel keeps pages now.
+    pub fn begin_round(&mut self, now: Nanos, lru: Lru) {
+        let before = std::mem::replace(&mut self.lru_now, lru);
+        self.lru = if self.nr_rounds == 0 {
+            lru
+        } else {
+            lru.max(before)
+        };
         if self.nr_rounds == 0 {
             self.base = now;
         }
@@ -122,7 +131,7 @@ impl FolioAges {
 
     /// Takes in how a folio is.
     pub fn look(&mut self, folio: &CachedFolio, now: Nanos) -> SeenFolio {
-        let (units, round) = (self.units(now), self.round());
+        let (units, round, lru) = (self.units(now), self.round(), self.lru);
         let is_first = self.nr_rounds <= 1;
         let (page, block) = (page_of(folio.frame), self.block_mut(folio.frame));
         block.set_tails(page, folio.order);
@@ -138,16 +147,15 @@ impl FolioAges {
         };
         let new = new_uses(is_known, is_first, kept, folio.state);
         let uses = (kept >> USES_SHIFT).saturating_add(new).min(USES_MAX);
-        let was_marked = kept & REFERENCED != 0;
-        let is_marked = folio.state.has(FolioState::REFERENCED);
+        let hides_next = folio.state.hides_next(lru);
         let mut state = PRESENT | round | uses << USES_SHIFT | kept & KNOWN;
         if is_accessed {
             entry.since = units;
             state |= KNOWN;
-        } else if is_marked {
+        } else if hides_next {
             // Set before, and not cleared: what was accessed since cannot be told.
             state &= !KNOWN;
-        } else if kept & KNOWN == 0 || was_marked {
+        } else if kept & KNOWN == 0 || was_blind(kept, folio.state, lru) {
             // The kernel has cleared it meanwhile, or it is seen for the first time.
             entry.since = units;
             state |= KNOWN;
@@ -165,7 +173,7 @@ impl FolioAges {
         SeenFolio {
             age,
             nr_uses: uses,
-            is_marked,
+            hides_next,
         }
     }
 
@@ -186,11 +194,14 @@ impl FolioAges {
         let block = self.blocks.get(block_of(folio.frame))?.as_ref()?;
         let entry = block.entries[page_of(folio.frame)];
         let is_it = entry.state & (PRESENT | KNOWN) == PRESENT | KNOWN && entry.hash == hash(folio);
-        if !is_it || folio.state.has(FolioState::REFERENCED) {
+        if !is_it || folio.state.hides_next(self.lru) {
             return None;
         }
         if is_accessed(entry.state, folio.state) {
             return Some(Nanos(0));
+        }
+        if was_blind(entry.state, folio.state, self.lru) {
+            return None;
         }
         let units = self.units(now);
         Some(Nanos(
@@ -311,6 +322,14 @@ fn is_accessed(before: u8, now: FolioState) -> bool {
         || gained(FolioState::WORKINGSET, WORKINGSET) && before & ACTIVE == 0
 }
 
+/// Whether a folio that was so, and is so now, may have been accessed in between though [`is_accessed`] says no: the
+/// access would have left no trace; or its mark has gone, which reclaim does, and a second access that waits to
+/// make it active (folio_activate() in mm/swap.c).
+fn was_blind(before: u8, now: FolioState, lru: Lru) -> bool {
+    let is_lost = !now.has(FolioState::REFERENCED);
+    before & REFERENCED != 0 && (is_lost || before & ACTIVE != 0 || lru == Lru::MultiGen)
+}
+
 /// Accesses that this look adds, as far as they can be told apart.
 fn new_uses(is_known: bool, is_first: bool, before: u8, now: FolioState) -> u8 {
     let marked = u8::from(now.has(FolioState::REFERENCED) && before & REFERENCED == 0);
@@ -334,6 +353,7 @@ mod tests {
     const REF: u16 = FolioState::REFERENCED;
     const ACT: u16 = FolioState::ACTIVE;
     const WS: u16 = FolioState::WORKINGSET;
+    const UNEVICTABLE_REF: u16 = FolioState::UNEVICTABLE | REF;
 
     fn folio(index: u64, state: u16) -> CachedFolio {
         CachedFolio {
@@ -354,14 +374,14 @@ mod tests {
         }
     }
 
-    /// Looks at one folio every ten seconds: its states, with `c` behind one that is cleared after it.
-    fn check(states: &[(u16, bool)], wanted: &[PageAge], nr_uses: u8) {
+    /// Looks at one folio every ten seconds: its states, and whether its mark is cleared after each.
+    fn check(lru: Lru, states: &[(u16, bool)], wanted: &[PageAge], nr_uses: u8) {
         let mut ages = FolioAges::default();
         let mut now = Nanos(0);
         let mut seen = Vec::new();
         let mut uses = 0;
         for (state, is_cleared) in states {
-            ages.begin_round(now);
+            ages.begin_round(now, lru);
             let told = ages.look(&folio(0, *state), now);
             seen.push(by_class(told.age));
             uses = told.nr_uses;
@@ -375,52 +395,97 @@ mod tests {
         assert_eq!(uses, nr_uses, "uses in {states:?}");
     }
 
+    use Lru::{Classic, MultiGen};
+    use PageAge::{Idle, Touched, Unknown};
+
     #[test]
     fn accesses_are_told_from_what_the_kernel_marks() {
-        use PageAge::{Idle, Touched, Unknown};
-        // Unmarked: idle for as long as it has been looked at.
-        check(&[(0, false); 4], &[Unknown, Idle(2), Idle(2), Idle(3)], 0);
-        // Marked before the first look, and never cleared.
-        check(&[(REF, false); 3], &[Unknown; 3], 0);
-        // Cleared: idle since.
-        check(
-            &[(REF, true), (0, false), (0, false)],
-            &[Unknown, Idle(2), Idle(2)],
-            0,
-        );
-        // Read again after that.
-        check(
-            &[(REF, true), (REF, true), (0, false), (0, false)],
-            &[Unknown, Touched, Idle(2), Idle(2)],
-            1,
-        );
-        // Read twice: active. Blind while the mark is not cleared.
-        check(
-            &[
-                (0, false),
-                (ACT, false),
-                (ACT | REF, false),
-                (ACT | REF, false),
-            ],
-            &[Unknown, Touched, Touched, Unknown],
-            3,
-        );
-        // Reclaim makes an active page inactive, which is no access; one that was not seen active, is.
-        check(
-            &[(ACT, false), (WS, false), (WS, false)],
-            &[Unknown, Idle(2), Idle(2)],
-            0,
-        );
-        check(&[(0, false), (WS, false)], &[Unknown, Touched], 1);
+        for lru in [Classic, MultiGen] {
+            // Unmarked: idle for as long as it has been looked at.
+            check(
+                lru,
+                &[(0, false); 4],
+                &[Unknown, Idle(2), Idle(2), Idle(3)],
+                0,
+            );
+            // Cleared: idle since.
+            check(
+                lru,
+                &[(ACT | REF, true), (ACT, false), (ACT, false)],
+                &[Unknown, Idle(2), Idle(2)],
+                0,
+            );
+            // Read again after that.
+            check(
+                lru,
+                &[
+                    (ACT | REF, true),
+                    (ACT | REF, true),
+                    (ACT, false),
+                    (ACT, false),
+                ],
+                &[Unknown, Touched, Idle(2), Idle(2)],
+                1,
+            );
+            // Read twice: active. Blind while the mark is not cleared.
+            check(
+                lru,
+                &[
+                    (0, false),
+                    (ACT, false),
+                    (ACT | REF, false),
+                    (ACT | REF, false),
+                ],
+                &[Unknown, Touched, Touched, Unknown],
+                3,
+            );
+            // Reclaim makes an active page inactive, which is no access; one that was not seen active, is.
+            check(
+                lru,
+                &[(ACT, false), (WS, false), (WS, false)],
+                &[Unknown, Idle(2), Idle(2)],
+                0,
+            );
+            check(lru, &[(0, false), (WS, false)], &[Unknown, Touched], 1);
+        }
+    }
+
+    #[test]
+    fn of_a_page_that_was_read_once_the_next_time_is_seen() {
+        let idle = [Unknown, Idle(2), Idle(2), Touched, Idle(2)];
+        let states = [REF, REF, REF, ACT, ACT].map(|state| (state, false));
+        check(Classic, &states, &idle, 2);
+        // It is not made active here, so nobody can tell.
+        check(MultiGen, &states[..3], &[Unknown; 3], 0);
+        // Its mark went: reclaim's doing, or a second access that is not done with.
+        let states = [REF, REF, 0, 0].map(|state| (state, false));
+        check(Classic, &states, &[Unknown, Idle(2), Idle(0), Idle(2)], 0);
+        // Blind while it was active and marked; reclaim made it inactive.
+        let states = [ACT | REF, ACT | REF, WS | REF, WS | REF].map(|state| (state, false));
+        check(Classic, &states, &[Unknown, Unknown, Idle(0), Idle(2)], 0);
+        check(Classic, &[(UNEVICTABLE_REF, false); 2], &[Unknown; 2], 0);
+    }
+
+    #[test]
+    fn what_was_marked_by_the_other_way_is_not_trusted() {
+        let mut ages = FolioAges::default();
+        let mut seen = Vec::new();
+        for (round, lru) in [MultiGen, Classic, Classic].into_iter().enumerate() {
+            let now = Nanos::from_millis(10_000 * round as u64);
+            ages.begin_round(now, lru);
+            seen.push(by_class(ages.look(&folio(0, REF), now).age));
+            ages.end_frames(&(0..4096));
+        }
+        assert_eq!(seen, [Unknown, Unknown, Idle(0)]);
     }
 
     #[test]
     fn what_comes_into_memory_was_accessed_then() {
         let mut ages = FolioAges::default();
-        ages.begin_round(Nanos(0));
+        ages.begin_round(Nanos(0), Lru::Classic);
         ages.end_frames(&(0..4096));
         let second = |s: u64| Nanos::from_millis(s * 1000);
-        ages.begin_round(second(10));
+        ages.begin_round(second(10), Lru::Classic);
         let look = |ages: &mut FolioAges, index, state, s| {
             let seen = ages.look(&folio(index, state), second(s));
             (by_class(seen.age), seen.nr_uses)
@@ -431,20 +496,20 @@ mod tests {
             "read ahead"
         );
         ages.end_frames(&(0..4096));
-        ages.begin_round(second(50));
+        ages.begin_round(second(50), Lru::Classic);
         assert_eq!(look(&mut ages, 3, 0, 50), (PageAge::Idle(3), 0));
         assert_eq!(ages.idle(&folio(3, 0), second(50)), Some(Nanos(79 * UNIT)));
-        assert_eq!(ages.idle(&folio(3, REF), second(50)), None);
+        assert_eq!(ages.idle(&folio(3, UNEVICTABLE_REF), second(50)), None);
         assert_eq!(ages.idle(&folio(3, ACT), second(50)), Some(Nanos(0)));
         assert_eq!(ages.idle(&folio(4, 0), second(50)), None, "another page");
         // Another page in the same frame.
         assert_eq!(look(&mut ages, 4, REF, 60), (PageAge::Touched, 1));
         ages.end_frames(&(0..4096));
         // It goes, and another round later it is back.
-        ages.begin_round(second(70));
+        ages.begin_round(second(70), Lru::Classic);
         ages.end_frames(&(0..4096));
         assert_eq!(ages.memory(), ages.blocks.capacity() * 8);
-        ages.begin_round(second(80));
+        ages.begin_round(second(80), Lru::Classic);
         assert_eq!(look(&mut ages, 4, 0, 80), (PageAge::Touched, 0));
     }
 
@@ -463,7 +528,7 @@ mod tests {
         };
         let mut ages = FolioAges::default();
         let round = |ages: &mut FolioAges, s, folios: &[CachedFolio]| {
-            ages.begin_round(second(s));
+            ages.begin_round(second(s), Lru::Classic);
             for folio in folios {
                 ages.look(folio, second(s + 1));
             }
@@ -487,7 +552,7 @@ mod tests {
         let mut ages = FolioAges::default();
         for hour in 0..40 {
             let now = Nanos::from_millis(hour * 3_600_000);
-            ages.begin_round(now);
+            ages.begin_round(now, Lru::Classic);
             let seen = ages.look(&folio(0, 0), now);
             if hour > 1 {
                 assert_eq!(by_class(seen.age), PageAge::Idle(6), "{hour}");

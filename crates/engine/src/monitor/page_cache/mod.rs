@@ -4,11 +4,13 @@
 //!
 //! Approach: the kernel marks a page of a file when it is read (`PG_referenced`, and `PG_active` the second time;
 //! folio_mark_accessed() in mm/swap.c). All frames are looked at in rounds; a page whose mark is clear has not
-//! been read since it was last seen so. Marks that are set are cleared, so that the
+//! been read since it was last seen so. Of a page that was read once the second time is seen as well, as it becomes
+//! active. So only marks of active pages hide what comes after ([`FolioState::hides_next`]). These are cleared, so that the
 //! next look tells again; where one cannot be, what is accessed from then on is unknown.
 //!
 //! Limits: under memory pressure reclaim clears marks, too, of pages that it then takes or makes active; what
-//! leaves no trace between two looks is missed. Ages are exact to a round.
+//! leaves no trace between two looks is missed. A page that is read again from where the same open file was read
+//! just before is not marked (filemap_read() in mm/filemap.c). Ages are exact to a round.
 
 mod account;
 mod ages;
@@ -48,6 +50,23 @@ impl FolioState {
     pub const fn has(self, bits: u16) -> bool {
         self.0 & bits != 0
     }
+
+    /// Whether one more access would leave no trace. A marked page on an inactive list becomes active; one that is
+    /// active already, or locked in memory, stays as it is.
+    pub fn hides_next(self, lru: Lru) -> bool {
+        let stays = lru == Lru::MultiGen || self.has(Self::ACTIVE | Self::UNEVICTABLE);
+        stays && self.has(Self::REFERENCED)
+    }
+}
+
+/// How the kernel keeps its pages, which decides what an access leaves behind (folio_mark_accessed() in mm/swap.c).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lru {
+    /// An active and an inactive list.
+    Classic,
+    /// Multi-gen LRU: accesses after the first are counted in bits that differ between kernels, and are not read here.
+    #[default]
+    MultiGen,
 }
 
 /// A folio of a file: pages that the kernel caches together.

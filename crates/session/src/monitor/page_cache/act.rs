@@ -311,8 +311,6 @@ fn refusal(folio: &CachedFolio) -> Option<Refusal> {
         Some(Refusal::Shared)
     } else if is(FolioState::UNEVICTABLE | FolioState::LOCKED) {
         Some(Refusal::Locked)
-    } else if is(FolioState::REFERENCED) {
-        Some(Refusal::Kept)
     } else {
         None
     }
@@ -323,10 +321,10 @@ fn passes(wanted: &Wanted<'_>, folio: &CachedFolio, group: Option<u64>) -> bool 
     let filters = wanted.operation.filters.iter().zip(wanted.groups);
     for ((filter, matching, allow), wanted_group) in filters {
         let is = match filter {
-            OpsFilter::Anon => false,
             OpsFilter::Active => folio.state.has(FolioState::ACTIVE),
             OpsFilter::Memcg { .. } => wanted_group.is_some() && group == *wanted_group,
-            OpsFilter::Young => folio.state.has(FolioState::REFERENCED),
+            // What was accessed since it was looked at last is not chosen.
+            OpsFilter::Anon | OpsFilter::Young => false,
             OpsFilter::HugepageSize { min, max } => {
                 let bytes = folio.nr_pages() * PAGE_SIZE;
                 bytes > PAGE_SIZE && (*min..=*max).contains(&bytes)

@@ -19,9 +19,9 @@ use isotherm_engine::page_cache::{
 };
 use isotherm_engine::table::TableMonitor;
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_linux::cache::clear::Clearer;
 use isotherm_linux::cache::file::{self, Mounts};
 use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError};
+use isotherm_linux::cache::{self, clear::Clearer};
 use isotherm_linux::cgroup::{self, GroupNumbers};
 use isotherm_linux::clock::process_cpu;
 use isotherm_record::{CacheSample, CachedFile, CachedKind, CachedMemory, printable};
@@ -155,7 +155,7 @@ impl CacheView {
         while spent() < room
             && let Some((node, frames)) = self.round.rest.pop()
         {
-            self.look_at(now, node, frames, mapped)?;
+            self.look_at(now, node, frames, mapped, spare.since(spent()))?;
             if self.round.rest.is_empty() {
                 self.end_round(now)?;
             }
@@ -185,7 +185,7 @@ impl CacheView {
 
     /// `rate`: CPU seconds that may be spent in a second.
     fn begin_round(&mut self, now: Nanos, nodes: &[(u32, Range<u64>)], rate: f64) {
-        self.ages.begin_round(now);
+        self.ages.begin_round(now, cache::lru());
         let mut rest = Vec::new();
         for (node, frames) in nodes.iter().rev() {
             let first = frames.start / CHUNK_FRAMES;
@@ -217,12 +217,14 @@ impl CacheView {
         refused.retain(|_, round| *round + RETRY_ROUNDS > nr_rounds);
     }
 
+    /// `spare`: what may be spent on clears besides the round's.
     fn look_at(
         &mut self,
         now: Nanos,
         node: u32,
         frames: Range<u64>,
         mapped: &FrameMap,
+        spare: Nanos,
     ) -> Result<(), MemmapError> {
         let before = process_cpu();
         let mut marked = Vec::new();
@@ -234,7 +236,7 @@ impl CacheView {
             }
             let seen = ages.look(&folio, now);
             account.add(&folio, seen, node, pages);
-            if seen.is_marked && !refused.contains_key(&folio.file) {
+            if seen.hides_next && !refused.contains_key(&folio.file) {
                 marked.push(folio);
             }
         })?;
@@ -245,7 +247,7 @@ impl CacheView {
         let share = 2 * nr_frames;
         let budget = self.round.clear_budget.0 / self.round.nr_frames_left.max(1) * share;
         self.round.nr_frames_left -= nr_frames;
-        let budget = Nanos(budget.min(self.round.clear_budget.0));
+        let budget = Nanos(budget.min(self.round.clear_budget.0)) + spare.since(scanned);
         let (planned, estimate) = plan_clears(marked, self.cost, budget);
         if planned.is_empty() {
             return Ok(());
@@ -254,7 +256,7 @@ impl CacheView {
         self.clear(now, &planned)?;
         let spent = process_cpu().since(before);
         self.cost.learn(estimate, spent);
-        self.round.clear_budget = self.round.clear_budget.since(spent);
+        self.round.clear_budget = self.round.clear_budget.since(spent.since(spare));
         Ok(())
     }
 
