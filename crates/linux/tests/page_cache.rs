@@ -43,15 +43,42 @@ fn directory() -> tempfile::TempDir {
 }
 
 fn folios(memmap: &mut Memmap, file: &File) -> Vec<CachedFolio> {
+    scan(memmap, file, false).0
+}
+
+/// Those of a file, and how many descriptions were read. `is_trusting`: all memory is taken to be anonymous unless one
+/// frame of 64 says otherwise.
+fn scan(memmap: &mut Memmap, file: &File, is_trusting: bool) -> (Vec<CachedFolio>, u64) {
     let wanted = memmap.mapping_of(file.as_fd()).expect("our file");
-    let mut found = Vec::new();
+    let (mut found, mut nr_read) = (Vec::new(), 0);
     for (_, ram) in node::all().expect("root") {
         let frames = ram.start / PAGE_SIZE..ram.end / PAGE_SIZE;
         let see = |folio: CachedFolio| found.extend((folio.file == wanted).then_some(folio));
-        memmap.scan(frames, see).expect("a program that runs");
+        let read = memmap.scan(frames, |_| is_trusting, see);
+        nr_read += read.expect("a program that runs");
     }
     found.sort_by_key(|folio| folio.index);
-    found
+    (found, nr_read)
+}
+
+#[test]
+fn one_frame_speaks_for_its_neighbours_where_all_were_anonymous() {
+    let Some(mut memmap) = memmap("one_frame_speaks_for_its_neighbours_where_all_were_anonymous")
+    else {
+        return;
+    };
+    let directory = directory();
+    let file = cached_file(directory.path(), "file", 16);
+    let _heap = std::hint::black_box(vec![1_u8; 128 * MIB as usize]);
+    let (all, nr_read) = scan(&mut memmap, &file, false);
+    let (trusted, nr_read_trusting) = scan(&mut memmap, &file, true);
+    assert!(
+        nr_read_trusting < nr_read,
+        "{nr_read_trusting} of {nr_read}"
+    );
+    let nr = |folios: &[CachedFolio]| folios.iter().map(CachedFolio::nr_pages).sum::<u64>();
+    assert_eq!(nr(&all), 4096);
+    assert!(nr(&trusted) > 2048, "{}", nr(&trusted));
 }
 
 fn pages(folios: &[CachedFolio], has: u16) -> u64 {

@@ -243,9 +243,15 @@ impl Session {
         Ok(Step::Going)
     }
 
-    /// Last words: the cost so far and, where the command was ours and has ended, how.
+    /// Last words: what is known and was not told yet, the cost so far and, where the command was ours and has ended,
+    /// how.
     pub fn finish(&mut self, items: &mut Vec<Item>) {
         let now = self.clock.now();
+        let has_begun = self.first_cost.is_some() && !self.is_resting;
+        if has_begun && let Err(error) = self.monitor.last_look(now, items) {
+            let text = format!("the last look has failed: {error:#}");
+            items.push(Item::Note { time: now, text });
+        }
         self.meters.read(self.monitor.as_ref(), now, true, items);
         if !self.child_end_told {
             // It ended just now, or before it could be looked at.

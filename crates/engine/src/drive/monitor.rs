@@ -6,7 +6,7 @@ use crate::attributes::{Attributes, AttributesError};
 use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
 use crate::monitor::idle_pages::PageAges;
-use crate::monitor::page_table::TableAttributes;
+use crate::monitor::page_table::{TableAttributes, TableMonitor};
 use crate::snapshot::{Snapshot, TargetId};
 
 /// The loop of a monitor.
@@ -45,6 +45,21 @@ impl MonitorLoop {
             Self::Tables(tables) => tables.step(now, probe, targets, snapshots),
             Self::Regions(regions) => regions.step(now, probe, targets, snapshots),
         }
+    }
+
+    /// Ends the interval before its time, as nothing comes after, and yields what is known by page tables, where they are
+    /// watched.
+    pub fn end_interval<P: TableProbe, T: TargetSource<P>>(
+        &mut self,
+        now: Nanos,
+        probe: &mut P,
+        targets: &T,
+    ) -> Result<Option<&TableMonitor>, P::Error> {
+        let Self::Tables(tables) = self else {
+            return Ok(None);
+        };
+        tables.end_interval(now, probe, targets)?;
+        Ok(Some(tables.monitor()))
     }
 
     /// Divides the budget otherwise than for watching processes, where there is one.

@@ -145,6 +145,11 @@ impl TableLoop {
         }
     }
 
+    /// What it knows.
+    pub fn monitor(&self) -> &TableMonitor {
+        &self.monitor
+    }
+
     /// Divides the budget otherwise than for watching processes.
     pub fn divide_budget(&mut self, shares: BudgetShares) {
         self.monitor.divide_budget(shares);
@@ -188,6 +193,18 @@ impl TableLoop {
         let looks = self.next_update.min(self.next_follow);
         let next = self.monitor.next_due().min(looks);
         Ok(Some(next.max(now + Nanos(1))))
+    }
+
+    /// Ends the interval before its time, as nothing comes after: what is known is as of `now`.
+    pub fn end_interval<P: TableProbe, T: TargetSource<P>>(
+        &mut self,
+        now: Nanos,
+        probe: &mut P,
+        targets: &T,
+    ) -> Result<(), P::Error> {
+        self.read_tables(now, probe, targets)?;
+        self.monitor.end_interval(now);
+        Ok(())
     }
 
     /// From now on snapshots tell which pages are idle, with such `ages`.

@@ -211,6 +211,21 @@ impl FrameMap {
         })
     }
 
+    /// Whether these frames, of one block of 512, are all anonymous memory that somebody maps.
+    pub fn are_anonymous(&self, frames: std::ops::Range<u64>) -> bool {
+        let (number, page) = (
+            frames.start as usize / PAGES_PER_BLOCK,
+            frames.start as usize % PAGES_PER_BLOCK,
+        );
+        let pages = page..page + (frames.end - frames.start) as usize;
+        let blocks = self.gigabytes.get(number / BLOCKS).and_then(Option::as_ref);
+        let block = blocks.and_then(|blocks| blocks[number % BLOCKS].as_ref());
+        let class = MappedClass::Anonymous.bits() >> CLASS_SHIFT;
+        block.is_some_and(|block| {
+            { block.frames[pages].iter() }.all(|of| of[0] >> CLASS_SHIFT == class)
+        })
+    }
+
     fn block(&mut self, number: u64) -> &mut FrameBlock {
         let (gigabyte, block) = (number as usize / BLOCKS, number as usize % BLOCKS);
         if gigabyte >= self.gigabytes.len() {
@@ -315,6 +330,8 @@ mod tests {
             map.add(4, MappedClass::Shared, 1002, PageAge::Unknown);
             map.add(4, MappedClass::Shared, 1002, PageAge::Touched);
             assert!(map.is_mapped(1000) && !map.is_mapped(999) && !map.is_mapped(1 << 30));
+            assert!(map.are_anonymous(1000..1001) && !map.are_anonymous(1000..1002));
+            assert!(!map.are_anonymous(999..1001) && !map.are_anonymous(1 << 30..(1 << 30) + 64));
             let sums = map.sums(|frame| u32::from(frame >= 1 << 20));
             let mut idle = [0; NR_AGES];
             let touched = AgeBytes {

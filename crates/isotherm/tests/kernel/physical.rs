@@ -101,6 +101,32 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
     }
 }
 
+#[test]
+fn a_record_ends_with_what_is_known_by_then() {
+    let Some(_turn) = alone("a_record_ends_with_what_is_known_by_then") else {
+        return;
+    };
+    let directory = scratch();
+    for target in ["--all", "--physical"] {
+        let path = directory.path().join(target);
+        // One interval ends at the least; looks come less often.
+        let flags = ["record", target, "--duration", "4s", "-o"];
+        run(isotherm(flags).arg(&path)).success();
+        let record = Record::whole(&path);
+        let end = record.items.iter().filter_map(|item| match item {
+            Item::Usage(usage) => Some(usage.time),
+            _ => None,
+        });
+        let (end, samples) = (end.max().expect("metered"), machine(&record));
+        let last = samples.last().expect("one at the end");
+        let before = end.since(last.time).as_secs_f64();
+        assert!(before < 1.0, "{target}: {before} s before the end");
+        let sum =
+            |of: fn(&AgeBytes) -> u64| -> u64 { last.mapped.iter().map(|m| of(&m.bytes)).sum() };
+        assert!(sum(AgeBytes::total) > 0, "{last:?}");
+    }
+}
+
 /// Memory told by address is what processes map, and the page cache besides.
 fn is_with_page_cache(all: u64, mapped: u64) {
     let cached = meminfo("Cached:") + meminfo("Buffers:");

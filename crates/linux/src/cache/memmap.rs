@@ -33,6 +33,12 @@ const MAX_FILES: usize = 64;
 const PATH_BYTES: usize = 4032;
 /// Frames that are looked at in one go, in which others may have to wait for the processor: 1 ms.
 const FRAMES_AT_ONCE: u64 = 1 << 14;
+/// Frames of which one speaks for all, where they are taken to be anonymous memory (`CHUNK`).
+pub const SCANNED_TOGETHER: u64 = 64;
+const _: () = assert!(
+    FRAMES_AT_ONCE == SCANNED_TOGETHER * 64 * 4,
+    "a bit for each"
+);
 /// Pages that must agree on where the descriptions are.
 const PROOFS: usize = 4;
 /// The lowest address of the kernel's half.
@@ -53,8 +59,14 @@ struct Control {
     nr_read: u32,
     nr_unreadable: u32,
     most: u32,
+    tried: u32,
+    unused: u32,
+    anonymous: [u64; 4],
 }
-const _: () = assert!(size_of::<Control>() == 64, "the layout in page_cache.bpf.c");
+const _: () = assert!(
+    size_of::<Control>() == 104,
+    "the layout in page_cache.bpf.c"
+);
 
 /// `struct folio_words`.
 #[repr(C)]
@@ -236,17 +248,26 @@ impl Memmap {
     }
 
     /// Hands to `see` every folio of a file in `frames`, in their order. Yields how many descriptions were
-    /// read.
+    /// read. Where [`SCANNED_TOGETHER`] frames were anonymous memory lately, all of them, by `was_anonymous` of the first, one is
+    /// looked at for all: mostly what is freed is freed together.
     pub fn scan(
         &mut self,
         frames: Range<u64>,
+        was_anonymous: impl Fn(u64) -> bool,
         mut see: impl FnMut(CachedFolio),
     ) -> Result<u64, MemmapError> {
         self.control().next = frames.start;
+        self.control().tried = self.control().tried.wrapping_add(1);
         let mut nr_read = 0;
         while self.control().next < frames.end {
             let control = self.control();
-            control.end = frames.end.min(control.next + FRAMES_AT_ONCE);
+            let first = control.next / SCANNED_TOGETHER;
+            control.end = frames.end.min(first * SCANNED_TOGETHER + FRAMES_AT_ONCE);
+            control.anonymous = [0; 4];
+            for chunk in first..control.end / SCANNED_TOGETHER {
+                let bit = u64::from(was_anonymous(chunk * SCANNED_TOGETHER)) << (chunk % 64);
+                control.anonymous[chunk as usize / 64 % 4] |= bit;
+            }
             control.nr_read = 0;
             self.run(|memmap| &memmap.scan)?;
             let Control {

@@ -145,6 +145,18 @@ impl Monitor for Contexts {
         Ok(next)
     }
 
+    fn last_look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        for at in 0..self.members.len() {
+            let first_new = items.len();
+            let looked = self.members[at].monitor.last_look(now, items);
+            for item in &mut items[first_new..] {
+                self.renumber(at, item);
+            }
+            looked?;
+        }
+        Ok(())
+    }
+
     fn take_unrecorded(&mut self) -> Vec<Item> {
         let mut all = Vec::new();
         for at in 0..self.members.len() {

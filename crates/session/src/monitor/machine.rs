@@ -14,10 +14,9 @@ use std::ops::Range;
 
 use isotherm_engine::frames::{AgeBytes, FrameMap, MappedClass, Mapper, NR_MAPPERS, PageAge};
 use isotherm_engine::table::TableMonitor;
-use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId,
-};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use isotherm_linux::areas::MappedArea;
+use isotherm_linux::clock::process_cpu;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::node::Zone;
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
@@ -37,6 +36,8 @@ const INTERVAL_MIN_BY_FRAME: Nanos = Nanos::from_millis(1_000);
 /// Looks at the machine's memory.
 pub(crate) struct MachineView {
     next: Nanos,
+    /// When the last interval ended, and the one before.
+    ends: [Nanos; 2],
     is_first: bool,
     frames: FrameMap,
     zones: Vec<Zone>,
@@ -61,6 +62,7 @@ impl MachineView {
         nodes.sort_unstable_by_key(|(_, frames)| frames.start);
         Ok(Self {
             next: now,
+            ends: [now; 2],
             is_first: true,
             frames: FrameMap::default(),
             zones: node::zones()?,
@@ -123,7 +125,7 @@ impl MachineView {
         self.page_cache.as_mut()
     }
 
-    /// Looks, if it is time to.
+    /// An interval has ended: looks, if it is time to.
     pub(crate) fn look(
         &mut self,
         now: Nanos,
@@ -131,20 +133,79 @@ impl MachineView {
         monitor: &TableMonitor,
         targets: &TargetSet,
     ) -> Result<Vec<Item>, ProbeError> {
+        self.ends = [now, self.ends[0]];
         if now < self.next {
             return Ok(self.look_at_page_cache(now, monitor).into_iter().collect());
         }
-        let before = probe.cost();
+        let before = process_cpu();
+        let ids = self.put_down(now, now, probe, monitor, targets)?;
+        let paused = process_cpu();
+        let mut items: Vec<Item> = self.look_at_page_cache(now, monitor).into_iter().collect();
+        let resumed = process_cpu();
+        items.extend(self.tell(now, &ids, probe, targets)?);
+        let spent = paused.since(before) + process_cpu().since(resumed);
+        // Taking memory for what is put down comes once.
+        let wait = if std::mem::take(&mut self.is_first) {
+            INTERVAL_MIN_BY_FRAME
+        } else {
+            let least = if self.is_by_frame() {
+                INTERVAL_MIN_BY_FRAME
+            } else {
+                INTERVAL_MIN
+            };
+            least.max(Nanos(
+                (spent.0 as f64 / monitor.rate(|shares| shares.frames)) as u64,
+            ))
+        };
+        self.next = now + wait;
+        Ok(items)
+    }
+
+    /// The last interval has ended, before its time: what is known by now is told. What was touched in the interval before
+    /// counts as touched, as this one may have been very short.
+    pub(crate) fn last_look(
+        &mut self,
+        now: Nanos,
+        probe: &mut PageTableProbe,
+        monitor: &TableMonitor,
+        targets: &TargetSet,
+    ) -> Result<Vec<Item>, ProbeError> {
+        let ids = self.put_down(now, self.ends[1], probe, monitor, targets)?;
+        self.tell(now, &ids, probe, targets)
+    }
+
+    /// Puts down by frame what the monitor knows of each page; by the numbers of the targets, which are yielded. What was
+    /// accessed after `since`, or the last snapshot of physical memory, counts as touched.
+    fn put_down(
+        &mut self,
+        now: Nanos,
+        since: Nanos,
+        probe: &mut PageTableProbe,
+        monitor: &TableMonitor,
+        targets: &TargetSet,
+    ) -> Result<Vec<TargetId>, ProbeError> {
         self.frames.clear();
         self.huge.begin();
         let ids: Vec<TargetId> = targets.ids().take(NR_MAPPERS).collect();
+        let since = self.by_frame.as_ref().map_or(since, ByFrame::since);
         for (mapper, id) in (0..).zip(&ids) {
-            self.add_target(mapper, *id, now, probe, monitor, targets)?;
+            self.add_target(mapper, *id, since..now, probe, monitor, targets)?;
         }
-        let mut items: Vec<Item> = self.look_at_page_cache(now, monitor).into_iter().collect();
+        Ok(ids)
+    }
+
+    /// Tells what was put down.
+    fn tell(
+        &mut self,
+        now: Nanos,
+        ids: &[TargetId],
+        probe: &mut PageTableProbe,
+        targets: &TargetSet,
+    ) -> Result<Vec<Item>, ProbeError> {
+        let mut items = Vec::new();
         if self.has_whole_nodes {
             let huge = self.huge.look(probe)?;
-            let sample = self.sample(&ids, now, targets);
+            let sample = self.sample(ids, now, targets);
             items.push(Item::Machine(MachineSample { huge, ..sample }));
         }
         if let Some(by_frame) = &mut self.by_frame {
@@ -154,21 +215,6 @@ impl MachineView {
             }
             items.push(by_frame.snapshot(&mut self.frames, now));
         }
-        if self.is_first {
-            // Taking memory for what is put down comes once.
-            self.is_first = false;
-            self.next = now + INTERVAL_MIN_BY_FRAME;
-            return Ok(items);
-        }
-        let after = probe.cost();
-        let spent = after.monitor_cpu.since(before.monitor_cpu).as_secs_f64();
-        let least = if self.is_by_frame() {
-            INTERVAL_MIN_BY_FRAME
-        } else {
-            INTERVAL_MIN
-        };
-        let wait = Nanos((spent / monitor.rate(|shares| shares.frames) * 1e9) as u64);
-        self.next = now + wait.max(least);
         Ok(items)
     }
 
@@ -221,12 +267,12 @@ impl MachineView {
         Some(Item::Note { time: now, text })
     }
 
-    /// Puts down what a target maps.
+    /// Puts down what a target maps. What was accessed in `touched` counts as touched.
     fn add_target(
         &mut self,
         mapper: u16,
         id: TargetId,
-        now: Nanos,
+        touched: Range<Nanos>,
         probe: &mut PageTableProbe,
         monitor: &TableMonitor,
         targets: &TargetSet,
@@ -235,7 +281,6 @@ impl MachineView {
         let mut areas = Areas::new(targets.areas(id));
         let (mut of, mut ages) = (u64::MAX, [PageAge::Unknown; PAGES_PER_BLOCK]);
         let (frames, nodes, huge) = (&mut self.frames, &self.nodes, &mut self.huge);
-        let since = self.by_frame.as_ref().map_or(now, ByFrame::since);
         probe.each_frame(id, &blocks, |address, frame, nr| {
             let Some(class) = areas.class_at(address) else {
                 return;
@@ -245,7 +290,7 @@ impl MachineView {
             }
             let block = address & !(BLOCK_SIZE - 1);
             if of != block {
-                let known = monitor.page_ages(id, block, since, now);
+                let known = monitor.page_ages(id, block, touched.start, touched.end);
                 (of, ages) = (block, known.unwrap_or([PageAge::Unknown; PAGES_PER_BLOCK]));
             }
             let first = ((address - block) / PAGE_SIZE) as usize;

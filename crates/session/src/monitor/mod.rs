@@ -28,6 +28,11 @@ pub(crate) trait Monitor {
     /// back; `None` if all targets are gone.
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>>;
 
+    /// It ends: appends what is known and was not told yet.
+    fn last_look(&mut self, _now: Nanos, _items: &mut Vec<Item>) -> anyhow::Result<()> {
+        Ok(())
+    }
+
     /// Snapshots of the last step that are not told as such, but in others: to act by.
     fn take_unrecorded(&mut self) -> Vec<Item> {
         Vec::new()

@@ -160,6 +160,22 @@ impl Monitor for VirtualMemory {
         Ok(next)
     }
 
+    fn last_look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        let Some(machine) = &mut self.machine else {
+            return Ok(());
+        };
+        let followed = Followed {
+            set: &mut self.targets,
+            machine: None,
+            items,
+        };
+        let monitor = self.monitor.end_interval(now, &mut self.probe, &followed)?;
+        if let Some(monitor) = monitor {
+            items.extend(machine.last_look(now, &mut self.probe, monitor, &self.targets)?);
+        }
+        Ok(())
+    }
+
     fn take_unrecorded(&mut self) -> Vec<Item> {
         let snapshots = self.unrecorded.iter_mut().flat_map(std::mem::take);
         snapshots.map(Item::Snapshot).collect()

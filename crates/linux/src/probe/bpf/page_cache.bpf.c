@@ -51,6 +51,10 @@ struct control {
 	__u32 nr_read;  /* scan: descriptions read */
 	__u32 nr_unreadable; /* scan */
 	__u32 most;     /* list: folios wanted at once */
+	__u32 tried;    /* scan: which of the frames of a chunk speaks for them */
+	__u32 unused;
+	/* scan: a bit for each CHUNK frames, by their number's lowest bits, that are taken to be all anonymous */
+	__u64 anonymous[4];
 };
 
 /* A folio of a file. */
@@ -274,11 +278,22 @@ static long scan_one(__u32 i, __u64 *end)
 	return 0;
 }
 
+/* Whether a frame is of anonymous memory. */
+static __always_inline bool is_anonymous(struct control *c, __u64 frame)
+{
+	__u64 words[UNIT_WORDS] = {};
+
+	if (bpf_probe_read_kernel(words, sizeof(words), (void *)(c->memmap + frame * bpf_core_type_size(struct page))))
+		return 0;
+	c->nr_read++;
+	return !(words[1] & 1) && (MEMBER(words, __u64, struct folio, mapping) & 3) == 1;
+}
+
 static long scan_chunk(__u32 i, void *unused)
 {
 	struct control *c = get_control();
 	struct descriptions *read;
-	__u64 first, end;
+	__u64 first, end, number;
 	__u32 zero = 0;
 
 	read = bpf_map_lookup_elem(&descriptions, &zero);
@@ -286,6 +301,11 @@ static long scan_chunk(__u32 i, void *unused)
 		return 1;
 	first = c->next & ~(__u64)(CHUNK - 1);
 	end = first + CHUNK;
+	number = first / CHUNK;
+	if (c->anonymous[number / 64 & 3] >> (number & 63) & 1 && is_anonymous(c, first + (c->tried & (CHUNK - 1)))) {
+		c->next = end;
+		return 0;
+	}
 	if (bpf_probe_read_kernel(read, sizeof(*read), (void *)(c->memmap + first * bpf_core_type_size(struct page)))) {
 		/* A hole is as large as a section at least, whose descriptions fill 512 pages. */
 		c->nr_unreadable++;

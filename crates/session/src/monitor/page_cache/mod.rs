@@ -20,7 +20,7 @@ use isotherm_engine::page_cache::{
 use isotherm_engine::table::TableMonitor;
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_linux::cache::file::{self, Mounts};
-use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError};
+use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError, SCANNED_TOGETHER};
 use isotherm_linux::cache::{self, clear::Clearer};
 use isotherm_linux::cgroup::{self, GroupNumbers};
 use isotherm_linux::clock::process_cpu;
@@ -229,7 +229,8 @@ impl CacheView {
         let before = process_cpu();
         let mut marked = Vec::new();
         let (ages, account, refused) = (&mut self.ages, &mut self.round.account, &self.refused);
-        self.memmap.scan(frames.clone(), |folio| {
+        let was_anonymous = |first| mapped.are_anonymous(first..first + SCANNED_TOGETHER);
+        self.memmap.scan(frames.clone(), was_anonymous, |folio| {
             let pages = unmapped_pages(&folio, mapped);
             if pages == 0 {
                 return;
