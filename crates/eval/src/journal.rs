@@ -81,7 +81,7 @@ pub struct Measured {
     pub cpu_s: Option<f64>,
     /// Samples taken.
     pub samples: u64,
-    /// Mean of MemTotal - MemFree, KiB.
+    /// Mean of MemTotal - MemFree, less what is free on lists of single processors, KiB.
     pub memused_kib: f64,
     /// Mean resident memory of the workload's processes, KiB.
     pub rss_kib: f64,
@@ -134,7 +134,7 @@ pub struct Measured {
     /// What the guard measured that the workload lost by acting, seconds.
     #[serde(default)]
     pub guard_lost_s: Option<f64>,
-    /// MemTotal - MemFree in the last sample, KiB.
+    /// The same in the last sample, KiB.
     #[serde(default)]
     pub memused_end_kib: Option<f64>,
     /// What the workload told of itself, by its names.

@@ -239,13 +239,23 @@ pub struct Zone {
     pub present: u64,
     /// Of these, the ones that the kernel did not reserve when it started.
     pub managed: u64,
-    /// Of these, the free ones.
+    /// Of these, the free ones that the kernel counts as such.
     pub free: u64,
+    /// Free as well, but on lists of single processors, which the kernel counts as neither free nor used. Since Linux 6.7
+    /// they hold up to an eighth of the zone (`percpu_pagelist_high_fraction` in
+    /// Documentation/admin-guide/sysctl/vm.rst).
+    pub free_on_lists: u64,
 }
 
 /// All zones that have memory, from `/proc/zoneinfo`.
 pub fn zones() -> Result<Vec<Zone>, MemoryMapError> {
     Ok(parse_zones(&read("/proc/zoneinfo")?))
+}
+
+/// Free bytes of all zones that the kernel does not count as free ([`Zone::free_on_lists`]); 0 where it does not tell.
+pub fn free_on_lists() -> u64 {
+    let zones = zones().unwrap_or_default();
+    zones.iter().map(|zone| zone.free_on_lists).sum()
 }
 
 /// Node and spanned addresses of each populated zone in `/proc/zoneinfo`.
@@ -257,7 +267,7 @@ fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
 fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
     let mut found = Vec::new();
     let (mut node, mut name, mut spanned) = (0, String::new(), 0);
-    let (mut free, mut present, mut managed) = (0, 0, 0);
+    let (mut free, mut free_on_lists, mut present, mut managed) = (0, 0, 0, 0);
     let bytes = |pages: &str| pages.trim().parse::<u64>().unwrap_or(0) * PAGE_SIZE;
     for line in zoneinfo.lines() {
         let line = line.trim();
@@ -268,9 +278,11 @@ fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
                 .trim_start_matches("zone")
                 .trim()
                 .clone_into(&mut name);
-            (spanned, free, present, managed) = (0, 0, 0, 0);
+            (spanned, free, free_on_lists, present, managed) = (0, 0, 0, 0, 0);
         } else if let Some(pages) = line.strip_prefix("pages free ") {
             free = bytes(pages);
+        } else if let Some(pages) = line.strip_prefix("count:") {
+            free_on_lists += bytes(pages);
         } else if let Some(pages) = line.strip_prefix("spanned ") {
             spanned = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("present ") {
@@ -289,6 +301,7 @@ fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
                 present,
                 managed,
                 free,
+                free_on_lists,
             });
         }
     }
@@ -308,7 +321,8 @@ mod tests {
             AddressRange::new(0x1_0000_0000, 0x2_0000_0000),
         ];
         assert_eq!(system_ram(iomem), expected);
-        let zoneinfo = "Node 0, zone      DMA\n  pages free 3\n        spanned  4095\n        present  3998\n  start_pfn:           1\n\
+        let zoneinfo = "Node 0, zone      DMA\n  pages free 3\n        spanned  4095\n        present  3998\n  pagesets\n    cpu: 0\n\
+                        \x20             count:    5\n              high:     86330\n    cpu: 1\n              count: 2\n  start_pfn:           1\n\
                         Node 1, zone   Normal\n        spanned  262144\n        present  262144\n  start_pfn:           1048576\n\
                         Node 1, zone  Movable\n        spanned  0\n        present  0\n  start_pfn: 0\n";
         let expected = [
@@ -319,6 +333,7 @@ mod tests {
         let dma = &parse_zones(zoneinfo)[0];
         assert_eq!((dma.node, dma.name.as_str()), (0, "DMA"));
         assert_eq!((dma.free, dma.present), (3 * PAGE_SIZE, 3998 * PAGE_SIZE));
+        assert_eq!(dma.free_on_lists, 7 * PAGE_SIZE);
     }
     #[test]
     fn some_pages_are_looked_at_evenly_across_ranges() {

@@ -109,7 +109,7 @@ pub struct NodeMemory {
     pub node: u32,
     /// All of it (MemTotal): without what the kernel reserved when it started.
     pub total: u64,
-    /// Free memory (MemFree).
+    /// Free memory: MemFree, and what is on lists of single processors, which the kernel does not count.
     pub free: u64,
     /// Anonymous memory, mapped or about to be swapped out.
     pub anonymous: u64,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::cgroup::Cgroup;
 use crate::Measured;
 use isotherm_linux::meminfo::Meminfo;
-use isotherm_linux::swap;
+use isotherm_linux::{node, swap};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// In the middle of the first second.
@@ -133,12 +133,11 @@ impl<'a> Sampler<'a> {
     }
 }
 
+/// Free memory on lists of single processors is not used: what programs give back goes there first.
 fn memused_kib() -> Option<u64> {
     let memory = Meminfo::read();
-    let used = memory
-        .get("MemTotal")?
-        .saturating_sub(memory.get("MemFree")?);
-    Some(used >> 10)
+    let free = memory.get("MemFree")? + node::free_on_lists();
+    Some(memory.get("MemTotal")?.saturating_sub(free) >> 10)
 }
 
 fn counters() -> BTreeMap<String, u64> {

@@ -244,11 +244,12 @@ impl MachineView {
             bytes,
         });
         let mapped = mapped.collect();
-        let zones = self.zone_memory(&of_zones);
+        // As they are now.
+        let zones = node::zones().unwrap_or_default();
         MachineSample {
             time: now,
-            nodes: self.node_memory(),
-            zones,
+            nodes: self.node_memory(&zones),
+            zones: self.zone_memory(&zones, &of_zones),
             mapped,
             groups: self.new_groups(targets),
             huge: Vec::new(),
@@ -304,8 +305,7 @@ impl MachineView {
     }
 
     /// The kernel's account of each zone of the watched nodes, and what is `mapped` there.
-    fn zone_memory(&self, mapped: &[AgeBytes]) -> Vec<ZoneMemory> {
-        let now = node::zones().unwrap_or_default();
+    fn zone_memory(&self, now: &[Zone], mapped: &[AgeBytes]) -> Vec<ZoneMemory> {
         let zones = self.zones.iter().zip(mapped);
         let watched =
             zones.filter(|(zone, _)| self.nodes.iter().any(|(node, _)| *node == zone.node));
@@ -318,19 +318,27 @@ impl MachineView {
                     zone: zone.name.clone(),
                     present: zone.present,
                     managed: zone.managed,
-                    free: zone.free,
+                    free: zone.free + zone.free_on_lists,
                     mapped: *mapped,
                 }
             })
             .collect()
     }
 
-    fn node_memory(&self) -> Vec<NodeMemory> {
+    fn node_memory(&self, zones: &[Zone]) -> Vec<NodeMemory> {
         let mut nodes: Vec<u32> = self.nodes.iter().map(|(node, _)| *node).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let nodes = nodes.into_iter();
-        nodes.map(|node| node_memory(node, self.is_alone)).collect()
+        let told = nodes.into_iter().map(|node| {
+            let zones = zones.iter().filter(|zone| zone.node == node);
+            let on_lists: u64 = zones.map(|zone| zone.free_on_lists).sum();
+            let told = node_memory(node, self.is_alone);
+            NodeMemory {
+                free: told.free + on_lists,
+                ..told
+            }
+        });
+        told.collect()
     }
 
     /// Of those who are new, or have another one than before.
