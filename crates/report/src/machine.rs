@@ -511,6 +511,13 @@ fn node_of(
     let told = classes
         .iter()
         .fold(node.free, |all, class| all.saturating_add(class.bytes));
+    // The page cache was told at the end of its last round, all else now: what has gone since is not there twice.
+    let gone = told.saturating_sub(node.total);
+    if let Some(cache) = { classes.iter_mut() }.find(|c| c.class == MemoryClass::PageCache) {
+        let left = cache.bytes.saturating_sub(gone);
+        cache.ages = cache.ages.map(|ages| part_of(&ages, left));
+        cache.bytes = left;
+    }
     classes.push(kernel(MemoryClass::Other, node.total.saturating_sub(told)));
     classes.push(kernel(MemoryClass::Free, node.free));
     MachineNode {
@@ -518,6 +525,20 @@ fn node_of(
         total_bytes: node.total,
         used_bytes: node.total.saturating_sub(node.free),
         classes,
+    }
+}
+
+/// At most `bytes` of these, in proportion.
+fn part_of(ages: &AgeBytes, bytes: u64) -> AgeBytes {
+    let total = ages.total();
+    if total <= bytes {
+        return *ages;
+    }
+    let part = |of: u64| (u128::from(of) * u128::from(bytes) / u128::from(total)) as u64;
+    AgeBytes {
+        touched: part(ages.touched),
+        idle: ages.idle.map(part),
+        unknown: part(ages.unknown),
     }
 }
 
@@ -557,4 +578,22 @@ fn sum_of(nodes: &[MachineNode]) -> Vec<ClassMemory> {
         })
     };
     MemoryClass::ALL.map(sum).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_in_proportion_and_no_more_than_all() {
+        let mut ages = AgeBytes {
+            touched: 600,
+            unknown: 300,
+            ..AgeBytes::default()
+        };
+        assert_eq!(part_of(&ages, 900), ages);
+        (ages.touched, ages.unknown) = (400, 200);
+        assert_eq!(part_of(&ages, 300).total(), 300);
+        assert_eq!(part_of(&ages, 300).touched, 200);
+    }
 }
