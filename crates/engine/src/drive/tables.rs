@@ -181,8 +181,7 @@ impl TableLoop {
             Due::Nothing => {}
             Due::Window => self.look_after_window(probe)?,
             Due::End => {
-                self.read_tables(now, probe, targets)?;
-                snapshots.extend(self.monitor.end_interval(now));
+                snapshots.extend(self.end_interval(now, probe, targets)?);
                 let before = probe.cost();
                 targets.interval_ended(probe, now, &self.monitor)?;
                 self.monitor.note_other_work(&before, &probe.cost());
@@ -195,16 +194,15 @@ impl TableLoop {
         Ok(Some(next.max(now + Nanos(1))))
     }
 
-    /// Ends the interval before its time, as nothing comes after: what is known is as of `now`.
+    /// Ends the interval, be it before its time where nothing comes after: what is known is as of `now`.
     pub fn end_interval<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
         probe: &mut P,
         targets: &T,
-    ) -> Result<(), P::Error> {
+    ) -> Result<Vec<Snapshot>, P::Error> {
         self.read_tables(now, probe, targets)?;
-        self.monitor.end_interval(now);
-        Ok(())
+        Ok(self.monitor.end_interval(now))
     }
 
     /// From now on snapshots tell which pages are idle, with such `ages`.

@@ -199,31 +199,26 @@ impl FrameMap {
 
     /// Whether somebody maps `frame`.
     pub fn is_mapped(&self, frame: u64) -> bool {
-        let (number, page) = (
-            frame as usize / PAGES_PER_BLOCK,
-            frame as usize % PAGES_PER_BLOCK,
-        );
-        let blocks = self.gigabytes.get(number / BLOCKS).and_then(Option::as_ref);
-        let block = blocks.and_then(|blocks| blocks[number % BLOCKS].as_ref());
-        block.is_some_and(|block| {
-            let [state, low, high] = block.frames[page];
+        self.known(frame..frame + 1).is_some_and(|frames| {
+            let [state, low, high] = frames[0];
             state != 0 && u16::from_le_bytes([low, high]) != NOBODY
         })
     }
 
     /// Whether these frames, of one block of 512, are all anonymous memory that somebody maps.
     pub fn are_anonymous(&self, frames: std::ops::Range<u64>) -> bool {
-        let (number, page) = (
-            frames.start as usize / PAGES_PER_BLOCK,
-            frames.start as usize % PAGES_PER_BLOCK,
-        );
-        let pages = page..page + (frames.end - frames.start) as usize;
-        let blocks = self.gigabytes.get(number / BLOCKS).and_then(Option::as_ref);
-        let block = blocks.and_then(|blocks| blocks[number % BLOCKS].as_ref());
         let class = MappedClass::Anonymous.bits() >> CLASS_SHIFT;
-        block.is_some_and(|block| {
-            { block.frames[pages].iter() }.all(|of| of[0] >> CLASS_SHIFT == class)
-        })
+        self.known(frames)
+            .is_some_and(|frames| frames.iter().all(|of| of[0] >> CLASS_SHIFT == class))
+    }
+
+    /// What is known of these frames, of one block of 512; `None` where nothing is of all the block.
+    fn known(&self, frames: std::ops::Range<u64>) -> Option<&[Frame]> {
+        let first = frames.start as usize;
+        let (number, page) = (first / PAGES_PER_BLOCK, first % PAGES_PER_BLOCK);
+        let blocks = self.gigabytes.get(number / BLOCKS)?.as_ref()?;
+        let block = blocks[number % BLOCKS].as_ref()?;
+        Some(&block.frames[page..page + (frames.end - frames.start) as usize])
     }
 
     fn block(&mut self, number: u64) -> &mut FrameBlock {

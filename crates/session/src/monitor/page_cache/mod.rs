@@ -248,7 +248,8 @@ impl CacheView {
         let share = 2 * nr_frames;
         let budget = self.round.clear_budget.0 / self.round.nr_frames_left.max(1) * share;
         self.round.nr_frames_left -= nr_frames;
-        let budget = Nanos(budget.min(self.round.clear_budget.0)) + spare.since(scanned);
+        let spare = spare.since(scanned);
+        let budget = Nanos(budget.min(self.round.clear_budget.0)) + spare;
         let (planned, estimate) = plan_clears(marked, self.cost, budget);
         if planned.is_empty() {
             return Ok(());
