@@ -248,8 +248,8 @@ impl Memmap {
     }
 
     /// Hands to `see` every folio of a file in `frames`, in their order. Yields how many descriptions were
-    /// read. Where [`SCANNED_TOGETHER`] frames were anonymous memory lately, all of them, by `was_anonymous` of the first, one is
-    /// looked at for all: mostly what is freed is freed together.
+    /// read. Where [`SCANNED_TOGETHER`] frames were anonymous memory lately, all of them, by `was_anonymous` of the
+    /// first, one is looked at for all: mostly what is freed is freed together.
     pub fn scan(
         &mut self,
         frames: Range<u64>,
