@@ -21,6 +21,7 @@
 //! A page that stays for no reason that can be seen is [`Refusal::Kept`].
 
 mod batch;
+mod beside;
 mod by_block;
 mod filter;
 mod huge_page;

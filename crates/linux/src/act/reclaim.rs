@@ -5,10 +5,11 @@ use std::time::Instant;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, Operation, PAGE_SIZE, Refusal, TargetId};
 
 use super::batch::{self, Block};
+use super::beside::Beside;
 use super::{ProcessActuator, bits};
 use crate::frames::FrameFacts;
 use crate::probe::ProbeError;
-use crate::process::PAGEOUT_CALL_BYTES;
+use crate::process::{PAGEOUT_CALL_BYTES, call_length};
 use crate::swap;
 
 impl ProcessActuator {
@@ -61,7 +62,17 @@ impl ProcessActuator {
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
         let started = Instant::now();
-        self.advise_pageout(target, ranges, blocks)?;
+        let mut beside = Beside::nobody();
+        let mut rest = ranges;
+        while !rest.is_empty() {
+            let (call, later) = rest.split_at(call_length(rest, libc::MADV_PAGEOUT));
+            rest = later;
+            if let Some(process) = self.probe.process(target) {
+                beside.go_to(process.pid());
+            }
+            self.advise_pageout(target, call, blocks)?;
+        }
+        drop(beside);
         let is_single = |block: &Block| {
             let meant = bits::and(&block.wanted, &block.anonymous);
             !block.huge && !bits::is_empty(&meant)

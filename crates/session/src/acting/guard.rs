@@ -141,7 +141,8 @@ impl Meters {
     pub(super) fn begin(&mut self, now: Nanos, guard: &Guard) -> Nanos {
         let idle_cpus = self.idle.stop(now);
         self.budget.refill(now, idle_cpus);
-        let taken = self.budget.taken_share() * self.target_share + self.interrupting;
+        let taken = self.budget.taken_share() * self.target_share;
+        let taken = taken.max(self.interrupting);
         let room = guard.loss_room_ns();
         let room = room.map_or(STEP, |ns| room_of(ns, taken));
         self.budget.room().min(room)
@@ -157,7 +158,8 @@ impl Meters {
     ) {
         let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
         let interrupted = self.waits.interrupted(times).min(cpu).0 as f64;
-        guard.taken(now, Nanos((taken + interrupted) as u64));
+        // Both at once: while it took the one's processor, it interrupted the other.
+        guard.taken(now, Nanos(taken.max(interrupted) as u64));
         let share = interrupted / (cpu.0 as f64).max(1.0);
         self.interrupting += (share - self.interrupting) / 2.0;
         self.idle.start(now);

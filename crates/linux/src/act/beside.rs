@@ -1,0 +1,148 @@
+//! Acting on the processor that the target runs on.
+//!
+//! The problem: for each dirty page that is paged out alone the kernel interrupts every other processor that runs the
+//! target, to flush its TLB, and waits for them (see `by_block`). One that runs us does not run the target.
+//!
+//! The approach: before each call whoever acts goes to where most of the target's threads run, if any does. What the
+//! call takes, the target would have lost by interrupts elsewhere. Measured here (2 virtual CPUs, Linux 6.18, zram,
+//! a program of one thread that works all the time, 32,256 pages that lie apart, `xtask bench beside`): see
+//! docs/guard.md.
+//!
+//! Limits: a program that runs on several processors at once is still interrupted on the others, and one that the
+//! scheduler moves meanwhile until the next call. Programs of more than [`THREADS_MAX`] threads are not asked.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Asking a thread takes some 10 us.
+const THREADS_MAX: usize = 32;
+
+/// Where this thread is, while single pages are paged out; as before when it is dropped.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// Where it may run; `None`: it cannot go anywhere.
+    home: Option<CpuSet>,
+    is_away: bool,
+}
+
+impl Beside {
+    /// Nobody yet.
+    pub(super) fn nobody() -> Self {
+        let home = sched_getaffinity(None).ok();
+        Self {
+            home: home.filter(|home| home.count() > 1),
+            is_away: false,
+        }
+    }
+
+    /// Goes to where most of a process's threads run. Stays where it is if none does, or nobody knows.
+    pub(super) fn go_to(&mut self, pid: u32) {
+        let Some(home) = self.home else { return };
+        let Some(cpu) = busiest(pid).filter(|cpu| *cpu < CpuSet::MAX_CPU && home.is_set(*cpu))
+        else {
+            return self.come_back();
+        };
+        let mut there = CpuSet::new();
+        there.set(cpu);
+        // It may have been taken offline: no harm done.
+        self.is_away |= sched_setaffinity(None, &there).is_ok();
+    }
+
+    fn come_back(&mut self) {
+        if let Some(home) = self.home.filter(|_| self.is_away) {
+            // Refused only where all of these are offline by now: the kernel has chosen others then.
+            self.is_away = sched_setaffinity(None, &home).is_err();
+        }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.come_back();
+    }
+}
+
+/// The processor on which most threads of a process run, if any does.
+fn busiest(pid: u32) -> Option<usize> {
+    let mut nr_on: Vec<usize> = Vec::new();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    for (nr, thread) in threads.enumerate() {
+        if nr == THREADS_MAX {
+            return None;
+        }
+        if let Some(cpu) = running_on(&thread.ok()?.path()) {
+            nr_on.resize(nr_on.len().max(cpu + 1), 0);
+            nr_on[cpu] += 1;
+        }
+    }
+    let counted = nr_on.into_iter().enumerate().filter(|(_, nr)| *nr > 0);
+    counted.max_by_key(|(_, nr)| *nr).map(|(cpu, _)| cpu)
+}
+
+/// Where a thread runs, or waits to run.
+fn running_on(thread: &Path) -> Option<usize> {
+    let text = fs::read_to_string(thread.join("stat")).ok()?;
+    // The name may hold anything.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    // Fields 3 and 39.
+    fields.nth(35)?.parse().ok().filter(|_| state == "R")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn here() -> usize {
+        rustix::thread::sched_getcpu()
+    }
+
+    /// A program that only sleeps, or only runs.
+    fn program(script: &str) -> Child {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).spawn().expect("a shell")
+    }
+
+    #[test]
+    fn it_goes_where_the_target_runs_and_comes_back() {
+        let home = sched_getaffinity(None).expect("ours");
+        if home.count() < 2 {
+            println!("SKIP it_goes_where_the_target_runs_and_comes_back: one processor");
+            return;
+        }
+        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| home.is_set(*cpu)).take(2) {
+            let mut there = CpuSet::new();
+            there.set(cpu);
+            sched_setaffinity(None, &there).expect("one of ours");
+            let mut busy = program("while :; do :; done");
+            sched_setaffinity(None, &home).expect("ours");
+            while busiest(busy.id()) != Some(cpu) {
+                std::thread::yield_now();
+            }
+            let mut beside = Beside::nobody();
+            beside.go_to(busy.id());
+            let was = here();
+            drop(beside);
+            busy.kill().expect("our child");
+            busy.wait().expect("our child");
+            assert_eq!(was, cpu);
+            assert_eq!(sched_getaffinity(None).expect("ours"), home);
+        }
+    }
+
+    #[test]
+    fn who_sleeps_or_is_gone_runs_nowhere() {
+        let mut idle = program("exec sleep 100");
+        while running_on(Path::new(&format!("/proc/{}", idle.id()))).is_some() {
+            std::thread::yield_now();
+        }
+        assert_eq!(busiest(idle.id()), None);
+        idle.kill().expect("our child");
+        idle.wait().expect("our child");
+        assert_eq!(busiest(idle.id()), None);
+    }
+}
