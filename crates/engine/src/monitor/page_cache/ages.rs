@@ -177,14 +177,13 @@ impl FolioAges {
         }
     }
 
-    /// The mark of a folio was cleared, and is seen to be: it has not been accessed since.
+    /// The mark of a folio was cleared, and is seen to be: it has not been accessed since. What was before, since it
+    /// was looked at, is not known.
     pub fn cleared(&mut self, folio: &CachedFolio, now: Nanos) {
         let units = self.units(now);
         let entry = &mut self.block_mut(folio.frame).entries[page_of(folio.frame)];
         if entry.state & PRESENT != 0 && entry.hash == hash(folio) {
-            if entry.state & KNOWN == 0 {
-                entry.since = units;
-            }
+            entry.since = units;
             entry.state = entry.state & !REFERENCED | KNOWN;
         }
     }

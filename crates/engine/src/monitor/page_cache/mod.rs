@@ -21,7 +21,7 @@ mod returned;
 pub use account::{CacheAccount, CachedBytes};
 pub use ages::{FolioAges, SeenFolio};
 pub use layout::{CacheLayout, CachedRegion, PAGE_CACHE};
-pub use plan::{ClearCost, plan_clears};
+pub use plan::{ClearCost, order_clears};
 pub use returned::{DroppedFile, FileId, ReturnedFiles};
 
 /// What the kernel says of a folio.

@@ -1,12 +1,13 @@
 //! The page cache that nobody maps: when it was accessed, by file, control group and node.
 //!
 //! Approach: all frames are looked at in rounds, part by part ([`Memmap`]); what is known of each folio is the
-//! engine's ([`isotherm_engine::page_cache`]). Marks of accesses that are set are cleared right after, as far
-//! as the budget goes, so that the next round tells whether there were more.
+//! engine's ([`isotherm_engine::page_cache`]). Marks of accesses that are set are cleared at the end of the round
+//! ([`clears`]), those first that tell most, as far as the budget goes, so that the next round tells whether there were more.
 //!
 //! Limits: a round takes as long as the budget makes it, [`ROUND_MIN`] at least; ages are exact to a round.
 
 mod act;
+mod clears;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,8 +15,8 @@ use std::ops::Range;
 
 use isotherm_engine::frames::{FrameMap, MappedClass};
 use isotherm_engine::page_cache::{
-    CacheAccount, CacheLayout, CachedBytes, CachedFolio, ClearCost, FileId, FolioAges, FolioState,
-    ReturnedFiles, plan_clears,
+    CacheAccount, CacheLayout, CachedBytes, CachedFolio, FileId, FolioAges, FolioState,
+    ReturnedFiles,
 };
 use isotherm_engine::table::TableMonitor;
 use isotherm_engine::{Nanos, Snapshot};
@@ -27,6 +28,7 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_record::{CacheSample, CachedFile, CachedKind, CachedMemory, printable};
 
 use super::machine::node_in;
+use clears::Clears;
 
 /// Shortest time between the beginnings of two rounds.
 const ROUND_MIN: Nanos = Nanos::from_millis(5_000);
@@ -40,6 +42,8 @@ const CHUNK_FRAMES: u64 = 1 << 16;
 const RETRY_ROUNDS: u32 = 10;
 /// Files of which that is kept.
 const REFUSED_MAX: usize = 1 << 14;
+/// The part of the page cache of which more than usual is spent to find out when it was accessed.
+const UNKNOWN_MUCH: f64 = 0.1;
 /// Largest files that are told one by one.
 const FILES_TOLD: usize = 50;
 
@@ -54,7 +58,7 @@ pub(crate) struct CacheView {
     credited: Nanos,
     round: Round,
     next_round: Nanos,
-    cost: ClearCost,
+    clears: Clears,
     /// What looking at all frames took the last time.
     scan_cost: Nanos,
     /// Files that could not be opened, and in which round that was.
@@ -62,8 +66,9 @@ pub(crate) struct CacheView {
     groups: BTreeMap<u64, String>,
     group_numbers: GroupNumbers,
     told: Option<CacheSample>,
-    /// What the last round found in all.
+    /// What the last round found in all, and of it that of which nobody knows when it was accessed.
     bytes: u64,
+    unknown_bytes: u64,
     /// Schemes ask for snapshots.
     is_acted_on: bool,
     layout: CacheLayout,
@@ -83,9 +88,10 @@ struct Round {
     began: Nanos,
     /// What is left to look at, the next last.
     rest: Vec<(u32, Range<u64>)>,
+    /// Frames that were looked at or are to be, of which it was not chosen yet what to clear, and of these the latter.
+    nr_frames: u64,
     nr_frames_left: u64,
     account: CacheAccount,
-    clear_budget: Nanos,
     scan_cost: Nanos,
 }
 
@@ -105,13 +111,14 @@ impl CacheView {
             credited: now,
             round: Round::default(),
             next_round: now,
-            cost: ClearCost::default(),
+            clears: Clears::default(),
             scan_cost: Nanos(0),
             refused: BTreeMap::new(),
             groups: BTreeMap::new(),
             group_numbers: GroupNumbers::default(),
             told: None,
             bytes: 0,
+            unknown_bytes: 0,
             is_acted_on: false,
             layout: CacheLayout::default(),
             snapshot: None,
@@ -132,9 +139,9 @@ impl CacheView {
         mapped: &FrameMap,
     ) -> Result<(), MemmapError> {
         let elapsed = now.since(std::mem::replace(&mut self.credited, now));
-        let is_new = self.ages.nr_rounds() <= 2;
+        let is_little_known = self.is_little_known();
         let rate = monitor.rate(|shares| {
-            if is_new {
+            if is_little_known {
                 shares.new_page_cache
             } else {
                 shares.page_cache
@@ -142,7 +149,7 @@ impl CacheView {
         });
         let earned = self.credit + elapsed.0 as f64 * rate;
         self.credit = earned.min(STEP_MAX.0 as f64);
-        if self.round.rest.is_empty() {
+        if self.is_between_rounds() {
             if now < self.next_round {
                 return Ok(());
             }
@@ -152,12 +159,20 @@ impl CacheView {
         let spent = || process_cpu().since(before);
         let spare = monitor.spare();
         let room = Nanos(self.credit.max(0.0) as u64) + spare;
-        while spent() < room
-            && let Some((node, frames)) = self.round.rest.pop()
-        {
-            self.look_at(now, node, frames, mapped, spare.since(spent()))?;
-            if self.round.rest.is_empty() {
-                self.end_round(now)?;
+        while spent() < room {
+            let spare = spare.since(spent());
+            if let Some((folios, estimate)) = self.clears.next(spare) {
+                let before = process_cpu();
+                self.clear(now, &folios)?;
+                let spent = process_cpu().since(before);
+                self.clears.cleared(estimate, spent, spare);
+            } else if let Some((node, frames)) = self.round.rest.pop() {
+                self.look_at(now, node, frames, mapped)?;
+                if self.round.rest.is_empty() {
+                    self.end_round(now)?;
+                }
+            } else {
+                break;
             }
         }
         self.credit -= spent().since(spare).0 as f64;
@@ -183,6 +198,17 @@ impl CacheView {
         self.bytes
     }
 
+    /// Whether there is more to find out than usual: after two rounds ages can be known, if marks were cleared.
+    fn is_little_known(&self) -> bool {
+        self.ages.nr_rounds() <= 2 || self.unknown_bytes as f64 > UNKNOWN_MUCH * self.bytes as f64
+    }
+
+    /// What a round may take for clears in any case.
+    fn clear_cost_min(&self) -> Nanos {
+        let times = if self.is_little_known() { 3 } else { 1 };
+        Nanos(self.scan_cost.0 * times)
+    }
+
     /// `rate`: CPU seconds that may be spent in a second.
     fn begin_round(&mut self, now: Nanos, nodes: &[(u32, Range<u64>)], rate: f64) {
         self.ages.begin_round(now, cache::lru());
@@ -195,20 +221,20 @@ impl CacheView {
             }
         }
         let wanted = Nanos((ROUND_WANTED.0 as f64 * rate) as u64);
+        // The first round only looks, so that something is known soon. Then at least as much as looking
+        // takes: marks that stay make looking worth little.
+        self.clears.begin(match self.ages.nr_rounds() {
+            1 => Nanos(0),
+            _ => wanted.since(self.scan_cost).max(self.clear_cost_min()),
+        });
+        let sizes = rest.iter().map(|(_, frames)| frames.end - frames.start);
+        let nr_frames = sizes.sum();
         self.round = Round {
             began: now,
-            nr_frames_left: rest
-                .iter()
-                .map(|(_, frames)| frames.end - frames.start)
-                .sum(),
+            nr_frames,
+            nr_frames_left: nr_frames,
             rest,
             account: CacheAccount::default(),
-            // The first round only looks, so that something is known soon. Then at least as much as looking
-            // takes: marks that stay make looking worth little.
-            clear_budget: match self.ages.nr_rounds() {
-                1 => Nanos(0),
-                _ => wanted.since(self.scan_cost).max(self.scan_cost),
-            },
             scan_cost: Nanos(0),
         };
         self.next_round = now + ROUND_MIN;
@@ -217,18 +243,16 @@ impl CacheView {
         refused.retain(|_, round| *round + RETRY_ROUNDS > nr_rounds);
     }
 
-    /// `spare`: what may be spent on clears besides the round's.
     fn look_at(
         &mut self,
         now: Nanos,
         node: u32,
         frames: Range<u64>,
         mapped: &FrameMap,
-        spare: Nanos,
     ) -> Result<(), MemmapError> {
         let before = process_cpu();
-        let mut marked = Vec::new();
-        let (ages, account, refused) = (&mut self.ages, &mut self.round.account, &self.refused);
+        let (ages, clears) = (&mut self.ages, &mut self.clears);
+        let (account, refused) = (&mut self.round.account, &self.refused);
         let was_anonymous = |first| mapped.are_anonymous(first..first + SCANNED_TOGETHER);
         self.memmap.scan(frames.clone(), was_anonymous, |folio| {
             let pages = unmapped_pages(&folio, mapped);
@@ -238,28 +262,24 @@ impl CacheView {
             let seen = ages.look(&folio, now);
             account.add(&folio, seen, node, pages);
             if seen.hides_next && !refused.contains_key(&folio.file) {
-                marked.push(folio);
+                clears.add(folio);
             }
         })?;
         ages.end_frames(&frames);
-        let scanned = process_cpu().since(before);
-        self.round.scan_cost = self.round.scan_cost + scanned;
-        let nr_frames = frames.end - frames.start;
-        let share = 2 * nr_frames;
-        let budget = self.round.clear_budget.0 / self.round.nr_frames_left.max(1) * share;
-        self.round.nr_frames_left -= nr_frames;
-        let spare = spare.since(scanned);
-        let budget = Nanos(budget.min(self.round.clear_budget.0)) + spare;
-        let (planned, estimate) = plan_clears(marked, self.cost, budget);
-        if planned.is_empty() {
-            return Ok(());
+        let round = &mut self.round;
+        round.scan_cost = round.scan_cost + process_cpu().since(before);
+        round.nr_frames_left -= frames.end - frames.start;
+        if round.rest.is_empty() || clears.is_full() {
+            let looked_at = round.nr_frames - round.nr_frames_left;
+            clears.plan(looked_at as f64 / round.nr_frames as f64);
+            round.nr_frames = round.nr_frames_left;
         }
-        let before = process_cpu();
-        self.clear(now, &planned)?;
-        let spent = process_cpu().since(before);
-        self.cost.learn(estimate, spent);
-        self.round.clear_budget = self.round.clear_budget.since(spent.since(spare));
         Ok(())
+    }
+
+    /// Whether nothing of a round is left to do: all was looked at and told, and what marks it was to clear are.
+    fn is_between_rounds(&self) -> bool {
+        self.round.rest.is_empty() && !self.clears.is_waiting()
     }
 
     /// Clears the marks of folios, in order of their files.
@@ -307,6 +327,7 @@ impl CacheView {
             .map(|(key, bytes)| (*key, *bytes))
             .collect();
         self.bytes = totals.iter().map(|(_, bytes)| bytes.total()).sum();
+        self.unknown_bytes = totals.iter().map(|(_, bytes)| bytes.ages.unknown).sum();
         let names = self.group_names(totals.iter().map(|((_, group), _)| *group).collect())?;
         let mut memory: BTreeMap<(u32, Option<String>), CachedBytes> = BTreeMap::new();
         for ((node, group), bytes) in totals {
