@@ -163,7 +163,9 @@ impl CacheView {
             let spare = spare.since(spent());
             if let Some((folios, estimate)) = self.clears.next(spare) {
                 let before = process_cpu();
-                self.clear(now, &folios)?;
+                let marked_again = self.clear(now, &folios)?;
+                // Accessed in that moment: once more, or the next round could not tell.
+                self.clear(now, &marked_again)?;
                 let spent = process_cpu().since(before);
                 self.clears.cleared(estimate, spent, spare);
             } else if let Some((node, frames)) = self.round.rest.pop() {
@@ -282,8 +284,12 @@ impl CacheView {
         self.round.rest.is_empty() && !self.clears.is_waiting()
     }
 
-    /// Clears the marks of folios, in order of their files.
-    fn clear(&mut self, now: Nanos, folios: &[CachedFolio]) -> Result<(), MemmapError> {
+    /// Clears the marks of folios, in order of their files. Yields those that have one after that.
+    fn clear(
+        &mut self,
+        now: Nanos,
+        folios: &[CachedFolio],
+    ) -> Result<Vec<CachedFolio>, MemmapError> {
         let by_file: Vec<&[CachedFolio]> = folios.chunk_by(|a, b| a.file == b.file).collect();
         let mappings: Vec<u64> = by_file.iter().map(|folios| folios[0].file).collect();
         let facts = self.memmap.describe(&mappings)?;
@@ -300,12 +306,15 @@ impl CacheView {
         let _ = self.clearer.flush();
         // Only what is seen to be cleared is.
         let added: Vec<CachedFolio> = added.into_iter().copied().collect();
-        let ages = &mut self.ages;
-        self.memmap.look(&added, |_, folio| {
-            if !folio.state.has(FolioState::REFERENCED) {
+        let (ages, mut still) = (&mut self.ages, Vec::new());
+        self.memmap.look(&added, |at, folio| {
+            if folio.state.has(FolioState::REFERENCED) {
+                still.push(added[at]);
+            } else {
                 ages.cleared(&folio, now);
             }
-        })
+        })?;
+        Ok(still)
     }
 
     fn end_round(&mut self, now: Nanos) -> Result<(), MemmapError> {
