@@ -245,6 +245,8 @@ pub struct Zone {
     /// they hold up to an eighth of the zone (`percpu_pagelist_high_fraction` in
     /// Documentation/admin-guide/sysctl/vm.rst).
     pub free_on_lists: u64,
+    /// What compressed swap (zram, zswap) takes; 0 where the kernel does not tell.
+    pub compressed_swap: u64,
 }
 
 /// All zones that have memory, from `/proc/zoneinfo`.
@@ -266,43 +268,49 @@ fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
 
 fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
     let mut found = Vec::new();
-    let (mut node, mut name, mut spanned) = (0, String::new(), 0);
-    let (mut free, mut free_on_lists, mut present, mut managed) = (0, 0, 0, 0);
+    // Where it is is told last.
+    let nothing = Zone {
+        node: 0,
+        name: String::new(),
+        range: AddressRange::new(0, PAGE_SIZE),
+        present: 0,
+        managed: 0,
+        free: 0,
+        free_on_lists: 0,
+        compressed_swap: 0,
+    };
+    let (mut zone, mut spanned) = (nothing.clone(), 0);
     let bytes = |pages: &str| pages.trim().parse::<u64>().unwrap_or(0) * PAGE_SIZE;
     for line in zoneinfo.lines() {
         let line = line.trim();
-        if let Some((number, zone)) = { line.strip_prefix("Node ") }.and_then(|l| l.split_once(','))
+        if let Some((number, name)) = { line.strip_prefix("Node ") }.and_then(|l| l.split_once(','))
         {
-            node = number.parse().unwrap_or(0);
-            zone.trim()
-                .trim_start_matches("zone")
-                .trim()
-                .clone_into(&mut name);
-            (spanned, free, free_on_lists, present, managed) = (0, 0, 0, 0, 0);
+            let name = name.trim().trim_start_matches("zone").trim();
+            zone = Zone {
+                node: number.parse().unwrap_or(0),
+                name: name.to_owned(),
+                ..nothing.clone()
+            };
+            spanned = 0;
         } else if let Some(pages) = line.strip_prefix("pages free ") {
-            free = bytes(pages);
+            zone.free = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("count:") {
-            free_on_lists += bytes(pages);
+            zone.free_on_lists += bytes(pages);
+        } else if let Some(pages) = line.strip_prefix("nr_zspages ") {
+            zone.compressed_swap = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("spanned ") {
             spanned = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("present ") {
-            present = bytes(pages);
+            zone.present = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("managed ") {
-            managed = bytes(pages);
+            zone.managed = bytes(pages);
         } else if let Some(frame) = line.strip_prefix("start_pfn:")
             && let start = bytes(frame)
             && let Some(range) = AddressRange::checked(start, start + spanned)
-            && present > 0
+            && zone.present > 0
         {
-            found.push(Zone {
-                node,
-                name: name.clone(),
-                range,
-                present,
-                managed,
-                free,
-                free_on_lists,
-            });
+            zone.range = range;
+            found.push(zone.clone());
         }
     }
     found
@@ -322,7 +330,7 @@ mod tests {
         ];
         assert_eq!(system_ram(iomem), expected);
         let zoneinfo = "Node 0, zone      DMA\n  pages free 3\n        spanned  4095\n        present  3998\n  pagesets\n    cpu: 0\n\
-                        \x20             count:    5\n              high:     86330\n    cpu: 1\n              count: 2\n  start_pfn:           1\n\
+                        \x20     nr_zspages   9\n              count:    5\n              high:     86330\n    cpu: 1\n              count: 2\n  start_pfn:           1\n\
                         Node 1, zone   Normal\n        spanned  262144\n        present  262144\n  start_pfn:           1048576\n\
                         Node 1, zone  Movable\n        spanned  0\n        present  0\n  start_pfn: 0\n";
         let expected = [
@@ -334,6 +342,7 @@ mod tests {
         assert_eq!((dma.node, dma.name.as_str()), (0, "DMA"));
         assert_eq!((dma.free, dma.present), (3 * PAGE_SIZE, 3998 * PAGE_SIZE));
         assert_eq!(dma.free_on_lists, 7 * PAGE_SIZE);
+        assert_eq!(dma.compressed_swap, 9 * PAGE_SIZE);
     }
     #[test]
     fn some_pages_are_looked_at_evenly_across_ranges() {

@@ -129,6 +129,9 @@ pub struct NodeMemory {
     pub page_tables: u64,
     /// Kernel stacks.
     pub kernel_stacks: u64,
+    /// What compressed swap (zram, zswap) takes, by its zones; 0 where the kernel does not tell.
+    #[serde(default)]
+    pub compressed_swap: u64,
     /// Huge pages of hugetlbfs, in use or not.
     pub hugetlb: u64,
 }

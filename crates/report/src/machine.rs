@@ -4,6 +4,8 @@
 //! JSON: [`MachineReport`]. The target of a scope means nothing here: memory is the machine's. It is of the
 //! last sample of the scope.
 
+mod class;
+
 use std::collections::BTreeMap;
 
 use isotherm_engine::frames::{AgeBytes, MappedClass};
@@ -18,72 +20,7 @@ use isotherm_record::machine::{
     CacheSample, CachedFile, HugeMemory, MachineSample, NodeMemory, ZoneMemory,
 };
 
-/// What memory is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum MemoryClass {
-    /// Heaps, stacks, written pages of private mappings.
-    Anonymous,
-    /// Pages of files that processes map.
-    MappedFiles,
-    /// tmpfs, memfd, System V; mapped or not.
-    SharedMemory,
-    /// Pages of files that no process maps.
-    PageCache,
-    /// Slab caches.
-    Slab,
-    /// Page tables.
-    PageTables,
-    /// Kernel stacks.
-    KernelStacks,
-    /// Pages of hugetlbfs.
-    Hugetlb,
-    /// What the kernel tells of nowhere.
-    Other,
-    /// Memory that nobody uses.
-    Free,
-}
-
-impl MemoryClass {
-    /// All of them, as they are told.
-    pub const ALL: [Self; 10] = [
-        Self::Anonymous,
-        Self::MappedFiles,
-        Self::SharedMemory,
-        Self::PageCache,
-        Self::Slab,
-        Self::PageTables,
-        Self::KernelStacks,
-        Self::Hugetlb,
-        Self::Other,
-        Self::Free,
-    ];
-
-    /// Its name for a person.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Anonymous => "anonymous",
-            Self::MappedFiles => "mapped files",
-            Self::SharedMemory => "shared memory",
-            Self::PageCache => "page cache",
-            Self::Slab => "slab",
-            Self::PageTables => "page tables",
-            Self::KernelStacks => "kernel stacks",
-            Self::Hugetlb => "hugetlbfs",
-            Self::Other => "other",
-            Self::Free => "free",
-        }
-    }
-
-    /// Whether it is memory of users, which may be idle.
-    pub const fn is_user(self) -> bool {
-        matches!(
-            self,
-            Self::Anonymous | Self::MappedFiles | Self::SharedMemory | Self::PageCache
-        )
-    }
-}
+pub use class::MemoryClass;
 
 /// How much memory is of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -506,6 +443,7 @@ fn node_of(
         kernel(MemoryClass::Slab, node.slab),
         kernel(MemoryClass::PageTables, node.page_tables),
         kernel(MemoryClass::KernelStacks, node.kernel_stacks),
+        kernel(MemoryClass::CompressedSwap, node.compressed_swap),
         kernel(MemoryClass::Hugetlb, node.hugetlb),
     ];
     let told = classes

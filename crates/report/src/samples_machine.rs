@@ -45,6 +45,7 @@ fn node(node: u32, total: u64, free: u64) -> NodeMemory {
         reclaimable_slab: 30 * MIB,
         page_tables: 4 * MIB,
         kernel_stacks: MIB,
+        compressed_swap: 0,
         hugetlb: 0,
     }
 }

@@ -143,6 +143,14 @@ impl Mode {
             flags: flags.split_whitespace().map(str::to_owned).collect(),
         })
     }
+
+    /// Whether it is not about one process.
+    fn is_of_the_machine(&self) -> bool {
+        let flags = self.flags.iter();
+        flags
+            .map(String::as_str)
+            .any(|flag| matches!(flag, "--all" | "--physical"))
+    }
 }
 
 /// What a bench gives back.

@@ -42,7 +42,7 @@ pub(super) struct Recorded {
 }
 
 impl Recording {
-    /// Starts to record process `pid`.
+    /// Starts to record process `pid`, or all of the machine.
     pub(super) fn start(
         context: &BenchContext,
         mode: &Mode,
@@ -53,8 +53,11 @@ impl Recording {
         let _ = std::fs::remove_file(&path);
         let cpu_before = children_cpu()?;
         let mut command = Command::new(&context.isotherm);
+        command.arg("record");
+        if !mode.is_of_the_machine() {
+            command.args(["--pid", &pid.to_string()]);
+        }
         command
-            .args(["record", "--pid", &pid.to_string()])
             .args(["--duration", &format!("{}s", duration.as_secs()), "-o"])
             .arg(&path)
             .args(&mode.flags)

@@ -18,7 +18,7 @@ use super::table::Table;
 use super::workload::Workload;
 use super::{BenchContext, BenchOutcome, accuracy};
 
-const MODES: [&str; 1] = ["default="];
+const MODES: [&str; 2] = ["default=", "physical=--physical"];
 const WORKLOADS: [&str; 3] = ["static_1g", "scattered_4g", "zigzag"];
 /// Until the recorder knows the program.
 const LEARN: Duration = Duration::from_secs(10);

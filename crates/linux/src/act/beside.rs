@@ -4,9 +4,8 @@
 //! target, to flush its TLB, and waits for them (see `by_block`). One that runs us does not run the target.
 //!
 //! The approach: before each call whoever acts goes to where most of the target's threads run, if any does. What the
-//! call takes, the target would have lost by interrupts elsewhere. Measured here (2 virtual CPUs, Linux 6.18, zram,
-//! a program of one thread that works all the time, 32,256 pages that lie apart, `xtask bench beside`): see
-//! docs/guard.md.
+//! call takes, the target would have lost by interrupts elsewhere. What that saves is in docs/guard.md, measured by
+//! experiments/beside.c.
 //!
 //! Limits: a program that runs on several processors at once is still interrupted on the others, and one that the
 //! scheduler moves meanwhile until the next call. Programs of more than [`THREADS_MAX`] threads are not asked.

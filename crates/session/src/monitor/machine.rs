@@ -331,12 +331,12 @@ impl MachineView {
         nodes.dedup();
         let told = nodes.into_iter().map(|node| {
             let zones = zones.iter().filter(|zone| zone.node == node);
-            let on_lists: u64 = zones.map(|zone| zone.free_on_lists).sum();
             let told = node_memory(node, self.is_alone);
-            NodeMemory {
-                free: told.free + on_lists,
-                ..told
-            }
+            zones.fold(told, |all, zone| NodeMemory {
+                free: all.free + zone.free_on_lists,
+                compressed_swap: all.compressed_swap + zone.compressed_swap,
+                ..all
+            })
         });
         told.collect()
     }
@@ -445,6 +445,7 @@ fn node_memory(node: u32, is_alone: bool) -> NodeMemory {
         reclaimable_slab: get("SReclaimable"),
         page_tables: get("PageTables") + get("SecPageTables"),
         kernel_stacks: get("KernelStack"),
+        compressed_swap: 0,
         hugetlb: if is_numa {
             Meminfo::hugetlb_of_node(node)
         } else {

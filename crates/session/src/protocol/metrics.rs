@@ -237,6 +237,7 @@ impl Metrics<'_> {
                 ("slab", of.slab),
                 ("page_tables", of.page_tables),
                 ("kernel_stacks", of.kernel_stacks),
+                ("compressed_swap", of.compressed_swap),
                 ("hugetlb", of.hugetlb),
             ] {
                 page.sample(&[("node", &node), ("kind", kind)], bytes);
