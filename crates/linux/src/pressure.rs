@@ -24,10 +24,14 @@ pub fn progress(process: &Process) -> Option<Progress> {
     process.is_alive().then(|| parse_stat(&stat)).flatten()
 }
 
-/// `/proc/PID/stat`: the name may hold anything, so count from its closing parenthesis.
+/// The fields of `/proc/PID/stat` behind the name, which may hold anything: the state, field 3 of proc(5), first.
+pub(crate) fn stat_fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
+}
+
+/// Of `/proc/PID/stat`.
 fn parse_stat(stat: &str) -> Option<Progress> {
-    let rest = &stat[stat.rfind(')')? + 1..];
-    let words: Vec<&str> = rest.split_whitespace().collect();
+    let words: Vec<&str> = stat_fields(stat)?.collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
     // SAFETY: no preconditions.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;

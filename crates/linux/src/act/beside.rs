@@ -15,6 +15,8 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::pressure::stat_fields;
+
 /// Asking a thread takes some 10 us.
 const THREADS_MAX: usize = 32;
 
@@ -83,8 +85,7 @@ fn busiest(pid: u32) -> Option<usize> {
 /// Where a thread runs, or waits to run.
 fn running_on(thread: &Path) -> Option<usize> {
     let text = fs::read_to_string(thread.join("stat")).ok()?;
-    // The name may hold anything.
-    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let mut fields = stat_fields(&text)?;
     let state = fields.next()?;
     // Fields 3 and 39.
     fields.nth(35)?.parse().ok().filter(|_| state == "R")

@@ -13,6 +13,8 @@
 use std::fs;
 use std::time::Instant;
 
+use crate::pressure::stat_fields;
+
 /// kthreadd, whose children all kernel threads are.
 const KTHREADD: u32 = 2;
 /// Share of the time from which on it counts as active.
@@ -103,8 +105,7 @@ fn find(name: &str) -> Option<u32> {
 /// Fields of `/proc/PID/stat` after the name: state, parent...
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = text.rsplit_once(')')?;
-    Some(rest.split_whitespace().take(2).map(str::to_owned).collect())
+    Some(stat_fields(&text)?.take(2).map(str::to_owned).collect())
 }
 
 fn state(pid: u32) -> Option<char> {
