@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::io::Read;
 
 use anyhow::{Context as _, ensure};
+use indexmap::IndexMap;
 use isotherm_engine::{PAGE_SIZE, Refusal};
 use isotherm_record::{Item, Reader};
 use isotherm_sim::memory::Zone;
@@ -194,7 +195,7 @@ struct ProcessReport {
     huge_bytes: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Lost {
     refaults: f64,
     first_faults: f64,
@@ -274,8 +275,15 @@ impl SimulationReport {
             self.reclaim_cpu_seconds,
         );
         self.huge_pages.say(&mut text);
+        let mut names: IndexMap<&str, Vec<&ProcessReport>> = IndexMap::new();
         for process in &self.processes {
-            process.say(&mut text);
+            names.entry(&process.name).or_default().push(process);
+        }
+        for processes in names.values() {
+            match processes.as_slice() {
+                [process] => process.say(&mut text),
+                alike => say_alike(alike, &mut text),
+            }
         }
         let mut line = |of: std::fmt::Arguments<'_>| {
             let _ = text.write_fmt(of);
@@ -349,9 +357,78 @@ impl HugePages {
     }
 }
 
+/// Processes of one name, in one line: each of thousands tells nobody anything.
+fn say_alike(processes: &[&ProcessReport], text: &mut String) {
+    let mean = |of: fn(&ProcessReport) -> f64| {
+        processes.iter().map(|process| of(process)).sum::<f64>() / processes.len() as f64
+    };
+    let worst = processes
+        .iter()
+        .map(|process| process.slowdown_percent)
+        .fold(f64::MIN, f64::max);
+    let killed = processes.iter().filter(|process| process.was_killed);
+    let end = match killed.count() {
+        0 => String::new(),
+        killed => format!(", {killed} killed for want of memory"),
+    };
+    let of_each = |of: fn(&ProcessReport) -> f64| format_bytes(mean(of) as u64);
+    let _ = writeln!(
+        text,
+        "{} ({} processes): {:.1} s for {:.1} s of work on average ({:+.2} %, {worst:+.2} % at worst){end}; \
+         of each RSS {} on average, {} in swap; {} major faults in all",
+        processes[0].name,
+        processes.len(),
+        mean(|process| process.seconds),
+        mean(|process| process.work_seconds),
+        mean(|process| process.slowdown_percent),
+        of_each(|process| process.rss_mean_bytes),
+        of_each(|process| process.swapped_mean_bytes),
+        processes
+            .iter()
+            .map(|process| process.major_faults)
+            .sum::<u64>(),
+    );
+    let lost = processes
+        .iter()
+        .fold(Lost::default(), |sum, process| sum.plus(&process.lost_seconds));
+    lost.say("lost in all", text);
+}
+
+impl Lost {
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            refaults: self.refaults + other.refaults,
+            first_faults: self.first_faults + other.first_faults,
+            compaction: self.compaction + other.compaction,
+            slow_nodes: self.slow_nodes + other.slow_nodes,
+            translations: self.translations + other.translations,
+            monitoring: self.monitoring + other.monitoring,
+            cpu_contention: self.cpu_contention + other.cpu_contention,
+        }
+    }
+
+    fn say(&self, what: &str, text: &mut String) {
+        let causes = [
+            ("refaults", self.refaults),
+            ("first faults", self.first_faults),
+            ("compaction", self.compaction),
+            ("slow nodes", self.slow_nodes),
+            ("translations", self.translations),
+            ("monitoring", self.monitoring),
+            ("others on its CPUs", self.cpu_contention),
+        ];
+        let causes = causes.iter().filter(|(_, seconds)| seconds.abs() >= 0.0005);
+        let causes: Vec<String> = causes
+            .map(|(name, seconds)| format!("{name} {seconds:.3} s"))
+            .collect();
+        if !causes.is_empty() {
+            let _ = writeln!(text, "  {what}: {}", causes.join(", "));
+        }
+    }
+}
+
 impl ProcessReport {
     fn say(&self, text: &mut String) {
-        let lost = &self.lost_seconds;
         let end = if self.was_killed {
             ", killed for want of memory"
         } else {
@@ -370,21 +447,6 @@ impl ProcessReport {
             format_bytes(self.swapped_mean_bytes as u64),
             self.major_faults,
         );
-        let causes = [
-            ("refaults", lost.refaults),
-            ("first faults", lost.first_faults),
-            ("compaction", lost.compaction),
-            ("slow nodes", lost.slow_nodes),
-            ("translations", lost.translations),
-            ("monitoring", lost.monitoring),
-            ("others on its CPUs", lost.cpu_contention),
-        ];
-        let causes = causes.iter().filter(|(_, seconds)| seconds.abs() >= 0.0005);
-        let causes: Vec<String> = causes
-            .map(|(name, seconds)| format!("{name} {seconds:.3} s"))
-            .collect();
-        if !causes.is_empty() {
-            let _ = writeln!(text, "  lost: {}", causes.join(", "));
-        }
+        self.lost_seconds.say("lost", text);
     }
 }
