@@ -92,6 +92,17 @@ damo_reads_our_configurations() {
 }
 check "damo reads our configurations" damo_reads_our_configurations
 
+# What a configuration comes to in the kernel's tree is what damo would write there.
+damo_would_write_the_same() {
+    local file
+    for file in crates/config/tests/fixtures/*.{json,yaml}; do
+        "$isotherm" damon --plan "$file" >"$theirs/plan" &&
+            "$venv/bin/python" tests/interop/damo_tree.py "$file" "$theirs/plan" ||
+            return 1
+    done
+}
+check "damo would write the same" damo_would_write_the_same
+
 damo=$PWD/$venv/bin/damo
 if ! command -v file >/dev/null; then
     echo "SKIP damo: it needs the command file (Debian: apt-get install file)"

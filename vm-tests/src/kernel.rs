@@ -18,6 +18,9 @@ pub enum Kernel {
     Debian61,
     /// 6.12: Debian 13's own, and Debian 12's backport. Has DAMON.
     Debian612,
+    /// The newest that Debian has for anybody: unstable's or experimental's. Another one each month, so no test of
+    /// every day may rest on it.
+    DebianNewest,
 }
 
 /// An unpacked kernel package.
@@ -32,15 +35,40 @@ pub struct KernelImage {
 }
 
 impl Kernel {
-    /// All of them, oldest first.
+    /// Those of Debian's releases, oldest first.
     pub const ALL: [Self; 2] = [Self::Debian61, Self::Debian612];
 
-    /// `6.1` or `6.12`.
+    /// Every one, oldest first.
+    pub const EVERY: [Self; 3] = [Self::Debian61, Self::Debian612, Self::DebianNewest];
+
+    /// `6.1`, `6.12` or `newest`.
     pub const fn series(self) -> &'static str {
         match self {
             Self::Debian61 => "6.1",
             Self::Debian612 => "6.12",
+            Self::DebianNewest => "newest",
         }
+    }
+
+    /// Whether a package of this name is of the series.
+    fn is_of_series(self, name: &str) -> bool {
+        let Some(version) = name.strip_prefix("linux-image-") else {
+            return false;
+        };
+        let numbers = numbers(version);
+        let series = (numbers.first().copied(), numbers.get(1).copied());
+        let is_newer =
+            version.starts_with(|c: char| c.is_ascii_digit()) && series > (Some(6), Some(12));
+        // Since 6.16 the package of this name is not signed; before, it holds no kernel, but needs the one that does.
+        let package = name.split('_').next().unwrap_or(name);
+        let has_kernel = package.ends_with("-cloud-amd64-unsigned")
+            || (is_newer && package.ends_with("-cloud-amd64"));
+        has_kernel
+            && match self {
+                Self::Debian61 => series == (Some(6), Some(1)),
+                Self::Debian612 => series == (Some(6), Some(12)),
+                Self::DebianNewest => is_newer,
+            }
     }
 
     /// The newest unpacked package in the cache; where there is none, the newest that apt knows.
@@ -71,26 +99,30 @@ impl Kernel {
 
     /// The newest of this series among package names (a `_VERSION` may follow).
     fn newest(self, names: impl Iterator<Item = String>) -> Option<String> {
-        let prefix = format!("linux-image-{}.", self.series());
         names
-            .filter(|n| n.starts_with(&prefix) && n.contains("-cloud-amd64-unsigned"))
-            .max_by_key(|n| numbers(n))
+            .filter(|name| self.is_of_series(name))
+            .max_by_key(|name| numbers(name))
     }
 
     fn fetch(self, cache: &Path) -> Result<KernelImage, VmError> {
-        let pattern = format!(
-            r"^linux-image-{}\..*-cloud-amd64-unsigned$",
-            self.series().replace('.', r"\.")
-        );
-        let found =
-            self.output(Command::new("apt-cache").args(["search", "--names-only", &pattern]))?;
+        let apt = self.apt(cache)?;
+        let pattern = r"^linux-image-[0-9.]+.*-cloud-amd64(-unsigned)?$";
+        let found = self.output(Command::new("apt-cache").args(&apt).args([
+            "search",
+            "--names-only",
+            pattern,
+        ]))?;
         let names = found
             .lines()
             .filter_map(|l| Some(l.split(' ').next()?.to_owned()));
         let package = self
             .newest(names)
             .ok_or_else(|| self.unavailable(format!("apt-cache knows no package {pattern}")))?;
-        let policy = self.output(Command::new("apt-cache").args(["policy", &package]))?;
+        let policy = self.output(
+            Command::new("apt-cache")
+                .args(&apt)
+                .args(["policy", &package]),
+        )?;
         let version = policy
             .lines()
             .find_map(|l| l.trim().strip_prefix("Candidate: "))
@@ -104,6 +136,7 @@ impl Kernel {
             tempfile::tempdir_in(cache).map_err(VmError::io("make a directory in", cache))?;
         self.output(
             Command::new("apt-get")
+                .args(&apt)
                 .args(["download", "-q", &package])
                 .current_dir(work.path()),
         )?;
@@ -113,6 +146,56 @@ impl Kernel {
         // Only a whole tree ever bears the final name.
         fs::rename(&tree, &dir).map_err(VmError::io("rename into place", &dir))?;
         unpacked(&dir)
+    }
+
+    /// Options for apt: none, or for lists of its own, of Debian's newest suites, which are fetched; the system's stay
+    /// as they are.
+    fn apt(self, cache: &Path) -> Result<Vec<String>, VmError> {
+        if self != Self::DebianNewest {
+            return Ok(Vec::new());
+        }
+        let place = cache.join("apt");
+        for below in ["lists/partial", "archives/partial"] {
+            let path = place.join(below);
+            fs::create_dir_all(&path).map_err(VmError::io("make", &path))?;
+        }
+        // Where this machine has Debian from, there the other suites are.
+        let format = "$(LABEL) $(REPO_URI)";
+        let targets = self.output(Command::new("apt-get").args([
+            "indextargets",
+            "--format",
+            format,
+            "Created-By: Packages",
+        ]))?;
+        let uri = targets
+            .lines()
+            .find_map(|line| line.strip_prefix("Debian "));
+        let uri = uri.ok_or_else(|| {
+            self.unavailable("apt has no list of Debian's own packages".to_owned())
+        })?;
+        let suites = ["sid", "experimental"].map(|suite| format!("deb {uri} {suite} main\n"));
+        let sources = place.join("sources.list");
+        fs::write(&sources, suites.concat()).map_err(VmError::io("write", &sources))?;
+        let options = [
+            ("Dir::Etc::SourceList", sources.display().to_string()),
+            ("Dir::Etc::SourceParts", "-".to_owned()),
+            (
+                "Dir::State::Lists",
+                place.join("lists").display().to_string(),
+            ),
+            ("Dir::Cache", place.display().to_string()),
+            ("Acquire::Languages", "none".to_owned()),
+        ];
+        let options: Vec<String> = options
+            .into_iter()
+            .flat_map(|(name, value)| ["-o".to_owned(), format!("{name}={value}")])
+            .collect();
+        self.output(
+            Command::new("apt-get")
+                .args(&options)
+                .args(["update", "-q"]),
+        )?;
+        Ok(options)
     }
 
     fn output(self, command: &mut Command) -> Result<String, VmError> {
@@ -226,5 +309,14 @@ mod tests {
         check(Kernel::Debian61, &names, Some(names[1]));
         check(Kernel::Debian612, &names, Some(names[3]));
         check(Kernel::Debian612, &names[..2], None);
+        check(Kernel::DebianNewest, &names, None);
+        let newer = [
+            "linux-image-6.13.9+deb14-cloud-amd64-unsigned",
+            "linux-image-7.2-cloud-amd64_7.2-1",
+            "linux-image-6.19.14+deb14-cloud-amd64",
+            "linux-image-7.3-cloud-amd64-dbg",
+            "linux-image-cloud-amd64",
+        ];
+        check(Kernel::DebianNewest, &newer, Some(newer[1]));
     }
 }

@@ -137,7 +137,7 @@ impl Vm {
         let vm = self.module("zram");
         match vm.kernel {
             Kernel::Debian61 => vm.module("lzo_rle"),
-            Kernel::Debian612 => vm,
+            Kernel::Debian612 | Kernel::DebianNewest => vm,
         }
     }
 

@@ -36,6 +36,7 @@ const ROOMS: &[Room] = &[
         unsafe_under: Some(""),
     },
     room("isotherm-record", &["isotherm-engine"]),
+    room("isotherm-damon", &["isotherm-engine"]),
     room("isotherm-workload", &["isotherm-engine"]),
     room("isotherm-report", &["isotherm-engine", "isotherm-record"]),
     room("isotherm-sim", &["isotherm-engine"]),
@@ -44,6 +45,7 @@ const ROOMS: &[Room] = &[
         &[
             "isotherm-engine",
             "isotherm-config",
+            "isotherm-damon",
             "isotherm-linux",
             "isotherm-record",
             "isotherm-sim",

@@ -28,6 +28,7 @@ mod json;
 mod kdamonds;
 mod line;
 mod model;
+mod monitoring;
 mod node;
 mod plain;
 mod preset;
@@ -45,13 +46,14 @@ mod yaml;
 
 pub use line::scheme_line;
 pub use model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
+pub use monitoring::Monitoring;
 pub use plain::plain;
 pub use preset::{PRESETS, Preset, hmsdk_demote, hmsdk_promote, preset};
 pub use problem::{Place, Problem, Problems, Severity};
-pub use request::{ActingRequest, Monitoring, Request, RequestError};
+pub use request::{ActingRequest, Request, RequestError};
 pub use spec::{
     ActingSpec, ClearBy, ContextSpec, MemoryGoal, MonitorSpec, PageAttributes, ProcessSpec,
-    SessionSpec, TargetSpec, ThpPolicy,
+    SessionSpec, TargetSpec, ThpPolicy, World,
 };
 pub use tier::{HMSDK_MEMCG, Move, TierError, TierPlan};
 pub use topology::{Extent, Topology, TopologyError, node_extent};

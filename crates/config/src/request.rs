@@ -6,25 +6,22 @@
 use isotherm_engine::attributes::CPU_BUDGET;
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::scheme::huge::MAX_WASTE;
-use isotherm_engine::scheme::{Action, Bounds, Scheme};
-use isotherm_engine::table::TableAttributes;
-use isotherm_engine::{AddressRange, Attributes, AttributesError, CpuBudget, IntervalsGoal, Nanos};
+use isotherm_engine::scheme::{Action, Scheme};
+use isotherm_engine::{AddressRange, AttributesError};
 use thiserror::Error;
 
-use crate::model::{ContextConfig, Method, Operations};
+use crate::model::{ContextConfig, Operations};
+use crate::monitoring::Monitoring;
 use crate::preset::{PRESETS, preset};
 use crate::problem::Problem;
 use crate::scheme_line;
 use crate::spec::{
-    ActingSpec, ClearBy, ContextSpec, MemoryGoal, MonitorSpec, PageAttributes, ProcessSpec,
-    SessionSpec, TargetSpec,
+    ActingSpec, ContextSpec, MemoryGoal, ProcessSpec, SessionSpec, TargetSpec, World,
 };
 
 /// More contexts than this in one process come from a mistake, or want another division of the
 /// memory: each has a probe, a map and an actuator of its own.
 const CONTEXTS_MAX: usize = 64;
-/// What the intervals are by hand, where only one is given: DAMON's ratio.
-const SAMPLES_PER_AGGREGATION: u64 = 20;
 
 /// Why nothing comes of a request.
 #[derive(Debug, Error)]
@@ -61,6 +58,26 @@ pub enum RequestError {
     PagesAreReal,
     #[error("a CPU budget rules the intervals: give --cpu-budget, or intervals and goals by hand")]
     BudgetOrIntervals,
+    #[error(
+        "kernel DAMON has no CPU budget: its intervals rule what it costs; leave --cpu-budget out (--access-goal \
+         tunes them), or watch by `--world linux`"
+    )]
+    KernelHasNoBudget,
+    #[error(
+        "kernel DAMON samples regions in its own way: leave --pages and --strategy out, or watch by `--world linux`"
+    )]
+    KernelSamplesRegions,
+    #[error(
+        "kernel DAMON watches all of a machine by physical address: --physical instead of --all"
+    )]
+    KernelWatchesAllByFrame,
+    #[error("a simulated process is watched here, not by the kernel: leave --world out")]
+    KernelIsReal,
+    #[error(
+        "kernel DAMON goes by quota goals of its own: leave {flag} out and put a goal into the file, or act by \
+         `--world linux`"
+    )]
+    KernelHasOtherGoals { flag: &'static str },
     #[error("these monitoring attributes do not fit together: {0}")]
     Attributes(#[from] AttributesError),
     #[error("{name} cannot be run: {error}")]
@@ -87,6 +104,8 @@ pub struct Request {
     pub seed: u64,
     /// What is done, if anything.
     pub acting: ActingRequest,
+    /// Who watches and acts.
+    pub world: World,
 }
 
 /// What is said of acting.
@@ -110,189 +129,6 @@ pub struct ActingRequest {
     pub progress_command: Option<String>,
     /// Until when schemes page out.
     pub goal: Option<MemoryGoal>,
-}
-
-/// What is said of monitoring.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Monitoring {
-    /// How to watch.
-    pub method: Option<Method>,
-    /// Share of one CPU for watching, with what it takes from the targets.
-    pub cpu_budget: Option<f64>,
-    /// Time between two checks.
-    pub sample_interval: Option<Nanos>,
-    /// Time over which checks are counted; by page, the time between two looks.
-    pub aggregation_interval: Option<Nanos>,
-    /// Time between two looks at mappings and processes.
-    pub update_interval: Option<Nanos>,
-    /// What the intervals are tuned towards.
-    pub intervals_goal: Option<IntervalsGoal>,
-    /// Least and most regions.
-    pub nr_regions: Option<Bounds<u32>>,
-    /// By page: longest time that one look may hold the target up.
-    pub max_stall: Option<Nanos>,
-    /// By page: how accessed bits are cleared.
-    pub clear_by: Option<ClearBy>,
-}
-
-impl Monitoring {
-    /// Whether it says how is watched, so that a file does not.
-    fn says_how(&self) -> bool {
-        self.method.is_some()
-            || self.cpu_budget.is_some()
-            || self.sample_interval.is_some()
-            || self.aggregation_interval.is_some()
-            || self.intervals_goal.is_some()
-    }
-
-    /// Whether the intervals are given, or are to be tuned: no budget rules them.
-    fn has_own_intervals(&self) -> bool {
-        self.sample_interval.is_some()
-            || self.aggregation_interval.is_some()
-            || self.intervals_goal.is_some()
-    }
-
-    /// Whether a CPU budget rules how often is looked.
-    fn has_budget(&self) -> bool {
-        !matches!(self.method, Some(Method::Pages | Method::Faithful)) && !self.has_own_intervals()
-    }
-
-    /// What a file says of it.
-    fn of(context: &ContextConfig) -> Self {
-        let own = &context.own;
-        let mut monitoring = Self {
-            method: own.method,
-            cpu_budget: own.cpu_budget,
-            ..Self::default()
-        };
-        // A file of damo's says how to watch, unless a key of ours says otherwise.
-        if own.cpu_budget.is_some() || !matches!(own.method, None | Some(Method::Faithful)) {
-            return monitoring;
-        }
-        monitoring.intervals_goal = context.intervals_goal;
-        if let Some(intervals) = context.intervals {
-            monitoring.method = Some(Method::Faithful);
-            monitoring.sample_interval = Some(intervals.sample);
-            monitoring.aggregation_interval = Some(intervals.aggregation);
-            monitoring.update_interval = Some(intervals.update);
-        }
-        monitoring
-    }
-
-    /// This, and what it does not say as a file does.
-    fn or_as_in(self, context: &ContextConfig) -> Self {
-        let of_file = Self::of(context);
-        let max_nr_regions = context.own.max_nr_regions;
-        let nr_regions = context.nr_regions.or(max_nr_regions.map(|max| Bounds {
-            min: max.min(Attributes::default().min_nr_regions),
-            max,
-        }));
-        let how = if self.says_how() {
-            self
-        } else {
-            Self {
-                update_interval: self.update_interval.or(of_file.update_interval),
-                max_stall: self.max_stall,
-                clear_by: self.clear_by,
-                ..of_file
-            }
-        };
-        Self {
-            nr_regions: self.nr_regions.or(nr_regions),
-            ..how
-        }
-    }
-
-    /// What it comes to.
-    fn spec(&self, seed: u64, targets: &TargetSpec) -> Result<MonitorSpec, RequestError> {
-        if self.has_own_intervals()
-            && self.method != Some(Method::Pages)
-            && self.cpu_budget.is_some()
-        {
-            return Err(RequestError::BudgetOrIntervals);
-        }
-        let is_real = !matches!(targets, TargetSpec::Simulated);
-        match self.method {
-            Some(Method::Pages) if !is_real => Err(RequestError::PagesAreReal),
-            Some(Method::Pages) => self.by_page().map(MonitorSpec::Pages),
-            None | Some(Method::Tables) if is_real && !self.has_own_intervals() => {
-                Ok(MonitorSpec::Tables(self.by_table()))
-            }
-            _ => {
-                let mut attributes = self.by_region(seed)?;
-                if targets.is_physical() {
-                    // Neighbouring frames belong to different processes: a range of them cannot be
-                    // cleared at once.
-                    attributes.strategy.cluster_pages = 1;
-                    attributes.strategy.populated_only = false;
-                }
-                Ok(MonitorSpec::Regions(attributes))
-            }
-        }
-    }
-
-    fn by_page(&self) -> Result<PageAttributes, RequestError> {
-        if self.cpu_budget.is_some() {
-            return Err(RequestError::PagesHaveNoBudget);
-        }
-        let default = PageAttributes::default();
-        Ok(PageAttributes {
-            interval: self.aggregation_interval.unwrap_or(default.interval),
-            max_stall: self.max_stall.unwrap_or(default.max_stall),
-            clear_by: self.clear_by.unwrap_or_default(),
-        })
-    }
-
-    fn by_table(&self) -> TableAttributes {
-        let default = TableAttributes::default();
-        TableAttributes {
-            cpu_budget: self.cpu_budget.unwrap_or(default.cpu_budget),
-            max_nr_regions: self
-                .nr_regions
-                .map_or(default.max_nr_regions, |bounds| bounds.max),
-            ..default
-        }
-    }
-
-    fn by_region(&self, seed: u64) -> Result<Attributes, RequestError> {
-        let mut attributes = match self.method {
-            Some(Method::Faithful) => Attributes::faithful(),
-            Some(Method::Regions(strategy)) => Attributes {
-                strategy,
-                ..Attributes::default()
-            },
-            _ => Attributes::default(),
-        };
-        if self.has_own_intervals() {
-            attributes.cpu_budget = None;
-        }
-        if let Some(share) = self.cpu_budget {
-            attributes.cpu_budget = Some(CpuBudget::new(share));
-        }
-        if let Some(sample) = self.sample_interval {
-            attributes.sample_interval = sample;
-            let aggregation = sample.0.saturating_mul(SAMPLES_PER_AGGREGATION);
-            attributes.aggregation_interval = Nanos(aggregation);
-        }
-        if let Some(aggregation) = self.aggregation_interval {
-            attributes.aggregation_interval = aggregation;
-            if self.sample_interval.is_none() {
-                let sample = aggregation.0 / SAMPLES_PER_AGGREGATION;
-                attributes.sample_interval = Nanos(sample.max(1));
-            }
-        }
-        let update = attributes
-            .update_interval
-            .max(attributes.aggregation_interval);
-        attributes.update_interval = self.update_interval.unwrap_or(update);
-        if let Some(bounds) = self.nr_regions {
-            (attributes.min_nr_regions, attributes.max_nr_regions) = (bounds.min, bounds.max);
-        }
-        attributes.intervals_goal = self.intervals_goal;
-        attributes.seed = seed;
-        attributes.validate()?;
-        Ok(attributes)
-    }
 }
 
 impl ActingRequest {
@@ -362,7 +198,7 @@ impl Request {
     pub fn watch(&self) -> Result<SessionSpec, RequestError> {
         let targets = self.targets.clone().ok_or(RequestError::NoTarget)?;
         let targets = self.with_children(targets);
-        let monitor = self.monitoring.spec(self.seed, &targets)?;
+        let monitor = self.monitoring.spec(self.seed, &targets, self.world)?;
         Ok(SessionSpec {
             contexts: vec![ContextSpec {
                 name: None,
@@ -372,6 +208,7 @@ impl Request {
                 acting: None,
             }],
             seed: self.seed,
+            world: self.world,
         })
     }
 
@@ -418,6 +255,7 @@ impl Request {
         Ok(SessionSpec {
             contexts,
             seed: self.seed,
+            world: self.world,
         })
     }
 
@@ -469,7 +307,7 @@ impl Request {
     fn shares_budget(&self, context: &ContextConfig) -> bool {
         let how = self.monitoring.or_as_in(context);
         let is_own = context.own.cpu_budget.is_some() && self.monitoring.cpu_budget.is_none();
-        how.has_budget() && !is_own
+        self.world == World::Linux && how.has_budget() && !is_own
     }
 
     /// What one context comes to, or this alone.
@@ -499,6 +337,10 @@ impl Request {
         if self.acting.goal.is_some() && !schemes.iter().all(is_pageout) {
             return Err(RequestError::GoalIsForPageout);
         }
+        if let (World::Kernel, Some(goal)) = (self.world, self.acting.goal) {
+            let flag = goal_flag(goal);
+            return Err(RequestError::KernelHasOtherGoals { flag });
+        }
         let of_file = || configured.and_then(targets_of);
         let of_preset = is_physical.then(TargetSpec::all_physical);
         let targets = self.targets.clone().or_else(of_file);
@@ -508,7 +350,7 @@ impl Request {
         if let TargetSpec::Physical { exclude, .. } | TargetSpec::All { exclude } = &mut targets {
             exclude.clone_from(&self.exclude);
         }
-        let monitor = monitoring.spec(self.seed, &targets)?;
+        let monitor = monitoring.spec(self.seed, &targets, self.world)?;
         Ok(ContextSpec {
             name: None,
             targets,
@@ -545,15 +387,20 @@ impl Request {
             (!acting.scheme_lines.is_empty()).then_some("--scheme"),
             (!acting.presets.is_empty()).then_some("--preset"),
             acting.progress_command.as_ref().map(|_| "--progress-cmd"),
-            acting.goal.as_ref().map(|goal| match goal {
-                MemoryGoal::Save(_) => "--save",
-                MemoryGoal::KeepFree(_) => "--keep-free",
-            }),
+            acting.goal.map(goal_flag),
         ];
         match flags.into_iter().flatten().next() {
             Some(flag) => Err(RequestError::ForWhichContext { flag }),
             None => Ok(()),
         }
+    }
+}
+
+/// The flag by which a goal is said.
+const fn goal_flag(goal: MemoryGoal) -> &'static str {
+    match goal {
+        MemoryGoal::Save(_) => "--save",
+        MemoryGoal::KeepFree(_) => "--keep-free",
     }
 }
 

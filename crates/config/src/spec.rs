@@ -20,6 +20,9 @@ pub struct SessionSpec {
     pub contexts: Vec<ContextSpec>,
     /// Seed of every random choice.
     pub seed: u64,
+    /// Who watches and acts.
+    #[serde(default)]
+    pub world: World,
 }
 
 impl SessionSpec {
@@ -27,6 +30,22 @@ impl SessionSpec {
     pub fn acts(&self) -> bool {
         self.contexts.iter().any(|context| context.acting.is_some())
     }
+
+    /// Whether it is Isotherm that acts, and not the kernel.
+    pub fn acts_by_itself(&self) -> bool {
+        self.acts() && self.world == World::Linux
+    }
+}
+
+/// Who watches and acts on a live machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum World {
+    /// Isotherm itself, on any kernel.
+    #[default]
+    Linux,
+    /// The kernel's DAMON, where it has one; Isotherm sets it up, and tells what it sees and does.
+    Kernel,
 }
 
 /// One context: DAMON's word for a monitor with what it watches and its schemes.

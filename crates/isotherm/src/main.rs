@@ -60,6 +60,7 @@ enum Command {
     Swap(cmd::swap::Args),
     Compact(cmd::compact::Args),
     Tier(cmd::tier::Args),
+    Damon(cmd::damon::Args),
     Report(cmd::report::Args),
     Top(cmd::top::Args),
     Convert(cmd::convert::Args),
@@ -99,6 +100,7 @@ impl Command {
             Self::Doctor(_)
                 | Self::Check(_)
                 | Self::Tier(_)
+                | Self::Damon(_)
                 | Self::Report(_)
                 | Self::ReclaimCurve(_)
                 | Self::EthpCurve(_)
@@ -130,6 +132,7 @@ fn main() -> ExitCode {
         Command::Swap(args) => cmd::swap::run(&args),
         Command::Compact(args) => cmd::compact::run(&args),
         Command::Tier(args) => cmd::tier::run(&args),
+        Command::Damon(args) => cmd::damon::run(&args),
         Command::Report(args) => cmd::report::run(args),
         Command::Top(args) => cmd::top::run(&args),
         Command::Convert(args) => cmd::convert::run(&args),

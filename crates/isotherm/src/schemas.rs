@@ -13,6 +13,7 @@ use isotherm_report::{
     HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport, RecordInfo, SummaryReport,
     WssReport,
 };
+use isotherm_session::KernelDamonReport;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
 
@@ -93,6 +94,11 @@ fn schemas() -> Vec<(&'static str, &'static str, Schema)> {
         ("check", "`check`", check::schema()),
         ("reproduce", "`reproduce`", reproduce::schema()),
         ("doctor", "`doctor`", crate::out::schema::<HostReport>()),
+        (
+            "damon",
+            "`damon`",
+            crate::out::schema::<KernelDamonReport>(),
+        ),
         ("swap-zram", "`swap zram`", swap_zram),
         ("swap-off", "`swap off`", swap_off),
     ]

@@ -30,6 +30,11 @@ impl Clock {
         }
     }
 
+    /// What this clock shows more than CLOCK_MONOTONIC, in nanoseconds.
+    pub fn offset(self) -> u64 {
+        self.offset
+    }
+
     /// Nanoseconds since the Unix epoch.
     pub fn now(self) -> Nanos {
         Nanos(self.offset + read(libc::CLOCK_MONOTONIC).0)

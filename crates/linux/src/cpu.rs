@@ -1,6 +1,8 @@
-//! What the processor's page tables look like: levels and address bits, from `/proc/cpuinfo`.
+//! What the processor's page tables look like (levels and address bits, from `/proc/cpuinfo`), and CPU time.
 
 use std::fs;
+
+use isotherm_engine::Nanos;
 
 /// The two facts about paging that reading page tables needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,14 @@ impl CpuFacts {
     pub(crate) fn frame_mask(self) -> u64 {
         ((1 << self.physical_bits) - 1) & !0xfff
     }
+}
+
+/// CPU time that a thread, a kernel's one as well, has had (`/proc/PID/schedstat`); `None` where it has ended or the
+/// kernel does not tell.
+pub fn task_cpu(pid: u32) -> Option<Nanos> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let ns = text.split_whitespace().next()?.parse().ok()?;
+    Some(Nanos(ns))
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod compaction;
 pub mod cpu;
+pub mod damon_trace;
 pub mod delays;
 pub mod frames;
 pub mod host;

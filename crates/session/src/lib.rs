@@ -17,6 +17,7 @@
 
 mod acting;
 mod compaction;
+mod kernel;
 mod lock;
 mod meters;
 mod monitor;
@@ -35,6 +36,7 @@ pub use compaction::{
     CompactionEvent, CompactionOutput, CompactionReport, CompactionRound, CompactionSession,
     CompactionSpec, NodeCheck, RoundTotals,
 };
+pub use kernel::{KdamondReport, KernelDamonReport, ModuleReport, kernel_plan};
 pub use lock::{Lock, lock};
 pub use session::{Session, Step};
 pub use signals::Signals;

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
-use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec, ThpPolicy};
+use isotherm_config::{
+    ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec, ThpPolicy, World,
+};
 use isotherm_engine::drive::MonitorLoop;
 use isotherm_engine::{AddressRange, BudgetShares, Nanos};
 use isotherm_linux::probe::PageTableProbe;
@@ -31,6 +33,9 @@ pub(crate) struct Started {
 
 /// The monitors of all contexts, as one.
 pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
+    if spec.world == World::Kernel {
+        return crate::kernel::start(spec, now);
+    }
     if let [context] = &spec.contexts[..] {
         return monitor(context, 1, now);
     }
@@ -169,7 +174,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
 }
 
 /// Who is to be watched; a command is started.
-fn wanted(
+pub(crate) fn wanted(
     targets: &TargetSpec,
     group: Option<PathBuf>,
     child: &mut Option<Child>,
@@ -304,7 +309,7 @@ pub(crate) fn header(
         // One alone is not named, so that records of one look as they always did.
         let name = context.name.as_ref();
         let prefix = name.map_or_else(String::new, |name| format!("{name}: "));
-        let of_it = settings_of(context, spec.seed);
+        let of_it = settings_of(context, spec);
         settings.extend(of_it.map(|(key, value)| (prefix.clone() + key, value)));
         operations.push(context.targets.operations());
     }
@@ -330,17 +335,18 @@ pub(crate) fn header(
 
 fn settings_of(
     context: &ContextSpec,
-    seed: u64,
+    spec: &SessionSpec,
 ) -> impl Iterator<Item = (&'static str, String)> + use<> {
     let method = match context.targets {
         TargetSpec::Simulated => "simulated",
+        _ if spec.world == World::Kernel => "kernel DAMON",
         _ => context.monitor.name(),
     };
     let budget = context.monitor.cpu_budget();
     let budget = budget.map(|share| ("cpu_budget", share.to_string()));
     [
         ("method", method.to_owned()),
-        ("seed", seed.to_string()),
+        ("seed", spec.seed.to_string()),
         ("faithful", context.monitor.is_faithful().to_string()),
     ]
     .into_iter()

@@ -7,6 +7,7 @@ mod acting;
 mod boot;
 mod compact;
 mod doctor;
+mod kernel_damon;
 mod page_cache;
 mod record;
 mod side_by_side;
@@ -67,6 +68,8 @@ pub fn all() -> Vec<Scenario> {
         record::node(),
         page_cache::scenario(),
         side_by_side::scenario(),
+        kernel_damon::records(),
+        kernel_damon::acts(),
         act::swap_full(),
         act_tier::physical(),
         act_psi::scenario(),

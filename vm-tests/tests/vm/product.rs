@@ -78,3 +78,30 @@ fn record_stairs_on_6_1() {
 fn record_stairs_on_6_12() {
     test("record-stairs", Kernel::Debian612);
 }
+
+#[test]
+fn kernel_damon_on_6_1() {
+    test("kernel-damon", Kernel::Debian61);
+}
+
+#[test]
+fn kernel_damon_on_6_12() {
+    test("kernel-damon", Kernel::Debian612);
+}
+
+#[test]
+fn kernel_damon_acts_on_6_12() {
+    test("kernel-damon-acts", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_on_newest() {
+    test("kernel-damon", Kernel::DebianNewest);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_acts_on_newest() {
+    test("kernel-damon-acts", Kernel::DebianNewest);
+}

@@ -215,7 +215,7 @@ fn begin(
     session.step(Nanos(u64::MAX), &mut items)?;
     refuse_empty_ranges(session, spec)?;
     let mut acting = None;
-    if spec.acts() {
+    if spec.acts_by_itself() {
         let acting = acting.insert(Acting::new(spec, session)?);
         for warning in acting.warnings() {
             warn!("{warning}");

@@ -24,8 +24,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use anyhow::Context as _;
-use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec};
+use anyhow::{Context as _, ensure};
+use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec, World};
 use isotherm_engine::Nanos;
 use isotherm_record::{Item, printable};
 use isotherm_session::protocol::{Done, LiveState, Metrics, Reply, Request, Status};
@@ -69,6 +69,10 @@ struct Daemon {
 /// Runs until the targets end, or somebody asks for the end.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let spec = resolve(&config)?;
+    ensure!(
+        spec.world == World::Linux,
+        "kernel DAMON is driven by `isotherm run --world kernel` so far, not by a daemon"
+    );
     let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll sockets")?);
     let mut requests = socket::open(&config.socket, &poll)?;
     let mut scrapes = config

@@ -34,7 +34,7 @@ const NOT_RUN: &[(&str, &str)] = &[
 ];
 
 /// Commands whose exit code may say that the machine at hand cannot do it.
-const MAY_SAY_NO: &[&str] = &["doctor", "check"];
+const MAY_SAY_NO: &[&str] = &["doctor", "check", "damon"];
 
 const CONFIGURATION: &str = "\
 kdamonds:

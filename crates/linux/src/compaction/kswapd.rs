@@ -13,6 +13,7 @@
 use std::fs;
 use std::time::Instant;
 
+use crate::cpu::task_cpu;
 use crate::pressure::stat_fields;
 
 /// kthreadd, whose children all kernel threads are.
@@ -113,8 +114,7 @@ fn state(pid: u32) -> Option<char> {
 }
 
 fn cpu_ns(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-    text.split_whitespace().next()?.parse().ok()
+    Some(task_cpu(pid)?.0)
 }
 
 fn pages_scanned() -> u64 {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, contrary_schemes};
+use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, World, contrary_schemes};
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{AddressRange, Attributes};
 use isotherm_linux::act::split_gives_back;
@@ -12,6 +12,9 @@ use isotherm_linux::swap;
 
 /// What the user of a session should know before it starts, a sentence each.
 pub fn warnings(spec: &SessionSpec) -> Vec<String> {
+    if spec.world == World::Kernel {
+        return of_kernel_schemes(spec);
+    }
     if !spec.acts() {
         return of_damon(Path::new("/sys"));
     }
@@ -22,10 +25,37 @@ pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     warnings
 }
 
+/// What the user of the kernel's DAMON should know.
+fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
+    let schemes = spec.contexts.iter().flat_map(|c| c.schemes().to_vec());
+    let schemes: Vec<Scheme> = schemes.collect();
+    let is_dry = |c: &ContextSpec| c.acting.as_ref().is_none_or(|acting| acting.is_dry_run);
+    let mut warnings = between(&spec.contexts);
+    if !schemes.is_empty() && !spec.contexts.iter().all(is_dry) {
+        warnings.extend(warnings_without_damon(Path::new("/sys"), &schemes));
+        warnings.extend(for_want_of_swap(&schemes));
+        warnings.push(
+            "the kernel acts by itself: what its schemes cost the targets is not limited (quotas limit what they do); \
+             `--world linux` has a guard"
+                .into(),
+        );
+    }
+    warnings
+}
+
 /// What the user of schemes should know of this machine, a sentence each.
 pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
     let mut warnings = warnings_below(Path::new("/sys"), schemes);
-    if schemes.iter().any(|s| s.action == Action::Pageout) && swap::facts().total == 0 {
+    warnings.extend(for_want_of_swap(schemes));
+    warnings
+}
+
+fn for_want_of_swap(schemes: &[Scheme]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if swap::facts().total > 0 {
+        return warnings;
+    }
+    if schemes.iter().any(|s| s.action == Action::Pageout) {
         warnings.push(
             "there is no swap, so anonymous memory cannot be paged out (files can); `isotherm swap \
              zram --size 4G` sets some up"
@@ -33,7 +63,7 @@ pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
         );
     }
     let has_nohugepage = schemes.iter().any(|s| s.action == Action::Nohugepage);
-    if has_nohugepage && !split_gives_back() && swap::facts().total == 0 {
+    if has_nohugepage && !split_gives_back() {
         warnings.push(
             "nohugepage can give nothing back: before Linux 6.12 it pages out what huge pages hold and nobody has \
              written, and there is no swap; `isotherm swap zram --size 1G` sets some up"
@@ -55,6 +85,13 @@ fn of_damon(sys: &Path) -> Vec<String> {
 
 fn warnings_below(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
     let mut warnings = of_damon(sys);
+    warnings.extend(warnings_without_damon(sys, schemes));
+    warnings
+}
+
+/// The same, where DAMON is not somebody else.
+fn warnings_without_damon(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
+    let mut warnings = Vec::new();
     let has = |actions: &[Action]| schemes.iter().any(|s| actions.contains(&s.action));
     let setting = |name: &str| {
         fs::read_to_string(sys.join("kernel/mm/transparent_hugepage").join(name))

@@ -1,11 +1,16 @@
 //! What this machine cannot do of what is asked for.
 
-use isotherm_config::{ContextSpec, SessionSpec, TargetSpec};
+use isotherm_config::{ContextSpec, SessionSpec, TargetSpec, World};
 use isotherm_engine::scheme::{Action, GoalMetric, Scheme};
 use isotherm_linux::{act, node};
 
 /// What this machine cannot do of a session, each with the reason and what would help.
+///
+/// What the kernel's DAMON cannot do is only known once its tree is written: the session's start says it.
 pub fn lacking(spec: &SessionSpec) -> Vec<String> {
+    if spec.world == World::Kernel {
+        return Vec::new();
+    }
     let of_context = |context: &ContextSpec| {
         let mut problems = of_schemes(context.schemes(), context.samples_frames());
         problems.extend(moves_nowhere(context));

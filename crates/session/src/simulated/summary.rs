@@ -388,9 +388,9 @@ fn say_alike(processes: &[&ProcessReport], text: &mut String) {
             .map(|process| process.major_faults)
             .sum::<u64>(),
     );
-    let lost = processes
-        .iter()
-        .fold(Lost::default(), |sum, process| sum.plus(&process.lost_seconds));
+    let lost = processes.iter().fold(Lost::default(), |sum, process| {
+        sum.plus(&process.lost_seconds)
+    });
     lost.say("lost in all", text);
 }
 

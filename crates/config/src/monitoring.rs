@@ -1,0 +1,224 @@
+//! What is said of how to watch, by flags and by a file, and what it comes to.
+
+use isotherm_engine::scheme::Bounds;
+use isotherm_engine::table::TableAttributes;
+use isotherm_engine::{Attributes, CpuBudget, IntervalsGoal, Nanos};
+
+use crate::model::{ContextConfig, Method};
+use crate::request::RequestError;
+use crate::spec::{ClearBy, MonitorSpec, PageAttributes, TargetSpec, World};
+
+/// What the intervals are by hand, where only one is given: DAMON's ratio.
+const SAMPLES_PER_AGGREGATION: u64 = 20;
+
+/// What is said of monitoring.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Monitoring {
+    /// How to watch.
+    pub method: Option<Method>,
+    /// Share of one CPU for watching, with what it takes from the targets.
+    pub cpu_budget: Option<f64>,
+    /// Time between two checks.
+    pub sample_interval: Option<Nanos>,
+    /// Time over which checks are counted; by page, the time between two looks.
+    pub aggregation_interval: Option<Nanos>,
+    /// Time between two looks at mappings and processes.
+    pub update_interval: Option<Nanos>,
+    /// What the intervals are tuned towards.
+    pub intervals_goal: Option<IntervalsGoal>,
+    /// Least and most regions.
+    pub nr_regions: Option<Bounds<u32>>,
+    /// By page: longest time that one look may hold the target up.
+    pub max_stall: Option<Nanos>,
+    /// By page: how accessed bits are cleared.
+    pub clear_by: Option<ClearBy>,
+}
+
+impl Monitoring {
+    /// Whether it says how is watched, so that a file does not.
+    fn says_how(&self) -> bool {
+        self.method.is_some()
+            || self.cpu_budget.is_some()
+            || self.sample_interval.is_some()
+            || self.aggregation_interval.is_some()
+            || self.intervals_goal.is_some()
+    }
+
+    /// Whether the intervals are given, or are to be tuned: no budget rules them.
+    fn has_own_intervals(&self) -> bool {
+        self.sample_interval.is_some()
+            || self.aggregation_interval.is_some()
+            || self.intervals_goal.is_some()
+    }
+
+    /// Whether a CPU budget rules how often is looked.
+    pub(crate) fn has_budget(&self) -> bool {
+        !matches!(self.method, Some(Method::Pages | Method::Faithful)) && !self.has_own_intervals()
+    }
+
+    /// What a file says of it.
+    fn of(context: &ContextConfig) -> Self {
+        let own = &context.own;
+        let mut monitoring = Self {
+            method: own.method,
+            cpu_budget: own.cpu_budget,
+            ..Self::default()
+        };
+        // A file of damo's says how to watch, unless a key of ours says otherwise.
+        if own.cpu_budget.is_some() || !matches!(own.method, None | Some(Method::Faithful)) {
+            return monitoring;
+        }
+        monitoring.intervals_goal = context.intervals_goal;
+        if let Some(intervals) = context.intervals {
+            monitoring.method = Some(Method::Faithful);
+            monitoring.sample_interval = Some(intervals.sample);
+            monitoring.aggregation_interval = Some(intervals.aggregation);
+            monitoring.update_interval = Some(intervals.update);
+        }
+        monitoring
+    }
+
+    /// This, and what it does not say as a file does.
+    pub(crate) fn or_as_in(self, context: &ContextConfig) -> Self {
+        let of_file = Self::of(context);
+        let max_nr_regions = context.own.max_nr_regions;
+        let nr_regions = context.nr_regions.or(max_nr_regions.map(|max| Bounds {
+            min: max.min(Attributes::default().min_nr_regions),
+            max,
+        }));
+        let how = if self.says_how() {
+            self
+        } else {
+            Self {
+                update_interval: self.update_interval.or(of_file.update_interval),
+                max_stall: self.max_stall,
+                clear_by: self.clear_by,
+                ..of_file
+            }
+        };
+        Self {
+            nr_regions: self.nr_regions.or(nr_regions),
+            ..how
+        }
+    }
+
+    /// What it comes to where the kernel's DAMON watches.
+    fn of_kernel(&self, seed: u64, targets: &TargetSpec) -> Result<MonitorSpec, RequestError> {
+        if self.cpu_budget.is_some() {
+            return Err(RequestError::KernelHasNoBudget);
+        }
+        if !matches!(self.method, None | Some(Method::Faithful)) {
+            return Err(RequestError::KernelSamplesRegions);
+        }
+        match targets {
+            TargetSpec::All { .. } => Err(RequestError::KernelWatchesAllByFrame),
+            TargetSpec::Simulated => Err(RequestError::KernelIsReal),
+            _ => {
+                let faithful = Self {
+                    method: Some(Method::Faithful),
+                    ..*self
+                };
+                faithful.by_region(seed).map(MonitorSpec::Regions)
+            }
+        }
+    }
+
+    /// What it comes to.
+    pub(crate) fn spec(
+        &self,
+        seed: u64,
+        targets: &TargetSpec,
+        world: World,
+    ) -> Result<MonitorSpec, RequestError> {
+        if world == World::Kernel {
+            return self.of_kernel(seed, targets);
+        }
+        if self.has_own_intervals()
+            && self.method != Some(Method::Pages)
+            && self.cpu_budget.is_some()
+        {
+            return Err(RequestError::BudgetOrIntervals);
+        }
+        let is_real = !matches!(targets, TargetSpec::Simulated);
+        match self.method {
+            Some(Method::Pages) if !is_real => Err(RequestError::PagesAreReal),
+            Some(Method::Pages) => self.by_page().map(MonitorSpec::Pages),
+            None | Some(Method::Tables) if is_real && !self.has_own_intervals() => {
+                Ok(MonitorSpec::Tables(self.by_table()))
+            }
+            _ => {
+                let mut attributes = self.by_region(seed)?;
+                if targets.is_physical() {
+                    // Neighbouring frames belong to different processes: a range of them cannot be
+                    // cleared at once.
+                    attributes.strategy.cluster_pages = 1;
+                    attributes.strategy.populated_only = false;
+                }
+                Ok(MonitorSpec::Regions(attributes))
+            }
+        }
+    }
+
+    fn by_page(&self) -> Result<PageAttributes, RequestError> {
+        if self.cpu_budget.is_some() {
+            return Err(RequestError::PagesHaveNoBudget);
+        }
+        let default = PageAttributes::default();
+        Ok(PageAttributes {
+            interval: self.aggregation_interval.unwrap_or(default.interval),
+            max_stall: self.max_stall.unwrap_or(default.max_stall),
+            clear_by: self.clear_by.unwrap_or_default(),
+        })
+    }
+
+    fn by_table(&self) -> TableAttributes {
+        let default = TableAttributes::default();
+        TableAttributes {
+            cpu_budget: self.cpu_budget.unwrap_or(default.cpu_budget),
+            max_nr_regions: self
+                .nr_regions
+                .map_or(default.max_nr_regions, |bounds| bounds.max),
+            ..default
+        }
+    }
+
+    fn by_region(&self, seed: u64) -> Result<Attributes, RequestError> {
+        let mut attributes = match self.method {
+            Some(Method::Faithful) => Attributes::faithful(),
+            Some(Method::Regions(strategy)) => Attributes {
+                strategy,
+                ..Attributes::default()
+            },
+            _ => Attributes::default(),
+        };
+        if self.has_own_intervals() {
+            attributes.cpu_budget = None;
+        }
+        if let Some(share) = self.cpu_budget {
+            attributes.cpu_budget = Some(CpuBudget::new(share));
+        }
+        if let Some(sample) = self.sample_interval {
+            attributes.sample_interval = sample;
+            let aggregation = sample.0.saturating_mul(SAMPLES_PER_AGGREGATION);
+            attributes.aggregation_interval = Nanos(aggregation);
+        }
+        if let Some(aggregation) = self.aggregation_interval {
+            attributes.aggregation_interval = aggregation;
+            if self.sample_interval.is_none() {
+                let sample = aggregation.0 / SAMPLES_PER_AGGREGATION;
+                attributes.sample_interval = Nanos(sample.max(1));
+            }
+        }
+        let update = attributes
+            .update_interval
+            .max(attributes.aggregation_interval);
+        attributes.update_interval = self.update_interval.unwrap_or(update);
+        if let Some(bounds) = self.nr_regions {
+            (attributes.min_nr_regions, attributes.max_nr_regions) = (bounds.min, bounds.max);
+        }
+        attributes.intervals_goal = self.intervals_goal;
+        attributes.seed = seed;
+        attributes.validate()?;
+        Ok(attributes)
+    }
+}

@@ -1,0 +1,42 @@
+//! The kernel's DAMON, driven through sysfs: a tree of files that is claimed, written, read and put back.
+//!
+//! ```text
+//! let tree = DirectoryTree::of_kernel()?;             // no DAMON: there is none
+//! let mut claim = Claim::take(tree, notes, boot, modules)?;   // in use: refused, by name
+//! claim.start(&contexts)?;                            // lacking: told, before anything runs
+//! loop { claim.stats(0)?; .. }
+//! claim.release()?;                                   // the tree is as it was
+//! ```
+//!
+//! What a kernel can do is asked of its tree, never of its version: a file that is missing, or does not take a word,
+//! is something that it lacks. [`fake`] is a tree in memory with the kernel's traps, by the version that it plays.
+//!
+//! The crate `damon` (damon-rs 0.1.1) has typed access to the same files, by capability as well. It was weighed and
+//! not taken: it stops at the first thing that a kernel lacks, where all are to be told at once; what it restores at
+//! a session's end it does not restore after a SIGKILL; it is bound to paths of a file system, so that nothing can
+//! play the kernel's traps to it; and it is young (0.1, one author). It is good to compare with.
+
+mod claim;
+mod context;
+mod error;
+mod modules;
+mod note;
+mod observe;
+mod read;
+mod tree;
+mod writes;
+
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+
+#[cfg(test)]
+mod tests;
+
+pub use claim::Claim;
+pub use context::{DamonContext, DamonTarget, Operations, nr_samples};
+pub use error::{DamonError, Lack};
+pub use modules::{MODULES_ROOT, Module};
+pub use observe::{KernelRegion, KernelStats};
+pub use read::{KdamondState, read_kdamonds};
+pub use tree::{DirectoryTree, Entry, EntryKind, SYSFS_ROOT, Tree, TreePath};
+pub use writes::{Write, plan};

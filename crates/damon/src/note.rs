@@ -1,0 +1,95 @@
+//! What is to be known of the tree after we were killed: how it was before, and what we made of it.
+//!
+//! The note lies beside Isotherm's other state and is locked while its writer lives; a note that nobody holds is of
+//! one that was killed.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::DamonError;
+
+const NAME: &str = "kernel-damon.json";
+const LOCK: &str = "kernel-damon.lock";
+
+/// What is written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Note {
+    /// The kernel's `boot_id`: a tree does not survive a boot.
+    pub(crate) boot: String,
+    /// The tree before: files and their texts, in the order in which to set them.
+    pub(crate) before: Vec<(String, String)>,
+    /// What we wrote, as it read afterwards.
+    pub(crate) written: Vec<(String, String)>,
+    /// Process ids of the kdamonds that we turned on, as far as known.
+    pub(crate) pids: Vec<i64>,
+}
+
+/// The place of the note, held by us alone.
+#[derive(Debug)]
+pub(crate) struct NotePlace {
+    path: PathBuf,
+    /// Closed, and so unlocked, by the kernel when we end, however that is.
+    _lock: File,
+}
+
+impl NotePlace {
+    /// Takes hold of it; the error says who else has.
+    pub(crate) fn take(directory: &Path) -> Result<Self, DamonError> {
+        let path = directory.join(LOCK);
+        let wrong = |source| DamonError::Note {
+            path: path.clone(),
+            source,
+        };
+        let mut file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .append(true)
+            .open(&path)
+            .map_err(wrong)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                file.read_to_string(&mut text).ok();
+                let by = format!("another isotherm, process {}, drives it", text.trim());
+                return Err(DamonError::InUse { by });
+            }
+            Err(TryLockError::Error(source)) => return Err(wrong(source)),
+        }
+        let write_pid = |file: &mut File| {
+            file.set_len(0)?;
+            writeln!(file, "{}", std::process::id())
+        };
+        write_pid(&mut file).map_err(wrong)?;
+        Ok(Self {
+            path: directory.join(NAME),
+            _lock: file,
+        })
+    }
+
+    /// What the last one left, if it left anything that can be read.
+    pub(crate) fn read(&self) -> Option<Note> {
+        serde_json::from_slice(&fs::read(&self.path).ok()?).ok()
+    }
+
+    /// Replaces the note as a whole.
+    pub(crate) fn write(&self, note: &Note) -> Result<(), DamonError> {
+        let new = self.path.with_extension("new");
+        let write = || -> io::Result<()> {
+            fs::write(&new, serde_json::to_vec(note).map_err(io::Error::other)?)?;
+            fs::rename(&new, &self.path)
+        };
+        write().map_err(|source| DamonError::Note {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    /// There is nothing to undo any more.
+    pub(crate) fn clear(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}

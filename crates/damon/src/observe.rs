@@ -1,0 +1,158 @@
+//! What a kdamond says of itself: schemes' counters, effective quotas, intervals, and the regions that schemes
+//! were tried on.
+
+use std::io;
+
+use isotherm_engine::{AddressRange, Intervals, Nanos};
+use serde::{Deserialize, Serialize};
+
+use crate::claim::Claim;
+use crate::error::DamonError;
+use crate::tree::{EntryKind, Tree, TreePath};
+
+/// Counters of one scheme, by DAMOS's names: `nr` counts regions, `sz` bytes. `None` where this kernel has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelStats {
+    /// Regions that it was tried on.
+    pub nr_tried: u64,
+    /// Their bytes.
+    pub sz_tried: u64,
+    /// Regions that something was done to.
+    pub nr_applied: u64,
+    /// Bytes that it was done to.
+    pub sz_applied: u64,
+    /// Bytes that passed filters by page.
+    pub sz_ops_filter_passed: Option<u64>,
+    /// Quota windows that ended with the quota used up.
+    pub qt_exceeds: u64,
+    /// Snapshots that it was tried on.
+    pub nr_snapshots: Option<u64>,
+    /// The quota in force, in bytes a window.
+    pub effective_bytes: Option<u64>,
+}
+
+/// A region that a scheme was tried on, as `tried_regions` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelRegion {
+    pub range: AddressRange,
+    /// Checks of the last aggregation interval in which it was accessed.
+    pub nr_accesses: u32,
+    /// Aggregation intervals for which it has been so.
+    pub age: u32,
+    /// Bytes that passed filters by page, where this kernel tells.
+    pub sz_filter_passed: Option<u64>,
+}
+
+impl<T: Tree> Claim<T> {
+    /// The counters of a running kdamond's schemes at present.
+    ///
+    /// # Errors
+    /// What the tree refuses; a kdamond that has ended has none.
+    pub fn stats(&mut self, at: usize) -> Result<Vec<KernelStats>, DamonError> {
+        self.command(at, "update_schemes_stats")?;
+        // Unknown to kernels before 6.9.
+        let has_quotas = match self.command(at, "update_schemes_effective_quotas") {
+            Ok(()) => true,
+            Err(DamonError::Write { source, .. })
+                if source.kind() == io::ErrorKind::InvalidInput =>
+            {
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        let schemes = TreePath::kdamond(at).join("contexts/0/schemes");
+        let nr: usize = self.number(&schemes.join("nr_schemes"))?;
+        (0..nr)
+            .map(|scheme| self.stats_of(&schemes.at(scheme), has_quotas))
+            .collect()
+    }
+
+    fn stats_of(&self, scheme: &TreePath, has_quotas: bool) -> Result<KernelStats, DamonError> {
+        let stats = scheme.join("stats");
+        let number = |name: &str| self.number(&stats.join(name));
+        let effective = scheme.join("quotas/effective_bytes");
+        let has_effective = has_quotas && self.tree.kind(&effective).is_some();
+        Ok(KernelStats {
+            nr_tried: number("nr_tried")?,
+            sz_tried: number("sz_tried")?,
+            nr_applied: number("nr_applied")?,
+            sz_applied: number("sz_applied")?,
+            sz_ops_filter_passed: self.number_if_there(&stats.join("sz_ops_filter_passed"))?,
+            qt_exceeds: number("qt_exceeds")?,
+            nr_snapshots: self.number_if_there(&stats.join("nr_snapshots"))?,
+            effective_bytes: has_effective.then(|| self.number(&effective)).transpose()?,
+        })
+    }
+
+    fn number_if_there(&self, path: &TreePath) -> Result<Option<u64>, DamonError> {
+        let is_there = self.tree.kind(path).is_some();
+        is_there.then(|| self.number(path)).transpose()
+    }
+
+    /// The intervals that a running kdamond goes by: tuned ones where this kernel tunes them.
+    ///
+    /// # Errors
+    /// What the tree refuses.
+    pub fn intervals(&mut self, at: usize) -> Result<Intervals, DamonError> {
+        // Unknown to kernels that do not tune them.
+        let _ = self.command(at, "update_tuned_intervals");
+        let path = TreePath::kdamond(at).join("contexts/0/monitoring_attrs/intervals");
+        let time = |name: &str| -> Result<Nanos, DamonError> {
+            let us: u64 = self.number(&path.join(name))?;
+            Ok(Nanos(us.saturating_mul(1_000)))
+        };
+        Ok(Intervals {
+            sample: time("sample_us")?,
+            aggregation: time("aggr_us")?,
+            update: time("update_us")?,
+        })
+    }
+
+    /// The regions that a scheme was tried on in its last, or next, apply interval: this waits for it. In order of
+    /// addresses; whose they are is not told.
+    ///
+    /// # Errors
+    /// What the tree refuses: kernels before 6.2 have none.
+    pub fn tried_regions(
+        &mut self,
+        at: usize,
+        scheme: usize,
+    ) -> Result<Vec<KernelRegion>, DamonError> {
+        self.command(at, "update_schemes_tried_regions")?;
+        let path = TreePath::kdamond(at)
+            .join("contexts/0/schemes")
+            .at(scheme)
+            .join("tried_regions");
+        let entries = self.tree.list(&path).map_err(|source| DamonError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        let mut regions = Vec::new();
+        for entry in entries {
+            if entry.kind == EntryKind::Directory {
+                regions.extend(self.tried_region(&path.join(&entry.name))?);
+            }
+        }
+        regions.sort_unstable_by_key(|region: &KernelRegion| region.range);
+        // They are the kernel's memory until they are cleared.
+        self.command(at, "clear_schemes_tried_regions")?;
+        Ok(regions)
+    }
+
+    /// A region without an extent is none.
+    fn tried_region(&self, path: &TreePath) -> Result<Option<KernelRegion>, DamonError> {
+        let (start, end) = (
+            self.number(&path.join("start"))?,
+            self.number(&path.join("end"))?,
+        );
+        let Some(range) = AddressRange::checked(start, end) else {
+            return Ok(None);
+        };
+        Ok(Some(KernelRegion {
+            range,
+            nr_accesses: self.number(&path.join("nr_accesses"))?,
+            age: self.number(&path.join("age"))?,
+            sz_filter_passed: self.number_if_there(&path.join("sz_filter_passed"))?,
+        }))
+    }
+}

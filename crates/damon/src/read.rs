@@ -1,0 +1,366 @@
+//! A tree, anybody's, read back into contexts. Nothing is set.
+//!
+//! Names that this crate does not know (a newer kernel's actions, metrics, filters) are told, not guessed at.
+
+use isotherm_engine::scheme::{
+    AccessPattern, Action, Age, Bounds, Destination, FailCharge, Filter, FilterKind, Frequency,
+    Goal, GoalMetric, OpsFilter, Quota, Scheme, Tuner, WatermarkMetric, Watermarks, Weights,
+};
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, TargetId};
+
+use crate::context::{DamonContext, DamonTarget, Operations};
+use crate::error::DamonError;
+use crate::tree::{Tree, TreePath};
+
+/// Somebody's kdamond.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KdamondState {
+    /// Its process id, while it runs.
+    pub pid: Option<i64>,
+    /// What it is to do; none where none is set up.
+    pub context: Option<DamonContext>,
+    /// What of that has a name that is not known here, by file.
+    pub unknown: Vec<String>,
+}
+
+/// All kdamonds of a tree, in order.
+///
+/// # Errors
+/// If a file cannot be read, or holds no number where one is to be.
+pub fn read_kdamonds(tree: &impl Tree) -> Result<Vec<KdamondState>, DamonError> {
+    let mut reader = TreeReader {
+        tree,
+        unknown: Vec::new(),
+    };
+    let nr: usize = reader.number(&TreePath::kdamonds().join("nr_kdamonds"))?;
+    (0..nr)
+        .map(|at| {
+            let kdamond = TreePath::kdamond(at);
+            let pid: i64 = reader.number(&kdamond.join("pid"))?;
+            let contexts = kdamond.join("contexts");
+            let nr: usize = reader.number(&contexts.join("nr_contexts"))?;
+            let context = (nr > 0).then(|| reader.context(&contexts.at(0)));
+            Ok(KdamondState {
+                pid: (pid > 0).then_some(pid),
+                context: context.transpose()?.flatten(),
+                unknown: std::mem::take(&mut reader.unknown),
+            })
+        })
+        .collect()
+}
+
+struct TreeReader<'a, T> {
+    tree: &'a T,
+    unknown: Vec<String>,
+}
+
+impl<T: Tree> TreeReader<'_, T> {
+    fn text(&self, path: &TreePath) -> Result<String, DamonError> {
+        self.tree.read(path).map_err(|source| DamonError::Read {
+            path: path.clone(),
+            source,
+        })
+    }
+
+    fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N, DamonError> {
+        let found = self.text(path)?;
+        found.parse().map_err(|_| DamonError::NotANumber {
+            path: path.clone(),
+            found,
+        })
+    }
+
+    /// Of a file that not every kernel has.
+    fn number_or<N: std::str::FromStr>(&self, path: &TreePath, or: N) -> Result<N, DamonError> {
+        match self.tree.kind(path) {
+            Some(_) => self.number(path),
+            None => Ok(or),
+        }
+    }
+
+    fn flag(&self, path: &TreePath) -> bool {
+        self.tree
+            .read(path)
+            .is_ok_and(|text| matches!(text.as_str(), "Y" | "1"))
+    }
+
+    /// What a file's word stands for; one that is not known is noted.
+    fn word<W>(
+        &mut self,
+        path: &TreePath,
+        known: impl FnOnce(&str) -> Option<W>,
+    ) -> Result<Option<W>, DamonError> {
+        let text = self.text(path)?;
+        let word = known(&text);
+        if word.is_none() {
+            self.unknown.push(format!("{path}: {text}"));
+        }
+        Ok(word)
+    }
+
+    fn microseconds(&self, path: &TreePath) -> Result<Nanos, DamonError> {
+        let us: u64 = self.number(path)?;
+        Ok(Nanos(us.saturating_mul(1_000)))
+    }
+
+    fn context(&mut self, path: &TreePath) -> Result<Option<DamonContext>, DamonError> {
+        let operations = self.word(&path.join("operations"), |word| match word {
+            "vaddr" => Some(Operations::Vaddr),
+            "fvaddr" => Some(Operations::Fvaddr),
+            "paddr" => Some(Operations::Paddr),
+            _ => None,
+        })?;
+        let Some(operations) = operations else {
+            return Ok(None);
+        };
+        let attributes = path.join("monitoring_attrs");
+        let intervals = attributes.join("intervals");
+        let nr_regions = attributes.join("nr_regions");
+        let schemes = path.join("schemes");
+        let mut read = Vec::new();
+        for at in 0..self.number(&schemes.join("nr_schemes"))? {
+            read.extend(self.scheme(&schemes.at(at))?);
+        }
+        Ok(Some(DamonContext {
+            operations,
+            targets: self.targets(&path.join("targets"), operations)?,
+            intervals: Intervals {
+                sample: self.microseconds(&intervals.join("sample_us"))?,
+                aggregation: self.microseconds(&intervals.join("aggr_us"))?,
+                update: self.microseconds(&intervals.join("update_us"))?,
+            },
+            intervals_goal: self.intervals_goal(&intervals.join("intervals_goal"))?,
+            nr_regions: Bounds {
+                min: self.number(&nr_regions.join("min"))?,
+                max: self.number(&nr_regions.join("max"))?,
+            },
+            is_paused: self.flag(&path.join("pause")),
+            schemes: read,
+        }))
+    }
+
+    fn intervals_goal(&self, path: &TreePath) -> Result<Option<IntervalsGoal>, DamonError> {
+        let aggregations = self.number_or(&path.join("aggrs"), 0)?;
+        if aggregations == 0 {
+            return Ok(None);
+        }
+        Ok(Some(IntervalsGoal {
+            access_bp: self.number(&path.join("access_bp"))?,
+            aggregations,
+            min_sample_interval: self.microseconds(&path.join("min_sample_us"))?,
+            max_sample_interval: self.microseconds(&path.join("max_sample_us"))?,
+        }))
+    }
+
+    fn targets(
+        &self,
+        path: &TreePath,
+        operations: Operations,
+    ) -> Result<Vec<DamonTarget>, DamonError> {
+        let nr: usize = self.number(&path.join("nr_targets"))?;
+        let target = |at| -> Result<DamonTarget, DamonError> {
+            let path = path.at(at);
+            let pid: u32 = self.number(&path.join("pid_target"))?;
+            let regions = path.join("regions");
+            let nr: usize = self.number(&regions.join("nr_regions"))?;
+            let region = |at: usize| -> Result<Option<AddressRange>, DamonError> {
+                let path = regions.at(at);
+                let (start, end) = (
+                    self.number(&path.join("start"))?,
+                    self.number(&path.join("end"))?,
+                );
+                Ok(AddressRange::checked(start, end))
+            };
+            let regions: Result<Vec<Option<AddressRange>>, DamonError> =
+                (0..nr).map(region).collect();
+            Ok(DamonTarget {
+                pid: (operations != Operations::Paddr).then_some(pid),
+                regions: regions?.into_iter().flatten().collect(),
+                is_obsolete: self.flag(&path.join("obsolete_target")),
+            })
+        };
+        (0..nr).map(target).collect()
+    }
+
+    /// A scheme; none where its action is not known.
+    fn scheme(&mut self, path: &TreePath) -> Result<Option<Scheme>, DamonError> {
+        let action: Option<Action> = self.word(&path.join("action"), |word| word.parse().ok())?;
+        let Some(action) = action else {
+            return Ok(None);
+        };
+        let mut scheme = Scheme::new(self.pattern(&path.join("access_pattern"))?, action);
+        scheme.destinations = self.destinations(path)?;
+        let us: u64 = self.number_or(&path.join("apply_interval_us"), 0)?;
+        scheme.apply_interval = Nanos(us.saturating_mul(1_000));
+        scheme.max_nr_snapshots = self.number_or(&path.join("stats/max_nr_snapshots"), 0)?;
+        scheme.quota = self.quota(&path.join("quotas"))?;
+        scheme.watermarks = self.watermarks(&path.join("watermarks"))?;
+        for filters in ["core_filters", "ops_filters", "filters"] {
+            let filters = path.join(filters);
+            for at in 0..self.number_or(&filters.join("nr_filters"), 0)? {
+                scheme.filters.extend(self.filter(&filters.at(at))?);
+            }
+        }
+        Ok(Some(scheme))
+    }
+
+    fn pattern(&self, path: &TreePath) -> Result<AccessPattern, DamonError> {
+        let bound = |below: &str| self.number(&path.join(below));
+        // The kernel has them as 32 bits behind files of 64.
+        let small = |below: &str| -> Result<u32, DamonError> {
+            let number: u64 = self.number(&path.join(below))?;
+            Ok(u32::try_from(number).unwrap_or(u32::MAX))
+        };
+        Ok(AccessPattern {
+            size: Bounds {
+                min: bound("sz/min")?,
+                max: bound("sz/max")?,
+            },
+            nr_accesses: Bounds {
+                min: Frequency::Samples(small("nr_accesses/min")?),
+                max: Frequency::Samples(small("nr_accesses/max")?),
+            },
+            age: Bounds {
+                min: Age::Intervals(small("age/min")?),
+                max: Age::Intervals(small("age/max")?),
+            },
+        })
+    }
+
+    fn destinations(&self, path: &TreePath) -> Result<Vec<Destination>, DamonError> {
+        let dests = path.join("dests");
+        let nr: usize = self.number_or(&dests.join("nr_dests"), 0)?;
+        if nr == 0 {
+            let node: i64 = self.number_or(&path.join("target_nid"), -1)?;
+            let node = u32::try_from(node).ok();
+            return Ok(node
+                .map(|node| Destination { node, weight: 1 })
+                .into_iter()
+                .collect());
+        }
+        let destination = |at| {
+            Ok(Destination {
+                node: self.number(&dests.at(at).join("id"))?,
+                weight: self.number(&dests.at(at).join("weight"))?,
+            })
+        };
+        (0..nr).map(destination).collect()
+    }
+
+    fn quota(&mut self, path: &TreePath) -> Result<Quota, DamonError> {
+        let goals = path.join("goals");
+        let mut read = Vec::new();
+        for at in 0..self.number_or(&goals.join("nr_goals"), 0)? {
+            read.extend(self.goal(&goals.at(at))?);
+        }
+        let tuner = path.join("goal_tuner");
+        let tuner = match self.tree.kind(&tuner) {
+            None => None,
+            Some(_) => self.word(&tuner, |word| match word {
+                "consist" => Some(Tuner::Consist),
+                "temporal" => Some(Tuner::Temporal),
+                _ => None,
+            })?,
+        };
+        let denominator: u32 = self.number_or(&path.join("fail_charge_denom"), 0)?;
+        let numerator: u32 = self.number_or(&path.join("fail_charge_num"), 0)?;
+        let milliseconds = |name: &str| -> Result<Nanos, DamonError> {
+            let ms: u64 = self.number(&path.join(name))?;
+            Ok(Nanos(ms.saturating_mul(1_000_000)))
+        };
+        let weights = path.join("weights");
+        Ok(Quota {
+            time: milliseconds("ms")?,
+            bytes: self.number(&path.join("bytes"))?,
+            reset_interval: milliseconds("reset_interval_ms")?,
+            weights: Weights {
+                size_permil: self.number(&weights.join("sz_permil"))?,
+                nr_accesses_permil: self.number(&weights.join("nr_accesses_permil"))?,
+                age_permil: self.number(&weights.join("age_permil"))?,
+            },
+            goals: read,
+            tuner: tuner.unwrap_or_default(),
+            fail_charge: (denominator > 0).then_some(FailCharge {
+                numerator,
+                denominator,
+            }),
+        })
+    }
+
+    fn goal(&mut self, path: &TreePath) -> Result<Option<Goal>, DamonError> {
+        let node: u32 = self.number_or(&path.join("nid"), 0)?;
+        let memcg_path = self.tree.read(&path.join("path")).unwrap_or_default();
+        let name = path.join("target_metric");
+        let metric = match self.tree.kind(&name) {
+            None => Some(GoalMetric::UserInput),
+            Some(_) => self.word(&name, |word| metric(word, node, memcg_path))?,
+        };
+        let Some(metric) = metric else {
+            return Ok(None);
+        };
+        Ok(Some(Goal {
+            metric,
+            target_value: self.number(&path.join("target_value"))?,
+            current_value: self.number(&path.join("current_value"))?,
+        }))
+    }
+
+    fn watermarks(&mut self, path: &TreePath) -> Result<Option<Watermarks>, DamonError> {
+        let metric = self.word(&path.join("metric"), |word| match word {
+            "none" => Some(None),
+            "free_mem_rate" => Some(Some(WatermarkMetric::FreeMemRate)),
+            _ => None,
+        })?;
+        let Some(Some(metric)) = metric else {
+            return Ok(None);
+        };
+        Ok(Some(Watermarks {
+            metric,
+            interval: self.microseconds(&path.join("interval_us"))?,
+            high_permil: self.number(&path.join("high"))?,
+            mid_permil: self.number(&path.join("mid"))?,
+            low_permil: self.number(&path.join("low"))?,
+        }))
+    }
+
+    fn filter(&mut self, path: &TreePath) -> Result<Option<Filter>, DamonError> {
+        let number = |name: &str| self.number_or(&path.join(name), 0_u64);
+        let range = AddressRange::checked(number("addr_start")?, number("addr_end")?);
+        let target = TargetId(number("damon_target_idx")? as u32);
+        let (min, max) = (number("min")?, number("max")?);
+        let group = self.tree.read(&path.join("memcg_path")).unwrap_or_default();
+        let kind = self.word(&path.join("type"), |word| {
+            Some(match word {
+                "anon" => FilterKind::Ops(OpsFilter::Anon),
+                "active" => FilterKind::Ops(OpsFilter::Active),
+                "memcg" => FilterKind::Ops(OpsFilter::Memcg { path: group }),
+                "young" => FilterKind::Ops(OpsFilter::Young),
+                "hugepage_size" => FilterKind::Ops(OpsFilter::HugepageSize { min, max }),
+                "unmapped" => FilterKind::Ops(OpsFilter::Unmapped),
+                "addr" => FilterKind::Addr(range?),
+                "target" => FilterKind::Target(target),
+                _ => return None,
+            })
+        })?;
+        Ok(kind.map(|kind| Filter {
+            kind,
+            matching: self.flag(&path.join("matching")),
+            allow: self.flag(&path.join("allow")),
+        }))
+    }
+}
+
+fn metric(name: &str, node: u32, memcg_path: String) -> Option<GoalMetric> {
+    Some(match name {
+        "user_input" => GoalMetric::UserInput,
+        "some_mem_psi_us" => GoalMetric::SomeMemPsiUs,
+        "node_mem_used_bp" => GoalMetric::NodeMemUsedBp { node },
+        "node_mem_free_bp" => GoalMetric::NodeMemFreeBp { node },
+        "node_memcg_used_bp" => GoalMetric::NodeMemcgUsedBp { node, memcg_path },
+        "node_memcg_free_bp" => GoalMetric::NodeMemcgFreeBp { node, memcg_path },
+        "active_mem_bp" => GoalMetric::ActiveMemBp,
+        "inactive_mem_bp" => GoalMetric::InactiveMemBp,
+        "node_eligible_mem_bp" => GoalMetric::NodeEligibleMemBp { node },
+        _ => return None,
+    })
+}

@@ -1,0 +1,503 @@
+//! A context as writes to a kdamond's directory, in the order that the tree needs: what makes directories before
+//! what is in them.
+//!
+//! Names and meanings: `Documentation/admin-guide/mm/damon/usage.rst`. A file that a kernel lacks matters only where
+//! the configuration asks for something else than it would get anyway ([`Write::is_default`]).
+
+use isotherm_engine::scheme::{
+    Age, Bounds, FailCharge, Filter, FilterKind, Frequency, Goal, GoalMetric, OpsFilter, Quota,
+    Scheme, Tuner, WatermarkMetric, Watermarks,
+};
+use isotherm_engine::{IntervalsGoal, Nanos};
+
+use crate::context::{DamonContext, DamonTarget, nr_samples};
+use crate::tree::{Tree, TreePath};
+
+/// One file to be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub path: TreePath,
+    /// To what.
+    pub value: String,
+    /// What of the configuration asks for it, in its words.
+    pub asked_by: String,
+    /// A kernel without the file does the same.
+    pub is_default: bool,
+}
+
+/// What of the tree depends on the kernel and changes what is written where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Filters have two directories, by who applies them (6.16).
+    pub(crate) splits_filters: bool,
+    /// Schemes can have several destinations, and `vaddr` can move memory (6.17).
+    pub(crate) has_dests: bool,
+}
+
+impl Layout {
+    /// Of a kdamond that has a scheme.
+    pub(crate) fn of(tree: &impl Tree, kdamond: &TreePath) -> Self {
+        let scheme = kdamond.join("contexts/0/schemes/0");
+        Self {
+            splits_filters: tree.kind(&scheme.join("core_filters")).is_some(),
+            has_dests: tree.kind(&scheme.join("dests")).is_some(),
+        }
+    }
+}
+
+/// All that is set for contexts, one kdamond for each, on a kernel that has everything: in order, and before anything is
+/// turned on.
+pub fn plan(contexts: &[DamonContext]) -> Vec<Write> {
+    let mut writer = Writer::default();
+    writer.about("kdamonds");
+    writer.set(&TreePath::kdamonds(), "nr_kdamonds", contexts.len());
+    let layout = Layout {
+        splits_filters: true,
+        has_dests: true,
+    };
+    let mut writes = writer.writes;
+    for (at, context) in contexts.iter().enumerate() {
+        let kdamond = TreePath::kdamond(at);
+        writes.extend(skeleton(&kdamond, context));
+        writes.extend(values(&kdamond, context, layout));
+    }
+    writes
+}
+
+/// The directories of a context with so many schemes: to be made before the layout can be seen.
+pub(crate) fn skeleton(kdamond: &TreePath, context: &DamonContext) -> Vec<Write> {
+    let mut writer = Writer::default();
+    writer.about("a context");
+    let contexts = kdamond.join("contexts");
+    writer.set(&contexts, "nr_contexts", 1);
+    let schemes = contexts.at(0).join("schemes");
+    writer.set(&schemes, "nr_schemes", context.schemes.len());
+    writer.writes
+}
+
+/// All that a context says; its directories of schemes are there.
+pub(crate) fn values(kdamond: &TreePath, context: &DamonContext, layout: Layout) -> Vec<Write> {
+    let mut writer = Writer::default();
+    let of_context = kdamond.join("contexts/0");
+    writer.about(format!("operations `{}`", context.operations.name()));
+    writer.set(&of_context, "operations", context.operations.name());
+    writer.about("a unit of addresses of 1 byte");
+    writer.set_if_there(&of_context, "addr_unit", 1, true);
+    writer.about("a context that begins paused");
+    writer.set_if_there(
+        &of_context,
+        "pause",
+        flag(context.is_paused),
+        !context.is_paused,
+    );
+    attributes(&mut writer, &of_context.join("monitoring_attrs"), context);
+    targets(&mut writer, &of_context.join("targets"), &context.targets);
+    for (at, scheme) in context.schemes.iter().enumerate() {
+        let path = of_context.join("schemes").at(at);
+        writer.in_scheme = format!("scheme {at}: ");
+        write_scheme(&mut writer, &path, scheme, context, layout);
+    }
+    writer.writes
+}
+
+/// The values of quota goals that users feed in, for `commit_schemes_quota_goals`.
+pub(crate) fn goals(kdamond: &TreePath, context: &DamonContext) -> Vec<Write> {
+    let mut writer = Writer::default();
+    for (at, scheme) in context.schemes.iter().enumerate() {
+        let path = kdamond.join("contexts/0/schemes").at(at);
+        writer.in_scheme = format!("scheme {at}: ");
+        write_goals(&mut writer, &path.join("quotas/goals"), &scheme.quota.goals);
+    }
+    writer.writes
+}
+
+#[derive(Default)]
+struct Writer {
+    writes: Vec<Write>,
+    /// What comes before the words of `asked_by`.
+    in_scheme: String,
+    asked_by: String,
+}
+
+impl Writer {
+    /// What is set from now on is asked for by `what`.
+    fn about(&mut self, what: impl Into<String>) {
+        self.asked_by = what.into();
+    }
+
+    fn set(&mut self, directory: &TreePath, file: &str, value: impl ToString) {
+        self.set_if_there(directory, file, value, false);
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "they are numbers and words")]
+    fn set_if_there(
+        &mut self,
+        directory: &TreePath,
+        file: &str,
+        value: impl ToString,
+        is_default: bool,
+    ) {
+        self.writes.push(Write {
+            path: directory.join(file),
+            value: value.to_string(),
+            asked_by: format!("{}{}", self.in_scheme, self.asked_by),
+            is_default,
+        });
+    }
+}
+
+const fn flag(value: bool) -> &'static str {
+    if value { "Y" } else { "N" }
+}
+
+fn microseconds(time: Nanos) -> u64 {
+    time.0 / 1_000
+}
+
+fn attributes(writer: &mut Writer, path: &TreePath, context: &DamonContext) {
+    let intervals = path.join("intervals");
+    writer.about("intervals");
+    // Each is checked against the others only when the kdamond is turned on.
+    writer.set(
+        &intervals,
+        "sample_us",
+        microseconds(context.intervals.sample),
+    );
+    writer.set(
+        &intervals,
+        "aggr_us",
+        microseconds(context.intervals.aggregation),
+    );
+    writer.set(
+        &intervals,
+        "update_us",
+        microseconds(context.intervals.update),
+    );
+    let none = IntervalsGoal {
+        access_bp: 0,
+        aggregations: 0,
+        min_sample_interval: Nanos(0),
+        max_sample_interval: Nanos(0),
+    };
+    let is_default = context.intervals_goal.is_none();
+    let goal = context.intervals_goal.unwrap_or(none);
+    let path_of_goal = intervals.join("intervals_goal");
+    writer.about("an intervals goal");
+    for (file, value) in [
+        ("access_bp", u64::from(goal.access_bp)),
+        ("aggrs", u64::from(goal.aggregations)),
+        ("min_sample_us", microseconds(goal.min_sample_interval)),
+        ("max_sample_us", microseconds(goal.max_sample_interval)),
+    ] {
+        writer.set_if_there(&path_of_goal, file, value, is_default);
+    }
+    let nr_regions = path.join("nr_regions");
+    writer.about("numbers of regions");
+    writer.set(&nr_regions, "min", context.nr_regions.min);
+    writer.set(&nr_regions, "max", context.nr_regions.max);
+}
+
+fn targets(writer: &mut Writer, path: &TreePath, targets: &[DamonTarget]) {
+    writer.about("targets");
+    writer.set(path, "nr_targets", targets.len());
+    for (at, target) in targets.iter().enumerate() {
+        let path = path.at(at);
+        writer.about(format!("target {at}"));
+        writer.set_if_there(
+            &path,
+            "pid_target",
+            target.pid.unwrap_or(0),
+            target.pid.is_none(),
+        );
+        writer.about(format!("target {at}, which is obsolete"));
+        writer.set_if_there(
+            &path,
+            "obsolete_target",
+            flag(target.is_obsolete),
+            !target.is_obsolete,
+        );
+        let regions = path.join("regions");
+        writer.about(format!("target {at}'s regions"));
+        writer.set_if_there(
+            &regions,
+            "nr_regions",
+            target.regions.len(),
+            target.regions.is_empty(),
+        );
+        for (at, region) in target.regions.iter().enumerate() {
+            writer.set(&regions.at(at), "start", region.start);
+            writer.set(&regions.at(at), "end", region.end);
+        }
+    }
+}
+
+fn write_scheme(
+    writer: &mut Writer,
+    path: &TreePath,
+    scheme: &Scheme,
+    context: &DamonContext,
+    layout: Layout,
+) {
+    writer.about(format!("action `{}`", scheme.action.name()));
+    writer.set(path, "action", scheme.action.name());
+    write_destinations(writer, path, scheme, layout);
+    write_pattern(writer, &path.join("access_pattern"), scheme, context);
+    let apply_us = microseconds(scheme.apply_interval);
+    writer.about("an apply interval");
+    writer.set_if_there(path, "apply_interval_us", apply_us, apply_us == 0);
+    writer.about("a largest number of snapshots");
+    let max = scheme.max_nr_snapshots;
+    writer.set_if_there(&path.join("stats"), "max_nr_snapshots", max, max == 0);
+    write_quota(writer, &path.join("quotas"), &scheme.quota);
+    write_watermarks(writer, &path.join("watermarks"), scheme.watermarks.as_ref());
+    if layout.splits_filters {
+        let is_ops = |filter: &&Filter| matches!(filter.kind, FilterKind::Ops(_));
+        let (ops, core): (Vec<&Filter>, Vec<&Filter>) = scheme.filters.iter().partition(is_ops);
+        write_filters(writer, &path.join("core_filters"), &core);
+        write_filters(writer, &path.join("ops_filters"), &ops);
+    } else {
+        let filters: Vec<&Filter> = scheme.filters.iter().collect();
+        write_filters(writer, &path.join("filters"), &filters);
+    }
+}
+
+fn write_destinations(writer: &mut Writer, path: &TreePath, scheme: &Scheme, layout: Layout) {
+    if let [only] = &scheme.destinations[..] {
+        writer.about("a node to move to");
+        writer.set(path, "target_nid", only.node);
+    }
+    let several = match &scheme.destinations[..] {
+        [] | [_] => &[],
+        several => several,
+    };
+    if several.is_empty() && !layout.has_dests {
+        return;
+    }
+    let dests = path.join("dests");
+    writer.about("several nodes to move to");
+    writer.set(&dests, "nr_dests", several.len());
+    for (at, destination) in several.iter().enumerate() {
+        writer.set(&dests.at(at), "id", destination.node);
+        writer.set(&dests.at(at), "weight", destination.weight);
+    }
+}
+
+fn write_pattern(writer: &mut Writer, path: &TreePath, scheme: &Scheme, context: &DamonContext) {
+    let pattern = &scheme.pattern;
+    writer.about("an access pattern");
+    writer.set(&path.join("sz"), "min", pattern.size.min);
+    writer.set(&path.join("sz"), "max", pattern.size.max);
+    let nr_accesses = nr_accesses(pattern.nr_accesses, nr_samples(context.intervals));
+    writer.set(&path.join("nr_accesses"), "min", nr_accesses.min);
+    writer.set(&path.join("nr_accesses"), "max", nr_accesses.max);
+    let age = ages(pattern.age, context.intervals.aggregation);
+    writer.set(&path.join("age"), "min", age.min);
+    writer.set(&path.join("age"), "max", age.max);
+}
+
+/// In whole accesses, as DAMON counts them: of a share those that lie within it. What would be empty is the nearest
+/// number.
+pub(crate) fn nr_accesses(pattern: Bounds<Frequency>, nr_samples: u32) -> Bounds<u32> {
+    let max = match pattern.max {
+        Frequency::Samples(samples) => samples,
+        Frequency::Percent(_) => pattern.max.samples(nr_samples).floor() as u32,
+    };
+    let min = pattern.min.samples(nr_samples).ceil() as u32;
+    Bounds {
+        min,
+        max: max.max(min),
+    }
+}
+
+/// In aggregation intervals, as DAMON counts them.
+pub(crate) fn ages(pattern: Bounds<Age>, aggregation: Nanos) -> Bounds<u32> {
+    let intervals = |nanos: u64| u32::try_from(nanos).unwrap_or(u32::MAX);
+    let aggregation = aggregation.0.max(1);
+    let min = match pattern.min {
+        Age::Intervals(count) => count,
+        Age::Time(time) => intervals(time.0.div_ceil(aggregation)),
+    };
+    let max = match pattern.max {
+        Age::Intervals(count) => count,
+        Age::Time(time) => intervals(time.0 / aggregation),
+    };
+    Bounds {
+        min,
+        max: max.max(min),
+    }
+}
+
+fn write_quota(writer: &mut Writer, path: &TreePath, quota: &Quota) {
+    writer.about("a quota");
+    writer.set(path, "ms", quota.time.0 / 1_000_000);
+    writer.set(path, "bytes", quota.bytes);
+    writer.set(
+        path,
+        "reset_interval_ms",
+        quota.reset_interval.0 / 1_000_000,
+    );
+    let weights = path.join("weights");
+    writer.set(&weights, "sz_permil", quota.weights.size_permil);
+    writer.set(
+        &weights,
+        "nr_accesses_permil",
+        quota.weights.nr_accesses_permil,
+    );
+    writer.set(&weights, "age_permil", quota.weights.age_permil);
+    let (tuner, is_default) = match quota.tuner {
+        Tuner::Consist => ("consist", true),
+        Tuner::Temporal => ("temporal", false),
+    };
+    writer.about(format!("quota tuner `{tuner}`"));
+    writer.set_if_there(path, "goal_tuner", tuner, is_default);
+    let charge = quota.fail_charge.unwrap_or(FailCharge {
+        numerator: 0,
+        denominator: 0,
+    });
+    writer.about("a charge for what fails");
+    let is_default = quota.fail_charge.is_none();
+    writer.set_if_there(path, "fail_charge_num", charge.numerator, is_default);
+    writer.set_if_there(path, "fail_charge_denom", charge.denominator, is_default);
+    let goals = path.join("goals");
+    writer.about("quota goals");
+    writer.set_if_there(
+        &goals,
+        "nr_goals",
+        quota.goals.len(),
+        quota.goals.is_empty(),
+    );
+    write_goals(writer, &goals, &quota.goals);
+}
+
+fn write_goals(writer: &mut Writer, path: &TreePath, goals: &[Goal]) {
+    for (at, goal) in goals.iter().enumerate() {
+        let path = path.at(at);
+        let (name, node, memcg) = metric(&goal.metric);
+        writer.about(format!("quota goal `{name}`"));
+        // Before there were metrics, each goal was what a user fed in.
+        let is_default = goal.metric == GoalMetric::UserInput;
+        writer.set_if_there(&path, "target_metric", name, is_default);
+        if let Some(node) = node {
+            writer.set(&path, "nid", node);
+        }
+        if let Some(memcg) = memcg {
+            writer.set(&path, "path", memcg);
+        }
+        writer.set(&path, "target_value", goal.target_value);
+        writer.set(&path, "current_value", goal.current_value);
+    }
+}
+
+/// A metric's name, node and control group.
+fn metric(metric: &GoalMetric) -> (&'static str, Option<u32>, Option<&str>) {
+    match metric {
+        GoalMetric::UserInput => ("user_input", None, None),
+        GoalMetric::SomeMemPsiUs => ("some_mem_psi_us", None, None),
+        GoalMetric::NodeMemUsedBp { node } => ("node_mem_used_bp", Some(*node), None),
+        GoalMetric::NodeMemFreeBp { node } => ("node_mem_free_bp", Some(*node), None),
+        GoalMetric::NodeMemcgUsedBp { node, memcg_path } => {
+            ("node_memcg_used_bp", Some(*node), Some(memcg_path))
+        }
+        GoalMetric::NodeMemcgFreeBp { node, memcg_path } => {
+            ("node_memcg_free_bp", Some(*node), Some(memcg_path))
+        }
+        GoalMetric::ActiveMemBp => ("active_mem_bp", None, None),
+        GoalMetric::InactiveMemBp => ("inactive_mem_bp", None, None),
+        GoalMetric::NodeEligibleMemBp { node } => ("node_eligible_mem_bp", Some(*node), None),
+    }
+}
+
+fn write_watermarks(writer: &mut Writer, path: &TreePath, watermarks: Option<&Watermarks>) {
+    writer.about("watermarks");
+    let metric = match watermarks.map(|marks| marks.metric) {
+        None => "none",
+        Some(WatermarkMetric::FreeMemRate) => "free_mem_rate",
+    };
+    writer.set(path, "metric", metric);
+    let Some(marks) = watermarks else { return };
+    writer.set(path, "interval_us", microseconds(marks.interval));
+    writer.set(path, "high", marks.high_permil);
+    writer.set(path, "mid", marks.mid_permil);
+    writer.set(path, "low", marks.low_permil);
+}
+
+fn write_filters(writer: &mut Writer, path: &TreePath, filters: &[&Filter]) {
+    writer.about("filters");
+    writer.set_if_there(path, "nr_filters", filters.len(), filters.is_empty());
+    for (at, filter) in filters.iter().enumerate() {
+        let path = path.at(at);
+        let name = filter_name(&filter.kind);
+        writer.about(format!("filter `{name}`"));
+        writer.set(&path, "type", name);
+        writer.set(&path, "matching", flag(filter.matching));
+        writer.about(format!("filter `{name}` that allows"));
+        // Before filters could allow, each rejected.
+        writer.set_if_there(&path, "allow", flag(filter.allow), !filter.allow);
+        writer.about(format!("filter `{name}`"));
+        match &filter.kind {
+            FilterKind::Addr(range) => {
+                writer.set(&path, "addr_start", range.start);
+                writer.set(&path, "addr_end", range.end);
+            }
+            FilterKind::Target(target) => writer.set(&path, "damon_target_idx", target.0),
+            FilterKind::Ops(OpsFilter::Memcg { path: group }) => {
+                writer.set(&path, "memcg_path", group);
+            }
+            FilterKind::Ops(OpsFilter::HugepageSize { min, max }) => {
+                writer.set(&path, "min", min);
+                writer.set(&path, "max", max);
+            }
+            FilterKind::Ops(
+                OpsFilter::Anon | OpsFilter::Active | OpsFilter::Young | OpsFilter::Unmapped,
+            ) => {}
+        }
+    }
+}
+
+const fn filter_name(kind: &FilterKind) -> &'static str {
+    match kind {
+        FilterKind::Addr(_) => "addr",
+        FilterKind::Target(_) => "target",
+        FilterKind::Ops(OpsFilter::Anon) => "anon",
+        FilterKind::Ops(OpsFilter::Active) => "active",
+        FilterKind::Ops(OpsFilter::Memcg { .. }) => "memcg",
+        FilterKind::Ops(OpsFilter::Young) => "young",
+        FilterKind::Ops(OpsFilter::HugepageSize { .. }) => "hugepage_size",
+        FilterKind::Ops(OpsFilter::Unmapped) => "unmapped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_times_become_counts_that_lie_within() {
+        let share = |min, max| Bounds {
+            min: Frequency::Percent(min),
+            max: Frequency::Percent(max),
+        };
+        let bounds = |min, max| Bounds { min, max };
+        assert_eq!(nr_accesses(share(0.0, 0.0), 20), bounds(0, 0));
+        assert_eq!(nr_accesses(share(5.0, 100.0), 20), bounds(1, 20));
+        assert_eq!(nr_accesses(share(6.0, 99.0), 20), bounds(2, 19));
+        // Between two counts: the next higher.
+        assert_eq!(nr_accesses(share(1.0, 2.0), 20), bounds(1, 1));
+        let any = Bounds {
+            min: Frequency::Samples(0),
+            max: Frequency::Samples(u32::MAX),
+        };
+        assert_eq!(nr_accesses(any, 20), bounds(0, u32::MAX));
+        let aged = |min, max| Bounds {
+            min: Age::Time(Nanos::from_millis(min)),
+            max,
+        };
+        let interval = Nanos::from_millis(100);
+        assert_eq!(
+            ages(aged(5_000, Age::Intervals(u32::MAX)), interval),
+            bounds(50, u32::MAX)
+        );
+        let until = Age::Time(Nanos::from_millis(5_099));
+        assert_eq!(ages(aged(150, until), interval), bounds(2, 50));
+    }
+}

@@ -1,0 +1,96 @@
+//! `isotherm damon`: what there is of the kernel's DAMON, whoever uses it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use isotherm_config::{Request, TargetSpec, World, to_json, to_yaml};
+use isotherm_session::{KernelDamonReport, kernel_plan};
+
+use crate::flags::load;
+use crate::out::{self, ResultArgs};
+
+/// Show the kernel's DAMON: every kdamond, on or off, and the kernel's own modules that use it.
+///
+/// Reads only. What is set up can be written as damo's configuration, which `isotherm run -c`, `isotherm simulate` and
+/// damo read.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm damon
+  isotherm damon --json
+  isotherm damon --export kdamonds.json       what is set up, as damo's JSON (.yaml: as its YAML)
+  isotherm damon --plan kdamonds.json         what this configuration comes to in DAMON's tree")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    result: ResultArgs,
+
+    /// Write what is set up to this file, as damo's JSON, or as YAML where its name ends in .yaml or .yml
+    #[arg(long, value_name = "FILE")]
+    export: Option<PathBuf>,
+
+    /// Show what a configuration (damo's JSON or YAML, HMSDK's YAML) would set in the tree of a kernel that has
+    /// everything, and end: a file and its text in each line
+    #[arg(long, value_name = "FILE", conflicts_with = "export")]
+    plan: Option<PathBuf>,
+}
+
+/// What a configuration would set.
+#[derive(serde::Serialize)]
+struct Plan {
+    /// Files below /sys/kernel/mm/damon/admin and their texts, in order.
+    writes: Vec<(String, String)>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &args.plan {
+        return plan(path, args.result.is_json());
+    }
+    let report = KernelDamonReport::read()?;
+    if let Some(path) = &args.export {
+        let configuration = report.configuration();
+        ensure!(
+            !configuration.contexts.is_empty(),
+            "no kdamond is set up: there is nothing to write"
+        );
+        let is_yaml = path
+            .extension()
+            .is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let text = if is_yaml {
+            to_yaml(&configuration)
+        } else {
+            to_json(&configuration)
+        };
+        crate::whole_file::write(path, text.as_bytes())?;
+    }
+    if args.result.is_json() {
+        println!("{}", out::json(&report)?);
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan(path: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
+    let configuration = load(path)?;
+    let request = Request {
+        world: World::Kernel,
+        ..Request::default()
+    };
+    // Whose memory it is may be said elsewhere.
+    let anybody = TargetSpec::Processes {
+        processes: Vec::new(),
+        children: false,
+    };
+    let spec = request.act_or_watch(&configuration.contexts, Some(anybody))?;
+    let plan = Plan {
+        writes: kernel_plan(&spec)?,
+    };
+    if is_json {
+        println!("{}", out::json(&plan)?);
+    } else {
+        for (path, text) in &plan.writes {
+            println!("{path} {text}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

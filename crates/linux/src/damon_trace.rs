@@ -1,0 +1,352 @@
+//! What the kernel's DAMON says at its tracepoints, by BPF: every region of every aggregation interval, and what
+//! schemes are about to do, without tracefs being switched on for anybody else.
+//!
+//! The events' bytes come as the kernel wrote them; where their fields lie is read from tracefs' `format` files once.
+//! What did not fit into the buffer is counted, so that a snapshot that is not whole is known for that.
+//!
+//! Source: `include/trace/events/damon.h`; `Documentation/trace/events.rst` for the format files.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use isotherm_engine::{AddressRange, Nanos};
+use libbpf_rs::{
+    Link, MapCore as _, MapFlags, Object, RingBuffer, RingBufferBuilder, TracepointCategory,
+};
+use thiserror::Error;
+
+use crate::probe::object;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/damon_trace.bpf.o"));
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+const HEAD_BYTES: usize = 16;
+const EVENT_BYTES: usize = 96;
+
+/// Tracepoints with their programs, by the number that events have.
+const EVENTS: [(&str, &str); 4] = [
+    ("damon_aggregated", "aggregated"),
+    ("damos_before_apply", "before_apply"),
+    ("damon_monitor_intervals_tune", "intervals_tune"),
+    ("damos_esz", "effective_size"),
+];
+
+/// Why DAMON's tracepoints cannot be read.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// There is no description of the events.
+    #[error(
+        "no description of DAMON's tracepoints: {0} is not there; is tracefs mounted (`mount -t tracefs none \
+         /sys/kernel/tracing`)?"
+    )]
+    NoFormat(PathBuf),
+    /// An event lacks a field, or has it where it cannot be read.
+    #[error("DAMON's tracepoint {event} has no field {field} that can be read here")]
+    NoField {
+        event: &'static str,
+        field: &'static str,
+    },
+    /// The programs could not be loaded.
+    #[error("cannot load the programs for DAMON's tracepoints: {0}")]
+    Load(String),
+    /// A program could not be attached, or a map not be used.
+    #[error("cannot attach to DAMON's tracepoint {event}: {source}")]
+    Attach {
+        event: &'static str,
+        source: libbpf_rs::Error,
+    },
+    /// The buffer could not be read.
+    #[error("cannot read the buffer of DAMON's events: {0}")]
+    Buffer(libbpf_rs::Error),
+}
+
+/// One region as an event tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedRegion {
+    /// The target's place in its context.
+    pub target: u32,
+    /// How many regions that target has at present.
+    pub nr_regions: u32,
+    pub range: AddressRange,
+    /// Checks of the interval in which it was accessed.
+    pub nr_accesses: u32,
+    /// Aggregation intervals for which it has been so; `None` where this kernel does not say.
+    pub age: Option<u32>,
+}
+
+/// What an event says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TracedWhat {
+    /// An aggregation interval is over: one of its regions.
+    Aggregated(TracedRegion),
+    /// A scheme is about to act on a region.
+    BeforeApply { scheme: u32, region: TracedRegion },
+    /// The sampling interval is now this.
+    IntervalsTuned { sample: Nanos },
+    /// A scheme's quota is now so many bytes a window.
+    EffectiveSize { scheme: u32, bytes: u64 },
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traced {
+    /// By CLOCK_MONOTONIC.
+    pub monotonic: Nanos,
+    /// The kdamond's process id.
+    pub kdamond: u32,
+    /// What it says.
+    pub what: TracedWhat,
+}
+
+/// A reader of DAMON's events.
+pub struct DamonTrace {
+    buffer: RingBuffer<'static>,
+    taken: Rc<RefCell<Vec<u8>>>,
+    layouts: Layouts,
+    object: Object,
+    /// Detached when dropped.
+    _links: Vec<Link>,
+}
+
+impl DamonTrace {
+    /// Attaches to those tracepoints that this kernel has.
+    ///
+    /// # Errors
+    /// Where the first, that of aggregation intervals, is not to be had.
+    pub fn attach() -> Result<Self, TraceError> {
+        let layouts = Layouts::read(&events_directory()?)?;
+        let object = object::load(OBJECT).map_err(TraceError::Load)?;
+        let mut links = Vec::new();
+        for (at, (event, program)) in EVENTS.iter().enumerate() {
+            if !layouts.0.contains_key(&(at as u32)) {
+                continue;
+            }
+            let mut programs = object.progs_mut();
+            let program = programs.find(|found| found.name() == *program);
+            let program = program.expect("a program of our object");
+            let link =
+                program.attach_tracepoint(TracepointCategory::Custom("damon".to_owned()), event);
+            links.push(link.map_err(|source| TraceError::Attach { event, source })?);
+        }
+        let taken = Rc::new(RefCell::new(Vec::new()));
+        let map = object.maps().find(|map| map.name() == "events");
+        let map = map.expect("a map of our object");
+        let mut builder = RingBufferBuilder::new();
+        let sink = Rc::clone(&taken);
+        builder
+            .add(&map, move |bytes: &[u8]| {
+                sink.borrow_mut().extend_from_slice(bytes);
+                0
+            })
+            .map_err(TraceError::Buffer)?;
+        let buffer = builder.build().map_err(TraceError::Buffer)?;
+        Ok(Self {
+            buffer,
+            taken,
+            layouts,
+            object,
+            _links: links,
+        })
+    }
+
+    /// From now on events of this kdamond come, too.
+    ///
+    /// # Errors
+    /// If the kernel has no memory for it.
+    pub fn follow(&self, kdamond: u32) -> Result<(), TraceError> {
+        let map = self.object.maps().find(|map| map.name() == "kdamonds");
+        let map = map.expect("a map of our object");
+        let one = 1_u32.to_ne_bytes();
+        map.update(&kdamond.to_ne_bytes(), &one, MapFlags::ANY)
+            .map_err(TraceError::Buffer)
+    }
+
+    /// Appends what has come since the last time, in order.
+    ///
+    /// # Errors
+    /// If the buffer cannot be read.
+    pub fn take(&mut self, events: &mut Vec<Traced>) -> Result<(), TraceError> {
+        self.buffer.consume().map_err(TraceError::Buffer)?;
+        let mut taken = self.taken.borrow_mut();
+        let whole = taken.chunks_exact(HEAD_BYTES + EVENT_BYTES);
+        events.extend(whole.filter_map(|bytes| self.layouts.parse(bytes)));
+        taken.clear();
+        Ok(())
+    }
+
+    /// Events that did not fit into the buffer so far.
+    pub fn nr_lost(&self) -> u64 {
+        let map = self.object.maps().find(|map| map.name() == "lost");
+        let value = map
+            .expect("a map of our object")
+            .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+        let bytes: Option<[u8; 8]> = value.ok().flatten().and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_ne_bytes)
+    }
+}
+
+fn events_directory() -> Result<PathBuf, TraceError> {
+    let directories = TRACEFS.map(|root| Path::new(root).join("events/damon"));
+    let first = directories[0].clone();
+    let found = directories.into_iter().find(|directory| directory.is_dir());
+    found.ok_or(TraceError::NoFormat(first))
+}
+
+/// Where the fields of each event lie: offset and size by name, by the event's number.
+struct Layouts(BTreeMap<u32, BTreeMap<String, (usize, usize)>>);
+
+impl Layouts {
+    fn read(events: &Path) -> Result<Self, TraceError> {
+        let mut layouts = BTreeMap::new();
+        for (at, (event, _)) in EVENTS.iter().enumerate() {
+            let path = events.join(event).join("format");
+            match fs::read_to_string(&path) {
+                Ok(text) => {
+                    layouts.insert(at as u32, parse_format(&text));
+                }
+                Err(error) if at > 0 && error.kind() == io::ErrorKind::NotFound => {}
+                Err(_) => return Err(TraceError::NoFormat(path)),
+            }
+        }
+        let layouts = Self(layouts);
+        for field in ["target_id", "nr_regions", "start", "end", "nr_accesses"] {
+            layouts.require(0, field)?;
+        }
+        Ok(layouts)
+    }
+
+    fn require(&self, event: u32, field: &'static str) -> Result<(), TraceError> {
+        let fields = self.0.get(&event);
+        let place = fields.and_then(|fields| fields.get(field));
+        let is_readable = place.is_some_and(|(at, size)| {
+            matches!(size, 4 | 8) && at.saturating_add(*size) <= EVENT_BYTES
+        });
+        is_readable.then_some(()).ok_or(TraceError::NoField {
+            event: EVENTS[event as usize].0,
+            field,
+        })
+    }
+
+    /// An event of the buffer; one that lacks a field is none.
+    fn parse(&self, bytes: &[u8]) -> Option<Traced> {
+        let (head, bytes) = bytes.split_at_checked(HEAD_BYTES)?;
+        let time = u64::from_ne_bytes(head[..8].try_into().ok()?);
+        let kdamond = u32::from_ne_bytes(head[8..12].try_into().ok()?);
+        let kind = u32::from_ne_bytes(head[12..].try_into().ok()?);
+        let fields = self.0.get(&kind)?;
+        let number = |name: &str| -> Option<u64> {
+            let (at, size) = *fields.get(name)?;
+            let bytes = bytes.get(at..at.checked_add(size)?)?;
+            match size {
+                4 => Some(u32::from_ne_bytes(bytes.try_into().ok()?).into()),
+                8 => Some(u64::from_ne_bytes(bytes.try_into().ok()?)),
+                _ => None,
+            }
+        };
+        let region = |target: &str| -> Option<TracedRegion> {
+            Some(TracedRegion {
+                target: u32::try_from(number(target)?).ok()?,
+                nr_regions: number("nr_regions")? as u32,
+                range: AddressRange::checked(number("start")?, number("end")?)?,
+                nr_accesses: number("nr_accesses")? as u32,
+                age: number("age").map(|age| age as u32),
+            })
+        };
+        let what = match kind {
+            0 => TracedWhat::Aggregated(region("target_id")?),
+            1 => TracedWhat::BeforeApply {
+                scheme: number("scheme_idx")? as u32,
+                region: region("target_idx")?,
+            },
+            2 => TracedWhat::IntervalsTuned {
+                sample: Nanos(number("sample_us")?.saturating_mul(1_000)),
+            },
+            _ => TracedWhat::EffectiveSize {
+                scheme: number("scheme_idx")? as u32,
+                bytes: number("esz")?,
+            },
+        };
+        Some(Traced {
+            monotonic: Nanos(time),
+            kdamond,
+            what,
+        })
+    }
+}
+
+/// The fields of a format file, by their names: where they begin and how long they are.
+fn parse_format(text: &str) -> BTreeMap<String, (usize, usize)> {
+    let lines = text.lines().map(str::trim);
+    let fields = lines.filter_map(|line| {
+        let parts = line.strip_prefix("field:")?.split(';');
+        let mut parts = parts.map(str::trim);
+        let name = parts.next()?.rsplit([' ', '*']).next()?.to_owned();
+        let mut number = |key: &str| parts.next()?.strip_prefix(key)?.parse().ok();
+        Some((name, (number("offset:")?, number("size:")?)))
+    });
+    fields.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FORMAT: &str = "name: damon_aggregated\nID: 544\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+        \tfield:unsigned long target_id;\toffset:8;\tsize:8;\tsigned:0;\n\
+        \tfield:unsigned int nr_regions;\toffset:16;\tsize:4;\tsigned:0;\n\
+        \tfield:unsigned long start;\toffset:24;\tsize:8;\tsigned:0;\n\
+        \tfield:unsigned long end;\toffset:32;\tsize:8;\tsigned:0;\n\
+        \tfield:unsigned int nr_accesses;\toffset:40;\tsize:4;\tsigned:0;\n\
+        \tfield:unsigned int age;\toffset:44;\tsize:4;\tsigned:0;\n\n\
+        print fmt: \"target_id=%lu\", REC->target_id\n";
+
+    fn layouts() -> Layouts {
+        Layouts([(0, parse_format(FORMAT))].into())
+    }
+
+    #[test]
+    fn events_are_read_by_the_kernels_own_description() {
+        let mut bytes = vec![0; HEAD_BYTES + EVENT_BYTES];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &77_u64.to_ne_bytes());
+        put(8, &12_u32.to_ne_bytes());
+        let fields = HEAD_BYTES;
+        put(fields + 8, &1_u64.to_ne_bytes());
+        put(fields + 16, &9_u32.to_ne_bytes());
+        put(fields + 24, &0x1000_u64.to_ne_bytes());
+        put(fields + 32, &0x3000_u64.to_ne_bytes());
+        put(fields + 40, &5_u32.to_ne_bytes());
+        put(fields + 44, &600_u32.to_ne_bytes());
+        let region = TracedRegion {
+            target: 1,
+            nr_regions: 9,
+            range: AddressRange::new(0x1000, 0x3000),
+            nr_accesses: 5,
+            age: Some(600),
+        };
+        let event = Traced {
+            monotonic: Nanos(77),
+            kdamond: 12,
+            what: TracedWhat::Aggregated(region),
+        };
+        assert_eq!(layouts().parse(&bytes), Some(event));
+        assert!(layouts().require(0, "age").is_ok());
+        assert!(layouts().require(0, "nothing").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_description_and_no_event_is_too_strange(text in ".{0,200}", bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let format = format!("{FORMAT}{text}");
+            let layouts = Layouts([(0, parse_format(&format))].into());
+            let _ = layouts.parse(&bytes);
+        }
+    }
+}

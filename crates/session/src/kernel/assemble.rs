@@ -1,0 +1,123 @@
+//! Snapshots out of DAMON's events: at the end of an aggregation interval the kernel tells each target's regions,
+//! one after the other, each with how many there are.
+//!
+//! What is not whole is dropped and counted: a region that is missing is not one that was not accessed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use isotherm_damon::nr_samples;
+use isotherm_engine::{Intervals, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_linux::damon_trace::TracedRegion;
+
+/// Regions of targets, as far as they have come.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    open: BTreeMap<u32, Vec<TracedRegion>>,
+    /// Snapshots of which a region was missing.
+    nr_broken: u64,
+}
+
+impl Assembler {
+    /// Takes in the next region; the last one of a target yields a snapshot that ended at `end`, of the target's
+    /// place in its context.
+    pub(super) fn take(
+        &mut self,
+        region: TracedRegion,
+        end: Nanos,
+        intervals: Intervals,
+    ) -> Option<Snapshot> {
+        let regions = self.open.entry(region.target).or_default();
+        let follows = regions.last().is_none_or(|last| {
+            last.nr_regions == region.nr_regions && last.range.end <= region.range.start
+        });
+        if !follows {
+            regions.clear();
+            self.nr_broken += 1;
+        }
+        regions.push(region);
+        if regions.len() < region.nr_regions as usize {
+            return None;
+        }
+        let regions = std::mem::take(regions);
+        Some(Snapshot {
+            target: TargetId(region.target),
+            start: Nanos(end.0.saturating_sub(intervals.aggregation.0)),
+            end,
+            nr_samples: nr_samples(intervals),
+            regions: regions
+                .into_iter()
+                .map(|region| snapshot_of(&region, intervals))
+                .collect(),
+            blocks: Vec::new(),
+            idle_pages: Arc::default(),
+        })
+    }
+
+    /// Snapshots so far that were not whole.
+    pub(super) fn nr_broken(&self) -> u64 {
+        self.nr_broken
+    }
+
+    /// What has come of unfinished ones is forgotten: another configuration begins.
+    pub(super) fn restart(&mut self) {
+        self.open.clear();
+    }
+}
+
+fn snapshot_of(region: &TracedRegion, intervals: Intervals) -> RegionSnapshot {
+    let age = region.age.unwrap_or(0);
+    RegionSnapshot {
+        range: region.range,
+        nr_accesses: Some(region.nr_accesses as f32),
+        age,
+        age_ns: Nanos(u64::from(age).saturating_mul(intervals.aggregation.0)),
+        memory: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::AddressRange;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_whole_becomes_a_snapshot() {
+        let intervals = Intervals {
+            sample: Nanos::from_millis(5),
+            aggregation: Nanos::from_millis(100),
+            update: Nanos::from_millis(1000),
+        };
+        let mut assembler = Assembler::default();
+        let mut check = |target: u32, nr_regions: u32, page: u64, whole: Option<usize>| {
+            let region = TracedRegion {
+                target,
+                nr_regions,
+                range: AddressRange::new(page * 4096, (page + 1) * 4096),
+                nr_accesses: 3,
+                age: Some(7),
+            };
+            let snapshot = assembler.take(region, Nanos::from_millis(500), intervals);
+            let nr = snapshot.as_ref().map(|snapshot| snapshot.regions.len());
+            assert_eq!(nr, whole, "{target} {page}");
+            snapshot
+        };
+        check(0, 2, 1, None);
+        check(1, 1, 9, Some(1));
+        let whole = check(0, 2, 2, Some(2)).expect("it is whole");
+        assert_eq!(whole.target, TargetId(0));
+        assert_eq!(
+            (whole.start, whole.nr_samples),
+            (Nanos::from_millis(400), 20)
+        );
+        assert_eq!(whole.regions[1].age_ns, Nanos::from_millis(700));
+        // The second region of three is missing.
+        check(0, 3, 1, None);
+        check(0, 3, 3, None);
+        check(0, 3, 1, None);
+        check(0, 3, 2, None);
+        check(0, 3, 3, Some(3));
+        assert_eq!(assembler.nr_broken(), 1);
+    }
+}

@@ -1,0 +1,108 @@
+//! What all kdamonds of a session share: the claimed tree, and the buffer of events, which holds everybody's.
+
+use std::collections::BTreeMap;
+
+use isotherm_damon::{Claim, DamonContext, DirectoryTree, KernelStats};
+use isotherm_linux::damon_trace::{DamonTrace, Traced};
+
+/// The tree and the events.
+pub(super) struct Hub {
+    claim: Claim<DirectoryTree>,
+    trace: Option<DamonTrace>,
+    /// The kdamonds' process ids, by their places.
+    pids: Vec<Option<u32>>,
+    /// Events that have come and were not fetched yet, by kdamond.
+    waiting: BTreeMap<u32, Vec<Traced>>,
+    events: Vec<Traced>,
+}
+
+impl Hub {
+    /// Of a tree whose kdamonds are on.
+    pub(super) fn new(
+        claim: Claim<DirectoryTree>,
+        trace: Option<DamonTrace>,
+        nr: usize,
+    ) -> anyhow::Result<Self> {
+        let mut hub = Self {
+            claim,
+            trace,
+            pids: vec![None; nr],
+            waiting: BTreeMap::new(),
+            events: Vec::new(),
+        };
+        for at in 0..nr {
+            hub.follow(at)?;
+        }
+        Ok(hub)
+    }
+
+    /// Finds the kdamond's process, and has its events come.
+    fn follow(&mut self, at: usize) -> anyhow::Result<()> {
+        let pid = self.claim.pid(at)?;
+        self.pids[at] = pid.and_then(|pid| u32::try_from(pid).ok());
+        if let (Some(trace), Some(pid)) = (&self.trace, self.pids[at]) {
+            trace.follow(pid)?;
+        }
+        Ok(())
+    }
+
+    /// The process id of the kdamond at this place, as last known.
+    pub(super) fn pid(&self, at: usize) -> Option<u32> {
+        self.pids[at]
+    }
+
+    pub(super) fn has_trace(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// What the kdamond at this place has told since the last time.
+    pub(super) fn take(&mut self, at: usize) -> anyhow::Result<Vec<Traced>> {
+        if let Some(trace) = &mut self.trace {
+            trace.take(&mut self.events)?;
+        }
+        for event in self.events.drain(..) {
+            self.waiting.entry(event.kdamond).or_default().push(event);
+        }
+        let pid = self.pids[at];
+        Ok(pid
+            .and_then(|pid| self.waiting.remove(&pid))
+            .unwrap_or_default())
+    }
+
+    /// Events of all kdamonds that did not fit.
+    pub(super) fn nr_lost(&self) -> u64 {
+        self.trace.as_ref().map_or(0, DamonTrace::nr_lost)
+    }
+
+    /// Whether the kdamond at this place runs.
+    pub(super) fn is_on(&self, at: usize) -> anyhow::Result<bool> {
+        Ok(self.claim.is_on(at)?)
+    }
+
+    pub(super) fn stats(&mut self, at: usize) -> anyhow::Result<Vec<KernelStats>> {
+        Ok(self.claim.stats(at)?)
+    }
+
+    pub(super) fn intervals(&mut self, at: usize) -> anyhow::Result<isotherm_engine::Intervals> {
+        Ok(self.claim.intervals(at)?)
+    }
+
+    pub(super) fn tried_regions(
+        &mut self,
+        at: usize,
+        scheme: usize,
+    ) -> anyhow::Result<Vec<isotherm_damon::KernelRegion>> {
+        Ok(self.claim.tried_regions(at, scheme)?)
+    }
+
+    /// Replaces the configuration of a kdamond while it runs.
+    pub(super) fn commit(&mut self, at: usize, context: &DamonContext) -> anyhow::Result<()> {
+        Ok(self.claim.commit(at, context)?)
+    }
+
+    /// Begins anew with a kdamond: what it knew is gone.
+    pub(super) fn restart(&mut self, at: usize, context: &DamonContext) -> anyhow::Result<()> {
+        self.claim.restart(at, context)?;
+        self.follow(at)
+    }
+}

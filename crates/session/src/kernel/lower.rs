@@ -1,0 +1,83 @@
+//! From a context of a [`SessionSpec`](isotherm_config::SessionSpec) to one of the kernel's DAMON.
+
+use anyhow::{Context as _, bail};
+use isotherm_config::{ContextSpec, MonitorSpec, TargetSpec};
+use isotherm_damon::{DamonContext, DamonTarget, Operations};
+use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Scheme};
+use isotherm_engine::{AddressRange, Intervals};
+
+/// The context, of these processes, or of this RAM where it is of physical memory.
+pub(super) fn context(
+    spec: &ContextSpec,
+    pids: &[u32],
+    ram: &[AddressRange],
+    sees_by_scheme: bool,
+) -> anyhow::Result<DamonContext> {
+    let MonitorSpec::Regions(attributes) = &spec.monitor else {
+        bail!(
+            "kernel DAMON samples regions; it cannot watch by {}",
+            spec.monitor.name()
+        );
+    };
+    let operations = match (&spec.targets, spec.ranges.is_empty()) {
+        (TargetSpec::Physical { .. }, _) => Operations::Paddr,
+        (_, true) => Operations::Vaddr,
+        (_, false) => Operations::Fvaddr,
+    };
+    let targets = if operations == Operations::Paddr {
+        vec![DamonTarget {
+            regions: ram.to_vec(),
+            ..DamonTarget::default()
+        }]
+    } else {
+        pids.iter().map(|pid| target(*pid, &spec.ranges)).collect()
+    };
+    let acting = spec.acting.as_ref();
+    let mut schemes = spec.schemes().to_vec();
+    if acting.is_some_and(|acting| acting.is_dry_run) {
+        for scheme in &mut schemes {
+            pretend(scheme);
+        }
+    }
+    if sees_by_scheme {
+        schemes.push(Scheme::new(AccessPattern::ANY, Action::Stat));
+    }
+    Ok(DamonContext {
+        operations,
+        targets,
+        intervals: Intervals {
+            sample: attributes.sample_interval,
+            aggregation: attributes.aggregation_interval,
+            update: attributes.update_interval,
+        },
+        intervals_goal: attributes.intervals_goal,
+        nr_regions: Bounds {
+            min: attributes.min_nr_regions,
+            max: attributes.max_nr_regions,
+        },
+        is_paused: acting.is_some_and(|acting| acting.is_paused),
+        schemes,
+    })
+}
+
+/// A process, within these addresses where there are any.
+pub(super) fn target(pid: u32, ranges: &[AddressRange]) -> DamonTarget {
+    DamonTarget {
+        pid: Some(pid),
+        regions: ranges.to_vec(),
+        is_obsolete: false,
+    }
+}
+
+/// Counts what it would be tried on, and does nothing.
+fn pretend(scheme: &mut Scheme) {
+    scheme.action = Action::Stat;
+    scheme.destinations.clear();
+}
+
+/// This boot, so that notes of another's tree are told from this one's.
+pub(super) fn boot_id() -> anyhow::Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    Ok(text.trim().to_owned())
+}

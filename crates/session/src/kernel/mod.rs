@@ -1,0 +1,156 @@
+//! The third world: the kernel's DAMON watches and acts, set up through sysfs; what it sees comes by its tracepoints,
+//! what its schemes do by their counters, as the same items as from the other worlds.
+//!
+//! One kdamond for each context, as the kernel has it. Each is a [`Monitor`] of its own; the tree of files and the
+//! events are all kdamonds' together ([`Hub`]).
+//!
+//! Limits: the kernel does not say what of a region's addresses holds memory, nor why something was not acted on.
+//! There is no guard. Where a kernel has no tracepoint that can be read, a `stat` scheme's regions tell instead, once
+//! a second, of a context with one target.
+
+mod assemble;
+mod hub;
+mod lower;
+mod monitor;
+mod tell;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::Context as _;
+use isotherm_config::{ContextSpec, ProcessSpec, SessionSpec, TargetSpec};
+use isotherm_damon::{
+    Claim, DamonContext, DamonError, DirectoryTree, MODULES_ROOT, Module, SYSFS_ROOT,
+};
+use isotherm_engine::Nanos;
+use isotherm_linux::damon_trace::DamonTrace;
+use isotherm_linux::probe::PageTableProbe;
+use isotherm_linux::process::raise_file_limit;
+use isotherm_linux::{cgroup, host, state};
+use isotherm_record::Item;
+
+use crate::monitor::{Contexts, Monitor};
+use crate::start::{Started, ram, wanted};
+use crate::targets::TargetSet;
+pub use tell::{KdamondReport, KernelDamonReport, ModuleReport};
+
+use hub::Hub;
+use monitor::{KernelMonitor, Watched};
+
+/// Claims DAMON, starts the command if there is one, and turns a kdamond on for each context.
+pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
+    let tree = DirectoryTree::of_kernel().ok_or_else(|| DamonError::Absent {
+        root: SYSFS_ROOT.into(),
+    })?;
+    let modules = Module::all(Path::new(MODULES_ROOT));
+    let directory = state::directory()?;
+    let mut claim = Claim::take(tree, &directory, &lower::boot_id()?, modules)?;
+    let mut notes: Vec<String> = claim.recovered().map(str::to_owned).into_iter().collect();
+    let trace = match DamonTrace::attach() {
+        Ok(trace) => Some(trace),
+        Err(error) => {
+            notes.push(format!(
+                "{error}; what is seen comes by a `stat` scheme instead, once a second"
+            ));
+            None
+        }
+    };
+    let sees_by_scheme = trace.is_none();
+    // Everything that can be refused is refused before a command starts: tried with ourselves as the process.
+    let trial = spec.contexts.iter().map(|context| {
+        let ram = ram_of(context)?;
+        lower::context(context, &[std::process::id()], &ram, sees_by_scheme)
+    });
+    claim.check(&trial.collect::<anyhow::Result<Vec<DamonContext>>>()?)?;
+
+    let mut child = None;
+    let mut members = Vec::new();
+    let mut contexts = Vec::new();
+    let files = raise_file_limit() / spec.contexts.len().max(1) as u64;
+    for context in &spec.contexts {
+        let watched = watched(context, files, &mut child, &mut notes)?;
+        members.push((context, watched));
+    }
+    let mut items = Vec::new();
+    let mut begun = Vec::new();
+    for (context, mut watched) in members {
+        let pids = watched.update(now, &mut items)?;
+        let lowered = lower::context(context, &pids, &ram_of(context)?, sees_by_scheme)?;
+        contexts.push(lowered.clone());
+        begun.push((context, watched, lowered, std::mem::take(&mut items)));
+    }
+    claim.start(&contexts)?;
+    let hub = Rc::new(RefCell::new(Hub::new(claim, trace, contexts.len())?));
+    let mut monitors: Vec<(String, Box<dyn Monitor>)> = Vec::new();
+    for (at, (context, watched, lowered, first)) in begun.into_iter().enumerate() {
+        let monitor = KernelMonitor::new(Rc::clone(&hub), at, context, lowered, watched, first);
+        monitors.push((context.name_or(at), Box::new(monitor)));
+    }
+    let monitor: Box<dyn Monitor> = match monitors.len() {
+        1 => monitors.remove(0).1,
+        _ => Box::new(Contexts::new(monitors)),
+    };
+    Ok(Started {
+        monitor,
+        child,
+        notes,
+    })
+}
+
+/// What a session would set in DAMON's tree, on a kernel that has everything: files and their texts, in order. Nothing is
+/// read or written; processes that are not named by their ids have none, and physical memory no ranges but given ones.
+///
+/// # Errors
+/// What the kernel's DAMON has no way to do.
+pub fn kernel_plan(spec: &SessionSpec) -> anyhow::Result<Vec<(String, String)>> {
+    let contexts = spec.contexts.iter().map(|context| {
+        let pids = context.targets.processes().iter();
+        let pids: Vec<u32> = pids
+            .filter_map(|process| match process {
+                ProcessSpec::Pid(pid) => Some(*pid),
+                ProcessSpec::Name(_) => None,
+            })
+            .collect();
+        lower::context(context, &pids, &context.ranges, false)
+    });
+    let contexts: Vec<DamonContext> = contexts.collect::<anyhow::Result<_>>()?;
+    let writes = isotherm_damon::plan(&contexts).into_iter();
+    Ok(writes
+        .map(|write| (write.path.to_string(), write.value))
+        .collect())
+}
+
+fn ram_of(context: &ContextSpec) -> anyhow::Result<Vec<isotherm_engine::AddressRange>> {
+    match &context.targets {
+        TargetSpec::Physical { node, .. } => ram(*node, &context.ranges),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn watched(
+    context: &ContextSpec,
+    files: u64,
+    child: &mut Option<std::process::Child>,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Watched> {
+    if context.targets.is_physical() {
+        return Ok(Watched::Physical { is_told: false });
+    }
+    let group = match &context.targets {
+        TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
+        _ => None,
+    };
+    let probe = PageTableProbe::new()
+        .map_err(host::explain)
+        .context("cannot follow processes")?;
+    let wanted = wanted(&context.targets, group, child, notes)?;
+    let set = TargetSet::new(wanted, context.ranges.clone(), files);
+    Ok(Watched::Processes {
+        probe: Box::new(probe),
+        set: Box::new(set),
+    })
+}
+
+/// What a kdamond told before its monitor's first step.
+type FirstItems = Vec<Item>;

@@ -1,0 +1,209 @@
+//! The third world: Isotherm drives the kernel's DAMON, tells what that sees and does, takes it from nobody, and
+//! leaves its tree as it found it, also after a SIGKILL.
+//!
+//! As in `side_by_side`, something wakes on the workload's processor every millisecond: DAMON flushes no TLB, and an
+//! emulated one hides accesses otherwise.
+
+use std::time::Duration;
+
+use super::acting::{self, mib, pages};
+use super::record::LEAST_FAITHFUL;
+use super::workload::{self, SCATTERED, SLOW};
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::vm::VmOutput;
+
+/// How long each records.
+const SECONDS: u32 = 22;
+/// Of what is cold this may be in memory still: a region's border lies anywhere.
+const LEFT: u64 = 2 << 20;
+
+/// `kernel-damon`.
+pub(super) fn records() -> Scenario {
+    Scenario {
+        name: "kernel-damon",
+        about: "records by the kernel's DAMON; takes it from nobody; a SIGKILL is put in order; where there is none, says so",
+        kernels: &Kernel::EVERY,
+        long: false,
+        run: |kernel| match kernel {
+            Kernel::Debian61 => without(kernel),
+            _ => record(kernel),
+        },
+    }
+}
+
+/// `kernel-damon-acts`.
+pub(super) fn acts() -> Scenario {
+    Scenario {
+        name: "kernel-damon-acts",
+        about: "pages out by the kernel's DAMON what is cold, and in a dry run nothing",
+        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
+        long: false,
+        run: act,
+    }
+}
+
+/// Functions for the scripts.
+const FUNCTIONS: &str = "\
+tree=/sys/kernel/mm/damon/admin/kdamonds\n\
+is_empty() { [ \"$(cat $tree/nr_kdamonds)\" = 0 ] || { echo \"the tree is not as it was: $1\"; exit 1; }; }\n\
+refused() {\n\
+    name=$1\n\
+    shift\n\
+    isotherm \"$@\" 2>/out/$name.txt && { echo \"$name was not refused\"; exit 1; }\n\
+    cat /out/$name.txt\n\
+}\n";
+
+fn without(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        "{FUNCTIONS}{}refused absent record --world kernel --pid $target --duration 1s -o /tmp/no\n",
+        SCATTERED.start_anywhere()
+    );
+    let output = SCATTERED
+        .vm(kernel, &script, Duration::from_mins(2))?
+        .run_ok()?;
+    let mut report = Report::default();
+    says(
+        &mut report,
+        &output,
+        "absent",
+        "this kernel has no DAMON that can be driven",
+    )?;
+    Ok(report)
+}
+
+/// Records in every way, then what an enemy would do.
+fn recording() -> String {
+    let options = format!("--world kernel {SLOW} --pid $target");
+    [
+        FUNCTIONS.to_owned(),
+        SCATTERED.start_anywhere(),
+        "taskset 1 vm-guest wake &\n".to_owned(),
+        workload::record("kernel", &options, SECONDS),
+        "is_empty kernel\n".to_owned(),
+        // Without tracefs a scheme tells.
+        "umount -l /sys/kernel/debug\n".to_owned(),
+        workload::record("by_scheme", &options, SECONDS),
+        "is_empty by_scheme\nmount -t debugfs debug /sys/kernel/debug\n".to_owned(),
+        workload::record("physical", &format!("--world kernel {SLOW} --physical"), 6),
+        "is_empty physical\n\
+         vm-guest kdamond --pid $target --seconds 8 --out /out/theirs.jsonl & theirs=$!\n\
+         sleep 3\n\
+         refused in_use record --world kernel --pid $target --duration 1s -o /tmp/no\n\
+         wait $theirs || { echo somebody else was disturbed; exit 1; }\n\
+         refused lacks run --world kernel --scheme '4K max 0 0 5s max lru_prio' --pid $target --duration 1s\n\
+         is_empty lacks\n\
+         isotherm record --world kernel --pid $target -o /tmp/killed & killed=$!\n\
+         tries=0\n\
+         until [ \"$(cat $tree/0/state 2>/dev/null)\" = on ] || [ $tries -ge 100 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
+         kill -9 $killed\n\
+         [ \"$(cat $tree/0/state)\" = on ] || { echo no kdamond was left; exit 1; }\n"
+            .to_owned(),
+        format!(
+            "isotherm record {options} --duration 4s -o /tmp/after 2>/out/recovered.txt || {{ cat /out/recovered.txt; exit 1; }}\n"
+        ),
+        "is_empty recovered\n".to_owned(),
+    ]
+    .concat()
+}
+
+fn record(kernel: Kernel) -> Result<Report, VmError> {
+    let output = SCATTERED
+        .vm(kernel, &recording(), Duration::from_mins(6))?
+        .run_ok()?;
+    let mut report = Report::default();
+    let truth = workload::truth(&output)?;
+    workload::heading(&mut report, "scattered, 16 of 128 MiB");
+    let mut scores = Vec::new();
+    for (name, label) in [
+        ("kernel", "--world kernel, by tracepoint"),
+        ("by_scheme", "--world kernel, by a scheme"),
+    ] {
+        let snapshots = workload::snapshots(&output, name)?;
+        let accuracy = workload::accuracy(label, &snapshots, &truth)?;
+        workload::row(&mut report, label, &accuracy);
+        scores.push((label, accuracy.quarter));
+    }
+    for (label, score) in scores {
+        workload::require(&report, label, score, LEAST_FAITHFUL)?;
+    }
+    let physical = workload::snapshots(&output, "physical")?;
+    ensure(
+        physical.iter().any(|snapshot| snapshot.regions.len() > 3),
+        || {
+            format!(
+                "nothing was seen of physical memory: {} snapshots",
+                physical.len()
+            )
+        },
+    )?;
+    says(
+        &mut report,
+        &output,
+        "in_use",
+        "kernel DAMON is in use: kdamond 0",
+    )?;
+    says(
+        &mut report,
+        &output,
+        "lacks",
+        "`vaddr` takes it and does nothing",
+    )?;
+    says(
+        &mut report,
+        &output,
+        "recovered",
+        "an isotherm that was killed had left kernel DAMON on",
+    )?;
+    Ok(report)
+}
+
+/// That a message came, which is shown.
+fn says(report: &mut Report, output: &VmOutput, name: &str, words: &str) -> Result<(), VmError> {
+    let text = output.text(&format!("{name}.txt"))?;
+    let line = text.lines().find(|line| line.contains(words));
+    let line =
+        line.ok_or_else(|| VmError::Wrong(format!("{name} does not say '{words}': {text}")))?;
+    report.say(line.to_owned());
+    Ok(())
+}
+
+fn act(kernel: Kernel) -> Result<Report, VmError> {
+    let options =
+        format!("--world kernel {SLOW} --scheme '4K max 0 0 5s max pageout' --pid $target");
+    let script = [
+        FUNCTIONS.to_owned(),
+        acting::STILL.start_anywhere(),
+        "isotherm swap zram --size 128M || exit 1\ntaskset 1 vm-guest wake &\n".to_owned(),
+        "look before --sum\n".to_owned(),
+        format!("act dry --dry-run {options} --duration 15s\nlook dry\nis_empty dry\n"),
+        format!(
+            "act_until out cold_is_out {options} -o /out/out.isotherm\nis_empty out\nlook after\n"
+        ),
+        "isotherm report actions /out/out.isotherm >/out/actions.txt || exit 1\n".to_owned(),
+        "look summed --sum\n".to_owned(),
+    ]
+    .concat();
+    let output = acting::vm(kernel, &script, Duration::from_mins(5))?.run_ok()?;
+    let (before, dry) = (pages(&output, "before")?, pages(&output, "dry")?);
+    let (after, summed) = (pages(&output, "after")?, pages(&output, "summed")?);
+    let mut report = Report::default();
+    report.say(format!(
+        "cold memory present: {} before, {} after a dry run, {} after pageout; hot: {}",
+        mib(before.cold.present),
+        mib(dry.cold.present),
+        mib(after.cold.present),
+        mib(after.hot.present),
+    ));
+    let actions = output.text("actions.txt")?;
+    report.say(actions.lines().nth(1).unwrap_or_default());
+    ensure(dry.cold.present + LEFT >= acting::COLD, || {
+        format!("a dry run has paged out\n{report}")
+    })?;
+    ensure(after.cold.present <= LEFT, || {
+        format!("what is cold is in memory still\n{report}")
+    })?;
+    acting::intact(&before, &summed, "when the kernel paged out")?;
+    Ok(report)
+}
