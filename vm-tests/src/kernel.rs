@@ -134,18 +134,37 @@ impl Kernel {
         }
         let work =
             tempfile::tempdir_in(cache).map_err(VmError::io("make a directory in", cache))?;
+        let debs = work.path().join("debs");
+        fs::create_dir(&debs).map_err(VmError::io("make", &debs))?;
         self.output(
             Command::new("apt-get")
                 .args(&apt)
-                .args(["download", "-q", &package])
-                .current_dir(work.path()),
+                .args(["download", "-q"])
+                .args(self.parts(&package, &apt))
+                .current_dir(&debs),
         )?;
-        let deb = only_entry(work.path())?;
         let tree = work.path().join("tree");
-        self.output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree))?;
+        for deb in fs::read_dir(&debs).map_err(VmError::io("list", &debs))? {
+            let deb = deb.map_err(VmError::io("list", &debs))?.path();
+            self.output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree))?;
+        }
         // Only a whole tree ever bears the final name.
         fs::rename(&tree, &dir).map_err(VmError::io("rename into place", &dir))?;
         unpacked(&dir)
+    }
+
+    /// The packages that hold the kernel: itself, or since 7.2 one of the image and one of the modules.
+    fn parts(self, package: &str, apt: &[String]) -> Vec<String> {
+        let others = ["linux-binary-", "linux-modules-"]
+            .map(|prefix| package.replacen("linux-image-", prefix, 1));
+        let is_known = |name: &String| {
+            let mut show = Command::new("apt-cache");
+            self.output(show.args(apt).args(["show", name])).is_ok()
+        };
+        if self == Self::DebianNewest && others.iter().all(is_known) {
+            return others.to_vec();
+        }
+        vec![package.to_owned()]
     }
 
     /// Options for apt: none, or for lists of its own, of Debian's newest suites, which are fetched; the system's stay
@@ -263,8 +282,14 @@ fn unpacked(dir: &Path) -> Result<KernelImage, VmError> {
         .file_name()
         .map(|n| n.to_string_lossy().into_owned())
         .unwrap_or_default();
+    // Since 7.2 it lies among the modules.
+    let in_boot = dir.join("boot").join(format!("vmlinuz-{release}"));
     Ok(KernelImage {
-        vmlinuz: dir.join("boot").join(format!("vmlinuz-{release}")),
+        vmlinuz: if in_boot.exists() {
+            in_boot
+        } else {
+            modules.join("vmlinuz")
+        },
         release,
         modules,
     })

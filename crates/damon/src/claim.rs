@@ -213,11 +213,15 @@ impl<T: Tree> Claim<T> {
 
     fn why_not(&self, error: &io::Error) -> String {
         let on: Vec<String> = self.modules.iter().filter_map(Module::in_use).collect();
+        let enabled = self.modules.iter().filter(|module| module.is_enabled());
+        let switches = enabled.map(|module| format!("`echo N > {}`", module.switch()));
+        let switches: Vec<String> = switches.collect();
         match error.raw_os_error() {
             Some(EBUSY) if !on.is_empty() => format!(
-                "{} of the kernel itself is on, and shares with nobody; turn it off \
-                 (`echo N > /sys/module/NAME/parameters/enabled`) or watch without kernel DAMON (`--world linux`)",
-                on.join(", ")
+                "{} of the kernel itself is on, and shares with nobody; turn it off ({}) or watch without kernel DAMON \
+                 (`--world linux`)",
+                on.join(", "),
+                switches.join(", ")
             ),
             Some(EBUSY) => "somebody else's kdamond runs, and shares with nobody".to_owned(),
             Some(EINVAL) => {
@@ -394,8 +398,13 @@ impl<T: Tree> Claim<T> {
 
     fn require_unused(&self) -> Result<(), DamonError> {
         for at in 0..self.nr_kdamonds()? {
-            if self.is_on(at)? {
-                let pid = self.pid(at)?;
+            let is_on = self.is_on(at).or_else(|error| match error {
+                // Held for as long as an aggregation interval by who asks for regions: they will do so again.
+                DamonError::Read { source, .. } if source.raw_os_error() == Some(EBUSY) => Ok(true),
+                error => Err(error),
+            });
+            if is_on? {
+                let pid = self.pid(at).unwrap_or_default();
                 let pid = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
                 let what = self.what_it_does(at);
                 let by = format!("kdamond {at}{pid} runs{what}");

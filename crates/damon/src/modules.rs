@@ -53,6 +53,14 @@ impl Module {
         self.text("kdamond_pid")?.parse().ok()
     }
 
+    /// The parameter that turns it off, by `N`.
+    pub fn switch(&self) -> String {
+        format!(
+            "{MODULES_ROOT}/{}/parameters/enabled",
+            self.name.to_lowercase()
+        )
+    }
+
     /// Its name, and its process where that is known, if it is on.
     pub fn in_use(&self) -> Option<String> {
         self.is_enabled().then(|| match self.kdamond_pid() {

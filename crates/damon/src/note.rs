@@ -6,6 +6,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,8 @@ use crate::error::DamonError;
 
 const NAME: &str = "kernel-damon.json";
 const LOCK: &str = "kernel-damon.lock";
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is written down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +52,16 @@ impl NotePlace {
             .append(true)
             .open(&path)
             .map_err(wrong)?;
-        match file.try_lock() {
+        let mut locked = file.try_lock();
+        for _ in 0..TRIES {
+            // Whoever was killed just now lets go of it a moment later.
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();

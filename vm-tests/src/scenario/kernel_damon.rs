@@ -53,7 +53,13 @@ refused() {\n\
     shift\n\
     isotherm \"$@\" 2>/out/$name.txt && { echo \"$name was not refused\"; exit 1; }\n\
     cat /out/$name.txt\n\
-}\n";
+}\n\
+stat=/sys/module/damon_stat/parameters/enabled\n\
+if [ \"$(cat $stat 2>/dev/null)\" = Y ]; then\n\
+    refused module record --world kernel --physical --duration 1s -o /tmp/no\n\
+    is_empty module\n\
+    echo N >$stat\n\
+fi\n";
 
 fn without(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
@@ -150,6 +156,10 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
         "lacks",
         "`vaddr` takes it and does nothing",
     )?;
+    if output.bytes("module.txt").is_ok() {
+        let words = "DAMON_STAT";
+        says(&mut report, &output, "module", words)?;
+    }
     says(
         &mut report,
         &output,
