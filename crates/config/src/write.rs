@@ -9,8 +9,7 @@
 
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{
-    Action, Destination, Filter, FilterKind, Goal, GoalMetric, OpsFilter, Quota, Scheme, Tuner,
-    Watermarks,
+    Action, Destination, Filter, FilterKind, Goal, OpsFilter, Quota, Scheme, Watermarks,
 };
 use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, Strategy};
 use serde::Serialize;
@@ -222,10 +221,6 @@ fn quota(quota: &Quota) -> Node {
     let charge = quota
         .fail_charge
         .map_or((0, 0), |c| (c.numerator, c.denominator));
-    let tuner = match quota.tuner {
-        Tuner::Consist => "consist",
-        Tuner::Temporal => "temporal",
-    };
     map([
         ("time_ms", time_text(quota.time).into()),
         ("sz_bytes", damo_size_text(quota.bytes).into()),
@@ -233,7 +228,7 @@ fn quota(quota: &Quota) -> Node {
         ("fail_charge_num", count(charge.0.into())),
         ("fail_charge_denom", count(charge.1.into())),
         ("goals", list(quota.goals.iter().map(goal))),
-        ("goal_tuner", tuner.into()),
+        ("goal_tuner", quota.tuner.name().into()),
         // What came of it, not what shall be.
         ("effective_sz_bytes", damo_size_text(0).into()),
         ("weights", weights),
@@ -241,26 +236,15 @@ fn quota(quota: &Quota) -> Node {
 }
 
 fn goal(goal: &Goal) -> Node {
-    let (metric, node, memcg_path) = match &goal.metric {
-        GoalMetric::UserInput => ("user_input", None, None),
-        GoalMetric::SomeMemPsiUs => ("some_mem_psi_us", None, None),
-        GoalMetric::NodeMemUsedBp { node } => ("node_mem_used_bp", Some(*node), None),
-        GoalMetric::NodeMemFreeBp { node } => ("node_mem_free_bp", Some(*node), None),
-        GoalMetric::NodeMemcgUsedBp { node, memcg_path } => {
-            ("node_memcg_used_bp", Some(*node), Some(memcg_path))
-        }
-        GoalMetric::NodeMemcgFreeBp { node, memcg_path } => {
-            ("node_memcg_free_bp", Some(*node), Some(memcg_path))
-        }
-        GoalMetric::ActiveMemBp => ("active_mem_bp", None, None),
-        GoalMetric::InactiveMemBp => ("inactive_mem_bp", None, None),
-        GoalMetric::NodeEligibleMemBp { node } => ("node_eligible_mem_bp", Some(*node), None),
-    };
+    let metric = &goal.metric;
     map([
-        ("metric", metric.into()),
+        ("metric", metric.name().into()),
         ("complement", false.into()),
-        ("nid", node.map(|node| count_text(node.into())).into()),
-        ("memcg_path", memcg_path.cloned().into()),
+        (
+            "nid",
+            metric.node().map(|node| count_text(node.into())).into(),
+        ),
+        ("memcg_path", metric.memcg_path().map(str::to_owned).into()),
         ("target_value", count(goal.target_value)),
         ("current_value", count(goal.current_value)),
     ])
@@ -287,28 +271,22 @@ fn filter(filter: &Filter) -> Node {
         "hugepage_size",
         "probe_hits_wsum_range",
     ];
-    let (name, detail) = match &filter.kind {
-        FilterKind::Addr(addresses) => ("addr", Some(("address_range", range(*addresses)))),
-        FilterKind::Target(target) => (
-            "target",
-            Some(("damon_target_idx", u64::from(target.0).into())),
-        ),
-        FilterKind::Ops(OpsFilter::Anon) => ("anon", None),
-        FilterKind::Ops(OpsFilter::Active) => ("active", None),
-        FilterKind::Ops(OpsFilter::Young) => ("young", None),
-        FilterKind::Ops(OpsFilter::Unmapped) => ("unmapped", None),
-        FilterKind::Ops(OpsFilter::Memcg { path }) => {
-            ("memcg", Some(("memcg_path", path.as_str().into())))
-        }
+    let detail = match &filter.kind {
+        FilterKind::Addr(addresses) => Some(("address_range", range(*addresses))),
+        FilterKind::Target(target) => Some(("damon_target_idx", u64::from(target.0).into())),
+        FilterKind::Ops(OpsFilter::Memcg { path }) => Some(("memcg_path", path.as_str().into())),
         FilterKind::Ops(OpsFilter::HugepageSize { min, max }) => {
             let sizes = [damo_size_text(*min).into(), damo_size_text(*max).into()];
-            ("hugepage_size", Some(("hugepage_size", list(sizes))))
+            Some(("hugepage_size", list(sizes)))
         }
+        FilterKind::Ops(
+            OpsFilter::Anon | OpsFilter::Active | OpsFilter::Young | OpsFilter::Unmapped,
+        ) => None,
     };
     let detail_of = |key| detail.iter().find(|(of, _)| *of == key);
     let details = DETAILS.map(|key| (key, detail_of(key).map(|(_, value)| value.clone())));
     let mut node = map([
-        ("filter_type", name.into()),
+        ("filter_type", filter.kind.name().into()),
         ("matching", filter.matching.into()),
         ("allow", filter.allow.into()),
     ]);

@@ -344,10 +344,7 @@ fn write_quota(writer: &mut Writer, path: &TreePath, quota: &Quota) {
         quota.weights.nr_accesses_permil,
     );
     writer.set(&weights, "age_permil", quota.weights.age_permil);
-    let (tuner, is_default) = match quota.tuner {
-        Tuner::Consist => ("consist", true),
-        Tuner::Temporal => ("temporal", false),
-    };
+    let (tuner, is_default) = (quota.tuner.name(), quota.tuner == Tuner::default());
     writer.about(format!("quota tuner `{tuner}`"));
     writer.set_if_there(path, "goal_tuner", tuner, is_default);
     let charge = quota.fail_charge.unwrap_or(FailCharge {
@@ -372,38 +369,20 @@ fn write_quota(writer: &mut Writer, path: &TreePath, quota: &Quota) {
 fn write_goals(writer: &mut Writer, path: &TreePath, goals: &[Goal]) {
     for (at, goal) in goals.iter().enumerate() {
         let path = path.at(at);
-        let (name, node, memcg) = metric(&goal.metric);
+        let metric = &goal.metric;
+        let name = metric.name();
         writer.about(format!("quota goal `{name}`"));
         // Before there were metrics, each goal was what a user fed in.
-        let is_default = goal.metric == GoalMetric::UserInput;
+        let is_default = *metric == GoalMetric::UserInput;
         writer.set_if_there(&path, "target_metric", name, is_default);
-        if let Some(node) = node {
+        if let Some(node) = metric.node() {
             writer.set(&path, "nid", node);
         }
-        if let Some(memcg) = memcg {
+        if let Some(memcg) = metric.memcg_path() {
             writer.set(&path, "path", memcg);
         }
         writer.set(&path, "target_value", goal.target_value);
         writer.set(&path, "current_value", goal.current_value);
-    }
-}
-
-/// A metric's name, node and control group.
-fn metric(metric: &GoalMetric) -> (&'static str, Option<u32>, Option<&str>) {
-    match metric {
-        GoalMetric::UserInput => ("user_input", None, None),
-        GoalMetric::SomeMemPsiUs => ("some_mem_psi_us", None, None),
-        GoalMetric::NodeMemUsedBp { node } => ("node_mem_used_bp", Some(*node), None),
-        GoalMetric::NodeMemFreeBp { node } => ("node_mem_free_bp", Some(*node), None),
-        GoalMetric::NodeMemcgUsedBp { node, memcg_path } => {
-            ("node_memcg_used_bp", Some(*node), Some(memcg_path))
-        }
-        GoalMetric::NodeMemcgFreeBp { node, memcg_path } => {
-            ("node_memcg_free_bp", Some(*node), Some(memcg_path))
-        }
-        GoalMetric::ActiveMemBp => ("active_mem_bp", None, None),
-        GoalMetric::InactiveMemBp => ("inactive_mem_bp", None, None),
-        GoalMetric::NodeEligibleMemBp { node } => ("node_eligible_mem_bp", Some(*node), None),
     }
 }
 
@@ -426,7 +405,7 @@ fn write_filters(writer: &mut Writer, path: &TreePath, filters: &[&Filter]) {
     writer.set_if_there(path, "nr_filters", filters.len(), filters.is_empty());
     for (at, filter) in filters.iter().enumerate() {
         let path = path.at(at);
-        let name = filter_name(&filter.kind);
+        let name = filter.kind.name();
         writer.about(format!("filter `{name}`"));
         writer.set(&path, "type", name);
         writer.set(&path, "matching", flag(filter.matching));
@@ -451,19 +430,6 @@ fn write_filters(writer: &mut Writer, path: &TreePath, filters: &[&Filter]) {
                 OpsFilter::Anon | OpsFilter::Active | OpsFilter::Young | OpsFilter::Unmapped,
             ) => {}
         }
-    }
-}
-
-const fn filter_name(kind: &FilterKind) -> &'static str {
-    match kind {
-        FilterKind::Addr(_) => "addr",
-        FilterKind::Target(_) => "target",
-        FilterKind::Ops(OpsFilter::Anon) => "anon",
-        FilterKind::Ops(OpsFilter::Active) => "active",
-        FilterKind::Ops(OpsFilter::Memcg { .. }) => "memcg",
-        FilterKind::Ops(OpsFilter::Young) => "young",
-        FilterKind::Ops(OpsFilter::HugepageSize { .. }) => "hugepage_size",
-        FilterKind::Ops(OpsFilter::Unmapped) => "unmapped",
     }
 }
 

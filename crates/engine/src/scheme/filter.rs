@@ -41,6 +41,22 @@ pub enum FilterKind {
     Ops(OpsFilter),
 }
 
+impl FilterKind {
+    /// DAMOS's name.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Addr(_) => "addr",
+            Self::Target(_) => "target",
+            Self::Ops(OpsFilter::Anon) => "anon",
+            Self::Ops(OpsFilter::Active) => "active",
+            Self::Ops(OpsFilter::Memcg { .. }) => "memcg",
+            Self::Ops(OpsFilter::Young) => "young",
+            Self::Ops(OpsFilter::HugepageSize { .. }) => "hugepage_size",
+            Self::Ops(OpsFilter::Unmapped) => "unmapped",
+        }
+    }
+}
+
 /// What is known of pages only where they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -78,6 +78,16 @@ pub enum Tuner {
     Temporal,
 }
 
+impl Tuner {
+    /// DAMOS's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Consist => "consist",
+            Self::Temporal => "temporal",
+        }
+    }
+}
+
 /// What a quota is tuned towards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -123,4 +133,43 @@ pub enum GoalMetric {
     InactiveMemBp,
     /// Memory on a node that this scheme could act on, as a share of such memory anywhere.
     NodeEligibleMemBp { node: u32 },
+}
+
+impl GoalMetric {
+    /// DAMOS's name.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::UserInput => "user_input",
+            Self::SomeMemPsiUs => "some_mem_psi_us",
+            Self::NodeMemUsedBp { .. } => "node_mem_used_bp",
+            Self::NodeMemFreeBp { .. } => "node_mem_free_bp",
+            Self::NodeMemcgUsedBp { .. } => "node_memcg_used_bp",
+            Self::NodeMemcgFreeBp { .. } => "node_memcg_free_bp",
+            Self::ActiveMemBp => "active_mem_bp",
+            Self::InactiveMemBp => "inactive_mem_bp",
+            Self::NodeEligibleMemBp { .. } => "node_eligible_mem_bp",
+        }
+    }
+
+    /// The node that it is about, if it is about one.
+    pub const fn node(&self) -> Option<u32> {
+        match self {
+            Self::NodeMemUsedBp { node }
+            | Self::NodeMemFreeBp { node }
+            | Self::NodeMemcgUsedBp { node, .. }
+            | Self::NodeMemcgFreeBp { node, .. }
+            | Self::NodeEligibleMemBp { node } => Some(*node),
+            Self::UserInput | Self::SomeMemPsiUs | Self::ActiveMemBp | Self::InactiveMemBp => None,
+        }
+    }
+
+    /// The path of the control group that it is about, if it is about one.
+    pub fn memcg_path(&self) -> Option<&str> {
+        match self {
+            Self::NodeMemcgUsedBp { memcg_path, .. } | Self::NodeMemcgFreeBp { memcg_path, .. } => {
+                Some(memcg_path)
+            }
+            _ => None,
+        }
+    }
 }
