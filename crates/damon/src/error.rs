@@ -18,10 +18,13 @@ pub enum DamonError {
     )]
     Absent { root: PathBuf },
     /// A file could not be read.
-    #[error("cannot read {path} of DAMON's tree: {source}")]
+    #[error("cannot read {path} of DAMON's tree: {source}{}", hint(source))]
     Read { path: TreePath, source: io::Error },
     /// A file could not be set.
-    #[error("cannot write '{value}' to {path} of DAMON's tree: {source}")]
+    #[error(
+        "cannot write '{value}' to {path} of DAMON's tree: {source}{}",
+        hint(source)
+    )]
     Write {
         path: TreePath,
         value: String,
@@ -58,6 +61,13 @@ pub struct Lack {
     pub asked_by: String,
     /// What is missing, and what can be done instead.
     pub why: String,
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; it is root's: run as root",
+        _ => "",
+    }
 }
 
 fn list(lacks: &[Lack]) -> String {

@@ -20,6 +20,7 @@ mod goals;
 mod groups;
 mod harmless;
 mod huge;
+mod kernel_damon;
 mod many;
 mod page_cache;
 mod pages;
