@@ -24,7 +24,7 @@ pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
         children: targets.children,
         monitoring: how.monitoring(),
         seed: how.seed,
-        world: how.world.into(),
+        world: targets.world.into(),
         ..Request::default()
     }
 }

@@ -1,7 +1,7 @@
 //! How to watch.
 
 use anyhow::{Context as _, ensure};
-use isotherm_config::{ClearBy, Method, Monitoring, World};
+use isotherm_config::{ClearBy, Method, Monitoring};
 use isotherm_engine::scheme::Bounds;
 use isotherm_engine::units::{parse_share, parse_time};
 use isotherm_engine::{IntervalsGoal, Nanos, Strategy};
@@ -49,10 +49,6 @@ pub(crate) struct MonitorArgs {
     #[arg(long, value_name = "WHICH", value_delimiter = ',', conflicts_with_all = ["faithful", "pages"])]
     pub(crate) strategy: Vec<Improvement>,
 
-    /// Who watches and acts: Isotherm itself, or the kernel's DAMON
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) world: WorldArg,
-
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -65,25 +61,6 @@ pub(crate) struct MonitorArgs {
     /// With --pages: how bits are cleared [default: auto]
     #[arg(long, value_enum, requires = "pages")]
     pub(crate) clear_by: Option<ClearByArg>,
-}
-
-/// Who watches and acts.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum WorldArg {
-    /// Isotherm, on any kernel
-    #[default]
-    Linux,
-    /// The kernel's DAMON, through sysfs
-    Kernel,
-}
-
-impl From<WorldArg> for World {
-    fn from(world: WorldArg) -> Self {
-        match world {
-            WorldArg::Linux => Self::Linux,
-            WorldArg::Kernel => Self::Kernel,
-        }
-    }
 }
 
 /// How `--pages` clears accessed bits.

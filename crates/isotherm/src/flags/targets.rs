@@ -4,9 +4,28 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
-use isotherm_config::{ProcessSpec, TargetSpec, ThpPolicy};
+use isotherm_config::{ProcessSpec, TargetSpec, ThpPolicy, World};
 use isotherm_engine::units::parse_bytes;
 use isotherm_engine::{AddressRange, PAGE_SIZE};
+
+/// Who watches and acts.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WorldArg {
+    /// Isotherm, on any kernel
+    #[default]
+    Linux,
+    /// The kernel's DAMON, through sysfs
+    Kernel,
+}
+
+impl From<WorldArg> for World {
+    fn from(world: WorldArg) -> Self {
+        match world {
+            WorldArg::Linux => Self::Linux,
+            WorldArg::Kernel => Self::Kernel,
+        }
+    }
+}
 
 /// What to watch.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
@@ -33,6 +52,10 @@ pub(crate) struct TargetArgs {
     /// The machine's physical memory, whoever maps it, told by physical address
     #[arg(long, conflicts_with_all = ["pid", "command"])]
     pub(crate) physical: bool,
+
+    /// Who watches and acts: Isotherm itself, or the kernel's DAMON where there is one
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) world: WorldArg,
 
     /// A simulated process of 1 GiB, where real ones cannot be watched
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "command"])]
