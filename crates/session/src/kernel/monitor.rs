@@ -211,10 +211,9 @@ impl KernelMonitor {
 
     /// Looks at processes and counters.
     fn look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
-        let before = self.watched.ids();
         let pids = self.watched.update(now, items)?;
         let ids = self.watched.ids();
-        if ids.iter().any(|id| !before.contains(id)) {
+        if ids.iter().any(|id| !self.order.contains(id)) {
             self.take_in(&ids, &pids, now, items)?;
         }
         if !self.hub.borrow().is_on(self.at)? {
@@ -257,6 +256,9 @@ impl KernelMonitor {
         drop(hub);
         if let Err(error) = done {
             // One that has just ended spoils it for all: the next look tries again without it.
+            if !(only_more && is_on) {
+                self.order.clear();
+            }
             let text = format!("kernel DAMON did not take new processes: {error:#}");
             items.push(Item::Note { time: now, text });
             return Ok(());
