@@ -34,7 +34,7 @@ pub struct Claim<T: Tree> {
     pub(crate) tree: T,
     place: NotePlace,
     note: Note,
-    /// Process ids of the kernel's modules that use DAMON by themselves, to name them.
+    /// The kernel's modules that use DAMON by themselves, to name them.
     modules: Vec<Module>,
     /// What of the former owner was put in order.
     recovered: Option<String>,
@@ -119,8 +119,13 @@ impl<T: Tree> Claim<T> {
         if !lacks.is_empty() {
             return Err(DamonError::Lacks(lacks));
         }
+        self.remember(&written)
+    }
+
+    /// Notes what was written, as it reads now.
+    fn remember(&mut self, written: &[TreePath]) -> Result<(), DamonError> {
         for path in written {
-            let text = self.read(&path)?;
+            let text = self.read(path)?;
             self.note.written.push((path.to_string(), text));
         }
         self.place.write(&self.note)
@@ -263,11 +268,7 @@ impl<T: Tree> Claim<T> {
         self.note
             .written
             .retain(|(path, _)| !path.starts_with(&kdamond));
-        for path in written {
-            let text = self.read(&path)?;
-            self.note.written.push((path.to_string(), text));
-        }
-        self.place.write(&self.note)?;
+        self.remember(&written)?;
         if lacks.is_empty() {
             Ok(())
         } else {

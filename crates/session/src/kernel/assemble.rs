@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use isotherm_damon::nr_samples;
-use isotherm_engine::{Intervals, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Intervals, Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_linux::damon_trace::TracedRegion;
 
 /// Regions of targets, as far as they have come.
@@ -40,18 +40,10 @@ impl Assembler {
             return None;
         }
         let regions = std::mem::take(regions);
-        Some(Snapshot {
-            target: TargetId(region.target),
-            start: Nanos(end.0.saturating_sub(intervals.aggregation.0)),
-            end,
-            nr_samples: nr_samples(intervals),
-            regions: regions
-                .into_iter()
-                .map(|region| snapshot_of(&region, intervals))
-                .collect(),
-            blocks: Vec::new(),
-            idle_pages: Arc::default(),
-        })
+        let regions = regions
+            .iter()
+            .map(|region| (region.range, region.nr_accesses, region.age.unwrap_or(0)));
+        Some(snapshot(TargetId(region.target), regions, end, intervals))
     }
 
     /// Snapshots so far that were not whole.
@@ -65,21 +57,34 @@ impl Assembler {
     }
 }
 
-fn snapshot_of(region: &TracedRegion, intervals: Intervals) -> RegionSnapshot {
-    let age = region.age.unwrap_or(0);
-    RegionSnapshot {
-        range: region.range,
-        nr_accesses: Some(region.nr_accesses as f32),
+/// A target's regions (where, accesses, age in intervals) over the aggregation interval that ended at `end`.
+pub(super) fn snapshot(
+    target: TargetId,
+    regions: impl Iterator<Item = (AddressRange, u32, u32)>,
+    end: Nanos,
+    intervals: Intervals,
+) -> Snapshot {
+    let interval = intervals.aggregation.0;
+    let regions = regions.map(|(range, nr_accesses, age)| RegionSnapshot {
+        range,
+        nr_accesses: Some(nr_accesses as f32),
         age,
-        age_ns: Nanos(u64::from(age).saturating_mul(intervals.aggregation.0)),
+        age_ns: Nanos(u64::from(age).saturating_mul(interval)),
         memory: None,
+    });
+    Snapshot {
+        target,
+        start: Nanos(end.0.saturating_sub(interval)),
+        end,
+        nr_samples: nr_samples(intervals),
+        regions: regions.collect(),
+        blocks: Vec::new(),
+        idle_pages: Arc::default(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::AddressRange;
-
     use super::*;
 
     #[test]

@@ -28,7 +28,6 @@ use isotherm_linux::damon_trace::DamonTrace;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, state};
-use isotherm_record::Item;
 
 use crate::monitor::{Contexts, Monitor};
 use crate::start::{Started, ram, wanted};
@@ -65,20 +64,15 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
     claim.check(&trial.collect::<anyhow::Result<Vec<DamonContext>>>()?)?;
 
     let mut child = None;
-    let mut members = Vec::new();
-    let mut contexts = Vec::new();
+    let (mut begun, mut contexts) = (Vec::new(), Vec::new());
     let files = raise_file_limit() / spec.contexts.len().max(1) as u64;
     for context in &spec.contexts {
-        let watched = watched(context, files, &mut child, &mut notes)?;
-        members.push((context, watched));
-    }
-    let mut items = Vec::new();
-    let mut begun = Vec::new();
-    for (context, mut watched) in members {
+        let mut watched = watched(context, files, &mut child, &mut notes)?;
+        let mut items = Vec::new();
         let pids = watched.update(now, &mut items)?;
         let lowered = lower::context(context, &pids, &ram_of(context)?, sees_by_scheme)?;
         contexts.push(lowered.clone());
-        begun.push((context, watched, lowered, std::mem::take(&mut items)));
+        begun.push((context, watched, lowered, items));
     }
     claim.start(&contexts)?;
     let hub = Rc::new(RefCell::new(Hub::new(claim, trace, contexts.len())?));
@@ -151,6 +145,3 @@ fn watched(
         set: Box::new(set),
     })
 }
-
-/// What a kdamond told before its monitor's first step.
-type FirstItems = Vec<Item>;

@@ -3,11 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use isotherm_config::ContextSpec;
 use isotherm_damon::{DamonContext, KernelStats, nr_samples};
-use isotherm_engine::{Cost, Intervals, Nanos, Refusal, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, Refusal, Snapshot, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::cpu::task_cpu;
 use isotherm_linux::damon_trace::TracedWhat;
@@ -15,9 +14,9 @@ use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 use isotherm_record::{ActionSample, Item, TargetStart};
 
-use super::assemble::Assembler;
+use super::assemble::{Assembler, snapshot};
 use super::hub::Hub;
-use super::{FirstItems, lower};
+use super::lower;
 use crate::monitor::Monitor;
 use crate::targets::TargetSet;
 use isotherm_engine::units::format_bytes;
@@ -89,14 +88,14 @@ pub(super) struct KernelMonitor {
     /// The schemes' actions as the user has them: a dry run's are others in the kernel.
     actions: Vec<&'static str>,
     is_dry_run: bool,
-    ranges: Vec<isotherm_engine::AddressRange>,
+    ranges: Vec<AddressRange>,
     watched: Watched,
     /// The session's numbers of targets, by their places in the kdamond.
     order: Vec<TargetId>,
     assembler: Assembler,
     intervals: Intervals,
     /// What was told before the first step.
-    first: FirstItems,
+    first: Vec<Item>,
     /// The session's time less CLOCK_MONOTONIC.
     offset: u64,
     next_look: Nanos,
@@ -119,7 +118,7 @@ impl KernelMonitor {
         spec: &ContextSpec,
         context: DamonContext,
         watched: Watched,
-        first: FirstItems,
+        first: Vec<Item>,
     ) -> Self {
         let actions = spec.schemes().iter().map(|scheme| scheme.action.name());
         let acting = spec.acting.as_ref();
@@ -188,23 +187,10 @@ impl KernelMonitor {
         if self.order.len() != 1 || regions.is_empty() {
             return Ok(());
         }
-        let aggregation = self.intervals.aggregation;
-        let regions = regions.iter().map(|region| RegionSnapshot {
-            range: region.range,
-            nr_accesses: Some(region.nr_accesses as f32),
-            age: region.age,
-            age_ns: Nanos(u64::from(region.age).saturating_mul(aggregation.0)),
-            memory: None,
-        });
-        let snapshot = Snapshot {
-            target: TargetId(0),
-            start: Nanos(now.0.saturating_sub(aggregation.0)),
-            end: now,
-            nr_samples: nr_samples(self.intervals),
-            regions: regions.collect(),
-            blocks: Vec::new(),
-            idle_pages: Arc::default(),
-        };
+        let regions = regions
+            .iter()
+            .map(|region| (region.range, region.nr_accesses, region.age));
+        let snapshot = snapshot(TargetId(0), regions, now, self.intervals);
         self.tell(Some(snapshot), items);
         Ok(())
     }
