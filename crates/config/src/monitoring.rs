@@ -112,6 +112,9 @@ impl Monitoring {
         }
         match targets {
             TargetSpec::All { .. } => Err(RequestError::KernelWatchesAllByFrame),
+            TargetSpec::Physical { exclude, .. } if !exclude.is_empty() => {
+                Err(RequestError::KernelExcludesNobody)
+            }
             TargetSpec::Simulated => Err(RequestError::KernelIsReal),
             _ => {
                 let faithful = Self {

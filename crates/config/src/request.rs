@@ -71,6 +71,11 @@ pub enum RequestError {
         "kernel DAMON watches all of a machine by physical address: --physical instead of --all"
     )]
     KernelWatchesAllByFrame,
+    #[error(
+        "kernel DAMON leaves no process out of physical memory: leave --exclude out and put a filter of a control \
+         group (`memcg`) into the file, or act by `--world linux`"
+    )]
+    KernelExcludesNobody,
     #[error("a simulated process is watched here, not by the kernel: leave --world out")]
     KernelIsReal,
     #[error(

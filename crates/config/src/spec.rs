@@ -30,11 +30,6 @@ impl SessionSpec {
     pub fn acts(&self) -> bool {
         self.contexts.iter().any(|context| context.acting.is_some())
     }
-
-    /// Whether it is Isotherm that acts, and not the kernel.
-    pub fn acts_by_itself(&self) -> bool {
-        self.acts() && self.world == World::Linux
-    }
 }
 
 /// Who watches and acts on a live machine.

@@ -246,21 +246,39 @@ impl<T: Tree> Claim<T> {
         self.command(at, "commit")
     }
 
+    /// Whether a commit can take single targets away (`obsolete_target`, Linux 6.19) from a kdamond that has any.
+    pub fn drops_targets(&self, at: usize) -> bool {
+        let target = TreePath::kdamond(at).join("contexts/0/targets/0");
+        self.tree.kind(&target.join("obsolete_target")).is_some()
+    }
+
     /// Turns a kdamond off and on again, with another configuration: what it knew is gone.
     ///
     /// # Errors
     /// As [`Claim::start`]; the kdamond is off then.
     pub fn restart(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
-        if self.is_on(at)? {
-            self.command(at, "off")?;
-        }
+        self.turn_off(at)?;
         self.rewrite(at, context)?;
         self.turn_on_one(at)?;
         self.place.write(&self.note)
     }
 
-    /// Writes another configuration, and a note of it.
-    fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+    /// Turns a kdamond off, if it is on.
+    ///
+    /// # Errors
+    /// What the tree refuses.
+    pub fn turn_off(&mut self, at: usize) -> Result<(), DamonError> {
+        if self.is_on(at)? {
+            self.command(at, "off")?;
+        }
+        Ok(())
+    }
+
+    /// Writes another configuration, and a note of it: it comes into force with the next commit.
+    ///
+    /// # Errors
+    /// As [`Claim::start`].
+    pub fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
         let mut written = Vec::new();
         let lacks = self.write_context(at, context, &mut written)?;
         // Whatever came of it: that is how the tree is now.

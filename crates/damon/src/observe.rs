@@ -31,6 +31,45 @@ pub struct KernelStats {
     pub effective_bytes: Option<u64>,
 }
 
+impl KernelStats {
+    /// What has come since `before`; the quota in force is that of now. A counter that fell began anew.
+    #[must_use]
+    pub fn since(&self, before: Option<&Self>) -> Self {
+        let zero = Self::default();
+        let before = before.unwrap_or(&zero);
+        let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        let grown_if = |now: Option<u64>, before: Option<u64>| {
+            now.map(|now| grown(now, before.unwrap_or_default()))
+        };
+        Self {
+            nr_tried: grown(self.nr_tried, before.nr_tried),
+            sz_tried: grown(self.sz_tried, before.sz_tried),
+            nr_applied: grown(self.nr_applied, before.nr_applied),
+            sz_applied: grown(self.sz_applied, before.sz_applied),
+            sz_ops_filter_passed: grown_if(self.sz_ops_filter_passed, before.sz_ops_filter_passed),
+            qt_exceeds: grown(self.qt_exceeds, before.qt_exceeds),
+            nr_snapshots: grown_if(self.nr_snapshots, before.nr_snapshots),
+            effective_bytes: self.effective_bytes,
+        }
+    }
+
+    /// Adds what has come; the quota in force becomes that of `grown`.
+    pub fn add(&mut self, grown: &Self) {
+        let sum_if = |sum: Option<u64>, more: Option<u64>| match (sum, more) {
+            (None, None) => None,
+            (sum, more) => Some(sum.unwrap_or_default() + more.unwrap_or_default()),
+        };
+        self.nr_tried += grown.nr_tried;
+        self.sz_tried += grown.sz_tried;
+        self.nr_applied += grown.nr_applied;
+        self.sz_applied += grown.sz_applied;
+        self.sz_ops_filter_passed = sum_if(self.sz_ops_filter_passed, grown.sz_ops_filter_passed);
+        self.qt_exceeds += grown.qt_exceeds;
+        self.nr_snapshots = sum_if(self.nr_snapshots, grown.nr_snapshots);
+        self.effective_bytes = grown.effective_bytes;
+    }
+}
+
 /// A region that a scheme was tried on, as `tried_regions` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRegion {

@@ -60,6 +60,11 @@ pub fn swapped_in() -> Option<u64> {
     counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpin ")
 }
 
+/// Pages that the whole system has written to swap, since its start.
+pub fn swapped_out() -> Option<u64> {
+    counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpout ")
+}
+
 /// A line of `/proc/vmstat`, by its name and the space behind it.
 fn counter(vmstat: &str, name: &str) -> Option<u64> {
     let value = vmstat.lines().find_map(|line| line.strip_prefix(name))?;

@@ -195,6 +195,9 @@ pub struct ActionSample {
     /// CPU time that it took, compressing pages included; zero in older records.
     #[serde(default)]
     pub cpu: Nanos,
+    /// The scheme's quota then, in bytes a window, where the kernel's DAMON acts and tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_bytes: Option<u64>,
     /// Bytes that went from node to node.
     #[serde(default, skip_serializing_if = "NodeMoves::is_empty")]
     pub moved: NodeMoves,

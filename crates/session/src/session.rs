@@ -12,6 +12,7 @@ use isotherm_linux::privileges::{self, Work};
 use isotherm_linux::process::Process;
 use isotherm_record::{Header, Item, TargetExit};
 
+use crate::kernel::KernelMonitor;
 use crate::meters::Meters;
 use crate::monitor::{CacheView, Monitor};
 use crate::signals::Signals;
@@ -163,6 +164,11 @@ impl Session {
     /// The page cache, where a context watches it.
     pub(crate) fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {
         self.monitor.page_cache(context)
+    }
+
+    /// The kdamond of a context, where the kernel's DAMON watches and acts.
+    pub(crate) fn kdamond(&mut self, context: usize) -> Option<&mut KernelMonitor> {
+        self.monitor.kdamond(context)
     }
 
     /// `cpu` was spent on something else than watching.

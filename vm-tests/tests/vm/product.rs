@@ -95,6 +95,17 @@ fn kernel_damon_acts_on_6_12() {
 }
 
 #[test]
+fn kernel_damon_daemon_on_6_12() {
+    test("kernel-damon-daemon", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_daemon_on_newest() {
+    test("kernel-damon-daemon", Kernel::DebianNewest);
+}
+
+#[test]
 #[ignore = "takes minutes: make test-long"]
 fn kernel_damon_on_newest() {
     test("kernel-damon", Kernel::DebianNewest);

@@ -147,7 +147,7 @@ impl Watch {
         let result = recording.run(&mut session, acting.as_mut(), ends_at, &bar);
         let elapsed = session.now().since(started);
         bar.finish_and_clear();
-        let written = recording.end(&mut session, &result);
+        let written = recording.end(&mut session, acting.as_mut(), &result);
         if let Err(error) = result.and(written) {
             wait_unrecorded(&mut session, &error);
             return Err(error);
@@ -215,7 +215,7 @@ fn begin(
     session.step(Nanos(u64::MAX), &mut items)?;
     refuse_empty_ranges(session, spec)?;
     let mut acting = None;
-    if spec.acts_by_itself() {
+    if spec.acts() {
         let acting = acting.insert(Acting::new(spec, session)?);
         for warning in acting.warnings() {
             warn!("{warning}");
@@ -464,8 +464,16 @@ impl Recording {
     }
 
     /// Writes the last words, and whatever is still in memory.
-    fn end(&mut self, session: &mut Session, result: &anyhow::Result<()>) -> anyhow::Result<()> {
+    fn end(
+        &mut self,
+        session: &mut Session,
+        acting: Option<&mut Acting>,
+        result: &anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         session.finish(&mut self.items);
+        if let Some(acting) = acting {
+            acting.finish(session, &self.items);
+        }
         if let Err(error) = result {
             self.items.push(Item::Note {
                 time: session.now(),

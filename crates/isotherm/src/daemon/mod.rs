@@ -24,8 +24,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use anyhow::{Context as _, ensure};
-use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec, World};
+use anyhow::Context as _;
+use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Item, printable};
 use isotherm_session::protocol::{Done, LiveState, Metrics, Reply, Request, Status};
@@ -69,10 +69,6 @@ struct Daemon {
 /// Runs until the targets end, or somebody asks for the end.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let spec = resolve(&config)?;
-    ensure!(
-        spec.world == World::Linux,
-        "kernel DAMON is driven by `isotherm run --world kernel` so far, not by a daemon"
-    );
     let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll sockets")?);
     let mut requests = socket::open(&config.socket, &poll)?;
     let mut scrapes = config
@@ -286,7 +282,7 @@ impl Daemon {
                 kind(old),
             );
         }
-        self.acting.tune(&spec)?;
+        self.acting.tune(&spec, &mut self.session)?;
         let mut nr_schemes = 0;
         let both = self.spec.contexts.iter_mut().zip(spec.contexts);
         for (at, (old, new)) in both.enumerate() {

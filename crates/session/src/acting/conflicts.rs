@@ -34,13 +34,16 @@ fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
     if !schemes.is_empty() && !spec.contexts.iter().all(is_dry) {
         warnings.extend(warnings_without_damon(Path::new("/sys"), &schemes));
         warnings.extend(for_want_of_swap(&schemes));
-        warnings.push(
-            "the kernel acts by itself: what its schemes cost the targets is not limited (quotas limit what they do); \
-             `--world linux` has a guard"
-                .into(),
-        );
+        warnings.extend(without_bound_on_waste(&schemes));
     }
     warnings
+}
+
+fn without_bound_on_waste(schemes: &[Scheme]) -> Option<String> {
+    let is_huge = |scheme: &Scheme| matches!(scheme.action, Action::Hugepage | Action::Collapse);
+    schemes.iter().any(is_huge).then(|| {
+        "kernel DAMON makes huge pages whatever memory they waste; `--world linux` keeps to --max-waste".into()
+    })
 }
 
 /// What the user of schemes should know of this machine, a sentence each.

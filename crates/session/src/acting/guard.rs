@@ -165,6 +165,37 @@ impl Meters {
         self.idle.start(now);
     }
 
+    /// The kernel acts by itself, and took so much CPU time for it in the time that has `elapsed`.
+    pub(super) fn kernel_took(
+        &mut self,
+        now: Nanos,
+        cpu: Nanos,
+        elapsed: Option<Nanos>,
+        guard: &mut Guard,
+    ) {
+        // Processors on which it acted would have been idle.
+        let acted = elapsed.filter(|elapsed| elapsed.0 > 0);
+        let acted = acted.map_or(0.0, |elapsed| cpu.as_secs_f64() / elapsed.as_secs_f64());
+        let idle_cpus = self.idle.stop(now).map(|idle| idle + acted);
+        self.budget.refill(now, idle_cpus);
+        let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
+        guard.taken(now, Nanos(taken as u64));
+        self.idle.start(now);
+    }
+
+    /// CPU time that the kernel may take for acting in the next second; `None`: any.
+    pub(super) fn time_per_s(&self, guard: &Guard) -> Option<Nanos> {
+        let of_busy = self.budget.taken_share();
+        let of_targets = of_busy * self.target_share;
+        let share = self.budget.status().share;
+        let by_budget = share.map(|share| share * 1e9 / of_busy);
+        let by_loss = guard.loss_room_ns().map(|room| room.max(0.0) / of_targets);
+        // What has no limit comes to more than a second, or to nothing that could be divided by.
+        let least = [by_budget, by_loss].into_iter().flatten();
+        let least = least.filter(|ns| ns.is_finite() && *ns < 1e9);
+        least.reduce(f64::min).map(|ns| Nanos(ns as u64))
+    }
+
     /// Looks, if a second has passed, and tells the guard. Yields how it stands where that has changed,
     /// and now and then where it has not.
     pub(super) fn observe(
@@ -203,10 +234,14 @@ impl Meters {
         is_resting: bool,
     ) -> (GuardSignals, Pools) {
         let elapsed = self.last.replace(now).map(|last| now.since(last));
-        let live = session.live().into_iter();
-        let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
-        let group = self.group.as_deref();
-        let mut waited = self.waits.look(now, elapsed, of_context, group);
+        let mut waited = if self.is_physical {
+            self.waits.look_at_machine(now)
+        } else {
+            let live = session.live().into_iter();
+            let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
+            let group = self.group.as_deref();
+            self.waits.look(now, elapsed, of_context, group)
+        };
         let mut pools = Pools::processes(waited.resident);
         if let Some(files) = files {
             pools.cache_share = waited.add_files(&files);

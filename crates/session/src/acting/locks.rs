@@ -17,6 +17,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use isotherm_config::{ContextSpec, SessionSpec};
 use isotherm_engine::TargetId;
 use isotherm_linux::state;
 use isotherm_record::{Item, TargetStart};
@@ -48,18 +49,30 @@ struct HeldLock {
 }
 
 impl Locks {
+    /// For who does what a session asks for.
+    pub(super) fn of(spec: &SessionSpec) -> anyhow::Result<Self> {
+        let mut acting = spec.contexts.iter().filter_map(|c| c.acting.as_ref());
+        if acting.all(|acting| acting.is_dry_run) {
+            Ok(Self::none())
+        } else if spec.contexts.iter().any(ContextSpec::samples_frames) {
+            Self::of_the_machine()
+        } else {
+            Self::of_processes()
+        }
+    }
+
     /// For who acts on nothing.
-    pub(super) fn none() -> Self {
+    fn none() -> Self {
         Self::default()
     }
 
     /// For who acts on processes.
-    pub(super) fn of_processes() -> anyhow::Result<Self> {
+    fn of_processes() -> anyhow::Result<Self> {
         Self::in_directory(&state::directory()?.join(DIRECTORY), Lock::Shared)
     }
 
     /// For who acts on physical memory.
-    pub(super) fn of_the_machine() -> anyhow::Result<Self> {
+    fn of_the_machine() -> anyhow::Result<Self> {
         Self::in_directory(&state::directory()?.join(DIRECTORY), Lock::Alone)
     }
 

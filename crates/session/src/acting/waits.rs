@@ -1,6 +1,7 @@
 //! How long targets wait for memory that was taken from them.
 //!
-//! Three accounts, of which the worst counts, as each may miss something:
+//! Three accounts, of which the worst counts, as each may miss something (where physical memory is acted on, whose it is
+//! is not known, and the last two are the machine's):
 //!
 //! - the kernel's delay accounting, where it is on: it sees only threads that began after it was;
 //! - pressure (PSI) of the control group, where one is watched: it misses pages that the kernel does
@@ -17,6 +18,8 @@ use isotherm_engine::guard::{Flows, WaitSource};
 use isotherm_engine::statistics::nearest_rank;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::delays::{self, Delays};
+use isotherm_linux::load::CpuTimes;
+use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::pressure;
 use isotherm_linux::process::Process;
 use isotherm_linux::refault_cost::{RefaultSample, refault_cost_now};
@@ -44,6 +47,17 @@ struct Seen {
     /// Where something of it was out, by us.
     swap: Option<u64>,
     delay: Option<Nanos>,
+}
+
+/// What the machine was like at the last look.
+#[derive(Clone, Copy)]
+struct MachineSeen {
+    at: Nanos,
+    /// Pages that it has read from swap.
+    swapped_in: Option<u64>,
+    /// Time in which something waited for memory.
+    pressure_us: Option<u64>,
+    times: Option<CpuTimes>,
 }
 
 /// What has become of the targets since the last look.
@@ -82,6 +96,8 @@ pub(super) struct Waits {
     /// The one whose turn came last.
     turn: Option<TargetId>,
     pressure_us: Option<u64>,
+    /// Where the machine is looked at as a whole.
+    machine: Option<MachineSeen>,
 }
 
 impl Waits {
@@ -99,6 +115,7 @@ impl Waits {
             running: BTreeMap::new(),
             turn: None,
             pressure_us: None,
+            machine: None,
         }
     }
 
@@ -191,6 +208,52 @@ impl Waits {
         let before = std::mem::replace(&mut self.pressure_us, stalled);
         if let Some((stalled, before)) = stalled.zip(before) {
             let stalled = Nanos::from_micros(stalled.saturating_sub(before));
+            waited.together = waited.together.max(Some(stalled));
+            note(&mut waited, stalled, WaitSource::Pressure);
+        }
+        waited
+    }
+
+    /// Looks at the machine as a whole, where it is not known whose memory is acted on: what it read from swap, and
+    /// its pressure.
+    pub(super) fn look_at_machine(&mut self, now: Nanos) -> Waited {
+        self.learn_cost(now);
+        let meminfo = Meminfo::read();
+        let kinds = ["Active(anon)", "Inactive(anon)", "Mapped"];
+        let seen = MachineSeen {
+            at: now,
+            swapped_in: pressure::swapped_in(),
+            pressure_us: pressure::some_memory_us(None),
+            times: CpuTimes::read(),
+        };
+        let mut waited = Waited {
+            resident: kinds.iter().filter_map(|kind| meminfo.get(kind)).sum(),
+            ..Waited::default()
+        };
+        let Some(before) = self.machine.replace(seen) else {
+            return waited;
+        };
+        if let Some((then, times)) = before.times.zip(seen.times) {
+            let wall = now.since(before.at).as_secs_f64() * f64::from(times.nr);
+            waited.cpu_s = (wall - times.idle.since(then.idle).as_secs_f64()).max(0.0);
+        }
+        let grown = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
+        // No more of it is due to us than we took.
+        let out: u64 = self.out.values().sum();
+        let read = grown(seen.swapped_in, before.swapped_in);
+        waited.refaults = read.unwrap_or(0).min(out.div_ceil(PAGE_SIZE));
+        let mut left = waited.refaults * PAGE_SIZE;
+        for out in self.out.values_mut() {
+            let back = left.min(*out);
+            (*out, left) = (*out - back, left - back);
+        }
+        if let Some(cost) = self.cost() {
+            let counted = Nanos(waited.refaults * cost.0);
+            waited.together = Some(counted);
+            note(&mut waited, counted, WaitSource::Refaults);
+        }
+        if let Some(stalled) = grown(seen.pressure_us, before.pressure_us) {
+            let stalled = Nanos::from_micros(stalled);
             waited.together = waited.together.max(Some(stalled));
             note(&mut waited, stalled, WaitSource::Pressure);
         }

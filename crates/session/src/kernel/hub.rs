@@ -100,6 +100,20 @@ impl Hub {
         Ok(self.claim.commit(at, context)?)
     }
 
+    /// Writes a kdamond's configuration, which comes into force with the next commit.
+    pub(super) fn rewrite(&mut self, at: usize, context: &DamonContext) -> anyhow::Result<()> {
+        Ok(self.claim.rewrite(at, context)?)
+    }
+
+    pub(super) fn turn_off(&mut self, at: usize) -> anyhow::Result<()> {
+        Ok(self.claim.turn_off(at)?)
+    }
+
+    /// Whether a commit can take single targets away.
+    pub(super) fn drops_targets(&self, at: usize) -> bool {
+        self.claim.drops_targets(at)
+    }
+
     /// Begins anew with a kdamond: what it knew is gone.
     pub(super) fn restart(&mut self, at: usize, context: &DamonContext) -> anyhow::Result<()> {
         self.claim.restart(at, context)?;

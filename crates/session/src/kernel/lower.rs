@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use isotherm_config::{ContextSpec, MonitorSpec, TargetSpec};
 use isotherm_damon::{DamonContext, DamonTarget, Operations};
-use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Scheme};
+use isotherm_engine::scheme::{Action, Bounds, Scheme};
 use isotherm_engine::{AddressRange, Intervals};
 
 /// The context, of these processes, or of this RAM where it is of physical memory.
@@ -11,7 +11,6 @@ pub(super) fn context(
     spec: &ContextSpec,
     pids: &[u32],
     ram: &[AddressRange],
-    sees_by_scheme: bool,
 ) -> anyhow::Result<DamonContext> {
     let MonitorSpec::Regions(attributes) = &spec.monitor else {
         bail!(
@@ -32,16 +31,6 @@ pub(super) fn context(
     } else {
         pids.iter().map(|pid| target(*pid, &spec.ranges)).collect()
     };
-    let acting = spec.acting.as_ref();
-    let mut schemes = spec.schemes().to_vec();
-    if acting.is_some_and(|acting| acting.is_dry_run) {
-        for scheme in &mut schemes {
-            pretend(scheme);
-        }
-    }
-    if sees_by_scheme {
-        schemes.push(Scheme::new(AccessPattern::ANY, Action::Stat));
-    }
     Ok(DamonContext {
         operations,
         targets,
@@ -55,8 +44,8 @@ pub(super) fn context(
             min: attributes.min_nr_regions,
             max: attributes.max_nr_regions,
         },
-        is_paused: acting.is_some_and(|acting| acting.is_paused),
-        schemes,
+        is_paused: spec.acting.as_ref().is_some_and(|acting| acting.is_paused),
+        schemes: spec.schemes().to_vec(),
     })
 }
 
@@ -69,10 +58,14 @@ pub(super) fn target(pid: u32, ranges: &[AddressRange]) -> DamonTarget {
     }
 }
 
-/// Counts what it would be tried on, and does nothing.
-fn pretend(scheme: &mut Scheme) {
-    scheme.action = Action::Stat;
-    scheme.destinations.clear();
+/// Schemes that only count what these would be tried on.
+pub(crate) fn held(schemes: &[Scheme]) -> Vec<Scheme> {
+    let held = schemes.iter().map(|scheme| Scheme {
+        action: Action::Stat,
+        destinations: Vec::new(),
+        ..scheme.clone()
+    });
+    held.collect()
 }
 
 /// This boot, so that notes of another's tree are told from this one's.

@@ -4,14 +4,16 @@
 //! One kdamond for each context, as the kernel has it. Each is a [`Monitor`] of its own; the tree of files and the
 //! events are all kdamonds' together ([`Hub`]).
 //!
-//! Limits: the kernel does not say what of a region's addresses holds memory, nor why something was not acted on.
-//! There is no guard. Where a kernel has no tracepoint that can be read, a `stat` scheme's regions tell instead, once
+//! Schemes begin held (`stat`), until [`crate::Acting`] lets them go.
+//!
+//! Limits: the kernel does not say what of a region's addresses holds memory, nor why something was not acted on. Where a kernel has no tracepoint that can be read, a `stat` scheme's regions tell instead, once
 //! a second, of a context with one target.
 
 mod assemble;
 mod hub;
 mod lower;
 mod monitor;
+mod schemes;
 mod tell;
 
 use std::cell::RefCell;
@@ -35,7 +37,10 @@ use crate::targets::TargetSet;
 pub use tell::{KdamondReport, KernelDamonReport, ModuleReport};
 
 use hub::Hub;
-use monitor::{KernelMonitor, Watched};
+pub(crate) use lower::held;
+pub(crate) use monitor::KernelMonitor;
+use monitor::{Watched, watcher};
+pub(crate) use schemes::Force;
 
 /// Claims DAMON, starts the command if there is one, and turns a kdamond on for each context.
 pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
@@ -55,11 +60,10 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
             None
         }
     };
-    let sees_by_scheme = trace.is_none();
     // Everything that can be refused is refused before a command starts: tried with ourselves as the process.
     let trial = spec.contexts.iter().map(|context| {
         let ram = ram_of(context)?;
-        lower::context(context, &[std::process::id()], &ram, sees_by_scheme)
+        live_context(context, &[std::process::id()], &ram)
     });
     claim.check(&trial.collect::<anyhow::Result<Vec<DamonContext>>>()?)?;
 
@@ -70,7 +74,12 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
         let mut watched = watched(context, files, &mut child, &mut notes)?;
         let mut items = Vec::new();
         let pids = watched.update(now, &mut items)?;
-        let lowered = lower::context(context, &pids, &ram_of(context)?, sees_by_scheme)?;
+        let mut lowered = live_context(context, &pids, &ram_of(context)?)?;
+        // Who guards them lets them go, if anybody is to.
+        lowered.schemes = held(&lowered.schemes);
+        if trace.is_none() {
+            lowered.schemes.push(watcher());
+        }
         contexts.push(lowered.clone());
         begun.push((context, watched, lowered, items));
     }
@@ -92,6 +101,18 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
     })
 }
 
+/// A context to run by: one that begins paused watches, as in the other worlds.
+fn live_context(
+    context: &ContextSpec,
+    pids: &[u32],
+    ram: &[isotherm_engine::AddressRange],
+) -> anyhow::Result<DamonContext> {
+    Ok(DamonContext {
+        is_paused: false,
+        ..lower::context(context, pids, ram)?
+    })
+}
+
 /// What a session would set in DAMON's tree, on a kernel that has everything: files and their texts, in order. Nothing is
 /// read or written; processes that are not named by their ids have none, and physical memory no ranges but given ones.
 ///
@@ -106,7 +127,7 @@ pub fn kernel_plan(spec: &SessionSpec) -> anyhow::Result<Vec<(String, String)>> 
                 ProcessSpec::Name(_) => None,
             })
             .collect();
-        lower::context(context, &pids, &context.ranges, false)
+        lower::context(context, &pids, &context.ranges)
     });
     let contexts: Vec<DamonContext> = contexts.collect::<anyhow::Result<_>>()?;
     let writes = isotherm_damon::plan(&contexts).into_iter();

@@ -1,25 +1,25 @@
 //! One kdamond, as a monitor like any other.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use isotherm_config::ContextSpec;
-use isotherm_damon::{DamonContext, KernelStats, nr_samples};
-use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, Refusal, Snapshot, TargetId};
+use isotherm_damon::{DamonContext, DamonTarget, KernelStats, nr_samples};
+use isotherm_engine::scheme::{AccessPattern, Action, Scheme};
+use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, Snapshot, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::cpu::task_cpu;
 use isotherm_linux::damon_trace::TracedWhat;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
-use isotherm_record::{ActionSample, Item, TargetStart};
+use isotherm_record::{Item, TargetStart};
 
 use super::assemble::{Assembler, snapshot};
 use super::hub::Hub;
 use super::lower;
+use super::schemes::{Force, SchemeCounters};
 use crate::monitor::Monitor;
 use crate::targets::TargetSet;
-use isotherm_engine::units::format_bytes;
 
 /// How often counters are read, and processes are looked for.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
@@ -46,7 +46,6 @@ impl Watched {
         match self {
             Self::Processes { probe, set } => {
                 set.update(probe, now, items)?;
-                Ok(set.pids().map(|(_, pid)| pid).collect())
             }
             Self::Physical { is_told } => {
                 if !std::mem::replace(is_told, true) {
@@ -58,8 +57,16 @@ impl Watched {
                         context: None,
                     }));
                 }
-                Ok(Vec::new())
             }
+        }
+        Ok(self.pids())
+    }
+
+    /// The processes that there are, as of the last look.
+    fn pids(&self) -> Vec<u32> {
+        match self {
+            Self::Processes { set, .. } => set.pids().map(|(_, pid)| pid).collect(),
+            Self::Physical { .. } => Vec::new(),
         }
     }
 
@@ -78,16 +85,13 @@ impl Watched {
     }
 }
 
-pub(super) struct KernelMonitor {
+/// One kdamond, and how it is told what to do.
+pub(crate) struct KernelMonitor {
     hub: Rc<RefCell<Hub>>,
     /// The kdamond's place.
     at: usize,
     context: DamonContext,
-    /// The context's name, where there are several.
-    name: Option<String>,
-    /// The schemes' actions as the user has them: a dry run's are others in the kernel.
-    actions: Vec<&'static str>,
-    is_dry_run: bool,
+    counters: SchemeCounters,
     ranges: Vec<AddressRange>,
     watched: Watched,
     /// The session's numbers of targets, by their places in the kdamond.
@@ -99,12 +103,8 @@ pub(super) struct KernelMonitor {
     /// The session's time less CLOCK_MONOTONIC.
     offset: u64,
     next_look: Nanos,
-    stats: Vec<KernelStats>,
     /// CPU time of ours that was not spent on watching.
     left_out: Nanos,
-    kdamond_cpu: Nanos,
-    /// Of kdamonds that were restarted.
-    former_cpu: Nanos,
     checks: u64,
     lost_told: u64,
     /// Looks in a row that found the kdamond off and processes alive.
@@ -120,14 +120,15 @@ impl KernelMonitor {
         watched: Watched,
         first: Vec<Item>,
     ) -> Self {
-        let actions = spec.schemes().iter().map(|scheme| scheme.action.name());
-        let acting = spec.acting.as_ref();
+        let force = match &spec.acting {
+            Some(acting) if acting.is_dry_run => Force::Pretends,
+            // It is let go by who guards it.
+            _ => Force::Held,
+        };
         Self {
             hub,
             at,
-            name: spec.name.clone(),
-            actions: actions.collect(),
-            is_dry_run: acting.is_some_and(|acting| acting.is_dry_run),
+            counters: SchemeCounters::new(spec.name.clone(), spec.schemes(), force),
             ranges: spec.ranges.clone(),
             order: watched.ids(),
             watched,
@@ -137,10 +138,7 @@ impl KernelMonitor {
             first,
             offset: Clock::start().offset(),
             next_look: Nanos(0),
-            stats: Vec::new(),
             left_out: Nanos(0),
-            kdamond_cpu: Nanos(0),
-            former_cpu: Nanos(0),
             checks: 0,
             lost_told: 0,
             nr_off: 0,
@@ -162,7 +160,12 @@ impl KernelMonitor {
                     self.intervals.sample = sample;
                     self.intervals.aggregation = Nanos(sample.0.saturating_mul(nr.into()));
                 }
-                TracedWhat::BeforeApply { .. } | TracedWhat::EffectiveSize { .. } => {}
+                TracedWhat::BeforeApply { scheme, region } => {
+                    let bytes = region.range.len();
+                    self.counters.note_tried(scheme, region.target, bytes);
+                }
+                // The counters say it, too, once a second.
+                TracedWhat::EffectiveSize { .. } => {}
             }
         }
         Ok(())
@@ -181,7 +184,7 @@ impl KernelMonitor {
 
     /// Where there are no events: what a scheme that takes every region was tried on.
     fn fetch_by_scheme(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
-        let scheme = self.actions.len();
+        let scheme = self.counters.nr();
         let regions = self.hub.borrow_mut().tried_regions(self.at, scheme)?;
         // Whose they are is not told.
         if self.order.len() != 1 || regions.is_empty() {
@@ -199,15 +202,15 @@ impl KernelMonitor {
     fn look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let pids = self.watched.update(now, items)?;
         let ids = self.watched.ids();
-        if ids.iter().any(|id| !self.order.contains(id)) {
-            self.take_in(&ids, &pids, now, items)?;
+        if ids.iter().any(|id| !self.order.contains(id))
+            && let Err(error) = self.apply(&ids, &pids)
+        {
+            // One that has just ended spoils it for all: the next look tries again without it.
+            let text = format!("kernel DAMON did not take new processes: {error:#}");
+            items.push(Item::Note { time: now, text });
         }
         if !self.hub.borrow().is_on(self.at)? {
             return Ok(());
-        }
-        let pid = self.hub.borrow().pid(self.at);
-        if let Some(cpu) = pid.and_then(task_cpu) {
-            self.kdamond_cpu = cpu;
         }
         if self.context.intervals_goal.is_some() {
             self.intervals = self.hub.borrow_mut().intervals(self.at)?;
@@ -220,40 +223,42 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Somebody has come. Where nobody has gone meanwhile, the kernel only gets more targets; else places would
-    /// become others', and the kdamond begins anew.
-    fn take_in(
-        &mut self,
-        ids: &[TargetId],
-        pids: &[u32],
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) -> anyhow::Result<()> {
-        let targets = pids.iter().map(|pid| lower::target(*pid, &self.ranges));
-        self.context.targets = targets.collect();
+    /// Has the kernel go by the context as it is now, and watch these. A commit keeps what the kdamond knows; where
+    /// some have ended whom this kernel cannot drop, their places would become others', and it begins anew.
+    fn apply(&mut self, ids: &[TargetId], pids: &[u32]) -> anyhow::Result<()> {
+        let live = |id: &TargetId| ids.iter().position(|live| live == id);
+        let only_more = self.order.iter().all(|id| live(id).is_some());
         let mut hub = self.hub.borrow_mut();
-        let only_more = ids.starts_with(&self.order);
         let is_on = hub.is_on(self.at)?;
-        let done = if only_more && is_on {
-            hub.commit(self.at, &self.context)
+        let target = |pid: &u32| lower::target(*pid, &self.ranges);
+        if let Watched::Physical { .. } = self.watched {
+            return if is_on {
+                hub.commit(self.at, &self.context)
+            } else {
+                hub.restart(self.at, &self.context)
+            };
+        }
+        if is_on && (only_more || hub.drops_targets(self.at)) {
+            let former = self.order.iter().map(|id| match live(id) {
+                Some(at) => target(&pids[at]),
+                // A process that there is must be named; its place is taken away by the same commit.
+                None => DamonTarget {
+                    is_obsolete: true,
+                    ..target(&std::process::id())
+                },
+            });
+            let new = ids.iter().zip(pids);
+            let new = new.filter(|(id, _)| !self.order.contains(id));
+            let new = new.map(|(_, pid)| target(pid));
+            self.context.targets = former.chain(new).collect();
+            hub.commit(self.at, &self.context)?;
         } else {
-            hub.restart(self.at, &self.context)
-        };
+            self.context.targets = pids.iter().map(target).collect();
+            self.order.clear();
+            hub.restart(self.at, &self.context)?;
+            self.counters.restart();
+        }
         drop(hub);
-        if let Err(error) = done {
-            // One that has just ended spoils it for all: the next look tries again without it.
-            if !(only_more && is_on) {
-                self.order.clear();
-            }
-            let text = format!("kernel DAMON did not take new processes: {error:#}");
-            items.push(Item::Note { time: now, text });
-            return Ok(());
-        }
-        if !(only_more && is_on) {
-            self.former_cpu = self.former_cpu + self.kdamond_cpu;
-            self.kdamond_cpu = Nanos(0);
-            self.stats.clear();
-        }
         self.assembler.restart();
         self.order = ids.to_vec();
         Ok(())
@@ -261,41 +266,84 @@ impl KernelMonitor {
 
     /// What schemes did since the last time.
     fn tell_stats(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
-        if self.actions.is_empty() {
-            return Ok(());
-        }
-        let stats = self.hub.borrow_mut().stats(self.at)?;
-        for (scheme, (action, stats)) in self.actions.iter().zip(&stats).enumerate() {
-            let before = self.stats.get(scheme).copied().unwrap_or_default();
-            let grown = |of: fn(&KernelStats) -> u64| of(stats).saturating_sub(of(&before));
-            let tried = grown(|stats| stats.sz_tried);
-            if tried == 0 {
-                continue;
-            }
-            let applied = if self.is_dry_run {
-                tried
-            } else {
-                grown(|stats| stats.sz_applied).min(tried)
-            };
-            let mut refused = BTreeMap::new();
-            if applied < tried {
-                refused.insert(Refusal::Other, tried - applied);
-            }
-            items.push(Item::Action(ActionSample {
-                time: now,
-                context: self.name.clone(),
-                scheme: scheme as u32,
-                action: (*action).to_owned(),
-                dry_run: self.is_dry_run,
-                nr_tried: grown(|stats| stats.nr_tried),
-                sz_tried: tried,
-                sz_applied: applied,
-                refused,
-                ..ActionSample::default()
-            }));
-        }
-        self.stats = stats;
+        let stats = if self.counters.nr() > 0 {
+            self.hub.borrow_mut().stats(self.at)?
+        } else {
+            Vec::new()
+        };
+        let cpu = self.hub.borrow().pid(self.at).and_then(task_cpu);
+        let samples = self.counters.take(now, stats, cpu, &self.order);
+        items.extend(samples.into_iter().map(Item::Action));
         Ok(())
+    }
+
+    /// Has the kernel act by `in_force`, which is what comes of the user's `schemes` now.
+    ///
+    /// # Errors
+    /// What this kernel lacks or refuses; it then goes on as before.
+    pub(crate) fn set_schemes(
+        &mut self,
+        now: Nanos,
+        schemes: &[Scheme],
+        mut in_force: Vec<Scheme>,
+        force: Force,
+    ) -> anyhow::Result<()> {
+        let mut told = Vec::new();
+        self.fetch(&mut told)?;
+        if self.hub.borrow().is_on(self.at)? {
+            self.tell_stats(now, &mut told)?;
+        }
+        self.first.append(&mut told);
+        if !self.hub.borrow().has_trace() {
+            in_force.push(watcher());
+        }
+        let former = std::mem::replace(&mut self.context.schemes, in_force);
+        let pids = self.watched.pids();
+        let ids = self.watched.ids();
+        if let Err(error) = self.apply(&ids, &pids) {
+            self.context.schemes = former;
+            // What the tree says is what comes into force with the next commit, whoever asks for it.
+            self.hub.borrow_mut().rewrite(self.at, &self.context).ok();
+            return Err(error);
+        }
+        self.counters.set(schemes, force);
+        Ok(())
+    }
+
+    /// Fails where this kernel does not take these schemes; nothing comes of them.
+    ///
+    /// # Errors
+    /// All that it lacks.
+    pub(crate) fn require(&mut self, schemes: &[Scheme]) -> anyhow::Result<()> {
+        let wanted = DamonContext {
+            schemes: schemes.to_vec(),
+            ..self.context.clone()
+        };
+        let mut hub = self.hub.borrow_mut();
+        let taken = hub.rewrite(self.at, &wanted);
+        hub.rewrite(self.at, &self.context)?;
+        taken
+    }
+
+    /// The next schemes begin with a new kdamond.
+    pub(crate) fn begin_anew(&mut self) {
+        // One that is off already is just what is wanted.
+        self.hub.borrow_mut().turn_off(self.at).ok();
+    }
+
+    /// What each scheme has done since the start, by the kernel's counters.
+    pub(crate) fn totals(&self) -> &[KernelStats] {
+        self.counters.totals()
+    }
+
+    /// The kdamond's process id, as last known.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.hub.borrow().pid(self.at)
+    }
+
+    /// CPU time that acting has taken of the kdamond's.
+    pub(crate) fn acting_cpu(&self) -> Nanos {
+        self.counters.cpu().1
     }
 
     /// A kdamond ends by itself when all its processes have, which is seen here a moment later.
@@ -356,8 +404,9 @@ impl Monitor for KernelMonitor {
 
     fn cost(&self) -> Cost {
         let ours = process_cpu().since(self.left_out);
+        let (kdamonds, acting) = self.counters.cpu();
         Cost {
-            monitor_cpu: ours + self.former_cpu + self.kdamond_cpu,
+            monitor_cpu: ours + kdamonds.since(acting),
             checks: self.checks,
             ..Cost::default()
         }
@@ -381,22 +430,12 @@ impl Monitor for KernelMonitor {
         }
     }
 
-    fn summary(&self) -> Option<String> {
-        let done = if self.is_dry_run { "would be" } else { "were" };
-        let schemes = self.actions.iter().zip(&self.stats).enumerate();
-        let lines = schemes.map(|(at, (action, stats))| {
-            let applied = if self.is_dry_run {
-                stats.sz_tried
-            } else {
-                stats.sz_applied
-            };
-            format!(
-                "scheme {at}, {action}, by the kernel: {} of {} tried {done} acted on",
-                format_bytes(applied),
-                format_bytes(stats.sz_tried),
-            )
-        });
-        let lines: Vec<String> = lines.collect();
-        (!lines.is_empty()).then(|| lines.join("; "))
+    fn kdamond(&mut self, _context: usize) -> Option<&mut KernelMonitor> {
+        Some(self)
     }
+}
+
+/// The scheme by which is seen where there is no tracepoint.
+pub(super) fn watcher() -> Scheme {
+    Scheme::new(AccessPattern::ANY, Action::Stat)
 }

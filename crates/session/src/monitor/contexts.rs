@@ -21,6 +21,7 @@ use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
 use super::{CacheView, Monitor};
+use crate::kernel::KernelMonitor;
 use isotherm_engine::units::format_time;
 
 /// The members.
@@ -115,9 +116,14 @@ impl Contexts {
                 *text = format!("{}: {text}", self.members[at].name);
                 return;
             }
+            Item::Action(action) => {
+                for of_target in &mut action.targets {
+                    of_target.target = self.number(at, of_target.target);
+                }
+                return;
+            }
             Item::Usage(_)
             | Item::Cost(_)
-            | Item::Action(_)
             | Item::Guard(_)
             | Item::Fragmentation(_)
             | Item::Compaction(_) => return,
@@ -199,6 +205,10 @@ impl Monitor for Contexts {
 
     fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {
         self.members.get_mut(context)?.monitor.page_cache(0)
+    }
+
+    fn kdamond(&mut self, context: usize) -> Option<&mut KernelMonitor> {
+        self.members.get_mut(context)?.monitor.kdamond(0)
     }
 
     fn cost(&self) -> Cost {

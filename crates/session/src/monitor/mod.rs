@@ -22,6 +22,8 @@ pub(crate) use virtual_memory::VirtualMemory;
 use isotherm_engine::{Cost, Intervals, Nanos};
 use isotherm_record::Item;
 
+use crate::kernel::KernelMonitor;
+
 /// One way of watching targets.
 pub(crate) trait Monitor {
     /// Does what is due at `now`, appends what there is to tell to `items`, and says when to come
@@ -80,6 +82,11 @@ pub(crate) trait Monitor {
 
     /// The page cache, where the context at this place of the session watches it.
     fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {
+        None
+    }
+
+    /// The kdamond behind the context at this place of the session, where the kernel's DAMON watches it.
+    fn kdamond(&mut self, _context: usize) -> Option<&mut KernelMonitor> {
         None
     }
 

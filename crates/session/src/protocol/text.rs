@@ -43,9 +43,19 @@ pub fn status_text(status: &Value) -> String {
         }
         let indent = if name.is_some() { "  " } else { "" };
         for (i, scheme) in list(&context["schemes"]).iter().enumerate() {
-            lines.push(format!("{indent}{}", scheme_line(i, scheme, is_dry)));
+            let of_kernel = context["kdamond"].is_u64();
+            lines.push(format!(
+                "{indent}{}",
+                scheme_line(i, scheme, is_dry, of_kernel)
+            ));
             let moved = list(&scheme["stats"]["moved"]).iter();
             lines.extend(moved.map(|way| format!("{indent}{}", moved_line(way))));
+        }
+        if let Some(bytes) = context["paged_out_bytes"].as_u64() {
+            lines.push(format!(
+                "{indent}{} went out of memory, by the machine's counters",
+                format_bytes(bytes)
+            ));
         }
         lines.push(format!("{indent}{}", guard_line(context)));
         let budget = budget_line(&context["guard"]["budget"]);
@@ -102,7 +112,7 @@ fn view(view: &Value) -> String {
     )
 }
 
-fn scheme_line(i: usize, scheme: &Value, is_dry: bool) -> String {
+fn scheme_line(i: usize, scheme: &Value, is_dry: bool, of_kernel: bool) -> String {
     let stats = &scheme["stats"];
     let state = match (&scheme["is_finished"], &scheme["is_active"]) {
         (Value::Bool(true), _) => " (finished)",
@@ -112,6 +122,9 @@ fn scheme_line(i: usize, scheme: &Value, is_dry: bool) -> String {
     let quota = scheme["quota"]["effective"]
         .as_u64()
         .map_or_else(String::new, |effective| {
+            if of_kernel {
+                return format!("; a quota of {} a window", format_bytes(effective));
+            }
             format!(
                 "; {} of {} of its quota used",
                 bytes(&scheme["quota"]["charged"]),

@@ -1,0 +1,427 @@
+//! The kernel's DAMON acts, within what a guard of ours allows.
+//!
+//! Problem: DAMOS's quotas limit what schemes do, not what that costs those whose memory it is. Approach: the guard is
+//! told the same signals as where Isotherm acts, and what it allows is put into the kernel's schemes by commits
+//! ([`Grant`]):
+//!
+//! - nothing (paused, stopped, in debt): every action is `stat`, so that watching and ages go on;
+//! - a rate: a quota of bytes, and the oldest memory first where the user's own quota has no order. DAMOS charges
+//!   addresses, whatever of them is memory, so it is as much larger as lately more was tried than went out of memory ([`effect`]);
+//! - CPU time, where no processor is idle: a quota of time;
+//! - patience: memory must be idle so many times as long.
+//!
+//! A user's quotas stay in force where they are less. What acting takes of the targets' time is the kdamond's CPU time
+//! beyond that of watching.
+//!
+//! Limits: a commit waits for the end of an aggregation interval, and the kernel goes on until then: what it does
+//! within one is not bounded by anything but the quota in force. Where memory is denser than it was lately, more is
+//! acted on in a window than the rate. Of physical memory it is not known whose it is: the
+//! machine's pressure and what it reads from swap are what the guard sees.
+
+use anyhow::bail;
+use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
+use isotherm_engine::guard::{Guard, Pool};
+use isotherm_engine::scheme::{Action, QuotaState, Scheme, SchemeEngine, SchemeStatus, Stats};
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::{ActionSample, GuardSample, Item};
+
+mod effect;
+mod grant;
+
+use super::Acts;
+use super::guard::Meters;
+use super::locks::Locks;
+use super::summary::{ActingStatus, ContextStatus};
+use crate::kernel::{Force, held};
+use crate::session::Session;
+use effect::Effect;
+use grant::{ChargeRatio, Grant};
+
+/// How often the guard looks, as it does where Isotherm acts.
+const PERIOD: Nanos = Nanos::from_millis(1_000);
+/// After so many commits in a row that failed, a kdamond that is to be held begins anew.
+const FAILURES: u32 = 3;
+
+/// Schemes of a session, carried out by the kernel.
+pub(super) struct KernelActing {
+    contexts: Vec<KernelContext>,
+    locks: Locks,
+    dry_run: bool,
+}
+
+impl KernelActing {
+    pub(super) fn new(spec: &SessionSpec) -> anyhow::Result<Self> {
+        let is_dry = |c: &ContextSpec| c.acting.as_ref().is_none_or(|acting| acting.is_dry_run);
+        let dry_run = spec.contexts.iter().all(is_dry);
+        let locks = Locks::of(spec)?;
+        let contexts = spec.contexts.iter().enumerate();
+        let contexts = contexts.map(|(at, context)| KernelContext::new(at, context));
+        Ok(Self {
+            contexts: contexts.collect::<anyhow::Result<_>>()?,
+            locks,
+            dry_run,
+        })
+    }
+
+    fn follow_targets(&mut self, session: &Session, items: &[Item]) -> anyhow::Result<()> {
+        for item in items {
+            match item {
+                Item::TargetStart(start) => {
+                    if let Some(Item::Note { text, .. }) = self.locks.acquire(start)? {
+                        bail!("{text}, and kernel DAMON cannot leave it out; end that one first");
+                    }
+                }
+                Item::TargetExit(exit) => {
+                    let context = &mut self.contexts[session.context_of(exit.target)];
+                    context.meters.forget(exit.target);
+                    self.locks.release(exit.target);
+                }
+                _ => {}
+            }
+        }
+        self.locks.begin();
+        Ok(())
+    }
+}
+
+impl Acts for KernelActing {
+    fn warnings(&self) -> Vec<String> {
+        let lacks = self.contexts.iter().filter_map(|c| c.meters.lacks.clone());
+        let mut warnings: Vec<String> = lacks.collect();
+        warnings.dedup();
+        warnings
+    }
+
+    fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        self.follow_targets(session, items)?;
+        let now = session.now();
+        for context in &mut self.contexts {
+            context.take(items);
+            context.step(now, session, items);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, session: &mut Session, items: &[Item]) {
+        let now = session.now();
+        for context in &mut self.contexts {
+            context.take(items);
+            context.charge_paged_out(session);
+            context.read_counters(now, session);
+        }
+    }
+
+    fn wake_at(&self, _now: Nanos) -> Option<Nanos> {
+        self.contexts.iter().map(|context| context.next).min()
+    }
+
+    fn status(&self) -> ActingStatus<'_> {
+        let contexts = self.contexts.iter().map(KernelContext::status);
+        ActingStatus::of(self.dry_run, None, contexts.collect())
+    }
+
+    fn cpu(&self) -> Nanos {
+        let all = self.contexts.iter().map(|context| context.cpu);
+        all.fold(Nanos(0), |sum, cpu| sum + cpu)
+    }
+
+    fn tune(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()> {
+        for (context, acting) in self.contexts.iter().zip(&of_all) {
+            context.meters.can_set(acting.limits)?;
+            SchemeEngine::new(acting.schemes.clone())?;
+        }
+        let now = session.now();
+        for (at, acting) in of_all.iter().enumerate() {
+            let tuned = self.contexts[at].tune(now, acting.schemes.clone(), session);
+            let Err(error) = tuned else { continue };
+            // Those that have them already go back.
+            for context in &mut self.contexts[..=at] {
+                context.go_back(now, session);
+            }
+            return Err(error);
+        }
+        for (context, acting) in self.contexts.iter_mut().zip(of_all) {
+            context.former = None;
+            context.guard.set_limits(acting.limits);
+            context.meters.set(acting.limits, acting.act_budget);
+        }
+        Ok(())
+    }
+
+    fn set_paused(&mut self, at: usize, is_paused: bool) {
+        self.contexts[at].is_paused = is_paused;
+        self.contexts[at].next = Nanos(0);
+    }
+}
+
+/// One context.
+struct KernelContext {
+    at: usize,
+    name: Option<String>,
+    schemes: Vec<Scheme>,
+    /// Before a tuning that may fail elsewhere.
+    former: Option<Vec<Scheme>>,
+    guard: Guard,
+    meters: Meters,
+    is_dry_run: bool,
+    is_paused: bool,
+    charged: ChargeRatio,
+    effect: Effect,
+    /// What the kernel says that it has paged out since the last second.
+    paging_out: Vec<ActionSample>,
+    /// Bytes that went out of memory by that so far.
+    paged_out: u64,
+    /// What the kernel goes by; `None` before the first.
+    granted: Option<Grant>,
+    failures: u32,
+    next: Nanos,
+    /// Acting's CPU time so far.
+    cpu: Nanos,
+    looked: Option<Nanos>,
+    stats: Vec<Stats>,
+    quotas: Vec<QuotaState>,
+    /// Its process id, while it runs.
+    kdamond: Option<u32>,
+}
+
+impl KernelContext {
+    fn new(at: usize, spec: &ContextSpec) -> anyhow::Result<Self> {
+        let acting = spec.acting.clone().unwrap_or_default();
+        SchemeEngine::new(acting.schemes.clone())?;
+        let nr = acting.schemes.len();
+        Ok(Self {
+            at,
+            name: spec.name.clone(),
+            guard: Guard::new(acting.limits),
+            meters: Meters::new(at, spec, &acting)?,
+            schemes: acting.schemes,
+            former: None,
+            is_dry_run: acting.is_dry_run,
+            is_paused: acting.is_paused,
+            charged: ChargeRatio::new(),
+            effect: Effect::default(),
+            paging_out: Vec::new(),
+            paged_out: 0,
+            granted: None,
+            failures: 0,
+            next: Nanos(0),
+            cpu: Nanos(0),
+            looked: None,
+            stats: vec![Stats::default(); nr],
+            quotas: vec![QuotaState::default(); nr],
+            kdamond: None,
+        })
+    }
+
+    /// Takes in what the kernel says that it has done.
+    fn take(&mut self, items: &[Item]) {
+        for item in items {
+            let Item::Action(sample) = item else { continue };
+            if sample.context != self.name {
+                continue;
+            }
+            let Some(stats) = self.stats.get_mut(sample.scheme as usize) else {
+                continue;
+            };
+            for (why, bytes) in &sample.refused {
+                *stats.refused.entry(*why).or_default() += bytes;
+            }
+            stats.took = stats.took + sample.took;
+            match sample.action.parse::<Action>() {
+                Ok(Action::Stat) | Err(()) => {}
+                Ok(_) if sample.dry_run => {}
+                Ok(Action::Pageout) => self.paging_out.push(sample.clone()),
+                Ok(action) => {
+                    self.charged.note(sample.sz_tried, sample.sz_applied);
+                    self.guard
+                        .charge(Pool::Processes, action, sample.sz_applied);
+                }
+            }
+        }
+    }
+
+    /// Charges what was paged out since the last second.
+    fn charge_paged_out(&mut self, session: &Session) {
+        let samples = std::mem::take(&mut self.paging_out);
+        let claimed: u64 = samples.iter().map(|sample| sample.sz_applied).sum();
+        let paged = self.effect.look(session, self.at, claimed);
+        if samples.is_empty() {
+            return;
+        }
+        let tried = samples.iter().map(|sample| sample.sz_tried).sum();
+        self.charged.note(tried, paged.out);
+        self.paged_out += paged.out;
+        self.guard
+            .charge(Pool::Processes, Action::Pageout, paged.out);
+        // Nobody says whose the rest was: most was tried of this one.
+        let known: u64 = paged.by_target.values().sum();
+        let parts = samples.iter().flat_map(|sample| &sample.targets);
+        let most = parts.max_by_key(|part| part.sz_tried);
+        let most = most.map_or(TargetId(0), |part| part.target);
+        self.meters.paged_out(most, paged.out.saturating_sub(known));
+        for (target, bytes) in paged.by_target {
+            self.meters.paged_out(target, bytes);
+        }
+    }
+
+    /// Looks how the targets are, once a second, and has the kernel do what may be done.
+    fn step(&mut self, now: Nanos, session: &mut Session, items: &mut Vec<Item>) {
+        if now < self.next {
+            return;
+        }
+        self.next = now + PERIOD;
+        self.charge_paged_out(session);
+        self.charged.learn();
+        self.read_counters(now, session);
+        if let Some(status) = self.meters.observe(now, session, &mut self.guard, false) {
+            items.push(Item::Guard(GuardSample {
+                time: now,
+                context: self.name.clone(),
+                status,
+            }));
+        }
+        let grant = self.grant();
+        if self.granted.is_some_and(|granted| !grant.differs(granted)) {
+            return;
+        }
+        if let Err(error) = self.set(now, grant, session) {
+            self.failures += 1;
+            if self.failures == 1 {
+                let text =
+                    format!("kernel DAMON did not take what its schemes may do now: {error:#}");
+                items.push(Item::Note { time: now, text });
+            }
+        }
+    }
+
+    fn read_counters(&mut self, now: Nanos, session: &mut Session) {
+        let Some(kdamond) = session.kdamond(self.at) else {
+            return;
+        };
+        let cpu = kdamond.acting_cpu();
+        self.kdamond = kdamond.pid();
+        let known = self.stats.iter_mut().zip(&mut self.quotas);
+        for ((stats, quota), counted) in known.zip(kdamond.totals()) {
+            stats.nr_tried = counted.nr_tried;
+            stats.sz_tried = counted.sz_tried;
+            stats.nr_applied = counted.nr_applied;
+            stats.sz_applied = counted.sz_applied;
+            stats.sz_ops_filter_passed = counted.sz_ops_filter_passed.unwrap_or_default();
+            stats.qt_exceeds = counted.qt_exceeds;
+            stats.nr_snapshots = counted.nr_snapshots.unwrap_or_default();
+            quota.effective = counted.effective_bytes.filter(|bytes| *bytes > 0);
+        }
+        let taken = cpu.since(self.cpu);
+        let elapsed = self.looked.replace(now).map(|looked| now.since(looked));
+        self.cpu = cpu;
+        self.meters
+            .kernel_took(now, taken, elapsed, &mut self.guard);
+    }
+
+    fn grant(&self) -> Grant {
+        if self.is_paused {
+            return Grant::Nothing;
+        }
+        if self.is_dry_run || !self.guard.limits().is_limited() {
+            let time_per_s = (!self.is_dry_run).then(|| self.meters.time_per_s(&self.guard));
+            return Grant::Some {
+                bytes_per_s: None,
+                time_per_s: time_per_s.flatten(),
+                patience: 1,
+            };
+        }
+        let status = self.guard.status();
+        let charged = status.bytes_per_s.map(|bytes| self.charged.charge(bytes));
+        Grant::of(&status, charged, self.meters.time_per_s(&self.guard))
+    }
+
+    /// Has the kernel go by the schemes as far as is granted.
+    fn set(&mut self, now: Nanos, grant: Grant, session: &mut Session) -> anyhow::Result<()> {
+        let Some(kdamond) = session.kdamond(self.at) else {
+            return Ok(());
+        };
+        let force = match grant {
+            Grant::Nothing => Force::Held,
+            Grant::Some { .. } if self.is_dry_run => Force::Pretends,
+            Grant::Some { .. } => Force::Acts,
+        };
+        let in_force = if self.is_dry_run {
+            held(&self.schemes)
+        } else {
+            grant.limit(&self.schemes)
+        };
+        if force == Force::Held && self.failures >= FAILURES {
+            kdamond.begin_anew();
+        }
+        kdamond.set_schemes(now, &self.schemes, in_force, force)?;
+        self.failures = 0;
+        self.granted = Some(grant);
+        Ok(())
+    }
+
+    /// Exchanges the schemes; the former ones are kept until all contexts have taken theirs.
+    fn tune(
+        &mut self,
+        now: Nanos,
+        schemes: Vec<Scheme>,
+        session: &mut Session,
+    ) -> anyhow::Result<()> {
+        let nr = schemes.len();
+        self.former = Some(std::mem::replace(&mut self.schemes, schemes));
+        // What is lacking for acting is to be told, also where nothing may be done now.
+        if !self.is_dry_run
+            && let Some(kdamond) = session.kdamond(self.at)
+        {
+            kdamond.require(&self.schemes)?;
+        }
+        let grant = self.granted.unwrap_or_else(|| self.grant());
+        self.set(now, grant, session)?;
+        self.stats.resize_with(nr, Stats::default);
+        self.quotas.resize_with(nr, QuotaState::default);
+        Ok(())
+    }
+
+    fn go_back(&mut self, now: Nanos, session: &mut Session) {
+        let Some(former) = self.former.take() else {
+            return;
+        };
+        self.stats.resize_with(former.len(), Stats::default);
+        self.quotas.resize_with(former.len(), QuotaState::default);
+        self.schemes = former;
+        let grant = self.granted.unwrap_or(Grant::Nothing);
+        if self.set(now, grant, session).is_err() {
+            // The next look tries again.
+            self.granted = None;
+        }
+    }
+
+    /// Whether it pages out, and not only says so.
+    fn pages_out(&self) -> bool {
+        let is_pageout = |scheme: &Scheme| scheme.action == Action::Pageout;
+        !self.is_dry_run && self.schemes.iter().any(is_pageout)
+    }
+
+    fn status(&self) -> ContextStatus<'_> {
+        let schemes = { self.schemes.iter() }.zip(&self.stats).zip(&self.quotas);
+        let schemes = schemes.map(|((scheme, stats), quota)| SchemeStatus {
+            action: scheme.action,
+            is_active: true,
+            is_finished: scheme.max_nr_snapshots > 0
+                && stats.nr_snapshots >= scheme.max_nr_snapshots,
+            next_apply: None,
+            next_check: None,
+            quota,
+            stats,
+        });
+        ContextStatus {
+            name: self.name.as_deref(),
+            paused: self.is_paused,
+            schemes: schemes.collect(),
+            limits: self.guard.limits(),
+            guard: self.meters.status(&self.guard),
+            huge_pages: None,
+            kdamond: self.kdamond,
+            paged_out_bytes: self.pages_out().then_some(self.paged_out),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What paging out came to, as the machine's counters tell.
+//!
+//! Problem: DAMOS counts addresses that its call did not refuse as acted on, whether or not anything is there; of a
+//! sparse heap that is many times the heap, again and again. Approach: a target's swap has grown, or its resident memory
+//! has shrunk; and what the machine has written to swap, where some of that came back within the second.
+//!
+//! Limits: what targets freed by themselves while the kernel acted counts as well, and what others had swapped out, up
+//! to what the kernel says that it acted on.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{PAGE_SIZE, TargetId};
+use isotherm_linux::pressure;
+
+use crate::session::Session;
+
+/// Since the last look.
+#[derive(Debug, Default)]
+pub(super) struct Paged {
+    /// Bytes that went out of memory.
+    pub(super) out: u64,
+    /// The targets' parts, as far as known.
+    pub(super) by_target: BTreeMap<TargetId, u64>,
+}
+
+/// What was there at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Effect {
+    /// Resident and swapped bytes.
+    usage: BTreeMap<TargetId, (u64, u64)>,
+    swapped_out: Option<u64>,
+    /// What the last look saw go and the kernel had not claimed yet, and the other way round: both come once a second,
+    /// and not at the same moment.
+    unclaimed: u64,
+    unseen: u64,
+}
+
+impl Effect {
+    /// Looks at the targets of a context, and says what has gone since the last look, at most what the kernel has
+    /// `claimed` to have acted on.
+    pub(super) fn look(&mut self, session: &Session, context: usize, claimed: u64) -> Paged {
+        let live = session.live().into_iter();
+        let ours = live.filter(|(id, _)| session.context_of(*id) == context);
+        let usage = ours.filter_map(|(id, process)| {
+            let usage = process.usage().ok()?;
+            Some((id, (usage.rss, usage.swap)))
+        });
+        self.compare(usage.collect(), pressure::swapped_out(), claimed)
+    }
+
+    fn compare(
+        &mut self,
+        usage: BTreeMap<TargetId, (u64, u64)>,
+        swapped_out: Option<u64>,
+        claimed: u64,
+    ) -> Paged {
+        let before = std::mem::replace(&mut self.usage, usage);
+        let written = swapped_out
+            .zip(self.swapped_out)
+            .map_or(0, |(now, before)| now.saturating_sub(before) * PAGE_SIZE);
+        self.swapped_out = swapped_out;
+        let known = self.usage.iter();
+        let known = known.filter_map(|(id, (rss, swap))| {
+            let (rss_before, swap_before) = before.get(id)?;
+            let gone = swap
+                .saturating_sub(*swap_before)
+                .max(rss_before.saturating_sub(*rss));
+            (gone > 0).then_some((*id, gone))
+        });
+        let by_target: BTreeMap<TargetId, u64> = known.collect();
+        let gone: u64 = by_target.values().sum();
+        let gone = gone.max(written);
+        let out = (gone + self.unclaimed).min(claimed + self.unseen);
+        self.unclaimed = gone.min(gone + self.unclaimed - out);
+        self.unseen = claimed.min(claimed + self.unseen - out);
+        Paged { out, by_target }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_is_by_swap_resident_memory_and_what_was_written() {
+        let mut effect = Effect::default();
+        let mib = |n: u64| n << 20;
+        let mut look = |rss: u64, swap: u64, written_mib: u64, most: u64| {
+            let usage = [(TargetId(0), (mib(rss), mib(swap)))].into();
+            let written = Some(mib(written_mib) / PAGE_SIZE);
+            effect.compare(usage, written, mib(most)).out >> 20
+        };
+        assert_eq!(
+            look(100, 0, 0, 1000),
+            0,
+            "nothing is known before the first look"
+        );
+        assert_eq!(look(90, 10, 10, 1000), 10);
+        assert_eq!(look(85, 10, 10, 1000), 5, "pages of files are not swapped");
+        assert_eq!(look(85, 10, 17, 1000), 7, "it came back");
+        assert_eq!(look(85, 10, 17, 0), 0);
+        assert_eq!(look(85, 10, 17, 0), 0, "what was claimed is forgotten");
+        assert_eq!(look(45, 50, 57, 30), 30, "others page out, too");
+        assert_eq!(look(45, 50, 57, 4), 4, "it is claimed a second later");
+        assert_eq!(look(45, 50, 57, 0), 0);
+        assert_eq!(look(95, 0, 57, 30), 0);
+    }
+}

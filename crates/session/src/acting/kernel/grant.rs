@@ -1,0 +1,301 @@
+//! What the kernel's schemes may do, and what that makes of the user's.
+
+use isotherm_engine::Nanos;
+use isotherm_engine::guard::GuardStatus;
+use isotherm_engine::scheme::{Action, Age, Scheme, Weights};
+
+use crate::kernel::held;
+
+/// A grant that differs by less than this factor is not worth a commit.
+const WORTH: f64 = 1.5;
+/// The window of quotas that users have none for.
+const WINDOW: Nanos = Nanos::from_millis(1_000);
+
+/// What the kernel may do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Grant {
+    /// Count.
+    Nothing,
+    /// Act.
+    Some {
+        /// Bytes a second; `None`: any.
+        bytes_per_s: Option<u64>,
+        /// CPU time a second; `None`: any.
+        time_per_s: Option<Nanos>,
+        /// Memory must be idle so many times as long as schemes ask.
+        patience: u32,
+    },
+}
+
+impl Grant {
+    /// What a guard allows that stands like this, where so much may be charged and acting may take so much CPU time a
+    /// second.
+    pub(super) fn of(
+        status: &GuardStatus,
+        bytes_per_s: Option<u64>,
+        time_per_s: Option<Nanos>,
+    ) -> Self {
+        let has_none = bytes_per_s == Some(0) || time_per_s == Some(Nanos(0));
+        if !status.is_open || has_none {
+            return Self::Nothing;
+        }
+        Self::Some {
+            bytes_per_s,
+            time_per_s,
+            patience: status.patience.max(1),
+        }
+    }
+
+    /// Whether this one instead of `former` is worth a commit.
+    pub(super) fn differs(self, former: Self) -> bool {
+        let (
+            Self::Some {
+                bytes_per_s,
+                time_per_s,
+                patience,
+            },
+            Self::Some {
+                bytes_per_s: former_bytes,
+                time_per_s: former_time,
+                patience: former_patience,
+            },
+        ) = (self, former)
+        else {
+            return self != former;
+        };
+        let is_far = |now: Option<u64>, before: Option<u64>| match (now, before) {
+            (None, None) => false,
+            (Some(now), Some(before)) => {
+                let ratio = now as f64 / (before as f64).max(1.0);
+                !(1.0 / WORTH..=WORTH).contains(&ratio)
+            }
+            _ => true,
+        };
+        let nanos = |time: Option<Nanos>| time.map(|time| time.0);
+        patience != former_patience
+            || is_far(bytes_per_s, former_bytes)
+            || is_far(nanos(time_per_s), nanos(former_time))
+    }
+
+    /// What comes of the user's schemes.
+    pub(super) fn limit(self, schemes: &[Scheme]) -> Vec<Scheme> {
+        match self {
+            Self::Nothing => held(schemes),
+            Self::Some {
+                bytes_per_s,
+                time_per_s,
+                patience,
+            } => {
+                let acting = schemes
+                    .iter()
+                    .filter(|scheme| scheme.action != Action::Stat);
+                // Several schemes share it.
+                let nr = (acting.count() as u64).max(1);
+                let bytes = bytes_per_s.map(|bytes| (bytes / nr).max(1));
+                let time = time_per_s.map(|time| Nanos(time.0 / nr));
+                let limited = schemes.iter();
+                limited
+                    .map(|scheme| limited_scheme(scheme, bytes, time, patience))
+                    .collect()
+            }
+        }
+    }
+}
+
+fn limited_scheme(
+    scheme: &Scheme,
+    bytes_per_s: Option<u64>,
+    time_per_s: Option<Nanos>,
+    patience: u32,
+) -> Scheme {
+    let mut scheme = scheme.clone();
+    if scheme.action == Action::Stat {
+        return scheme;
+    }
+    let quota = &mut scheme.quota;
+    if quota.reset_interval == Nanos(0) || quota.bytes == 0 && quota.time == Nanos(0) {
+        quota.reset_interval = WINDOW;
+    }
+    let windows_per_s = 1e9 / quota.reset_interval.0 as f64;
+    let lesser = |own: u64, granted: Option<u64>| {
+        let granted = granted.map(|of_second| ((of_second as f64 / windows_per_s) as u64).max(1));
+        match (own, granted) {
+            (0, granted) => granted.unwrap_or(0),
+            (own, None) => own,
+            (own, Some(granted)) => own.min(granted),
+        }
+    };
+    let has_own = quota.bytes > 0 || quota.time > Nanos(0);
+    quota.bytes = lesser(quota.bytes, bytes_per_s);
+    // The kernel counts in milliseconds, and none is no limit.
+    let least = Nanos::from_millis(1);
+    let time = time_per_s.map(|time| time.0);
+    quota.time = match Nanos(lesser(quota.time.0, time)) {
+        Nanos(0) => Nanos(0),
+        time => time.max(least),
+    };
+    if !has_own && quota.weights == Weights::default() {
+        quota.weights.age_permil = 1;
+    }
+    if scheme.action == Action::Pageout && patience > 1 {
+        scheme.pattern.age.min = match scheme.pattern.age.min {
+            Age::Intervals(count) => Age::Intervals(count.saturating_mul(patience)),
+            Age::Time(time) => Age::Time(Nanos(time.0.saturating_mul(patience.into()))),
+        };
+    }
+    scheme
+}
+
+/// How many bytes DAMOS charges for one that is acted on: all addresses that it tries, whatever of them is memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChargeRatio {
+    tried: u64,
+    applied: u64,
+    charged_per_byte: f64,
+}
+
+impl ChargeRatio {
+    /// It grows by this factor a second at most, and falls at once: what turns out to be memory is all acted on.
+    const GROWTH: f64 = 4.0;
+    const MAX: f64 = 10_000.0;
+
+    pub(super) fn new() -> Self {
+        Self {
+            tried: 0,
+            applied: 0,
+            charged_per_byte: 1.0,
+        }
+    }
+
+    /// So many bytes were tried, and so many of them acted on.
+    pub(super) fn note(&mut self, tried: u64, applied: u64) {
+        self.tried += tried;
+        self.applied += applied;
+    }
+
+    /// A second is over.
+    pub(super) fn learn(&mut self) {
+        let (tried, applied) = (self.tried as f64, self.applied as f64);
+        if self.tried > 0 {
+            let most = (self.charged_per_byte * Self::GROWTH).min(Self::MAX);
+            self.charged_per_byte = (tried / applied).clamp(1.0, most);
+        }
+        (self.tried, self.applied) = (0, 0);
+    }
+
+    /// What may be charged where so much may be acted on.
+    pub(super) fn charge(self, bytes: u64) -> u64 {
+        (bytes as f64 * self.charged_per_byte) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::scheme::{AccessPattern, Bounds, Quota};
+
+    use super::*;
+
+    fn pageout(quota: Quota) -> Scheme {
+        let pattern = AccessPattern {
+            age: Bounds {
+                min: Age::Time(Nanos::from_millis(5000)),
+                max: Age::Time(Nanos(u64::MAX)),
+            },
+            ..AccessPattern::ANY
+        };
+        Scheme {
+            quota,
+            ..Scheme::new(pattern, Action::Pageout)
+        }
+    }
+
+    fn some(bytes_per_s: Option<u64>, time_ms: Option<u64>, patience: u32) -> Grant {
+        Grant::Some {
+            bytes_per_s,
+            time_per_s: time_ms.map(Nanos::from_millis),
+            patience,
+        }
+    }
+
+    /// What a grant makes of a scheme: bytes, milliseconds and milliseconds of a window.
+    fn check(grant: Grant, quota: (u64, u64, u64), wanted: (u64, u64, u64)) {
+        let ms = Nanos::from_millis;
+        let own = Quota {
+            bytes: quota.0,
+            time: ms(quota.1),
+            reset_interval: ms(quota.2),
+            ..Quota::default()
+        };
+        let limited = grant.limit(&[pageout(own), Scheme::new(AccessPattern::ANY, Action::Stat)]);
+        let quota = &limited[0].quota;
+        let found = (
+            quota.bytes,
+            quota.time.0 / 1_000_000,
+            quota.reset_interval.0 / 1_000_000,
+        );
+        assert_eq!(found, wanted, "{grant:?}");
+        assert_eq!(
+            limited[1].quota,
+            Quota::default(),
+            "who counts needs no quota"
+        );
+    }
+
+    #[test]
+    fn the_lesser_of_the_users_quota_and_the_grant_is_in_force() {
+        check(some(None, None, 1), (0, 0, 0), (0, 0, 1000));
+        check(some(Some(500), Some(20), 1), (0, 0, 0), (500, 20, 1000));
+        check(some(Some(500), None, 1), (300, 0, 1000), (300, 0, 1000));
+        check(some(Some(500), None, 1), (3000, 7, 2000), (1000, 7, 2000));
+        check(some(None, Some(20), 1), (3000, 70, 500), (3000, 10, 500));
+        // None is no limit to the kernel, which counts in milliseconds.
+        check(some(Some(0), None, 1), (0, 0, 0), (1, 0, 1000));
+        let little = Grant::Some {
+            bytes_per_s: None,
+            time_per_s: Some(Nanos(1)),
+            patience: 1,
+        };
+        check(little, (0, 0, 0), (0, 1, 1000));
+    }
+
+    #[test]
+    fn nothing_is_granted_by_counting_and_patience_by_age() {
+        let schemes = [pageout(Quota::default())];
+        let held = Grant::Nothing.limit(&schemes);
+        assert_eq!(
+            (held[0].action, held[0].pattern),
+            (Action::Stat, schemes[0].pattern)
+        );
+        let patient = some(None, None, 4).limit(&schemes);
+        assert_eq!(
+            patient[0].pattern.age.min,
+            Age::Time(Nanos::from_millis(20_000))
+        );
+    }
+
+    #[test]
+    fn only_what_makes_a_difference_is_worth_a_commit() {
+        let check = |a: Grant, b: Grant, wanted| assert_eq!(a.differs(b), wanted, "{a:?} {b:?}");
+        check(Grant::Nothing, Grant::Nothing, false);
+        check(Grant::Nothing, some(None, None, 1), true);
+        check(some(Some(100), None, 1), some(Some(120), None, 1), false);
+        check(some(Some(100), None, 1), some(Some(200), None, 1), true);
+        check(some(Some(100), None, 1), some(None, None, 1), true);
+        check(some(None, Some(5), 1), some(None, Some(9), 1), true);
+        check(some(None, None, 2), some(None, None, 1), true);
+    }
+
+    #[test]
+    fn what_is_charged_for_addresses_without_memory_is_made_up_for() {
+        let mut charged = ChargeRatio::new();
+        let mut second = |tried, applied| {
+            charged.note(tried, applied);
+            charged.learn();
+            charged.charge(1000)
+        };
+        assert_eq!(second(1000, 0), 4000);
+        assert_eq!(second(4000, 400), 10_000);
+        assert_eq!(second(0, 0), 10_000, "nothing was learnt");
+        assert_eq!(second(10_000, 10_000), 1000);
+    }
+}

@@ -1,0 +1,205 @@
+//! Isotherm itself acts.
+
+use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
+use isotherm_engine::scheme::SchemeEngine;
+use isotherm_engine::{Nanos, Snapshot};
+use isotherm_linux::clock::process_cpu;
+use isotherm_record::{Item, PageSnapshot};
+
+use super::Acts;
+use super::context::ContextActing;
+use super::locks::Locks;
+use super::spared::Spared;
+use super::summary::{ActingStatus, ContextStatus};
+use crate::session::Session;
+
+/// Schemes at work on a session: those of all its contexts.
+pub(super) struct OwnActing {
+    contexts: Vec<ContextActing>,
+    locks: Locks,
+    /// Where all of the machine is acted on: who is not.
+    spared: Option<Spared>,
+    /// Nobody's end has to be noticed, so that watching may rest where schemes do.
+    may_rest: bool,
+    rests_until: Option<Nanos>,
+    dry_run: bool,
+    /// CPU time that acting has taken.
+    cpu: Nanos,
+}
+
+impl OwnActing {
+    /// Takes hold of what `spec` asks for, whose session this is.
+    ///
+    /// # Errors
+    /// What this machine cannot do, and whoever else acts on the targets.
+    pub(super) fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
+        let of_all = || spec.contexts.iter().filter_map(|c| c.acting.as_ref());
+        let dry_run = of_all().all(|acting| acting.is_dry_run);
+        let mut locks = Locks::of(spec)?;
+        let is_machine = |c: &ContextSpec| c.targets.is_machine();
+        let spared = spec.contexts.iter().any(is_machine);
+        if spec.contexts.iter().all(is_machine) {
+            // Nobody is named: what others act on is left to them from the first on.
+            locks.begin();
+        }
+        let contexts = spec.contexts.iter().enumerate();
+        let contexts = contexts.map(|(at, context)| ContextActing::new(at, context, session));
+        Ok(Self {
+            contexts: contexts.collect::<anyhow::Result<_>>()?,
+            locks,
+            spared: spared.then(Spared::who_started_us),
+            may_rest: spec.contexts.iter().all(is_machine),
+            rests_until: None,
+            dry_run,
+            cpu: Nanos(0),
+        })
+    }
+
+    /// Lets watching rest while all schemes do.
+    fn rest(&mut self, session: &mut Session, items: &mut Vec<Item>) {
+        if !self.may_rest {
+            return;
+        }
+        let now = session.now();
+        let mut until = Some(Nanos(u64::MAX));
+        for context in &mut self.contexts {
+            let its = context.rests_until(now, session);
+            until = until.zip(its).map(|(until, its)| until.min(its));
+        }
+        if until.is_some() != self.rests_until.is_some() {
+            let text = if until.is_some() {
+                "free memory is outside the schemes' watermarks: nothing is watched or done until that changes"
+            } else {
+                "free memory is within the schemes' watermarks: they are at work"
+            };
+            items.push(Item::Note {
+                time: now,
+                text: text.to_owned(),
+            });
+        }
+        session.set_resting(until.is_some());
+        self.rests_until = until;
+    }
+
+    fn follow_targets(&mut self, session: &Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        let mut notes = Vec::new();
+        for item in items.iter() {
+            match item {
+                Item::TargetStart(start)
+                    if self
+                        .spared
+                        .as_mut()
+                        .is_some_and(|spared| spared.takes(start)) => {}
+                Item::TargetStart(start) => match self.locks.acquire(start)? {
+                    Some(note) => notes.push(note),
+                    None => self.contexts[session.context_of(start.target)]
+                        .add(start.target, session)?,
+                },
+                Item::TargetExit(exit) => {
+                    self.contexts[session.context_of(exit.target)].remove(exit.target);
+                    self.locks.release(exit.target);
+                    if let Some(spared) = &mut self.spared {
+                        spared.forget(exit.target);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.locks.begin();
+        let starts = items.iter().find_map(|item| match item {
+            Item::TargetStart(start) => Some(start),
+            _ => None,
+        });
+        if let (Some(spared), Some(start)) = (&mut self.spared, starts) {
+            notes.extend(spared.note(start));
+        }
+        items.extend(notes);
+        Ok(())
+    }
+}
+
+impl Acts for OwnActing {
+    fn warnings(&self) -> Vec<String> {
+        let lacks = self.contexts.iter().filter_map(|c| c.meters.lacks.clone());
+        let mut warnings: Vec<String> = lacks.collect();
+        warnings.dedup();
+        warnings
+    }
+
+    fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        let (cpu_before, acted_before) = (process_cpu(), self.cpu);
+        self.follow_targets(session, items)?;
+        let nr_seen = items.len();
+        let unrecorded = session.take_unrecorded();
+        for (at, context) in self.contexts.iter_mut().enumerate() {
+            let (locks, spared, now) = (&self.locks, self.spared.as_ref(), session.now());
+            let is_ours = |item: &&Item| match item {
+                Item::Snapshot(Snapshot { target, .. })
+                | Item::Pages(PageSnapshot { target, .. }) => {
+                    session.context_of(*target) == at
+                        && !locks.is_anothers(*target)
+                        && !spared.is_some_and(|spared| spared.has(*target))
+                }
+                _ => false,
+            };
+            let told = if context.is_told_by_frame() {
+                &unrecorded
+            } else {
+                &items[..nr_seen]
+            };
+            context.look(&mut told.iter().filter(is_ours));
+            self.cpu = self.cpu + context.step(now, session, items)?;
+        }
+        self.rest(session, items);
+        // What was looked at for that comes whenever there is something to do.
+        let acted = self.cpu.since(acted_before);
+        session.note_other_cpu(process_cpu().since(cpu_before).since(acted));
+        Ok(())
+    }
+
+    fn wake_at(&self, now: Nanos) -> Option<Nanos> {
+        if self.rests_until.is_some() {
+            return self.rests_until;
+        }
+        let goes_on = self.contexts.iter().filter_map(ContextActing::goes_on_at);
+        goes_on.min().map(|at| at.max(now + Nanos(1)))
+    }
+
+    fn status(&self) -> ActingStatus<'_> {
+        let contexts = self.contexts.iter().map(|context| ContextStatus {
+            name: context.name.as_deref(),
+            paused: context.context.schemes().is_paused(),
+            schemes: context.context.schemes().status().collect(),
+            limits: context.context.guard().limits(),
+            guard: context.guard_status(),
+            huge_pages: context.context.waste(),
+            kdamond: None,
+            paged_out_bytes: None,
+        });
+        let out = self.contexts.iter().map(|c| c.context.would_be_out());
+        ActingStatus::of(
+            self.dry_run,
+            self.dry_run.then(|| out.sum()),
+            contexts.collect(),
+        )
+    }
+
+    fn cpu(&self) -> Nanos {
+        self.cpu
+    }
+
+    fn tune(&mut self, of_all: Vec<ActingSpec>, _session: &mut Session) -> anyhow::Result<()> {
+        for (context, acting) in self.contexts.iter().zip(&of_all) {
+            context.meters.can_set(acting.limits)?;
+            SchemeEngine::new(acting.schemes.clone())?;
+        }
+        for (context, acting) in self.contexts.iter_mut().zip(of_all) {
+            context.tune(acting)?;
+        }
+        Ok(())
+    }
+
+    fn set_paused(&mut self, at: usize, is_paused: bool) {
+        self.contexts[at].context.set_paused(is_paused);
+    }
+}

@@ -1,0 +1,280 @@
+//! What acting has come to and how it stands, whoever acts: as values and as text.
+
+use isotherm_engine::guard::{GuardLimits, GuardStatus, Limit};
+use isotherm_engine::scheme::huge::WasteStatus;
+use isotherm_engine::scheme::{Action, SchemeStatus, Stats};
+use isotherm_engine::units::{format_bytes, format_share};
+use isotherm_engine::{Nanos, Refusal};
+
+/// What acting has come to: one entry for each scheme.
+#[derive(serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ActingSummary {
+    /// Nothing was done: the numbers say what would have been.
+    pub dry_run: bool,
+    /// In a dry run: bytes that would be out of memory at the end.
+    pub would_be_out_bytes: Option<u64>,
+    /// One entry for each scheme of each context.
+    pub schemes: Vec<SchemeSummary>,
+    /// How often a guard stopped its schemes.
+    pub guard_stops: u64,
+    /// What targets lost by acting, as the guards measured it, and what they might have.
+    pub guard_lost_seconds: f64,
+    /// See `guard_lost_seconds`; zero without a limit on the slowdown.
+    pub guard_allowed_seconds: f64,
+    /// Huge pages that schemes have made under a bound on their waste, of each context that has any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub huge_pages: Vec<WasteStatus>,
+    /// CPU time that acting took, compressing pages included.
+    pub acting_cpu_seconds: f64,
+    /// Where the kernel's DAMON pages out: what went out of memory by the machine's counters, as the kernel counts all
+    /// addresses that its call did not refuse.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paged_out_bytes: Option<u64>,
+}
+
+/// What a scheme has come to.
+#[derive(serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SchemeSummary {
+    /// Whose it is, where there are several contexts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// Its place there.
+    pub scheme: usize,
+    /// What it does.
+    pub action: Action,
+    /// DAMON's statistics of it.
+    #[serde(flatten)]
+    pub stats: Stats,
+}
+
+/// How acting stands.
+#[derive(serde::Serialize)]
+pub struct ActingStatus<'a> {
+    /// Nothing is done: the numbers say what would be.
+    pub dry_run: bool,
+    /// In a dry run: bytes that would be out of memory now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_be_out_bytes: Option<u64>,
+    /// Every context is paused.
+    pub paused: bool,
+    /// In their order.
+    pub contexts: Vec<ContextStatus<'a>>,
+}
+
+impl<'a> ActingStatus<'a> {
+    /// Of these contexts.
+    pub(super) fn of(
+        dry_run: bool,
+        would_be_out_bytes: Option<u64>,
+        contexts: Vec<ContextStatus<'a>>,
+    ) -> Self {
+        Self {
+            dry_run,
+            would_be_out_bytes,
+            paused: contexts.iter().all(|context| context.paused),
+            contexts,
+        }
+    }
+
+    /// All that was done, of which acting took so much CPU time.
+    pub(super) fn summary(&self, cpu: Nanos) -> ActingSummary {
+        let contexts = || self.contexts.iter();
+        let schemes = contexts().flat_map(|context| {
+            let schemes = context.schemes.iter().enumerate();
+            schemes.map(|(scheme, status)| SchemeSummary {
+                context: context.name.map(str::to_owned),
+                scheme,
+                action: status.action,
+                stats: status.stats.clone(),
+            })
+        });
+        let accounts = || contexts().map(|context| context.guard.since_start);
+        ActingSummary {
+            dry_run: self.dry_run,
+            would_be_out_bytes: self.would_be_out_bytes,
+            schemes: schemes.collect(),
+            guard_stops: contexts().map(|context| context.guard.nr_stops).sum(),
+            guard_lost_seconds: accounts().map(|account| account.lost.as_secs_f64()).sum(),
+            guard_allowed_seconds: accounts()
+                .map(|account| account.allowed.as_secs_f64())
+                .sum(),
+            huge_pages: contexts()
+                .filter_map(|context| context.huge_pages)
+                .collect(),
+            acting_cpu_seconds: cpu.as_secs_f64(),
+            paged_out_bytes: contexts()
+                .filter_map(|c| c.paged_out_bytes)
+                .reduce(|a, b| a + b),
+        }
+    }
+
+    /// How it goes, in a line, for a terminal.
+    pub(super) fn headline(&self, cpu: Nanos) -> String {
+        let guards: Vec<GuardStatus> = { self.contexts.iter() }.map(|c| c.guard).collect();
+        headline(&guards, cpu)
+    }
+}
+
+/// How acting stands in one context.
+#[derive(serde::Serialize)]
+pub struct ContextStatus<'a> {
+    /// `null` where there is one only.
+    pub name: Option<&'a str>,
+    /// It watches, and does not act.
+    pub paused: bool,
+    /// In their order.
+    pub schemes: Vec<SchemeStatus<'a>>,
+    /// What its targets may lose.
+    pub limits: GuardLimits,
+    /// What they lose, and what that allows.
+    pub guard: GuardStatus,
+    /// Huge pages that were made under a bound on their waste.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<WasteStatus>,
+    /// Where the kernel's DAMON acts: its kdamond's process id. Of schemes' quotas only what is in force is known then,
+    /// not what is used of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kdamond: Option<u32>,
+    /// Where the kernel's DAMON pages out: what went out of memory by the machine's counters, as the kernel counts all
+    /// addresses that its call did not refuse.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paged_out_bytes: Option<u64>,
+}
+
+impl ActingSummary {
+    /// For people: a line for each scheme.
+    pub fn text(&self) -> String {
+        let done = if self.dry_run { "would be" } else { "were" };
+        let mut lines: Vec<String> = self
+            .schemes
+            .iter()
+            .map(|scheme| {
+                let refused: Vec<String> = scheme
+                    .stats
+                    .refused
+                    .iter()
+                    .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)))
+                    .collect();
+                let refused = if refused.is_empty() {
+                    String::new()
+                } else {
+                    format!("; not: {}", refused.join(", "))
+                };
+                let context = scheme.context.as_ref();
+                let moved: Vec<String> = scheme
+                    .stats
+                    .moved
+                    .iter()
+                    .map(|way| {
+                        let bytes = format_bytes(way.bytes);
+                        format!("{bytes} from node {} to node {}", way.from, way.to)
+                    })
+                    .collect();
+                let moved = if moved.is_empty() {
+                    String::new()
+                } else {
+                    format!("; {}", moved.join(", "))
+                };
+                format!(
+                    "{}scheme {}, {}: {} of {} tried {done} acted on{moved}{refused}",
+                    context.map_or_else(String::new, |name| format!("{name}, ")),
+                    scheme.scheme,
+                    scheme.action,
+                    format_bytes(scheme.stats.sz_applied),
+                    format_bytes(scheme.stats.sz_tried),
+                )
+            })
+            .collect();
+        if let Some(bytes) = self.paged_out_bytes {
+            lines.push(format!(
+                "{} went out of memory, by the machine's counters (the kernel counts addresses, whatever is there)",
+                format_bytes(bytes)
+            ));
+        }
+        lines.push(format!(
+            "acting took {:.2} s of CPU",
+            self.acting_cpu_seconds
+        ));
+        for huge in &self.huge_pages {
+            lines.push(format!(
+                "of {} that schemes made huge, {} were never written (at most {} may be, {} of the targets' memory); {} \
+                 stayed small for that",
+                format_bytes(huge.huge),
+                format_bytes(huge.wasted),
+                format_bytes(huge.max),
+                format_share(huge.max_share),
+                format_bytes(huge.kept_small),
+            ));
+        }
+        if self.guard_stops > 0 {
+            lines.push(format!(
+                "the guard stopped the schemes {} times",
+                self.guard_stops
+            ));
+        }
+        lines.join("\n")
+    }
+}
+
+/// A limit, in a word or two.
+pub fn limit_words(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Slowdown => "slowdown",
+        Limit::Refaults => "refaults",
+        Limit::Psi => "pressure",
+        Limit::RefaultWait => "a long wait",
+    }
+}
+
+/// A reason, as the end of a sentence.
+pub fn refusal_words(why: Refusal) -> &'static str {
+    match why {
+        Refusal::NoSwap => "for want of swap",
+        Refusal::SwapFull => "as swap is full",
+        Refusal::Shared => "shared with other processes",
+        Refusal::Dirty => "not written to their files yet",
+        Refusal::Locked => "locked or special",
+        Refusal::NotOurFile => "of files that are not ours",
+        Refusal::Unmapped => "not mapped",
+        Refusal::NotPresent => "not in memory, or as wanted already",
+        Refusal::Kept => "touched meanwhile, or kept by the kernel",
+        Refusal::Refaulted => "kept, as it came back before",
+        Refusal::Incompressible => "that compressed swap does not make smaller",
+        Refusal::Sparse => "in blocks too sparse for huge pages",
+        Refusal::Wasteful => "in blocks of which huge pages would waste too much",
+        Refusal::Written => "data of huge pages, which stay",
+        Refusal::NoRoom => "for want of room",
+        Refusal::Exited => "of targets that ended",
+        Refusal::Unsupported => "that this machine cannot act on",
+        Refusal::Denied => "not permitted",
+        Refusal::Unobservable => "as not all accesses to it can be seen (KVM guest, device)",
+        Refusal::Other => "for other reasons",
+    }
+}
+
+fn headline(guards: &[GuardStatus], cpu: Nanos) -> String {
+    let waited: u64 = guards.iter().map(|g| g.since_start.lost.0).sum();
+    let stops: u64 = guards.iter().map(|g| g.nr_stops).sum();
+    let why = guards.iter().find_map(|g| g.exceeded);
+    let why = why.map_or_else(String::new, |limit| format!(" ({})", limit_words(limit)));
+    let strain = guards.iter().filter_map(|g| g.strain).reduce(f64::max);
+    let strain = strain.map_or_else(|| "unknown".into(), |strain| format!("{strain:.2}"));
+    let state = if guards.iter().any(|g| g.is_in_debt) {
+        ", paying back"
+    } else if guards.iter().any(|g| !g.is_open) {
+        ", stopped"
+    } else if { guards.iter() }.any(|g| g.page_cache.is_some_and(|pool| !pool.is_open)) {
+        ", page cache stopped"
+    } else if guards.iter().any(|g| g.budget.is_exhausted) {
+        ", waiting for CPU"
+    } else {
+        ""
+    };
+    format!(
+        "targets lost {:.2} s, {stops} stops{why}, strain {strain}, acting {:.1} s of CPU{state}",
+        waited as f64 / 1e9,
+        cpu.as_secs_f64(),
+    )
+}

@@ -1,0 +1,159 @@
+//! The kernel's DAMON under a daemon: tuned by commits, paused, resumed, ended; and under a guard.
+//!
+//! What is in force is read from the tree itself.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::acting::{self, COLD, STILL, mib, pages, parsed};
+use super::kernel_damon::{FUNCTIONS, says};
+use super::workload::SLOW;
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::vm::VmOutput;
+
+/// `kernel-damon-daemon`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "kernel-damon-daemon",
+        about: "start --world kernel: tune by commit, a tuning that the kernel lacks, pause, resume, stop; the guard stops the kernel's schemes",
+        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
+        long: false,
+        run,
+    }
+}
+
+/// Of what is cold this may be in memory still.
+const LEFT: u64 = 2 << 20;
+
+/// A configuration as damo writes it, with one scheme.
+fn configuration(action: &str) -> String {
+    serde_json::json!({"kdamonds": [{"contexts": [{
+        "ops": "vaddr",
+        "targets": [{"pid": null, "regions": []}],
+        "intervals": {"sample_us": "100 ms", "aggr_us": "1 s", "ops_update_us": "10 s"},
+        "nr_regions": {"min": "10", "max": "1,000"},
+        "schemes": [{
+            "action": action,
+            "access_pattern": {
+                "sz_bytes": {"min": "4 KiB", "max": "max"},
+                "nr_accesses": {"min": "0 %", "max": "0 %"},
+                "age": {"min": "5 s", "max": "max"},
+            },
+        }],
+    }]}]})
+    .to_string()
+}
+
+/// Shell functions: what is in force, by the tree.
+const IN_FORCE: &str = "\
+action() { cat $tree/0/contexts/0/schemes/0/action; }\n\
+becomes() {\n\
+    tries=0\n\
+    until [ \"$(action)\" = $1 ]; do\n\
+        sleep 0.5; tries=$((tries + 1))\n\
+        [ $tries -lt 60 ] || { echo \"in force is $(action), not $1\"; isotherm status; exit 1; }\n\
+    done\n\
+}\n\
+was_held() {\n\
+    [ -e /tmp/acts ] || { [ \"$(action)\" = pageout ] && touch /tmp/acts; return 1; }\n\
+    [ \"$(action)\" = stat ]\n\
+}\n\
+daemon() { isotherm \"$@\" || { echo \"$1 failed\"; cat /run/isotherm/*.log; exit 1; }; }\n";
+
+fn script() -> String {
+    [
+        FUNCTIONS,
+        IN_FORCE,
+        &STILL.start_anywhere(),
+        "isotherm swap zram --size 128M || exit 1\ntaskset 1 vm-guest wake &\nlook before --sum\n",
+        &format!(
+            "daemon start --world kernel {SLOW} --no-guard --scheme '4K max 0 0 5s max stat' --pid $target --detach\n"
+        ),
+        "becomes stat\nsleep 6\n\
+         refused lacks tune -c /lacks.json\n\
+         [ \"$(action)\" = stat ] || { echo a tuning that failed is in force; exit 1; }\n\
+         look untouched\n\
+         daemon tune -c /pageout.json\n\
+         becomes pageout\n\
+         tries=0; until cold_is_out || [ $tries -ge 60 ]; do sleep 1; tries=$((tries + 1)); done\n\
+         look out\n\
+         daemon pause\nbecomes stat\n\
+         isotherm status --json >/out/paused.json || exit 1\n\
+         isotherm status >/out/paused.txt\n\
+         daemon resume\nbecomes pageout\n\
+         daemon stop\nis_empty daemon\n\
+         look after --sum\n",
+        // What is cold is read again and again, which brings it back.
+        &format!(
+            "( while true; do vm-guest pages --pid $target --truth /out/truth.jsonl --sum >/dev/null; sleep 4; done ) & toucher=$!\n\
+             act_until guarded was_held --world kernel {SLOW} --max-refaults 10/s --scheme '4K max 0 0 3s max pageout' --pid $target -o /out/guarded.isotherm\n\
+             kill $toucher\nis_empty guarded\n"
+        ),
+    ]
+    .concat()
+}
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let output = acting::vm(kernel, &script(), Duration::from_mins(6))?
+        .text("/pageout.json", &configuration("pageout"))
+        .text("/lacks.json", &configuration("lru_prio"))
+        .run_ok()?;
+    let mut report = Report::default();
+    daemon(&mut report, &output)?;
+    guarded(&mut report, &output)?;
+    Ok(report)
+}
+
+fn daemon(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    says(report, output, "lacks", "`vaddr` takes it and does nothing")?;
+    let (before, untouched) = (pages(output, "before")?, pages(output, "untouched")?);
+    let (out, after) = (pages(output, "out")?, pages(output, "after")?);
+    report.say(format!(
+        "cold memory present: {} before, {} by `stat`, {} once tuned to `pageout`",
+        mib(before.cold.present),
+        mib(untouched.cold.present),
+        mib(out.cold.present),
+    ));
+    ensure(untouched.cold.present + LEFT >= COLD, || {
+        format!("a scheme that counts has paged out\n{report}")
+    })?;
+    ensure(out.cold.present <= LEFT, || {
+        format!("what is cold is in memory still\n{report}")
+    })?;
+    acting::intact(&before, &after, "under the daemon")?;
+    let status: Value = parsed(output, "paused")?;
+    let context = &status["contexts"][0];
+    let applied = context["schemes"][0]["stats"]["sz_applied"].as_u64();
+    ensure(
+        status["paused"] == true
+            && context["kdamond"].is_u64()
+            && applied.is_some_and(|bytes| bytes >= COLD - LEFT),
+        || format!("what the status says is not so: {status:#}"),
+    )?;
+    let text = output.text("paused.txt")?;
+    report.say(
+        text.lines()
+            .find(|line| line.contains("scheme 0"))
+            .unwrap_or_default(),
+    );
+    Ok(())
+}
+
+fn guarded(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let deed = acting::deed(output, "guarded")?;
+    let summary: Value = parsed(output, "guarded")?;
+    let out = summary["paged_out_bytes"].as_u64().unwrap_or(0);
+    report.say(format!(
+        "guarded: {} went out of memory (the kernel says {} of {}), {} stops",
+        mib(out),
+        mib(deed.applied),
+        mib(deed.tried),
+        deed.guard_stops
+    ));
+    ensure(out > 0 && deed.guard_stops > 0, || {
+        format!("memory came back, and nothing stopped\n{report}")
+    })
+}
