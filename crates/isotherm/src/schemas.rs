@@ -14,6 +14,7 @@ use isotherm_report::{
     WssReport,
 };
 use isotherm_session::KernelDamonReport;
+use isotherm_session::compare::Comparison;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
 
@@ -99,6 +100,7 @@ fn schemas() -> Vec<(&'static str, &'static str, Schema)> {
             "`damon`",
             crate::out::schema::<KernelDamonReport>(),
         ),
+        ("compare", "`compare`", crate::out::schema::<Comparison>()),
         ("swap-zram", "`swap zram`", swap_zram),
         ("swap-off", "`swap off`", swap_off),
     ]

@@ -17,6 +17,7 @@
 
 mod acting;
 mod compaction;
+pub mod compare;
 mod kernel;
 mod lock;
 mod meters;

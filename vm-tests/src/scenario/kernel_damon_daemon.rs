@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::acting::{self, COLD, STILL, mib, pages, parsed};
 use super::kernel_damon::{FUNCTIONS, says};
-use super::workload::SLOW;
+use super::workload::{SCATTERED, SLOW};
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -95,6 +95,65 @@ fn script() -> String {
     ]
     .concat()
 }
+
+/// `kernel-damon-compare`.
+pub(super) fn compares() -> Scenario {
+    Scenario {
+        name: "kernel-damon-compare",
+        about: "compare: Isotherm by regions, by DAMON's rules, simulated, and the kernel's DAMON in turns between exact scans",
+        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
+        long: false,
+        run: compare,
+    }
+}
+
+fn compare(kernel: Kernel) -> Result<Report, VmError> {
+    let worlds = ["linux", "faithful", "kernel", "simulated"];
+    let script = [
+        FUNCTIONS,
+        &SCATTERED.start_anywhere(),
+        "taskset 1 vm-guest wake &\n",
+        &format!(
+            "taskset 2 isotherm compare {SLOW} --worlds {} --scheme '4K max 0 0 4s max pageout' --pid $target --turns 1 --window 20s --scan-stall 2s \
+             -o /out/compare.html --json >/out/compare.json || {{ cat /out/compare.json; exit 1; }}\n\
+             is_empty compare\n",
+            worlds.join(",")
+        ),
+    ]
+    .concat();
+    let output = SCATTERED
+        .vm(kernel, &script, Duration::from_mins(5))?
+        .run_ok()?;
+    let mut report = Report::default();
+    let compared: Value = parsed(&output, "compare")?;
+    for (at, world) in worlds.iter().enumerate() {
+        let turn = &compared["worlds"][at]["turns"][0];
+        let number = |name: &str| turn[name].as_f64();
+        report.say(format!(
+            "{world:<10} in use {:.2} / {:.2}, idle for 4 s {:.2} / {:.2} (precision / recall), {} regions, pageout is about {}, {} of it in use",
+            number("accessed_precision").unwrap_or(f64::NAN),
+            number("accessed_recall").unwrap_or(f64::NAN),
+            number("idle_precision").unwrap_or(f64::NAN),
+            number("idle_recall").unwrap_or(f64::NAN),
+            turn["regions"],
+            mib(turn["schemes"][0]["bytes"].as_u64().unwrap_or(0)),
+            mib(turn["schemes"][0]["accessed_bytes"].as_u64().unwrap_or(0)),
+        ));
+        let is_good = ["accessed_recall", "idle_precision"]
+            .iter()
+            .all(|name| number(name).is_some_and(|share| share >= LEAST_COMPARED));
+        ensure(is_good, || format!("{world} is not as it was\n{report}"))?;
+    }
+    let page = output.text("compare.html")?;
+    ensure(
+        page.contains("Worlds compared") && page.contains("faithful"),
+        || "the page lacks what it is about".to_owned(),
+    )?;
+    Ok(report)
+}
+
+/// Idle memory that is in use, and memory in use that is not seen, are both rare; a region's border lies anywhere.
+const LEAST_COMPARED: f64 = 0.7;
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {
     let output = acting::vm(kernel, &script(), Duration::from_mins(6))?

@@ -72,6 +72,7 @@ pub fn all() -> Vec<Scenario> {
         kernel_damon::records(),
         kernel_damon::acts(),
         kernel_damon_daemon::scenario(),
+        kernel_damon_daemon::compares(),
         act::swap_full(),
         act_tier::physical(),
         act_psi::scenario(),

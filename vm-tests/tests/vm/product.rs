@@ -100,6 +100,17 @@ fn kernel_damon_daemon_on_6_12() {
 }
 
 #[test]
+fn kernel_damon_compare_on_6_12() {
+    test("kernel-damon-compare", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_compare_on_newest() {
+    test("kernel-damon-compare", Kernel::DebianNewest);
+}
+
+#[test]
 #[ignore = "takes minutes: make test-long"]
 fn kernel_damon_daemon_on_newest() {
     test("kernel-damon-daemon", Kernel::DebianNewest);

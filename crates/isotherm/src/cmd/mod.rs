@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod compact;
+pub(crate) mod compare;
 pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod damon;

@@ -341,6 +341,12 @@ impl KernelMonitor {
         self.hub.borrow().pid(self.at)
     }
 
+    /// CPU time that watching has taken of the kdamond's.
+    pub(crate) fn watching_cpu(&self) -> Nanos {
+        let (all, acting) = self.counters.cpu();
+        all.since(acting)
+    }
+
     /// CPU time that acting has taken of the kdamond's.
     pub(crate) fn acting_cpu(&self) -> Nanos {
         self.counters.cpu().1

@@ -152,7 +152,7 @@ impl Summary {
 pub struct SimulationReport {
     simulated_seconds: f64,
     used_mean_bytes: f64,
-    monitor_cpu_percent: f64,
+    pub(crate) monitor_cpu_percent: f64,
     acting_cpu_seconds: f64,
     reclaim_cpu_seconds: f64,
     huge_pages: HugePages,

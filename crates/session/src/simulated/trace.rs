@@ -51,6 +51,18 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
     Ok(replay)
 }
 
+impl Replay {
+    /// Of what a session with page scans told; its first target is replayed.
+    ///
+    /// # Errors
+    /// What cannot be replayed.
+    pub fn of(items: impl Iterator<Item = Item>) -> anyhow::Result<Self> {
+        let mut seen = Seen::default();
+        items.for_each(|item| seen.take(item));
+        seen.replay()
+    }
+}
+
 #[derive(Default)]
 struct Seen {
     target: Option<TargetId>,

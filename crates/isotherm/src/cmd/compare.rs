@@ -1,0 +1,249 @@
+//! `isotherm compare`: the same schemes in several worlds, side by side.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_config::{
+    ContextConfig, Method, Monitoring, ProcessSpec, Request, SessionSpec, TargetSpec, World,
+};
+use isotherm_engine::Nanos;
+use isotherm_engine::units::{format_time, parse_time, parse_time_span};
+use isotherm_report::render::page;
+use isotherm_session::compare::{ComparedWorld, Comparison, ComparisonSpec, Progress, compare};
+
+use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, acting, load};
+use crate::log::draws_progress;
+use crate::out::{self, ResultArgs};
+
+/// Compare worlds on the same processes: what Isotherm's own monitor, the kernel's DAMON and the simulated machine say
+/// of them, how true that is, and what it costs.
+///
+/// Worlds take turns, with exact scans of every page before and after each: what both scans agree on is the truth that
+/// a turn is held against. Nothing is acted on; of schemes it is told which memory they are about.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm compare --pid 1234                                   Isotherm and the kernel's DAMON, with no scheme
+  isotherm compare -c kdamonds.json --worlds linux,kernel,simulated --pid 1234
+  isotherm compare --preset prcl --equal-cpu --turns 5 --pid redis-server -o compared.html
+  isotherm compare --preset prcl --worlds linux,simulated --pid 1234 --json")]
+pub(crate) struct Args {
+    /// Whom to compare: linux (Isotherm's own monitor), faithful (the same by DAMON's rules and the kernel's intervals),
+    /// kernel (the kernel's DAMON), simulated (a replay of exact scans)
+    #[arg(long, value_enum, value_name = "WHICH", value_delimiter = ',', default_values_t = [WorldName::Linux, WorldName::Kernel])]
+    worlds: Vec<WorldName>,
+
+    /// Running processes, by id or name; several with commas or by repeating the flag
+    #[arg(
+        short,
+        long,
+        value_name = "PID|NAME",
+        value_delimiter = ',',
+        required_unless_present = "cgroup"
+    )]
+    pid: Vec<ProcessSpec>,
+
+    /// Every process of this control group
+    #[arg(long, value_name = "PATH", conflicts_with = "pid")]
+    cgroup: Option<PathBuf>,
+
+    /// How long each turn is
+    #[arg(long, value_name = "TIME", value_parser = parse_time_span, default_value = "20s")]
+    window: Nanos,
+
+    /// How many turns each world has
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    turns: u32,
+
+    /// Give `linux` the CPU time that `kernel` took in its turns
+    #[arg(long, conflicts_with = "cpu_budget")]
+    equal_cpu: bool,
+
+    /// Longest time that one exact scan may hold a process up, once a second between turns
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "100ms")]
+    scan_stall: Nanos,
+
+    /// Write the table as a page (HTML) to this file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    result: ResultArgs,
+
+    #[command(flatten)]
+    schemes: SchemeArgs,
+
+    #[command(flatten)]
+    how: MonitorArgs,
+}
+
+/// A world on the command line.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum WorldName {
+    Linux,
+    Faithful,
+    Kernel,
+    Simulated,
+}
+
+impl From<WorldName> for ComparedWorld {
+    fn from(name: WorldName) -> Self {
+        match name {
+            WorldName::Linux => Self::Linux,
+            WorldName::Faithful => Self::Faithful,
+            WorldName::Kernel => Self::Kernel,
+            WorldName::Simulated => Self::Simulated,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let spec = comparison(args)?;
+    // What cannot be written is to be known before minutes have passed.
+    if let Some(path) = &args.output {
+        crate::whole_file::write(path, b"")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let bar = progress_bar(&spec);
+    let comparison = compare(&spec, &mut |progress| bar.set_message(words(progress)));
+    bar.finish_and_clear();
+    let comparison = comparison
+        .context("nothing was compared (where a scan takes too long: --scan-stall lets it)")?;
+    if let Some(path) = &args.output {
+        crate::whole_file::write(path, html(&comparison).as_bytes())?;
+    }
+    if args.result.is_json() {
+        println!("{}", out::json(&comparison)?);
+    } else {
+        print!("{}", comparison.text());
+    }
+    let has_all = comparison.worlds.iter().all(|world| world.error.is_none());
+    Ok(if has_all {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
+    let mut names: Vec<WorldName> = Vec::new();
+    for name in &args.worlds {
+        ensure!(!names.contains(name), "--worlds names one of them twice");
+        names.push(*name);
+    }
+    ensure!(
+        !args.equal_cpu || names.contains(&WorldName::Linux) && names.contains(&WorldName::Kernel),
+        "--equal-cpu needs both: --worlds linux,kernel"
+    );
+    let configuration = args.schemes.config.as_deref().map(load).transpose()?;
+    let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
+    let worlds = names.iter().map(|name| {
+        let spec = session(args, *name, &contexts);
+        Ok(((*name).into(), spec?))
+    });
+    let spec = ComparisonSpec {
+        worlds: worlds.collect::<anyhow::Result<_>>()?,
+        window: args.window,
+        turns: args.turns,
+        max_stall: args.scan_stall,
+        is_cpu_equal: args.equal_cpu,
+    };
+    let idle_for = spec.idle_for();
+    ensure!(
+        args.window > idle_for,
+        "a turn of {} is too short for memory to be idle for {}; give a longer --window",
+        format_time(args.window),
+        format_time(idle_for)
+    );
+    Ok(spec)
+}
+
+/// What one world is to do.
+fn session(
+    args: &Args,
+    name: WorldName,
+    contexts: &[ContextConfig],
+) -> anyhow::Result<SessionSpec> {
+    let given = args.how.monitoring();
+    let by_regions = Monitoring {
+        cpu_budget: None,
+        ..given
+    };
+    let (world, monitoring) = match name {
+        WorldName::Linux | WorldName::Simulated => (World::Linux, given),
+        WorldName::Faithful => (
+            World::Linux,
+            Monitoring {
+                method: Some(Method::Faithful),
+                ..by_regions
+            },
+        ),
+        WorldName::Kernel => (World::Kernel, by_regions),
+    };
+    let targets = match &args.cgroup {
+        Some(path) => TargetSpec::Cgroup(path.clone()),
+        None => TargetSpec::Processes {
+            processes: args.pid.clone(),
+            children: false,
+        },
+    };
+    let request = Request {
+        targets: Some(targets),
+        monitoring,
+        seed: args.how.seed,
+        acting: acting(&args.schemes, &GuardArgs::default()),
+        world,
+        ..Request::default()
+    };
+    Ok(request.act_or_watch(contexts, None)?)
+}
+
+fn progress_bar(spec: &ComparisonSpec) -> ProgressBar {
+    if !draws_progress() {
+        return ProgressBar::hidden();
+    }
+    let all = format_time(spec.duration());
+    let style = format!("[{{elapsed_precise}} of about {all}] {{spinner}} {{msg}}");
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template(&style).expect("a template of ours"));
+    bar.enable_steady_tick(std::time::Duration::from_millis(250));
+    bar
+}
+
+fn words(progress: Progress) -> String {
+    match progress {
+        Progress::Scanning => "exact scans".to_owned(),
+        Progress::Watching { world, turn, turns } => {
+            format!("{}, turn {turn} of {turns}", world.name())
+        }
+    }
+}
+
+fn html(comparison: &Comparison) -> String {
+    let processes = comparison.processes.iter();
+    let processes: Vec<String> = processes
+        .map(|(pid, name)| format!("{name} ({pid})"))
+        .collect();
+    let subject = format!(
+        "{} · turns of {:.0} s",
+        isotherm_record::printable(&processes.join(", ")),
+        comparison.window_seconds
+    );
+    let mut html = page::begin("Worlds compared", &subject);
+    let names = comparison.worlds.iter().map(|world| world.world.name());
+    let head: Vec<&str> = std::iter::once("").chain(names).collect();
+    let rows = comparison.rows().into_iter().map(|row| {
+        let mut cells = vec![row.what];
+        cells.extend(row.cells);
+        cells
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    html += &page::table(
+        "Side by side",
+        &comparison.remarks().join(" "),
+        &head,
+        &rows,
+    );
+    html + page::END
+}

@@ -1,0 +1,356 @@
+//! Worlds in turns, between exact scans.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, ensure};
+use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, PageAttributes, SessionSpec, World};
+use isotherm_engine::{Nanos, Snapshot, TargetId};
+use isotherm_record::Item;
+use isotherm_workload::accuracy::Score;
+
+use super::score::{Claims, about};
+use super::simulated::Trace;
+use super::truth::{Scans, Truth};
+use super::{
+    ComparedWorld, Comparison, ComparisonSpec, Progress, SCAN_INTERVAL, SchemeTurn, Turn,
+    WorldReport,
+};
+use crate::session::{Session, Step};
+
+/// Lets each world have its turns. `tell` is told what comes next; a world that fails has its error in the report.
+///
+/// # Errors
+/// Where exact scans fail, or nothing fits together.
+pub fn compare(
+    spec: &ComparisonSpec,
+    tell: &mut dyn FnMut(Progress),
+) -> anyhow::Result<Comparison> {
+    ensure!(!spec.worlds.is_empty(), "no world to compare");
+    for (_, session) in &spec.worlds {
+        ensure!(
+            session.contexts.len() == 1,
+            "worlds are compared by one context; the configuration holds {}",
+            session.contexts.len()
+        );
+    }
+    let mut runner = Runner::new(spec);
+    runner.run(tell)?;
+    Ok(runner.report)
+}
+
+/// No budget is smaller.
+const LEAST_BUDGET: f64 = 0.001;
+
+struct Runner<'a> {
+    spec: &'a ComparisonSpec,
+    idle_for: Nanos,
+    report: Comparison,
+}
+
+impl<'a> Runner<'a> {
+    fn new(spec: &'a ComparisonSpec) -> Self {
+        let idle_for = spec.idle_for();
+        let worlds = spec.worlds.iter().map(|(world, _)| WorldReport {
+            world: *world,
+            error: None,
+            turns: Vec::new(),
+        });
+        Self {
+            spec,
+            idle_for,
+            report: Comparison {
+                processes: BTreeMap::new(),
+                window_seconds: spec.window.as_secs_f64(),
+                idle_seconds: idle_for.as_secs_f64(),
+                worlds: worlds.collect(),
+                notes: Vec::new(),
+            },
+        }
+    }
+
+    fn run(&mut self, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<()> {
+        let spec = self.spec;
+        let live: Vec<usize> = (0..spec.worlds.len())
+            .filter(|at| spec.worlds[*at].0 != ComparedWorld::Simulated)
+            .collect();
+        tell(Progress::Scanning);
+        let mut trace = spec.is_simulated().then(Trace::default);
+        let first_for = if trace.is_some() {
+            spec.window
+        } else {
+            spec.scan_for()
+        };
+        let mut before = self.scan(first_for, trace.as_mut())?;
+        for turn in 1..=spec.turns {
+            // In turns, so that what drifts is nobody's.
+            let mut order: Vec<usize> = match turn % 2 {
+                1 => live.clone(),
+                _ => live.iter().rev().copied().collect(),
+            };
+            if spec.is_cpu_equal && turn == 1 {
+                order.sort_by_key(|at| spec.worlds[*at].0 != ComparedWorld::Kernel);
+            }
+            for at in order {
+                let world = spec.worlds[at].0;
+                tell(Progress::Watching {
+                    world,
+                    turn,
+                    turns: spec.turns,
+                });
+                let watched = self.watch(world, &self.equal(at));
+                tell(Progress::Scanning);
+                let after = self.scan(spec.scan_for(), None)?;
+                let truth = Truth::between(&before, &after);
+                let judged = watched.and_then(|watched| self.judge(at, &watched, &truth));
+                match judged {
+                    Ok(turn) => self.report.worlds[at].turns.push(turn),
+                    Err(error) => self.report.worlds[at].error = Some(format!("{error:#}")),
+                }
+                before = after;
+            }
+        }
+        if let Some(trace) = trace {
+            self.simulate(&trace, tell);
+        }
+        Ok(())
+    }
+
+    /// What the world at this place is to do, with the budget that is due to it.
+    fn equal(&self, at: usize) -> SessionSpec {
+        let (world, spec) = &self.spec.worlds[at];
+        let mut spec = spec.clone();
+        if !self.spec.is_cpu_equal || *world != ComparedWorld::Linux {
+            return spec;
+        }
+        let mut worlds = self.report.worlds.iter();
+        let kernel = worlds.find(|report| report.world == ComparedWorld::Kernel);
+        let share = kernel.and_then(|report| report.median(|turn| Some(turn.cpu_share)));
+        if let (Some(share), MonitorSpec::Tables(attributes)) =
+            (share, &mut spec.contexts[0].monitor)
+        {
+            attributes.cpu_budget = share.max(LEAST_BUDGET);
+        }
+        spec
+    }
+
+    /// Scans every page for so long.
+    fn scan(&mut self, how_long: Nanos, mut trace: Option<&mut Trace>) -> anyhow::Result<Scans> {
+        let spec = scanning(&self.spec.worlds[0].1, self.spec.max_stall);
+        let mut scans = Scans::default();
+        let report = &mut self.report;
+        watch(&spec, how_long, &mut |pid, item| {
+            if let Some(trace) = &mut trace {
+                trace.take(item);
+            }
+            match item {
+                Item::TargetStart(start) => {
+                    report.processes.insert(start.pid, start.name.clone());
+                }
+                Item::Note { text, .. } => note(&mut report.notes, "exact scans", text),
+                Item::Pages(pages) => scans.take(pid, pages),
+                _ => {}
+            }
+        })
+        .context("exact scans, against which worlds are held, failed")?;
+        ensure!(
+            scans.nr > 0,
+            "no process was there long enough for an exact scan"
+        );
+        Ok(scans)
+    }
+
+    fn watch(&mut self, world: ComparedWorld, spec: &SessionSpec) -> anyhow::Result<Watched> {
+        let mut watched = Watched::default();
+        let notes = &mut self.report.notes;
+        let spec = only_watching(spec);
+        let ended = watch(&spec, self.spec.window, &mut |pid, item| match item {
+            Item::Snapshot(snapshot) => {
+                watched.nr += 1;
+                watched.snapshots.push((pid, snapshot.clone()));
+                watched.forget_old();
+            }
+            Item::Note { text, .. } => note(notes, world.name(), text),
+            _ => {}
+        })?;
+        let seconds = ended.elapsed.as_secs_f64().max(1e-9);
+        watched.cpu_share = ended.cpu.as_secs_f64() / seconds;
+        watched.kdamond_cpu_share = ended.kdamond.map(|cpu| cpu.as_secs_f64() / seconds);
+        Ok(watched)
+    }
+
+    fn judge(&self, at: usize, watched: &Watched, truth: &Truth) -> anyhow::Result<Turn> {
+        ensure!(!watched.snapshots.is_empty(), "it has taken no snapshot");
+        let mut claims = Claims::default();
+        let mut last: BTreeMap<u32, &Snapshot> = BTreeMap::new();
+        for (pid, snapshot) in &watched.snapshots {
+            claims.add(snapshot, *pid, self.idle_for, truth);
+            last.insert(*pid, snapshot);
+        }
+        let last: Vec<(u32, Snapshot)> = { last.into_iter() }
+            .map(|(pid, snapshot)| (pid, snapshot.clone()))
+            .collect();
+        let schemes = self.spec.worlds[at].1.contexts[0].schemes();
+        let about = about(schemes, &last, truth)?;
+        let schemes = schemes.iter().zip(about);
+        let schemes = schemes.map(|(scheme, about)| SchemeTurn {
+            action: scheme.action,
+            bytes: about.accessed + about.idle,
+            accessed_bytes: about.accessed,
+        });
+        let regions = last
+            .iter()
+            .map(|(_, snapshot)| snapshot.regions.len() as u64);
+        let share = |score: &Score| (score.precision(), score.recall());
+        let (accessed_precision, accessed_recall) = share(&claims.accessed);
+        let (idle_precision, idle_recall) = share(&claims.idle);
+        Ok(Turn {
+            snapshots: watched.nr,
+            regions: regions.sum(),
+            cpu_share: watched.cpu_share,
+            kdamond_cpu_share: watched.kdamond_cpu_share,
+            truth: truth.bytes,
+            accessed_precision,
+            accessed_recall,
+            idle_precision,
+            idle_recall,
+            unknown_share: (claims.known > 0).then(|| claims.unknown as f64 / claims.known as f64),
+            schemes: schemes.collect(),
+        })
+    }
+
+    /// The simulated world has one turn: it is the same each time.
+    fn simulate(&mut self, trace: &Trace, tell: &mut dyn FnMut(Progress)) {
+        let all = self.spec.worlds.iter().enumerate();
+        let simulated = all.filter(|(_, (world, _))| *world == ComparedWorld::Simulated);
+        for (at, (world, spec)) in simulated {
+            tell(Progress::Watching {
+                world: *world,
+                turn: 1,
+                turns: 1,
+            });
+            let truth = trace.truth(self.idle_for);
+            let judged = trace
+                .watch(&only_watching(spec))
+                .and_then(|watched| self.judge(at, &watched, &truth));
+            match judged {
+                Ok(turn) => self.report.worlds[at].turns.push(turn),
+                Err(error) => self.report.worlds[at].error = Some(format!("{error:#}")),
+            }
+        }
+    }
+}
+
+/// What a world has seen.
+#[derive(Default)]
+pub(super) struct Watched {
+    pub(super) nr: u64,
+    /// Of its last part, by process.
+    pub(super) snapshots: Vec<(u32, Snapshot)>,
+    pub(super) cpu_share: f64,
+    kdamond_cpu_share: Option<f64>,
+}
+
+impl Watched {
+    /// Only the last seconds are held against the truth.
+    const LAST: Nanos = Nanos::from_millis(3_000);
+
+    pub(super) fn forget_old(&mut self) {
+        let Some(end) = self.snapshots.iter().map(|(_, s)| s.end).max() else {
+            return;
+        };
+        let mut newest: BTreeMap<u32, Nanos> = BTreeMap::new();
+        for (pid, snapshot) in &self.snapshots {
+            newest.insert(*pid, snapshot.end);
+        }
+        self.snapshots.retain(|(pid, snapshot)| {
+            end.since(snapshot.end) <= Self::LAST || newest[pid] == snapshot.end
+        });
+    }
+}
+
+/// Notes what is to be known of `who`, once: what stands in brackets is of the moment.
+fn note(notes: &mut Vec<String>, who: &str, text: &str) {
+    let text = text.split(" (").next().unwrap_or(text);
+    let said = format!("{who}: {text}");
+    if !notes.contains(&said) {
+        notes.push(said);
+    }
+}
+
+/// The same targets, every page of theirs scanned.
+fn scanning(spec: &SessionSpec, max_stall: Nanos) -> SessionSpec {
+    let of = &spec.contexts[0];
+    SessionSpec {
+        contexts: vec![ContextSpec {
+            monitor: MonitorSpec::Pages(PageAttributes {
+                interval: SCAN_INTERVAL,
+                max_stall,
+                ..PageAttributes::default()
+            }),
+            acting: None,
+            ..of.clone()
+        }],
+        seed: spec.seed,
+        world: World::Linux,
+    }
+}
+
+/// The same, with schemes that are not carried out.
+fn only_watching(spec: &SessionSpec) -> SessionSpec {
+    let mut spec = spec.clone();
+    for context in &mut spec.contexts {
+        context.acting = Some(ActingSpec {
+            is_dry_run: true,
+            ..context.acting.clone().unwrap_or_default()
+        });
+    }
+    spec
+}
+
+/// How a session went.
+struct Ended {
+    elapsed: Nanos,
+    cpu: Nanos,
+    kdamond: Option<Nanos>,
+}
+
+/// Runs a session for so long; `take` is told each item, with the process that it is about.
+fn watch(
+    spec: &SessionSpec,
+    how_long: Nanos,
+    take: &mut dyn FnMut(u32, &Item),
+) -> anyhow::Result<Ended> {
+    let mut session = Session::start(spec, Vec::new())?;
+    let started = session.now();
+    let ends_at = started + how_long;
+    let mut pids: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut items = Vec::new();
+    loop {
+        let step = session.step(ends_at, &mut items)?;
+        for item in items.drain(..) {
+            let target = match &item {
+                Item::TargetStart(start) => {
+                    pids.insert(start.target.0, start.pid);
+                    start.target
+                }
+                Item::Snapshot(snapshot) => snapshot.target,
+                Item::Pages(pages) => pages.target,
+                _ => TargetId(0),
+            };
+            let pid = pids.get(&target.0).copied().unwrap_or(0);
+            take(pid, &item);
+        }
+        match step {
+            Step::Stopped => anyhow::bail!("it was interrupted"),
+            Step::Ended => anyhow::bail!("the processes have ended"),
+            Step::Going if session.now() >= ends_at => break,
+            Step::Going => {}
+        }
+    }
+    let kdamond = session.kdamond(0).map(|kdamond| kdamond.watching_cpu());
+    Ok(Ended {
+        elapsed: session.now().since(started),
+        cpu: session.cost().0.monitor_cpu,
+        kdamond,
+    })
+}

@@ -1,0 +1,176 @@
+//! What a world's snapshots claim, held against what exact scans say.
+
+use isotherm_engine::scheme::{Quota, Scheme, SchemeEngine, SystemFacts};
+use isotherm_engine::{Nanos, Snapshot, TargetId};
+use isotherm_workload::accuracy::Score;
+
+use super::truth::{Overlap, Truth};
+
+/// Claims of one world.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Claims {
+    /// Memory that is said to be in use.
+    pub(super) accessed: Score,
+    /// Memory that is said to have been idle for so long.
+    pub(super) idle: Score,
+    /// Memory of which nothing is said.
+    pub(super) unknown: u64,
+    /// All that could be said of.
+    pub(super) known: u64,
+}
+
+impl Claims {
+    /// Adds what a snapshot of a process claims; `idle_for` is from which age on memory is idle.
+    pub(super) fn add(&mut self, snapshot: &Snapshot, pid: u32, idle_for: Nanos, truth: &Truth) {
+        let bytes = truth.bytes;
+        self.accessed.truth += bytes.accessed;
+        self.idle.truth += bytes.idle;
+        self.known += bytes.accessed + bytes.idle;
+        let mut said = Overlap::default();
+        for region in &snapshot.clone().by_page().regions {
+            let overlap = truth.of(pid, region.range, None);
+            let Some(nr_accesses) = region.nr_accesses else {
+                continue;
+            };
+            said.accessed += overlap.accessed;
+            said.idle += overlap.idle;
+            if nr_accesses <= 0.0 && region.age_ns >= idle_for {
+                self.idle.hit += overlap.idle;
+                self.idle.claimed += overlap.idle + overlap.accessed;
+            } else if nr_accesses > 0.0 {
+                self.accessed.hit += overlap.accessed;
+                self.accessed.claimed += overlap.idle + overlap.accessed;
+            }
+        }
+        self.unknown += bytes.accessed + bytes.idle - said.accessed - said.idle;
+    }
+}
+
+/// What each scheme is about, by the last snapshot of each process.
+pub(super) fn about(
+    schemes: &[Scheme],
+    last: &[(u32, Snapshot)],
+    truth: &Truth,
+) -> anyhow::Result<Vec<Overlap>> {
+    let mut about = vec![Overlap::default(); schemes.len()];
+    for (at, scheme) in schemes.iter().enumerate() {
+        // One by one: a scheme that comes first would take the memory of the others.
+        let alone = Scheme {
+            quota: Quota::default(),
+            watermarks: None,
+            ..scheme.clone()
+        };
+        let mut engine = SchemeEngine::new(vec![alone])?;
+        let snapshots = { last.iter().enumerate() }.map(|(at, (_, snapshot))| Snapshot {
+            target: TargetId(at as u32),
+            ..snapshot.clone()
+        });
+        let snapshots: Vec<Snapshot> = snapshots.collect();
+        let Some(now) = snapshots.iter().map(|snapshot| snapshot.end).max() else {
+            continue;
+        };
+        for operation in engine.plan(now, &snapshots, &SystemFacts::default()) {
+            let pid = last[operation.target.0 as usize].0;
+            let overlap = truth.of(pid, operation.range, operation.pages.as_deref());
+            about[at].accessed += overlap.accessed;
+            about[at].idle += overlap.idle;
+        }
+    }
+    Ok(about)
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Frequency};
+    use isotherm_engine::{AddressRange, PAGE_SIZE, RegionSnapshot};
+    use isotherm_record::{PageBlock, PageSnapshot};
+
+    use super::super::truth::Scans;
+    use super::*;
+
+    /// Four pages, of which the first two are in use.
+    fn truth() -> Truth {
+        let mut block = PageBlock {
+            block: 0,
+            huge: false,
+            present: [0; 8],
+            accessed: [0; 8],
+            unknown: [0; 8],
+        };
+        (block.present[0], block.accessed[0]) = (0b1111, 0b0011);
+        let scan = PageSnapshot {
+            blocks: vec![block],
+            ..PageSnapshot::default()
+        };
+        let mut scans = Scans::default();
+        scans.take(7, &scan);
+        Truth::between(&scans, &scans)
+    }
+
+    /// Regions: their ends in pages, accesses and ages in seconds.
+    fn snapshot(regions: &[(u64, Option<f32>, u64)]) -> Snapshot {
+        let mut start = 0;
+        let regions = regions.iter().map(|(end, nr_accesses, age)| {
+            let range = AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
+            start = *end;
+            RegionSnapshot {
+                range,
+                nr_accesses: *nr_accesses,
+                age: *age as u32,
+                age_ns: Nanos::from_millis(age * 1000),
+                memory: None,
+            }
+        });
+        Snapshot {
+            nr_samples: 20,
+            regions: regions.collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    fn check(
+        regions: &[(u64, Option<f32>, u64)],
+        accessed: [u64; 2],
+        idle: [u64; 2],
+        unknown: u64,
+    ) {
+        let mut claims = Claims::default();
+        let five = Nanos::from_millis(5000);
+        claims.add(&snapshot(regions), 7, five, &truth());
+        let pages = |score: Score| [score.hit, score.claimed].map(|bytes| bytes / PAGE_SIZE);
+        assert_eq!(
+            (pages(claims.accessed), pages(claims.idle)),
+            (accessed, idle)
+        );
+        assert_eq!(claims.unknown / PAGE_SIZE, unknown);
+    }
+
+    #[test]
+    fn claims_are_hits_where_they_are_true() {
+        check(&[(2, Some(9.0), 1), (4, Some(0.0), 6)], [2, 2], [2, 2], 0);
+        check(&[(1, Some(9.0), 1), (4, Some(0.0), 6)], [1, 1], [2, 3], 0);
+        // Not idle for long enough, and not known.
+        check(&[(3, Some(0.0), 1), (4, None, 0)], [0, 0], [0, 0], 1);
+        check(&[], [0, 0], [0, 0], 4);
+    }
+
+    #[test]
+    fn a_scheme_is_about_memory_that_is_there() {
+        let pattern = AccessPattern {
+            nr_accesses: Bounds {
+                min: Frequency::Samples(0),
+                max: Frequency::Samples(0),
+            },
+            age: Bounds {
+                min: Age::Time(Nanos::from_millis(5000)),
+                max: Age::Time(Nanos(u64::MAX)),
+            },
+            ..AccessPattern::ANY
+        };
+        let schemes = [Scheme::new(pattern, Action::Pageout)];
+        let last = [(7, snapshot(&[(1, Some(9.0), 1), (100, Some(0.0), 6)]))];
+        let about = about(&schemes, &last, &truth()).expect("a scheme");
+        let pages = [about[0].accessed, about[0].idle].map(|bytes| bytes / PAGE_SIZE);
+        assert_eq!(pages, [1, 2]);
+    }
+}

@@ -1,0 +1,89 @@
+//! The simulated world: what exact scans saw, replayed.
+
+use anyhow::Context as _;
+use isotherm_config::{SessionSpec, TargetSpec};
+use isotherm_engine::Nanos;
+use isotherm_record::{Item, PageSnapshot};
+
+use super::runner::Watched;
+use super::truth::{Scans, Truth};
+use crate::simulated::{Replay, Scenario, SimulatedSession};
+
+/// What the first scans saw of the first process.
+#[derive(Default)]
+pub(super) struct Trace {
+    items: Vec<Item>,
+    scans: Vec<PageSnapshot>,
+    pid: Option<u32>,
+    target: u32,
+}
+
+impl Trace {
+    pub(super) fn take(&mut self, item: &Item) {
+        match item {
+            Item::TargetStart(start) if self.pid.is_none() => {
+                self.pid = Some(start.pid);
+                self.target = start.target.0;
+            }
+            Item::Pages(pages) if pages.target.0 == self.target => self.scans.push(pages.clone()),
+            _ => {}
+        }
+        let is_of_trace = matches!(
+            item,
+            Item::TargetStart(_) | Item::Mappings(_) | Item::Pages(_) | Item::Usage(_)
+        );
+        if is_of_trace {
+            self.items.push(item.clone());
+        }
+    }
+
+    /// What is true at its end: by the scans of the last `span`.
+    pub(super) fn truth(&self, span: Nanos) -> Truth {
+        let end = self.scans.last().map_or(Nanos(0), |scan| scan.end);
+        let mut scans = Scans::default();
+        let last = { self.scans.iter() }.filter(|scan| end.since(scan.start) <= span);
+        for scan in last {
+            scans.take(self.pid.unwrap_or(0), scan);
+        }
+        Truth::between(&scans, &scans)
+    }
+
+    /// Watches the replay until its end.
+    pub(super) fn watch(&self, spec: &SessionSpec) -> anyhow::Result<Watched> {
+        let pid = self.pid.unwrap_or(0);
+        let replay = Replay::of(self.items.iter().cloned())
+            .context("what was scanned cannot be replayed")?;
+        let mut spec = spec.clone();
+        for context in &mut spec.contexts {
+            context.targets = TargetSpec::Processes {
+                processes: Vec::new(),
+                children: false,
+            };
+        }
+        let mut scenario = Scenario {
+            machine: replay.machine.clone(),
+            ..Scenario::default()
+        };
+        scenario.machine.seed = spec.seed;
+        scenario.replay(replay);
+        let end = scenario.end(None)?;
+        let mut session = SimulatedSession::start(&spec, scenario, end)?;
+        let mut watched = Watched::default();
+        let mut items = Vec::new();
+        loop {
+            let goes_on = session.step(&mut items);
+            for item in items.drain(..) {
+                if let Item::Snapshot(snapshot) = item {
+                    watched.nr += 1;
+                    watched.snapshots.push((pid, snapshot));
+                    watched.forget_old();
+                }
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        watched.cpu_share = session.report().monitor_cpu_percent / 100.0;
+        Ok(watched)
+    }
+}

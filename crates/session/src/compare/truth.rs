@@ -1,0 +1,180 @@
+//! What exact scans before and after say of pages between.
+//!
+//! A page that was touched in both spans of scanning counts as in use between them, one that was touched in neither as
+//! idle. A page of which they differ, or that is not known, is left out: it may have been either.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::monitor::bits::{self, Bitmap};
+use isotherm_engine::{AddressRange, BLOCK_SIZE};
+use isotherm_record::PageSnapshot;
+use serde::Serialize;
+
+/// Blocks by the process that they belong to (0: physical memory) and their addresses.
+type Blocks<T> = BTreeMap<(u32, u64), T>;
+
+const NONE: Bitmap = [0; 8];
+
+/// One span of exact scans.
+#[derive(Debug, Default)]
+pub(super) struct Scans {
+    blocks: Blocks<Seen>,
+    pub(super) nr: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    present: Bitmap,
+    touched: Bitmap,
+    unknown: Bitmap,
+}
+
+impl Scans {
+    /// Takes in a scan of a process.
+    pub(super) fn take(&mut self, pid: u32, scan: &PageSnapshot) {
+        self.nr += 1;
+        for block in &scan.blocks {
+            let seen = self.blocks.entry((pid, block.block)).or_insert(Seen {
+                present: block.present,
+                touched: NONE,
+                unknown: NONE,
+            });
+            // What was not there in each of them may have been anything.
+            seen.present = bits::and(&seen.present, &block.present);
+            seen.touched = bits::or(&seen.touched, &block.accessed);
+            seen.unknown = bits::or(&seen.unknown, &block.unknown);
+        }
+    }
+}
+
+/// What is true of pages between two spans.
+#[derive(Debug, Default)]
+pub(super) struct Truth {
+    blocks: Blocks<Known>,
+    pub(super) bytes: TruthBytes,
+}
+
+/// Bytes of memory, by what is known of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TruthBytes {
+    /// Touched before and after.
+    pub accessed: u64,
+    /// Touched neither before nor after.
+    pub idle: u64,
+    /// Touched before or after: left out.
+    pub changed: u64,
+    /// Not known to the scans: left out.
+    pub unknown: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    accessed: Bitmap,
+    idle: Bitmap,
+}
+
+/// Bytes of a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Overlap {
+    pub(super) accessed: u64,
+    pub(super) idle: u64,
+}
+
+impl Truth {
+    pub(super) fn between(before: &Scans, after: &Scans) -> Self {
+        let mut truth = Self::default();
+        for (place, first) in &before.blocks {
+            let Some(second) = after.blocks.get(place) else {
+                continue;
+            };
+            let present = bits::and(&first.present, &second.present);
+            let unknown = bits::and(&present, &bits::or(&first.unknown, &second.unknown));
+            let known = bits::and_not(&present, &unknown);
+            let both = bits::and(&first.touched, &second.touched);
+            let any = bits::or(&first.touched, &second.touched);
+            let accessed = bits::and(&known, &both);
+            let idle = bits::and_not(&known, &any);
+            let bytes = &mut truth.bytes;
+            bytes.accessed += bits::bytes(&accessed);
+            bytes.idle += bits::bytes(&idle);
+            bytes.unknown += bits::bytes(&unknown);
+            bytes.changed += bits::bytes(&bits::and_not(&bits::and_not(&known, &both), &idle));
+            truth.blocks.insert(*place, Known { accessed, idle });
+        }
+        truth
+    }
+
+    /// What is known of these addresses of a process; of one block's `pages` only, if there are any.
+    pub(super) fn of(&self, pid: u32, range: AddressRange, pages: Option<&Bitmap>) -> Overlap {
+        let first = range.start / BLOCK_SIZE * BLOCK_SIZE;
+        let blocks = self.blocks.range((pid, first)..(pid, range.end));
+        let mut overlap = Overlap::default();
+        for ((_, block), known) in blocks {
+            let mut mask = bits::mask(*block, range);
+            if let Some(pages) = pages {
+                mask = bits::and(&mask, pages);
+            }
+            overlap.accessed += bits::bytes(&bits::and(&known.accessed, &mask));
+            overlap.idle += bits::bytes(&bits::and(&known.idle, &mask));
+        }
+        overlap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_record::PageBlock;
+
+    use super::*;
+
+    /// A scan of one block whose pages are pictured: `#` touched, `.` not, `?` unknown, a blank not there.
+    fn scan(picture: &str) -> Scans {
+        let mut block = PageBlock {
+            block: 0,
+            huge: false,
+            present: NONE,
+            accessed: NONE,
+            unknown: NONE,
+        };
+        for (page, state) in picture.bytes().enumerate() {
+            let bit = 1_u64 << page;
+            block.present[0] |= if state == b' ' { 0 } else { bit };
+            block.accessed[0] |= if state == b'#' { bit } else { 0 };
+            block.unknown[0] |= if state == b'?' { bit } else { 0 };
+        }
+        let mut scans = Scans::default();
+        let scan = PageSnapshot {
+            blocks: vec![block],
+            ..PageSnapshot::default()
+        };
+        scans.take(7, &scan);
+        scans
+    }
+
+    fn check(before: &str, after: &str, accessed: u64, idle: u64, changed: u64, unknown: u64) {
+        let truth = Truth::between(&scan(before), &scan(after));
+        let pages = |bytes: u64| bytes / isotherm_engine::PAGE_SIZE;
+        let bytes = truth.bytes;
+        let found = [bytes.accessed, bytes.idle, bytes.changed, bytes.unknown].map(pages);
+        assert_eq!(
+            found,
+            [accessed, idle, changed, unknown],
+            "'{before}' '{after}'"
+        );
+        let whole = truth.of(7, AddressRange::new(0, isotherm_engine::BLOCK_SIZE), None);
+        assert_eq!((pages(whole.accessed), pages(whole.idle)), (accessed, idle));
+        assert_eq!(
+            truth.of(8, AddressRange::new(0, 1 << 30), None),
+            Overlap::default()
+        );
+    }
+
+    #[test]
+    fn only_what_is_the_same_before_and_after_is_known_between() {
+        check("##..", "##..", 2, 2, 0, 0);
+        check("##..", "#.#.", 1, 1, 2, 0);
+        check("#?. ", "##..", 1, 1, 0, 1);
+        check("....", "  ..", 0, 2, 0, 0);
+    }
+}
