@@ -24,9 +24,9 @@ use crate::out::{self, ResultArgs};
 /// a turn is held against. Nothing is acted on; of schemes it is told which memory they are about.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm compare --pid 1234                                   Isotherm and the kernel's DAMON, with no scheme
+  isotherm compare --pid 1234                   Isotherm and the kernel's DAMON, with no scheme
   isotherm compare -c kdamonds.json --worlds linux,kernel,simulated --pid 1234
-  isotherm compare --preset prcl --equal-cpu --turns 5 --pid redis-server -o compared.html
+  isotherm compare --preset prcl --equal-cpu --pid redis-server -o compared.html
   isotherm compare --preset prcl --worlds linux,simulated --pid 1234 --json")]
 pub(crate) struct Args {
     /// Whom to compare: linux (Isotherm's own monitor), faithful (the same by DAMON's rules and the kernel's intervals),
