@@ -99,7 +99,7 @@ pub struct Comparison {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorldReport {
-    /// Which.
+    /// Who watched.
     pub world: ComparedWorld,
     /// Why there is nothing of it, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,11 +156,11 @@ pub enum Progress {
     Scanning,
     /// A world has its turn, this one of so many.
     Watching {
-        /// Which.
+        /// Who watches.
         world: ComparedWorld,
-        /// From 1.
+        /// Its number, from 1 on.
         turn: u32,
-        /// Of all.
+        /// How many it has.
         turns: u32,
     },
 }

@@ -113,6 +113,9 @@ impl SchemeCounters {
         self.last = stats;
         let tried = std::mem::take(&mut self.tried);
         let took = self.take_cpu(now, cpu, grown.iter().any(|grown| grown.sz_applied > 0));
+        for (total, grown) in self.totals.iter_mut().zip(&grown) {
+            total.effective_bytes = grown.effective_bytes;
+        }
         if self.force == Force::Held {
             return Vec::new();
         }

@@ -1,10 +1,9 @@
 //! What the kernel's schemes may do, and what that makes of the user's.
 
+use isotherm_damon::KernelStats;
 use isotherm_engine::Nanos;
 use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::scheme::{Action, Age, Scheme, Weights};
-
-use crate::kernel::held;
 
 /// A grant that differs by less than this factor is not worth a commit.
 const WORTH: f64 = 1.5;
@@ -14,9 +13,9 @@ const WINDOW: Nanos = Nanos::from_millis(1_000);
 /// What the kernel may do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Grant {
-    /// Count.
+    /// They count what they would be tried on.
     Nothing,
-    /// Act.
+    /// They act within these limits.
     Some {
         /// Bytes a second; `None`: any.
         bytes_per_s: Option<u64>,
@@ -77,10 +76,17 @@ impl Grant {
             || is_far(nanos(time_per_s), nanos(former_time))
     }
 
-    /// What comes of the user's schemes.
-    pub(super) fn limit(self, schemes: &[Scheme]) -> Vec<Scheme> {
+    /// What comes of the user's schemes. Where there is a guard (`is_guarded`), those that may do nothing have a quota
+    /// that comes to nothing, too.
+    pub(super) fn limit(self, schemes: &[Scheme], is_guarded: bool) -> Vec<Scheme> {
         match self {
-            Self::Nothing => held(schemes),
+            Self::Nothing if is_guarded => {
+                let limited = schemes.iter();
+                limited
+                    .map(|scheme| limited_scheme(scheme, Some(1), None, 1))
+                    .collect()
+            }
+            Self::Nothing => schemes.to_vec(),
             Self::Some {
                 bytes_per_s,
                 time_per_s,
@@ -100,6 +106,21 @@ impl Grant {
             }
         }
     }
+}
+
+/// Whether all quotas that schemes have are in force. A kernel that does not tell is not waited for.
+pub(super) fn are_in_force(schemes: &[Scheme], stats: &[KernelStats]) -> bool {
+    let limited = schemes.iter().zip(stats);
+    limited
+        .filter(|(scheme, _)| scheme.action != Action::Stat && scheme.quota.is_limited())
+        .all(|(_, stats)| stats.effective_bytes != Some(0))
+}
+
+/// How long it takes at most until quotas are in force: some windows. One that comes to nothing never seems to be.
+pub(super) fn longest_window(schemes: &[Scheme]) -> Nanos {
+    let windows = schemes.iter().map(|scheme| scheme.quota.reset_interval);
+    let longest = windows.max().unwrap_or_default().max(WINDOW);
+    Nanos(longest.0.saturating_mul(4))
 }
 
 fn limited_scheme(
@@ -226,7 +247,8 @@ mod tests {
             reset_interval: ms(quota.2),
             ..Quota::default()
         };
-        let limited = grant.limit(&[pageout(own), Scheme::new(AccessPattern::ANY, Action::Stat)]);
+        let schemes = [pageout(own), Scheme::new(AccessPattern::ANY, Action::Stat)];
+        let limited = grant.limit(&schemes, true);
         let quota = &limited[0].quota;
         let found = (
             quota.bytes,
@@ -261,16 +283,30 @@ mod tests {
     #[test]
     fn nothing_is_granted_by_counting_and_patience_by_age() {
         let schemes = [pageout(Quota::default())];
-        let held = Grant::Nothing.limit(&schemes);
-        assert_eq!(
-            (held[0].action, held[0].pattern),
-            (Action::Stat, schemes[0].pattern)
-        );
-        let patient = some(None, None, 4).limit(&schemes);
+        assert_eq!(Grant::Nothing.limit(&schemes, false), schemes);
+        assert_eq!(Grant::Nothing.limit(&schemes, true)[0].quota.bytes, 1);
+        let patient = some(None, None, 4).limit(&schemes, true);
         assert_eq!(
             patient[0].pattern.age.min,
             Age::Time(Nanos::from_millis(20_000))
         );
+    }
+
+    #[test]
+    fn quotas_are_waited_for_where_the_kernel_tells() {
+        let limited = some(Some(1000), None, 1).limit(&[pageout(Quota::default())], true);
+        let check = |effective_bytes, wanted| {
+            let stats = [KernelStats {
+                effective_bytes,
+                ..KernelStats::default()
+            }];
+            assert_eq!(are_in_force(&limited, &stats), wanted);
+        };
+        check(Some(0), false);
+        check(Some(1000), true);
+        // Before 6.9.
+        check(None, true);
+        assert!(are_in_force(&[pageout(Quota::default())], &[]));
     }
 
     #[test]
