@@ -71,7 +71,7 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
         let mut items = Vec::new();
         let pids = watched.update(now, &mut items)?;
         let lowered = lower::context(context, &pids, &ram_of(context)?, sees_by_scheme)?;
-        contexts.push(lowered.clone());
+        contexts.push(lower::held_back(&lowered).unwrap_or_else(|| lowered.clone()));
         begun.push((context, watched, lowered, items));
     }
     claim.start(&contexts)?;

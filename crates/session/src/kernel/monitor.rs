@@ -83,6 +83,8 @@ pub(super) struct KernelMonitor {
     /// The kdamond's place.
     at: usize,
     context: DamonContext,
+    /// The kernel has it with its limited schemes held back.
+    is_held_back: bool,
     /// The context's name, where there are several.
     name: Option<String>,
     /// The schemes' actions as the user has them: a dry run's are others in the kernel.
@@ -133,6 +135,7 @@ impl KernelMonitor {
             watched,
             assembler: Assembler::default(),
             intervals: context.intervals,
+            is_held_back: lower::held_back(&context).is_some(),
             context,
             first,
             offset: Clock::start().offset(),
@@ -216,8 +219,25 @@ impl KernelMonitor {
             self.fetch_by_scheme(now, items)?;
         }
         self.tell_stats(now, items)?;
+        self.let_go(now, items);
         self.tell_lost(now, items);
         Ok(())
+    }
+
+    /// Lets limited schemes begin once their quotas are in force.
+    fn let_go(&mut self, now: Nanos, items: &mut Vec<Item>) {
+        if !self.is_held_back || !lower::are_in_force(&self.context, &self.stats) {
+            return;
+        }
+        let done = self.hub.borrow_mut().commit(self.at, &self.context);
+        match done {
+            Ok(()) => self.is_held_back = false,
+            // A process that has just ended spoils it; the next look tries again.
+            Err(error) => {
+                let text = format!("kernel DAMON did not take limited schemes: {error:#}");
+                items.push(Item::Note { time: now, text });
+            }
+        }
     }
 
     /// Somebody has come. Where nobody has gone meanwhile, the kernel only gets more targets; else places would
@@ -234,10 +254,15 @@ impl KernelMonitor {
         let mut hub = self.hub.borrow_mut();
         let only_more = ids.starts_with(&self.order);
         let is_on = hub.is_on(self.at)?;
+        // A kdamond that begins anew has new quotas.
+        let held = lower::held_back(&self.context);
+        self.is_held_back = held.is_some() && (self.is_held_back || !(only_more && is_on));
+        let context = held.filter(|_| self.is_held_back);
+        let context = context.as_ref().unwrap_or(&self.context);
         let done = if only_more && is_on {
-            hub.commit(self.at, &self.context)
+            hub.commit(self.at, context)
         } else {
-            hub.restart(self.at, &self.context)
+            hub.restart(self.at, context)
         };
         drop(hub);
         if let Err(error) = done {
