@@ -148,7 +148,7 @@ fn advised(smaps: &str, flag: &str, ranges: &[AddressRange]) -> u64 {
             let inside = ranges
                 .iter()
                 .filter_map(|range| range.intersection(mapping));
-            bytes += inside.map(|range| range.len()).sum::<u64>();
+            bytes += inside.map(AddressRange::len).sum::<u64>();
         }
     }
     bytes
