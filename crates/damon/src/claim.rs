@@ -11,7 +11,6 @@
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use isotherm_engine::scheme::{Action, FilterKind};
 
@@ -19,12 +18,10 @@ use crate::context::{DamonContext, Operations};
 use crate::error::{DamonError, Lack};
 use crate::modules::Module;
 use crate::note::{Note, NotePlace};
+use crate::patience::{EBUSY, EINVAL, Patience, patiently};
 use crate::tree::{EntryKind, Tree, TreePath};
 use crate::writes::{Layout, Write, goals, skeleton, values};
 
-/// The tree's lock is held by whoever reads or sets something; it is tried for this long.
-const TRIES: u32 = 40;
-const PAUSE: Duration = Duration::from_millis(5);
 /// Deeper than this lies nothing in the tree.
 const DEPTH_MAX: usize = 16;
 
@@ -520,15 +517,23 @@ impl<T: Tree> Claim<T> {
     }
 
     pub(crate) fn read(&self, path: &TreePath) -> Result<String, DamonError> {
-        let read = patiently(|| self.tree.read(path));
+        let read = patiently(self.patience(), || self.tree.read(path));
         read.map_err(|source| DamonError::Read {
             path: path.clone(),
             source,
         })
     }
 
+    fn patience(&self) -> Patience {
+        if self.note.pids.is_empty() {
+            Patience::ForOthers
+        } else {
+            Patience::ForKdamonds
+        }
+    }
+
     fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
-        let written = patiently(|| self.tree.write(path, value));
+        let written = patiently(self.patience(), || self.tree.write(path, value));
         written.map_err(|source| DamonError::Write {
             path: path.clone(),
             value: value.to_owned(),
@@ -541,23 +546,6 @@ impl<T: Tree> Drop for Claim<T> {
     fn drop(&mut self) {
         // Nobody is there to be told.
         let _ = self.put_back();
-    }
-}
-
-const EBUSY: i32 = 16;
-const EINVAL: i32 = 22;
-
-/// Again while somebody else is at the tree.
-fn patiently<R>(mut attempt: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    let mut nr_tries = 0;
-    loop {
-        match attempt() {
-            Err(error) if error.raw_os_error() == Some(EBUSY) && nr_tries < TRIES => {
-                nr_tries += 1;
-                std::thread::sleep(PAUSE);
-            }
-            result => return result,
-        }
     }
 }
 

@@ -65,6 +65,8 @@ struct State {
     nr_writes: u64,
     /// Setting fails from this write on.
     fails_at: Option<u64>,
+    /// So many commands meet another program's.
+    nr_busy: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,12 +92,18 @@ impl FakeTree {
             nr_commits: 0,
             nr_writes: 0,
             fails_at: None,
+            nr_busy: 0,
         })))
     }
 
     /// From now on a module of the kernel's uses DAMON, and shares it with nobody.
     pub fn start_module(&self) {
         self.0.borrow_mut().is_exclusive = true;
+    }
+
+    /// So many commands to running kdamonds meet one of another program's that is not done yet.
+    pub fn keep_busy(&self, nr: u32) {
+        self.0.borrow_mut().nr_busy = nr;
     }
 
     /// A process ends; a kdamond without one left ends with it.
@@ -296,6 +304,10 @@ impl State {
             return Err(invalid());
         }
         let is_on = self.running.contains_key(&kdamond);
+        if is_on && self.nr_busy > 0 {
+            self.nr_busy -= 1;
+            return Err(busy());
+        }
         match word {
             "on" if is_on || self.is_exclusive => Err(busy()),
             "on" => self.turn_on(kdamond),

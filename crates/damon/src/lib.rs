@@ -22,6 +22,7 @@ mod error;
 mod modules;
 mod note;
 mod observe;
+mod patience;
 mod read;
 mod tree;
 mod writes;

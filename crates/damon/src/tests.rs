@@ -206,6 +206,19 @@ fn what_somebody_runs_is_left_alone() {
 }
 
 #[test]
+fn while_another_program_reads_counters_ours_are_waited_for() {
+    let (tree, notes) = (FakeTree::new(Level(7, 2), &[PID]), notes());
+    let mut claim = take(&tree, notes.path()).expect("a free tree");
+    claim.start(&[context(vec![pageout()])]).expect("it runs");
+    // Longer than a file's lock is ever held.
+    tree.keep_busy(100);
+    assert_eq!(claim.stats(0).expect("counters").len(), 1);
+    tree.keep_busy(100);
+    assert_eq!(claim.release().expect("the tree as it was"), [""; 0]);
+    assert!(!tree.is_on(0));
+}
+
+#[test]
 fn a_module_that_shares_with_nobody_is_named() {
     let (tree, notes) = (FakeTree::new(Level(6, 17), &[PID]), notes());
     tree.start_module();

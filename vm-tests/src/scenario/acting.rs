@@ -56,10 +56,21 @@ pub(super) struct Part {
     pub(super) present: u64,
     pub(super) swapped: u64,
     pub(super) nodes: BTreeMap<u32, u64>,
+    /// In mappings that are advised to have huge pages, and not to.
+    pub(super) advised_huge: u64,
+    pub(super) advised_small: u64,
+    /// On the active list, where `look NAME --active` counted them.
+    active: Option<u64>,
     sum: Option<u64>,
 }
 
 impl Part {
+    /// Bytes on the active list, of `look NAME --active`.
+    pub(super) fn active(&self) -> Result<u64, VmError> {
+        let wrong = || VmError::Wrong("active pages were not counted".to_owned());
+        self.active.ok_or_else(wrong)
+    }
+
     /// Bytes on a node.
     pub(super) fn on(&self, node: u32) -> u64 {
         self.nodes.get(&node).copied().unwrap_or(0)

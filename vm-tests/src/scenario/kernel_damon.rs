@@ -185,8 +185,9 @@ pub(super) fn says(
 }
 
 fn act(kernel: Kernel) -> Result<Report, VmError> {
-    let options =
-        format!("--world kernel {SLOW} --scheme '4K max 0 0 5s max pageout' --pid $target");
+    let options = format!(
+        "--world kernel --no-guard {SLOW} --scheme '4K max 0 0 5s max pageout' --pid $target"
+    );
     let script = [
         FUNCTIONS.to_owned(),
         acting::STILL.start_anywhere(),

@@ -8,7 +8,9 @@ mod boot;
 mod compact;
 mod doctor;
 mod kernel_damon;
+mod kernel_damon_actions;
 mod kernel_damon_daemon;
+mod kernel_damon_quotas;
 mod page_cache;
 mod record;
 mod side_by_side;
@@ -73,6 +75,11 @@ pub fn all() -> Vec<Scenario> {
         kernel_damon::acts(),
         kernel_damon_daemon::scenario(),
         kernel_damon_daemon::compares(),
+        kernel_damon_actions::migrate(),
+        kernel_damon_actions::lru(),
+        kernel_damon_actions::huge(),
+        kernel_damon_quotas::quotas(),
+        kernel_damon_quotas::goals(),
         act::swap_full(),
         act_tier::physical(),
         act_psi::scenario(),

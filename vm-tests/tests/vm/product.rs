@@ -127,3 +127,58 @@ fn kernel_damon_on_newest() {
 fn kernel_damon_acts_on_newest() {
     test("kernel-damon-acts", Kernel::DebianNewest);
 }
+
+#[test]
+fn kernel_damon_migrate_on_6_12() {
+    test("kernel-damon-migrate", Kernel::Debian612);
+}
+
+#[test]
+fn kernel_damon_lru_on_6_12() {
+    test("kernel-damon-lru", Kernel::Debian612);
+}
+
+#[test]
+fn kernel_damon_huge_on_6_12() {
+    test("kernel-damon-huge", Kernel::Debian612);
+}
+
+#[test]
+fn kernel_damon_quotas_on_6_12() {
+    test("kernel-damon-quotas", Kernel::Debian612);
+}
+
+#[test]
+fn kernel_damon_goals_on_6_12() {
+    test("kernel-damon-goals", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_migrate_on_newest() {
+    test("kernel-damon-migrate", Kernel::DebianNewest);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_lru_on_newest() {
+    test("kernel-damon-lru", Kernel::DebianNewest);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_huge_on_newest() {
+    test("kernel-damon-huge", Kernel::DebianNewest);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_quotas_on_newest() {
+    test("kernel-damon-quotas", Kernel::DebianNewest);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_goals_on_newest() {
+    test("kernel-damon-goals", Kernel::DebianNewest);
+}

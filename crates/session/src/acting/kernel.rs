@@ -304,6 +304,9 @@ impl KernelContext {
             return;
         };
         let cpu = kdamond.acting_cpu();
+        if kdamond.take_begun_anew() {
+            (self.granted, self.armed) = (None, None);
+        }
         self.kdamond = kdamond.pid();
         let known = self.stats.iter_mut().zip(&mut self.quotas);
         for ((stats, quota), counted) in known.zip(kdamond.totals()) {

@@ -92,6 +92,8 @@ pub(crate) struct KernelMonitor {
     at: usize,
     context: DamonContext,
     counters: SchemeCounters,
+    /// It began anew since that was last asked, with its schemes held: quotas are not in force then.
+    has_begun_anew: bool,
     ranges: Vec<AddressRange>,
     watched: Watched,
     /// The session's numbers of targets, by their places in the kdamond.
@@ -129,6 +131,7 @@ impl KernelMonitor {
             hub,
             at,
             counters: SchemeCounters::new(spec.name.clone(), spec.schemes(), force),
+            has_begun_anew: false,
             ranges: spec.ranges.clone(),
             order: watched.ids(),
             watched,
@@ -231,14 +234,10 @@ impl KernelMonitor {
         let mut hub = self.hub.borrow_mut();
         let is_on = hub.is_on(self.at)?;
         let target = |pid: &u32| lower::target(*pid, &self.ranges);
-        if let Watched::Physical { .. } = self.watched {
-            return if is_on {
-                hub.commit(self.at, &self.context)
-            } else {
-                hub.restart(self.at, &self.context)
-            };
-        }
-        if is_on && (only_more || hub.drops_targets(self.at)) {
+        let is_physical = matches!(self.watched, Watched::Physical { .. });
+        if is_on && is_physical {
+            hub.commit(self.at, &self.context)?;
+        } else if is_on && (only_more || hub.drops_targets(self.at)) {
             let former = self.order.iter().map(|id| match live(id) {
                 Some(at) => target(&pids[at]),
                 // A process that there is must be named; its place is taken away by the same commit.
@@ -253,10 +252,14 @@ impl KernelMonitor {
             self.context.targets = former.chain(new).collect();
             hub.commit(self.at, &self.context)?;
         } else {
-            self.context.targets = pids.iter().map(target).collect();
-            self.order.clear();
+            if !is_physical {
+                self.context.targets = pids.iter().map(target).collect();
+                self.order.clear();
+            }
+            self.context.schemes = lower::held(&self.context.schemes);
             hub.restart(self.at, &self.context)?;
             self.counters.restart();
+            self.has_begun_anew = true;
         }
         drop(hub);
         self.assembler.restart();
@@ -306,8 +309,18 @@ impl KernelMonitor {
             self.hub.borrow_mut().rewrite(self.at, &self.context).ok();
             return Err(error);
         }
+        let force = if self.has_begun_anew && force == Force::Acts {
+            Force::Held
+        } else {
+            force
+        };
         self.counters.set(schemes, force);
         Ok(())
+    }
+
+    /// Whether the kdamond began anew, with its schemes held, since this was last asked.
+    pub(crate) fn take_begun_anew(&mut self) -> bool {
+        std::mem::take(&mut self.has_begun_anew)
     }
 
     /// Fails where this kernel does not take these schemes; nothing comes of them.

@@ -85,8 +85,11 @@ impl SchemeCounters {
         self.tried.clear();
     }
 
-    /// The kdamond begins anew, and so do its counters.
+    /// The kdamond begins anew with its schemes held, and so do its counters.
     pub(super) fn restart(&mut self) {
+        if self.force == Force::Acts {
+            self.force = Force::Held;
+        }
         self.former_cpu = self.former_cpu + self.cpu;
         self.cpu = Nanos(0);
         self.last.clear();

@@ -1,8 +1,9 @@
-//! Where a workload's hot and cold memory is: in memory, in swap, in huge pages, on which node.
+//! Where a workload's hot and cold memory is: in memory, in swap, in huge pages, on which node; and what the kernel
+//! was advised of it.
 //!
 //! Read from pagemap, smaps, numa_maps and zoneinfo, none of which the product uses for acting. With
-//! `--sum` the content is read as well, through `/proc/PID/mem`, which brings back what is in swap:
-//! so that comes last.
+//! `--active` the pages of the active list are counted, by kpageflags. With `--sum` the content is read as well,
+//! through `/proc/PID/mem`, which brings back what is in swap: so that comes last.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,7 +17,7 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 use isotherm_workload::truth;
 use serde::Serialize;
 
-use super::pagemap::Pagemap;
+use super::pagemap::{Entry, Pagemap};
 
 /// Say where a workload's hot and cold memory is, as JSON.
 #[derive(clap::Args)]
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Its truth file, whose last phase counts.
     #[arg(long)]
     truth: PathBuf,
+    /// Count pages of the active list, too.
+    #[arg(long)]
+    active: bool,
     /// Read and sum up the content, too.
     #[arg(long)]
     sum: bool,
@@ -46,10 +50,14 @@ struct Answer {
 /// In bytes.
 #[derive(Serialize, Default)]
 struct Part {
-    bytes: u64,
     present: u64,
     swapped: u64,
     nodes: BTreeMap<u32, u64>,
+    /// In mappings that are advised to have huge pages (MADV_HUGEPAGE), and not to (MADV_NOHUGEPAGE).
+    advised_huge: u64,
+    advised_small: u64,
+    /// On the active list (PG_active).
+    active: Option<u64>,
     sum: Option<u64>,
 }
 
@@ -72,6 +80,13 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
         referenced: mapped(&smaps, "Referenced:", all),
         numa_maps: numa_maps(args.pid, all)?,
     };
+    for (part, ranges) in [(&mut answer.hot, &hot), (&mut answer.cold, cold)] {
+        part.advised_huge = advised(&smaps, "hg", ranges);
+        part.advised_small = advised(&smaps, "nh", ranges);
+        if args.active {
+            part.active = Some(active(&mut pagemap, ranges)?);
+        }
+    }
     if args.sum {
         answer.hot.sum = Some(sum(args.pid, &hot)?);
         answer.cold.sum = Some(sum(args.pid, cold)?);
@@ -87,7 +102,6 @@ fn part(
 ) -> io::Result<Part> {
     let mut part = Part::default();
     for range in ranges {
-        part.bytes += range.len();
         for entry in pagemap.entries(*range)? {
             part.swapped += u64::from(entry.is_swapped()) * PAGE_SIZE;
             let Some(frame) = entry.frame() else { continue };
@@ -98,6 +112,46 @@ fn part(
         }
     }
     Ok(part)
+}
+
+/// Bytes of pages that kpageflags has on the active list.
+fn active(pagemap: &mut Pagemap, ranges: &[AddressRange]) -> io::Result<u64> {
+    /// `KPF_ACTIVE` of `include/uapi/linux/kernel-page-flags.h`.
+    const ACTIVE: u64 = 1 << 6;
+    let flags = File::open("/proc/kpageflags")?;
+    let mut bytes = 0;
+    for range in ranges {
+        for frame in pagemap
+            .entries(*range)?
+            .into_iter()
+            .filter_map(Entry::frame)
+        {
+            let mut of_frame = [0; 8];
+            flags.read_exact_at(&mut of_frame, frame * 8)?;
+            if u64::from_le_bytes(of_frame) & ACTIVE != 0 {
+                bytes += PAGE_SIZE;
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Bytes of `ranges` that lie in mappings with this flag, as smaps says.
+fn advised(smaps: &str, flag: &str, ranges: &[AddressRange]) -> u64 {
+    let (mut of, mut bytes) = (None, 0);
+    for line in smaps.lines() {
+        if let Some(mapping) = mapping(line) {
+            of = Some(mapping);
+        } else if let (Some(flags), Some(mapping)) = (line.strip_prefix("VmFlags:"), of)
+            && flags.split_whitespace().any(|found| found == flag)
+        {
+            let inside = ranges
+                .iter()
+                .filter_map(|range| range.intersection(mapping));
+            bytes += inside.map(AddressRange::len).sum::<u64>();
+        }
+    }
+    bytes
 }
 
 /// The frames of every zone, and the node that it belongs to.

@@ -1,0 +1,64 @@
+# Functions for scenarios in which the kernel's DAMON acts. $tree is the directory of kdamonds, $target the workload.
+
+# Has the first kdamond do something; others may be at the tree.
+kdamond() {
+    tries=0
+    until { echo $1 >$tree/0/state; } 2>/dev/null; do
+        sleep 0.05
+        tries=$((tries + 1))
+        [ $tries -lt 200 ] || return 1
+    done
+}
+
+# counters NAME: a line for each scheme of the first kdamond in /out/NAME.txt: the time, the scheme, its counters, the
+# quota in force. Whoever ends the kdamond meanwhile ends this too.
+counters() {
+    kdamond update_schemes_stats && kdamond update_schemes_effective_quotas || return
+    now=$(cut -d' ' -f1 /proc/uptime)
+    for scheme in $tree/0/contexts/0/schemes/[0-9]*; do
+        # A commit makes these directories anew.
+        numbers=$(exec 2>/dev/null && cd $scheme && cat stats/nr_tried stats/sz_tried stats/nr_applied \
+            stats/sz_applied stats/qt_exceeds quotas/effective_bytes) &&
+            echo $now ${scheme##*/} $numbers >>/out/$1.txt
+    done
+}
+
+# kernel_until NAME CONDITION OPTIONS: has the kernel run schemes until the condition holds, or for a minute, and notes
+# their counters all the while.
+kernel_until() {
+    name=$1
+    until="$2"
+    shift 2
+    taskset 2 isotherm run --json --world kernel --no-guard "$@" >/out/$name.json &
+    running=$!
+    tries=0
+    until [ "$(cat $tree/0/state 2>/dev/null)" = on ] || [ $tries -ge 200 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    since=$(cut -d. -f1 /proc/uptime)
+    until $until || up_for 60; do
+        counters $name
+        sleep 0.3
+    done
+    counters $name
+    kill -TERM $running
+    wait $running || {
+        echo acting $name failed
+        exit 1
+    }
+    is_empty $name
+    is_well $name
+}
+
+# Conditions.
+up_for() { [ $(cut -d. -f1 /proc/uptime) -ge $((since + $1)) ]; }
+# A number of the hot or the cold part, by its name in what `vm-guest pages` says.
+part() {
+    vm-guest pages --pid $target --truth /out/truth.jsonl --active | tr -d ' \n' |
+        sed -n "s/.*\"$1\":{[^}]*}[^}]*\"$2\":\([0-9]*\).*/\1/p"
+}
+at_least() { [ "0$(part $1 $2)" -ge $3 ]; }
+at_most() { [ "$(part $1 $2)" -le $3 ]; }
+# At least so many bytes of the part $1 are on node $2.
+some_on() { [ "0$(said "\"$1\":{[^}]*\"nodes\":{[^}]*\"$2\":")" -ge $3 ]; }

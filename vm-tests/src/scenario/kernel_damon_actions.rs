@@ -1,0 +1,526 @@
+//! What the kernel's DAMON does to memory by each action, as pages, mappings and nodes show it.
+//!
+//! As in `kernel_damon`, something wakes on the workload's processor, so that the emulated TLB hides no access.
+//! Nothing here rests on what Isotherm says of the kernel: its counters are read from sysfs while it runs.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::acting::{self, COLD, HOT, Pages, Part, STILL, about, intact, mib, pages};
+use super::kernel_damon::{self, says};
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::vm::VmOutput;
+
+/// DAMON begins with as many regions as there are ranges of RAM, and splits each in two or three at each aggregation: it
+/// takes about ten until one is as small as a piece of the workload. All is cold until then, so schemes wait for
+/// [`SETTLED`], and aggregations are short.
+const INTERVALS: &str = "--sample-interval 50ms --aggregation-interval 500ms --update-interval 10s";
+/// The same with small regions.
+const FAST: &str =
+    "--sample-interval 50ms --aggregation-interval 500ms --update-interval 10s --regions 200-2000";
+/// The least age of what is cold in physical memory.
+const SETTLED: &str = "6 s";
+
+pub(super) const KERNELS: &[Kernel] = &[Kernel::Debian612, Kernel::DebianNewest];
+
+/// `kernel-damon-migrate`.
+pub(super) fn migrate() -> Scenario {
+    Scenario {
+        name: "kernel-damon-migrate",
+        about: "the kernel's DAMON moves cold memory to node 1 and hot memory back, by frames; to two nodes, of a process",
+        kernels: KERNELS,
+        long: false,
+        run: between_nodes,
+    }
+}
+
+/// `kernel-damon-lru`.
+pub(super) fn lru() -> Scenario {
+    Scenario {
+        name: "kernel-damon-lru",
+        about: "the kernel's DAMON puts hot frames on the active list and cold ones off it; cold and willneed of a process",
+        kernels: KERNELS,
+        long: false,
+        run: lists,
+    }
+}
+
+/// `kernel-damon-huge`.
+pub(super) fn huge() -> Scenario {
+    Scenario {
+        name: "kernel-damon-huge",
+        about: "the kernel's DAMON advises huge pages for what is hot, none for what is cold, and collapses",
+        kernels: KERNELS,
+        long: false,
+        run: huge_pages,
+    }
+}
+
+/// Functions for the scripts.
+pub(super) fn functions() -> String {
+    format!(
+        "{}{}",
+        kernel_damon::FUNCTIONS,
+        include_str!("kernel_damon.sh")
+    )
+}
+
+/// A configuration as damo writes it, with the intervals of [`FAST`].
+pub(super) fn configuration(operations: &str, schemes: &[Value]) -> String {
+    json!({"kdamonds": [{"contexts": [{
+        "ops": operations,
+        "targets": [{"pid": null, "regions": []}],
+        "intervals": {"sample_us": "50 ms", "aggr_us": "500 ms", "ops_update_us": "10 s"},
+        "nr_regions": {"min": "200", "max": "2,000"},
+        "schemes": schemes,
+    }]}]})
+    .to_string()
+}
+
+/// Sizes of a page and more.
+pub(super) fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
+    let range = |[min, max]: [&str; 2]| json!({"min": min, "max": max});
+    json!({
+        "sz_bytes": range(["4.000 KiB", "max"]),
+        "nr_accesses": range(rate),
+        "age": range(age),
+    })
+}
+
+/// The kernel's counters of one scheme at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counters {
+    /// Since boot.
+    pub(super) seconds: f64,
+    pub(super) tried: u64,
+    pub(super) applied: u64,
+    pub(super) exceeds: u64,
+    /// The quota in force.
+    pub(super) effective: u64,
+}
+
+/// What `kernel_until NAME` noted of a scheme, in order of time.
+pub(super) fn counters(
+    output: &VmOutput,
+    name: &str,
+    scheme: u64,
+) -> Result<Vec<Counters>, VmError> {
+    let text = output.text(&format!("{name}.txt"))?;
+    let wrong = |line: &str| VmError::Wrong(format!("{name}.txt: {line}"));
+    let mut all = Vec::new();
+    for line in text.lines() {
+        let (seconds, rest) = line.split_once(' ').ok_or_else(|| wrong(line))?;
+        let numbers: Result<Vec<u64>, _> = rest.split(' ').map(str::parse).collect();
+        let numbers = numbers.map_err(|_| wrong(line))?;
+        let [of, _, tried, _, applied, exceeds, effective] = numbers[..] else {
+            return Err(wrong(line));
+        };
+        if of == scheme {
+            all.push(Counters {
+                seconds: seconds.parse().map_err(|_| wrong(line))?,
+                tried,
+                applied,
+                exceeds,
+                effective,
+            });
+        }
+    }
+    ensure(!all.is_empty(), || format!("{name}: no counters were read"))?;
+    Ok(all)
+}
+
+/// The last of them, which the report is told.
+fn counted(report: &mut Report, output: &VmOutput, name: &str) -> Result<Counters, VmError> {
+    let all = counters(output, name, 0)?;
+    let last = all[all.len() - 1];
+    let seconds = last.seconds - all[0].seconds;
+    report.say(format!(
+        "{name}: by the kernel's counters applied to {} of {} tried, in {seconds:.0} s",
+        mib(last.applied),
+        mib(last.tried)
+    ));
+    Ok(last)
+}
+
+fn at_least(report: &Report, what: &str, bytes: u64, least: u64) -> Result<(), VmError> {
+    ensure(bytes >= least, || {
+        format!(
+            "{what}: {}, not {} or more\n{report}",
+            mib(bytes),
+            mib(least)
+        )
+    })
+}
+
+fn at_most(report: &Report, what: &str, bytes: u64, most: u64) -> Result<(), VmError> {
+    ensure(bytes <= most, || {
+        format!(
+            "{what}: {}, not {} or less\n{report}",
+            mib(bytes),
+            mib(most)
+        )
+    })
+}
+
+/// Of the cold memory this much is found among a machine's frames, and of the hot memory.
+const MOST_COLD: u64 = COLD * 3 / 4;
+const MOST_HOT: u64 = HOT * 3 / 4;
+/// Of the other temperature this much may be in the same regions.
+const STRAY: u64 = 2 << 20;
+
+/// Cold memory to node 1.
+fn demote() -> Value {
+    json!({
+        "action": "migrate_cold",
+        "target_nid": 1,
+        "access_pattern": pattern(["0 %", "0 %"], [SETTLED, "max"]),
+    })
+}
+
+/// Hot memory to node 0.
+fn promote() -> Value {
+    json!({
+        "action": "migrate_hot",
+        "dests": [{"id": 0, "weight": 1}],
+        "access_pattern": pattern(["50 %", "100 %"], ["2 s", "max"]),
+    })
+}
+
+/// Cold memory to both nodes in turn.
+fn interleave() -> Value {
+    json!({
+        "action": "migrate_cold",
+        "dests": [{"id": 0, "weight": 1}, {"id": 1, "weight": 1}],
+        "access_pattern": pattern(["0 %", "0 %"], ["3 s", "max"]),
+    })
+}
+
+fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
+    let has_dests = kernel != Kernel::Debian612;
+    let of_a_process = if has_dests {
+        format!(
+            "kill $target; rm /out/truth.jsonl\n\
+             {}taskset 1 vm-guest wake & look one-node --sum\n\
+             kernel_until both 'some_on cold 1 {}' -c /both.json --pid $target\n\
+             look both --sum\n",
+            STILL.start(1),
+            COLD / 2 - STRAY / 2,
+        )
+    } else {
+        "refused dests run --world kernel -c /both.json --pid $target --duration 1s\n\
+         refused virtual run --world kernel --scheme '4K max 0 0 3s max DEMOTE 1' --pid $target --duration 1s\n\
+         is_empty refused\n"
+            .to_owned()
+    };
+    let script = format!(
+        "{functions}echo 0 >/proc/sys/kernel/numa_balancing\n\
+         {on_0}taskset 1 vm-guest wake &\n\
+         look start --sum\n\
+         kernel_until cold 'some_on cold 1 {MOST_COLD}' -c /cold.json --physical\n\
+         look demoted --sum\n\
+         kill $target; rm /out/truth.jsonl\n\
+         {on_1}look on-1 --sum\n\
+         taskset -p 1 $target >/dev/null || exit 1\n\
+         kernel_until hot 'some_on hot 0 {MOST_HOT}' -c /hot.json --physical\n\
+         look promoted --sum\n\
+         {of_a_process}",
+        functions = functions(),
+        on_0 = STILL.start(1),
+        on_1 = STILL.start(2),
+    );
+    let output = acting::vm(kernel, &script, Duration::from_mins(5))?
+        .numa_nodes(2)
+        .text("/cold.json", &configuration("paddr", &[demote()]))
+        .text("/hot.json", &configuration("paddr", &[promote()]))
+        .text("/both.json", &configuration("vaddr", &[interleave()]))
+        .run_ok()?;
+    let mut report = Report::default();
+    by_frames(&mut report, &output)?;
+    if has_dests {
+        to_both(&mut report, &output)?;
+    } else {
+        says(&mut report, &output, "dests", "it has no schemes/N/dests")?;
+        says(
+            &mut report,
+            &output,
+            "virtual",
+            "`vaddr` takes it and does nothing",
+        )?;
+    }
+    Ok(report)
+}
+
+/// Where the parts are, for people.
+fn on_nodes(pages: &Pages) -> String {
+    let part = |part: &Part| format!("{} on 0 and {} on 1", mib(part.on(0)), mib(part.on(1)));
+    format!("hot {}, cold {}", part(&pages.hot), part(&pages.cold))
+}
+
+fn by_frames(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let (start, after) = (pages(output, "start")?, pages(output, "demoted")?);
+    let cold = counted(report, output, "cold")?;
+    report.say(format!("    before: {}", on_nodes(&start)));
+    report.say(format!("    then:   {}", on_nodes(&after)));
+    about(report, "at first on node 0", start.cold.on(0), COLD, STRAY)?;
+    at_least(report, "cold on node 1", after.cold.on(1), MOST_COLD)?;
+    at_least(report, "hot on node 0", after.hot.on(0), HOT - STRAY)?;
+    at_least(report, "applied", cold.applied, MOST_COLD - STRAY)?;
+    intact(&start, &after, "when it was demoted")?;
+
+    let (start, after) = (pages(output, "on-1")?, pages(output, "promoted")?);
+    let hot = counted(report, output, "hot")?;
+    report.say(format!("    before: {}", on_nodes(&start)));
+    report.say(format!("    then:   {}", on_nodes(&after)));
+    about(report, "at first on node 1", start.hot.on(1), HOT, STRAY)?;
+    at_least(report, "hot on node 0", after.hot.on(0), MOST_HOT)?;
+    at_least(report, "cold on node 1", after.cold.on(1), COLD - 2 * STRAY)?;
+    at_least(report, "applied", hot.applied, MOST_HOT - STRAY)?;
+    intact(&start, &after, "when it was promoted")
+}
+
+fn to_both(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let (start, after) = (pages(output, "one-node")?, pages(output, "both")?);
+    counted(report, output, "both")?;
+    report.say(format!("    before: {}", on_nodes(&start)));
+    report.say(format!("    then:   {}", on_nodes(&after)));
+    about(
+        report,
+        "half of the cold on node 1",
+        after.cold.on(1),
+        COLD / 2,
+        STRAY,
+    )?;
+    about(
+        report,
+        "half of the cold on node 0",
+        after.cold.on(0),
+        COLD / 2,
+        STRAY,
+    )?;
+    at_least(report, "hot on node 0", after.hot.on(0), HOT - STRAY)?;
+    intact(&start, &after, "when it went to both nodes")
+}
+
+fn lists(kernel: Kernel) -> Result<Report, VmError> {
+    let of_frames = format!("{FAST} --physical");
+    let script = format!(
+        "{functions}echo n >/sys/kernel/mm/lru_gen/enabled\n\
+         # Who reads a process's memory twice has its pages activated.\n\
+         activated() {{ look $1-sum --sum; look $1-sum --sum; look $1 --active; }}\n\
+         isotherm swap zram --size 128M || exit 1\n\
+         {start}taskset 1 vm-guest wake &\n\
+         activated all\n\
+         kernel_until deprio 'at_most cold active {left}' {of_frames} --scheme '4K max 0 0 6s max lru_deprio'\n\
+         look deprio --active\n\
+         kernel_until none none_active {of_frames} --scheme 'min max min max min max lru_deprio'\n\
+         look none --active\n\
+         kernel_until prio 'at_least hot active {MOST_HOT}' {of_frames} --scheme '4K max 50 100 2s max lru_prio'\n\
+         look prio --active\n\
+         activated again\n\
+         kernel_until cold 'at_most cold active {STRAY}' {FAST} --pid $target --scheme '4K max 0 0 3s max cold'\n\
+         look cold --active\n\
+         kernel_until out cold_is_out {FAST} --pid $target --scheme '4K max 0 0 0 max pageout'\n\
+         look out\n\
+         swap_cached >/out/swap-cached-before.txt\n\
+         kernel_until willneed is_cached {FAST} --pid $target --scheme '4K max 0 0 1s max willneed'\n\
+         swap_cached >/out/swap-cached-after.txt\n\
+         look summed --sum\n",
+        functions = functions()
+            + &format!(
+                "none_active() {{ at_most hot active {few} && at_most cold active {few}; }}\n\
+                 swap_cached() {{ sed -n 's/SwapCached: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}\n\
+                 is_cached() {{ [ $(swap_cached) -ge {in_cache} ]; }}\n",
+                few = STRAY / 2,
+                in_cache = MOST_COLD >> 11,
+            ),
+        start = STILL.start_anywhere(),
+        left = COLD - MOST_COLD,
+    );
+    let output = acting::vm(kernel, &script, Duration::from_mins(6))?.run_ok()?;
+    let mut report = Report::default();
+    on_lists(&mut report, &output)?;
+    brought_back(&mut report, &output)?;
+    Ok(report)
+}
+
+/// Bytes on the active list: hot and cold ones.
+fn active(report: &mut Report, output: &VmOutput, look: &str) -> Result<(u64, u64), VmError> {
+    let pages = pages(output, look)?;
+    let (hot, cold) = (pages.hot.active()?, pages.cold.active()?);
+    report.say(format!(
+        "    then active: {} hot, {} cold",
+        mib(hot),
+        mib(cold)
+    ));
+    Ok((hot, cold))
+}
+
+fn on_lists(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let activated = |report: &mut Report, look: &str| {
+        report.say("all of it read twice");
+        let (hot, cold) = active(report, output, look)?;
+        at_least(report, "hot and active", hot, HOT - STRAY)?;
+        at_least(report, "cold and active", cold, COLD - STRAY)
+    };
+    activated(report, "all")?;
+    counted(report, output, "deprio")?;
+    let (hot, cold) = active(report, output, "deprio")?;
+    at_least(
+        report,
+        "hot after lru_deprio of what is cold",
+        hot,
+        MOST_HOT,
+    )?;
+    at_most(report, "cold after lru_deprio", cold, COLD - MOST_COLD)?;
+    counted(report, output, "none")?;
+    let (hot, cold) = active(report, output, "none")?;
+    at_most(report, "hot after lru_deprio of all", hot, STRAY)?;
+    at_most(report, "cold after lru_deprio of all", cold, STRAY)?;
+    counted(report, output, "prio")?;
+    let (hot, cold) = active(report, output, "prio")?;
+    at_least(report, "hot after lru_prio", hot, MOST_HOT)?;
+    at_most(
+        report,
+        "cold after lru_prio of what is hot",
+        cold,
+        2 * STRAY,
+    )?;
+    activated(report, "again")?;
+    counted(report, output, "cold")?;
+    let (hot, cold) = active(report, output, "cold")?;
+    at_least(report, "hot after cold", hot, HOT - STRAY)?;
+    at_most(report, "cold after cold", cold, STRAY)
+}
+
+/// willneed has what is in swap read into the swap cache.
+fn brought_back(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let kib = |name: &str| -> Result<u64, VmError> {
+        let text = output.text(&format!("swap-cached-{name}.txt"))?;
+        let number = text.trim().parse();
+        number.map_err(|_| VmError::Wrong(format!("SwapCached is no number: {text}")))
+    };
+    counted(report, output, "out")?;
+    let out = pages(output, "out")?;
+    at_least(report, "cold in swap", out.cold.swapped, COLD - STRAY)?;
+    counted(report, output, "willneed")?;
+    let (before, after) = (kib("before")? << 10, kib("after")? << 10);
+    report.say(format!(
+        "    swap cache: {} before, {} after",
+        mib(before),
+        mib(after)
+    ));
+    at_least(
+        report,
+        "read from swap",
+        after.saturating_sub(before),
+        MOST_COLD / 2,
+    )?;
+    let (start, summed) = (pages(output, "all-sum")?, pages(output, "summed")?);
+    intact(&start, &summed, "on its way to swap and back")
+}
+
+/// khugepaged has other things to go by as well: some of what it is advised of is enough.
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// A block that a region ends in is not collapsed, and regions end anywhere.
+const MOST_HUGE: u64 = (HOT + COLD) / 4 * 3;
+
+fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
+    let collapses = kernel != Kernel::Debian612;
+    let collapse = if collapses {
+        format!(
+            "kernel_until collapse 'huge_at_least {MOST_HUGE}' {INTERVALS} --regions 10-100 --pid $target \
+             --scheme 'min max min max min max collapse'\n\
+             look collapse --sum\n",
+        )
+    } else {
+        format!(
+            "refused collapse run --world kernel {FAST} --scheme 'min max min max min max collapse' --pid $target \
+             --duration 1s\n\
+             is_empty collapse\n"
+        )
+    };
+    let script = format!(
+        "{functions}thp=/sys/kernel/mm/transparent_hugepage\n\
+         echo madvise >$thp/enabled; echo 100 >$thp/khugepaged/scan_sleep_millisecs\n\
+         echo 65536 >$thp/khugepaged/pages_to_scan\n\
+         is_advised() {{ at_least hot advised_huge {MOST_HOT} && huge_at_least {HUGE_PAGE}; }}\n\
+         huge_at_least() {{ [ \"0$(said '\"anon_huge\":')\" -ge $1 ]; }}\n\
+         {start}taskset 1 vm-guest wake &\n\
+         look start --sum\n\
+         kernel_until hugepage is_advised {FAST} --pid $target --scheme '4K max 50 100 3s max hugepage'\n\
+         look hugepage --sum\n\
+         kernel_until nohugepage 'at_least cold advised_small {cold}' {FAST} --pid $target \
+         --scheme '4K max 0 0 3s max nohugepage'\n\
+         look nohugepage --sum\n\
+         kill $target; rm /out/truth.jsonl\n\
+         {start}taskset 1 vm-guest wake &\n\
+         look again --sum\n\
+         {collapse}",
+        functions = functions(),
+        start = STILL.start_with(1, "default"),
+        cold = COLD - STRAY,
+    );
+    let output = acting::vm(kernel, &script, Duration::from_mins(5))?.run_ok()?;
+    let mut report = Report::default();
+    advised(&mut report, &output)?;
+    if collapses {
+        let (start, after) = (pages(&output, "again")?, pages(&output, "collapse")?);
+        counted(&mut report, &output, "collapse")?;
+        report.say(format!(
+            "    huge pages: {} before, {} after",
+            mib(start.anon_huge),
+            mib(after.anon_huge)
+        ));
+        about(&report, "huge at first", start.anon_huge, 0, 0)?;
+        at_least(&report, "collapsed", after.anon_huge, MOST_HUGE)?;
+        intact(&start, &after, "when it was collapsed")?;
+    } else {
+        says(&mut report, &output, "collapse", "does not take 'collapse'")?;
+    }
+    Ok(report)
+}
+
+/// What hugepage and nohugepage advised, and what came of it.
+fn advised(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let say = |report: &mut Report, pages: &Pages| {
+        report.say(format!(
+            "    then advised huge: {} hot, {} cold; advised small: {} hot, {} cold; huge: {}",
+            mib(pages.hot.advised_huge),
+            mib(pages.cold.advised_huge),
+            mib(pages.hot.advised_small),
+            mib(pages.cold.advised_small),
+            mib(pages.anon_huge),
+        ));
+    };
+    let start = pages(output, "start")?;
+    let none = start.hot.advised_huge + start.cold.advised_huge + start.anon_huge;
+    about(report, "advised or huge at first", none, 0, 0)?;
+    counted(report, output, "hugepage")?;
+    let after = pages(output, "hugepage")?;
+    say(report, &after);
+    at_least(report, "hot advised huge", after.hot.advised_huge, MOST_HOT)?;
+    at_most(
+        report,
+        "cold advised huge",
+        after.cold.advised_huge,
+        COLD / 4,
+    )?;
+    at_least(report, "huge", after.anon_huge, HUGE_PAGE)?;
+    intact(&start, &after, "when khugepaged was advised")?;
+
+    counted(report, output, "nohugepage")?;
+    let after = pages(output, "nohugepage")?;
+    say(report, &after);
+    at_least(
+        report,
+        "cold advised small",
+        after.cold.advised_small,
+        COLD - STRAY,
+    )?;
+    at_most(report, "hot advised small", after.hot.advised_small, STRAY)?;
+    intact(&start, &after, "when it was advised against huge pages")
+}

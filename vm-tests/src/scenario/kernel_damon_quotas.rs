@@ -1,0 +1,409 @@
+//! Quotas and goals of the kernel's DAMON: what they let through, and how they move, by the kernel's own counters and by
+//! where memory is.
+//!
+//! The laws are those of `mm/damon/core.c` (`damos_set_effective_quota`, `damon_feed_loop_next_input`).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::acting::{self, mib, pages};
+use super::kernel_damon::says;
+use super::kernel_damon_actions::{Counters, KERNELS, configuration, counters, functions, pattern};
+use super::workload::Workload;
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::{Vm, VmOutput};
+
+/// `kernel-damon-quotas`.
+pub(super) fn quotas() -> Scenario {
+    Scenario {
+        name: "kernel-damon-quotas",
+        about: "the kernel's DAMON pages out no more than quotas of bytes and of time let it",
+        kernels: KERNELS,
+        long: false,
+        run: limited,
+    }
+}
+
+/// `kernel-damon-goals`.
+pub(super) fn goals() -> Scenario {
+    Scenario {
+        name: "kernel-damon-goals",
+        about: "the kernel's quotas follow their goals: what a user says, pressure, a node's free memory; what is lacking is told",
+        kernels: KERNELS,
+        long: false,
+        run: follow,
+    }
+}
+
+/// More memory than quotas let out while they are looked at: a hot sixth, the rest never touched. It holds text, so that
+/// memory is gained by compressing it.
+const LARGE: Workload = Workload::Exercise(
+    "heap, 96MiB, /tmp/text\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=16MiB piece=4MiB seed=1\n",
+);
+/// The quota of bytes, a second.
+const LIMIT: u64 = 4 << 20;
+/// The quota of time, and what the kernel takes its speed for before it has measured it: 4 MiB a millisecond.
+const LIMIT_MS: u64 = 5;
+const FIRST_GUESS: u64 = LIMIT_MS * (4 << 20);
+
+/// Shell that says where the workload's heap is, so that all that is tried holds memory; how many windows have used up
+/// their quotas; and whether a quota has grown and then fallen.
+const HEAP: &str = "\
+    yes 'Some of this memory is hot, most is cold.' | head -c 1048576 >/tmp/text\n\
+    used_up() { [ \"$(tail -n 1 /out/$1.txt 2>/dev/null | cut -d' ' -f7)\" -ge $2 ] 2>/dev/null; }\n\
+    fell() { awk '{ last = $8 } last > most { most = last } END { exit !(most >= 1048576 && last < most / 2) }' \
+    /out/pressure.txt 2>/dev/null; }\n\
+    heap() { printf '0x%x-0x%x' $(sed -n 's/.*\"heap\",\"start\":\\([0-9]*\\),\"end\":\\([0-9]*\\).*/\\1 \\2/p' \
+    /out/truth.jsonl); }\n";
+
+fn vm(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
+    product::isotherm_with("run", &["--world", "--scheme"])?;
+    let script = format!("{}{}{HEAP}{script}", acting::FUNCTIONS, functions());
+    Ok(workload.vm(kernel, &script, Duration::from_mins(5))?.zram())
+}
+
+/// Pages out what is cold, within a quota.
+fn page_out(quotas: &Value) -> Value {
+    json!({
+        "action": "pageout",
+        "access_pattern": pattern(["0 %", "0 %"], ["1 s", "max"]),
+        "quotas": quotas,
+    })
+}
+
+fn limited(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        "isotherm swap zram --size 256M || exit 1\n\
+         {start}taskset 1 vm-guest wake &\n\
+         look start\n\
+         kernel_until bytes 'used_up bytes 8' -c /bytes.json --pid $target --range $(heap)\n\
+         look bytes\n\
+         kernel_until time 'up_for 10' -c /time.json --pid $target --range $(heap)\n\
+         look time\n",
+        start = LARGE.start_anywhere(),
+    );
+    let bytes = json!({"time_ms": 0, "sz_bytes": LIMIT.to_string(), "reset_interval_ms": "1 s"});
+    let time = json!({
+        "time_ms": LIMIT_MS.to_string(), "sz_bytes": 0, "reset_interval_ms": "1 s",
+    });
+    let output = vm(&LARGE, kernel, &script)?
+        .text("/bytes.json", &configuration("vaddr", &[page_out(&bytes)]))
+        .text("/time.json", &configuration("vaddr", &[page_out(&time)]))
+        .run_ok()?;
+    let mut report = Report::default();
+    by_bytes(&mut report, &output)?;
+    by_time(&mut report, &output)?;
+    Ok(report)
+}
+
+/// Seconds from the first moment at which counters were read.
+fn since(first: &Counters, now: &Counters) -> f64 {
+    now.seconds - first.seconds
+}
+
+fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let all = counters(output, "bytes", 0)?;
+    let (first, last) = (all[0], all[all.len() - 1]);
+    let swapped = pages(output, "bytes")?;
+    let swapped = swapped.cold.swapped + swapped.hot.swapped;
+    report.say(format!(
+        "{} a second: {} tried, {} applied in {:.1} s, {} windows used up; effective {}; in swap {}",
+        mib(LIMIT),
+        mib(last.tried),
+        mib(last.applied),
+        since(&first, &last),
+        last.exceeds,
+        mib(last.effective),
+        mib(swapped),
+    ));
+    for now in &all {
+        // Windows that have begun since, and the first one.
+        let windows = since(&first, now) as u64 + 2;
+        ensure(now.tried - first.tried <= windows * LIMIT, || {
+            format!("more than the quota was tried: {now:?} after {first:?}\n{report}")
+        })?;
+        ensure(now.effective == LIMIT || now.tried == 0, || {
+            format!("another quota is in force: {now:?}\n{report}")
+        })?;
+    }
+    ensure(last.exceeds >= 5, || {
+        format!("the quota was not used up\n{report}")
+    })?;
+    ensure(last.tried >= 5 * LIMIT, || {
+        format!("too little was done\n{report}")
+    })?;
+    // It goes on while the last counters are read.
+    ensure(swapped <= last.applied + 2 * LIMIT, || {
+        format!("more is in swap than was applied\n{report}")
+    })?;
+    ensure(swapped >= last.applied / 2, || {
+        format!("what was applied is not in swap\n{report}")
+    })
+}
+
+fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let all = counters(output, "time", 0)?;
+    let last = all[all.len() - 1];
+    let quotas: Vec<u64> = all
+        .iter()
+        .map(|now| now.effective)
+        .filter(|quota| *quota > 0)
+        .collect();
+    let least = quotas.iter().copied().min().unwrap_or(0);
+    let most = quotas.iter().copied().max().unwrap_or(0);
+    report.say(format!(
+        "{LIMIT_MS} ms a second: effective {} to {} of a first guess of {}; {} tried, {} windows used up",
+        mib(least),
+        mib(most),
+        mib(FIRST_GUESS),
+        mib(last.tried),
+        last.exceeds,
+    ));
+    ensure(quotas.first() == Some(&FIRST_GUESS), || {
+        format!("another quota is in force\n{report}")
+    })?;
+    ensure(least < FIRST_GUESS, || {
+        format!("the kernel's speed in emulation is not measured\n{report}")
+    })?;
+    for pair in all.windows(2) {
+        let windows = since(&pair[0], &pair[1]) as u64 + 2;
+        let quota = pair[0].effective.max(pair[1].effective).max(1);
+        ensure(
+            pair[1].tried - pair[0].tried <= windows * quota || pair[0].effective == 0,
+            || format!("more than the quota was tried: {pair:?}\n{report}"),
+        )?;
+    }
+    Ok(())
+}
+
+/// What the user says has been reached of 10,000: nothing, half, three quarters, all. What the kernel makes of its quota
+/// is the law's.
+const SAID: [u64; 4] = [0, 5_000, 7_500, 10_000];
+/// No quota grows beyond this.
+const CAP: u64 = 64 << 20;
+/// A window, in milliseconds.
+const WINDOW_MS: u64 = 200;
+
+/// A scheme that only counts, with one goal.
+fn with_goal(action: &str, bytes: u64, tuner: Option<&str>, goal: &Value) -> Value {
+    let mut quotas = json!({
+        "time_ms": 0,
+        "sz_bytes": bytes.to_string(),
+        "reset_interval_ms": format!("{WINDOW_MS} ms"),
+        "goals": [goal],
+    });
+    if let Some(tuner) = tuner {
+        quotas["goal_tuner"] = json!(tuner);
+    }
+    json!({
+        "action": action,
+        "access_pattern": pattern(["0 %", "100 %"], ["0 s", "max"]),
+        "apply_interval_us": format!("{WINDOW_MS} ms"),
+        "quotas": quotas,
+    })
+}
+
+fn of_user(said: u64) -> Value {
+    let goal =
+        json!({"metric": "user_input", "target_value": "10000", "current_value": said.to_string()});
+    with_goal("stat", CAP, None, &goal)
+}
+
+/// Pages out all, what is hot as well, until that costs more waiting than this in a window: 1 ms.
+fn of_pressure() -> Value {
+    let goal = json!({"metric": "some_mem_psi_us", "target_value": "1 ms", "current_value": 0});
+    with_goal("pageout", 16 << 20, None, &goal)
+}
+
+/// Pages out until so much of node 0 is free: `FREE` is to be replaced by ten-thousandths.
+fn of_free_memory(tuner: &str) -> Value {
+    let goal = json!({
+        "metric": "node_mem_free_bp", "nid": 0, "target_value": "FREE", "current_value": 0,
+    });
+    let mut scheme = with_goal("pageout", 2 << 20, Some(tuner), &goal);
+    scheme["access_pattern"] = pattern(["0 %", "0 %"], ["1 s", "max"]);
+    scheme
+}
+
+/// Shell that says how many ten-thousandths of node 0 are free, and conditions that rest on it.
+const FREE: &str = "\
+    free_bp() { awk '/MemTotal/ { all = $4 } /MemFree/ { free = $4 } END { print int(free * 10000 / all) }' \
+    /sys/devices/system/node/node0/meminfo; }\n\
+    is_free() { [ $(free_bp) -ge $goal ] && sleep 4; }\n";
+
+/// Shell that has the quota follow pressure, and says how long was waited. Only where a goal of free memory is lacking: on
+/// 7.3-rc7 a quota of 16 MiB is applied so slowly in emulation that hardly anything is waited for in a window.
+const PRESSURE: &str = "\
+    cat /proc/pressure/memory >/out/pressure-before.txt\n\
+    kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
+    cat /proc/pressure/memory >/out/pressure-after.txt\n";
+
+fn follow(kernel: Kernel) -> Result<Report, VmError> {
+    let has_nodes = kernel != Kernel::Debian612;
+    let of_memory = if has_nodes {
+        format!(
+            "{FREE}free_bp >/out/free-before.txt\n\
+             # 32 MiB more than now.\n\
+             goal=$(($(free_bp) + 32 * 10000 / {MEMORY_MIB})); echo $goal >/out/free-goal.txt\n\
+             sed s/FREE/$goal/ /free.json >/tmp/free.json\n\
+             kernel_until free is_free -c /tmp/free.json --pid $target --range $(heap)\n\
+             free_bp >/out/free-after.txt\n\
+             look free\n"
+        )
+    } else {
+        format!(
+            "{PRESSURE}\
+             sed s/FREE/5000/ /free.json >/tmp/free.json\n\
+             refused nodes run --world kernel -c /tmp/free.json --pid $target --duration 1s\n\
+             is_empty nodes\n"
+        )
+    };
+    let script = format!(
+        "isotherm swap zram --size 256M || exit 1\n\
+         # Its lists seldom take what comes back for a working set, and then nobody waits.\n\
+         echo n >/sys/kernel/mm/lru_gen/enabled\n\
+         {start}taskset 1 vm-guest wake &\n\
+         look start\n\
+         kernel_until user 'up_for 9' -c /user.json --pid $target --range $(heap)\n\
+         {of_memory}",
+        start = LARGE.start_anywhere(),
+    );
+    let users: Vec<Value> = SAID.into_iter().map(of_user).collect();
+    let output = vm(&LARGE, kernel, &script)?
+        .cmdline_extra("psi=1")
+        .memory_mib(MEMORY_MIB)
+        .text("/user.json", &configuration("vaddr", &users))
+        .text("/pressure.json", &configuration("vaddr", &[of_pressure()]))
+        .text(
+            "/free.json",
+            &configuration("vaddr", &[of_free_memory("temporal")]),
+        )
+        .run_ok()?;
+    let mut report = Report::default();
+    by_what_is_said(&mut report, &output)?;
+    if has_nodes {
+        by_free_memory(&mut report, &output)?;
+    } else {
+        by_pressure(&mut report, &output)?;
+        says(
+            &mut report,
+            &output,
+            "nodes",
+            "does not take 'node_mem_free_bp'",
+        )?;
+        says(&mut report, &output, "nodes", "quota tuner `temporal`")?;
+    }
+    Ok(report)
+}
+
+const MEMORY_MIB: u32 = 768;
+
+/// The quota after each window, from one byte on, as `damon_feed_loop_next_input` has it while the score is the same, in
+/// bytes.
+fn law(score: u64, windows: usize) -> Vec<u64> {
+    let mut ten_thousandths: u64 = 10_000;
+    (0..windows)
+        .map(|_| {
+            if ten_thousandths / 10_000 < CAP {
+                ten_thousandths += ten_thousandths * (10_000 - score) / 10_000;
+            }
+            (ten_thousandths / 10_000).min(CAP)
+        })
+        .collect()
+}
+
+fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    for (at, said) in (0..).zip(SAID) {
+        let all = counters(output, "user", at)?;
+        let last = all[all.len() - 1];
+        let quotas: Vec<u64> = all.iter().map(|now| now.effective).collect();
+        report.say(format!(
+            "user_input {said} of 10000: effective {quotas:?} in {:.1} s",
+            since(&all[0], &last)
+        ));
+        let law = law(said, 400);
+        // The commit by which the scheme begins has newer kernels tune anew.
+        let (mut place, mut begun) = (0, 1);
+        for now in all.iter().filter(|now| now.effective > 0) {
+            let position = |from: usize| {
+                let later = law[from..].iter().position(|quota| *quota == now.effective);
+                later.map(|later| from + later)
+            };
+            place = position(place)
+                .or_else(|| {
+                    begun += 1;
+                    position(0)
+                })
+                .filter(|_| begun <= 2)
+                .ok_or_else(|| {
+                    let effective = now.effective;
+                    VmError::Wrong(format!("{effective} does not follow by the law\n{report}"))
+                })?;
+        }
+        if said == 0 {
+            ensure(last.effective == CAP, || {
+                format!("the cap is not reached\n{report}")
+            })?;
+        }
+        ensure((last.effective > 1) == (said < 10_000), || {
+            format!("a goal that is reached grows, or one that is not does not\n{report}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Microseconds for which some task has waited for memory.
+fn waited(output: &VmOutput, when: &str) -> Result<u64, VmError> {
+    let text = output.text(&format!("pressure-{when}.txt"))?;
+    let some = text.lines().find_map(|line| line.strip_prefix("some "));
+    let total = some.and_then(|line| line.rsplit_once("total=")?.1.parse().ok());
+    total.ok_or_else(|| VmError::Wrong(format!("no pressure: {text}")))
+}
+
+fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let all = counters(output, "pressure", 0)?;
+    let quotas: Vec<u64> = all.iter().map(|now| now.effective).collect();
+    let waited = waited(output, "after")? - waited(output, "before")?;
+    report.say(format!(
+        "some_mem_psi_us of 1 ms in {WINDOW_MS} ms: {waited} us were waited; effective {quotas:?}"
+    ));
+    let most = quotas.iter().copied().max().unwrap_or(0);
+    let at = quotas.iter().position(|quota| *quota == most).unwrap_or(0);
+    ensure(most >= 1 << 20, || format!("it does not grow\n{report}"))?;
+    let least = quotas[at..].iter().copied().min().unwrap_or(most);
+    ensure(waited > 1_000 && least < most / 2, || {
+        format!("it does not fall under pressure\n{report}")
+    })
+}
+
+fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let number = |name: &str| -> Result<u64, VmError> {
+        let text = output.text(&format!("free-{name}.txt"))?;
+        let number = text.trim().parse();
+        number.map_err(|_| VmError::Wrong(format!("free-{name}.txt: {text}")))
+    };
+    let (before, goal, after) = (number("before")?, number("goal")?, number("after")?);
+    let all = counters(output, "free", 0)?;
+    let last = all[all.len() - 1];
+    let cold = pages(output, "free")?.cold;
+    report.say(format!(
+        "node_mem_free_bp, temporal: {before} before, the goal {goal}, {after} after; {} in swap, {} cold in memory; \
+         effective at last {}",
+        mib(cold.swapped),
+        mib(cold.present),
+        last.effective,
+    ));
+    ensure(after + 50 >= goal, || {
+        format!("the goal is not reached\n{report}")
+    })?;
+    ensure(cold.present >= 16 << 20, || {
+        format!("it does not stop at the goal\n{report}")
+    })?;
+    ensure(last.effective == 0, || {
+        format!("at the goal a quota is left\n{report}")
+    })
+}
