@@ -281,7 +281,13 @@ mod tests {
         };
         take(&mut counters, 1, stats(100, 50));
         counters.restart();
-        take(&mut counters, 2, stats(30, 20));
+        take(&mut counters, 2, stats(5, 5));
+        // Held until it is let go again.
+        counters.set(
+            &[Scheme::new(AccessPattern::ANY, Action::Pageout)],
+            Force::Acts,
+        );
+        take(&mut counters, 3, stats(35, 25));
         assert_eq!(counters.totals()[0].sz_applied, 70);
     }
 
