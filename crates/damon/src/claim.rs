@@ -18,7 +18,7 @@ use isotherm_engine::scheme::{Action, FilterKind};
 use crate::context::{DamonContext, Operations};
 use crate::error::{DamonError, Lack};
 use crate::modules::Module;
-use crate::note::{Note, NotePlace};
+use crate::note::{Note, NotePlace, UNKNOWN_PID};
 use crate::tree::{EntryKind, Tree, TreePath};
 use crate::writes::{Layout, Write, goals, skeleton, values};
 
@@ -32,12 +32,12 @@ const DEPTH_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Claim<T: Tree> {
     pub(crate) tree: T,
-    place: NotePlace,
+    pub(crate) place: NotePlace,
     note: Note,
     /// The kernel's modules that use DAMON by themselves, to name them.
     modules: Vec<Module>,
     /// What of the former owner was put in order.
-    recovered: Option<String>,
+    pub(crate) recovered: Option<String>,
     is_released: bool,
 }
 
@@ -101,9 +101,11 @@ impl<T: Tree> Claim<T> {
     /// As [`Claim::start`], but for what is only known once a kdamond runs.
     pub fn check(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
         let result = self.set_up(contexts);
-        self.undo(&self.note.clone());
-        self.note.written.clear();
-        self.place.write(&self.note)?;
+        // What is left in the tree stays noted, for the end.
+        if self.undo(&self.note.clone()).is_empty() {
+            self.note.written.clear();
+            self.place.write(&self.note)?;
+        }
         result
     }
 
@@ -198,10 +200,12 @@ impl<T: Tree> Claim<T> {
         for at in 0..self.nr_kdamonds()? {
             self.turn_on_one(at)?;
         }
-        self.place.write(&self.note)
+        Ok(())
     }
 
     fn turn_on_one(&mut self, at: usize) -> Result<(), DamonError> {
+        // Noted first: after a SIGKILL in between it is still ours.
+        self.note_pid(at, UNKNOWN_PID)?;
         let state = TreePath::kdamond(at).join("state");
         if let Err(error) = self.write(&state, "on") {
             let DamonError::Write { source, .. } = error else {
@@ -210,10 +214,15 @@ impl<T: Tree> Claim<T> {
             let why = self.why_not(&source);
             return Err(DamonError::Refused { source, why });
         }
-        let pid = self.pid(at)?.unwrap_or(-1);
-        self.note.pids.resize(self.note.pids.len().max(at + 1), -1);
+        let pid = self.pid(at)?.unwrap_or(UNKNOWN_PID);
+        self.note_pid(at, pid)
+    }
+
+    fn note_pid(&mut self, at: usize, pid: i64) -> Result<(), DamonError> {
+        let nr = self.note.pids.len().max(at + 1);
+        self.note.pids.resize(nr, UNKNOWN_PID);
         self.note.pids[at] = pid;
-        Ok(())
+        self.place.write(&self.note)
     }
 
     fn why_not(&self, error: &io::Error) -> String {
@@ -255,19 +264,19 @@ impl<T: Tree> Claim<T> {
             self.command(at, "off")?;
         }
         self.rewrite(at, context)?;
-        self.turn_on_one(at)?;
-        self.place.write(&self.note)
+        self.turn_on_one(at)
     }
 
     /// Writes another configuration, and a note of it.
     fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+        // Noted first: after a SIGKILL in between, the files are neither as they were nor as they were to be.
+        let kdamond = format!("{}/", TreePath::kdamond(at));
+        let of_others = |(path, _): &(String, String)| !path.starts_with(&kdamond);
+        self.note.written.retain(of_others);
+        self.place.write(&self.note)?;
         let mut written = Vec::new();
         let lacks = self.write_context(at, context, &mut written)?;
         // Whatever came of it: that is how the tree is now.
-        let kdamond = format!("{}/", TreePath::kdamond(at));
-        self.note
-            .written
-            .retain(|(path, _)| !path.starts_with(&kdamond));
         self.remember(&written)?;
         if lacks.is_empty() {
             Ok(())
@@ -311,90 +320,6 @@ impl<T: Tree> Claim<T> {
             self.place.clear();
         }
         Ok(left)
-    }
-
-    /// Puts in order what a killed Isotherm left, if the tree is as it left it; else that is somebody else's now.
-    fn recover(&mut self, note: &Note) {
-        // One that was killed before it did anything left nothing.
-        if note.written.is_empty() || self.changed(note).is_some() {
-            self.place.clear();
-            return;
-        }
-        let left = self.undo(note);
-        if left.is_empty() {
-            self.place.clear();
-        }
-        let but = if left.is_empty() {
-            String::new()
-        } else {
-            format!(", but for {}", left.join(", "))
-        };
-        self.recovered = Some(format!(
-            "an isotherm that was killed had left kernel DAMON on; it was turned off, and its tree is as it was \
-             before{but}"
-        ));
-    }
-
-    /// How the tree differs from what a note says that was made of it; nothing if it does not.
-    fn changed(&self, note: &Note) -> Option<String> {
-        if note.written.is_empty() {
-            return None;
-        }
-        for (path, wanted) in &note.written {
-            let Some(path) = TreePath::parse(path) else {
-                return Some(format!("{path} is no place in it"));
-            };
-            match self.read(&path) {
-                Ok(found) if found == *wanted => {}
-                // The kernel tunes them, and tells if it is asked to.
-                Ok(_) if matches!(path.name(), "sample_us" | "aggr_us") => {}
-                Ok(found) => return Some(format!("{path} is {found}, not {wanted}")),
-                Err(_) => return Some(format!("{path} is no more")),
-            }
-        }
-        for (at, pid) in note.pids.iter().enumerate() {
-            match self.pid(at) {
-                Ok(None) => {}
-                Ok(Some(now)) if now == *pid => {}
-                Ok(Some(now)) => {
-                    return Some(format!("its kdamond {at} is process {now}, not {pid}"));
-                }
-                Err(_) => return Some(format!("its kdamond {at} is no more")),
-            }
-        }
-        None
-    }
-
-    /// Turns all kdamonds off and sets what the note says was there before. What could not be set comes back.
-    fn undo(&mut self, note: &Note) -> Vec<String> {
-        let mut left = Vec::new();
-        let mut at = 0;
-        while self.tree.kind(&TreePath::kdamond(at)).is_some() {
-            if self.is_on(at).unwrap_or(true)
-                && let Err(error) = self.command(at, "off")
-            {
-                left.push(error.to_string());
-            }
-            at += 1;
-        }
-        let nr = TreePath::kdamonds().join("nr_kdamonds");
-        if let Err(error) = self.write(&nr, "0") {
-            left.push(error.to_string());
-            return left;
-        }
-        for (path, text) in &note.before {
-            let Some(path) = TreePath::parse(path) else {
-                continue;
-            };
-            // Most is as a new directory has it.
-            if self.read(&path).is_ok_and(|found| found == *text) {
-                continue;
-            }
-            if let Err(error) = self.write(&path, text) {
-                left.push(error.to_string());
-            }
-        }
-        left
     }
 
     fn require_unused(&self) -> Result<(), DamonError> {
@@ -509,7 +434,7 @@ impl<T: Tree> Claim<T> {
         })
     }
 
-    fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
+    pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
         let written = patiently(|| self.tree.write(path, value));
         written.map_err(|source| DamonError::Write {
             path: path.clone(),

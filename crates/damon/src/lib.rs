@@ -23,6 +23,7 @@ mod modules;
 mod note;
 mod observe;
 mod read;
+mod recover;
 mod tree;
 mod writes;
 
