@@ -81,7 +81,7 @@ impl<T: Tree> Claim<T> {
         self.recovered.as_deref()
     }
 
-    /// Sets up a kdamond for each context and turns all on. Where one fails, none is left.
+    /// Sets up a kdamond for each context and turns all on. Where one fails, none is left, and it can be tried again.
     ///
     /// # Errors
     /// [`DamonError::Lacks`] with everything that this kernel cannot do, before anything runs;
@@ -90,7 +90,7 @@ impl<T: Tree> Claim<T> {
         let result = self.set_up(contexts).and_then(|()| self.turn_on());
         if result.is_err() {
             // What failed first is what is to be said.
-            let _ = self.put_back();
+            let _ = self.begin_anew();
         }
         result
     }
@@ -101,12 +101,18 @@ impl<T: Tree> Claim<T> {
     /// As [`Claim::start`], but for what is only known once a kdamond runs.
     pub fn check(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
         let result = self.set_up(contexts);
-        // What is left in the tree stays noted, for the end.
-        if self.undo(&self.note.clone()).is_empty() {
-            self.note.written.clear();
-            self.place.write(&self.note)?;
-        }
+        self.begin_anew()?;
         result
+    }
+
+    /// Undoes all; the claim stays. What is left in the tree stays noted, for the end.
+    fn begin_anew(&mut self) -> Result<(), DamonError> {
+        if !self.undo(&self.note.clone()).is_empty() {
+            return Ok(());
+        }
+        self.note.written.clear();
+        self.note.pids.clear();
+        self.place.write(&self.note)
     }
 
     fn set_up(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
@@ -249,8 +255,10 @@ impl<T: Tree> Claim<T> {
     /// Replaces a running kdamond's configuration, in one step as seen by it.
     ///
     /// # Errors
-    /// As [`Claim::start`]; the kdamond then goes on as before.
+    /// As [`Claim::start`], the kdamond then goes on as before; [`DamonError::Changed`] where somebody else has changed
+    /// the tree.
     pub fn commit(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+        self.require_unchanged()?;
         self.rewrite(at, context)?;
         self.command(at, "commit")
     }
@@ -258,8 +266,9 @@ impl<T: Tree> Claim<T> {
     /// Turns a kdamond off and on again, with another configuration: what it knew is gone.
     ///
     /// # Errors
-    /// As [`Claim::start`]; the kdamond is off then.
+    /// As [`Claim::commit`]; the kdamond is off then.
     pub fn restart(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+        self.require_unchanged()?;
         if self.is_on(at)? {
             self.command(at, "off")?;
         }
@@ -267,10 +276,15 @@ impl<T: Tree> Claim<T> {
         self.turn_on_one(at)
     }
 
+    fn require_unchanged(&self) -> Result<(), DamonError> {
+        let changed = self.changed(&self.note);
+        changed.map_or(Ok(()), |what| Err(DamonError::Changed { what }))
+    }
+
     /// Writes another configuration, and a note of it.
     fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
-        // Noted first: after a SIGKILL in between, the files are neither as they were nor as they were to be.
         let kdamond = format!("{}/", TreePath::kdamond(at));
+        // Noted first: after a SIGKILL in between, the files are neither as they were nor as they were to be.
         let of_others = |(path, _): &(String, String)| !path.starts_with(&kdamond);
         self.note.written.retain(of_others);
         self.place.write(&self.note)?;

@@ -313,6 +313,13 @@ fn what_somebody_else_has_changed_is_left_to_them() {
     let action = TreePath::kdamond(0).join("contexts/0/schemes/0/action");
     tree.clone().write(&action, "cold").expect("an action");
     let nr_writes = tree.nr_writes();
+    for error in [
+        claim.commit(0, &context(Vec::new())),
+        claim.restart(0, &context(Vec::new())),
+    ] {
+        let error = error.expect_err("it was changed");
+        assert!(matches!(error, DamonError::Changed { .. }), "{error}");
+    }
     let error = claim.release().expect_err("it was changed");
     assert!(
         error

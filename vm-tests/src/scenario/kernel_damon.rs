@@ -45,7 +45,7 @@ pub(super) fn acts() -> Scenario {
 }
 
 /// Functions for the scripts.
-const FUNCTIONS: &str = "\
+pub(super) const FUNCTIONS: &str = "\
 tree=/sys/kernel/mm/damon/admin/kdamonds\n\
 is_empty() { [ \"$(cat $tree/nr_kdamonds)\" = 0 ] || { echo \"the tree is not as it was: $1\"; exit 1; }; }\n\
 refused() {\n\
@@ -170,7 +170,12 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
 }
 
 /// That a message came, which is shown.
-fn says(report: &mut Report, output: &VmOutput, name: &str, words: &str) -> Result<(), VmError> {
+pub(super) fn says(
+    report: &mut Report,
+    output: &VmOutput,
+    name: &str,
+    words: &str,
+) -> Result<(), VmError> {
     let text = output.text(&format!("{name}.txt"))?;
     let line = text.lines().find(|line| line.contains(words));
     let line =

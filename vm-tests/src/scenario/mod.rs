@@ -8,6 +8,7 @@ mod boot;
 mod compact;
 mod doctor;
 mod kernel_damon;
+mod kernel_damon_killed;
 mod page_cache;
 mod record;
 mod side_by_side;
@@ -70,6 +71,7 @@ pub fn all() -> Vec<Scenario> {
         side_by_side::scenario(),
         kernel_damon::records(),
         kernel_damon::acts(),
+        kernel_damon_killed::scenario(),
         act::swap_full(),
         act_tier::physical(),
         act_psi::scenario(),

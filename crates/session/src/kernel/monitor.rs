@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use isotherm_config::ContextSpec;
-use isotherm_damon::{DamonContext, KernelStats, nr_samples};
+use isotherm_damon::{DamonContext, DamonError, KernelStats, nr_samples};
 use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, Refusal, Snapshot, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::cpu::task_cpu;
@@ -109,6 +109,8 @@ pub(super) struct KernelMonitor {
     lost_told: u64,
     /// Looks in a row that found the kdamond off and processes alive.
     nr_off: u32,
+    /// The last attempt to watch new processes failed.
+    is_refused: bool,
 }
 
 impl KernelMonitor {
@@ -144,6 +146,7 @@ impl KernelMonitor {
             checks: 0,
             lost_told: 0,
             nr_off: 0,
+            is_refused: false,
         }
     }
 
@@ -200,6 +203,8 @@ impl KernelMonitor {
         let pids = self.watched.update(now, items)?;
         let ids = self.watched.ids();
         if ids.iter().any(|id| !self.order.contains(id)) {
+            // It may be off already: all have ended while it was begun.
+            self.nr_off = 0;
             self.take_in(&ids, &pids, now, items)?;
         }
         if !self.hub.borrow().is_on(self.at)? {
@@ -241,14 +246,21 @@ impl KernelMonitor {
         };
         drop(hub);
         if let Err(error) = done {
-            // One that has just ended spoils it for all: the next look tries again without it.
+            if matches!(error.downcast_ref(), Some(DamonError::Changed { .. })) {
+                return Err(error);
+            }
+            // One that has just ended spoils it for all: tried again soon, without it.
             if !(only_more && is_on) {
                 self.order.clear();
             }
-            let text = format!("kernel DAMON did not take new processes: {error:#}");
-            items.push(Item::Note { time: now, text });
+            self.next_look = now + SHORTEST_WAIT;
+            if !std::mem::replace(&mut self.is_refused, true) {
+                let text = format!("kernel DAMON did not take new processes: {error:#}");
+                items.push(Item::Note { time: now, text });
+            }
             return Ok(());
         }
+        self.is_refused = false;
         if !(only_more && is_on) {
             self.former_cpu = self.former_cpu + self.kdamond_cpu;
             self.kdamond_cpu = Nanos(0);
@@ -298,9 +310,12 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// A kdamond ends by itself when all its processes have, which is seen here a moment later.
+    /// A kdamond ends by itself when all its processes have, which is seen here a moment later. One that we could not
+    /// turn on has no processes.
     fn require_on(&mut self) -> anyhow::Result<()> {
-        let is_off = !self.hub.borrow().is_on(self.at)? && !self.watched.ids().is_empty();
+        let ids = self.watched.ids();
+        let has_some = ids.iter().any(|id| self.order.contains(id));
+        let is_off = has_some && !self.hub.borrow().is_on(self.at)?;
         self.nr_off = if is_off { self.nr_off + 1 } else { 0 };
         anyhow::ensure!(
             self.nr_off < LOOKS_OFF,
