@@ -25,6 +25,9 @@ use isotherm_engine::units::format_bytes;
 const PERIOD: Nanos = Nanos::from_millis(1_000);
 /// Events are fetched at the ends of aggregation intervals, but not more often than this.
 const SHORTEST_WAIT: Nanos = Nanos::from_millis(200);
+/// A kdamond begins anew only after so many aggregation intervals: else it would tell nothing where processes end each
+/// second.
+const LEAST_LIFE: u64 = 10;
 /// After so many looks at a kdamond that is off somebody must have turned it off.
 const LOOKS_OFF: u32 = 3;
 /// The target of physical memory.
@@ -70,6 +73,13 @@ impl Watched {
         }
     }
 
+    fn is_live(&self, id: TargetId) -> bool {
+        match self {
+            Self::Processes { set, .. } => set.is_live(id),
+            Self::Physical { .. } => true,
+        }
+    }
+
     fn is_over(&self) -> bool {
         match self {
             Self::Processes { set, .. } => set.is_over(),
@@ -109,6 +119,8 @@ pub(super) struct KernelMonitor {
     lost_told: u64,
     /// Looks in a row that found the kdamond off and processes alive.
     nr_off: u32,
+    /// The earliest time to begin anew while some of its processes live.
+    begins_anew: Nanos,
     /// The last attempt to watch new processes failed.
     is_refused: bool,
 }
@@ -146,6 +158,7 @@ impl KernelMonitor {
             checks: 0,
             lost_told: 0,
             nr_off: 0,
+            begins_anew: Nanos(0),
             is_refused: false,
         }
     }
@@ -174,10 +187,11 @@ impl KernelMonitor {
     /// A snapshot gets its target's number; one of a target that is not known (any more) is none.
     fn tell(&mut self, snapshot: Option<Snapshot>, items: &mut Vec<Item>) {
         let Some(mut snapshot) = snapshot else { return };
-        let Some(target) = self.order.get(snapshot.target.0 as usize) else {
+        let target = self.order.get(snapshot.target.0 as usize);
+        let Some(&target) = target.filter(|id| self.watched.is_live(**id)) else {
             return;
         };
-        snapshot.target = *target;
+        snapshot.target = target;
         self.checks += snapshot.regions.len() as u64 * u64::from(snapshot.nr_samples);
         items.push(Item::Snapshot(snapshot));
     }
@@ -226,7 +240,7 @@ impl KernelMonitor {
     }
 
     /// Somebody has come. Where nobody has gone meanwhile, the kernel only gets more targets; else places would
-    /// become others', and the kdamond begins anew.
+    /// become others', and the kdamond begins anew, after a while.
     fn take_in(
         &mut self,
         ids: &[TargetId],
@@ -234,11 +248,14 @@ impl KernelMonitor {
         now: Nanos,
         items: &mut Vec<Item>,
     ) -> anyhow::Result<()> {
-        let targets = pids.iter().map(|pid| lower::target(*pid, &self.ranges));
-        self.context.targets = targets.collect();
         let mut hub = self.hub.borrow_mut();
         let only_more = ids.starts_with(&self.order);
         let is_on = hub.is_on(self.at)?;
+        if is_on && !only_more && now < self.begins_anew {
+            return Ok(());
+        }
+        let targets = pids.iter().map(|pid| lower::target(*pid, &self.ranges));
+        self.context.targets = targets.collect();
         let done = if only_more && is_on {
             hub.commit(self.at, &self.context)
         } else {
@@ -265,6 +282,7 @@ impl KernelMonitor {
             self.former_cpu = self.former_cpu + self.kdamond_cpu;
             self.kdamond_cpu = Nanos(0);
             self.stats.clear();
+            self.begins_anew = now + Nanos(self.intervals.aggregation.0 * LEAST_LIFE);
         }
         self.assembler.restart();
         self.order = ids.to_vec();
