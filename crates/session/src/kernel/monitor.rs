@@ -228,15 +228,31 @@ impl KernelMonitor {
         if let Some(cpu) = pid.and_then(task_cpu) {
             self.kdamond_cpu = cpu;
         }
+        let asked = self.ask(now, items);
+        self.unless_it_ended(asked)?;
+        self.tell_lost(now, items);
+        Ok(())
+    }
+
+    /// Has the kdamond tell what it knows.
+    fn ask(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         if self.context.intervals_goal.is_some() {
             self.intervals = self.hub.borrow_mut().intervals(self.at)?;
         }
         if !self.hub.borrow().has_trace() {
             self.fetch_by_scheme(now, items)?;
         }
-        self.tell_stats(now, items)?;
-        self.tell_lost(now, items);
-        Ok(())
+        self.tell_stats(now, items)
+    }
+
+    /// What a kdamond failed to tell is no fault if it has ended meanwhile, with all its processes.
+    fn unless_it_ended(&self, told: anyhow::Result<()>) -> anyhow::Result<()> {
+        let Err(error) = told else { return Ok(()) };
+        let has_ended = error.downcast_ref().is_some_and(DamonError::is_of_the_end);
+        if has_ended || !self.hub.borrow().is_on(self.at)? {
+            return Ok(());
+        }
+        Err(error)
     }
 
     /// Somebody has come. Where nobody has gone meanwhile, the kernel only gets more targets; else places would
@@ -374,7 +390,8 @@ impl Monitor for KernelMonitor {
     fn last_look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.fetch(items)?;
         if self.hub.borrow().is_on(self.at)? {
-            self.tell_stats(now, items)?;
+            let told = self.tell_stats(now, items);
+            self.unless_it_ended(told)?;
         }
         Ok(())
     }
