@@ -8,6 +8,7 @@ mod boot;
 mod compact;
 mod doctor;
 mod kernel_damon;
+mod kernel_damon_damo;
 mod kernel_damon_killed;
 mod page_cache;
 mod record;
@@ -72,6 +73,7 @@ pub fn all() -> Vec<Scenario> {
         kernel_damon::records(),
         kernel_damon::acts(),
         kernel_damon_killed::scenario(),
+        kernel_damon_damo::scenario(),
         act::swap_full(),
         act_tier::physical(),
         act_psi::scenario(),

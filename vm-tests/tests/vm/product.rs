@@ -95,6 +95,28 @@ fn kernel_damon_acts_on_6_12() {
 }
 
 #[test]
+fn kernel_damon_killed_on_6_12() {
+    test("kernel-damon-killed", Kernel::Debian612);
+}
+
+#[test]
+fn kernel_damon_damo_on_6_12() {
+    test("kernel-damon-damo", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_damo_on_newest() {
+    test("kernel-damon-damo", Kernel::DebianNewest);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_killed_on_newest() {
+    test("kernel-damon-killed", Kernel::DebianNewest);
+}
+
+#[test]
 #[ignore = "takes minutes: make test-long"]
 fn kernel_damon_on_newest() {
     test("kernel-damon", Kernel::DebianNewest);
