@@ -10,6 +10,7 @@ mod doctor;
 mod kernel_damon;
 mod kernel_damon_damo;
 mod kernel_damon_killed;
+mod kernel_damon_truth;
 mod page_cache;
 mod record;
 mod side_by_side;
@@ -80,6 +81,7 @@ pub fn all() -> Vec<Scenario> {
         act::scenario(),
         act_tier::migrate(),
         record::stairs(),
+        kernel_damon_truth::scenario(),
         tiering::scenario(),
     ]
 }

@@ -112,6 +112,12 @@ fn kernel_damon_damo_on_newest() {
 
 #[test]
 #[ignore = "takes minutes: make test-long"]
+fn kernel_damon_truth_on_6_12() {
+    test("kernel-damon-truth", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
 fn kernel_damon_killed_on_newest() {
     test("kernel-damon-killed", Kernel::DebianNewest);
 }
