@@ -4,8 +4,9 @@
 //! The machine has one processor, and its clock counts instructions (QEMU's `-icount`): CPU time is a number of
 //! instructions, the same on a busy host as on a quiet one. That is no processor's time: an instruction that waits for
 //! memory costs as much as one that does not, and an interrupt nothing but its instructions. DAMON runs at its own
-//! intervals, 5 ms and 100 ms. The default monitor gets as its budget the share of the processor that kernel DAMON took
-//! just before, recorder and kdamond together; `--faithful` takes what it takes at DAMON's intervals.
+//! intervals, 5 ms and 100 ms, and at tenfold ones, which are nearer to the default's. The default monitor gets as its
+//! budget the share of the processor that kernel DAMON took at its own, recorder and kdamond together; `--faithful` takes
+//! what it takes at DAMON's intervals.
 //!
 //! An emulated TLB keeps what a processor's would evict, and DAMON does not flush: `vm-guest wake` runs beside it, as in
 //! `kernel_damon`.
@@ -40,8 +41,12 @@ const SECONDS: u32 = 15;
 const NS_LOG2: u32 = 1;
 
 /// What records, and with which options.
-const MODES: [(&str, &str); 4] = [
+const MODES: [(&str, &str); 5] = [
     ("kernel DAMON, vaddr", "--world kernel --pid $target"),
+    (
+        "kernel DAMON, vaddr, 50 ms / 1 s",
+        "--world kernel --sample-interval 50ms --aggregation-interval 1s --update-interval 10s --pid $target",
+    ),
     ("kernel DAMON, paddr", "--world kernel --physical"),
     ("`--faithful`", "--faithful --pid $target"),
     ("default", "--cpu-budget $share --pid $target"),
