@@ -55,6 +55,22 @@ impl Image {
         Ok(())
     }
 
+    /// Adds all files below a directory of the host. What a link names is a file there, or is left out.
+    pub(crate) fn tree(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
+        let entries = fs::read_dir(host).map_err(VmError::io("list", host))?;
+        for entry in entries {
+            let entry = entry.map_err(VmError::io("list", host))?;
+            let below = format!("{path}/{}", entry.file_name().to_string_lossy());
+            let kind = entry.file_type().map_err(VmError::io("look at", host))?;
+            if kind.is_dir() {
+                self.tree(&entry.path(), &below)?;
+            } else if entry.path().is_file() {
+                self.file(&entry.path(), &below)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds a program of the host, without debug information, and the shared libraries it needs.
     pub(crate) fn program(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
         for library in shared_libraries(host)? {

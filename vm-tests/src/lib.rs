@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod damo;
 mod error;
 mod image;
 mod kernel;

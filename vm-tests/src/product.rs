@@ -21,7 +21,12 @@ pub fn guest_tool() -> Result<PathBuf, VmError> {
     built(
         "isotherm-vm-tests",
         "vm-guest",
-        &["vm-tests/src", "crates/engine/src", "Cargo.lock"],
+        &[
+            "vm-tests/src",
+            "crates/engine/src",
+            "crates/workload/src",
+            "Cargo.lock",
+        ],
     )
 }
 

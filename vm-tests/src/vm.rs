@@ -28,11 +28,13 @@ pub struct Vm {
     cmdline_extra: String,
     programs: Vec<(PathBuf, String)>,
     files: Vec<(PathBuf, String)>,
+    trees: Vec<(PathBuf, String)>,
     texts: Vec<(String, String)>,
     modules: Vec<String>,
     script: String,
     timeout: Duration,
     alone: bool,
+    instruction_ns_log2: Option<u32>,
 }
 
 /// What came back.
@@ -64,11 +66,13 @@ impl Vm {
             cmdline_extra: String::new(),
             programs: Vec::new(),
             files: Vec::new(),
+            trees: Vec::new(),
             texts: Vec::new(),
             modules: Vec::new(),
             script: String::new(),
             timeout: Duration::from_mins(2),
             alone: false,
+            instruction_ns_log2: None,
         }
     }
 
@@ -105,8 +109,21 @@ impl Vm {
 
     /// Brings a program along as `/bin/NAME`, with the shared libraries that it needs.
     #[must_use]
-    pub fn program(mut self, host: impl Into<PathBuf>, name: &str) -> Self {
-        self.programs.push((host.into(), format!("bin/{name}")));
+    pub fn program(self, host: impl Into<PathBuf>, name: &str) -> Self {
+        self.program_at(host, &format!("bin/{name}"))
+    }
+
+    /// The same as another path.
+    #[must_use]
+    pub fn program_at(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.programs.push((host.into(), guest.to_owned()));
+        self
+    }
+
+    /// Brings along all files below a directory.
+    #[must_use]
+    pub fn tree(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.trees.push((host.into(), guest.to_owned()));
         self
     }
 
@@ -159,6 +176,16 @@ impl Vm {
     #[must_use]
     pub fn alone(mut self) -> Self {
         self.alone = true;
+        self
+    }
+
+    /// Lets the guest's clock count instructions: each takes 2^`ns_log2` nanoseconds, and time in which no processor has
+    /// anything to do passes at once. CPU time is then a number of instructions, whatever the host has to do besides.
+    /// The clock counts all processors' instructions, so there is one.
+    #[must_use]
+    pub fn count_instructions(mut self, ns_log2: u32) -> Self {
+        self.instruction_ns_log2 = Some(ns_log2);
+        self.cpus = 1;
         self
     }
 
@@ -226,6 +253,9 @@ impl Vm {
         for (host, guest) in &self.files {
             image.file(host, guest)?;
         }
+        for (host, guest) in &self.trees {
+            image.tree(host, guest)?;
+        }
         for (guest, text) in &self.texts {
             image.content(guest, text.clone().into_bytes());
         }
@@ -248,13 +278,19 @@ impl Vm {
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-no-user-config", "-nodefaults", "-no-reboot"])
             .args(["-display", "none", "-machine", "q35"])
-            .args(["-accel", "tcg,thread=multi", "-cpu", &self.cpu])
+            .args(["-cpu", &self.cpu])
             .args(["-smp", &self.cpus.to_string()])
             .args(["-m", &format!("{}M", self.memory_mib)])
             .arg("-kernel")
             .arg(&kernel.vmlinuz)
             .arg("-initrd")
             .arg(work.join("initramfs"));
+        match self.instruction_ns_log2 {
+            None => command.args(["-accel", "tcg,thread=multi"]),
+            Some(shift) => command
+                .args(["-accel", "tcg,thread=single"])
+                .args(["-icount", &format!("shift={shift},sleep=off")]),
+        };
         // panic=-1 restarts at once, which ends QEMU without results.
         let cmdline = format!(
             "console=ttyS0 loglevel=4 panic=-1{extra}",

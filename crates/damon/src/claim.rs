@@ -17,7 +17,7 @@ use isotherm_engine::scheme::{Action, FilterKind};
 use crate::context::{DamonContext, Operations};
 use crate::error::{DamonError, Lack};
 use crate::modules::Module;
-use crate::note::{Note, NotePlace};
+use crate::note::{Note, NotePlace, UNKNOWN_PID};
 use crate::patience::{EBUSY, EINVAL, Patience, patiently};
 use crate::tree::{EntryKind, Tree, TreePath};
 use crate::writes::{Layout, Write, goals, skeleton, values};
@@ -29,12 +29,12 @@ const DEPTH_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Claim<T: Tree> {
     pub(crate) tree: T,
-    place: NotePlace,
+    pub(crate) place: NotePlace,
     note: Note,
     /// The kernel's modules that use DAMON by themselves, to name them.
     modules: Vec<Module>,
     /// What of the former owner was put in order.
-    recovered: Option<String>,
+    pub(crate) recovered: Option<String>,
     is_released: bool,
 }
 
@@ -78,7 +78,7 @@ impl<T: Tree> Claim<T> {
         self.recovered.as_deref()
     }
 
-    /// Sets up a kdamond for each context and turns all on. Where one fails, none is left.
+    /// Sets up a kdamond for each context and turns all on. Where one fails, none is left, and it can be tried again.
     ///
     /// # Errors
     /// [`DamonError::Lacks`] with everything that this kernel cannot do, before anything runs;
@@ -87,7 +87,7 @@ impl<T: Tree> Claim<T> {
         let result = self.set_up(contexts).and_then(|()| self.turn_on());
         if result.is_err() {
             // What failed first is what is to be said.
-            let _ = self.put_back();
+            let _ = self.begin_anew();
         }
         result
     }
@@ -98,10 +98,18 @@ impl<T: Tree> Claim<T> {
     /// As [`Claim::start`], but for what is only known once a kdamond runs.
     pub fn check(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
         let result = self.set_up(contexts);
-        self.undo(&self.note.clone());
-        self.note.written.clear();
-        self.place.write(&self.note)?;
+        self.begin_anew()?;
         result
+    }
+
+    /// Undoes all; the claim stays. What is left in the tree stays noted, for the end.
+    fn begin_anew(&mut self) -> Result<(), DamonError> {
+        if !self.undo(&self.note.clone()).is_empty() {
+            return Ok(());
+        }
+        self.note.written.clear();
+        self.note.pids.clear();
+        self.place.write(&self.note)
     }
 
     fn set_up(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
@@ -195,10 +203,12 @@ impl<T: Tree> Claim<T> {
         for at in 0..self.nr_kdamonds()? {
             self.turn_on_one(at)?;
         }
-        self.place.write(&self.note)
+        Ok(())
     }
 
     fn turn_on_one(&mut self, at: usize) -> Result<(), DamonError> {
+        // Noted first: after a SIGKILL in between it is still ours.
+        self.note_pid(at, UNKNOWN_PID)?;
         let state = TreePath::kdamond(at).join("state");
         if let Err(error) = self.write(&state, "on") {
             let DamonError::Write { source, .. } = error else {
@@ -207,10 +217,15 @@ impl<T: Tree> Claim<T> {
             let why = self.why_not(&source);
             return Err(DamonError::Refused { source, why });
         }
-        let pid = self.pid(at)?.unwrap_or(-1);
-        self.note.pids.resize(self.note.pids.len().max(at + 1), -1);
+        let pid = self.pid(at)?.unwrap_or(UNKNOWN_PID);
+        self.note_pid(at, pid)
+    }
+
+    fn note_pid(&mut self, at: usize, pid: i64) -> Result<(), DamonError> {
+        let nr = self.note.pids.len().max(at + 1);
+        self.note.pids.resize(nr, UNKNOWN_PID);
         self.note.pids[at] = pid;
-        Ok(())
+        self.place.write(&self.note)
     }
 
     fn why_not(&self, error: &io::Error) -> String {
@@ -237,8 +252,10 @@ impl<T: Tree> Claim<T> {
     /// Replaces a running kdamond's configuration, in one step as seen by it.
     ///
     /// # Errors
-    /// As [`Claim::start`]; the kdamond then goes on as before.
+    /// As [`Claim::start`], the kdamond then goes on as before; [`DamonError::Changed`] where somebody else has changed
+    /// the tree.
     pub fn commit(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+        self.require_unchanged()?;
         self.rewrite(at, context)?;
         self.command(at, "commit")
     }
@@ -252,12 +269,17 @@ impl<T: Tree> Claim<T> {
     /// Turns a kdamond off and on again, with another configuration: what it knew is gone.
     ///
     /// # Errors
-    /// As [`Claim::start`]; the kdamond is off then.
+    /// As [`Claim::commit`]; the kdamond is off then.
     pub fn restart(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+        self.require_unchanged()?;
         self.turn_off(at)?;
         self.rewrite(at, context)?;
-        self.turn_on_one(at)?;
-        self.place.write(&self.note)
+        self.turn_on_one(at)
+    }
+
+    fn require_unchanged(&self) -> Result<(), DamonError> {
+        let changed = self.changed(&self.note);
+        changed.map_or(Ok(()), |what| Err(DamonError::Changed { what }))
     }
 
     /// Turns a kdamond off, if it is on.
@@ -276,13 +298,14 @@ impl<T: Tree> Claim<T> {
     /// # Errors
     /// As [`Claim::start`].
     pub fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+        let kdamond = format!("{}/", TreePath::kdamond(at));
+        // Noted first: after a SIGKILL in between, the files are neither as they were nor as they were to be.
+        let of_others = |(path, _): &(String, String)| !path.starts_with(&kdamond);
+        self.note.written.retain(of_others);
+        self.place.write(&self.note)?;
         let mut written = Vec::new();
         let lacks = self.write_context(at, context, &mut written)?;
         // Whatever came of it: that is how the tree is now.
-        let kdamond = format!("{}/", TreePath::kdamond(at));
-        self.note
-            .written
-            .retain(|(path, _)| !path.starts_with(&kdamond));
         self.remember(&written)?;
         if lacks.is_empty() {
             Ok(())
@@ -326,90 +349,6 @@ impl<T: Tree> Claim<T> {
             self.place.clear();
         }
         Ok(left)
-    }
-
-    /// Puts in order what a killed Isotherm left, if the tree is as it left it; else that is somebody else's now.
-    fn recover(&mut self, note: &Note) {
-        // One that was killed before it did anything left nothing.
-        if note.written.is_empty() || self.changed(note).is_some() {
-            self.place.clear();
-            return;
-        }
-        let left = self.undo(note);
-        if left.is_empty() {
-            self.place.clear();
-        }
-        let but = if left.is_empty() {
-            String::new()
-        } else {
-            format!(", but for {}", left.join(", "))
-        };
-        self.recovered = Some(format!(
-            "an isotherm that was killed had left kernel DAMON on; it was turned off, and its tree is as it was \
-             before{but}"
-        ));
-    }
-
-    /// How the tree differs from what a note says that was made of it; nothing if it does not.
-    fn changed(&self, note: &Note) -> Option<String> {
-        if note.written.is_empty() {
-            return None;
-        }
-        for (path, wanted) in &note.written {
-            let Some(path) = TreePath::parse(path) else {
-                return Some(format!("{path} is no place in it"));
-            };
-            match self.read(&path) {
-                Ok(found) if found == *wanted => {}
-                // The kernel tunes them, and tells if it is asked to.
-                Ok(_) if matches!(path.name(), "sample_us" | "aggr_us") => {}
-                Ok(found) => return Some(format!("{path} is {found}, not {wanted}")),
-                Err(_) => return Some(format!("{path} is no more")),
-            }
-        }
-        for (at, pid) in note.pids.iter().enumerate() {
-            match self.pid(at) {
-                Ok(None) => {}
-                Ok(Some(now)) if now == *pid => {}
-                Ok(Some(now)) => {
-                    return Some(format!("its kdamond {at} is process {now}, not {pid}"));
-                }
-                Err(_) => return Some(format!("its kdamond {at} is no more")),
-            }
-        }
-        None
-    }
-
-    /// Turns all kdamonds off and sets what the note says was there before. What could not be set comes back.
-    fn undo(&mut self, note: &Note) -> Vec<String> {
-        let mut left = Vec::new();
-        let mut at = 0;
-        while self.tree.kind(&TreePath::kdamond(at)).is_some() {
-            if self.is_on(at).unwrap_or(true)
-                && let Err(error) = self.command(at, "off")
-            {
-                left.push(error.to_string());
-            }
-            at += 1;
-        }
-        let nr = TreePath::kdamonds().join("nr_kdamonds");
-        if let Err(error) = self.write(&nr, "0") {
-            left.push(error.to_string());
-            return left;
-        }
-        for (path, text) in &note.before {
-            let Some(path) = TreePath::parse(path) else {
-                continue;
-            };
-            // Most is as a new directory has it.
-            if self.read(&path).is_ok_and(|found| found == *text) {
-                continue;
-            }
-            if let Err(error) = self.write(&path, text) {
-                left.push(error.to_string());
-            }
-        }
-        left
     }
 
     fn require_unused(&self) -> Result<(), DamonError> {
@@ -525,14 +464,15 @@ impl<T: Tree> Claim<T> {
     }
 
     fn patience(&self) -> Patience {
-        if self.note.pids.is_empty() {
-            Patience::ForOthers
-        } else {
+        // One that is being turned on may meet a module that has DAMON for good.
+        if self.note.pids.iter().any(|pid| *pid != UNKNOWN_PID) {
             Patience::ForKdamonds
+        } else {
+            Patience::ForOthers
         }
     }
 
-    fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
+    pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
         let written = patiently(self.patience(), || self.tree.write(path, value));
         written.map_err(|source| DamonError::Write {
             path: path.clone(),

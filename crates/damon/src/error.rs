@@ -76,3 +76,11 @@ fn list(lacks: &[Lack]) -> String {
         .map(|lack| format!("{} ({})", lack.asked_by, lack.why));
     words.collect::<Vec<_>>().join("; ")
 }
+
+impl DamonError {
+    /// Whether a kdamond ended before it did what it was told.
+    pub fn is_of_the_end(&self) -> bool {
+        const ECANCELED: i32 = 125;
+        matches!(self, Self::Write { source, .. } if source.raw_os_error() == Some(ECANCELED))
+    }
+}

@@ -9,7 +9,9 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::tree::{Entry, EntryKind, Tree, TreePath, sort};
@@ -47,7 +49,7 @@ pub type FakeRegion = (u64, u64, u32, u32);
 #[derive(Clone, Debug)]
 pub struct FakeTree(Rc<RefCell<State>>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct State {
     level: Level,
     nodes: BTreeMap<TreePath, Node>,
@@ -67,6 +69,15 @@ struct State {
     fails_at: Option<u64>,
     /// So many commands meet another program's.
     nr_busy: u32,
+    keep: Option<Keep>,
+}
+
+/// A moment at which the tree and a note are kept.
+#[derive(Clone, Debug)]
+struct Keep {
+    nr_write: u64,
+    note: PathBuf,
+    kept: Option<(Box<State>, Option<Vec<u8>>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +104,7 @@ impl FakeTree {
             nr_writes: 0,
             fails_at: None,
             nr_busy: 0,
+            keep: None,
         })))
     }
 
@@ -140,6 +152,23 @@ impl FakeTree {
     pub fn fail_after(&self, writes: Option<u64>) {
         let mut state = self.0.borrow_mut();
         state.fails_at = writes.map(|writes| state.nr_writes + writes);
+    }
+
+    /// Keeps what a SIGKILL just before this write would leave: the tree, and the note in this file.
+    pub fn keep_at(&self, nr_write: u64, note: &Path) {
+        self.0.borrow_mut().keep = Some(Keep {
+            nr_write,
+            note: note.to_owned(),
+            kept: None,
+        });
+    }
+
+    /// What was kept; nothing if there were not so many writes.
+    pub fn kept(&self) -> Option<(Self, Option<Vec<u8>>)> {
+        let state = self.0.borrow();
+        let (tree, note) = state.keep.as_ref()?.kept.as_ref()?;
+        let tree = Self(Rc::new(RefCell::new((**tree).clone())));
+        Some((tree, note.clone()))
     }
 
     /// A file gets another text, whatever it is.
@@ -190,6 +219,7 @@ impl Tree for FakeTree {
 
     fn write(&mut self, path: &TreePath, value: &str) -> io::Result<()> {
         let mut state = self.0.borrow_mut();
+        state.keep_if_due();
         state.nr_writes += 1;
         if state.fails_at.is_some_and(|at| state.nr_writes > at) {
             return Err(io::ErrorKind::Interrupted.into());
@@ -236,6 +266,14 @@ fn busy() -> io::Error {
 }
 
 impl State {
+    fn keep_if_due(&mut self) {
+        let Some(mut keep) = self.keep.take_if(|keep| keep.nr_write == self.nr_writes) else {
+            return;
+        };
+        keep.kept = Some((Box::new(self.clone()), fs::read(&keep.note).ok()));
+        self.keep = Some(keep);
+    }
+
     fn require(&self, path: &TreePath) -> io::Result<()> {
         let is_there = self.nodes.contains_key(path);
         is_there

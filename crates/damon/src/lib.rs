@@ -24,6 +24,7 @@ mod note;
 mod observe;
 mod patience;
 mod read;
+mod recover;
 mod tree;
 mod writes;
 

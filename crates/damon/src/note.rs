@@ -26,9 +26,15 @@ pub(crate) struct Note {
     pub(crate) before: Vec<(String, String)>,
     /// What we wrote, as it read afterwards.
     pub(crate) written: Vec<(String, String)>,
-    /// Process ids of the kdamonds that we turned on, as far as known.
+    /// Process ids of the kdamonds that we turned on, or [`UNKNOWN_PID`].
     pub(crate) pids: Vec<i64>,
+    /// The former tree is being put back: what was written may be there no more.
+    #[serde(default)]
+    pub(crate) is_restoring: bool,
 }
+
+/// Of a kdamond that is being turned on.
+pub(crate) const UNKNOWN_PID: i64 = -1;
 
 /// The place of the note, held by us alone.
 #[derive(Debug)]

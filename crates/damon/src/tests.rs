@@ -275,6 +275,49 @@ fn a_kill_at_any_moment_is_put_in_order_by_the_next() {
     }
 }
 
+/// A session from its claim to its end: tried, turned on, told of another process, begun anew.
+fn live(tree: &FakeTree, notes: &Path) {
+    let contexts = [context(vec![pageout()]), context(Vec::new())];
+    let mut more = contexts[0].clone();
+    more.targets.push(more.targets[0].clone());
+    let mut claim = take(tree, notes).expect("nobody uses it");
+    claim.check(&contexts).expect("nothing special");
+    claim.start(&contexts).expect("it starts");
+    claim.commit(0, &more).expect("a commit");
+    claim.restart(1, &more).expect("another one");
+    claim.release().expect("nobody changed it");
+}
+
+#[test]
+fn a_kill_before_any_write_of_a_whole_life_is_put_in_order_by_the_next() {
+    for with_leftover in [false, true] {
+        for nr_write in 0.. {
+            let (tree, first) = (FakeTree::new(Level(6, 12), &[PID]), notes());
+            if with_leftover {
+                leftover(&tree);
+            }
+            let before = tree.texts();
+            let note = first.path().join("kernel-damon.json");
+            tree.keep_at(tree.nr_writes() + nr_write, &note);
+            live(&tree, first.path());
+            assert_eq!(tree.texts(), before);
+            let Some((tree, note)) = tree.kept() else {
+                assert!(nr_write > 100, "{nr_write}");
+                break;
+            };
+            let second = notes();
+            if let Some(note) = note {
+                std::fs::write(second.path().join("kernel-damon.json"), note).expect("a file");
+            }
+            let next = take(&tree, second.path())
+                .unwrap_or_else(|error| panic!("{with_leftover} {nr_write}: {error}"));
+            assert_eq!(tree.texts(), before, "{with_leftover} {nr_write}");
+            drop(next);
+            assert_eq!(tree.texts(), before, "{with_leftover} {nr_write}");
+        }
+    }
+}
+
 #[test]
 fn what_somebody_else_has_changed_is_left_to_them() {
     let (tree, notes) = (FakeTree::new(Level(6, 12), &[PID]), notes());
@@ -283,6 +326,13 @@ fn what_somebody_else_has_changed_is_left_to_them() {
     let action = TreePath::kdamond(0).join("contexts/0/schemes/0/action");
     tree.clone().write(&action, "cold").expect("an action");
     let nr_writes = tree.nr_writes();
+    for error in [
+        claim.commit(0, &context(Vec::new())),
+        claim.restart(0, &context(Vec::new())),
+    ] {
+        let error = error.expect_err("it was changed");
+        assert!(matches!(error, DamonError::Changed { .. }), "{error}");
+    }
     let error = claim.release().expect_err("it was changed");
     assert!(
         error

@@ -112,6 +112,11 @@ impl TargetSet {
         self.live.keys().copied()
     }
 
+    /// Whether it has not ended, as far as known.
+    pub(crate) fn is_live(&self, id: TargetId) -> bool {
+        self.live.contains_key(&id)
+    }
+
     /// Process ids of the live targets.
     pub(crate) fn pids(&self) -> impl Iterator<Item = (TargetId, u32)> + '_ {
         self.live.iter().map(|(id, live)| (*id, live.pid))

@@ -14,6 +14,8 @@ pub mod case;
 pub mod journal;
 pub mod layout;
 pub mod pages;
+#[cfg(feature = "program")]
+pub mod program;
 pub mod verdict;
 
 pub use case::Case;

@@ -10,7 +10,10 @@ mod doctor;
 mod kernel_damon;
 mod kernel_damon_actions;
 mod kernel_damon_daemon;
+mod kernel_damon_damo;
+mod kernel_damon_killed;
 mod kernel_damon_quotas;
+mod kernel_damon_truth;
 mod page_cache;
 mod record;
 mod side_by_side;
@@ -80,12 +83,15 @@ pub fn all() -> Vec<Scenario> {
         kernel_damon_actions::huge(),
         kernel_damon_quotas::quotas(),
         kernel_damon_quotas::goals(),
+        kernel_damon_killed::scenario(),
+        kernel_damon_damo::scenario(),
         act::swap_full(),
         act_tier::physical(),
         act_psi::scenario(),
         act::scenario(),
         act_tier::migrate(),
         record::stairs(),
+        kernel_damon_truth::scenario(),
         tiering::scenario(),
     ]
 }

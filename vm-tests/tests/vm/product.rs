@@ -182,3 +182,31 @@ fn kernel_damon_quotas_on_newest() {
 fn kernel_damon_goals_on_newest() {
     test("kernel-damon-goals", Kernel::DebianNewest);
 }
+
+#[test]
+fn kernel_damon_killed_on_6_12() {
+    test("kernel-damon-killed", Kernel::Debian612);
+}
+
+#[test]
+fn kernel_damon_damo_on_6_12() {
+    test("kernel-damon-damo", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_damo_on_newest() {
+    test("kernel-damon-damo", Kernel::DebianNewest);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_truth_on_6_12() {
+    test("kernel-damon-truth", Kernel::Debian612);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn kernel_damon_killed_on_newest() {
+    test("kernel-damon-killed", Kernel::DebianNewest);
+}

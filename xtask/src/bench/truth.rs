@@ -11,8 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use isotherm_engine::{Nanos, Snapshot};
-use isotherm_workload::family::verdict::{Verdict, verdict};
+use isotherm_engine::Nanos;
+use isotherm_workload::family::verdict::{Verdict, settled, verdict};
 use isotherm_workload::family::{Case, Journal, Ready};
 use serde::Serialize;
 use serde_json::json;
@@ -32,9 +32,6 @@ mod score;
 
 /// How long a program may take to populate its memory.
 const READY_LIMIT: Duration = Duration::from_mins(2);
-/// What a monitor may miss: the beginning of the record, and some snapshots after each move.
-const SETTLE: Nanos = Nanos::from_millis(5000);
-const SETTLE_SNAPSHOTS: usize = 3;
 /// Time between two looks at a program's resident memory.
 const RSS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -262,19 +259,6 @@ fn resident(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * isotherm_engine::PAGE_SIZE)
-}
-
-/// Snapshots that are not of the beginning, nor of a move or just after it.
-fn settled<'a>(
-    snapshots: &'a [Snapshot],
-    moves: &'a [Nanos],
-) -> impl Iterator<Item = &'a Snapshot> {
-    let began = snapshots.first().map_or(Nanos(0), |s| s.start);
-    let settled = snapshots.iter().enumerate().filter(move |(i, s)| {
-        let earlier = snapshots[i.saturating_sub(SETTLE_SNAPSHOTS)].start;
-        s.start >= began + SETTLE && !moves.iter().any(|at| (earlier..s.end).contains(at))
-    });
-    settled.map(|(_, snapshot)| snapshot)
 }
 
 fn score_run(journal: &Journal, mode: &Mode, recorded: &Recorded, rss: &Rss) -> Run {

@@ -144,6 +144,8 @@ impl Event {
         for word in words.take(16) {
             if let Some((name, value)) = word.split_once('=') {
                 match name {
+                    // damo's own snapshots, of which it does not know the target.
+                    "target_id" if value == "None" => target = Some(0),
                     "target_id" | "target_idx" => target = value.parse().ok(),
                     "nr_regions" => nr_regions = value.parse().ok(),
                     _ => {}

@@ -338,6 +338,17 @@ fn damos_mark_only_gives_the_length() {
 }
 
 #[test]
+fn damos_snapshots_have_no_target() {
+    let line = |time| {
+        format!(
+            "kdamond.x xxxx xxxx {time}: damon:damon_aggregated: target_id=None nr_regions=1 4096-8192: 1 2\n"
+        )
+    };
+    let found = take_trace(&(line("5.5") + &line("7.5"))).expect("reads");
+    assert_eq!(found.snapshots.len(), 2);
+}
+
+#[test]
 fn more_accesses_than_the_usual_checks_are_believed() {
     let found = take_trace(&TRACE.replace(": 20", ": 57")).expect("reads");
     assert_eq!(found.snapshots[0].nr_samples, 57);

@@ -22,6 +22,7 @@
 
 use anyhow::bail;
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
+use isotherm_damon::DamonError;
 use isotherm_engine::guard::{Guard, Pool};
 use isotherm_engine::scheme::{Action, QuotaState, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Nanos, TargetId};
@@ -99,7 +100,7 @@ impl Acts for KernelActing {
         let now = session.now();
         for context in &mut self.contexts {
             context.take(items);
-            context.step(now, session, items);
+            context.step(now, session, items)?;
         }
         Ok(())
     }
@@ -270,9 +271,14 @@ impl KernelContext {
     }
 
     /// Looks how the targets are, once a second, and has the kernel do what may be done.
-    fn step(&mut self, now: Nanos, session: &mut Session, items: &mut Vec<Item>) {
+    fn step(
+        &mut self,
+        now: Nanos,
+        session: &mut Session,
+        items: &mut Vec<Item>,
+    ) -> anyhow::Result<()> {
         if now < self.next {
-            return;
+            return Ok(());
         }
         self.next = now + PERIOD;
         self.charge_paged_out(session);
@@ -287,16 +293,21 @@ impl KernelContext {
         }
         let grant = self.grant();
         if self.granted.is_some_and(|granted| !grant.differs(granted)) {
-            return;
+            return Ok(());
         }
         if let Err(error) = self.set(now, grant, session) {
-            self.failures += 1;
+            match error.downcast_ref() {
+                Some(DamonError::Changed { .. }) => return Err(error),
+                Some(error) if DamonError::is_of_the_end(error) => return Ok(()),
+                _ => self.failures += 1,
+            }
             if self.failures == 1 {
                 let text =
                     format!("kernel DAMON did not take what its schemes may do now: {error:#}");
                 items.push(Item::Note { time: now, text });
             }
         }
+        Ok(())
     }
 
     fn read_counters(&mut self, now: Nanos, session: &mut Session) {

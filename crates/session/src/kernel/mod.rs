@@ -30,6 +30,7 @@ use isotherm_linux::damon_trace::DamonTrace;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, state};
+use isotherm_record::Item;
 
 use crate::monitor::{Contexts, Monitor};
 use crate::start::{Started, ram, wanted};
@@ -41,6 +42,9 @@ pub(crate) use lower::held;
 pub(crate) use monitor::KernelMonitor;
 use monitor::{Watched, watcher};
 pub(crate) use schemes::Force;
+
+/// How often a start is tried where processes come and go.
+const TRIES: u32 = 5;
 
 /// Claims DAMON, starts the command if there is one, and turns a kdamond on for each context.
 pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
@@ -68,25 +72,16 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
     claim.check(&trial.collect::<anyhow::Result<Vec<DamonContext>>>()?)?;
 
     let mut child = None;
-    let (mut begun, mut contexts) = (Vec::new(), Vec::new());
+    let mut begun = Vec::new();
     let files = raise_file_limit() / spec.contexts.len().max(1) as u64;
     for context in &spec.contexts {
-        let mut watched = watched(context, files, &mut child, &mut notes)?;
-        let mut items = Vec::new();
-        let pids = watched.update(now, &mut items)?;
-        let mut lowered = live_context(context, &pids, &ram_of(context)?)?;
-        // Who guards them lets them go, if anybody is to.
-        lowered.schemes = held(&lowered.schemes);
-        if trace.is_none() {
-            lowered.schemes.push(watcher());
-        }
-        contexts.push(lowered.clone());
-        begun.push((context, watched, lowered, items));
+        let watched = watched(context, files, &mut child, &mut notes)?;
+        begun.push((context, watched, Vec::new()));
     }
-    claim.start(&contexts)?;
+    let contexts = turn_on(&mut claim, &mut begun, now, trace.is_some())?;
     let hub = Rc::new(RefCell::new(Hub::new(claim, trace, contexts.len())?));
     let mut monitors: Vec<(String, Box<dyn Monitor>)> = Vec::new();
-    for (at, (context, watched, lowered, first)) in begun.into_iter().enumerate() {
+    for (at, ((context, watched, first), lowered)) in begun.into_iter().zip(contexts).enumerate() {
         let monitor = KernelMonitor::new(Rc::clone(&hub), at, context, lowered, watched, first);
         monitors.push((context.name_or(at), Box::new(monitor)));
     }
@@ -111,6 +106,35 @@ fn live_context(
         is_paused: false,
         ..lower::context(context, pids, ram)?
     })
+}
+
+/// Turns a kdamond on for each context, of the processes that there are, with its schemes held: who guards them lets
+/// them go, if anybody is to. A process that ends meanwhile spoils it for all, so that is tried again.
+fn turn_on(
+    claim: &mut Claim<DirectoryTree>,
+    begun: &mut [(&ContextSpec, Watched, Vec<Item>)],
+    now: Nanos,
+    has_trace: bool,
+) -> anyhow::Result<Vec<DamonContext>> {
+    let mut nr_tries = 0;
+    loop {
+        let mut contexts = Vec::new();
+        for (context, watched, items) in &mut *begun {
+            let pids = watched.update(now, items)?;
+            let mut lowered = live_context(context, &pids, &ram_of(context)?)?;
+            lowered.schemes = held(&lowered.schemes);
+            if !has_trace {
+                lowered.schemes.push(watcher());
+            }
+            contexts.push(lowered);
+        }
+        nr_tries += 1;
+        match claim.start(&contexts) {
+            Ok(()) => return Ok(contexts),
+            Err(DamonError::Refused { .. }) if nr_tries < TRIES => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// What a session would set in DAMON's tree, on a kernel that has everything: files and their texts, in order. Nothing is

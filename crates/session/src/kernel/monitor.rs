@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use isotherm_config::ContextSpec;
-use isotherm_damon::{DamonContext, DamonTarget, KernelStats, nr_samples};
+use isotherm_damon::{DamonContext, DamonError, DamonTarget, KernelStats, nr_samples};
 use isotherm_engine::scheme::{AccessPattern, Action, Scheme};
 use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, Snapshot, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
@@ -25,6 +25,9 @@ use crate::targets::TargetSet;
 const PERIOD: Nanos = Nanos::from_millis(1_000);
 /// Events are fetched at the ends of aggregation intervals, but not more often than this.
 const SHORTEST_WAIT: Nanos = Nanos::from_millis(200);
+/// A kdamond begins anew only after so many aggregation intervals: else it would tell nothing where processes end each
+/// second.
+const LEAST_LIFE: u64 = 10;
 /// After so many looks at a kdamond that is off somebody must have turned it off.
 const LOOKS_OFF: u32 = 3;
 /// The target of physical memory.
@@ -77,6 +80,13 @@ impl Watched {
         }
     }
 
+    fn is_live(&self, id: TargetId) -> bool {
+        match self {
+            Self::Processes { set, .. } => set.is_live(id),
+            Self::Physical { .. } => true,
+        }
+    }
+
     fn is_over(&self) -> bool {
         match self {
             Self::Processes { set, .. } => set.is_over(),
@@ -111,6 +121,10 @@ pub(crate) struct KernelMonitor {
     lost_told: u64,
     /// Looks in a row that found the kdamond off and processes alive.
     nr_off: u32,
+    /// The earliest time to begin anew while some of its processes live.
+    begins_anew: Nanos,
+    /// The last attempt to watch new processes failed.
+    is_refused: bool,
 }
 
 impl KernelMonitor {
@@ -145,6 +159,8 @@ impl KernelMonitor {
             checks: 0,
             lost_told: 0,
             nr_off: 0,
+            begins_anew: Nanos(0),
+            is_refused: false,
         }
     }
 
@@ -177,10 +193,11 @@ impl KernelMonitor {
     /// A snapshot gets its target's number; one of a target that is not known (any more) is none.
     fn tell(&mut self, snapshot: Option<Snapshot>, items: &mut Vec<Item>) {
         let Some(mut snapshot) = snapshot else { return };
-        let Some(target) = self.order.get(snapshot.target.0 as usize) else {
+        let target = self.order.get(snapshot.target.0 as usize);
+        let Some(&target) = target.filter(|id| self.watched.is_live(**id)) else {
             return;
         };
-        snapshot.target = *target;
+        snapshot.target = target;
         self.checks += snapshot.regions.len() as u64 * u64::from(snapshot.nr_samples);
         items.push(Item::Snapshot(snapshot));
     }
@@ -205,39 +222,87 @@ impl KernelMonitor {
     fn look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let pids = self.watched.update(now, items)?;
         let ids = self.watched.ids();
-        if ids.iter().any(|id| !self.order.contains(id))
-            && let Err(error) = self.apply(&ids, &pids)
-        {
-            // One that has just ended spoils it for all: the next look tries again without it.
-            let text = format!("kernel DAMON did not take new processes: {error:#}");
-            items.push(Item::Note { time: now, text });
+        if ids.iter().any(|id| !self.order.contains(id)) {
+            // It may be off already: all have ended while it was begun.
+            self.nr_off = 0;
+            self.take_in(&ids, &pids, now, items)?;
         }
         if !self.hub.borrow().is_on(self.at)? {
             return Ok(());
         }
+        let asked = self.ask(now, items);
+        self.unless_it_ended(asked)?;
+        self.tell_lost(now, items);
+        Ok(())
+    }
+
+    /// Has the kdamond tell what it knows.
+    fn ask(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         if self.context.intervals_goal.is_some() {
             self.intervals = self.hub.borrow_mut().intervals(self.at)?;
         }
         if !self.hub.borrow().has_trace() {
             self.fetch_by_scheme(now, items)?;
         }
-        self.tell_stats(now, items)?;
-        self.tell_lost(now, items);
+        self.tell_stats(now, items)
+    }
+
+    /// What a kdamond failed to tell is no fault if it has ended meanwhile, with all its processes.
+    fn unless_it_ended(&self, told: anyhow::Result<()>) -> anyhow::Result<()> {
+        let Err(error) = told else { return Ok(()) };
+        let has_ended = error.downcast_ref().is_some_and(DamonError::is_of_the_end);
+        if has_ended || !self.hub.borrow().is_on(self.at)? {
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    /// Somebody has come.
+    fn take_in(
+        &mut self,
+        ids: &[TargetId],
+        pids: &[u32],
+        now: Nanos,
+        items: &mut Vec<Item>,
+    ) -> anyhow::Result<()> {
+        let loses = !self.keeps_places(ids) && self.hub.borrow().is_on(self.at)?;
+        if loses && now < self.begins_anew {
+            return Ok(());
+        }
+        let Err(error) = self.apply(now, ids, pids) else {
+            self.is_refused = false;
+            return Ok(());
+        };
+        if matches!(error.downcast_ref(), Some(DamonError::Changed { .. })) {
+            return Err(error);
+        }
+        // One that has just ended spoils it for all: tried again soon, without it.
+        self.next_look = now + SHORTEST_WAIT;
+        if !std::mem::replace(&mut self.is_refused, true) {
+            let text = format!("kernel DAMON did not take new processes: {error:#}");
+            items.push(Item::Note { time: now, text });
+        }
         Ok(())
+    }
+
+    /// Whether a commit leaves each process its place, or takes away those of who has ended.
+    fn keeps_places(&self, ids: &[TargetId]) -> bool {
+        let only_more = self.order.iter().all(|id| ids.contains(id));
+        only_more || self.hub.borrow().drops_targets(self.at)
     }
 
     /// Has the kernel go by the context as it is now, and watch these. A commit keeps what the kdamond knows; where
     /// some have ended whom this kernel cannot drop, their places would become others', and it begins anew.
-    fn apply(&mut self, ids: &[TargetId], pids: &[u32]) -> anyhow::Result<()> {
-        let live = |id: &TargetId| ids.iter().position(|live| live == id);
-        let only_more = self.order.iter().all(|id| live(id).is_some());
+    fn apply(&mut self, now: Nanos, ids: &[TargetId], pids: &[u32]) -> anyhow::Result<()> {
+        let keeps_places = self.keeps_places(ids);
         let mut hub = self.hub.borrow_mut();
         let is_on = hub.is_on(self.at)?;
         let target = |pid: &u32| lower::target(*pid, &self.ranges);
         let is_physical = matches!(self.watched, Watched::Physical { .. });
         if is_on && is_physical {
             hub.commit(self.at, &self.context)?;
-        } else if is_on && (only_more || hub.drops_targets(self.at)) {
+        } else if is_on && keeps_places {
+            let live = |id: &TargetId| ids.iter().position(|live| live == id);
             let former = self.order.iter().map(|id| match live(id) {
                 Some(at) => target(&pids[at]),
                 // A process that there is must be named; its place is taken away by the same commit.
@@ -260,6 +325,7 @@ impl KernelMonitor {
             hub.restart(self.at, &self.context)?;
             self.counters.restart();
             self.has_begun_anew = true;
+            self.begins_anew = now + Nanos(self.intervals.aggregation.0 * LEAST_LIFE);
         }
         drop(hub);
         self.assembler.restart();
@@ -294,7 +360,8 @@ impl KernelMonitor {
         let mut told = Vec::new();
         self.fetch(&mut told)?;
         if self.hub.borrow().is_on(self.at)? {
-            self.tell_stats(now, &mut told)?;
+            let asked = self.tell_stats(now, &mut told);
+            self.unless_it_ended(asked)?;
         }
         self.first.append(&mut told);
         if !self.hub.borrow().has_trace() {
@@ -303,7 +370,7 @@ impl KernelMonitor {
         let former = std::mem::replace(&mut self.context.schemes, in_force);
         let pids = self.watched.pids();
         let ids = self.watched.ids();
-        if let Err(error) = self.apply(&ids, &pids) {
+        if let Err(error) = self.apply(now, &ids, &pids) {
             self.context.schemes = former;
             // What the tree says is what comes into force with the next commit, whoever asks for it.
             self.hub.borrow_mut().rewrite(self.at, &self.context).ok();
@@ -366,8 +433,12 @@ impl KernelMonitor {
     }
 
     /// A kdamond ends by itself when all its processes have, which is seen here a moment later.
+    /// A kdamond ends by itself when all its processes have, which is seen here a moment later. One that we could not
+    /// turn on has no processes.
     fn require_on(&mut self) -> anyhow::Result<()> {
-        let is_off = !self.hub.borrow().is_on(self.at)? && !self.watched.ids().is_empty();
+        let ids = self.watched.ids();
+        let has_some = ids.iter().any(|id| self.order.contains(id));
+        let is_off = has_some && !self.hub.borrow().is_on(self.at)?;
         self.nr_off = if is_off { self.nr_off + 1 } else { 0 };
         anyhow::ensure!(
             self.nr_off < LOOKS_OFF,
@@ -408,7 +479,8 @@ impl Monitor for KernelMonitor {
     fn last_look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.fetch(items)?;
         if self.hub.borrow().is_on(self.at)? {
-            self.tell_stats(now, items)?;
+            let told = self.tell_stats(now, items);
+            self.unless_it_ended(told)?;
         }
         Ok(())
     }

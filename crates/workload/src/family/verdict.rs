@@ -23,6 +23,9 @@ const UNDECIDED_MAX: f64 = 1.0 / 3.0;
 /// How long a region must be said to be idle to be checked for that.
 pub const IDLE_FOR: Nanos = Nanos::from_millis(2000);
 
+/// What a monitor may miss: the beginning of the record, and some snapshots after each move.
+const SETTLE: Nanos = Nanos::from_millis(5000);
+const SETTLE_SNAPSHOTS: usize = 3;
 /// One snapshot, scored. All in pages of the program's memory unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -113,6 +116,19 @@ impl Truth for Journal {
         .into_iter()
         .collect()
     }
+}
+
+/// Snapshots that are not of the beginning, nor of a move or just after it.
+pub fn settled<'a>(
+    snapshots: &'a [Snapshot],
+    moves: &'a [Nanos],
+) -> impl Iterator<Item = &'a Snapshot> {
+    let began = snapshots.first().map_or(Nanos(0), |s| s.start);
+    let settled = snapshots.iter().enumerate().filter(move |(i, s)| {
+        let earlier = snapshots[i.saturating_sub(SETTLE_SNAPSHOTS)].start;
+        s.start >= began + SETTLE && !moves.iter().any(|at| (earlier..s.end).contains(at))
+    });
+    settled.map(|(_, snapshot)| snapshot)
 }
 
 /// Judges `snapshot`.

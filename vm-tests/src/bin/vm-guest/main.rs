@@ -1,5 +1,6 @@
 //! `vm-guest`: what the guest needs and busybox lacks. One file per job.
 
+mod family;
 mod frames;
 mod hot;
 mod kdamond;
@@ -12,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
+use isotherm_workload::family::program;
 
 /// Helpers for scenarios, run inside the virtual machine.
 #[derive(Parser)]
@@ -29,6 +31,10 @@ enum Job {
     Frames(frames::Args),
     Pages(pages::Args),
     Kdamond(kdamond::Args),
+    /// Run a program of the generated family.
+    TruthCase(program::Options),
+    PageFrames(family::PageFrames),
+    CpuShare(family::CpuShare),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +53,9 @@ fn main() -> ExitCode {
         Job::Frames(args) => frames::run(&args),
         Job::Pages(args) => pages::run(&args),
         Job::Kdamond(args) => kdamond::run(&args),
+        Job::PageFrames(args) => family::page_frames(&args),
+        Job::CpuShare(args) => family::cpu_share(&args),
+        Job::TruthCase(options) => program::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

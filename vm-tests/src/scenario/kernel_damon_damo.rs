@@ -1,0 +1,182 @@
+//! damo 3.4.3 as the oracle, on the same kernel: a configuration comes to the same files of DAMON's tree by damo and by
+//! Isotherm; what damo has set up is exported and read by damo again; both see the same hot memory; damo's kdamonds
+//! are left alone; a record that damo wrote is read.
+//!
+//! Three things differ on purpose. A largest age or a quota's interval without end is for damo 2^64 - 1 of a unit, of
+//! which the kernel keeps 32 bits of the age; ours is the greatest age that the kernel has. Without a quota damo writes
+//! an interval without end for it, we none. And each kdamond has its own process id.
+//!
+//! damo has no perf here and takes snapshots through sysfs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use isotherm_engine::Snapshot;
+
+use super::kernel_damon::{FUNCTIONS, says};
+use super::record::LEAST_FAITHFUL;
+use super::workload::{self, SCATTERED, SLOW};
+use super::{Report, Scenario, ensure};
+use crate::damo::with_damo;
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::vm::VmOutput;
+
+/// How long ours records.
+const SECONDS: u32 = 16;
+/// Checks of a region in an aggregation interval: perf's format does not tell.
+const NR_SAMPLES: u32 = 10;
+/// A tree has more files than this, or too little was compared.
+const LEAST_FILES: usize = 100;
+
+/// `kernel-damon-damo`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "kernel-damon-damo",
+        about: "damo 3.4.3 beside ours: the same tree, exports, hot memory; left alone; its record is read",
+        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
+        long: false,
+        run,
+    }
+}
+
+/// Files of the tree and their texts.
+type Files = BTreeMap<String, String>;
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let script = [
+        FUNCTIONS.to_owned(),
+        SCATTERED.start_anywhere(),
+        include_str!("kernel_damon_damo.sh").to_owned(),
+        workload::record(
+            "ours",
+            &format!("--world kernel {SLOW} --pid $target"),
+            SECONDS,
+        ),
+        "is_empty ours\n".to_owned(),
+    ]
+    .concat();
+    let vm = SCATTERED.vm(kernel, &script, Duration::from_mins(6))?;
+    let vm = with_damo(vm)?.text("/damo.json", include_str!("kernel_damon_damo.json"));
+    let output = vm.run_ok()?;
+    let mut report = Report::default();
+    compare_trees(&mut report, &output)?;
+    for name in ["in_use", "in_use_record"] {
+        says(
+            &mut report,
+            &output,
+            name,
+            "kernel DAMON is in use: kdamond 0",
+        )?;
+    }
+    compare_sight(&mut report, &output)?;
+    Ok(report)
+}
+
+/// What damo wrote, what ours did, and what damo wrote of our export.
+fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let theirs = files(output, "damo.tree")?;
+    for (name, label) in [
+        ("ours.tree", "by `isotherm run --world kernel -c`"),
+        ("again.tree", "by damo of `isotherm damon --export`"),
+    ] {
+        let others = files(output, name)?;
+        let paths = theirs.keys().chain(others.keys());
+        let differs = |path: &&String| meant(&theirs, path) != meant(&others, path);
+        let wrong: Vec<String> = paths
+            .filter(differs)
+            .map(|path| {
+                format!(
+                    "{path}: {:?}, by damo {:?}",
+                    others.get(path),
+                    theirs.get(path)
+                )
+            })
+            .collect();
+        let ends = theirs
+            .iter()
+            .filter(|(path, text)| others.get(*path) != Some(text));
+        let ends: Vec<&str> = ends.map(|(path, _)| path.as_str()).collect();
+        report.say(format!(
+            "{label}: {} of {} files as damo wrote them; otherwise without end: {}",
+            theirs.len() - ends.len(),
+            theirs.len(),
+            ends.join(", ")
+        ));
+        ensure(wrong.is_empty() && theirs.len() > LEAST_FILES, || {
+            format!("{label}:\n{}", wrong.join("\n"))
+        })?;
+    }
+    Ok(())
+}
+
+fn files(output: &VmOutput, name: &str) -> Result<Files, VmError> {
+    let text = output.text(name)?;
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    // What the kernel says of a kdamond that runs, and counts for it.
+    let is_set = |path: &str| {
+        !path.ends_with("/pid") && !path.ends_with("/state") && !path.contains("/stats/nr_")
+    };
+    let lines = lines.filter(|(path, _)| is_set(path));
+    Ok(lines
+        .map(|(path, text)| (path.to_owned(), text.to_owned()))
+        .collect())
+}
+
+/// What a file comes to for the kernel.
+fn meant(files: &Files, path: &str) -> Option<String> {
+    let text = files.get(path)?;
+    if path.ends_with("access_pattern/age/max") {
+        let age: u64 = text.parse().ok()?;
+        return Some(age.min(u32::MAX.into()).to_string());
+    }
+    if let Some(quota) = path.strip_suffix("reset_interval_ms") {
+        let is_none = |file| {
+            files
+                .get(&format!("{quota}{file}"))
+                .is_some_and(|text| text == "0")
+        };
+        if is_none("ms") && is_none("bytes") {
+            return None;
+        }
+    }
+    Some(text.clone())
+}
+
+/// What damo and ours saw of the same workload.
+fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let truth = workload::truth(output)?;
+    let mut theirs: Vec<Snapshot> = workload::snapshots(output, "theirs")?;
+    for snapshot in &mut theirs {
+        snapshot.nr_samples = NR_SAMPLES;
+    }
+    let ours = workload::snapshots(output, "ours")?;
+    workload::heading(report, "scattered, 16 of 128 MiB");
+    for (label, snapshots) in [("damo", theirs), ("isotherm --world kernel", ours)] {
+        let accuracy = workload::accuracy(label, &snapshots, &truth)?;
+        workload::row(report, label, &accuracy);
+        let mib = |bytes: u64| bytes as f64 / accuracy.snapshots as f64 / f64::from(1 << 20);
+        report.say(format!(
+            "    hot in a snapshot: {:.1} MiB said, of which {:.1} are; {:.1} in truth",
+            mib(accuracy.quarter.claimed),
+            mib(accuracy.quarter.hit),
+            mib(accuracy.quarter.truth),
+        ));
+        if label != "damo" {
+            workload::require(report, label, accuracy.quarter, LEAST_FAITHFUL)?;
+        }
+    }
+    let format = output.text("format.txt")?;
+    let reports = ["access", "heatmap", "wss"].map(|name| {
+        let lines = output
+            .text(&format!("{name}.report"))
+            .map(|text| text.lines().count());
+        format!("{name} ({} lines)", lines.unwrap_or(0))
+    });
+    report.say(format!(
+        "damo's record ({}) opens in: {}",
+        format.trim(),
+        reports.join(", ")
+    ));
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! SIGKILL at random moments, and processes that come and go: Isotherm puts kernel DAMON's tree in order after itself,
+//! whatever it was doing, and leaves alone what somebody else has made of it meanwhile.
+//!
+//! Somebody's configuration, which is off, is in the tree from the beginning. Each round begins a session and kills it
+//! after a time that is drawn from a seed, from nothing to well past its start. The next one has to begin on what is
+//! left. In the end the tree is read again, file by file.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use isotherm_record::{Item, Reader};
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use super::kernel_damon::{FUNCTIONS, says};
+use super::workload::{SCATTERED, SLOW};
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::vm::VmOutput;
+
+/// Of the moments.
+const SEED: u64 = 20_261_126;
+const ROUNDS: usize = 24;
+/// The longest that a session may live: well past its start, which takes about 2 s.
+const LATEST_MS: u64 = 4_000;
+/// What a moment hits.
+const BEFORE: &str = "before it wrote anything";
+const BETWEEN: &str = "while it set up the tree or put it back";
+const ON: &str = "with a kdamond on";
+/// How long processes come and go under a session.
+const LOAD_SECONDS: u32 = 15;
+/// So many that come and go must have been told.
+const LEAST_TOLD: usize = 10;
+/// Snapshots, in which there are at least those of the one that stays.
+const LEAST_SEEN: usize = 4;
+
+/// `kernel-damon-killed`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "kernel-damon-killed",
+        about: "SIGKILL at random moments: the next puts kernel DAMON in order; processes that come and go under it",
+        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
+        long: false,
+        run,
+    }
+}
+
+/// What is run and killed in turn.
+const SESSIONS: [&str; 4] = [
+    "record --pid $target",
+    "run -c /tmp/two.json",
+    "run --scheme '4K max 0 0 2s max cold' --pid $target",
+    "record --physical",
+];
+
+/// Two kdamonds, of a process and of physical memory, that change nothing.
+const TWO: &str = r#"{"kdamonds": [
+  {"contexts": [{"ops": "vaddr", "targets": [{"pid": TARGET, "regions": []}],
+    "intervals": {"sample_us": "100 ms", "aggr_us": "1 s", "ops_update_us": "10 s"},
+    "nr_regions": {"min": "10", "max": "500"},
+    "schemes": [{"action": "cold",
+      "access_pattern": {"sz_bytes": {"min": "4 KiB", "max": "max"}, "nr_accesses": {"min": "0 %", "max": "0 %"},
+                         "age": {"min": "2 s", "max": "max"}},
+      "quotas": {"time_ms": "10 ms", "sz_bytes": "16 MiB", "reset_interval_ms": "1 s"}}]}]},
+  {"contexts": [{"ops": "paddr", "targets": [{"pid": null, "regions": []}],
+    "intervals": {"sample_us": "200 ms", "aggr_us": "2 s", "ops_update_us": "20 s"},
+    "schemes": [{"action": "stat",
+      "access_pattern": {"sz_bytes": {"min": "4 KiB", "max": "max"}, "nr_accesses": {"min": "0 %", "max": "100 %"},
+                         "age": {"min": "0 s", "max": "max"}}}]}]}
+]}"#;
+
+const SOMEBODY: &str = "\
+echo 2 >$tree/nr_kdamonds\n\
+echo 1 >$tree/1/contexts/nr_contexts\n\
+their=$tree/1/contexts/0\n\
+echo paddr >$their/operations\n\
+echo 7000 >$their/monitoring_attrs/intervals/sample_us\n\
+echo 1 >$their/targets/nr_targets\n\
+echo 1 >$their/targets/0/regions/nr_regions\n\
+echo 4096 >$their/targets/0/regions/0/start\n\
+echo 1048576 >$their/targets/0/regions/0/end\n\
+echo 1 >$their/schemes/nr_schemes\n\
+echo lru_deprio >$their/schemes/0/action\n\
+echo 33554432 >$their/schemes/0/quotas/bytes\n";
+
+const ROUND: &str = "\
+dump() { grep -r . $tree | sort; }\n\
+same() {\n\
+    dump >/tmp/now\n\
+    cmp -s $1 /tmp/now || { echo \"the tree differs, $2\"; diff $1 /tmp/now | head -n 20; exit 1; }\n\
+}\n\
+note=/run/isotherm/kernel-damon.json\n\
+state() {\n\
+    nr=$(cat $tree/nr_kdamonds) on=0 note_is=same pids_are=same\n\
+    for file in $tree/*/state; do [ \"$(cat $file)\" = on ] && on=$((on + 1)); done\n\
+    [ \"$note_before\" = \"$(md5sum $note 2>/dev/null)\" ] || note_is=new\n\
+    [ \"$pids_before\" = \"$(cat $tree/*/pid)\" ] || pids_are=new\n\
+    echo \"note=$note_is kdamonds=$nr on=$on pids=$pids_are\"\n\
+}\n\
+killed() {\n\
+    seconds=$1\n\
+    shift\n\
+    note_before=$(md5sum $note 2>/dev/null) pids_before=$(cat $tree/*/pid)\n\
+    taskset 2 isotherm \"$@\" -o /tmp/killed 2>/tmp/said >/dev/null & session=$!\n\
+    sleep $seconds\n\
+    kill -9 $session || { cat /tmp/said; echo it had ended by itself; exit 1; }\n\
+    wait $session\n\
+    grep 'that was killed' /tmp/said >/tmp/first\n\
+    kill -0 $target || { echo the workload died; exit 1; }\n\
+}\n";
+
+/// Which it is, and after how many milliseconds it is killed.
+fn moments() -> Vec<(usize, u64)> {
+    let mut rng = Pcg64Mcg::seed_from_u64(SEED);
+    (0..ROUNDS)
+        .map(|round| {
+            // Squared: most phases are over within the first second.
+            let share = f64::from(rng.next_u32()) / f64::from(u32::MAX);
+            (
+                round % SESSIONS.len(),
+                (LATEST_MS as f64 * share * share) as u64,
+            )
+        })
+        .collect()
+}
+
+fn rounds() -> String {
+    let mut script =
+        format!("{SOMEBODY}{ROUND}dump >/tmp/theirs\nsed -i \"s/TARGET/$target/\" /tmp/two.json\n");
+    for (session, ms) in moments() {
+        let (seconds, thousandths) = (ms / 1000, ms % 1000);
+        let what = SESSIONS[session];
+        let slow = if what.contains("-c ") { "" } else { SLOW };
+        let _ = writeln!(
+            script,
+            "killed {seconds}.{thousandths:03} {what} {slow} --world kernel\n\
+             echo \"{session} {ms} $(state) $(cat /tmp/first)\" >>/out/rounds.txt"
+        );
+    }
+    let _ = writeln!(
+        script,
+        "isotherm run {SLOW} --world kernel --scheme '4K max 0 0 2s max stat' --pid $target --duration 3s \
+         >/out/last.txt 2>&1 || {{ cat /out/last.txt; exit 1; }}\n\
+         same /tmp/theirs 'after all'\n\
+         [ ! -e $note ] || {{ echo a note is left; exit 1; }}\n\
+         echo 0 >$tree/nr_kdamonds"
+    );
+    script
+}
+
+/// After a kill somebody takes what is left for their own.
+fn taken_over() -> String {
+    format!(
+        "isotherm run {SLOW} --world kernel --scheme '4K max 0 0 2s max stat' --pid $target >/dev/null 2>&1 & session=$!\n\
+         tries=0\n\
+         until [ \"$(cat $tree/0/state 2>/dev/null)\" = on ] || [ $tries -ge 200 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
+         sleep 1\n\
+         kill -9 $session\n\
+         wait $session\n\
+         echo 64 >$tree/0/contexts/0/monitoring_attrs/nr_regions/max\n\
+         echo commit >$tree/0/state || exit 1\n\
+         dump >/tmp/taken\n\
+         refused taken record --world kernel --pid $target --duration 1s -o /tmp/no\n\
+         same /tmp/taken 'which somebody had taken over'\n\
+         echo off >$tree/0/state\n\
+         dump >/tmp/taken\n\
+         isotherm record {SLOW} --world kernel --pid $target --duration 3s -o /tmp/beside 2>/tmp/said || {{ cat /tmp/said; exit 1; }}\n\
+         same /tmp/taken 'that somebody had taken over and turned off'\n\
+         echo 0 >$tree/nr_kdamonds\n"
+    )
+}
+
+/// Processes that live for a fraction of a second, three at a time, beside one that stays.
+fn load() -> String {
+    format!(
+        "group=/sys/fs/cgroup/load\n\
+         mkdir $group\n\
+         churn() {{ while [ ! -e /tmp/stop ]; do sh -c \"echo 0 >$group/cgroup.procs; exec sleep 0.$1\"; done; }}\n\
+         churn 3 & churn 5 & churn 9 &\n\
+         isotherm run --json {SLOW} --world kernel --scheme '4K max 0 0 2s max cold' --cgroup /load --duration {LOAD_SECONDS}s \
+         -o /out/load.isotherm >/out/load.json 2>/out/load.txt || {{ cat /out/load.txt; exit 1; }}\n\
+         is_empty load\n\
+         echo $target >$group/cgroup.procs\n\
+         isotherm run --json {SLOW} --world kernel --scheme '4K max 0 0 2s max cold' --cgroup /load --duration {LOAD_SECONDS}s \
+         -o /out/beside.isotherm >/out/beside.json 2>/out/beside.txt || {{ cat /out/beside.txt; exit 1; }}\n\
+         is_empty beside\n\
+         touch /tmp/stop\n\
+         kill -0 $target || {{ echo the workload died; exit 1; }}\n"
+    )
+}
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let script = [
+        FUNCTIONS.to_owned(),
+        SCATTERED.start_anywhere(),
+        "cp /two.json /tmp/two.json\n".to_owned(),
+        rounds(),
+        taken_over(),
+        load(),
+    ]
+    .concat();
+    let vm = SCATTERED.vm(kernel, &script, Duration::from_mins(6))?;
+    let output = vm.text("/two.json", TWO).run_ok()?;
+    let mut report = Report::default();
+    tell_rounds(&mut report, &output)?;
+    says(
+        &mut report,
+        &output,
+        "taken",
+        "kernel DAMON is in use: kdamond 0",
+    )?;
+    tell_load(&mut report, &output, "load", "they alone")?;
+    let seen = tell_load(&mut report, &output, "beside", "beside one that stays")?;
+    ensure(seen >= LEAST_SEEN, || {
+        format!("the one that stays was seen {seen} times\n{report}")
+    })?;
+    Ok(report)
+}
+
+/// Each round, and how often what was hit.
+fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let text = output.text("rounds.txt")?;
+    let mut phases: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in text.lines() {
+        let has = |word| line.contains(word);
+        let phase = match (has("note=new"), has("pids=new") && !has(" on=0 ")) {
+            (true, true) => ON,
+            (true, false) => BETWEEN,
+            (false, _) => BEFORE,
+        };
+        *phases.entry(phase).or_default() += 1;
+    }
+    let told = text
+        .lines()
+        .filter(|line| line.contains("that was killed"))
+        .count();
+    report.say(format!(
+        "seed {SEED}: {} rounds of up to {LATEST_MS} ms; killed {}; {told} told what they put in order",
+        text.lines().count(),
+        phases.iter().map(|(phase, count)| format!("{phase} {count}")).collect::<Vec<_>>().join(", "),
+    ));
+    for phase in [BEFORE, BETWEEN, ON] {
+        let count = phases.get(phase).copied().unwrap_or(0);
+        ensure(count > 0, || format!("none was killed {phase}\n{text}"))?;
+    }
+    Ok(())
+}
+
+/// What the record says of those that came and went; how many snapshots there are.
+fn tell_load(
+    report: &mut Report,
+    output: &VmOutput,
+    name: &str,
+    label: &str,
+) -> Result<usize, VmError> {
+    let wrong = |error: &dyn std::fmt::Display| VmError::Wrong(format!("{name}.isotherm: {error}"));
+    let bytes = output.bytes(&format!("{name}.isotherm"))?;
+    let (mut came, mut went, mut snapshots, mut tries) = (0, 0, 0, 0);
+    for item in Reader::open(bytes).map_err(|e| wrong(&e))? {
+        match item.map_err(|e| wrong(&e))? {
+            Item::TargetStart(_) => came += 1,
+            Item::TargetExit(_) => went += 1,
+            Item::Snapshot(_) => snapshots += 1,
+            Item::Note { text, .. } if text.contains("did not take") => tries += 1,
+            _ => {}
+        }
+    }
+    report.say(format!(
+        "coming and going, {label}: {came} came, {went} went, {snapshots} snapshots, {tries} times not taken at once"
+    ));
+    ensure(came >= LEAST_TOLD && went + 4 >= came, || {
+        format!("{name}: not all that came and went was told\n{report}")
+    })?;
+    Ok(snapshots)
+}

@@ -1,0 +1,308 @@
+//! Kernel DAMON, `--faithful` and the default monitor on programs of the generated family, each snapshot judged by what
+//! the program touched in that snapshot's own interval: the table of docs/benchmarks.md.
+//!
+//! The machine has one processor, and its clock counts instructions (QEMU's `-icount`): CPU time is a number of
+//! instructions, the same on a busy host as on a quiet one. That is no processor's time: an instruction that waits for
+//! memory costs as much as one that does not, and an interrupt nothing but its instructions. DAMON runs at its own
+//! intervals, 5 ms and 100 ms, and at tenfold ones, which are nearer to the default's. The default monitor gets as its
+//! budget the share of the processor that kernel DAMON took at its own, recorder and kdamond together; `--faithful` takes
+//! what it takes at DAMON's intervals.
+//!
+//! An emulated TLB keeps what a processor's would evict, and DAMON does not flush: `vm-guest wake` runs beside it, as in
+//! `kernel_damon`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::time::Duration;
+
+use isotherm_engine::statistics::median;
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
+use isotherm_workload::family::journal::Touched;
+use isotherm_workload::family::pages::PageSet;
+use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verdict};
+use isotherm_workload::family::{EDGE, Journal, Ready};
+
+use super::kernel_damon::FUNCTIONS;
+use super::{Report, Scenario, ensure, workload};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::{Vm, VmOutput};
+
+const SEED: u64 = 1;
+/// Whole and with holes, swept, spread and random, in single pages and pieces of up to 16 MiB.
+const CASES: [u64; 5] = [8, 9, 17, 19, 23];
+const LIMIT: u64 = 128 << 20;
+const REPEATS: usize = 2;
+/// How long each records; the first 5 s are not judged.
+const SECONDS: u32 = 15;
+/// An instruction takes 2 ns.
+const NS_LOG2: u32 = 1;
+
+/// What records, and with which options.
+const MODES: [(&str, &str); 5] = [
+    ("kernel DAMON, vaddr", "--world kernel --pid $target"),
+    (
+        "kernel DAMON, vaddr, 50 ms / 1 s",
+        "--world kernel --sample-interval 50ms --aggregation-interval 1s --update-interval 10s --pid $target",
+    ),
+    ("kernel DAMON, paddr", "--world kernel --physical"),
+    ("`--faithful`", "--faithful --pid $target"),
+    ("default", "--cpu-budget $share --pid $target"),
+];
+
+/// `kernel-damon-truth`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "kernel-damon-truth",
+        about: "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family",
+        kernels: &[Kernel::Debian612],
+        long: true,
+        run,
+    }
+}
+
+fn script(case: u64) -> String {
+    let mut script = format!(
+        "{FUNCTIONS}vm-guest truth-case --seed {SEED} --index {case} --limit {LIMIT} --ready /out/ready.json \
+         --journal /tmp/journal & target=$!\n\
+         tries=0\n\
+         until [ -e /out/ready.json ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
+         frames() {{ vm-guest page-frames --pid $target --ready /out/ready.json --out /out/frames_$1 || exit 1; }}\n\
+         vm-guest wake &\n"
+    );
+    for (at, (_, options)) in MODES.iter().enumerate() {
+        let _ = write!(
+            script,
+            "frames before\nisotherm record --quiet --duration {SECONDS}s -o /out/{at}.isotherm {options} || exit 1\n\
+             share=$(vm-guest cpu-share /out/{at}.isotherm)\n\
+             echo $share >/out/{at}.share\n"
+        );
+        if options.contains("--physical") {
+            script += "frames after\nmv /out/frames_before /out/frames\n";
+        }
+        // The budget is that of vaddr.
+        if at == 0 {
+            script += "of_kernel=$share\n";
+        }
+        script += "share=$of_kernel\n";
+    }
+    script + "sleep 1\nkill -TERM $target\nwait $target || exit 1\nmv /tmp/journal /out/journal\n"
+}
+
+/// What one record came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    precision: Option<f64>,
+    recall: Option<f64>,
+    idle_precision: Option<f64>,
+    idle_recall: Option<f64>,
+    unknown: Option<f64>,
+    cpu: Option<f64>,
+    interval: Option<f64>,
+}
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let mut report = Report::default();
+    report.say(format!(
+        "seed {SEED}, at most {} MiB; {REPEATS} repeats of {SECONDS} s; median [least..most]",
+        LIMIT >> 20
+    ));
+    report.say("| case | monitor | interval, s | touched: P | R | idle for 2 s: P | R | unknown % | CPU % |");
+    report.say("|---|---|---|---|---|---|---|---|---|");
+    for case in CASES {
+        let mut rows: Vec<Vec<Row>> = vec![Vec::new(); MODES.len()];
+        let mut name = String::new();
+        for _ in 0..REPEATS {
+            let output = boot(kernel, case)?;
+            let journal = journal(&output)?;
+            name = format!(
+                "{case}: {}, {}",
+                journal.ready.case,
+                journal.ready.case.traits()
+            );
+            for (at, rows) in rows.iter_mut().enumerate() {
+                rows.push(judge(&output, &journal, at)?);
+            }
+        }
+        for (at, rows) in rows.iter().enumerate() {
+            say(
+                &mut report,
+                if at == 0 { &name } else { "" },
+                MODES[at].0,
+                rows,
+            );
+        }
+    }
+    Ok(report)
+}
+
+fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
+    Vm::new(kernel)
+        .count_instructions(NS_LOG2)
+        .program(product::isotherm()?, "isotherm")
+        .program(product::guest_tool()?, "vm-guest")
+        .script(&script(case))
+        .timeout(Duration::from_mins(15))
+        .run_ok()
+}
+
+fn journal(output: &VmOutput) -> Result<Journal, VmError> {
+    let wrong = |error: &dyn std::fmt::Display| VmError::Wrong(format!("the journal: {error}"));
+    let ready: Ready =
+        serde_json::from_slice(output.bytes("ready.json")?).map_err(|e| wrong(&e))?;
+    Journal::read(ready, output.bytes("journal")?).map_err(|e| wrong(&e))
+}
+
+fn judge(output: &VmOutput, journal: &Journal, at: usize) -> Result<Row, VmError> {
+    let snapshots = workload::snapshots(output, &at.to_string())?;
+    let share = output.text(&format!("{at}.share"))?;
+    let is_physical = MODES[at].1.contains("--physical");
+    let mut row = if is_physical {
+        judge_by(&ByFrame::new(output, journal)?, journal, &snapshots)
+    } else {
+        judge_by(journal, journal, &snapshots)
+    };
+    row.cpu = share.trim().trim_end_matches('%').parse().ok();
+    ensure(row.interval.is_some(), || {
+        format!(
+            "{}: none of {} snapshots can be judged",
+            MODES[at].0,
+            snapshots.len()
+        )
+    })?;
+    Ok(row)
+}
+
+/// Over all pages of all snapshots that are judged.
+fn judge_by(truth: &impl Truth, journal: &Journal, snapshots: &[Snapshot]) -> Row {
+    let moves = journal.moves();
+    let populated = populated(journal);
+    let mut idle = Idle::default();
+    let mut verdicts: Vec<Verdict> = Vec::new();
+    let covered = |s: &&Snapshot| journal.covers(s.start, s.end);
+    for snapshot in settled(snapshots, &moves).filter(covered) {
+        let verdict = verdict(truth, snapshot);
+        if verdict.is_decided() {
+            verdicts.push(verdict);
+        }
+        idle.add(truth, &populated, snapshot);
+    }
+    let sum = |of: fn(&Verdict) -> f64| verdicts.iter().map(of).sum::<f64>();
+    let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).min(1.0));
+    let unknown = sum(|v| v.unknown_touched);
+    Row {
+        precision: ratio(sum(|v| v.hit), sum(|v| v.claimed)),
+        recall: ratio(sum(|v| v.hit), sum(|v| v.truth)),
+        idle_precision: ratio(idle.right, idle.claimed),
+        idle_recall: ratio(idle.right, idle.truth),
+        unknown: ratio(100.0 * unknown, sum(|v| v.truth) + unknown),
+        cpu: None,
+        interval: median(verdicts.iter().map(|v| v.interval.as_secs_f64()).collect()),
+    }
+}
+
+/// Pages that are there and were not touched for [`IDLE_FOR`].
+#[derive(Default)]
+struct Idle {
+    /// Those that are said to be.
+    claimed: f64,
+    /// Those of them that are.
+    right: f64,
+    truth: f64,
+}
+
+impl Idle {
+    fn add(&mut self, truth: &impl Truth, populated: &PageSet, snapshot: &Snapshot) {
+        let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
+        let recent = truth.touched(since, snapshot.end).certain;
+        self.truth += populated.len() as f64 - recent.len() as f64;
+        let said = snapshot.regions.iter();
+        for region in said.filter(|r| r.age_ns >= IDLE_FOR && r.idle() > 0) {
+            let share = (region.idle() as f64 / region.resident().max(1) as f64).min(1.0);
+            for (_, pages) in truth.parts(region.range) {
+                let there = populated.count(pages.clone()) as f64;
+                self.claimed += share * there;
+                self.right += share * (there - recent.count(pages) as f64).max(0.0);
+            }
+        }
+    }
+}
+
+fn populated(journal: &Journal) -> PageSet {
+    let pages = (journal.ready.memory.len() / PAGE_SIZE) as usize;
+    let mut populated = PageSet::new(pages);
+    for page in (0..pages).filter(|page| journal.layout.is_populated(*page as u64)) {
+        populated.insert(page);
+    }
+    populated.index();
+    populated
+}
+
+/// The same program, by physical address.
+struct ByFrame<'a> {
+    journal: &'a Journal,
+    /// Pages by frame.
+    pages: BTreeMap<u64, usize>,
+}
+
+impl<'a> ByFrame<'a> {
+    fn new(output: &VmOutput, journal: &'a Journal) -> Result<Self, VmError> {
+        let (before, after) = (output.bytes("frames")?, output.bytes("frames_after")?);
+        ensure(before == after, || {
+            "pages have moved to other frames".to_owned()
+        })?;
+        let (frames, _) = before.as_chunks();
+        let frames = frames.iter().map(|frame| u64::from_le_bytes(*frame));
+        let pages = frames.enumerate().filter(|(_, frame)| *frame != 0);
+        Ok(Self {
+            journal,
+            pages: pages.map(|(page, frame)| (frame, page)).collect(),
+        })
+    }
+}
+
+impl Truth for ByFrame<'_> {
+    fn touched(&self, start: Nanos, end: Nanos) -> Touched {
+        self.journal.touched_by(start, end, EDGE)
+    }
+
+    fn parts(&self, range: AddressRange) -> Vec<(AddressRange, Range<usize>)> {
+        let frames = range.start.div_ceil(PAGE_SIZE)..range.end / PAGE_SIZE;
+        if frames.is_empty() {
+            return Vec::new();
+        }
+        let part = |(frame, page): (&u64, &usize)| {
+            let start = frame * PAGE_SIZE;
+            (AddressRange::new(start, start + PAGE_SIZE), *page..page + 1)
+        };
+        self.pages.range(frames).map(part).collect()
+    }
+}
+
+fn say(report: &mut Report, case: &str, mode: &str, rows: &[Row]) {
+    let cell = |of: fn(&Row) -> Option<f64>, digits: usize| {
+        let values: Vec<f64> = rows.iter().filter_map(of).collect();
+        let least = values.iter().copied().reduce(f64::min);
+        let most = values.iter().copied().reduce(f64::max);
+        let text = |value: f64| format!("{value:.digits$}");
+        match (median(values), least, most) {
+            (Some(middle), Some(least), Some(most)) if text(least) != text(most) => {
+                format!("{} [{}..{}]", text(middle), text(least), text(most))
+            }
+            (Some(middle), ..) => text(middle),
+            _ => "-".to_owned(),
+        }
+    };
+    report.say(format!(
+        "| {case} | {mode} | {} | {} | {} | {} | {} | {} | {} |",
+        cell(|r| r.interval, 2),
+        cell(|r| r.precision, 3),
+        cell(|r| r.recall, 3),
+        cell(|r| r.idle_precision, 3),
+        cell(|r| r.idle_recall, 3),
+        cell(|r| r.unknown, 0),
+        cell(|r| r.cpu, 2),
+    ));
+}
