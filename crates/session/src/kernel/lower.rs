@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 use isotherm_config::{ContextSpec, MonitorSpec, TargetSpec};
 use isotherm_damon::{DamonContext, DamonTarget, Operations};
 use isotherm_engine::scheme::{Action, Bounds, Scheme};
-use isotherm_engine::{AddressRange, Intervals};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Intervals};
 
 /// The context, of these processes, or of this RAM where it is of physical memory.
 pub(super) fn context(
@@ -68,9 +68,45 @@ pub(crate) fn held(schemes: &[Scheme]) -> Vec<Scheme> {
     held.collect()
 }
 
+/// The same memory in at least `nr` pieces, of about the same size. Linux 6.12 begins with the ranges that it is given,
+/// however large, and needs an aggregation for each doubling of their number.
+pub(super) fn in_pieces(ranges: &[AddressRange], nr: u32) -> Vec<AddressRange> {
+    let total: u64 = ranges.iter().map(|range| range.len()).sum();
+    let piece = (total / u64::from(nr.max(1)))
+        .max(1)
+        .next_multiple_of(BLOCK_SIZE);
+    let pieces = ranges.iter().flat_map(|range| {
+        let starts = (range.start..range.end).step_by(piece as usize);
+        starts.map(|start| AddressRange::new(start, range.end.min(start.saturating_add(piece))))
+    });
+    pieces.collect()
+}
+
 /// This boot, so that notes of another's tree are told from this one's.
 pub(super) fn boot_id() -> anyhow::Result<String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_cut_into_pieces_without_losing_any() {
+        let mib = |n: u64| n << 20;
+        let ranges = [
+            AddressRange::new(4096, mib(1)),
+            AddressRange::new(mib(2), mib(102)),
+        ];
+        let bytes = |ranges: &[AddressRange]| ranges.iter().map(|r| r.len()).sum::<u64>();
+        for nr in [0, 1, 2, 10, 1000] {
+            let pieces = in_pieces(&ranges, nr);
+            assert_eq!(bytes(&pieces), bytes(&ranges), "{nr}");
+            assert!(pieces.is_sorted_by(|a, b| a.end <= b.start), "{nr}");
+        }
+        assert_eq!(in_pieces(&ranges, 1), ranges);
+        assert_eq!(in_pieces(&ranges, 10).len(), 10);
+    }
 }

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::Context as _;
-use isotherm_config::{ContextSpec, ProcessSpec, SessionSpec, TargetSpec};
+use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec};
 use isotherm_damon::{
     Claim, DamonContext, DamonError, DirectoryTree, MODULES_ROOT, Module, SYSFS_ROOT,
 };
@@ -162,7 +162,16 @@ pub fn kernel_plan(spec: &SessionSpec) -> anyhow::Result<Vec<(String, String)>> 
 
 fn ram_of(context: &ContextSpec) -> anyhow::Result<Vec<isotherm_engine::AddressRange>> {
     match &context.targets {
-        TargetSpec::Physical { node, .. } => ram(*node, &context.ranges),
+        TargetSpec::Physical { node, .. } => {
+            let ram = ram(*node, &context.ranges)?;
+            let is_whole = context.ranges.is_empty();
+            Ok(match &context.monitor {
+                MonitorSpec::Regions(attributes) if is_whole => {
+                    lower::in_pieces(&ram, attributes.min_nr_regions)
+                }
+                _ => ram,
+            })
+        }
         _ => Ok(Vec::new()),
     }
 }

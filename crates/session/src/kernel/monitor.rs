@@ -11,7 +11,7 @@ use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::cpu::task_cpu;
 use isotherm_linux::damon_trace::TracedWhat;
 use isotherm_linux::probe::PageTableProbe;
-use isotherm_linux::process::Process;
+use isotherm_linux::process::{Process, kernel_thread};
 use isotherm_record::{Item, TargetStart};
 
 use super::assemble::{Assembler, snapshot};
@@ -28,6 +28,8 @@ const SHORTEST_WAIT: Nanos = Nanos::from_millis(200);
 /// A kdamond begins anew only after so many aggregation intervals: else it would tell nothing where processes end each
 /// second.
 const LEAST_LIFE: u64 = 10;
+/// A kernel that cannot drop targets keeps the places of so many processes that have ended, or of as many as live.
+const GONE_MAX: usize = 16;
 /// After so many looks at a kdamond that is off somebody must have turned it off.
 const LOOKS_OFF: u32 = 3;
 /// The target of physical memory.
@@ -93,6 +95,15 @@ impl Watched {
             Self::Physical { .. } => false,
         }
     }
+}
+
+/// What becomes of the places of processes that have ended, when others come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Places {
+    /// The commit takes them away (`obsolete_target`).
+    Dropped,
+    /// This kernel thread, which has no memory, stands in: a commit that names who is no more is refused.
+    Kept { stand_in: u32 },
 }
 
 /// One kdamond, and how it is told what to do.
@@ -265,7 +276,7 @@ impl KernelMonitor {
         now: Nanos,
         items: &mut Vec<Item>,
     ) -> anyhow::Result<()> {
-        let loses = !self.keeps_places(ids) && self.hub.borrow().is_on(self.at)?;
+        let loses = self.way_to_commit(ids).is_none() && self.hub.borrow().is_on(self.at)?;
         if loses && now < self.begins_anew {
             return Ok(());
         }
@@ -285,51 +296,74 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Whether a commit leaves each process its place, or takes away those of who has ended.
-    fn keeps_places(&self, ids: &[TargetId]) -> bool {
-        let only_more = self.order.iter().all(|id| ids.contains(id));
-        only_more || self.hub.borrow().drops_targets(self.at)
+    /// How a commit can leave each process its place; `None`: it cannot.
+    fn way_to_commit(&self, ids: &[TargetId]) -> Option<Places> {
+        let nr_gone = self.order.iter().filter(|id| !ids.contains(id)).count();
+        if self.hub.borrow().drops_targets(self.at) {
+            return Some(Places::Dropped);
+        }
+        match kernel_thread() {
+            _ if nr_gone == 0 => Some(Places::Kept { stand_in: 0 }),
+            Some(stand_in) if nr_gone <= GONE_MAX.max(ids.len()) => Some(Places::Kept { stand_in }),
+            _ => None,
+        }
     }
 
-    /// Has the kernel go by the context as it is now, and watch these. A commit keeps what the kdamond knows; where
-    /// some have ended whom this kernel cannot drop, their places would become others', and it begins anew.
+    /// Has the kernel go by the context as it is now, and watch these. A commit keeps what the kdamond knows of those
+    /// that stay; where it cannot leave them their places, the kdamond begins anew.
     fn apply(&mut self, now: Nanos, ids: &[TargetId], pids: &[u32]) -> anyhow::Result<()> {
-        let keeps_places = self.keeps_places(ids);
+        let way = self.way_to_commit(ids);
         let mut hub = self.hub.borrow_mut();
         let is_on = hub.is_on(self.at)?;
-        let target = |pid: &u32| lower::target(*pid, &self.ranges);
         let is_physical = matches!(self.watched, Watched::Physical { .. });
-        if is_on && is_physical {
-            hub.commit(self.at, &self.context)?;
-        } else if is_on && keeps_places {
-            let live = |id: &TargetId| ids.iter().position(|live| live == id);
-            let former = self.order.iter().map(|id| match live(id) {
-                Some(at) => target(&pids[at]),
-                // A process that there is must be named; its place is taken away by the same commit.
-                None => DamonTarget {
-                    is_obsolete: true,
-                    ..target(&std::process::id())
-                },
-            });
-            let new = ids.iter().zip(pids);
-            let new = new.filter(|(id, _)| !self.order.contains(id));
-            let new = new.map(|(_, pid)| target(pid));
-            self.context.targets = former.chain(new).collect();
-            hub.commit(self.at, &self.context)?;
-        } else {
-            if !is_physical {
-                self.context.targets = pids.iter().map(target).collect();
-                self.order.clear();
+        let target = |pid: u32| lower::target(pid, &self.ranges);
+        match way {
+            _ if is_on && is_physical => hub.commit(self.at, &self.context)?,
+            Some(places) if is_on => {
+                let pid_of = |id: &TargetId| {
+                    let at = ids.iter().position(|live| live == id);
+                    at.map(|at| pids[at])
+                };
+                let former = self.order.iter().map(|id| match (pid_of(id), places) {
+                    (Some(pid), _) => target(pid),
+                    (None, Places::Kept { stand_in }) => target(stand_in),
+                    // A process that there is must be named; its place is taken away by the same commit.
+                    (None, Places::Dropped) => DamonTarget {
+                        is_obsolete: true,
+                        ..target(std::process::id())
+                    },
+                });
+                let mut targets: Vec<DamonTarget> = former.collect();
+                let mut order = self.order.clone();
+                for (id, pid) in ids.iter().zip(pids) {
+                    if !order.contains(id) {
+                        order.push(*id);
+                        targets.push(target(*pid));
+                    }
+                }
+                self.context.targets = targets;
+                hub.commit(self.at, &self.context)?;
+                if places == Places::Dropped {
+                    self.context.targets.retain(|target| !target.is_obsolete);
+                    order.retain(|id| ids.contains(id));
+                }
+                self.order = order;
             }
-            self.context.schemes = lower::held(&self.context.schemes);
-            hub.restart(self.at, &self.context)?;
-            self.counters.restart();
-            self.has_begun_anew = true;
-            self.begins_anew = now + Nanos(self.intervals.aggregation.0 * LEAST_LIFE);
+            _ => {
+                if !is_physical {
+                    self.context.targets = pids.iter().map(|pid| target(*pid)).collect();
+                    self.order.clear();
+                }
+                self.context.schemes = lower::held(&self.context.schemes);
+                hub.restart(self.at, &self.context)?;
+                self.counters.restart();
+                self.has_begun_anew = true;
+                self.begins_anew = now + Nanos(self.intervals.aggregation.0 * LEAST_LIFE);
+                self.order = ids.to_vec();
+            }
         }
         drop(hub);
         self.assembler.restart();
-        self.order = ids.to_vec();
         Ok(())
     }
 

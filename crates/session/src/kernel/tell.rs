@@ -240,6 +240,7 @@ fn configured(kdamond: usize, context: &DamonContext) -> ContextConfig {
 mod tests {
     use isotherm_config::{Format, load, to_json};
     use isotherm_damon::fake::{FakeTree, Level};
+    use isotherm_engine::scheme::{Age, Scheme};
 
     use super::*;
 
@@ -267,6 +268,10 @@ mod tests {
             fake.write(&TreePath::kdamonds().join(file), text)
                 .expect("a file of the tree");
         }
+        directory_of(&fake)
+    }
+
+    fn directory_of(fake: &FakeTree) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a directory");
         for (path, text) in fake.texts() {
             let path = root.path().join(path);
@@ -274,6 +279,61 @@ mod tests {
             std::fs::write(path, format!("{text}\n")).expect("a file");
         }
         root
+    }
+
+    /// HMSDK's file set up on the newest kernel is HMSDK's file again.
+    #[test]
+    fn what_hmsdk_asks_for_comes_back_from_the_tree() {
+        use isotherm_config::{Request, World, to_yaml};
+        use isotherm_damon::{Tree as _, TreePath};
+        let text = include_str!("../../../config/tests/fixtures/hmsdk.yaml");
+        let theirs = load(text, Format::Yaml).expect("HMSDK's file");
+        let request = Request {
+            world: World::Kernel,
+            ..Request::default()
+        };
+        let spec = request
+            .act_or_watch(&theirs.contexts, None)
+            .expect("it says all");
+        let mut fake = FakeTree::new(Level(7, 2), &[]);
+        for (path, text) in crate::kernel_plan(&spec).expect("a plan") {
+            let path = TreePath::parse(&path).expect("a place in the tree");
+            fake.write(&path, &text).expect("it is taken");
+        }
+        let root = directory_of(&fake);
+        let report =
+            KernelDamonReport::read_at(root.path(), Path::new("/nowhere")).expect("a tree");
+        let yaml = to_yaml(&report.configuration());
+        let ours = load(&yaml, Format::Yaml).expect("damo's and HMSDK's format");
+        assert_eq!(ours.contexts.len(), theirs.contexts.len());
+        for (ours, theirs) in ours.contexts.iter().zip(&theirs.contexts) {
+            assert_eq!(ours.operations, theirs.operations);
+            assert_eq!(
+                (ours.intervals, ours.nr_regions),
+                (theirs.intervals, theirs.nr_regions)
+            );
+            assert_eq!(ours.targets[0].regions, theirs.targets[0].regions);
+            let aggregation = theirs.intervals.expect("intervals").aggregation;
+            for (ours, theirs) in ours.schemes.iter().zip(&theirs.schemes) {
+                assert_eq!(
+                    (ours.action, &ours.destinations, &ours.quota, &ours.filters),
+                    (
+                        theirs.action,
+                        &theirs.destinations,
+                        &theirs.quota,
+                        &theirs.filters
+                    )
+                );
+                // In the kernel's own units.
+                let age = |age: Age| match age {
+                    Age::Intervals(count) => u64::from(count),
+                    Age::Time(time) => (time.0 / aggregation.0).min(u32::MAX.into()),
+                };
+                let ages =
+                    |scheme: &Scheme| (age(scheme.pattern.age.min), age(scheme.pattern.age.max));
+                assert_eq!(ages(ours), ages(theirs));
+            }
+        }
     }
 
     #[test]
