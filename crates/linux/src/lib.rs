@@ -19,6 +19,7 @@ pub mod damon_trace;
 pub mod delays;
 pub mod frames;
 pub mod host;
+pub mod kernel_thread;
 pub mod load;
 mod mapped;
 pub mod meminfo;

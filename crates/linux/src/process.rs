@@ -460,19 +460,6 @@ pub fn children_of_this_thread() -> Vec<u32> {
         .collect()
 }
 
-/// The first thread of the kernel, which starts the others.
-const KTHREADD: u32 = 2;
-/// `PF_KTHREAD` of `include/linux/sched.h`.
-const KERNEL_THREAD: u64 = 0x0020_0000;
-
-/// A thread of the kernel: a process that always is, and has no memory. `None` in a process id namespace of our own, where
-/// none can be named.
-pub fn kernel_thread() -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{KTHREADD}/stat")).ok()?;
-    let flags: u64 = crate::pressure::stat_fields(&text)?.nth(6)?.parse().ok()?;
-    (flags & KERNEL_THREAD != 0).then_some(KTHREADD)
-}
-
 /// Lets this process have as many open files as it may (each target takes some), and says how many. Do
 /// it after other programs were started: some do not expect so many.
 pub fn raise_file_limit() -> u64 {

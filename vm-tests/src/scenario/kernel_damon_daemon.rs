@@ -114,7 +114,7 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
         &SCATTERED.start_anywhere(),
         "taskset 1 vm-guest wake &\n",
         &format!(
-            "taskset 2 isotherm compare {SLOW} --worlds {} --scheme '4K max 0 0 4s max pageout' --pid $target --turns 1 --window 20s --scan-stall 2s \
+            "taskset 2 isotherm compare {SLOW} --worlds {} --scheme '4K max 0 0 4s max pageout' --pid $target --turns 1 --window 15s --scan-stall 2s \
              -o /out/compare.html --json >/out/compare.json || {{ cat /out/compare.json; exit 1; }}\n\
              is_empty compare\n",
             worlds.join(",")

@@ -24,10 +24,12 @@ damo_does stop
 dump >/tmp/stopped
 
 # The same by ours; then damo's, which is off, is there again.
-isotherm run --world kernel -c /tmp/damo.json >/tmp/said 2>&1 &
+isotherm run --world kernel --no-guard -c /tmp/damo.json >/tmp/said 2>&1 &
 session=$!
+# Schemes are held until their quotas are in force.
+acts() { ! cat $tree/*/contexts/0/schemes/*/action 2>/dev/null | grep -q stat; }
 tries=0
-until [ "$(cat $tree/1/state 2>/dev/null)" = on ] || [ $tries -ge 200 ]; do
+until [ "$(cat $tree/1/state 2>/dev/null)" = on ] && acts || [ $tries -ge 200 ]; do
     sleep 0.1
     tries=$((tries + 1))
 done

@@ -10,8 +10,9 @@ use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, Snapshot, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::cpu::task_cpu;
 use isotherm_linux::damon_trace::TracedWhat;
+use isotherm_linux::kernel_thread::kernel_thread;
 use isotherm_linux::probe::PageTableProbe;
-use isotherm_linux::process::{Process, kernel_thread};
+use isotherm_linux::process::Process;
 use isotherm_record::{Item, TargetStart};
 
 use super::assemble::{Assembler, snapshot};

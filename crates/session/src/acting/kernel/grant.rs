@@ -130,7 +130,8 @@ fn limited_scheme(
     patience: u32,
 ) -> Scheme {
     let mut scheme = scheme.clone();
-    if scheme.action == Action::Stat {
+    let is_limited = bytes_per_s.is_some() || time_per_s.is_some() || patience > 1;
+    if scheme.action == Action::Stat || !is_limited {
         return scheme;
     }
     let quota = &mut scheme.quota;
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_lesser_of_the_users_quota_and_the_grant_is_in_force() {
-        check(some(None, None, 1), (0, 0, 0), (0, 0, 1000));
+        check(some(None, None, 1), (0, 0, 0), (0, 0, 0));
         check(some(Some(500), Some(20), 1), (0, 0, 0), (500, 20, 1000));
         check(some(Some(500), None, 1), (300, 0, 1000), (300, 0, 1000));
         check(some(Some(500), None, 1), (3000, 7, 2000), (1000, 7, 2000));
