@@ -48,9 +48,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     cgroup: Option<PathBuf>,
 
-    /// How long each turn is
-    #[arg(long, value_name = "TIME", value_parser = parse_time_span, default_value = "20s")]
-    window: Nanos,
+    /// How long each turn is; at least twice as long as memory must be idle for the schemes [default: 20s, or 10 s more
+    /// than that]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_span)]
+    window: Option<Nanos>,
 
     /// How many turns each world has
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -98,6 +99,11 @@ impl From<WorldName> for ComparedWorld {
     }
 }
 
+/// A turn, unless schemes ask for old memory.
+const WINDOW: Nanos = Nanos::from_millis(20_000);
+/// What a monitor may take to find its feet.
+const TO_SETTLE: Nanos = Nanos::from_millis(10_000);
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = comparison(args)?;
     // What cannot be written is to be known before minutes have passed.
@@ -108,8 +114,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let bar = progress_bar(&spec);
     let comparison = compare(&spec, &mut |progress| bar.set_message(words(progress)));
     bar.finish_and_clear();
-    let comparison = comparison
-        .context("nothing was compared (where a scan takes too long: --scan-stall lets it)")?;
+    let comparison = comparison.map_err(|error| {
+        let takes_long = format!("{error:#}").contains("--max-stall");
+        error.context(if takes_long {
+            "nothing was compared; a longer --scan-stall lets exact scans take so long"
+        } else {
+            "nothing was compared"
+        })
+    })?;
     if let Some(path) = &args.output {
         crate::whole_file::write(path, html(&comparison).as_bytes())?;
     }
@@ -142,19 +154,22 @@ fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
         let spec = session(args, *name, &contexts);
         Ok(((*name).into(), spec?))
     });
-    let spec = ComparisonSpec {
+    let mut spec = ComparisonSpec {
         worlds: worlds.collect::<anyhow::Result<_>>()?,
-        window: args.window,
+        window: WINDOW,
         turns: args.turns,
         max_stall: args.scan_stall,
         is_cpu_equal: args.equal_cpu,
     };
-    let idle_for = spec.idle_for();
+    // Ages begin with a turn.
+    let least = Nanos(spec.idle_for().0.saturating_mul(2));
+    spec.window = args.window.unwrap_or((least + TO_SETTLE).max(WINDOW));
     ensure!(
-        args.window > idle_for,
-        "a turn of {} is too short for memory to be idle for {}; give a longer --window",
-        format_time(args.window),
-        format_time(idle_for)
+        spec.window >= least,
+        "in a turn of {} it is not seen which memory is idle for {}; --window {} at least",
+        format_time(spec.window),
+        format_time(spec.idle_for()),
+        format_time(least)
     );
     Ok(spec)
 }

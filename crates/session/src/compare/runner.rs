@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, PageAttributes, SessionSpec, World};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_record::Item;
@@ -37,6 +37,11 @@ pub fn compare(
     runner.run(tell)?;
     Ok(runner.report)
 }
+
+/// A signal asked for the end.
+#[derive(Debug, thiserror::Error)]
+#[error("it was interrupted")]
+struct Interrupted;
 
 /// No budget is smaller.
 const LEAST_BUDGET: f64 = 0.001;
@@ -80,11 +85,40 @@ impl<'a> Runner<'a> {
         } else {
             spec.scan_for()
         };
-        let mut before = self.scan(first_for, trace.as_mut())?;
+        let before = self.scan(first_for, trace.as_mut())?;
+        let turns = self.take_turns(&live, before, tell);
+        let has_any = self
+            .report
+            .worlds
+            .iter()
+            .any(|world| !world.turns.is_empty());
+        match turns {
+            Err(error) if error.is::<Interrupted>() && has_any => {
+                note(
+                    &mut self.report.notes,
+                    "interrupted",
+                    "this is what was compared until then",
+                );
+            }
+            turns => turns?,
+        }
+        if let Some(trace) = trace {
+            self.simulate(&trace, tell);
+        }
+        Ok(())
+    }
+
+    fn take_turns(
+        &mut self,
+        live: &[usize],
+        mut before: Scans,
+        tell: &mut dyn FnMut(Progress),
+    ) -> anyhow::Result<()> {
+        let spec = self.spec;
         for turn in 1..=spec.turns {
             // In turns, so that what drifts is nobody's.
             let mut order: Vec<usize> = match turn % 2 {
-                1 => live.clone(),
+                1 => live.to_vec(),
                 _ => live.iter().rev().copied().collect(),
             };
             if spec.is_cpu_equal && turn == 1 {
@@ -97,7 +131,10 @@ impl<'a> Runner<'a> {
                     turn,
                     turns: spec.turns,
                 });
-                let watched = self.watch(world, &self.equal(at));
+                let watched = match self.watch(world, &self.equal(at)) {
+                    Err(error) if error.is::<Interrupted>() => return Err(error),
+                    watched => watched,
+                };
                 tell(Progress::Scanning);
                 let after = self.scan(spec.scan_for(), None)?;
                 let truth = Truth::between(&before, &after);
@@ -108,9 +145,6 @@ impl<'a> Runner<'a> {
                 }
                 before = after;
             }
-        }
-        if let Some(trace) = trace {
-            self.simulate(&trace, tell);
         }
         Ok(())
     }
@@ -151,7 +185,10 @@ impl<'a> Runner<'a> {
                 _ => {}
             }
         })
-        .context("exact scans, against which worlds are held, failed")?;
+        .map_err(|error| match error.downcast::<Interrupted>() {
+            Ok(interrupted) => interrupted.into(),
+            Err(error) => error.context("exact scans, against which worlds are held, failed"),
+        })?;
         ensure!(
             scans.nr > 0,
             "no process was there long enough for an exact scan"
@@ -341,7 +378,7 @@ fn watch(
             take(pid, &item);
         }
         match step {
-            Step::Stopped => anyhow::bail!("it was interrupted"),
+            Step::Stopped => return Err(Interrupted.into()),
             Step::Ended => anyhow::bail!("the processes have ended"),
             Step::Going if session.now() >= ends_at => break,
             Step::Going => {}
