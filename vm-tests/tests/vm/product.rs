@@ -134,6 +134,7 @@ fn kernel_damon_migrate_on_6_12() {
 }
 
 #[test]
+#[ignore = "takes minutes: make test-long"]
 fn kernel_damon_lru_on_6_12() {
     test("kernel-damon-lru", Kernel::Debian612);
 }
@@ -189,6 +190,7 @@ fn kernel_damon_killed_on_6_12() {
 }
 
 #[test]
+#[ignore = "takes minutes: make test-long"]
 fn kernel_damon_damo_on_6_12() {
     test("kernel-damon-damo", Kernel::Debian612);
 }
