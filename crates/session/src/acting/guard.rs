@@ -60,6 +60,13 @@ pub(super) struct Meters {
     psi_before: Option<u64>,
 }
 
+/// What the user should know of how waits are measured, each sentence once.
+pub(super) fn lacks_of<'a>(meters: impl Iterator<Item = &'a Meters>) -> Vec<String> {
+    let mut lacks: Vec<String> = meters.filter_map(|meters| meters.lacks.clone()).collect();
+    lacks.dedup();
+    lacks
+}
+
 impl Meters {
     /// That of the context at this place of the session.
     pub(super) fn new(

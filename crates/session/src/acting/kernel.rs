@@ -32,7 +32,7 @@ mod effect;
 mod grant;
 
 use super::Acts;
-use super::guard::Meters;
+use super::guard::{Meters, lacks_of};
 use super::locks::Locks;
 use super::summary::{ActingStatus, ContextStatus};
 use crate::kernel::{Force, held};
@@ -89,10 +89,7 @@ impl KernelActing {
 
 impl Acts for KernelActing {
     fn warnings(&self) -> Vec<String> {
-        let lacks = self.contexts.iter().filter_map(|c| c.meters.lacks.clone());
-        let mut warnings: Vec<String> = lacks.collect();
-        warnings.dedup();
-        warnings
+        lacks_of({ self.contexts.iter() }.map(|context| &context.meters))
     }
 
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {

@@ -8,6 +8,7 @@ use isotherm_record::{Item, PageSnapshot};
 
 use super::Acts;
 use super::context::ContextActing;
+use super::guard::lacks_of;
 use super::locks::Locks;
 use super::spared::Spared;
 use super::summary::{ActingStatus, ContextStatus};
@@ -120,10 +121,7 @@ impl OwnActing {
 
 impl Acts for OwnActing {
     fn warnings(&self) -> Vec<String> {
-        let lacks = self.contexts.iter().filter_map(|c| c.meters.lacks.clone());
-        let mut warnings: Vec<String> = lacks.collect();
-        warnings.dedup();
-        warnings
+        lacks_of({ self.contexts.iter() }.map(|context| &context.meters))
     }
 
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {

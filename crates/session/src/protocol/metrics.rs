@@ -406,6 +406,12 @@ impl Metrics<'_> {
                 "How often the guard has stopped the schemes.",
                 |context| Some(context.guard.nr_stops.into()),
             ),
+            (
+                "isotherm_kernel_paged_out_bytes",
+                MetricType::Counter,
+                "Where the kernel's DAMON pages out: what went out of memory, by the machine's counters.",
+                |context| context.paged_out_bytes.map(Value::from),
+            ),
         ] {
             page.family(name, kind, help);
             for (context, of_context) in with_names(&self.acting.contexts) {
