@@ -6,19 +6,20 @@
 //!
 //! - nothing (paused, stopped, in debt): every action is `stat`, so that watching and ages go on;
 //! - a rate: a quota of bytes, and the oldest memory first where the user's own quota has no order. DAMOS charges
-//!   addresses, whatever of them is memory, so it is as much larger as lately more was tried than went out of memory ([`effect`]);
+//!   addresses, whatever of them is memory, so the quota is as much larger as lately more was tried than went out of
+//!   memory ([`effect`]);
 //! - CPU time, where no processor is idle: a quota of time;
 //! - patience: memory must be idle so many times as long.
 //!
 //! A quota is in force from the end of its first window on; on Linux 6.12 that first window has none (measured: 100 MiB
 //! at once, by a quota of 4 MiB a second). So schemes that were held get their quotas first, and act when the kernel
-//! says that these are in force. A user's quotas stay in force where they are less. What acting takes of the targets' time is the kdamond's CPU time
-//! beyond that of watching.
+//! says that these are in force. A user's quotas stay in force where they are less. What acting takes of the targets'
+//! time is the kdamond's CPU time beyond that of watching.
 //!
 //! Limits: a commit waits for the end of an aggregation interval, and the kernel goes on until then: what it does
 //! within one is not bounded by anything but the quota in force. Where memory is denser than it was lately, more is
-//! acted on in a window than the rate. Of physical memory it is not known whose it is: the
-//! machine's pressure and what it reads from swap are what the guard sees.
+//! acted on in a window than the rate. Of physical memory it is not known whose it is: the machine's pressure and what
+//! it reads from swap are what the guard sees.
 
 use anyhow::bail;
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
@@ -404,7 +405,8 @@ impl KernelContext {
         {
             kdamond.require(&self.schemes)?;
         }
-        let grant = self.granted.unwrap_or_else(|| self.grant());
+        // As after a hold: quotas that were not there before have to come into force.
+        let grant = self.granted.take().unwrap_or_else(|| self.grant());
         self.set(now, grant, session)?;
         self.stats.resize_with(nr, Stats::default);
         self.quotas.resize_with(nr, QuotaState::default);
