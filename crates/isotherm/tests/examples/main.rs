@@ -18,6 +18,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("record", "watches a process of that number: tests/kernel"),
     ("run", "acts on one: tests/kernel"),
     ("start", "the same, as a daemon: tests/kernel/daemon.rs"),
+    (
+        "compare",
+        "watches a process for a while: tests/kernel/compare.rs",
+    ),
     ("status", "asks a daemon: tests/kernel/daemon.rs"),
     ("tune", "tells a daemon: tests/kernel/daemon.rs"),
     ("pause", "tells a daemon: tests/kernel/daemon.rs"),

@@ -11,6 +11,7 @@ mod acting;
 mod command_line;
 mod common;
 mod compaction;
+mod compare;
 mod contexts;
 mod daemon;
 mod endings;

@@ -197,7 +197,7 @@ impl<'a> Runner<'a> {
     }
 
     fn watch(&mut self, world: ComparedWorld, spec: &SessionSpec) -> anyhow::Result<Watched> {
-        let mut watched = Watched::default();
+        let mut watched = Watched::of_turn(self.spec.window);
         let notes = &mut self.report.notes;
         let spec = only_watching(spec);
         let ended = watch(&spec, self.spec.window, &mut |pid, item| match item {
@@ -267,7 +267,7 @@ impl<'a> Runner<'a> {
             });
             let truth = trace.truth(self.idle_for);
             let judged = trace
-                .watch(&only_watching(spec))
+                .watch(&only_watching(spec), self.spec.window)
                 .and_then(|watched| self.judge(at, &watched, &truth));
             match judged {
                 Ok(turn) => self.report.worlds[at].turns.push(turn),
@@ -278,8 +278,9 @@ impl<'a> Runner<'a> {
 }
 
 /// What a world has seen.
-#[derive(Default)]
 pub(super) struct Watched {
+    /// Only what is said in the last seconds is held against the truth: ages begin with a turn.
+    last: Nanos,
     pub(super) nr: u64,
     /// Of its last part, by process.
     pub(super) snapshots: Vec<(u32, Snapshot)>,
@@ -288,8 +289,19 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Only the last seconds are held against the truth.
+    /// The longest last part of a turn that counts.
     const LAST: Nanos = Nanos::from_millis(3_000);
+
+    /// Of a turn that is so long.
+    pub(super) fn of_turn(window: Nanos) -> Self {
+        Self {
+            last: Nanos(window.0 / 5).min(Self::LAST),
+            nr: 0,
+            snapshots: Vec::new(),
+            cpu_share: 0.0,
+            kdamond_cpu_share: None,
+        }
+    }
 
     pub(super) fn forget_old(&mut self) {
         let Some(end) = self.snapshots.iter().map(|(_, s)| s.end).max() else {
@@ -300,7 +312,7 @@ impl Watched {
             newest.insert(*pid, snapshot.end);
         }
         self.snapshots.retain(|(pid, snapshot)| {
-            end.since(snapshot.end) <= Self::LAST || newest[pid] == snapshot.end
+            end.since(snapshot.end) <= self.last || newest[pid] == snapshot.end
         });
     }
 }

@@ -49,7 +49,7 @@ impl Trace {
     }
 
     /// Watches the replay until its end.
-    pub(super) fn watch(&self, spec: &SessionSpec) -> anyhow::Result<Watched> {
+    pub(super) fn watch(&self, spec: &SessionSpec, window: Nanos) -> anyhow::Result<Watched> {
         let pid = self.pid.unwrap_or(0);
         let replay = Replay::of(self.items.iter().cloned())
             .context("what was scanned cannot be replayed")?;
@@ -68,7 +68,7 @@ impl Trace {
         scenario.replay(replay);
         let end = scenario.end(None)?;
         let mut session = SimulatedSession::start(&spec, scenario, end)?;
-        let mut watched = Watched::default();
+        let mut watched = Watched::of_turn(window);
         let mut items = Vec::new();
         loop {
             let goes_on = session.step(&mut items);

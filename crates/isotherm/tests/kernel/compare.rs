@@ -1,0 +1,49 @@
+//! Worlds compared on this kernel: ours and a replay, between exact scans. The kernel's DAMON, which somebody else has
+//! here, is told as what failed; where it is ours it is compared in virtual machines (vm-tests: `kernel-damon-compare`).
+
+use serde_json::Value;
+
+use crate::common::{Workload, alone, isotherm, run, scratch, static_workload};
+
+#[test]
+fn worlds_are_compared_between_exact_scans() {
+    let test = "worlds_are_compared_between_exact_scans";
+    let Some(_turn) = alone(test) else { return };
+    let directory = scratch();
+    let workload = Workload::start(&static_workload(64, 4), &[]);
+    let told = run(&mut isotherm(["damon", "--json"])).stdout;
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    let kdamonds = told["kdamonds"].as_array().expect("a list");
+    // Only where it is refused: trying would take it.
+    let is_in_use = kdamonds.iter().any(|kdamond| kdamond["pid"].is_u64());
+    let worlds = if is_in_use {
+        "linux,simulated,kernel"
+    } else {
+        "linux,simulated"
+    };
+    let page = directory.path().join("compared.html");
+    let mut command = isotherm(["compare", "--json", "--turns", "1", "--window", "5s"]);
+    command.args(["--scheme", "4K max 0 0 2s max pageout", "--worlds", worlds]);
+    command.args(["--scan-stall", "1s", "--pid", &workload.pid().to_string()]);
+    let done = run(command.arg("-o").arg(&page));
+    assert_eq!(done.status.code(), Some(i32::from(is_in_use)), "{done:?}");
+    let compared: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    for world in &compared["worlds"].as_array().expect("a list")[..2] {
+        let turn = &world["turns"][0];
+        for share in ["accessed_recall", "idle_precision", "idle_recall"] {
+            let found = turn[share].as_f64();
+            assert!(found.is_some_and(|found| found >= 0.9), "{share}: {world}");
+        }
+        let of_scheme = &turn["schemes"][0];
+        let bytes = of_scheme["bytes"].as_u64().expect("a number");
+        assert!((50 << 20..=80 << 20).contains(&bytes), "{world}");
+        let in_use = of_scheme["accessed_bytes"].as_u64().expect("a number");
+        assert!(in_use < 1 << 20, "{world}");
+    }
+    if is_in_use {
+        let error = compared["worlds"][2]["error"].as_str().expect("an error");
+        assert!(error.contains("kernel DAMON is in use"), "{error}");
+    }
+    let page = std::fs::read_to_string(page).expect("a page");
+    assert!(page.contains("Worlds compared"), "{page}");
+}
