@@ -100,6 +100,7 @@ fn kernel_damon_daemon_on_6_12() {
 }
 
 #[test]
+#[ignore = "takes minutes: make test-long"]
 fn kernel_damon_compare_on_6_12() {
     test("kernel-damon-compare", Kernel::Debian612);
 }
