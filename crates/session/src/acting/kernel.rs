@@ -43,7 +43,7 @@ use grant::{ChargeRatio, Grant, are_in_force, longest_window};
 
 /// How often the guard looks, as it does where Isotherm acts.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
-/// After so many commits in a row that failed, a kdamond that is to be held begins anew.
+/// After so many commits in a row that failed, a kdamond that acts and is to be held begins anew.
 const FAILURES: u32 = 3;
 
 /// Schemes of a session, carried out by the kernel.
@@ -290,7 +290,11 @@ impl KernelContext {
             }));
         }
         let grant = self.grant();
-        if self.granted.is_some_and(|granted| !grant.differs(granted)) {
+        let kdamond = session.kdamond(self.at);
+        let may_commit = kdamond.is_none_or(|kdamond| kdamond.may_commit(now));
+        let can_wait =
+            |granted: Grant| !grant.differs(granted) || !may_commit && !grant.is_less_than(granted);
+        if self.granted.is_some_and(can_wait) {
             return Ok(());
         }
         if let Err(error) = self.set(now, grant, session) {
@@ -379,7 +383,7 @@ impl KernelContext {
         if force != Force::Acts {
             in_force = held(&in_force);
         }
-        if force == Force::Held && self.failures >= FAILURES {
+        if !was_held && force == Force::Held && self.failures >= FAILURES {
             kdamond.begin_anew();
         }
         kdamond.set_schemes(now, &self.schemes, in_force, force)?;

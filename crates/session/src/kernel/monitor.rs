@@ -29,6 +29,9 @@ const SHORTEST_WAIT: Nanos = Nanos::from_millis(200);
 /// A kdamond begins anew only after so many aggregation intervals: else it would tell nothing where processes end each
 /// second.
 const LEAST_LIFE: u64 = 10;
+/// Where nothing is urgent, so many aggregation intervals lie between two commits: each has schemes wait for another whole
+/// apply interval, so that they would never be applied.
+const BETWEEN_COMMITS: u64 = 4;
 /// A kernel that cannot drop targets keeps the places of so many processes that have ended, or of as many as live.
 const GONE_MAX: usize = 16;
 /// After so many looks at a kdamond that is off somebody must have turned it off.
@@ -83,6 +86,18 @@ impl Watched {
         }
     }
 
+    /// Those that live right now, with their process ids: some may have ended since the last look, and a commit that
+    /// names one of them is refused.
+    fn living(&self) -> (Vec<TargetId>, Vec<u32>) {
+        match self {
+            Self::Processes { probe, set } => {
+                let lives = |id| probe.process(id).is_some_and(Process::is_alive);
+                set.pids().filter(|(id, _)| lives(*id)).unzip()
+            }
+            Self::Physical { .. } => (vec![MEMORY], Vec::new()),
+        }
+    }
+
     fn is_live(&self, id: TargetId) -> bool {
         match self {
             Self::Processes { set, .. } => set.is_live(id),
@@ -133,6 +148,8 @@ pub(crate) struct KernelMonitor {
     lost_told: u64,
     /// Looks in a row that found the kdamond off and processes alive.
     nr_off: u32,
+    /// The earliest time for a commit that is not urgent.
+    next_commit: Nanos,
     /// The earliest time to begin anew while some of its processes live.
     begins_anew: Nanos,
     /// The last attempt to watch new processes failed.
@@ -171,6 +188,7 @@ impl KernelMonitor {
             checks: 0,
             lost_told: 0,
             nr_off: 0,
+            next_commit: Nanos(0),
             begins_anew: Nanos(0),
             is_refused: false,
         }
@@ -232,8 +250,8 @@ impl KernelMonitor {
 
     /// Looks at processes and counters.
     fn look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
-        let pids = self.watched.update(now, items)?;
-        let ids = self.watched.ids();
+        self.watched.update(now, items)?;
+        let (ids, pids) = self.watched.living();
         if ids.iter().any(|id| !self.order.contains(id)) {
             // It may be off already: all have ended while it was begun.
             self.nr_off = 0;
@@ -277,8 +295,13 @@ impl KernelMonitor {
         now: Nanos,
         items: &mut Vec<Item>,
     ) -> anyhow::Result<()> {
-        let loses = self.way_to_commit(ids).is_none() && self.hub.borrow().is_on(self.at)?;
-        if loses && now < self.begins_anew {
+        let loses = self.way_to_commit(ids).is_none();
+        let earliest = if loses {
+            self.begins_anew
+        } else {
+            self.next_commit
+        };
+        if now < earliest && self.hub.borrow().is_on(self.at)? {
             return Ok(());
         }
         let Err(error) = self.apply(now, ids, pids) else {
@@ -364,8 +387,14 @@ impl KernelMonitor {
             }
         }
         drop(hub);
+        self.next_commit = now + Nanos(self.intervals.aggregation.0 * BETWEEN_COMMITS);
         self.assembler.restart();
         Ok(())
+    }
+
+    /// Whether another commit leaves schemes the time to be applied.
+    pub(crate) fn may_commit(&self, now: Nanos) -> bool {
+        now >= self.next_commit
     }
 
     /// What schemes did since the last time.
@@ -403,8 +432,7 @@ impl KernelMonitor {
             in_force.push(watcher());
         }
         let former = std::mem::replace(&mut self.context.schemes, in_force);
-        let pids = self.watched.pids();
-        let ids = self.watched.ids();
+        let (ids, pids) = self.watched.living();
         if let Err(error) = self.apply(now, &ids, &pids) {
             self.context.schemes = former;
             // What the tree says is what comes into force with the next commit, whoever asks for it.

@@ -76,6 +76,33 @@ impl Grant {
             || is_far(nanos(time_per_s), nanos(former_time))
     }
 
+    /// Whether this one, where something may be done by `former`, allows less, so that it must not wait; where nothing
+    /// may be done, nothing has to wait.
+    pub(super) fn is_less_than(self, former: Self) -> bool {
+        let (
+            Self::Some {
+                bytes_per_s,
+                time_per_s,
+                patience,
+            },
+            Self::Some {
+                bytes_per_s: former_bytes,
+                time_per_s: former_time,
+                patience: former_patience,
+            },
+        ) = (self, former)
+        else {
+            return self != former;
+        };
+        let is_less = |now: Option<u64>, before: Option<u64>| {
+            now.unwrap_or(u64::MAX) < before.unwrap_or(u64::MAX)
+        };
+        let nanos = |time: Option<Nanos>| time.map(|time| time.0);
+        patience > former_patience
+            || is_less(bytes_per_s, former_bytes)
+            || is_less(nanos(time_per_s), nanos(former_time))
+    }
+
     /// What comes of the user's schemes. Where there is a guard (`is_guarded`), those that may do nothing have a quota
     /// that comes to nothing, too.
     pub(super) fn limit(self, schemes: &[Scheme], is_guarded: bool) -> Vec<Scheme> {
@@ -320,6 +347,15 @@ mod tests {
         check(some(Some(100), None, 1), some(None, None, 1), true);
         check(some(None, Some(5), 1), some(None, Some(9), 1), true);
         check(some(None, None, 2), some(None, None, 1), true);
+        let less =
+            |a: Grant, b: Grant, wanted| assert_eq!(a.is_less_than(b), wanted, "{a:?} {b:?}");
+        less(Grant::Nothing, some(None, None, 1), true);
+        less(some(None, None, 1), Grant::Nothing, true);
+        less(Grant::Nothing, Grant::Nothing, false);
+        less(some(Some(200), None, 1), some(Some(100), None, 1), false);
+        less(some(Some(50), None, 1), some(Some(100), None, 1), true);
+        less(some(Some(50), None, 1), some(None, None, 1), true);
+        less(some(None, Some(9), 1), some(None, Some(5), 1), false);
     }
 
     #[test]
