@@ -118,7 +118,9 @@ pub(super) fn counters(
         let [of, _, tried, _, applied, exceeds, effective] = numbers[..] else {
             return Err(wrong(line));
         };
-        if of == scheme {
+        // A commit sets the tree anew, counters with it, until the kernel is asked for them again.
+        let is_torn = all.last().is_some_and(|last: &Counters| tried < last.tried);
+        if of == scheme && !is_torn {
             all.push(Counters {
                 seconds: seconds.parse().map_err(|_| wrong(line))?,
                 tried,
