@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::{
     ContextConfig, Method, Monitoring, ProcessSpec, Request, SessionSpec, TargetSpec, World,
@@ -106,15 +106,18 @@ const TO_SETTLE: Nanos = Nanos::from_millis(10_000);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = comparison(args)?;
-    // What cannot be written is to be known before minutes have passed.
+    // What cannot be written is to be known before minutes have passed; what is there stays until then.
+    let new_page = args.output.as_ref().filter(|path| !path.exists());
     if let Some(path) = &args.output {
-        crate::whole_file::write(path, b"")
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        crate::record_file::open(path)?;
     }
     let bar = progress_bar(&spec);
     let comparison = compare(&spec, &mut |progress| bar.set_message(words(progress)));
     bar.finish_and_clear();
     let comparison = comparison.map_err(|error| {
+        if let Some(path) = new_page {
+            std::fs::remove_file(path).ok();
+        }
         let takes_long = format!("{error:#}").contains("--max-stall");
         error.context(if takes_long {
             "nothing was compared; a longer --scan-stall lets exact scans take so long"
@@ -122,13 +125,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "nothing was compared"
         })
     })?;
-    if let Some(path) = &args.output {
-        crate::whole_file::write(path, html(&comparison).as_bytes())?;
-    }
     if args.result.is_json() {
         println!("{}", out::json(&comparison)?);
     } else {
         print!("{}", comparison.text());
+    }
+    if let Some(path) = &args.output {
+        crate::whole_file::write(path, html(&comparison).as_bytes())?;
     }
     let has_all = comparison.worlds.iter().all(|world| world.error.is_none());
     Ok(if has_all {

@@ -326,11 +326,11 @@ impl KernelMonitor {
         if self.hub.borrow().drops_targets(self.at) {
             return Some(Places::Dropped);
         }
-        match kernel_thread() {
-            _ if nr_gone == 0 => Some(Places::Kept { stand_in: 0 }),
-            Some(stand_in) if nr_gone <= GONE_MAX.max(ids.len()) => Some(Places::Kept { stand_in }),
-            _ => None,
+        if nr_gone == 0 {
+            return Some(Places::Kept { stand_in: 0 });
         }
+        let stand_in = kernel_thread().filter(|_| nr_gone <= GONE_MAX.max(ids.len()));
+        stand_in.map(|stand_in| Places::Kept { stand_in })
     }
 
     /// Has the kernel go by the context as it is now, and watch these. A commit keeps what the kdamond knows of those

@@ -26,6 +26,13 @@ pub(super) enum Grant {
     },
 }
 
+/// The limits of a grant.
+struct Limits {
+    /// Bytes, and nanoseconds, a second; `None`: any.
+    rates: [Option<u64>; 2],
+    patience: u32,
+}
+
 impl Grant {
     /// What a guard allows that stands like this, where so much may be charged and acting may take so much CPU time a
     /// second.
@@ -45,24 +52,27 @@ impl Grant {
         }
     }
 
-    /// Whether this one instead of `former` is worth a commit.
-    pub(super) fn differs(self, former: Self) -> bool {
-        let (
+    /// What may be done, to be held against another; `None`: nothing.
+    fn limits(self) -> Option<Limits> {
+        match self {
+            Self::Nothing => None,
             Self::Some {
                 bytes_per_s,
                 time_per_s,
                 patience,
-            },
-            Self::Some {
-                bytes_per_s: former_bytes,
-                time_per_s: former_time,
-                patience: former_patience,
-            },
-        ) = (self, former)
-        else {
+            } => Some(Limits {
+                rates: [bytes_per_s, time_per_s.map(|time| time.0)],
+                patience,
+            }),
+        }
+    }
+
+    /// Whether this one instead of `former` is worth a commit.
+    pub(super) fn differs(self, former: Self) -> bool {
+        let (Some(now), Some(before)) = (self.limits(), former.limits()) else {
             return self != former;
         };
-        let is_far = |now: Option<u64>, before: Option<u64>| match (now, before) {
+        let is_far = |(now, before): (Option<u64>, Option<u64>)| match (now, before) {
             (None, None) => false,
             (Some(now), Some(before)) => {
                 let ratio = now as f64 / (before as f64).max(1.0);
@@ -70,37 +80,19 @@ impl Grant {
             }
             _ => true,
         };
-        let nanos = |time: Option<Nanos>| time.map(|time| time.0);
-        patience != former_patience
-            || is_far(bytes_per_s, former_bytes)
-            || is_far(nanos(time_per_s), nanos(former_time))
+        now.patience != before.patience || now.rates.into_iter().zip(before.rates).any(is_far)
     }
 
     /// Whether this one, where something may be done by `former`, allows less, so that it must not wait; where nothing
     /// may be done, nothing has to wait.
     pub(super) fn is_less_than(self, former: Self) -> bool {
-        let (
-            Self::Some {
-                bytes_per_s,
-                time_per_s,
-                patience,
-            },
-            Self::Some {
-                bytes_per_s: former_bytes,
-                time_per_s: former_time,
-                patience: former_patience,
-            },
-        ) = (self, former)
-        else {
+        let (Some(now), Some(before)) = (self.limits(), former.limits()) else {
             return self != former;
         };
-        let is_less = |now: Option<u64>, before: Option<u64>| {
+        let is_less = |(now, before): (Option<u64>, Option<u64>)| {
             now.unwrap_or(u64::MAX) < before.unwrap_or(u64::MAX)
         };
-        let nanos = |time: Option<Nanos>| time.map(|time| time.0);
-        patience > former_patience
-            || is_less(bytes_per_s, former_bytes)
-            || is_less(nanos(time_per_s), nanos(former_time))
+        now.patience > before.patience || now.rates.into_iter().zip(before.rates).any(is_less)
     }
 
     /// What comes of the user's schemes. Where there is a guard (`is_guarded`), those that may do nothing have a quota
