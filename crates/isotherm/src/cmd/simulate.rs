@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::{Request, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
+use isotherm_engine::calibration::Calibration;
 use isotherm_record::{Reader, Writer};
 use isotherm_session::simulated::{Scenario, SimulatedSession, read_scenario, read_trace};
 
@@ -47,6 +48,10 @@ pub(crate) struct Args {
     /// Replay the program of this record, made by `record --pages`, instead of or beside a scenario's
     #[arg(long, value_name = "RECORD")]
     trace: Option<PathBuf>,
+
+    /// Costs of acting as `isotherm calibrate` measured them, instead of those that the trace was recorded with
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    costs: Option<PathBuf>,
 
     /// How long to simulate [default: the scenario's, or until all processes have ended]
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
@@ -132,6 +137,9 @@ fn scenario(args: &Args) -> anyhow::Result<Scenario> {
     };
     if let Some(path) = &args.trace {
         let mut replay = read_trace(path)?;
+        if let Some(path) = &args.costs {
+            replay.set_costs(read_costs(path)?);
+        }
         if args.scenario.is_none() {
             scenario.machine = std::mem::take(&mut replay.machine);
         }
@@ -142,6 +150,17 @@ fn scenario(args: &Args) -> anyhow::Result<Scenario> {
     }
     scenario.machine.seed = args.how.seed;
     Ok(scenario)
+}
+
+fn read_costs(path: &Path) -> anyhow::Result<Calibration> {
+    let cannot = || format!("cannot read costs from {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(cannot)?;
+    serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is not what `isotherm calibrate -o` writes",
+            path.display()
+        )
+    })
 }
 
 fn session(args: &Args) -> anyhow::Result<SessionSpec> {

@@ -118,6 +118,7 @@ pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
         limits: spec.ranges.clone(),
         schemes: acting.schemes,
         guard: acting.limits,
+        act_budget: acting.act_budget,
         dry_run: acting.is_dry_run,
     })
 }
