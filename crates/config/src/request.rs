@@ -166,7 +166,10 @@ impl ActingRequest {
     }
 
     /// Schemes by line and by name, and whether these are about physical memory.
-    fn schemes(&self) -> Result<(Vec<Scheme>, bool), RequestError> {
+    ///
+    /// # Errors
+    /// A line that is no scheme, a name of none.
+    pub fn schemes(&self) -> Result<(Vec<Scheme>, bool), RequestError> {
         let mut schemes = Vec::new();
         for line in &self.scheme_lines {
             let scheme = scheme_line(line).map_err(|problem| RequestError::Scheme {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// One line.
@@ -143,7 +144,7 @@ pub struct Measured {
 }
 
 /// Reads a journal. Fails, with the line, where a line other than the last cannot be read.
-pub fn read(text: &str) -> Result<Vec<Entry>, String> {
+pub fn read<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut entries = Vec::with_capacity(lines.len());
     for (index, line) in lines.iter().enumerate() {
@@ -161,7 +162,7 @@ pub fn read(text: &str) -> Result<Vec<Entry>, String> {
 }
 
 /// Writes one line.
-pub fn append(out: &mut dyn Write, entry: &Entry) -> io::Result<()> {
+pub fn append(out: &mut dyn Write, entry: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(entry)?;
     line.push('\n');
     out.write_all(line.as_bytes())?;
@@ -187,6 +188,7 @@ mod tests {
         append(&mut text, &Entry::Machine(Machine::default())).expect("memory");
         append(&mut text, &run).expect("memory");
         let text = String::from_utf8(text).expect("JSON");
+        let read = read::<Entry>;
         assert_eq!(read(&text).expect("whole").len(), 2);
         assert_eq!(read(&text[..text.len() - 5]).expect("cut").len(), 1);
         let broken = format!("{{\n{text}");

@@ -13,6 +13,7 @@
 //! All the rest is pure.
 
 pub mod experiment;
+mod figure;
 pub mod journal;
 pub mod metric;
 pub mod parameters;
@@ -25,6 +26,7 @@ mod stats;
 mod suite;
 mod table;
 mod told;
+pub mod tune;
 
 pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
 pub use journal::{Entry, Measured, RunEntry, RunResult};

@@ -70,6 +70,16 @@ pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> 
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Whether [`write()`] could begin: for those who write after a long time.
+pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
+    let is_file = path.metadata().map_or(true, |metadata| metadata.is_file());
+    if is_file {
+        let begun = WholeFile::create(path);
+        begun.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
 /// The directory that a file is in.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     let folder = path

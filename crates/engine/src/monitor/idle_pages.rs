@@ -23,6 +23,9 @@ pub struct IdlePages {
     pub block: u64,
     /// The pages.
     pub pages: Bitmap,
+    /// The least and the greatest age of any.
+    youngest: u16,
+    oldest: u16,
     ages: Box<[u16; PAGES_PER_BLOCK]>,
 }
 
@@ -32,6 +35,8 @@ impl IdlePages {
         Self {
             block,
             pages: bits::NONE,
+            youngest: u16::MAX,
+            oldest: 0,
             ages: Box::new([0; PAGES_PER_BLOCK]),
         }
     }
@@ -40,7 +45,10 @@ impl IdlePages {
     pub fn add(&mut self, page: usize, idle_for: Nanos, nr_returns: u32) {
         bits::set(&mut self.pages, page);
         let units = (idle_for.0 / UNIT.0) >> (2 * nr_returns.min(3));
-        self.ages[page] = u16::try_from(units).unwrap_or(u16::MAX);
+        let age = u16::try_from(units).unwrap_or(u16::MAX);
+        self.ages[page] = age;
+        self.youngest = self.youngest.min(age);
+        self.oldest = self.oldest.max(age);
     }
 
     /// Those of them in `range` whose age is from `min` to `max`.
@@ -48,14 +56,24 @@ impl IdlePages {
         // An age is known to be at least so many units, and less than one more.
         let units = |age: u64| u16::try_from(age).unwrap_or(u16::MAX);
         let (min, max) = (units(min.0.div_ceil(UNIT.0)), units(max.0 / UNIT.0));
-        let mut of_age = bits::NONE;
+        if self.oldest < min || max < self.youngest {
+            return bits::NONE;
+        }
+        let mut of_age = bits::and(&self.pages, &bits::mask(self.block, range));
+        if min <= self.youngest && self.oldest <= max {
+            return of_age;
+        }
+        // Plans ask about every part of a block that is mixed, and for each about some pages only.
         for (word, ages) in of_age.iter_mut().zip(self.ages.as_chunks::<64>().0) {
-            for (bit, age) in ages.iter().enumerate() {
-                *word |= u64::from((min..=max).contains(age)) << bit;
+            let mut rest = *word;
+            while rest != 0 {
+                let bit = rest.trailing_zeros();
+                rest &= rest - 1;
+                let is_of_age = (min..=max).contains(&ages[bit as usize]);
+                *word &= !(u64::from(!is_of_age) << bit);
             }
         }
-        let in_range = bits::and(&self.pages, &bits::mask(self.block, range));
-        bits::and(&of_age, &in_range)
+        of_age
     }
 
     /// The mean age of `pages`, some of them.

@@ -4,7 +4,6 @@
 //! Performance Results, and DAMON based tiered memory management for CXL memory (both 2024). Reclaim:
 //! SeongJae Park, DAMON: data access monitor, v24, and its physical memory patches (2021).
 
-mod figure;
 mod page;
 mod text;
 mod tiering;

@@ -8,8 +8,8 @@ use isotherm_sim::published::compaction::CompactionRun;
 use isotherm_sim::published::{Comparison, Role, tiering as published_tiering};
 
 use super::Reproduction;
-use super::figure::{Axis, Plot, Series};
 use super::text::{HEAD, SUMMARY_HEAD, cell_tables, fields, rows, summary_fields};
+use crate::figure::{Axis, Plot, Series};
 
 /// Of compaction.
 pub(super) fn compaction(

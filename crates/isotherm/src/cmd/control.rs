@@ -35,18 +35,6 @@ pub(crate) struct StatusArgs {
     at: Where,
 }
 
-/// Give the daemon other schemes and limits, while it runs. A bad file changes nothing.
-#[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm tune -c gentler.yaml")]
-pub(crate) struct TuneArgs {
-    /// A configuration; its schemes and guard replace those at work
-    #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
-
-    #[command(flatten)]
-    at: Where,
-}
-
 /// Let the daemon act no more until `isotherm resume`. It goes on watching.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  isotherm pause --socket /run/isotherm/redis.sock")]
@@ -95,15 +83,16 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-pub(crate) fn tune(args: &TuneArgs) -> anyhow::Result<ExitCode> {
-    let name = args.config.display();
-    let bytes = std::fs::read(&args.config).with_context(|| format!("cannot read {name}"))?;
+/// Gives the daemon at `socket` the schemes and limits of `config`, while it runs. A bad file changes nothing.
+pub(crate) fn tune(config: &Path, socket: &Path) -> anyhow::Result<ExitCode> {
+    let name = config.display();
+    let bytes = std::fs::read(config).with_context(|| format!("cannot read {name}"))?;
     let config = String::from_utf8(bytes).with_context(|| format!("{name} is not text"))?;
     let request = Request::Tune {
         config,
         name: name.to_string(),
     };
-    tell(&args.at.socket, &request)
+    tell(socket, &request)
 }
 
 pub(crate) fn pause(args: &PauseArgs) -> anyhow::Result<ExitCode> {

@@ -18,4 +18,5 @@ pub(crate) mod start;
 pub(crate) mod swap;
 pub(crate) mod tier;
 pub(crate) mod top;
+pub(crate) mod tune;
 pub(crate) mod workload;

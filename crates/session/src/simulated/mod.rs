@@ -43,17 +43,9 @@ impl SimulatedSession {
     /// # Errors
     /// What cannot be simulated.
     pub fn start(spec: &SessionSpec, scenario: Scenario, end: Nanos) -> anyhow::Result<Self> {
-        let contexts = spec.contexts.iter().map(context);
-        let contexts = contexts.collect::<anyhow::Result<Vec<_>>>()?;
-        let names = contexts.iter().map(|context| context.name.clone());
+        let names = spec.contexts.iter().map(|context| context.name.clone());
         let recording = Recording::new(names.collect());
-        let mut machine = Machine::new(scenario.machine);
-        machine.set_faults(scenario.faults);
-        let mut simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
-        for (at, context) in spec.contexts.iter().enumerate() {
-            let max_waste = context.acting.as_ref().and_then(|acting| acting.max_waste);
-            simulation.set_max_waste(at, max_waste);
-        }
+        let simulation = simulation(spec, scenario, end)?;
         Ok(Self {
             header: header(spec, &simulation),
             simulation,
@@ -90,6 +82,27 @@ impl SimulatedSession {
     pub fn report(self) -> SimulationReport {
         self.summary.report(&self.simulation)
     }
+}
+
+/// What `spec` asks for, on the scenario's machine, until `end`: for those who want no record of it.
+///
+/// # Errors
+/// What cannot be simulated.
+pub fn simulation(
+    spec: &SessionSpec,
+    scenario: Scenario,
+    end: Nanos,
+) -> anyhow::Result<Simulation> {
+    let contexts = spec.contexts.iter().map(context);
+    let contexts = contexts.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut machine = Machine::new(scenario.machine);
+    machine.set_faults(scenario.faults);
+    let mut simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
+    for (at, context) in spec.contexts.iter().enumerate() {
+        let max_waste = context.acting.as_ref().and_then(|acting| acting.max_waste);
+        simulation.set_max_waste(at, max_waste);
+    }
+    Ok(simulation)
 }
 
 /// What a context of the live machine is on a simulated one.

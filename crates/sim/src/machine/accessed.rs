@@ -8,10 +8,12 @@
 use std::ops::Range;
 
 use isotherm_engine::Nanos;
+use isotherm_engine::monitor::bits;
+use isotherm_engine::table::BlockFacts;
 use rand_pcg::Pcg64Mcg;
 
-use super::Machine;
 use super::process::Area;
+use super::{Machine, Place};
 use crate::memory::Page;
 
 /// Resolution of [`Area::clear_since`]: 119 hours fit.
@@ -69,6 +71,33 @@ impl Machine {
         let clock = self.clock_of(at);
         let found = self.areas[at].look(&unit, clock, &mut self.random);
         found.unwrap_or_else(|| self.accessed.get(unit.start))
+    }
+
+    /// Where small pages of one mapping and block are, and which of those in memory were accessed: told to `facts`
+    /// of their block, in which the first is the page number `offset`.
+    pub(super) fn look_at_run(
+        &mut self,
+        at: usize,
+        pages: Range<Page>,
+        offset: usize,
+        facts: &mut BlockFacts,
+    ) {
+        let clock = self.clock_of(at);
+        let places = &self.place[pages.start as usize..pages.end as usize];
+        let area = &mut self.areas[at];
+        for ((i, page), place) in (offset..).zip(pages).zip(places) {
+            match place {
+                Place::Nowhere | Place::File => {}
+                Place::Swap => bits::set(&mut facts.swapped, i),
+                Place::Memory => {
+                    bits::set(&mut facts.present, i);
+                    let found = area.look(&(page..page + 1), clock, &mut self.random);
+                    if found.unwrap_or_else(|| self.accessed.get(page)) {
+                        bits::set(&mut facts.accessed, i);
+                    }
+                }
+            }
+        }
     }
 
     /// The same of many pages, one after the other: how many are, for each number that pages come with.

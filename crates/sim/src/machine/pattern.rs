@@ -128,8 +128,9 @@ impl Pattern {
 
     /// From one moment of the work to another, if all of it is in one phase.
     pub(crate) fn span(&self, from: Nanos, to: Nanos) -> Option<Span> {
-        let Self::Phases(phases) = self else {
-            return None;
+        let phases = match self {
+            Self::Phases(phases) => phases,
+            Self::Trace(trace, _) => return Some(trace.span(from, to)),
         };
         let phase = Self::phase(phases, from)?;
         let is_last = phases.get(phase + 1).is_none_or(|(next, _)| *next >= to);
@@ -137,6 +138,7 @@ impl Pattern {
             from,
             to,
             phase,
+            last: phase,
             seconds: to.since(from).as_secs_f64(),
         })
     }
@@ -150,7 +152,9 @@ impl Pattern {
     ) -> bool {
         match self {
             Self::Phases(phases) => is_drawn(phases[span.phase].1.sum(pages) * span.seconds, draw),
-            Self::Trace(..) => self.accessed(pages, span.from, span.to, draw),
+            Self::Trace(trace, first) => pages
+                .into_iter()
+                .any(|page| trace.accessed_within(first + page, span)),
         }
     }
 
@@ -177,9 +181,12 @@ impl Pattern {
                 }
                 is_drawn(expected, draw)
             }
-            Self::Trace(trace, first) => pages
-                .into_iter()
-                .any(|page| trace.next(first + page, from).is_some_and(|at| at <= to)),
+            Self::Trace(trace, first) => {
+                let span = trace.span(from, to);
+                pages
+                    .into_iter()
+                    .any(|page| trace.accessed_within(first + page, &span))
+            }
         }
     }
 
@@ -233,12 +240,15 @@ impl Pattern {
     }
 }
 
-/// Some of a process's work, within one phase of a pattern.
+/// Some of a process's work: within one phase of a pattern, or over some intervals of a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     pub(crate) from: Nanos,
     pub(crate) to: Nanos,
+    /// The phase, or the first interval.
     phase: usize,
+    /// The same, or the interval that the end lies in; the intervals' number where it is after all of them.
+    last: usize,
     seconds: f64,
 }
 
@@ -298,6 +308,22 @@ impl Trace {
     /// How long it lasts.
     pub fn duration(&self) -> Nanos {
         self.ends.last().copied().unwrap_or_default()
+    }
+
+    /// How many scans it is of.
+    pub fn nr_scans(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// A number that another trace hardly has (FNV-1a, by words of 64 bits).
+    pub fn digest(&self) -> u64 {
+        let times = self.ends.iter().map(|end| end.0);
+        let pages = self.density.iter().zip(&self.present_from);
+        let pages = pages.map(|(density, from)| u64::from(*density) << 16 | u64::from(*from));
+        let words = times.chain(pages).chain(self.accessed.iter().copied());
+        words.fold(0xcbf2_9ce4_8422_2325, |digest: u64, word| {
+            (digest ^ word).wrapping_mul(0x0100_0000_01b3)
+        })
     }
 
     /// The scan at the end of `interval` saw `page` in memory.
@@ -366,6 +392,33 @@ impl Trace {
 
     fn start_of(&self, interval: usize) -> Nanos {
         interval.checked_sub(1).map_or(Nanos(0), |i| self.ends[i])
+    }
+
+    fn span(&self, from: Nanos, to: Nanos) -> Span {
+        Span {
+            from,
+            to,
+            phase: self.ends.partition_point(|end| *end <= from),
+            last: self.ends.partition_point(|end| *end <= to),
+            seconds: 0.0,
+        }
+    }
+
+    /// Whether `page` was accessed within `span`: whether [`Trace::next`] after its start comes by its end. An
+    /// interval that begins and ends within it has all of its accesses there.
+    fn accessed_within(&self, page: u32, span: &Span) -> bool {
+        let bits = self.bits(page);
+        let (first, last) = (span.phase, span.last);
+        let has = |interval: usize| bits[interval / 64] >> (interval % 64) & 1 == 1;
+        if first < last && has(first) && self.first_in(page, first, span.from).is_some() {
+            return true;
+        }
+        if (first + 1..last).any(has) {
+            return true;
+        }
+        last < self.ends.len()
+            && has(last)
+            && (self.first_in(page, last, span.from)).is_some_and(|at| at <= span.to)
     }
 
     /// The first access to `page` after `from`.

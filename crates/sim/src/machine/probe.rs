@@ -92,6 +92,38 @@ impl SimProbe<'_> {
         }
     }
 
+    /// What is in the block that `facts` are of.
+    fn look_at_block(&mut self, target: TargetId, facts: &mut BlockFacts) {
+        let machine = &mut *self.machine;
+        let block = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
+        let areas = machine.processes[target.0 as usize].areas();
+        let first =
+            areas.partition_point(|area| machine.areas[*area].spec.range.end <= block.start);
+        let here = areas[first..].iter().copied();
+        let here: Vec<usize> = here
+            .take_while(|area| machine.areas[*area].spec.range.start < block.end)
+            .collect();
+        for area in here {
+            let range = machine.areas[area].spec.range;
+            let Some(part) = range.intersection(block) else {
+                continue;
+            };
+            let first = machine.areas[area].pages.start;
+            let page = |address: u64| first + ((address - range.start) / PAGE_SIZE) as Page;
+            let pages = page(part.start)..page(part.end);
+            if machine.is_huge(pages.start) {
+                facts.huge = true;
+                facts.present = [u64::MAX; 8];
+                if machine.is_accessed(pages.start) {
+                    facts.accessed = [u64::MAX; 8];
+                }
+                return;
+            }
+            let offset = ((part.start - block.start) / PAGE_SIZE) as usize;
+            machine.look_at_run(area, pages, offset, facts);
+        }
+    }
+
     /// Whether anything of a sample is mapped.
     fn find(&self, sample: &Sample) -> Result<(), Gap> {
         let process = self.machine.processes.get(sample.target.0 as usize);
@@ -293,31 +325,7 @@ impl TableProbe for SimProbe<'_> {
                 accessed: [0; 8],
                 swapped: [0; 8],
             };
-            for i in 0..BLOCK_PAGES as usize {
-                let Some(page) = self.machine.page_at(target, address + i as u64 * PAGE_SIZE)
-                else {
-                    continue;
-                };
-                let bit = 1 << (i % 64);
-                if self.machine.place[page as usize] == Place::Swap {
-                    facts.swapped[i / 64] |= bit;
-                }
-                if self.machine.place[page as usize] != Place::Memory {
-                    continue;
-                }
-                facts.present[i / 64] |= bit;
-                if i == 0 && self.machine.is_huge(page) {
-                    facts.huge = true;
-                    facts.present = [u64::MAX; 8];
-                    if self.machine.is_accessed(page) {
-                        facts.accessed = [u64::MAX; 8];
-                    }
-                    break;
-                }
-                if self.machine.is_accessed(page) {
-                    facts.accessed[i / 64] |= bit;
-                }
-            }
+            self.look_at_block(target, &mut facts);
             look(facts);
             self.state.cost.checks += BLOCK_PAGES;
         }

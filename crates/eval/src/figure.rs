@@ -15,25 +15,25 @@ const BOTTOM: f64 = 40.0;
 const TICKS: f64 = 8.0;
 
 /// What an axis is of.
-pub(super) struct Axis {
+pub(crate) struct Axis {
     unit: &'static str,
     is_logarithmic: bool,
 }
 
 /// Some points.
-pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
     /// Joined by a line, or each by itself.
-    pub(super) is_line: bool,
+    pub(crate) is_line: bool,
 }
 
 /// A picture of series.
-pub(super) struct Plot {
-    pub(super) title: String,
-    pub(super) note: String,
-    pub(super) x: Axis,
-    pub(super) y: Axis,
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    pub(crate) note: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
 }
 
 /// An axis with its extent, as it is drawn.
@@ -44,7 +44,7 @@ struct Scale {
 }
 
 impl Axis {
-    pub(super) const fn linear(unit: &'static str) -> Self {
+    pub(crate) const fn linear(unit: &'static str) -> Self {
         Self {
             unit,
             is_logarithmic: false,
@@ -52,7 +52,7 @@ impl Axis {
     }
 
     /// Its values are above zero.
-    pub(super) const fn logarithmic(unit: &'static str) -> Self {
+    pub(crate) const fn logarithmic(unit: &'static str) -> Self {
         Self {
             unit,
             is_logarithmic: true,
@@ -110,12 +110,41 @@ fn step(most: f64) -> f64 {
     steps.into_iter().find(fits).unwrap_or(10.0 * power)
 }
 
+/// Where values are in a picture.
+pub(crate) struct Places {
+    x: Scale,
+    y: Scale,
+}
+
+impl Places {
+    /// Of a point, from the upper left corner.
+    pub(crate) fn of(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        (
+            LEFT + (right - LEFT) * self.x.at(x),
+            bottom - (bottom - TOP) * self.y.at(y),
+        )
+    }
+}
+
 impl Plot {
     /// The picture.
-    pub(super) fn draw(&self, series: &[Series]) -> String {
-        let points = || series.iter().flat_map(|s| s.points.iter());
-        let x = self.x.scale(points().map(|p| p.0));
-        let y = self.y.scale(points().map(|p| p.1));
+    pub(crate) fn draw(&self, series: &[Series]) -> String {
+        let points: Vec<(f64, f64)> = series
+            .iter()
+            .flat_map(|s| s.points.iter().copied())
+            .collect();
+        let (mut svg, places) = self.open(&points);
+        for (index, series) in series.iter().enumerate() {
+            draw_series(&mut svg, index, series, |point| places.of(point));
+        }
+        svg + "</svg>\n"
+    }
+
+    /// Opens the picture: what stands over it, and axes that hold `points`.
+    pub(crate) fn open(&self, points: &[(f64, f64)]) -> (String, Places) {
+        let x = self.x.scale(points.iter().map(|p| p.0));
+        let y = self.y.scale(points.iter().map(|p| p.1));
         let mut svg = open_svg(WIDTH, HEIGHT, &self.title);
         let _ = writeln!(
             svg,
@@ -125,10 +154,6 @@ impl Plot {
         );
         let right = WIDTH - RIGHT;
         let bottom = HEIGHT - BOTTOM;
-        let place = |(px, py): (f64, f64)| {
-            let across = LEFT + (right - LEFT) * x.at(px);
-            (across, bottom - (bottom - TOP) * y.at(py))
-        };
         for tick in y.ticks() {
             let up = bottom - (bottom - TOP) * y.at(tick);
             let _ = writeln!(
@@ -155,10 +180,7 @@ impl Plot {
             HEIGHT - 8.0,
             self.x.unit
         );
-        for (index, series) in series.iter().enumerate() {
-            draw_series(&mut svg, index, series, place);
-        }
-        svg + "</svg>\n"
+        (svg, Places { x, y })
     }
 }
 

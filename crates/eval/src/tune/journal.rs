@@ -1,0 +1,340 @@
+//! The journal of a search: every evaluated point, so that a search that was broken off goes on where it was.
+//!
+//! A line of JSON each, after one that says of which trace and options they are. What is in it is not evaluated again:
+//! as a search asks for the same points in the same order, the rest follows as if it had never been broken off. A last
+//! line that was cut counts for nothing. A file that is no journal is refused and left as it is.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::predict::Prediction;
+use super::space::Settings;
+use crate::journal::{append, read};
+
+/// What predictions depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    /// Of the trace.
+    pub trace: String,
+    /// Of the schemes as given, how they are watched and guarded, and of the simulated machine.
+    pub options: String,
+    /// Of Isotherm.
+    pub isotherm: String,
+}
+
+impl Fingerprint {
+    /// Of a trace's digest, and of anything that says all of the options.
+    pub fn new(trace: u64, options: &str) -> Self {
+        let options = options
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        Self {
+            trace: format!("{trace:016x}"),
+            options: format!("{options:016x}"),
+            isotherm: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// One line.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "lowercase")]
+enum Entry {
+    /// The first.
+    Tune(Fingerprint),
+    /// A point was evaluated.
+    Point {
+        /// [`Settings::key`].
+        settings: String,
+        prediction: Box<Prediction>,
+    },
+}
+
+/// How a journal of ours begins, whatever it is of.
+const START: &str = r#"{"entry":"tune","#;
+
+/// Why a journal cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum JournalError {
+    #[error("cannot read the journal {path}")]
+    Read { path: String, source: io::Error },
+    #[error("cannot write the journal {path}")]
+    Write { path: String, source: io::Error },
+    #[error("{path} is no journal of `tune`, and is left as it is; name another file")]
+    NoJournal { path: String },
+    #[error("the journal {path} is damaged ({what}); remove it to begin anew")]
+    Damaged { path: String, what: String },
+    #[error("the journal {path} is of {what}; remove it to begin anew, or name another file")]
+    Other { path: String, what: &'static str },
+}
+
+/// A journal that is written on.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    /// `None` once it could not be written.
+    file: Option<File>,
+    known: BTreeMap<String, Prediction>,
+}
+
+impl Journal {
+    /// Begins the journal at `path`, or goes on with the one that is there.
+    pub fn open(path: &Path, of: &Fingerprint) -> Result<Self, JournalError> {
+        let name = || path.display().to_string();
+        let text = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => {
+                return Err(JournalError::Read {
+                    path: name(),
+                    source,
+                });
+            }
+        };
+        let (known, length) = known(&text, of, &name())?;
+        let open = || {
+            let options = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(path);
+            let mut file = options?;
+            // A line that was cut would make one with the next.
+            file.set_len(length as u64)?;
+            file.seek(SeekFrom::End(0))?;
+            if length == 0 {
+                append(&mut file, &Entry::Tune(of.clone()))?;
+            }
+            Ok(file)
+        };
+        let file = open().map_err(|source| JournalError::Write {
+            path: name(),
+            source,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            file: Some(file),
+            known,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is known of settings.
+    pub fn get(&self, settings: &Settings) -> Option<&Prediction> {
+        self.known.get(&settings.key())
+    }
+
+    /// How many points it held when it was opened.
+    pub fn nr_known(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Writes down what was foretold of settings. After a failure nothing more is written, since a line behind half a
+    /// line could not be read.
+    pub fn note(
+        &mut self,
+        settings: &Settings,
+        prediction: &Prediction,
+    ) -> Result<(), JournalError> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        let entry = Entry::Point {
+            settings: settings.key(),
+            prediction: Box::new(prediction.clone()),
+        };
+        append(file, &entry).map_err(|source| {
+            self.file = None;
+            JournalError::Write {
+                path: self.path.display().to_string(),
+                source,
+            }
+        })
+    }
+}
+
+/// What a journal's text holds, and how much of it is whole.
+fn known(
+    text: &[u8],
+    of: &Fingerprint,
+    name: &str,
+) -> Result<(BTreeMap<String, Prediction>, usize), JournalError> {
+    let path = || name.to_owned();
+    let whole = text
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
+    if whole == 0 {
+        // Cut in its first line, or empty.
+        let shown = &text[..text.len().min(START.len())];
+        return if START.as_bytes().starts_with(shown) {
+            Ok((BTreeMap::new(), 0))
+        } else {
+            Err(JournalError::NoJournal { path: path() })
+        };
+    }
+    if !text.starts_with(START.as_bytes()) {
+        return Err(JournalError::NoJournal { path: path() });
+    }
+    let damaged = |what: String| JournalError::Damaged { path: path(), what };
+    let text = std::str::from_utf8(&text[..whole]).map_err(|error| damaged(error.to_string()))?;
+    let mut entries = read::<Entry>(text).map_err(damaged)?.into_iter();
+    let Some(Entry::Tune(first)) = entries.next() else {
+        return Err(JournalError::NoJournal { path: path() });
+    };
+    let what = if first.trace != of.trace {
+        Some("another trace")
+    } else if first.isotherm != of.isotherm {
+        Some("another version of Isotherm")
+    } else if first.options != of.options {
+        Some("other options (schemes, guard, monitor, seed or machine)")
+    } else {
+        None
+    };
+    if let Some(what) = what {
+        return Err(JournalError::Other { path: path(), what });
+    }
+    let points = entries.filter_map(|entry| match entry {
+        Entry::Point {
+            settings,
+            prediction,
+        } => Some((settings, *prediction)),
+        Entry::Tune(_) => None,
+    });
+    Ok((points.collect(), whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::Estimate;
+    use crate::tune::param::TraceTimes;
+    use crate::tune::space::Space;
+    use isotherm_config::{ContextConfig, preset};
+    use isotherm_engine::Nanos;
+
+    fn some_settings() -> Vec<Settings> {
+        let contexts = [ContextConfig {
+            schemes: preset("prcl").expect("it is there").schemes,
+            ..ContextConfig::default()
+        }];
+        let times = TraceTimes {
+            duration: Nanos::from_millis(60_000),
+            interval: Nanos::from_millis(1_000),
+        };
+        let space = Space::new(&["age=1s,2s,3s".to_owned()], &contexts, times).expect("a space");
+        (0..3).map(|n| space.settings(&space.point(n))).collect()
+    }
+
+    fn prediction(n: usize) -> Prediction {
+        Prediction {
+            slowdown: Estimate::new(n as f64 / 7.0).within(-0.1, 0.9),
+            refaults: n as u64,
+            resident_bytes: vec![n as u64; 3],
+            ..Prediction::default()
+        }
+    }
+
+    fn of() -> Fingerprint {
+        Fingerprint::new(7, "options")
+    }
+
+    #[test]
+    fn a_journal_cut_at_any_byte_goes_on_with_what_is_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        let settings = some_settings();
+        let mut journal = Journal::open(&path, &of()).expect("begun");
+        for (n, settings) in settings.iter().enumerate() {
+            journal.note(settings, &prediction(n)).expect("room");
+        }
+        drop(journal);
+        let whole = std::fs::read(&path).expect("written");
+        for length in 0..=whole.len() {
+            std::fs::write(&path, &whole[..length]).expect("room");
+            let mut journal = Journal::open(&path, &of()).expect("cut");
+            let lines = whole[..length].split(|byte| *byte == b'\n').count() - 1;
+            assert_eq!(
+                journal.nr_known(),
+                lines.saturating_sub(1),
+                "cut at {length}"
+            );
+            for (n, settings) in settings.iter().enumerate() {
+                match journal.get(settings) {
+                    Some(known) => assert_eq!(*known, prediction(n)),
+                    None => journal.note(settings, &prediction(n)).expect("room"),
+                }
+            }
+            drop(journal);
+            assert_eq!(
+                std::fs::read(&path).expect("written"),
+                whole,
+                "cut at {length}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_of_something_else_is_refused_and_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        drop(Journal::open(&path, &of()).expect("begun"));
+        let other = |trace, options, said: &str| {
+            let error = Journal::open(&path, &Fingerprint::new(trace, options)).expect_err("other");
+            assert!(error.to_string().contains(said), "{error}");
+        };
+        other(8, "options", "another trace");
+        other(7, "else", "other options");
+        for text in [
+            "kdamonds:\n- contexts: []\n",
+            "x",
+            "{}\n",
+            "{\"entry\":\"run\"}\n",
+        ] {
+            std::fs::write(&path, text).expect("room");
+            let error = Journal::open(&path, &of()).expect_err(text);
+            assert!(matches!(error, JournalError::NoJournal { .. }), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).expect("kept"), text);
+        }
+        let damaged = format!(
+            "{}\nnonsense\n{{\"entry\"",
+            serde_json::to_string(&Entry::Tune(of())).expect("JSON")
+        );
+        std::fs::write(&path, &damaged).expect("room");
+        let error = Journal::open(&path, &of())
+            .expect_err("damaged")
+            .to_string();
+        assert!(error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_journal_and_not_the_search() {
+        let mut journal = Journal {
+            path: "/dev/full".into(),
+            file: Some(
+                OpenOptions::new()
+                    .write(true)
+                    .open("/dev/full")
+                    .expect("a device"),
+            ),
+            known: BTreeMap::new(),
+        };
+        let settings = &some_settings()[0];
+        let error = journal.note(settings, &prediction(0)).expect_err("full");
+        assert!(error.to_string().contains("/dev/full"), "{error}");
+        journal
+            .note(settings, &prediction(0))
+            .expect("no longer tried");
+    }
+}

@@ -1,0 +1,165 @@
+//! Tuning: the numbers of schemes that suit a program best, found from one recording of it.
+//!
+//! **Problem.** How long memory must be idle before it is paged out, or how dense before it is made huge, is another number
+//! for each program. DAMOOS finds it by 9 to 58 live runs of the program.
+//!
+//! **Approach.** A trace (`record --pages`) is replayed on the simulated machine under one setting after the other:
+//! a [`Space`] of settings, an [`Objective`], and a [`Search`] that says which to try. Who foretells what comes of a
+//! setting is behind a trait ([`Evaluate`]): replays here ([`Replays`]). What is found is the whole trade-off between
+//! memory and time, and one setting of it within the limit ([`Tuned`]).
+//!
+//! **Limits.** Predictions are the simulated machine's (docs/simulator.md), of one stretch of the program's life. What a
+//! trace cannot tell, nothing is said of: what huge pages gain, accesses between two scans.
+//!
+//! Sources: DAMOOS (Park and others; its repository, 2021) for the score; docs/tune.md for what was measured.
+
+mod front;
+mod journal;
+mod objective;
+mod page;
+mod param;
+mod plan;
+mod predict;
+mod replay;
+mod result;
+mod search;
+mod space;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+pub use front::front;
+pub use journal::{Fingerprint, Journal, JournalError};
+pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
+pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
+pub use plan::Plan;
+pub use predict::{Estimate, Prediction};
+pub use replay::{Evaluate, Replays, trace_facts};
+pub use result::{Found, Subject, Trial, Tried, Tuned};
+pub use search::Search;
+pub use space::{Point, Setting, Settings, Space, SpaceError};
+
+/// How a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// It has nothing more to try.
+    Finished,
+    /// It was asked to stop.
+    Stopped,
+}
+
+/// What there is to tell of a search.
+#[derive(Debug)]
+pub enum SearchEvent<'a> {
+    /// A point was evaluated, or was known; so many are done.
+    Evaluated(usize),
+    /// The journal can be written no more; the search goes on without.
+    JournalFailed(&'a JournalError),
+}
+
+/// Searches until there is nothing more to try, or `stop` is set: `jobs` evaluations at a time, which changes nothing of
+/// what is found.
+///
+/// # Errors
+/// A point that cannot be evaluated.
+pub fn run(
+    search: &mut Search,
+    evaluate: &dyn Evaluate,
+    mut journal: Option<&mut Journal>,
+    jobs: usize,
+    stop: &AtomicBool,
+    on_event: &mut dyn FnMut(SearchEvent<'_>),
+) -> anyhow::Result<Completion> {
+    loop {
+        let batch = search.suggest();
+        if batch.is_empty() {
+            return Ok(Completion::Finished);
+        }
+        let mut wanted = Vec::new();
+        for point in batch {
+            let settings = search.space().settings(&point);
+            let known = journal
+                .as_deref()
+                .and_then(|journal| journal.get(&settings));
+            match known.cloned() {
+                Some(prediction) => {
+                    search.observe(point, prediction);
+                    on_event(SearchEvent::Evaluated(search.observed().len()));
+                }
+                None => wanted.push((point, settings)),
+            }
+        }
+        let mut take = |at: usize, prediction: Prediction| {
+            let (point, settings): &(Point, Settings) = &wanted[at];
+            let noted = journal
+                .as_deref_mut()
+                .map(|j| j.note(settings, &prediction));
+            if let Some(Err(error)) = noted {
+                on_event(SearchEvent::JournalFailed(&error));
+            }
+            search.observe(point.clone(), prediction);
+            on_event(SearchEvent::Evaluated(search.observed().len()));
+        };
+        let settings: Vec<&Settings> = wanted.iter().map(|(_, settings)| settings).collect();
+        let completion = evaluate_all(&settings, evaluate, jobs, stop, &mut take)?;
+        if completion == Completion::Stopped {
+            return Ok(completion);
+        }
+    }
+}
+
+/// Evaluates all of `settings`, and tells of each as it is done.
+fn evaluate_all(
+    settings: &[&Settings],
+    evaluate: &dyn Evaluate,
+    jobs: usize,
+    stop: &AtomicBool,
+    take: &mut dyn FnMut(usize, Prediction),
+) -> anyhow::Result<Completion> {
+    let next = AtomicUsize::new(0);
+    let has_failed = AtomicBool::new(false);
+    let (send, receive) = mpsc::channel();
+    let work = |send: mpsc::Sender<_>| {
+        while !stop.load(Ordering::Relaxed) && !has_failed.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(settings) = settings.get(at) else {
+                break;
+            };
+            let result = evaluate.evaluate(settings);
+            has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            // Who receives outlives us.
+            let _ = send.send((at, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, settings.len().max(1)) {
+            let (send, work) = (send.clone(), &work);
+            scope.spawn(move || work(send));
+        }
+        drop(send);
+        let mut nr_done = 0;
+        let mut failed = Ok(());
+        for (at, result) in receive {
+            match result {
+                Ok(Some(prediction)) => {
+                    take(at, prediction);
+                    nr_done += 1;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let error = error.context(format!("cannot replay with {}", settings[at]));
+                    failed = failed.and(Err(error));
+                }
+            }
+        }
+        failed?;
+        Ok(if nr_done == settings.len() {
+            Completion::Finished
+        } else {
+            Completion::Stopped
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! What a search found, as a page: the front, and behind each of its points the scheme and the memory over time.
+//!
+//! No script: a point of the picture is a link to its part of the page, and style shows the part that is linked to. So
+//! it works without a network and under any content policy, with a keyboard, with the browser's way back, and
+//! as a link that is sent to somebody.
+
+use std::fmt::Write as _;
+
+use isotherm_config::to_yaml;
+use isotherm_engine::units::{format_bytes, format_share, format_time};
+use isotherm_report::render::page::{END, begin, escape, figure};
+
+use super::plan::Plan;
+use super::predict::Prediction;
+use super::result::{HEADS, Trial, Tuned, fields, signed};
+use crate::figure::{Axis, Places, Plot, Series};
+
+/// Shows the part that is linked to; before any is, that of the recommended setting.
+const STYLE: &str = "<style>.tune-part{display:none}.tune-part:target{display:block}\
+    main:not(:has(.tune-part:target)) .tune-part.best{display:block}\
+    section{overflow-x:auto}td{white-space:nowrap}pre{overflow-x:auto;font-size:13px}\
+    a circle{cursor:pointer}a:focus circle,a:hover circle{stroke:var(--fg);stroke-width:3}\
+    a{color:inherit}tr.best td{font-weight:600}</style>\n";
+
+/// More points than this nobody can tell apart.
+const POINTS_MAX: usize = 100;
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// The page.
+pub(super) fn page(tuned: &Tuned, plan: &Plan) -> String {
+    let title = format!("Tuning {}", isotherm_name(&tuned.program));
+    let subtitle = format!(
+        "{} of replay{}; {} resident on average without schemes. Sought: {}. {} of {} settings tried{}.",
+        format_time(tuned.trace_duration_ns),
+        if tuned.is_guarded {
+            ", guarded"
+        } else {
+            ", without a guard"
+        },
+        format_bytes(tuned.base.resident_mean_bytes as u64),
+        tuned.sought,
+        tuned.nr_tried,
+        tuned.nr_points,
+        if tuned.was_stopped {
+            ", then stopped"
+        } else {
+            ""
+        },
+    );
+    let shown = shown(tuned);
+    let mut html = begin(&title, &subtitle);
+    html += STYLE;
+    let note = "Each point is a setting; those that no other beats are links. Bars: between which bounds, where that is \
+                known.";
+    html += &figure("Memory saved and time lost", note, &picture(tuned, &shown));
+    let _ = writeln!(
+        html,
+        "<section><p>{}</p></section>",
+        escape(&tuned.found.why)
+    );
+    for (number, trial) in shown.iter().enumerate() {
+        html += &part(number, trial, tuned, plan);
+    }
+    html + &table(tuned, &shown) + END
+}
+
+/// Names come from a record, which may be anybody's.
+fn isotherm_name(name: &str) -> String {
+    if name.is_empty() {
+        "a program".to_owned()
+    } else {
+        name.chars().take(64).collect()
+    }
+}
+
+/// The points that are links: the front, what is recommended and what was given.
+fn shown(tuned: &Tuned) -> Vec<&Trial> {
+    let every = tuned.front.len().div_ceil(POINTS_MAX).max(1);
+    let mut shown: Vec<&Trial> = tuned.front.iter().step_by(every).collect();
+    let beside = [&tuned.found.recommended, &tuned.found.nearest, &tuned.given];
+    for trial in beside.into_iter().flatten() {
+        if !shown.contains(&trial) {
+            shown.push(trial);
+        }
+    }
+    shown
+}
+
+fn is_best(tuned: &Tuned, trial: &Trial) -> bool {
+    let best = tuned
+        .found
+        .recommended
+        .as_ref()
+        .or(tuned.found.nearest.as_ref());
+    best == Some(trial)
+}
+
+/// Where a setting is in the picture: time lost and memory saved, in percent.
+fn at(prediction: &Prediction) -> (f64, f64) {
+    (
+        100.0 * prediction.slowdown.value,
+        100.0 * prediction.saved_share.value,
+    )
+}
+
+fn picture(tuned: &Tuned, shown: &[&Trial]) -> String {
+    let plot = Plot {
+        title: "Memory saved against time lost".to_owned(),
+        note: "Up: less memory. Left: less time lost. Ringed: recommended.".to_owned(),
+        x: Axis::linear("program slower, %"),
+        y: Axis::linear("of the resident memory saved, %"),
+    };
+    let tried = tuned
+        .tried
+        .iter()
+        .map(|one| (100.0 * one.slowdown.value, 100.0 * one.saved_share.value));
+    let mut points: Vec<(f64, f64)> = tried.collect();
+    let ends = shown.iter().map(|trial| {
+        let p = &trial.prediction;
+        (100.0 * p.slowdown.most(), 100.0 * p.saved_share.most())
+    });
+    let extent: Vec<(f64, f64)> = points.iter().copied().chain(ends).collect();
+    let (mut svg, places) = plot.open(&extent);
+    points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    points.dedup();
+    for point in points {
+        let (x, y) = places.of(point);
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2\" fill=\"var(--dim)\" opacity=\".5\"/>"
+        );
+    }
+    if let Some(limit) = tuned.objective.max_slowdown() {
+        let (x, top) = places.of((
+            100.0 * limit,
+            extent.iter().map(|p| p.1).fold(0.0, f64::max),
+        ));
+        let bottom = places.of((0.0, 0.0)).1;
+        if extent.iter().any(|point| point.0 >= 100.0 * limit) {
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{x:.1} {top:.1}V{bottom:.1}\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\"><title>limit: {} \
+                 slower</title></path>",
+                format_share(limit)
+            );
+        }
+    }
+    draw_links(&mut svg, &places, tuned, shown);
+    svg + "</svg>\n"
+}
+
+/// The settings that are links, with the bounds that are known of them.
+fn draw_links(svg: &mut String, places: &Places, tuned: &Tuned, shown: &[&Trial]) {
+    for (number, trial) in shown.iter().enumerate() {
+        let p = &trial.prediction;
+        let (x, y) = places.of(at(p));
+        if let (Some(low), Some(high)) = (p.slowdown.low, p.slowdown.high) {
+            let ends = [low, high].map(|end| places.of((100.0 * end, 0.0)).0);
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{:.1} {y:.1}H{:.1}\" stroke=\"#0b7fc4\" opacity=\".5\"/>",
+                ends[0], ends[1]
+            );
+        }
+        if let (Some(low), Some(high)) = (p.saved_share.low, p.saved_share.high) {
+            let ends = [low, high].map(|end| places.of((0.0, 100.0 * end)).1);
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{x:.1} {:.1}V{:.1}\" stroke=\"#0b7fc4\" opacity=\".5\"/>",
+                ends[0], ends[1]
+            );
+        }
+        let ring = if is_best(tuned, trial) {
+            " stroke=\"#d55e00\" stroke-width=\"3\""
+        } else {
+            ""
+        };
+        let tip = escape(&summary(trial));
+        let _ = writeln!(
+            svg,
+            "<a href=\"#setting-{number}\" aria-label=\"{tip}\"><circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\" fill=\"#0b7fc4\"{ring}>\
+             <title>{tip}</title></circle></a>"
+        );
+    }
+}
+
+fn summary(trial: &Trial) -> String {
+    let p = &trial.prediction;
+    format!(
+        "{}: {} saved ({}), {} slower",
+        trial.settings,
+        signed(p.saved_mean_bytes, |bytes| format_bytes(bytes as u64)),
+        signed(p.saved_share.value, format_share),
+        signed(p.slowdown.value, format_share),
+    )
+}
+
+/// Of one setting: its memory over time, and its scheme.
+fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &Plan) -> String {
+    let best = if is_best(tuned, trial) { " best" } else { "" };
+    let series = |name: &str, of: &Prediction| {
+        let parts = of.resident_bytes.len().max(1) as f64;
+        let step = of.seconds / parts;
+        let points = (0..).zip(&of.resident_bytes);
+        Series {
+            name: name.to_owned(),
+            points: points
+                .map(|(i, bytes)| ((f64::from(i) + 0.5) * step, *bytes as f64 / MIB))
+                .collect(),
+            is_line: true,
+        }
+    };
+    let plot = Plot {
+        title: trial.settings.to_string(),
+        note: "Resident memory as it is foretold.".to_owned(),
+        x: Axis::linear("seconds"),
+        y: Axis::linear("MiB resident"),
+    };
+    let svg = plot.draw(&[
+        series("with it", &trial.prediction),
+        series("without schemes", &tuned.base),
+    ]);
+    let p = &trial.prediction;
+    let details = format!(
+        "{}. Acting takes {:.2} s of CPU time, watching {:.2} s; {} pages come back; the guard stops it {} time(s).",
+        summary(trial),
+        p.acting_cpu_seconds,
+        p.monitor_cpu_seconds,
+        p.refaults,
+        p.guard_stops,
+    );
+    format!(
+        "<div class=\"tune-part{best}\" id=\"setting-{number}\">{}<section><h2>The configuration</h2><p>for isotherm run -c, \
+         damo and HMSDK</p><pre>{}</pre></section></div>\n",
+        figure("Memory over time", &details, &svg),
+        escape(&to_yaml(&plan.configuration(&trial.settings)))
+    )
+}
+
+fn table(tuned: &Tuned, shown: &[&Trial]) -> String {
+    let mut html = "<section><h2>The front, as a table</h2><p>From the least slowdown to the most; BETWEEN: where it is \
+                    taken to lie, ? where nobody knows</p><table><tr><th>setting</th>"
+        .to_owned();
+    for head in HEADS {
+        let _ = write!(html, "<th>{head}</th>");
+    }
+    for (number, trial) in shown.iter().enumerate() {
+        let class = if is_best(tuned, trial) {
+            " class=\"best\""
+        } else {
+            ""
+        };
+        let name = escape(&trial.settings.to_string());
+        let _ = write!(
+            html,
+            "</tr>\n<tr{class}><td><a href=\"#setting-{number}\">{name}</a></td>"
+        );
+        for field in fields(&trial.prediction) {
+            let _ = write!(html, "<td>{}</td>", escape(&field));
+        }
+    }
+    html + "</tr></table></section>\n"
+}

@@ -1,0 +1,141 @@
+//! What is foretold of one setting of a scheme.
+
+use serde::{Deserialize, Serialize};
+
+/// A number, and between which bounds it is taken to lie; without bounds where nobody has said how sure
+/// it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// What is foretold.
+    pub value: f64,
+    /// The least that it may come to; `null`: not known.
+    pub low: Option<f64>,
+    /// The most that it may come to; `null`: not known.
+    pub high: Option<f64>,
+}
+
+impl Estimate {
+    /// A number of which nobody has said how sure it is.
+    pub fn new(value: f64) -> Self {
+        Self {
+            value: rounded(value),
+            low: None,
+            high: None,
+        }
+    }
+
+    /// With bounds. They hold the value, whatever they were.
+    #[must_use]
+    pub fn within(self, low: f64, high: f64) -> Self {
+        Self {
+            low: Some(rounded(low.min(self.value))),
+            high: Some(rounded(high.max(self.value))),
+            ..self
+        }
+    }
+
+    /// The most that it may come to; the value where that is not known.
+    pub fn most(&self) -> f64 {
+        self.high.unwrap_or(self.value)
+    }
+
+    /// The least that it may come to; the value where that is not known.
+    pub fn least(&self) -> f64 {
+        self.low.unwrap_or(self.value)
+    }
+
+    /// Whether both bounds are known.
+    pub fn has_bounds(&self) -> bool {
+        self.low.is_some() && self.high.is_some()
+    }
+}
+
+/// A program under schemes, as a replay foretells it. Means are over the program's time at 1 Hz.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Seconds from the program's start to its end, without its own first faults.
+    pub seconds: f64,
+    /// Mean resident memory, bytes.
+    pub resident_mean_bytes: f64,
+    /// What less of it is resident than without schemes, bytes; below zero where it is more.
+    pub saved_mean_bytes: f64,
+    /// The same as a share of what is resident without schemes.
+    pub saved_share: Estimate,
+    /// How much longer the program takes than by itself, a share of that time.
+    pub slowdown: Estimate,
+    /// CPU time of acting.
+    pub acting_cpu_seconds: f64,
+    /// CPU time of watching.
+    pub monitor_cpu_seconds: f64,
+    /// Pages that were accessed while they were out of memory.
+    pub refaults: u64,
+    /// Mean memory that is paged out, bytes, before compression.
+    pub swapped_mean_bytes: f64,
+    /// Mean memory that compressed swap takes, bytes.
+    pub pool_mean_bytes: f64,
+    /// Mean memory on nodes beyond the first, bytes.
+    pub far_mean_bytes: f64,
+    /// Mean memory in huge pages, bytes.
+    pub huge_mean_bytes: f64,
+    /// How often the guard stopped the schemes.
+    pub guard_stops: u64,
+    /// It was killed for want of memory.
+    pub was_killed: bool,
+    /// Resident memory over time, bytes: means of as many equal parts of the program's time.
+    pub resident_bytes: Vec<u64>,
+}
+
+/// Digits that are kept of what is foretold. A replay knows no more, and decimals this short are read from JSON as
+/// they were written: what a journal gives back leads a search the same way.
+const DIGITS: usize = 9;
+
+/// A number with as many digits as are kept.
+pub(crate) fn rounded(value: f64) -> f64 {
+    let text = format!("{value:.*e}", DIGITS - 1);
+    text.parse().unwrap_or(value)
+}
+
+/// Means of at most `parts` equal parts of some values, in order.
+pub(crate) fn thinned(values: &[u64], parts: usize) -> Vec<u64> {
+    let parts = parts.min(values.len());
+    let bound = |part: usize| part * values.len() / parts.max(1);
+    (0..parts)
+        .map(|part| {
+            let of = &values[bound(part)..bound(part + 1)];
+            let sum: u128 = of.iter().map(|value| u128::from(*value)).sum();
+            (sum / of.len() as u128) as u64
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_as_it_was_written() {
+        for value in [0.1 + 0.2, 1.0 / 3.0, 1e-12 / 7.0, 9.87e14 / 7.0, 0.0, -0.25] {
+            let value = rounded(value);
+            let text = serde_json::to_string(&value).expect("a number");
+            let read: f64 = serde_json::from_str(&text).expect("a number");
+            assert_eq!(read.to_bits(), value.to_bits(), "{text}");
+        }
+    }
+
+    #[test]
+    fn bounds_hold_the_value() {
+        let sure = Estimate::new(0.5).within(0.4, 0.45);
+        assert_eq!((sure.least(), sure.most()), (0.4, 0.5));
+        let unsure = Estimate::new(0.5);
+        assert_eq!((unsure.least(), unsure.most()), (0.5, 0.5));
+        assert!(sure.has_bounds() && !unsure.has_bounds());
+    }
+
+    #[test]
+    fn series_are_thinned_to_means() {
+        assert_eq!(thinned(&[1, 3, 5, 7], 2), [2, 6]);
+        assert_eq!(thinned(&[1, 2], 10), [1, 2]);
+        assert_eq!(thinned(&[], 10), [0; 0]);
+        assert_eq!(thinned(&[u64::MAX; 3], 1), [u64::MAX]);
+    }
+}

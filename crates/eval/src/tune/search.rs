@@ -1,0 +1,323 @@
+//! Which settings are tried next.
+//!
+//! **Problem.** A space has from some ten to some millions of points, an evaluation takes from milliseconds to seconds,
+//! and what is wanted is the whole trade-off, best known where the limit is.
+//!
+//! **Approach.** Where the budget covers the space, all of it is tried. Else a direct search, after Custodio, Madeira,
+//! Vaz and Vicente (*Direct multisearch for multiobjective optimization*, 2011): first the schemes as they are given,
+//! the corners, and an even sample (Halton's sequence, moved by the seed); then rounds. In each some points are
+//! polled, by one step up and down in each dimension and by both ways in two at a time, and the step of a point that was polled is halved until it is
+//! one place on the ladder. Polled is the best point within the limit, and when all of its neighbours are known, those at the
+//! widest gaps of the front; the middles of these gaps, and that between the best point and the nearest beyond the
+//! limit, are tried in every round. Nothing is assumed of what an older age or a
+//! larger size does. Batches have a fixed size and every point of one is observed before the next is suggested, so
+//! that what is found does not depend on how many are evaluated at a time.
+//!
+//! **Limits.** It is a local search from some twenty starts: a narrow optimum between them is not found. Predictions
+//! are taken to be exact.
+//!
+//! **Not taken.** `egobox` (Gaussian processes) brings linfa and ndarray, 120 crates and more; surrogates save evaluations
+//! that cost minutes, not those that cost a tenth of a second. `argmin` and `cmaes` seek one optimum of a real function,
+//! without a front, and `cmaes` brings nalgebra. `friedrich` is a Gaussian process alone. With at most three or four
+//! ladders of some hundred values, they would replace the 100 lines below by as many that call them.
+//!
+//! A live search has the same seam: [`Search::suggest`] and [`Search::observe`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use isotherm_config::ContextConfig;
+
+use super::front::front;
+use super::objective::Objective;
+use super::predict::Prediction;
+use super::space::{Point, Space};
+
+/// Points that are tried before the next are chosen.
+const BATCH: usize = 16;
+/// Share of the budget for the first, even sample: one in this.
+const SAMPLE_SHARE: usize = 4;
+/// Corners are tried up to so many dimensions.
+const CORNER_DIMENSIONS: usize = 3;
+/// Points that are polled in a round.
+const POLLED: usize = 4;
+
+/// A search of a space.
+#[derive(Debug)]
+pub struct Search {
+    space: Space,
+    objective: Objective,
+    budget: usize,
+    is_exhaustive: bool,
+    /// Still to be suggested before polling.
+    first: Vec<Point>,
+    suggested: BTreeSet<Point>,
+    observed: BTreeMap<Point, Prediction>,
+    /// By which step, in places on each ladder, a point is polled next; none once its neighbours are known.
+    steps: BTreeMap<Point, Option<Vec<usize>>>,
+    first_step: Vec<usize>,
+}
+
+impl Search {
+    /// Of `space`, by at most `budget` points. Where the schemes of `start` stand is tried first.
+    pub fn new(
+        space: Space,
+        objective: Objective,
+        budget: usize,
+        seed: u64,
+        start: &[ContextConfig],
+    ) -> Self {
+        let is_exhaustive = space.len() <= budget;
+        let mut first: Vec<Point> = space.point_of(start).into_iter().collect();
+        let nr_sampled = (budget / SAMPLE_SHARE).max(1);
+        if is_exhaustive {
+            // Spread from the first on, so that an interrupted search has seen some of everything.
+            let bits = space.len().next_power_of_two().trailing_zeros();
+            let numbers = (0..1_usize << bits).map(|n| reversed(n, bits));
+            let inside = numbers.filter(|number| *number < space.len());
+            first.extend(inside.map(|number| space.point(number)));
+        } else {
+            first.extend(corners(&space));
+            first.extend((0..nr_sampled).map(|n| halton(&space, n, seed)));
+        }
+        let mut seen = BTreeSet::new();
+        first.retain(|point| seen.insert(point.clone()));
+        first.truncate(budget);
+        first.reverse();
+        let along = (nr_sampled as f64).powf(1.0 / space.nr_dimensions() as f64);
+        let first_step = (0..space.nr_dimensions()).map(|d| {
+            let step = space.nr_steps(d) as f64 / (2.0 * along);
+            (step.ceil() as usize).max(1)
+        });
+        Self {
+            first_step: first_step.collect(),
+            space,
+            objective,
+            budget,
+            is_exhaustive,
+            first,
+            suggested: BTreeSet::new(),
+            observed: BTreeMap::new(),
+            steps: BTreeMap::new(),
+        }
+    }
+
+    /// What it searches.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Whether every point of the space is tried.
+    pub fn is_exhaustive(&self) -> bool {
+        self.is_exhaustive
+    }
+
+    /// The most points that it suggests.
+    pub fn nr_most(&self) -> usize {
+        self.space.len().min(self.budget)
+    }
+
+    /// What is to be tried next; nothing when it is done. Every point has to be observed before more is asked for.
+    pub fn suggest(&mut self) -> Vec<Point> {
+        let left = self.budget - self.suggested.len();
+        let nr_first = self.first.len().saturating_sub(BATCH.min(left));
+        let mut batch = self.first.split_off(nr_first);
+        batch.reverse();
+        while batch.is_empty() && left > 0 {
+            let centres = self.centres();
+            if centres.is_empty() {
+                break;
+            }
+            let mut wanted = self.middles();
+            for centre in centres {
+                // Whose step is halved has all of its neighbours tried, so a batch may be longer.
+                if wanted.len() < BATCH {
+                    wanted.extend(self.poll(&centre));
+                }
+            }
+            let mut seen = BTreeSet::new();
+            wanted.retain(|point| !self.suggested.contains(point) && seen.insert(point.clone()));
+            wanted.truncate(left);
+            batch = wanted;
+        }
+        self.suggested.extend(batch.iter().cloned());
+        batch
+    }
+
+    /// What came of a point.
+    pub fn observe(&mut self, point: Point, prediction: Prediction) {
+        self.observed.insert(point, prediction);
+    }
+
+    /// What was observed, in the space's order.
+    pub fn observed(&self) -> &BTreeMap<Point, Prediction> {
+        &self.observed
+    }
+
+    /// The best within the limit, if any is, and the nearest beyond it.
+    pub fn best(&self) -> (Option<&Point>, Option<&Point>) {
+        let ranked = self
+            .observed
+            .iter()
+            .map(|(point, p)| (self.objective.rank(p), point));
+        let (mut within, mut beyond) = (None, None);
+        for (rank, point) in ranked {
+            let best = if rank.violation > 0.0 {
+                &mut beyond
+            } else {
+                &mut within
+            };
+            if best.is_none_or(|(other, _)| rank.compare(&other).is_lt()) {
+                *best = Some((rank, point));
+            }
+        }
+        (
+            within.map(|(_, point)| point),
+            beyond.map(|(_, point)| point),
+        )
+    }
+
+    /// The front, from the least slowdown to the most.
+    pub fn front(&self) -> Vec<&Point> {
+        let points: Vec<&Point> = self.observed.keys().collect();
+        let predictions: Vec<&Prediction> = self.observed.values().collect();
+        let places = front(&predictions);
+        places.into_iter().map(|at| points[at]).collect()
+    }
+
+    /// Neighbours on the front, the widest gaps first. A gap is as wide as it is in memory and in time together, each
+    /// by the front's extent.
+    fn gaps(&self) -> Vec<(&Point, &Point)> {
+        let front = self.front();
+        let of = |point: &Point| {
+            let prediction = &self.observed[point];
+            (prediction.slowdown.value, prediction.resident_mean_bytes)
+        };
+        let (Some(first), Some(last)) = (front.first(), front.last()) else {
+            return Vec::new();
+        };
+        let (from, to) = (of(first), of(last));
+        let extent = ((to.0 - from.0).max(1e-9), (from.1 - to.1).max(1.0));
+        let mut gaps: Vec<(f64, &Point, &Point)> = front
+            .windows(2)
+            .map(|pair| {
+                let (a, b) = (of(pair[0]), of(pair[1]));
+                let width = (b.0 - a.0) / extent.0 + (a.1 - b.1) / extent.1;
+                (width, pair[0], pair[1])
+            })
+            .collect();
+        gaps.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        gaps.into_iter().map(|(_, a, b)| (a, b)).collect()
+    }
+
+    /// In the space, between the best within the limit and the nearest beyond it, and between the ends of the front's
+    /// widest gaps.
+    fn middles(&self) -> Vec<Point> {
+        let (within, beyond) = self.best();
+        let gaps = self.gaps().into_iter().take(POLLED);
+        let gaps = within.zip(beyond).into_iter().chain(gaps);
+        let middle = |(a, b): (&Point, &Point)| {
+            let places = a.0.iter().zip(&b.0);
+            Point(places.map(|(a, b)| usize::midpoint(*a, *b)).collect())
+        };
+        gaps.map(middle).collect()
+    }
+
+    /// Whose neighbours are tried next.
+    fn centres(&self) -> Vec<Point> {
+        let (within, beyond) = self.best();
+        let at_gaps = self.gaps().into_iter().flat_map(|(a, b)| [a, b]);
+        let all = within.or(beyond).into_iter().chain(at_gaps).chain(beyond);
+        let mut centres: Vec<Point> = Vec::new();
+        for point in all.chain(self.front()) {
+            let is_open = !matches!(self.steps.get(point), Some(None));
+            if is_open && !centres.contains(point) {
+                centres.push(point.clone());
+            }
+        }
+        // What is recommended comes first: the front's gaps are halved meanwhile, and polled when that is known.
+        let is_open = centres
+            .first()
+            .is_some_and(|first| within.or(beyond) == Some(first));
+        centres.truncate(if is_open { 1 } else { POLLED });
+        centres
+    }
+
+    /// The neighbours of a point by its step, of which the next is half as long.
+    fn poll(&mut self, centre: &Point) -> Vec<Point> {
+        let known = self.steps.get(centre).cloned().flatten();
+        let step = known.unwrap_or_else(|| self.first_step.clone());
+        let moved = |point: &Point, dimension: usize, is_up: bool| {
+            let (last, at) = (self.space.nr_steps(dimension) - 1, point.0[dimension]);
+            let mut moved = point.clone();
+            moved.0[dimension] = if is_up {
+                (at + step[dimension]).min(last)
+            } else {
+                at.saturating_sub(step[dimension])
+            };
+            moved
+        };
+        let mut neighbours = Vec::new();
+        for dimension in 0..step.len() {
+            for is_up in [false, true] {
+                let along = moved(centre, dimension, is_up);
+                // Along a limit one has to go up where the other goes down.
+                let others = dimension + 1..step.len();
+                neighbours.extend(others.map(|other| moved(&along, other, !is_up)));
+                neighbours.push(along);
+            }
+        }
+        neighbours.retain(|point| !self.suggested.contains(point));
+        let is_last = step.iter().all(|by| *by == 1);
+        let shorter: Vec<usize> = step.iter().map(|by| by.div_ceil(2)).collect();
+        for neighbour in &neighbours {
+            let its = self.steps.entry(neighbour.clone());
+            its.or_insert_with(|| Some(step.clone()));
+        }
+        self.steps
+            .insert(centre.clone(), (!is_last).then_some(shorter));
+        neighbours
+    }
+}
+
+fn reversed(number: usize, bits: u32) -> usize {
+    number
+        .reverse_bits()
+        .checked_shr(usize::BITS - bits)
+        .unwrap_or(0)
+}
+
+/// Of a space of few dimensions.
+fn corners(space: &Space) -> Vec<Point> {
+    let dimensions = space.nr_dimensions();
+    if dimensions > CORNER_DIMENSIONS {
+        return Vec::new();
+    }
+    let corner = |number: usize| {
+        let end = |d: usize| (number >> d & 1) * (space.nr_steps(d) - 1);
+        Point((0..dimensions).map(end).collect())
+    };
+    (0..1 << dimensions).map(corner).collect()
+}
+
+/// The `n`th of an even sample: Halton's sequence, each dimension moved by the seed (Cranley and Patterson, 1976).
+fn halton(space: &Space, n: usize, seed: u64) -> Point {
+    const BASES: [usize; 7] = [2, 3, 5, 7, 11, 13, 17];
+    let place = |dimension: usize| {
+        let base = BASES[dimension % BASES.len()];
+        let (mut rest, mut unit, mut sum) = (n + 1, 1.0, 0.0);
+        while rest > 0 {
+            unit /= base as f64;
+            sum += unit * (rest % base) as f64;
+            rest /= base;
+        }
+        // The golden ratio's multiples are even, whatever the seed.
+        let moved =
+            (sum + (seed.wrapping_mul(dimension as u64 + 1) % 1024) as f64 * 0.618_034).fract();
+        let steps = space.nr_steps(dimension);
+        ((moved * steps as f64) as usize).min(steps - 1)
+    };
+    Point((0..space.nr_dimensions()).map(place).collect())
+}
+
+#[cfg(test)]
+mod tests;

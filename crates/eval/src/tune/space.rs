@@ -1,0 +1,196 @@
+//! The points that a search may try: every combination of its parameters' values.
+
+use std::fmt;
+
+use isotherm_config::ContextConfig;
+use serde::Serialize;
+
+use super::param::{Knob, ParamError, Parameter, TraceTimes, Value};
+
+/// What is tuned, and over which values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Space {
+    /// At least one; each knob once.
+    parameters: Vec<Parameter>,
+}
+
+/// A place in a [`Space`]: of each parameter, which of its values.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Point(pub(crate) Vec<usize>);
+
+/// What knobs are set to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Settings(Vec<Setting>);
+
+/// What one knob is set to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// Which knob.
+    pub parameter: Knob,
+    /// Its value, as text.
+    pub text: String,
+    /// Its value.
+    #[serde(flatten)]
+    pub value: Value,
+}
+
+/// Why there is nothing to search.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum SpaceError {
+    #[error(transparent)]
+    Param(#[from] ParamError),
+    #[error(
+        "these schemes have nothing that can be tuned: their actions are neither about cold memory (pageout, cold, \
+         migrate_cold, nohugepage, lru_deprio) nor about hot memory (hugepage, collapse, migrate_hot)"
+    )]
+    Nothing,
+}
+
+impl Space {
+    /// What is tuned of the schemes of `contexts`: what `params` say (the texts of `--param`), or what is usual.
+    /// Where the schemes themselves stand is among the values, if it is between them.
+    pub fn new(
+        params: &[String],
+        contexts: &[ContextConfig],
+        trace: TraceTimes,
+    ) -> Result<Self, SpaceError> {
+        let knobs = Knob::of(contexts);
+        if knobs.is_empty() {
+            return Err(SpaceError::Nothing);
+        }
+        let mut parameters = Vec::new();
+        for text in params {
+            let parameter = Parameter::parse(text, &knobs, trace)?;
+            let is_there = |other: &Parameter| other.knob == parameter.knob;
+            if parameters.iter().any(is_there) {
+                let name = parameter.knob.name();
+                return Err(ParamError::Twice { name }.into());
+            }
+            parameters.push(parameter);
+        }
+        if parameters.is_empty() {
+            let usual = Knob::usual_of(contexts).into_iter();
+            parameters.extend(usual.map(|knob| Parameter::default_of(knob, trace)));
+            for parameter in &mut parameters {
+                parameter.include(contexts);
+            }
+        }
+        parameters.sort_by_key(|parameter| parameter.knob);
+        Ok(Self { parameters })
+    }
+
+    /// What is tuned.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// How many dimensions it has.
+    pub fn nr_dimensions(&self) -> usize {
+        self.parameters.len()
+    }
+
+    /// How many values there are of a parameter.
+    pub fn nr_steps(&self, dimension: usize) -> usize {
+        self.parameters[dimension].ladder.len()
+    }
+
+    /// How many points it has.
+    pub fn len(&self) -> usize {
+        let steps = self.parameters.iter().map(|p| p.ladder.len());
+        steps.fold(1, usize::saturating_mul)
+    }
+
+    /// A space has at least one point.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The point of this number, from 0 up to [`Space::len`].
+    pub fn point(&self, mut number: usize) -> Point {
+        let mut point = vec![0; self.parameters.len()];
+        for (at, parameter) in point.iter_mut().zip(&self.parameters).rev() {
+            *at = number % parameter.ladder.len();
+            number /= parameter.ladder.len();
+        }
+        Point(point)
+    }
+
+    /// What the knobs are set to at a point.
+    pub fn settings(&self, point: &Point) -> Settings {
+        let values = self.parameters.iter().zip(&point.0);
+        let setting = |(parameter, at): (&Parameter, &usize)| {
+            let value = parameter.ladder[*at];
+            Setting {
+                parameter: parameter.knob,
+                text: value.to_string(),
+                value,
+            }
+        };
+        Settings(values.map(setting).collect())
+    }
+
+    /// Where the schemes of `contexts` stand; `None` if that is not in the space.
+    pub fn point_of(&self, contexts: &[ContextConfig]) -> Option<Point> {
+        let places = self.parameters.iter().map(|parameter| {
+            let value = parameter.knob.value_in(contexts)?;
+            parameter.ladder.binary_search(&value).ok()
+        });
+        places.collect::<Option<Vec<_>>>().map(Point)
+    }
+}
+
+impl Parameter {
+    /// Where the schemes of `contexts` stand is a step of the ladder, if it is between its ends.
+    fn include(&mut self, contexts: &[ContextConfig]) {
+        let Some(value) = self.knob.value_in(contexts) else {
+            return;
+        };
+        if let Err(at) = self.ladder.binary_search(&value)
+            && at > 0
+            && at < self.ladder.len()
+        {
+            self.ladder.insert(at, value);
+        }
+    }
+}
+
+impl Settings {
+    /// The configuration's contexts, set so.
+    pub fn apply(&self, contexts: &[ContextConfig]) -> Vec<ContextConfig> {
+        let mut contexts = contexts.to_vec();
+        for setting in &self.0 {
+            setting.parameter.apply(setting.value, &mut contexts);
+        }
+        contexts
+    }
+
+    /// What tells them from others, exactly: text for people is rounded.
+    pub fn key(&self) -> String {
+        let knobs = self.0.iter().map(|setting| {
+            let number = match setting.value {
+                Value::Time(time) => time.0,
+                Value::Bytes(bytes) => bytes,
+                Value::Share(share) => u64::from(share),
+            };
+            format!("{}={number}", setting.parameter.name())
+        });
+        knobs.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Each knob with its value.
+    pub fn iter(&self) -> impl Iterator<Item = &Setting> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, setting) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}", setting.parameter.name(), setting.text)?;
+        }
+        Ok(())
+    }
+}

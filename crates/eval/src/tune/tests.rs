@@ -1,0 +1,221 @@
+//! Searches by replays of a small trace: the same bytes however they are carried out.
+
+use std::sync::{Arc, Mutex};
+
+use isotherm_config::{ContextConfig, Format, Request, load, preset, to_yaml};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
+use isotherm_session::simulated::Replay;
+use isotherm_sim::machine::{
+    AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
+};
+
+use super::*;
+
+const SCANS: u64 = 40;
+
+/// A program of four blocks: one in use all the time, one every ten seconds, one at first, one never.
+fn replay() -> Replay {
+    let pages = 4 * PAGES_PER_BLOCK as u32;
+    let ends = (1..=SCANS).map(|scan| Nanos::from_millis(1000 * scan));
+    let mut trace = Trace::new(ends.collect(), pages);
+    for scan in 0..SCANS as usize {
+        for page in 0..pages {
+            let is_accessed = match page as usize / PAGES_PER_BLOCK {
+                0 => true,
+                1 => scan % 10 == 0,
+                2 => scan < 3,
+                _ => false,
+            };
+            trace.note(scan, page, is_accessed);
+        }
+    }
+    trace.finish();
+    let start = 0x7f00_0000_0000;
+    let area = AreaSpec {
+        name: "heap".to_owned(),
+        range: AddressRange::new(start, start + 4 * BLOCK_SIZE),
+        purpose: Use::Anon,
+        huge: Some(false),
+        pattern: Pattern::Trace(Arc::new(trace), 0),
+        fill: None,
+        filled_of_block: None,
+        released: None,
+    };
+    Replay {
+        process: ProcessSpec {
+            name: "program".to_owned(),
+            threads: 1,
+            work: Some(Nanos::from_millis(1000 * SCANS)),
+            memory_bound: 0.0,
+            accesses_per_s: None,
+            areas: vec![area],
+        },
+        machine: MachineSpec {
+            nodes: vec![NodeSpec::new(256 << 20)],
+            swap: Some((SwapKind::Zram { ratio: 3.0 }, 256 << 20)),
+            ..MachineSpec::default()
+        },
+        notes: Vec::new(),
+    }
+}
+
+fn plan() -> Plan {
+    let mut request = Request::default();
+    request.acting.presets = vec!["prcl".to_owned()];
+    Plan::new(Vec::new(), request, Some(0.02)).expect("a plan")
+}
+
+const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
+
+/// What comes of a search of ages and sizes, as JSON.
+fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (String, Completion) {
+    let (plan, stop) = (plan(), AtomicBool::new(false));
+    let (times, _) = trace_facts(&replay()).expect("a trace");
+    let replays = Replays::new(&plan, replay(), &stop)
+        .expect("it runs")
+        .expect("not stopped");
+    let params = ["age=1s..30s".to_owned(), "size=4K..64K".to_owned()];
+    let space = Space::new(&params, plan.contexts(), times).expect("a space");
+    let mut search = Search::new(space, OBJECTIVE, 24, 1, plan.contexts());
+    let mut on_event = |event: SearchEvent<'_>| {
+        if matches!(event, SearchEvent::Evaluated(nr) if nr >= stop_after) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    let completion = run(&mut search, &replays, journal, jobs, &stop, &mut on_event).expect("runs");
+    let base = replays.base();
+    let subject = Subject {
+        program: "program",
+        times,
+        plan: &plan,
+        objective: OBJECTIVE,
+        base: &base,
+    };
+    let tuned = Tuned::of(&subject, &search, completion);
+    assert!(!tuned.text().is_empty());
+    (
+        serde_json::to_string_pretty(&tuned).expect("JSON"),
+        completion,
+    )
+}
+
+#[test]
+fn neither_jobs_nor_an_interruption_change_a_byte() {
+    let (alone, completion) = tuned(1, None, usize::MAX);
+    assert_eq!(completion, Completion::Finished);
+    assert_eq!(tuned(3, None, usize::MAX).0, alone);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let open = || Journal::open(&path, &Fingerprint::new(1, "")).expect("a journal");
+    let (part, completion) = tuned(2, Some(&mut open()), 5);
+    assert_eq!(completion, Completion::Stopped);
+    assert!(
+        part.contains("\"was_stopped\": true") && part.contains("\"recommended\": {"),
+        "{part}"
+    );
+    let known = open().nr_known();
+    assert!((5..24).contains(&known), "{known}");
+    assert_eq!(tuned(2, Some(&mut open()), usize::MAX).0, alone);
+    assert_eq!(open().nr_known(), 24);
+}
+
+#[test]
+fn an_older_age_saves_less_and_loses_less() {
+    let (plan, stop) = (plan(), AtomicBool::new(false));
+    let (times, _) = trace_facts(&replay()).expect("a trace");
+    let replays = Replays::new(&plan, replay(), &stop)
+        .expect("it runs")
+        .expect("not stopped");
+    let space =
+        Space::new(&["age=3s,20s,40s".to_owned()], plan.contexts(), times).expect("a space");
+    let foretold = |n| {
+        let settings = space.settings(&space.point(n));
+        replays
+            .evaluate(&settings)
+            .expect("it runs")
+            .expect("not stopped")
+    };
+    let (young, old, never) = (foretold(0), foretold(1), foretold(2));
+    assert!(young.saved_mean_bytes > old.saved_mean_bytes);
+    // Two blocks of four for most of the time, and the third between its uses.
+    assert!(young.saved_share.value > 0.45, "{young:?}");
+    assert!((0.15..0.4).contains(&old.saved_share.value), "{old:?}");
+    assert!(young.refaults >= 3 * PAGES_PER_BLOCK as u64 && old.refaults == 0);
+    assert!(young.slowdown.value > old.slowdown.value);
+    assert!(never.saved_mean_bytes.abs() < 1.0 && never.acting_cpu_seconds <= 0.0);
+    let base = replays.base();
+    assert!(base.saved_mean_bytes.abs() < 1.0 && base.slowdown.value >= 0.0);
+    assert!((base.resident_mean_bytes - never.resident_mean_bytes).abs() < 1.0);
+}
+
+#[test]
+fn who_is_stopped_says_nothing() {
+    let (plan, stop) = (plan(), AtomicBool::new(true));
+    assert!(
+        Replays::new(&plan, replay(), &stop)
+            .expect("it runs")
+            .is_none()
+    );
+}
+
+#[test]
+fn what_is_written_is_what_was_tried_under_its_guard() {
+    let plan = plan();
+    let (times, _) = trace_facts(&replay()).expect("a trace");
+    let params = ["age=7s", "size=8K", "quota=3M", "rate=1.5%"].map(str::to_owned);
+    let space = Space::new(&params, plan.contexts(), times).expect("a space");
+    let configuration = plan.configuration(&space.settings(&space.point(0)));
+    let read = load(&to_yaml(&configuration), Format::Detect).expect("read again");
+    assert_eq!(read.contexts, configuration.contexts);
+    let scheme = &read.contexts[0].schemes[0];
+    assert_eq!(scheme.pattern.size.min, 8192);
+    assert_eq!(
+        (scheme.quota.bytes, scheme.quota.reset_interval),
+        (3 << 20, Nanos::from_millis(1000))
+    );
+    assert_eq!(read.contexts[0].own.guard.max_slowdown, Some(0.02));
+    // The presets stay as they are.
+    assert_eq!(
+        plan.contexts()[0].schemes,
+        preset("prcl").expect("there").schemes
+    );
+}
+
+#[test]
+fn a_file_s_own_guard_and_schemes_are_kept() {
+    let mut own = ContextConfig {
+        schemes: preset("prcl").expect("there").schemes,
+        ..ContextConfig::default()
+    };
+    own.own.guard.max_slowdown = Some(0.005);
+    let plan = Plan::new(vec![own.clone()], Request::default(), Some(0.02)).expect("a plan");
+    assert_eq!(plan.contexts(), [own.clone()]);
+    let mut bare = Request::default();
+    bare.acting.no_guard = true;
+    let plan = Plan::new(vec![own], bare, None).expect("a plan");
+    assert!(!plan.is_guarded() && plan.contexts()[0].own.guard.max_slowdown.is_none());
+    assert!(Plan::new(Vec::new(), Request::default(), None).is_err());
+}
+
+#[test]
+fn an_evaluation_that_fails_ends_the_search_and_says_which() {
+    struct Fails(Mutex<usize>);
+    impl Evaluate for Fails {
+        fn evaluate(&self, _: &Settings) -> anyhow::Result<Option<Prediction>> {
+            *self.0.lock().expect("no panic") += 1;
+            anyhow::bail!("no machine")
+        }
+    }
+    let plan = plan();
+    let (times, _) = trace_facts(&replay()).expect("a trace");
+    let space = Space::new(&["age".to_owned()], plan.contexts(), times).expect("a space");
+    let mut search = Search::new(space, OBJECTIVE, 24, 1, plan.contexts());
+    let fails = Fails(Mutex::new(0));
+    let stop = AtomicBool::new(false);
+    let error = run(&mut search, &fails, None, 2, &stop, &mut |_| {}).expect_err("it fails");
+    assert!(
+        format!("{error:#}").starts_with("cannot replay with age "),
+        "{error:#}"
+    );
+    assert!(*fails.0.lock().expect("no panic") <= 4);
+}

@@ -1,0 +1,434 @@
+//! `isotherm tune`: the scheme that suits a recorded program best; or other schemes for a running daemon.
+
+use std::fs;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_config::{ActingRequest, Format, Method, Monitoring, Request, to_json, to_yaml};
+use isotherm_engine::guard::{GuardLimits, MAX_SLOWDOWN};
+use isotherm_engine::units::parse_share;
+use isotherm_eval::tune::{
+    self, Completion, Fingerprint, Journal, MemoryLimit, Objective, Plan, Prices, Replays, Search,
+    SearchEvent, Space, Subject, Tuned,
+};
+use isotherm_session::simulated::read_trace;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tracing::{info, warn};
+
+use crate::flags::load;
+use crate::log::{draws_progress, is_quiet};
+use crate::{out, whole_file};
+
+/// Find the scheme that suits a recorded program best; or give a running daemon other schemes.
+///
+/// With RECORD (of `record --pages`) schemes are tried on it, on the simulated machine: what each would have saved and
+/// cost. The trade-off is printed, and the best setting within the limit is written to a configuration that `run -c`,
+/// damo and HMSDK read. Needs no privilege. docs/tune.md has the rest.
+///
+/// Without RECORD the schemes of -c replace those of a daemon (`isotherm start`), while it runs. A bad file changes
+/// nothing.
+#[derive(clap::Args)]
+#[command(
+    override_usage = "isotherm tune [OPTIONS] <RECORD> --preset <NAME> [-o <FILE>]
+       isotherm tune [OPTIONS] <RECORD> -c <FILE> [-o <FILE>]
+       isotherm tune -c <FILE> [--socket <PATH>]",
+    after_help = "Examples:
+  isotherm record --pages --duration 2m -o app.isotherm --pid 1234
+  isotherm tune app.isotherm --preset prcl --max-slowdown 2% -o tuned.yaml
+  isotherm tune app.isotherm --preset prcl --param age=1s..2min --param quota=16M,max --json
+  isotherm tune app.isotherm --preset prcl --max-memory 60% --page tune.html
+  isotherm tune app.isotherm --preset prcl --price dram=3.5,cpu=20
+  isotherm tune app.isotherm -c kdamonds.yaml --objective damoos --budget 50
+Then: isotherm run -c tuned.yaml --pid 1234
+
+A daemon:
+  isotherm tune -c gentler.yaml
+
+Exit status: 0 found, 1 no setting is within the limit, 2 failed, 130 stopped by Ctrl-C (what was found is written)."
+)]
+pub(crate) struct Args {
+    /// The trace of a program, made by `record --pages`
+    #[arg(value_name = "RECORD")]
+    record: Option<PathBuf>,
+
+    /// With RECORD: the schemes to tune (damo's or HMSDK's kdamonds in JSON or YAML, or one-line schemes). Without: what
+    /// replaces the daemon's schemes and guard
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Where the daemon listens [default: /run/isotherm/isotherm.sock]
+    #[arg(long, value_name = "PATH", conflicts_with = "record")]
+    socket: Option<PathBuf>,
+
+    #[command(flatten)]
+    what: WhatArgs,
+
+    #[command(flatten)]
+    sought: SoughtArgs,
+
+    #[command(flatten)]
+    how: HowArgs,
+
+    #[command(flatten)]
+    result: out::ResultArgs,
+}
+
+/// What is tuned.
+#[derive(clap::Args, Clone, Debug)]
+#[group(id = "tuned", requires = "record", multiple = true)]
+#[command(next_help_heading = "What to tune, with RECORD")]
+struct WhatArgs {
+    /// Schemes by name: ethp, prcl, pprcl
+    #[arg(long, value_name = "NAME")]
+    preset: Vec<String>,
+
+    /// A scheme in a line, e.g. '4K max 0 0 5s max pageout'
+    #[arg(long, value_name = "LINE")]
+    scheme: Vec<String>,
+
+    /// What to tune, and between which values: NAME, NAME=LOW..HIGH[:STEPS] or NAME=VALUE,VALUE; repeat for more.
+    /// age, size, rate and quota of cold memory, density and waste of huge pages, hot-rate of promotion
+    /// [default: age and size of cold memory, all of the others but rate and quota]
+    #[arg(long, value_name = "PARAM")]
+    param: Vec<String>,
+
+    /// Watch by DAMON's rules (5 ms / 100 ms / 1 s, 10 to 1000 regions), as the kernel does
+    #[arg(long)]
+    faithful: bool,
+
+    /// Replay without a guard: what the scheme does by itself, or in damo's hands
+    #[arg(long)]
+    no_guard: bool,
+}
+
+/// What is sought.
+#[derive(clap::Args, Clone, Debug)]
+#[group(id = "sought", requires = "record", multiple = true)]
+#[command(next_help_heading = "What is sought, with RECORD")]
+struct SoughtArgs {
+    /// What is best [default: memory; slowdown with --max-memory, cost with --price, huge for schemes that make huge
+    /// pages only]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    objective: Option<ObjectiveName>,
+
+    /// Share of its time that the program may lose: the limit of what is sought, and of the guard [default: 1%]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    max_slowdown: Option<f64>,
+
+    /// Memory that may be resident on average: a size, or a share of that without schemes, e.g. 600M or 60%
+    #[arg(long, value_name = "SIZE|SHARE", value_parser = MemoryLimit::parse)]
+    max_memory: Option<MemoryLimit>,
+
+    /// What a month costs, in any currency: dram= and cxl= for a GiB, cpu= for a CPU
+    #[arg(long, value_name = "NAME=PRICE,...", value_parser = Prices::parse)]
+    price: Option<Prices>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ObjectiveName {
+    /// Least memory within --max-slowdown
+    Memory,
+    /// Least slowdown within --max-memory
+    Slowdown,
+    /// DAMOOS' score: -0.5 x runtime % - 0.5 x RSS %, and -1000 above 20 % of runtime
+    Damoos,
+    /// Least cost by --price within --max-slowdown
+    Cost,
+    /// Most memory in huge pages within --max-memory [default there: 110%]
+    Huge,
+}
+
+/// How it is searched, and what is written.
+#[derive(clap::Args, Clone, Debug)]
+#[group(id = "searched", requires = "record", multiple = true)]
+#[command(next_help_heading = "The search, with RECORD")]
+struct HowArgs {
+    /// Most settings to try
+    #[arg(long, value_name = "N", default_value_t = NonZero::new(256).expect("not zero"))]
+    budget: NonZero<u32>,
+
+    /// Settings to try at a time; changes nothing of what is found [default: one for each CPU]
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<NonZero<u32>>,
+
+    /// Seed of every random choice
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Write the recommended configuration to this file: as damo's JSON where its name ends in .json, else as YAML
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Write a page of the trade-off to this file: needs nothing but itself
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+
+    /// Keep every result in this journal, and go on with what it holds [default: OUTPUT.journal, removed at the end]
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match (&args.record, &args.config) {
+        (Some(record), _) => offline(args, record),
+        (None, Some(config)) => {
+            let socket = args.socket.as_deref();
+            super::control::tune(config, socket.unwrap_or(Path::new(crate::daemon::SOCKET)))
+        }
+        (None, None) => bail!(
+            "nothing to tune: name the record of a program (isotherm tune app.isotherm --preset prcl), or a \
+             configuration for a running daemon (isotherm tune -c FILE)"
+        ),
+    }
+}
+
+/// Tries schemes on a record.
+fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
+    // Better now than after minutes.
+    for path in [&args.how.output, &args.how.page].into_iter().flatten() {
+        whole_file::check(path)?;
+    }
+    let replay = read_trace(record)?;
+    for note in &replay.notes {
+        warn!("{note}");
+    }
+    let program = replay.process.name.clone();
+    let (times, digest) = tune::trace_facts(&replay)?;
+    let objective = objective(args)?;
+    let plan = plan(args, &objective)?;
+    let space = Space::new(&args.what.param, plan.contexts(), times)?;
+    let machine = format!("{:?}", replay.machine);
+    let fingerprint = Fingerprint::new(digest, &(plan.fingerprint() + &machine));
+    let mut journal = open_journal(args, &fingerprint)?;
+    let stop = stop_flag()?;
+    let Some(replays) = Replays::new(&plan, replay, &stop)? else {
+        info!("stopped before anything was tried");
+        return Ok(ExitCode::from(130));
+    };
+    let base = replays.base();
+    let budget = args.how.budget.get() as usize;
+    let mut search = Search::new(space, objective, budget, args.how.seed, plan.contexts());
+    let completion = search_all(args, &mut search, &replays, journal.as_mut(), &stop)?;
+    let subject = Subject {
+        program: &program,
+        times,
+        plan: &plan,
+        objective,
+        base: &base,
+    };
+    let tuned = Tuned::of(&subject, &search, completion);
+    write(args, &plan, &tuned)?;
+    end_journal(args, journal, &tuned);
+    if args.result.is_json() {
+        println!("{}", out::json(&tuned)?);
+    } else if !is_quiet() {
+        print!("{}", tuned.text());
+    }
+    Ok(match (completion, &tuned.found.recommended) {
+        (Completion::Stopped, _) => ExitCode::from(130),
+        (Completion::Finished, Some(_)) => ExitCode::SUCCESS,
+        (Completion::Finished, None) => ExitCode::FAILURE,
+    })
+}
+
+fn objective(args: &Args) -> anyhow::Result<Objective> {
+    let sought = &args.sought;
+    let max_slowdown = sought.max_slowdown.unwrap_or(MAX_SLOWDOWN);
+    let name = sought.objective.unwrap_or_else(|| {
+        if sought.price.is_some() {
+            ObjectiveName::Cost
+        } else if sought.max_memory.is_some() {
+            ObjectiveName::Slowdown
+        } else if args.config.is_none()
+            && args.what.preset == ["ethp"]
+            && args.what.scheme.is_empty()
+        {
+            ObjectiveName::Huge
+        } else {
+            ObjectiveName::Memory
+        }
+    });
+    let is_used = |flag: bool, by: &[ObjectiveName], name_of: &str| {
+        ensure!(
+            !flag || by.contains(&name),
+            "{name_of} is no part of this objective; leave it out, or choose another --objective"
+        );
+        Ok(())
+    };
+    is_used(sought.price.is_some(), &[ObjectiveName::Cost], "--price")?;
+    let by_memory = [ObjectiveName::Slowdown, ObjectiveName::Huge];
+    is_used(sought.max_memory.is_some(), &by_memory, "--max-memory")?;
+    Ok(match name {
+        ObjectiveName::Memory => Objective::Memory { max_slowdown },
+        ObjectiveName::Slowdown => Objective::Slowdown {
+            max_memory: sought
+                .max_memory
+                .context("how much memory may there be? Name --max-memory, e.g. 600M or 60%")?,
+        },
+        ObjectiveName::Damoos => Objective::Damoos,
+        ObjectiveName::Cost => Objective::Cost {
+            prices: sought
+                .price
+                .context("what does memory cost? Name --price, e.g. dram=3.5,cpu=20")?,
+            max_slowdown,
+        },
+        ObjectiveName::Huge => Objective::Huge {
+            max_memory: sought.max_memory.unwrap_or(MemoryLimit::Share(1.1)),
+        },
+    })
+}
+
+/// What is tuned. Where nothing limits the slowdown, nothing guards it unless it is said: the guard would keep a search
+/// from what is sought.
+fn plan(args: &Args, objective: &Objective) -> anyhow::Result<Plan> {
+    let contexts = match &args.config {
+        Some(path) => load(path)?.contexts,
+        None => Vec::new(),
+    };
+    let limit = objective.max_slowdown().or(args.sought.max_slowdown);
+    let request = Request {
+        monitoring: Monitoring {
+            method: args.what.faithful.then_some(Method::Faithful),
+            ..Monitoring::default()
+        },
+        seed: args.how.seed,
+        acting: ActingRequest {
+            scheme_lines: args.what.scheme.clone(),
+            presets: args.what.preset.clone(),
+            no_guard: args.what.no_guard || limit.is_none(),
+            limits: GuardLimits {
+                max_slowdown: args.sought.max_slowdown,
+                ..GuardLimits::default()
+            },
+            ..ActingRequest::default()
+        },
+        ..Request::default()
+    };
+    Plan::new(contexts, request, limit).map_err(|error| match error {
+        isotherm_config::RequestError::NoScheme => anyhow::anyhow!(
+            "nothing to tune; name a --preset (prcl, ethp, pprcl), a --scheme or a configuration (-c)"
+        ),
+        error => error.into(),
+    })
+}
+
+/// Set when somebody wants it to end.
+fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
+    }
+    Ok(stop)
+}
+
+/// That of --resume, or beside the output.
+fn open_journal(args: &Args, of: &Fingerprint) -> anyhow::Result<Option<Journal>> {
+    let path = match (&args.how.resume, &args.how.output) {
+        (Some(path), _) => path.clone(),
+        (None, Some(output)) if !is_stream(output) => {
+            let mut name = output.clone().into_os_string();
+            name.push(".journal");
+            name.into()
+        }
+        _ => return Ok(None),
+    };
+    let journal = Journal::open(&path, of)?;
+    if journal.nr_known() > 0 {
+        info!(
+            "{} settings were tried before: {}",
+            journal.nr_known(),
+            path.display()
+        );
+    }
+    Ok(Some(journal))
+}
+
+fn is_stream(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_file())
+}
+
+/// The journal that nobody asked for goes with the end of the search.
+fn end_journal(args: &Args, journal: Option<Journal>, tuned: &Tuned) {
+    let Some(journal) = journal else {
+        return;
+    };
+    if tuned.was_stopped {
+        info!(
+            "stopped after {} of at most {} settings; the same command goes on ({})",
+            tuned.nr_tried,
+            tuned.nr_points.min(args.how.budget.get() as usize),
+            journal.path().display()
+        );
+    } else if args.how.resume.is_none()
+        && let Err(error) = fs::remove_file(journal.path())
+    {
+        warn!("cannot remove {}: {error}", journal.path().display());
+    }
+}
+
+fn search_all(
+    args: &Args,
+    search: &mut Search,
+    replays: &Replays<'_>,
+    journal: Option<&mut Journal>,
+    stop: &AtomicBool,
+) -> anyhow::Result<Completion> {
+    let jobs = args.how.jobs.map_or_else(
+        || std::thread::available_parallelism().map_or(1, NonZero::get),
+        |jobs| jobs.get() as usize,
+    );
+    let bar = if draws_progress() {
+        let style = "[{elapsed_precise}] {bar:32.cyan/blue} {pos}/{len} settings, {eta} left";
+        let style = ProgressStyle::with_template(style).expect("a template of ours");
+        let bar = ProgressBar::new(search.nr_most() as u64).with_style(style);
+        bar.enable_steady_tick(Duration::from_millis(500));
+        bar
+    } else {
+        ProgressBar::hidden()
+    };
+    let mut on_event = |event: SearchEvent<'_>| match event {
+        SearchEvent::Evaluated(nr) => bar.set_position(nr as u64),
+        SearchEvent::JournalFailed(error) => bar.suspend(|| {
+            warn!("{error}; the search goes on, and cannot be gone on with after an interruption");
+        }),
+    };
+    let completion = tune::run(search, replays, journal, jobs, stop, &mut on_event);
+    bar.finish_and_clear();
+    completion
+}
+
+/// Writes what is asked for, as far as it was found.
+fn write(args: &Args, plan: &Plan, tuned: &Tuned) -> anyhow::Result<()> {
+    if let Some(path) = &args.how.page {
+        whole_file::write(path, tuned.page(plan))?;
+    }
+    let Some(path) = &args.how.output else {
+        return Ok(());
+    };
+    let Some(best) = &tuned.found.recommended else {
+        warn!(
+            "{} is not written: no setting is within the limit",
+            path.display()
+        );
+        return Ok(());
+    };
+    let configuration = plan.configuration(&best.settings);
+    let is_json = path
+        .extension()
+        .is_some_and(|end| end.eq_ignore_ascii_case("json"));
+    let text = if is_json {
+        to_json(&configuration)
+    } else {
+        to_yaml(&configuration)
+    };
+    // What we could not read ourselves is not worth writing.
+    isotherm_config::load(&text, Format::Detect)
+        .context("the configuration cannot be read again")?;
+    whole_file::write(path, text)
+}
