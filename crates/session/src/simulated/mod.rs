@@ -24,7 +24,7 @@ use items::Recording;
 use summary::Summary;
 
 pub use scenario::{Scenario, read_scenario};
-pub use summary::SimulationReport;
+pub use summary::{Bounded, Foretold, SimulationReport};
 pub use trace::{Replay, read_trace};
 
 /// A session on a simulated machine.

@@ -20,7 +20,7 @@ use isotherm_sim::machine::{
 use load::Load;
 
 /// A traced process, and a machine like the one that it ran on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replay {
     /// What it accessed.
     pub process: ProcessSpec,
