@@ -4,14 +4,13 @@
 //! `pyo3-arrow` was weighed: its 0.20 is of Arrow 59, and brings a second Arrow and numpy's bindings along for what
 //! are two calls here. PyO3's capsules own what they hold, so no unsafe code is needed either.
 
-use arrow_array::ffi::FFI_ArrowArray;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_array::{Array, RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray};
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::ffi::FFI_ArrowSchema;
-use arrow_schema::{ArrowError, DataType, Schema};
+use arrow_schema::{ArrowError, Schema};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyTuple};
+use pyo3::types::PyCapsule;
 
 type Capsule<'py> = Bound<'py, PyCapsule>;
 
@@ -41,12 +40,20 @@ pub(crate) fn schema<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Capsule<
 }
 
 /// `__arrow_c_array__` of a batch: a struct array.
-pub(crate) fn array<'py>(py: Python<'py>, batch: &RecordBatch) -> PyResult<Bound<'py, PyTuple>> {
+#[cfg(feature = "live")]
+pub(crate) fn array<'py>(
+    py: Python<'py>,
+    batch: &RecordBatch,
+) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+    use arrow_array::ffi::FFI_ArrowArray;
+    use arrow_array::{Array as _, StructArray};
+    use arrow_schema::DataType;
+
     let rows = StructArray::from(batch.clone());
     let kind = FFI_ArrowSchema::try_from(&DataType::Struct(rows.fields().clone()));
     let kind = kind.map_err(|error| failed(&error))?;
     let kind = PyCapsule::new_with_value(py, kind, c"arrow_schema")?;
     let rows = FFI_ArrowArray::new(&rows.to_data());
     let rows = PyCapsule::new_with_value(py, rows, c"arrow_array")?;
-    PyTuple::new(py, [kind, rows])
+    pyo3::types::PyTuple::new(py, [kind, rows])
 }

@@ -71,6 +71,7 @@ pub(crate) enum Doing {
     Reading,
     Specifying,
     Simulating,
+    #[cfg(feature = "live")]
     Watching,
 }
 
@@ -87,9 +88,11 @@ pub(crate) fn raise(error: impl Into<anyhow::Error>, doing: Doing) -> PyErr {
     let exception = match doing {
         Doing::Specifying => SpecError::new_err(text),
         _ if error.is::<RequestError>() => SpecError::new_err(text),
+        #[cfg(feature = "live")]
         Doing::Watching if isotherm_session::lacks_privilege(&error) => {
             PrivilegeError::new_err(text)
         }
+        #[cfg(feature = "live")]
         Doing::Watching => SessionError::new_err(text),
         Doing::Reading => RecordError::new_err(text),
         Doing::Simulating if is_of_record() => RecordError::new_err(text),

@@ -11,6 +11,10 @@ mod interrupt;
 mod quantity;
 mod record;
 mod report;
+#[cfg(feature = "live")]
+mod session;
+#[cfg(not(feature = "live"))]
+#[path = "no_session.rs"]
 mod session;
 mod simulate;
 mod spec;

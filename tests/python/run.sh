@@ -9,12 +9,13 @@ cd "$(dirname "$0")/../.."
 
 # The same selection of packages as in all tests: nothing is compiled twice.
 cargo test -q --workspace --test module >/dev/null
-export ISOTHERM=${ISOTHERM:-$PWD/target/debug/isotherm}
+built=$(realpath "${CARGO_TARGET_DIR:-target}")/debug
+export ISOTHERM=${ISOTHERM:-$built/isotherm}
 [[ -x $ISOTHERM ]] || cargo build -q -p isotherm
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp -r python/python/isotherm "$folder/"
-cp "${CARGO_TARGET_DIR:-target}/debug/deps/lib_isotherm.so" "$folder/isotherm/_isotherm.abi3.so"
+cp "$built/deps/lib_isotherm.so" "$folder/isotherm/_isotherm.abi3.so"
 export PYTHONPATH=$folder MPLBACKEND=Agg MYPYPATH=$folder PYTHONDONTWRITEBYTECODE=1
 
 passed=0 failed=0 skipped=0
@@ -25,6 +26,12 @@ check() {
 }
 
 in_python() (cd python && "$@")
+is_long=
+if [[ ${1:-} == --long ]]; then
+    is_long=yes
+    shift
+fi
+
 check "python lint" in_python "$venv/bin/ruff" check --no-cache .
 check "python format" in_python "$venv/bin/ruff" format --no-cache --check .
 check "python types" in_python "$venv/bin/mypy" --no-error-summary --cache-dir "$folder/mypy" -p isotherm
@@ -38,7 +45,7 @@ grep -vE '^(PASSED|SKIPPED) ' "$folder/pytest" || true
 count() { grep -cE "^$1 " "$folder/pytest" || true; }
 passed=$((passed + $(count PASSED))) failed=$((failed + $(count FAILED) + $(count ERROR)))
 while read -r line; do
-    echo "SKIP python: ${line#SKIPPED }"
+    echo "SKIP python ${line#SKIPPED \[*\] }"
     skipped=$((skipped + 1))
 done < <(grep -E '^SKIPPED ' "$folder/pytest")
 # Nothing collected, or pytest itself has failed.
@@ -57,5 +64,8 @@ for version in 3.12 3.13 3.14; do
     fi
     check "python $version" "$newer" python/tests/smoke.py
 done
+if [[ -n $is_long ]]; then
+    check "python install" tests/python/install.sh
+fi
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))

@@ -3,6 +3,7 @@
 use isotherm_config::{Configuration, Format, Problem, Problems, Request, Severity, TargetSpec};
 use serde::Serialize;
 
+#[cfg(feature = "live")]
 use crate::acting::lacking;
 
 /// Something that is wrong with a configuration, or doubtful.
@@ -79,6 +80,15 @@ fn not_here(configuration: &Configuration) -> Vec<String> {
     };
     let spec = Request::default().act_or_watch(&configuration.contexts, Some(anybody));
     spec.map_or_else(|error| vec![error.to_string()], |spec| lacking(&spec))
+}
+
+/// Nothing can be run by a build without live sessions.
+#[cfg(not(feature = "live"))]
+fn lacking(_spec: &isotherm_config::SessionSpec) -> Vec<String> {
+    vec![
+        "this build of Isotherm has no live sessions: page tables are read on x86_64 only, so far"
+            .to_owned(),
+    ]
 }
 
 fn severity(severity: Severity) -> &'static str {
