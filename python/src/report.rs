@@ -104,7 +104,7 @@ impl Shown for CheckReport {
 ///
 /// Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit; points in time are
 /// nanoseconds since the beginning of the record. What is not known is `None`, never 0.
-#[pyclass(frozen, mapping, module = "isotherm")]
+#[pyclass(frozen, mapping, generic, module = "isotherm")]
 pub(crate) struct Report {
     kind: &'static str,
     shown: Arc<dyn Shown>,

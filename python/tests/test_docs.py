@@ -62,3 +62,8 @@ def test_everything_public_is_documented() -> None:
             members = [member for member in vars(item) if not member.startswith("_")]
             missing += [f"{name}.{member}" for member in members if not getattr(item, member).__doc__]
     assert not missing
+
+
+def test_the_types_of_reports_are_those_of_the_schemas() -> None:
+    done = subprocess.run([sys.executable, ROOT / "python/results.py", "--check"], check=False, timeout=60)
+    assert done.returncode == 0

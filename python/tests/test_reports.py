@@ -30,7 +30,7 @@ MiB = 1 << 20
     ],
 )
 def test_reports_are_the_commands(
-    record: isotherm.Record, path: Path, words: list[str], make: Callable[[isotherm.Record], isotherm.Report]
+    record: isotherm.Record, path: Path, words: list[str], make: Callable[[isotherm.Record], isotherm.Report[Any]]
 ) -> None:
     printed = command(*words, path, "--json")
     assert printed.returncode == 0, printed.stderr
@@ -49,7 +49,7 @@ def test_a_reclaim_curve_is_the_commands(trace: isotherm.Record, trace_path: Pat
 
 @pytest.mark.parametrize("kind", ["wss", "idle", "access", "heatmap", "reclaim_curve"])
 def test_a_table_has_what_its_csv_has(record: isotherm.Record, trace: isotherm.Record, kind: str) -> None:
-    report: isotherm.Report = getattr(trace if kind == "reclaim_curve" else record, kind)()
+    report: isotherm.Report[Any] = getattr(trace if kind == "reclaim_curve" else record, kind)()
     table = pa.table(report)
     rows = list(csv.DictReader(io.StringIO(report.to_csv())))
     assert table.num_rows > 0
@@ -79,12 +79,13 @@ def test_a_report_is_a_mapping(record: isotherm.Record) -> None:
     with pytest.raises(KeyError):
         report["nothing"]
     assert [p["percent"] for p in report["targets"][0]["percentiles"]] == [0, 99.9]
-    report.to_dict().clear()
+    report.to_dict()["targets"].clear()
     assert report["targets"], "a dict that is given away is a copy"
 
 
 def test_reports_can_be_read_and_looked_at(record: isotherm.Record) -> None:
-    for report in [record.wss(), record.idle(), record.access(), record.heatmap(), record.summary()]:
+    reports: list[isotherm.Report[Any]] = [record.wss(), record.idle(), record.access(), record.heatmap()]
+    for report in [*reports, record.summary()]:
         assert str(report) == report.text()
         assert report.to_svg().endswith("</svg>\n")
         page = report._repr_html_()
@@ -148,3 +149,18 @@ def test_access_is_filtered_and_sorted(record: isotherm.Record) -> None:
     assert pl.DataFrame(record.access(snapshot="all")).height > pl.DataFrame(record.access()).height
     with pytest.raises(ValueError, match="to sort by"):
         record.access(sort="colour")  # type: ignore[arg-type]
+
+
+def test_reports_have_the_keys_of_their_types(record: isotherm.Record, trace: isotherm.Record) -> None:
+    reports: dict[type, isotherm.Report[Any]] = {
+        isotherm.results.Wss: record.wss(),
+        isotherm.results.Idle: record.idle(),
+        isotherm.results.Access: record.access(),
+        isotherm.results.Heatmap: record.heatmap(),
+        isotherm.results.Summary: record.summary(),
+        isotherm.results.Footprint: record.footprint(),
+        isotherm.results.ReclaimCurve: trace.reclaim_curve(),
+        isotherm.results.Check: isotherm.check("[{action: stat}]"),
+    }
+    for kind, report in reports.items():
+        assert set(kind.__required_keys__) <= set(report) <= set(kind.__annotations__), kind  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ never 0.
 
 import atexit
 
+from isotherm import results
 from isotherm._isotherm import (
     IsothermError,
     IsothermWarning,
@@ -53,6 +54,7 @@ __all__ = [
     "check",
     "presets",
     "reclaim_curve",
+    "results",
     "simulate",
 ]
 
