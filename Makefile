@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-vm test-long bench lint install clean build-deps
+.PHONY: help demo build test test-vm test-long bench lint install dist clean build-deps
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -51,6 +51,9 @@ install: build ## Install the command, its completions, man pages and systemd un
 	target/release/isotherm man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/isotherm.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/isotherm.service
+
+dist: build-deps ## Wheels into dist/: the Python package and the command (x86-64; the package without live sessions for aarch64).
+	@scripts/dist
 
 clean: ## Remove what was built.
 	$(CARGO) clean

@@ -4,18 +4,8 @@
 # reads what damo writes. Needs no privilege.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-venv=.venv/interop
-stamp=$venv/$(sha256sum tests/interop/requirements.txt | cut -c1-16)
-if [[ ! -e $stamp ]]; then
-    rm -rf "$venv"
-    if ! { python3 -m venv "$venv" && "$venv/bin/pip" install -q --disable-pip-version-check \
-        -r tests/interop/requirements.txt; } >target/interop-pip.log 2>&1; then
-        echo "SKIP interop: no Python packages: $(tail -n 1 target/interop-pip.log)"
-        echo "0 passed, 0 failed, 1 skipped"
-        exit 0
-    fi
-    touch "$stamp"
-fi
+# shellcheck source=tests/venv.sh
+. tests/venv.sh interop
 isotherm=${ISOTHERM:-target/debug/isotherm}
 [[ -x $isotherm ]] || cargo build -q -p isotherm
 record=$(mktemp --suffix=.isotherm)
@@ -103,7 +93,7 @@ damo_would_write_the_same() {
 }
 check "damo would write the same" damo_would_write_the_same
 
-damo=$PWD/$venv/bin/damo
+damo=$venv/bin/damo
 if ! command -v file >/dev/null; then
     echo "SKIP damo: it needs the command file (Debian: apt-get install file)"
     skipped=$((skipped + 2))

@@ -77,6 +77,16 @@ const ROOMS: &[Room] = &[
             "isotherm-sim",
         ],
     ),
+    room(
+        "isotherm-python",
+        &[
+            "isotherm-engine",
+            "isotherm-config",
+            "isotherm-record",
+            "isotherm-report",
+            "isotherm-session",
+        ],
+    ),
     // It looks at the product from outside, so of its insides it sees the formats only.
     Room {
         name: "isotherm-vm-tests",

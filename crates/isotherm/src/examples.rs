@@ -19,6 +19,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("scripts/install-deps", "installs packages"),
     ("scripts/run-tests", "is what runs this"),
     ("cargo", "`xtask` parses its own; the others build"),
+    ("pip", "tests/python/run.sh --long installs by it"),
     ("perf", "is not ours"),
     ("damo", "tests/interop reads what we write with it"),
     ("jq", "is not ours"),
@@ -86,11 +87,17 @@ const WIDTH_MAX: usize = 100;
 /// Blocks that hold no commands begin with a line that begins so.
 const NO_COMMANDS: &[&str] = &[
     // Python, run by tests/interop/readers.py.
-    "polars.", "pyarrow.", // SQL, run by tests/interop/flat.py.
-    "select ", "from ",
+    "polars.",
+    "pyarrow.",          // Python, run by python/tests.
+    "isotherm.simulate", // SQL, run by tests/interop/flat.py.
+    "select ",
+    "from ",
     // What the daemon is asked: tests/kernel/daemon.rs does so.
     "{\"do\":", // Rust, of which scenarios in vm-tests are made.
-    "let ", "facts ", "engine ", "crates/",
+    "let ",
+    "facts ",
+    "engine ",
+    "crates/",
 ];
 
 #[test]

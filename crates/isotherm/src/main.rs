@@ -23,7 +23,6 @@ mod input;
 mod log;
 mod out;
 mod progress;
-mod record_file;
 #[cfg(test)]
 mod schemas;
 mod view;

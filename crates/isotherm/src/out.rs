@@ -5,6 +5,7 @@
 use std::fmt::Arguments;
 use std::io::{self, IsTerminal, Write};
 
+use isotherm_session::Versioned;
 use serde::Serialize;
 
 /// How a command prints its result.
@@ -30,27 +31,6 @@ impl ResultArgs {
     /// Whether the result is wanted as JSON.
     pub(crate) fn is_json(self) -> bool {
         self.json || self.format == ResultFormat::Json
-    }
-}
-
-/// The version of what commands print as JSON. New keys may appear within it; none changes its meaning.
-const RESULT_VERSION: u32 = 1;
-
-/// A result with its version.
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Versioned<'a, T> {
-    version: u32,
-    #[serde(flatten)]
-    result: &'a T,
-}
-
-impl<'a, T> Versioned<'a, T> {
-    fn new(result: &'a T) -> Self {
-        Self {
-            version: RESULT_VERSION,
-            result,
-        }
     }
 }
 

@@ -9,30 +9,15 @@ use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
 use isotherm_report::flat::{Column, TABLES};
 use isotherm_report::{
-    AccessTable, ActionsReport, DiffReport, EthpCurveReport, FootprintReport, FragmentationReport,
-    HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport, RecordInfo, SummaryReport,
-    WssReport,
+    AccessReport, ActionsReport, DiffReport, EthpCurveReport, FootprintReport, FragmentationReport,
+    HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport, SummaryReport, WssReport,
 };
 use isotherm_session::KernelDamonReport;
 use isotherm_session::compare::Comparison;
-use schemars::{JsonSchema, Schema, schema_for};
+use schemars::{Schema, schema_for};
 use serde_json::Value;
 
 use crate::cmd::{check, convert, record, reproduce, swap};
-
-/// What `report access` prints; it is written table by table.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "only its schema is used")]
-struct AccessReport {
-    /// `access`.
-    report: &'static str,
-    /// The version of this JSON.
-    version: u32,
-    /// The snapshots asked for.
-    snapshots: Vec<AccessTable>,
-    /// Where the facts come from.
-    record: RecordInfo,
-}
 
 /// Every schema: the name of its file, and what it is of.
 fn schemas() -> Vec<(&'static str, &'static str, Schema)> {

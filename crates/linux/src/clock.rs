@@ -1,12 +1,28 @@
 //! Clocks: the only place where time is read.
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use isotherm_engine::Nanos;
 
-/// CPU time that this process has used, kernel work on its behalf included.
+thread_local! {
+    /// What else this process does is none of this thread's work.
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// CPU time that this process has used, kernel work on its behalf included; on a thread that
+/// [counts alone](count_thread_alone), that of the thread.
 pub fn process_cpu() -> Nanos {
+    if IS_ALONE.get() {
+        return thread_cpu();
+    }
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// From now on this thread's CPU time alone counts on it: it watches within a program that has other work, which is
+/// no cost of watching.
+pub fn count_thread_alone() {
+    IS_ALONE.set(true);
 }
 
 /// CPU time that this thread has used.

@@ -107,9 +107,11 @@ fn essentials() -> Vec<Check> {
 
 /// What this machine or this user lacks for a probe that could not be made.
 pub fn explain(source: ProbeError) -> NoProbe {
-    let lacking: Vec<String> = essentials()
-        .into_iter()
-        .filter(|check| check.outcome == CheckOutcome::Missing)
+    let missing = || {
+        let checks = essentials().into_iter();
+        checks.filter(|check| check.outcome == CheckOutcome::Missing)
+    };
+    let lacking: Vec<String> = missing()
         .map(|check| match check.remedy {
             Some(remedy) => format!("{} ({remedy})", check.found),
             None => check.found,
@@ -118,7 +120,10 @@ pub fn explain(source: ProbeError) -> NoProbe {
     if lacking.is_empty() {
         NoProbe::Failed(source)
     } else {
-        NoProbe::Lacking(lacking.join("; "))
+        NoProbe::Lacking {
+            what: lacking.join("; "),
+            is_privilege: missing().all(|check| check.name == CAPABILITIES),
+        }
     }
 }
 
@@ -126,8 +131,12 @@ pub fn explain(source: ProbeError) -> NoProbe {
 #[derive(Debug, Error)]
 pub enum NoProbe {
     /// Something that can be named is missing.
-    #[error("page tables cannot be read here: {0}; `isotherm doctor` tells more")]
-    Lacking(String),
+    #[error("page tables cannot be read here: {what}; `isotherm doctor` tells more")]
+    Lacking {
+        what: String,
+        /// It is a privilege of the user's, and nothing else.
+        is_privilege: bool,
+    },
     /// All that it needs is there, as far as can be seen, and still.
     #[error(transparent)]
     Failed(#[from] ProbeError),
@@ -228,6 +237,9 @@ fn btf() -> Check {
     }
 }
 
+/// The name of their check.
+const CAPABILITIES: &str = "capabilities";
+
 fn capabilities() -> Check {
     const SYS_ADMIN: u32 = 21;
     // CAP_DAC_READ_SEARCH opens /proc/kpageflags, whose lack is told by its own check.
@@ -255,13 +267,13 @@ fn capabilities() -> Check {
         .collect();
     if lacking.is_empty() {
         return ok(
-            "capabilities",
+            CAPABILITIES,
             "CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYS_NICE",
         );
     }
     let remedy = "run as root, or give the program these capabilities: setcap cap_bpf,cap_perfmon,cap_sys_admin,cap_sys_ptrace,cap_sys_nice,cap_dac_read_search+ep";
     missing(
-        "capabilities",
+        CAPABILITIES,
         format!("without {}", lacking.join(", ")),
         remedy,
     )

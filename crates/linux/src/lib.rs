@@ -18,6 +18,7 @@ pub mod compaction;
 pub mod cpu;
 pub mod damon_trace;
 pub mod delays;
+mod elf_error;
 pub mod frames;
 pub mod host;
 pub mod kernel_thread;

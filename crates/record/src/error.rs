@@ -81,6 +81,9 @@ pub enum RecordError {
     /// A thing that cannot stand in this record.
     #[error("cannot write this to a record: {0}")]
     Unwritable(String),
+    /// Single pages are asked for of a record of regions.
+    #[error("the record holds no page scans; make one with `isotherm record --pages`")]
+    NoPages,
     /// Replaying page snapshots would need too much memory.
     #[error(
         "replaying these page snapshots needs the age of more than {limit} single pages; record \

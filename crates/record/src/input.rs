@@ -5,11 +5,15 @@
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::convert::{Conversion, ConvertError, DETECT_LENGTH, Format};
+use crate::error::RecordError;
+use crate::reader::Reader;
 use crate::{damo, parquet};
 
 /// A record to read.
@@ -49,68 +53,157 @@ impl<T, E: Into<Box<dyn Error + Send + Sync>>> Attempt<T> for Result<T, E> {
 /// # Errors
 /// What was tried, and why it failed.
 pub fn open(path: &Path) -> Result<Input, InputError> {
-    let is_standard = path.as_os_str() == "-";
-    let name = if is_standard {
-        "standard input".to_string()
-    } else {
-        path.display().to_string()
-    };
-    let mut input: Box<dyn Read> = if is_standard {
-        Box::new(io::stdin())
-    } else {
-        let file = File::open(path).attempt(|| format!("cannot open the record {name}"))?;
-        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            return of_file(file, &name);
+    let (name, source) = found(path)?;
+    let file = match source {
+        Source::File(file) => file,
+        Source::Stream { head, rest } if foreign(&head).is_none() => {
+            return Ok(Input {
+                bytes: Box::new(Cursor::new(head).chain(rest)),
+                length: None,
+                notes: Vec::new(),
+            });
         }
-        Box::new(file)
+        // Some formats are read from their end.
+        stream @ Source::Stream { .. } => stream.kept(&name)?,
     };
-    let mut head = Vec::new();
-    (&mut input)
-        .take(DETECT_LENGTH as u64)
-        .read_to_end(&mut head)
-        .attempt(|| format!("cannot read {name}"))?;
-    let mut whole = Cursor::new(head.clone()).chain(input);
-    if foreign(&head).is_none() {
-        return Ok(Input {
-            bytes: Box::new(whole),
-            length: None,
-            notes: Vec::new(),
-        });
-    }
-    // Some formats are read from their end.
-    let mut file = tempfile::tempfile().attempt(|| "cannot keep what is read".to_owned())?;
-    io::copy(&mut whole, &mut file).attempt(|| format!("cannot keep what {name} holds"))?;
-    file.rewind().attempt(|| format!("cannot read {name}"))?;
-    of_file(file, &name)
-}
-
-fn of_file(mut file: File, name: &str) -> Result<Input, InputError> {
-    let mut head = Vec::new();
-    (&mut file)
-        .take(DETECT_LENGTH as u64)
-        .read_to_end(&mut head)
-        .and_then(|_| file.rewind())
-        .attempt(|| format!("cannot read {name}"))?;
-    let mut notes = Vec::new();
-    let record = match foreign(&head) {
-        None => file,
-        Some(from) => {
-            let folder = std::env::temp_dir();
-            let cannot = || format!("cannot read {name}");
-            let mut record = tempfile::tempfile_in(&folder)
-                .attempt(|| format!("cannot convert {name} in {}", folder.display()))?;
-            let conversion = import(file, from, |file| file, &folder, &record).attempt(cannot)?;
-            notes = told(name, &conversion);
-            record.rewind().attempt(cannot)?;
-            record
-        }
-    };
+    let (record, notes) = record_of(file, &name)?;
     let length = record.metadata().ok().filter(fs::Metadata::is_file);
     Ok(Input {
         bytes: Box::new(record),
         length: length.map(|metadata| metadata.len()),
         notes,
     })
+}
+
+/// A record that can be read many times, by several at once, from its beginning each time. It stays the same
+/// file where its name goes to another.
+#[derive(Clone, Debug)]
+pub struct RecordFile {
+    name: String,
+    file: Arc<File>,
+    notes: Vec<String>,
+}
+
+impl RecordFile {
+    /// Opens `path`, `-` for standard input, which is kept in a temporary file.
+    ///
+    /// # Errors
+    /// What was tried, and why it failed.
+    pub fn open(path: &Path) -> Result<Self, InputError> {
+        let (name, source) = found(path)?;
+        let (file, notes) = record_of(source.kept(&name)?, &name)?;
+        Ok(Self {
+            name,
+            file: Arc::new(file),
+            notes,
+        })
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What had to be assumed or left out where it was converted, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Reads it from the beginning.
+    ///
+    /// # Errors
+    /// That it is no record.
+    pub fn reader(&self) -> Result<Reader<FromStart>, RecordError> {
+        Reader::open(FromStart {
+            file: Arc::clone(&self.file),
+            at: 0,
+        })
+    }
+}
+
+/// A file's bytes from the beginning, wherever others read it.
+#[derive(Debug)]
+pub struct FromStart {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Read for FromStart {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let nr = self.file.read_at(bytes, self.at)?;
+        self.at += nr as u64;
+        Ok(nr)
+    }
+}
+
+/// Where a record comes from.
+enum Source {
+    File(File),
+    /// A pipe or a device, which is read once.
+    Stream {
+        head: Vec<u8>,
+        rest: Box<dyn Read>,
+    },
+}
+
+/// What `path` is, with its name in messages.
+fn found(path: &Path) -> Result<(String, Source), InputError> {
+    let is_standard = path.as_os_str() == "-";
+    let name = if is_standard {
+        "standard input".to_string()
+    } else {
+        path.display().to_string()
+    };
+    let mut rest: Box<dyn Read> = if is_standard {
+        Box::new(io::stdin())
+    } else {
+        let file = File::open(path).attempt(|| format!("cannot open the record {name}"))?;
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Ok((name, Source::File(file)));
+        }
+        Box::new(file)
+    };
+    let mut head = Vec::new();
+    (&mut rest)
+        .take(DETECT_LENGTH as u64)
+        .read_to_end(&mut head)
+        .attempt(|| format!("cannot read {name}"))?;
+    Ok((name, Source::Stream { head, rest }))
+}
+
+impl Source {
+    /// As a file; what can be read only once is copied.
+    fn kept(self, name: &str) -> Result<File, InputError> {
+        let (head, rest) = match self {
+            Self::File(file) => return Ok(file),
+            Self::Stream { head, rest } => (head, rest),
+        };
+        let mut file = tempfile::tempfile().attempt(|| "cannot keep what is read".to_owned())?;
+        io::copy(&mut Cursor::new(head).chain(rest), &mut file)
+            .attempt(|| format!("cannot keep what {name} holds"))?;
+        file.rewind().attempt(|| format!("cannot read {name}"))?;
+        Ok(file)
+    }
+}
+
+/// A file, or the record that it is converted to, at its beginning; and what had to be assumed for that.
+fn record_of(mut file: File, name: &str) -> Result<(File, Vec<String>), InputError> {
+    let mut head = Vec::new();
+    (&mut file)
+        .take(DETECT_LENGTH as u64)
+        .read_to_end(&mut head)
+        .and_then(|_| file.rewind())
+        .attempt(|| format!("cannot read {name}"))?;
+    let Some(from) = foreign(&head) else {
+        return Ok((file, Vec::new()));
+    };
+    let folder = std::env::temp_dir();
+    let cannot = || format!("cannot read {name}");
+    let mut record = tempfile::tempfile_in(&folder)
+        .attempt(|| format!("cannot convert {name} in {}", folder.display()))?;
+    let conversion = import(file, from, |file| file, &folder, &record).attempt(cannot)?;
+    record.rewind().attempt(cannot)?;
+    Ok((record, told(name, &conversion)))
 }
 
 /// The format of what is no record, but can become one.

@@ -385,3 +385,59 @@ pub enum Item {
     /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
     Note { time: Nanos, text: String },
 }
+
+impl Item {
+    /// What kind of item it is: the key under which JSON has it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Snapshot(_) => "snapshot",
+            Self::Pages(_) => "pages",
+            Self::Blocks(_) => "blocks",
+            Self::Mappings(_) => "mappings",
+            Self::TargetStart(_) => "target_start",
+            Self::TargetExit(_) => "target_exit",
+            Self::Usage(_) => "usage",
+            Self::Cost(_) => "cost",
+            Self::Action(_) => "action",
+            Self::Guard(_) => "guard",
+            Self::Fragmentation(_) => "fragmentation",
+            Self::Compaction(_) => "compaction",
+            Self::Calibration(_) => "calibration",
+            Self::Machine(_) => "machine",
+            Self::Note { .. } => "note",
+        }
+    }
+
+    /// When it happened; of a snapshot, the end of its interval.
+    pub const fn time(&self) -> Option<Nanos> {
+        Some(match self {
+            Self::Snapshot(snapshot) => snapshot.end,
+            Self::Pages(pages) => pages.end,
+            Self::Blocks(_) => return None,
+            Self::Mappings(change) => change.time,
+            Self::TargetStart(start) => start.time,
+            Self::TargetExit(exit) => exit.time,
+            Self::Usage(usage) => usage.time,
+            Self::Cost(cost) => cost.time,
+            Self::Action(action) => action.time,
+            Self::Guard(guard) => guard.time,
+            Self::Fragmentation(sample) => sample.time,
+            Self::Compaction(round) => round.time,
+            Self::Calibration(sample) => sample.time,
+            Self::Machine(sample) => sample.time,
+            Self::Note { time, .. } => *time,
+        })
+    }
+
+    /// The target that it is about, where it is about one.
+    pub const fn target(&self) -> Option<TargetId> {
+        match self {
+            Self::Snapshot(snapshot) => Some(snapshot.target),
+            Self::Pages(pages) => Some(pages.target),
+            Self::Mappings(change) => Some(change.target),
+            Self::TargetStart(start) => Some(start.target),
+            Self::TargetExit(exit) => Some(exit.target),
+            _ => None,
+        }
+    }
+}

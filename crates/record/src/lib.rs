@@ -24,6 +24,7 @@ mod printable;
 pub mod reader;
 mod rows;
 mod schema;
+pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod writer;

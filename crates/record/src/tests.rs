@@ -5,6 +5,7 @@
 
 mod hostile;
 mod pages;
+mod table;
 
 use std::io::{self, Cursor, Write};
 

@@ -206,6 +206,20 @@ pub struct AccessTable {
     pub regions: Vec<Row>,
 }
 
+/// The snapshots asked for, together; `isotherm report access` writes them one by one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AccessReport {
+    /// `access`.
+    pub report: &'static str,
+    /// The version of this JSON.
+    pub version: u32,
+    /// The snapshots asked for.
+    pub snapshots: Vec<AccessTable>,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+}
+
 /// The accumulator.
 #[derive(Debug)]
 pub struct Access {
@@ -266,6 +280,18 @@ impl Access {
     /// Says how the record ends, if it is not whole.
     pub fn end(&mut self, end: RecordEnd) {
         self.context.end(end);
+    }
+
+    /// All in one: `earlier` are the tables that items gave.
+    pub fn finish_whole(self, mut earlier: Vec<AccessTable>) -> AccessReport {
+        let record = self.record_info();
+        earlier.extend(self.finish().0);
+        AccessReport {
+            report: "access",
+            version: crate::VERSION,
+            snapshots: earlier,
+            record,
+        }
     }
 
     /// The last tables, and how many targets had ended before.

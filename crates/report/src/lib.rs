@@ -36,10 +36,13 @@ mod latest;
 pub mod machine;
 pub mod mapping;
 pub mod overview;
+pub mod read;
 pub mod reclaim_curve;
 pub mod render;
+mod rows;
 pub mod series;
 pub mod summary;
+pub mod table;
 mod working_set;
 pub mod wss;
 
@@ -52,7 +55,7 @@ mod samples_machine;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Access, AccessOptions, AccessTable};
+pub use access::{Access, AccessOptions, AccessReport, AccessTable};
 pub use actions::{Actions, ActionsReport};
 pub use context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
 pub use diff::DiffReport;
@@ -68,7 +71,9 @@ pub use mapping::MappingTable;
 pub use overview::{Overview, Overviews};
 pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};
 pub use render::{Format, Render, Style};
+pub use rows::{Column, ColumnType};
 pub use summary::SummaryReport;
+pub use table::Tabulate;
 pub use wss::{Wss, WssOptions, WssReport};
 
 /// A report in the making, as it is told a record's items.

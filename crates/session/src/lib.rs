@@ -12,32 +12,68 @@
 //! }
 //! ```
 //!
-//! Nothing here prints: what the user should know is a value ([`warnings`], [`lacking`]) or an item
+//! Nothing here prints: what the user should know is a value (`warnings`, `lacking`) or an item
 //! ([`Item::Note`](isotherm_record::Item)).
+//!
+//! Without the feature `live` there are configurations and simulations alone, for machines whose page tables are not
+//! read.
 
+#[cfg(feature = "live")]
 mod acting;
+#[cfg(feature = "live")]
+mod background;
+mod check;
+#[cfg(feature = "live")]
 mod compaction;
+#[cfg(feature = "live")]
 pub mod compare;
+#[cfg(feature = "live")]
 mod kernel;
+#[cfg(feature = "live")]
+mod live;
+#[cfg(feature = "live")]
 mod lock;
+#[cfg(feature = "live")]
 mod meters;
+#[cfg(feature = "live")]
 mod monitor;
+#[cfg(feature = "live")]
+mod privilege;
+#[cfg(feature = "live")]
 pub mod protocol;
+pub mod record_file;
+#[cfg(feature = "live")]
 mod session;
+#[cfg(feature = "live")]
 mod signals;
 pub mod simulated;
+#[cfg(feature = "live")]
 mod start;
+#[cfg(feature = "live")]
 mod targets;
+mod versioned;
+mod words;
 
-pub use acting::{
-    Acting, ActingStatus, ActingSummary, ContextStatus, SchemeSummary, lacking, limit_words,
-    refusal_words, warnings, warnings_of_schemes,
+pub use check::{CheckReport, Finding, check};
+pub use versioned::Versioned;
+pub use words::refusal_words;
+
+#[cfg(feature = "live")]
+pub use {
+    acting::{
+        Acting, ActingStatus, ActingSummary, ContextStatus, SchemeSummary, lacking, warnings,
+        warnings_of_schemes,
+    },
+    background::{Background, Next},
+    compaction::{
+        CompactionEvent, CompactionOutput, CompactionReport, CompactionRound, CompactionSession,
+        CompactionSpec, NodeCheck, RoundTotals,
+    },
+    kernel::{KdamondReport, KernelDamonReport, ModuleReport, kernel_plan},
+    live::{begin, finish, step},
+    lock::{Lock, lock},
+    privilege::lacks_privilege,
+    session::{Session, Step},
+    signals::Signals,
+    words::limit_words,
 };
-pub use compaction::{
-    CompactionEvent, CompactionOutput, CompactionReport, CompactionRound, CompactionSession,
-    CompactionSpec, NodeCheck, RoundTotals,
-};
-pub use kernel::{KdamondReport, KernelDamonReport, ModuleReport, kernel_plan};
-pub use lock::{Lock, lock};
-pub use session::{Session, Step};
-pub use signals::Signals;

@@ -71,8 +71,16 @@ impl Session {
     /// # Errors
     /// What this machine refuses, and what would help.
     pub fn start(spec: &SessionSpec, command_line: Vec<String>) -> anyhow::Result<Self> {
+        Self::start_within(spec, command_line, Signals::watch()?)
+    }
+
+    /// The same, whose end is asked for by `signals` that are [another's](Signals::of_another).
+    pub(crate) fn start_within(
+        spec: &SessionSpec,
+        command_line: Vec<String>,
+        signals: Signals,
+    ) -> anyhow::Result<Self> {
         let clock = Clock::start();
-        let signals = Signals::watch()?;
         let Started {
             monitor,
             child,

@@ -1,7 +1,7 @@
 //! Signals as flags, and a pipe that ends a sleep: one that arrives just before the sleep begins must
 //! end it, too.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -20,34 +20,67 @@ pub struct Signals {
     wakes: UnixStream,
 }
 
+/// Asks a session for its end, from any thread.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    stop: Arc<AtomicBool>,
+    wake: Arc<UnixStream>,
+}
+
+impl Stopper {
+    /// Asks for the end; a sleep ends.
+    pub fn stop(&self) {
+        // In this order: whoever is woken finds the flag set.
+        self.stop.store(true, Ordering::Relaxed);
+        // Full is as good as written to.
+        let _ = (&*self.wake).write(&[0]);
+    }
+}
+
 impl Signals {
     /// Watches from now on.
     pub fn watch() -> anyhow::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let hang_up = Arc::new(AtomicBool::new(false));
-        let child_ended = Arc::new(AtomicBool::new(false));
-        let (wakes, end) = UnixStream::pair().context("cannot make a pipe for signals")?;
-        wakes
-            .set_nonblocking(true)
-            .context("cannot make a pipe for signals")?;
+        let (signals, end) = Self::unwatched()?;
         for (signal, flag) in [
-            (SIGINT, &stop),
-            (SIGTERM, &stop),
-            (SIGHUP, &hang_up),
-            (SIGCHLD, &child_ended),
+            (SIGINT, &signals.stop),
+            (SIGTERM, &signals.stop),
+            (SIGHUP, &signals.hang_up),
+            (SIGCHLD, &signals.child_ended),
         ] {
             // In this order: whoever is woken finds the flag set.
             signal_hook::flag::register(signal, Arc::clone(flag))
                 .and_then(|_| signal_hook::low_level::pipe::register(signal, end.try_clone()?))
                 .context("cannot watch for signals")?;
         }
-        Ok(Self {
-            stop,
-            hang_up,
-            child_ended,
+        Ok(signals)
+    }
+
+    /// Watches for none: signals are another's, who asks for the end by what comes with it.
+    pub fn of_another() -> anyhow::Result<(Self, Stopper)> {
+        let (signals, end) = Self::unwatched()?;
+        end.set_nonblocking(true)
+            .context("cannot make a pipe for signals")?;
+        let stopper = Stopper {
+            stop: Arc::clone(&signals.stop),
+            wake: Arc::new(end),
+        };
+        Ok((signals, stopper))
+    }
+
+    /// Flags that nobody sets yet, and the pipe's other end.
+    fn unwatched() -> anyhow::Result<(Self, UnixStream)> {
+        let (wakes, end) = UnixStream::pair().context("cannot make a pipe for signals")?;
+        wakes
+            .set_nonblocking(true)
+            .context("cannot make a pipe for signals")?;
+        let signals = Self {
+            stop: Arc::default(),
+            hang_up: Arc::default(),
+            child_ended: Arc::default(),
             outlives_hang_up: false,
             wakes,
-        })
+        };
+        Ok((signals, end))
     }
 
     /// Whether the end was asked for.

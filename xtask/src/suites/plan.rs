@@ -145,6 +145,16 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
         let run = &["tests/interop/run.sh"];
         all.push(Suite::new("interop", Kind::Tests, 10, run));
     }
+    // The Python package, in the same environment.
+    let run: &[&str] = if is_long {
+        &["tests/python/run.sh", "--long"]
+    } else {
+        &["tests/python/run.sh"]
+    };
+    if root.join(run[0]).exists() {
+        let minutes = if is_long { 40 } else { 10 };
+        all.push(Suite::new("python", Kind::Tests, minutes, run));
+    }
     if is_long {
         all.push(Suite::new("fuzz", Kind::Tests, 30, &["scripts/fuzz"]));
     }

@@ -57,6 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let input = std::io::stdin().lock();
         let most = (PAGES as u64) * PAGE_SIZE;
         input.take(most).read_to_end(&mut content)?;
+        ensure!(!content.is_empty(), "no page of the target could be copied");
     }
     let is_made_up = content.is_empty();
     if is_made_up {

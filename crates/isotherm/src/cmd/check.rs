@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use isotherm_config::{Configuration, Format, Problem, Problems, Request, Severity, TargetSpec};
-use serde::Serialize;
-
-use isotherm_session::lacking;
+#[cfg(test)]
+use isotherm_session::CheckReport;
+use isotherm_session::Finding;
 
 use crate::out::{self, ResultArgs};
 
@@ -27,101 +26,36 @@ pub(crate) struct Args {
     result: ResultArgs,
 }
 
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Finding {
-    severity: &'static str,
-    line: Option<u32>,
-    column: Option<u32>,
-    path: String,
-    problem: String,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Report {
-    contexts: usize,
-    schemes: usize,
-    findings: Vec<Finding>,
-    not_here: Vec<String>,
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = args.file.display();
     let bytes = std::fs::read(&args.file).with_context(|| format!("cannot read {name}"))?;
-    let loaded = isotherm_config::text_of(&bytes)
-        .map_err(|problem| vec![problem])
-        .and_then(|text| isotherm_config::load(text, Format::Detect).map_err(Problems::into_vec));
-    let (configuration, problems) = match loaded {
-        Ok(configuration) => (configuration.clone(), configuration.warnings),
-        Err(problems) => (Configuration::default(), problems),
-    };
-    let report = Report {
-        contexts: configuration.contexts.len(),
-        schemes: configuration.contexts.iter().map(|c| c.schemes.len()).sum(),
-        findings: problems.iter().map(finding).collect(),
-        not_here: not_here(&configuration),
-    };
+    let report = isotherm_session::check(&bytes);
     if args.result.is_json() {
         println!("{}", out::json(&report)?);
     } else {
-        for problem in &problems {
-            println!("{name}: {}{problem}", prefix(problem));
+        for finding in &report.findings {
+            println!("{name}: {}{}", prefix(finding), finding.problem);
         }
         for problem in &report.not_here {
             println!("{name}: {problem}");
         }
-        if problems.is_empty() && report.not_here.is_empty() {
+        if report.findings.is_empty() && report.not_here.is_empty() {
             println!(
                 "{name}: fine: {} contexts, {} schemes",
                 report.contexts, report.schemes
             );
         }
     }
-    let wrong = problems.iter().any(|p| p.severity == Severity::Error);
-    Ok(ExitCode::from(u8::from(
-        wrong || !report.not_here.is_empty(),
-    )))
-}
-
-/// What cannot be run here of it, or at all.
-fn not_here(configuration: &Configuration) -> Vec<String> {
-    // Whose memory may be for the command line to say.
-    let anybody = TargetSpec::Processes {
-        processes: Vec::new(),
-        children: false,
-    };
-    let spec = Request::default().act_or_watch(&configuration.contexts, Some(anybody));
-    spec.map_or_else(|error| vec![error.to_string()], |spec| lacking(&spec))
+    Ok(ExitCode::from(u8::from(!report.can_be_run())))
 }
 
 /// A warning says so itself.
-fn prefix(problem: &Problem) -> &'static str {
-    match problem.severity {
-        Severity::Error => "error: ",
-        Severity::Warning => "",
-    }
-}
-
-fn severity(problem: &Problem) -> &'static str {
-    match problem.severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-    }
-}
-
-fn finding(problem: &Problem) -> Finding {
-    Finding {
-        severity: severity(problem),
-        line: problem.place.line,
-        column: problem.place.column,
-        path: problem.place.path.clone(),
-        problem: problem.to_string(),
-    }
+fn prefix(finding: &Finding) -> &'static str {
+    if finding.is_error() { "error: " } else { "" }
 }
 
 /// The schema of what is printed.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
-    out::schema::<Report>()
+    out::schema::<CheckReport>()
 }

@@ -18,7 +18,7 @@ use isotherm_session::{
     CompactionEvent, CompactionOutput, CompactionReport, CompactionSession, CompactionSpec,
 };
 
-use crate::record_file;
+use isotherm_session::record_file;
 
 /// A check costs about a fifth of a millisecond.
 const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);

@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // What cannot be written is to be known before minutes have passed; what is there stays until then.
     let new_page = args.output.as_ref().filter(|path| !path.exists());
     if let Some(path) = &args.output {
-        crate::record_file::open(path)?;
+        isotherm_session::record_file::open(path)?;
     }
     let bar = progress_bar(&spec);
     let comparison = compare(&spec, &mut |progress| bar.set_message(words(progress)));

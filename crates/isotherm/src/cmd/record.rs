@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_config::{ContextSpec, SessionSpec, TargetSpec};
-use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos};
+use isotherm_config::SessionSpec;
+use isotherm_engine::{Cost, MemoryTotals, Nanos};
 use isotherm_record::{Item, Writer, printable};
 use isotherm_session::{Acting, ActingSummary, Session, Step, warnings};
 
@@ -111,7 +111,7 @@ impl Watch {
         let is_new = !path.exists();
         // The file first: a command must not run for nothing. What it holds goes later, when there is
         // something to record.
-        let file = crate::record_file::open(path)?;
+        let file = isotherm_session::record_file::open(path)?;
         let outcome = self.run_with(Some((file, path)));
         let is_empty = || std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0);
         if outcome.is_err() && is_new && is_empty() {
@@ -214,19 +214,12 @@ fn begin(
     spec: &SessionSpec,
 ) -> anyhow::Result<(Recording, Option<Acting>)> {
     let mut items = Vec::new();
-    session.step(Nanos(u64::MAX), &mut items)?;
-    refuse_empty_ranges(session, spec)?;
-    let mut acting = None;
-    if spec.acts() {
-        let acting = acting.insert(Acting::new(spec, session)?);
-        for warning in acting.warnings() {
-            warn!("{warning}");
-        }
-        acting.step(session, &mut items)?;
-    }
-    // Measuring needs to load a program of its own.
+    // Measuring needs to load a program of its own, while we may.
     let calibrating = Calibrating::start(spec);
-    session.give_up_privileges(acting.is_some())?;
+    let acting = isotherm_session::begin(session, spec, &mut items)?;
+    for warning in acting.iter().flat_map(Acting::warnings) {
+        warn!("{warning}");
+    }
     let Some((file, path)) = output else {
         let recording = Recording {
             items,
@@ -244,34 +237,6 @@ fn begin(
         ..Recording::new(session, file, path)?
     };
     Ok((recording, acting))
-}
-
-/// Fails where none of the processes given maps anything within the ranges given. A command may do so
-/// later.
-fn refuse_empty_ranges(session: &Session, spec: &SessionSpec) -> anyhow::Result<()> {
-    let [
-        ContextSpec {
-            targets, ranges, ..
-        },
-    ] = &spec.contexts[..]
-    else {
-        return Ok(());
-    };
-    let live = session.live();
-    let is_by_name = matches!(targets, TargetSpec::Processes { .. });
-    if ranges.is_empty() || !is_by_name || live.is_empty() {
-        return Ok(());
-    }
-    let maps_any = live.iter().any(|(_, process)| {
-        let areas = process.mappings().unwrap_or_default();
-        let within = |area: AddressRange| ranges.iter().any(|r| r.intersection(area).is_some());
-        areas.iter().any(|area| within(area.range))
-    });
-    anyhow::ensure!(
-        maps_any,
-        "the targets map nothing within --range; /proc/PID/maps has their addresses"
-    );
-    Ok(())
 }
 
 /// Waits for the command, which is not to suffer from the end of its recording.
@@ -336,13 +301,8 @@ impl Recording {
         self.say_notes(bar);
         self.write_items()?;
         loop {
-            let now = session.now();
-            let wake_at = acting.as_ref().and_then(|acting| acting.wake_at(now));
-            let until = wake_at.map_or(ends_at, |wake_at| wake_at.min(ends_at));
-            let step = session.step(until, &mut self.items)?;
-            if let Some(acting) = &mut acting {
-                acting.step(session, &mut self.items)?;
-            }
+            let step =
+                isotherm_session::step(session, acting.as_deref_mut(), ends_at, &mut self.items)?;
             self.say_notes(bar);
             if let Some(calibrating) = &mut self.calibrating {
                 calibrating.look(session, &self.items);
@@ -480,12 +440,9 @@ impl Recording {
         acting: Option<&mut Acting>,
         result: &anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        session.finish(&mut self.items);
+        isotherm_session::finish(session, acting, &mut self.items);
         if let Some(calibrating) = self.calibrating.take() {
             self.items.push(calibrating.finish(session.now()));
-        }
-        if let Some(acting) = acting {
-            acting.finish(session, &self.items);
         }
         if let Err(error) = result {
             self.items.push(Item::Note {

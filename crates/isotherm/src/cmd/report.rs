@@ -26,7 +26,7 @@ use isotherm_report::{
 };
 
 use output::{OutputArgs, pipe_may_close};
-use source::Source;
+use source::{Source, exit_code};
 use tracing::info;
 
 /// Show what a record holds: which memory is hot, which is idle, how much is in use.
@@ -110,7 +110,7 @@ impl CommonArgs {
         let (report, extent) = source.accumulate(self.scope(), make)?;
         let report = report.finish().context(missing)?;
         self.output.write(&report, &self.output.style(false))?;
-        Ok(extent.exit_code())
+        Ok(exit_code(&extent))
     }
 
     fn scope(&self) -> Scope {
@@ -297,7 +297,7 @@ fn access(args: &AccessArgs) -> anyhow::Result<ExitCode> {
         Ok(())
     })?;
     extent.require(&common.scope(), args.at)?;
-    report.end(extent.record_end());
+    report.end(extent.record_end().clone());
     let record = report.record_info();
     let (tables, ended) = report.finish();
     for table in &tables {
@@ -313,7 +313,7 @@ fn access(args: &AccessArgs) -> anyhow::Result<ExitCode> {
     }
     pipe_may_close(finished.map(|_| ()))?;
     out.finish()?;
-    Ok(extent.exit_code())
+    Ok(exit_code(&extent))
 }
 
 impl AccessArgs {
@@ -371,7 +371,7 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
     let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
     extent.require(&common.scope(), None)?;
     common.output.write(&report.finish(), &style)?;
-    Ok(extent.exit_code())
+    Ok(exit_code(&extent))
 }
 
 fn wss(args: WssArgs) -> anyhow::Result<ExitCode> {
@@ -385,7 +385,7 @@ fn wss(args: WssArgs) -> anyhow::Result<ExitCode> {
     extent.require(&common.scope(), None)?;
     let style = common.output.style(args.over_time);
     common.output.write(&report.finish(), &style)?;
-    Ok(extent.exit_code())
+    Ok(exit_code(&extent))
 }
 
 fn idle(args: IdleArgs) -> anyhow::Result<ExitCode> {
@@ -400,7 +400,7 @@ fn idle(args: IdleArgs) -> anyhow::Result<ExitCode> {
     extent.require(&common.scope(), args.at)?;
     let style = common.output.style(false);
     common.output.write(&report.finish(), &style)?;
-    Ok(extent.exit_code())
+    Ok(exit_code(&extent))
 }
 
 fn footprint(args: &FootprintArgs) -> anyhow::Result<ExitCode> {
@@ -414,7 +414,7 @@ fn footprint(args: &FootprintArgs) -> anyhow::Result<ExitCode> {
         "the record says nothing of memory use in this part"
     );
     common.output.write(&report, &style)?;
-    Ok(extent.exit_code())
+    Ok(exit_code(&extent))
 }
 
 fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<ExitCode> {
@@ -429,7 +429,7 @@ fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<ExitCode> {
          that does"
     );
     common.output.write(&report, &style)?;
-    Ok(extent.exit_code())
+    Ok(exit_code(&extent))
 }
 
 fn which(text: &str) -> Result<Which, String> {

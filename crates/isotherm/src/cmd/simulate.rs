@@ -218,7 +218,7 @@ fn session(args: &Args) -> anyhow::Result<SessionSpec> {
 }
 
 fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<BufWriter<File>>> {
-    let file = crate::record_file::create(path)?;
+    let file = isotherm_session::record_file::create(path)?;
     let header = session.header(crate::out::command_line());
     Writer::create(BufWriter::new(file), &header)
         .with_context(|| format!("cannot write {}", path.display()))

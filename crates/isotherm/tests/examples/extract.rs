@@ -35,15 +35,16 @@ pub(crate) fn of_help(place: &str, help: &str) -> Vec<Line> {
 }
 
 /// What stands in the blocks of a document, line by line. A list's own text, indented by three or less,
-/// is none.
+/// is none; blocks of Python are run by `python/tests/test_docs.py`.
 pub(crate) fn of_document(place: &str, text: &str) -> Vec<Line> {
     let mut lines = Vec::new();
-    let mut is_fenced = false;
+    let (mut is_fenced, mut is_python) = (false, false);
     for (index, line) in text.lines().enumerate() {
         let place = format!("{place}:{}", index + 1);
         if line.trim_start().starts_with("```") {
             is_fenced = !is_fenced;
-        } else if !line.trim().is_empty() && (is_fenced || line.starts_with("    ")) {
+            is_python = is_fenced && line.trim_start() == "```python";
+        } else if !is_python && !line.trim().is_empty() && (is_fenced || line.starts_with("    ")) {
             lines.push(new_line(&place, line));
         }
     }

@@ -25,27 +25,12 @@ use isotherm_record::item::{ActionSample, CostSample, Header, Item, UsageSample}
 
 use crate::context::{RecordContext, Scope, TargetInfo};
 use crate::mapping::MappingTable;
-use table::{FlatFile, Value};
+use crate::rows::{Value, column, nullable};
+use table::FlatFile;
 
-pub use table::{Column, ColumnType};
+pub use crate::rows::{Column, ColumnType};
 
 use ColumnType::{Bool, F64, Name, Time, U32, U64};
-
-const fn column(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
-    Column {
-        name,
-        kind,
-        is_nullable: false,
-        about,
-    }
-}
-
-const fn nullable(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
-    Column {
-        is_nullable: true,
-        ..column(name, kind, about)
-    }
-}
 
 /// The table of regions: a row for each region of each snapshot.
 pub const REGIONS: [Column; 19] = [

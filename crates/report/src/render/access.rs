@@ -9,13 +9,24 @@ use isotherm_engine::units;
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
 use super::{CsvWriter, Format, Style, or_empty, page};
-use crate::access::{AccessTable, MappingTotals, Row, Totals};
+use crate::access::{AccessReport, AccessTable, MappingTotals, Row, Totals};
 use crate::context::RecordInfo;
 
 /// Most regions in a picture; their rows would be thinner than their text otherwise.
 const MAX_BARS: usize = 200;
 /// Most mappings that are summed up for people.
 const MAX_MAPPINGS: usize = 12;
+
+impl AccessReport {
+    /// Writes all tables.
+    pub fn write(&self, format: Format, style: Style, out: &mut dyn Write) -> io::Result<()> {
+        let mut writer = AccessWriter::new(format, style, out);
+        for table in &self.snapshots {
+            writer.table(&self.record, table)?;
+        }
+        writer.finish(&self.record).map(|_| ())
+    }
+}
 
 /// Writes access tables one after the other.
 pub struct AccessWriter<'a> {

@@ -78,7 +78,7 @@ impl Render for HeatmapReport {
 
 impl HeatmapReport {
     /// When a column begins.
-    pub(super) fn time_at(&self, column: usize) -> Nanos {
+    pub(crate) fn time_at(&self, column: usize) -> Nanos {
         self.start_ns + Nanos((self.column_ns * column as f64).round() as u64)
     }
 

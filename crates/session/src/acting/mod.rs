@@ -31,9 +31,7 @@ use own::OwnActing;
 
 pub use conflicts::{warnings, warnings_of_schemes};
 pub use lacking::lacking;
-pub use summary::{
-    ActingStatus, ActingSummary, ContextStatus, SchemeSummary, limit_words, refusal_words,
-};
+pub use summary::{ActingStatus, ActingSummary, ContextStatus, SchemeSummary};
 
 /// Schemes at work on a session: those of all its contexts.
 pub struct Acting {

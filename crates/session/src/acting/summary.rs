@@ -1,10 +1,12 @@
 //! What acting has come to and how it stands, whoever acts: as values and as text.
 
-use isotherm_engine::guard::{GuardLimits, GuardStatus, Limit};
+use isotherm_engine::Nanos;
+use isotherm_engine::guard::{GuardLimits, GuardStatus};
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::scheme::{Action, SchemeStatus, Stats};
 use isotherm_engine::units::{format_bytes, format_share};
-use isotherm_engine::{Nanos, Refusal};
+
+use crate::words::{limit_words, refusal_words};
 
 /// What acting has come to: one entry for each scheme.
 #[derive(serde::Serialize)]
@@ -215,42 +217,6 @@ impl ActingSummary {
             ));
         }
         lines.join("\n")
-    }
-}
-
-/// A limit, in a word or two.
-pub fn limit_words(limit: Limit) -> &'static str {
-    match limit {
-        Limit::Slowdown => "slowdown",
-        Limit::Refaults => "refaults",
-        Limit::Psi => "pressure",
-        Limit::RefaultWait => "a long wait",
-    }
-}
-
-/// A reason, as the end of a sentence.
-pub fn refusal_words(why: Refusal) -> &'static str {
-    match why {
-        Refusal::NoSwap => "for want of swap",
-        Refusal::SwapFull => "as swap is full",
-        Refusal::Shared => "shared with other processes",
-        Refusal::Dirty => "not written to their files yet",
-        Refusal::Locked => "locked or special",
-        Refusal::NotOurFile => "of files that are not ours",
-        Refusal::Unmapped => "not mapped",
-        Refusal::NotPresent => "not in memory, or as wanted already",
-        Refusal::Kept => "touched meanwhile, or kept by the kernel",
-        Refusal::Refaulted => "kept, as it came back before",
-        Refusal::Incompressible => "that compressed swap does not make smaller",
-        Refusal::Sparse => "in blocks too sparse for huge pages",
-        Refusal::Wasteful => "in blocks of which huge pages would waste too much",
-        Refusal::Written => "data of huge pages, which stay",
-        Refusal::NoRoom => "for want of room",
-        Refusal::Exited => "of targets that ended",
-        Refusal::Unsupported => "that this machine cannot act on",
-        Refusal::Denied => "not permitted",
-        Refusal::Unobservable => "as not all accesses to it can be seen (KVM guest, device)",
-        Refusal::Other => "for other reasons",
     }
 }
 

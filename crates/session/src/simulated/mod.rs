@@ -23,7 +23,7 @@ use isotherm_sim::simulation::{ContextSpec as SimulatedContext, Event, Simulatio
 use items::Recording;
 use summary::Summary;
 
-pub use scenario::{Scenario, read_scenario};
+pub use scenario::{Scenario, parse_scenario, read_scenario, read_scenario_or_trace};
 pub use summary::{Bounded, Foretold, SimulationReport};
 pub use trace::{Replay, read_trace};
 

@@ -1,18 +1,20 @@
 //! Scenarios: what a simulated machine is made of, what runs on it and what goes wrong.
 
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use isotherm_record::convert::{DETECT_LENGTH, Format};
 
 use isotherm_sim::machine::{
     AreaSpec, Defrag, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode, Use,
 };
 use serde::{Deserialize, Deserializer};
 
-use super::trace::{self, Replay};
+use super::trace::{self, Replay, read_trace};
 use super::workload;
 use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
 
@@ -32,6 +34,17 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// A traced process alone, on its machine.
+    pub fn of(mut replay: Replay) -> Self {
+        let machine = std::mem::take(&mut replay.machine);
+        let mut scenario = Self {
+            machine,
+            ..Self::default()
+        };
+        scenario.replay(replay);
+        scenario
+    }
+
     /// Replays a traced process as well, from the start. Its machine is not taken.
     pub fn replay(&mut self, replay: Replay) {
         self.notes.extend(replay.notes);
@@ -273,10 +286,33 @@ pub fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     let text =
         isotherm_config::text_of(&bytes).map_err(|problem| anyhow::anyhow!("{name}: {problem}"))?;
     let folder = path.parent().unwrap_or(Path::new("."));
-    parse(text, folder).with_context(|| format!("{name} cannot be simulated"))
+    parse_scenario(text, folder).with_context(|| format!("{name} cannot be simulated"))
 }
 
-fn parse(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
+/// Reads a scenario, or a record of page scans, which is replayed on a machine like the one that it was made on: the
+/// content tells.
+///
+/// # Errors
+/// What cannot be read, or simulated.
+pub fn read_scenario_or_trace(path: &Path) -> anyhow::Result<Scenario> {
+    let name = path.display();
+    let mut head = Vec::new();
+    let file = std::fs::File::open(path).with_context(|| format!("cannot read {name}"))?;
+    file.take(DETECT_LENGTH as u64)
+        .read_to_end(&mut head)
+        .with_context(|| format!("cannot read {name}"))?;
+    // damo's records tell of regions, which cannot be replayed.
+    match Format::detect(&head) {
+        Ok(Format::Isotherm | Format::Parquet) => Ok(Scenario::of(read_trace(path)?)),
+        _ => read_scenario(path),
+    }
+}
+
+/// Reads a scenario's text; files that it names are in `folder`.
+///
+/// # Errors
+/// What is no scenario, by its place in the text.
+pub fn parse_scenario(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
     let values = isotherm_config::plain(text).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow::anyhow!("{}", lines.join("\n"))

@@ -3,6 +3,7 @@
 mod load;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,18 +48,7 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
     let name = path.display();
     let input = input::open(path)?;
     let reader = Reader::open(input.bytes).with_context(|| format!("cannot read {name}"))?;
-    ensure!(
-        reader.is_page_record(),
-        "{name} holds no page scans, and regions cannot be replayed; make a trace with \
-         `isotherm record --pages -o {name} ...`"
-    );
-    let mut seen = Seen::default();
-    for item in reader {
-        seen.take(item.with_context(|| format!("cannot read {name}"))?);
-    }
-    let mut replay = seen
-        .replay()
-        .with_context(|| format!("{name} cannot be replayed"))?;
+    let mut replay = Replay::read(reader, &name.to_string())?;
     replay.notes.splice(0..0, input.notes);
     Ok(replay)
 }
@@ -76,6 +66,24 @@ impl Replay {
         }
         self.notes.retain(|note| note != NOT_MEASURED);
         self.calibration = costs;
+    }
+
+    /// Of a record of page scans, which messages call `name`; its first target is replayed.
+    ///
+    /// # Errors
+    /// What cannot be read, or replayed.
+    pub fn read<R: Read>(reader: Reader<R>, name: &str) -> anyhow::Result<Self> {
+        ensure!(
+            reader.is_page_record(),
+            "{name} holds no page scans, and regions cannot be replayed; make a trace with \
+             `isotherm record --pages -o {name} ...`"
+        );
+        let mut seen = Seen::default();
+        for item in reader {
+            seen.take(item.with_context(|| format!("cannot read {name}"))?);
+        }
+        seen.replay()
+            .with_context(|| format!("{name} cannot be replayed"))
     }
 
     /// Of what a session with page scans told; its first target is replayed.

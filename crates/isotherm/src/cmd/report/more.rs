@@ -10,7 +10,7 @@ use isotherm_report::{
 
 use super::CommonArgs;
 use super::output::OutputArgs;
-use super::source::Source;
+use super::source::{Source, exit_code};
 
 /// A record on one screen: who uses how much, what is cold, what paging out would save, what to do next.
 #[derive(clap::Args)]
@@ -95,5 +95,5 @@ pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {
 fn overview(source: Source, scope: Scope) -> anyhow::Result<(Overview, ExitCode)> {
     let (overviews, extent) = source.accumulate(scope, |header| Overviews::new(header, scope))?;
     extent.require(&scope, None)?;
-    Ok((overviews.finish(), extent.exit_code()))
+    Ok((overviews.finish(), exit_code(&extent)))
 }

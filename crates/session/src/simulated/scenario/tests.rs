@@ -3,7 +3,7 @@
 use super::*;
 
 fn error(text: &str) -> String {
-    match parse(text, Path::new(".")) {
+    match parse_scenario(text, Path::new(".")) {
         Ok(_) => panic!("it is accepted: {text}"),
         Err(error) => format!("{error:#}"),
     }
@@ -11,7 +11,7 @@ fn error(text: &str) -> String {
 
 #[test]
 fn a_scenario_says_what_there_is() {
-    let scenario = parse(
+    let scenario = parse_scenario(
         "machine: {cpus: 4, nodes: [{size: 2 GiB}, {size: 1G, latency: 250ns}], swap: {zram: 1G}}\n\
          duration: 60s\n\
          processes:\n\
@@ -77,13 +77,13 @@ const VALID: &str = "machine: {cpus: 4, nodes: [{size: 64 MiB}], swap: {zram: 1G
 proptest::proptest! {
     #[test]
     fn no_text_makes_it_panic(text in "\\PC*") {
-        let _ = parse(&text, Path::new("."));
+        let _ = parse_scenario(&text, Path::new("."));
     }
 
     #[test]
     fn no_change_makes_it_panic(at in 0..VALID.len(), length in 0..12_usize, put in "[-a-z0-9{}:,% \n]{0,6}") {
         let mut text = VALID.to_owned();
         text.replace_range(at..(at + length).min(VALID.len()), &put);
-        let _ = parse(&text, Path::new("."));
+        let _ = parse_scenario(&text, Path::new("."));
     }
 }

@@ -23,7 +23,7 @@ const STREAMS: [&str; 6] = [
 ];
 
 /// Opens `path` for writing; what it holds stays for now. One that is not there is made, with mode 0600.
-pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
+pub fn open(path: &Path) -> anyhow::Result<File> {
     let cannot = || format!("cannot create {}", path.display());
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -72,7 +72,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
 }
 
 /// The same, with nothing in it.
-pub(crate) fn create(path: &Path) -> anyhow::Result<File> {
+pub fn create(path: &Path) -> anyhow::Result<File> {
     let file = open(path)?;
     if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
         file.set_len(0)

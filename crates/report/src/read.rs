@@ -1,0 +1,125 @@
+//! Reading a record into a report: every item once, and what of the record that was.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use isotherm_engine::{Nanos, Snapshot, units};
+use isotherm_record::{Item, Reader, RecordError};
+use thiserror::Error;
+
+use crate::context::{RecordContext, RecordEnd, Scope};
+
+/// What of a record was read: whom it tells about, and for how long.
+#[derive(Clone, Debug, Default)]
+pub struct Extent {
+    targets: BTreeSet<u32>,
+    nr_snapshots: u64,
+    nr_admitted: u64,
+    end: Nanos,
+    record_end: RecordEnd,
+}
+
+/// A report would be about nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum NothingThere {
+    #[error("the record holds no snapshot")]
+    NoSnapshot,
+    #[error(
+        "no snapshot of target {target}: the record has {known}; `isotherm report summary` says who they are"
+    )]
+    NoTarget { target: u32, known: String },
+    #[error("no snapshot in this part of the record, which lasts {lasts}")]
+    NotInPart { lasts: String },
+    #[error("no snapshot at {at}: the record ends at {lasts}")]
+    NotAt { at: String, lasts: String },
+}
+
+/// Hands every item of `record` to `take`, in order.
+///
+/// What is damaged ends the record there: the items before it are good, and [`Extent::record_end`] tells.
+///
+/// # Errors
+/// Those of `take`; a record whose first item cannot be read.
+pub fn each<R: Read, E: From<RecordError>>(
+    record: &mut Reader<R>,
+    scope: Scope,
+    mut take: impl FnMut(&Item) -> Result<(), E>,
+) -> Result<Extent, E> {
+    let mut extent = Extent::default();
+    let mut context = RecordContext::new(record.header(), scope);
+    for (read, item) in (&mut *record).enumerate() {
+        match item {
+            Ok(item) => {
+                extent.take(&mut context, &item);
+                take(&item)?;
+            }
+            Err(error) if read > 0 => {
+                extent.record_end.damaged = Some(error.to_string());
+                return Ok(extent);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    extent.record_end.truncated = record.truncated().map(Into::into);
+    Ok(extent)
+}
+
+impl Extent {
+    /// How the record ends, if it is not whole.
+    pub fn record_end(&self) -> &RecordEnd {
+        &self.record_end
+    }
+
+    /// Fails where a report about `scope`, or about the moment `at`, would be about nothing.
+    ///
+    /// # Errors
+    /// What there is instead.
+    pub fn require(&self, scope: &Scope, at: Option<Nanos>) -> Result<(), NothingThere> {
+        let lasts = units::format_time(self.end);
+        if self.nr_snapshots == 0 {
+            return Err(NothingThere::NoSnapshot);
+        }
+        if let Some(target) = scope.target.filter(|t| !self.targets.contains(&t.0)) {
+            let mut known: Vec<String> = self.targets.iter().take(20).map(u32::to_string).collect();
+            if self.targets.len() > known.len() {
+                known.push("...".into());
+            }
+            return Err(NothingThere::NoTarget {
+                target: target.0,
+                known: known.join(", "),
+            });
+        }
+        if self.nr_admitted == 0 {
+            return Err(NothingThere::NotInPart { lasts });
+        }
+        match at.filter(|at| *at > self.end) {
+            Some(at) => Err(NothingThere::NotAt {
+                at: units::format_time(at),
+                lasts,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, context: &mut RecordContext, item: &Item) {
+        let whole;
+        let snapshot = match item {
+            Item::Snapshot(snapshot) => snapshot,
+            Item::Pages(pages) => {
+                whole = Snapshot {
+                    target: pages.target,
+                    start: pages.start,
+                    end: pages.end,
+                    ..Snapshot::default()
+                };
+                &whole
+            }
+            _ => return,
+        };
+        self.targets.insert(snapshot.target.0);
+        self.nr_snapshots += 1;
+        self.nr_admitted += u64::from(context.admits(snapshot));
+        self.end = self.end.max(context.offset(snapshot.end));
+    }
+}

@@ -1,0 +1,109 @@
+//! Whether a configuration is right, and whether this machine can do it.
+
+use isotherm_config::{Configuration, Format, Problem, Problems, Request, Severity, TargetSpec};
+use serde::Serialize;
+
+#[cfg(feature = "live")]
+use crate::acting::lacking;
+
+/// Something that is wrong with a configuration, or doubtful.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Finding {
+    pub severity: &'static str,
+    pub line: Option<u32>,
+    pub column: Option<u32>,
+    pub path: String,
+    pub problem: String,
+}
+
+impl Finding {
+    /// Whether the configuration cannot be used for it.
+    pub fn is_error(&self) -> bool {
+        self.severity == severity(Severity::Error)
+    }
+}
+
+/// What a configuration comes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CheckReport {
+    pub contexts: usize,
+    pub schemes: usize,
+    pub findings: Vec<Finding>,
+    pub not_here: Vec<String>,
+}
+
+impl CheckReport {
+    /// Whether it can be run on this machine.
+    pub fn can_be_run(&self) -> bool {
+        self.not_here.is_empty() && !self.findings.iter().any(Finding::is_error)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let findings = self.findings.iter().map(|finding| &finding.problem);
+        let lines: Vec<&str> = findings.chain(&self.not_here).map(String::as_str).collect();
+        if lines.is_empty() {
+            return format!(
+                "fine: {} contexts, {} schemes\n",
+                self.contexts, self.schemes
+            );
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+/// Checks the text of a configuration: damo's or HMSDK's kdamonds, or one-line schemes.
+pub fn check(text: &[u8]) -> CheckReport {
+    let loaded = isotherm_config::text_of(text)
+        .map_err(|problem| vec![problem])
+        .and_then(|text| isotherm_config::load(text, Format::Detect).map_err(Problems::into_vec));
+    let (configuration, problems) = match loaded {
+        Ok(configuration) => (configuration.clone(), configuration.warnings),
+        Err(problems) => (Configuration::default(), problems),
+    };
+    CheckReport {
+        contexts: configuration.contexts.len(),
+        schemes: configuration.contexts.iter().map(|c| c.schemes.len()).sum(),
+        findings: problems.iter().map(finding).collect(),
+        not_here: not_here(&configuration),
+    }
+}
+
+/// What cannot be run here of it, or at all.
+fn not_here(configuration: &Configuration) -> Vec<String> {
+    // Whose memory may be for the caller to say.
+    let anybody = TargetSpec::Processes {
+        processes: Vec::new(),
+        children: false,
+    };
+    let spec = Request::default().act_or_watch(&configuration.contexts, Some(anybody));
+    spec.map_or_else(|error| vec![error.to_string()], |spec| lacking(&spec))
+}
+
+/// Nothing can be run by a build without live sessions.
+#[cfg(not(feature = "live"))]
+fn lacking(_spec: &isotherm_config::SessionSpec) -> Vec<String> {
+    vec![
+        "this build of Isotherm has no live sessions: page tables are read on x86_64 only, so far"
+            .to_owned(),
+    ]
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    }
+}
+
+fn finding(problem: &Problem) -> Finding {
+    Finding {
+        severity: severity(problem.severity),
+        line: problem.place.line,
+        column: problem.place.column,
+        path: problem.place.path.clone(),
+        problem: problem.to_string(),
+    }
+}

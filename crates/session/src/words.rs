@@ -1,0 +1,42 @@
+//! What reports of sessions and of simulations say in the same words.
+
+use isotherm_engine::Refusal;
+#[cfg(feature = "live")]
+use isotherm_engine::guard::Limit;
+
+/// A limit, in a word or two.
+#[cfg(feature = "live")]
+pub fn limit_words(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Slowdown => "slowdown",
+        Limit::Refaults => "refaults",
+        Limit::Psi => "pressure",
+        Limit::RefaultWait => "a long wait",
+    }
+}
+
+/// A reason, as the end of a sentence.
+pub fn refusal_words(why: Refusal) -> &'static str {
+    match why {
+        Refusal::NoSwap => "for want of swap",
+        Refusal::SwapFull => "as swap is full",
+        Refusal::Shared => "shared with other processes",
+        Refusal::Dirty => "not written to their files yet",
+        Refusal::Locked => "locked or special",
+        Refusal::NotOurFile => "of files that are not ours",
+        Refusal::Unmapped => "not mapped",
+        Refusal::NotPresent => "not in memory, or as wanted already",
+        Refusal::Kept => "touched meanwhile, or kept by the kernel",
+        Refusal::Refaulted => "kept, as it came back before",
+        Refusal::Incompressible => "that compressed swap does not make smaller",
+        Refusal::Sparse => "in blocks too sparse for huge pages",
+        Refusal::Wasteful => "in blocks of which huge pages would waste too much",
+        Refusal::Written => "data of huge pages, which stay",
+        Refusal::NoRoom => "for want of room",
+        Refusal::Exited => "of targets that ended",
+        Refusal::Unsupported => "that this machine cannot act on",
+        Refusal::Denied => "not permitted",
+        Refusal::Unobservable => "as not all accesses to it can be seen (KVM guest, device)",
+        Refusal::Other => "for other reasons",
+    }
+}

@@ -1,0 +1,571 @@
+"""The types of reports, as `Report.to_dict()` gives them. Written by python/results.py from docs/schema.
+
+Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit.
+"""
+
+from typing import NotRequired, TypedDict
+
+Nanos = int
+
+
+class Percentile(TypedDict):
+    """A value below which a share of the distribution lies."""
+
+    # The share, 0 to 100.
+    percent: float
+    # The value.
+    value: int
+
+
+class Point(TypedDict):
+    """One step of a `Series`."""
+
+    # Greatest value seen in it.
+    max: int
+    # Mean over time.
+    mean: int
+    # Least value seen in it.
+    min: int
+    # When the step begins, since the beginning of the record.
+    time_ns: Nanos
+
+
+TargetId = int
+
+
+class Truncated(TypedDict):
+    """What there is of a record that was not finished."""
+
+    # Bytes of an unfinished message behind them.
+    bytes_lost: int
+    # Bytes that were read.
+    bytes_read: int
+
+
+class WorkingSet(TypedDict):
+    """The working set of a target, or of all."""
+
+    # The context that it belongs to, where the record is of several.
+    context: NotRequired[str | None]
+    # Mean over time of the working set.
+    mean_bytes: int
+    # Mean over time of all monitored addresses, whatever they hold.
+    monitored_mean_bytes: int
+    # Its command name, where the record says.
+    name: NotRequired[str | None]
+    # The working set was at most `value` bytes for `percent` of the time.
+    percentiles: list[Percentile]
+    # Its process id; 0 for physical memory, `null` where the record does not say.
+    pid: NotRequired[int | None]
+    # Mean over time of those that hold memory; `null` where the record's source cannot tell.
+    resident_mean_bytes: NotRequired[int | None]
+    # By how many bytes a percentile may be too low.
+    resolution_bytes: int
+    # Mean resident size, where the record has it.
+    rss_mean_bytes: NotRequired[int | None]
+    # The working set over time.
+    series: list[Point]
+    # How many snapshots were counted.
+    snapshots: int
+    # Mean over time of those that are swapped out; likewise.
+    swapped_mean_bytes: NotRequired[int | None]
+    # Its number in the record; `null` for the sum of all targets.
+    target: NotRequired[TargetId | None]
+    # Mean over time of the bytes about which nothing is known.
+    unknown_mean_bytes: int
+
+
+class RecordInfo(TypedDict):
+    """Where a report's facts come from; repeated in each result."""
+
+    # What was recorded.
+    command: list[str]
+    # What is damaged, and where.
+    damaged: NotRequired[str | None]
+    # The machine.
+    host: str
+    # Its kernel release.
+    kernel: str
+    # `vaddr` or `paddr`.
+    operations: str
+    # When the record began, since the Unix epoch, as text in JSON. All other times count from here.
+    started_ns: str
+    # It was not finished: its recorder was killed, or still runs.
+    truncated: NotRequired[Truncated | None]
+
+
+class Wss(TypedDict):
+    """The result."""
+
+    # The least access rate that counts; `null`: any access.
+    min_rate: NotRequired[float | None]
+    # Where the facts come from.
+    record: RecordInfo
+    # `wss`.
+    report: str
+    # For each target.
+    targets: list[WorkingSet]
+    # The sum, if there is more than one target.
+    total: NotRequired[WorkingSet | None]
+    # The version of this JSON.
+    version: int
+
+
+class IdleBytes(TypedDict):
+    """How many bytes have been idle for at least so long."""
+
+    # So long.
+    at_least_ns: Nanos
+    # So many bytes; `null` if the target has not been watched for so long.
+    bytes: NotRequired[int | None]
+
+
+class IdleMemory(TypedDict):
+    """The idle memory of a target, or of all."""
+
+    # Of the resident bytes, accessed in the last interval.
+    accessed_bytes: int
+    # The context that it belongs to, where the record is of several.
+    context: NotRequired[str | None]
+    # Idle bytes by least idle time.
+    idle: list[IdleBytes]
+    # All monitored addresses, whatever they hold.
+    monitored_bytes: int
+    # Its command name, where the record says.
+    name: NotRequired[str | None]
+    # `percent` of the known bytes have been idle for at most `value` nanoseconds.
+    percentiles: list[Percentile]
+    # Its process id; 0 for physical memory, `null` where the record does not say.
+    pid: NotRequired[int | None]
+    # Of these, in memory; `null` where the record's source cannot tell.
+    resident_bytes: NotRequired[int | None]
+    # Resident bytes at about that time, where the record has it.
+    rss_bytes: NotRequired[int | None]
+    # Of these, swapped out; likewise.
+    swapped_bytes: NotRequired[int | None]
+    # Its number in the record; `null` for the sum of all targets.
+    target: NotRequired[TargetId | None]
+    time_ns: Nanos
+    # Of the resident bytes, unknown.
+    unknown_bytes: int
+    # For how long the target had been watched then.
+    watched_ns: Nanos
+
+
+class Idle(TypedDict):
+    """The result."""
+
+    # Targets that had ended before.
+    ended_targets: int
+    # Where the facts come from.
+    record: RecordInfo
+    # `idle`.
+    report: str
+    # For each target that was there at the time.
+    targets: list[IdleMemory]
+    # The sum, if there is more than one.
+    total: NotRequired[IdleMemory | None]
+    # The version of this JSON.
+    version: int
+
+
+Address = int | str
+
+
+HotRate = float
+
+
+class MappingLabel(TypedDict):
+    """The name of what lies in a range."""
+
+    # Name of the mapping, or of all mappings with that name, that overlap most.
+    name: str
+    # How many other names overlap.
+    others: int
+
+
+class MappingTotals(TypedDict):
+    """What the admitted regions of one mapping's name come to."""
+
+    # Touched in regions that were accessed less often.
+    cold_bytes: int
+    # Touched in regions that were accessed at the hot rate or more often.
+    hot_bytes: int
+    # Not touched in the interval.
+    idle_bytes: int
+    # The name; `null` where nothing is known to be mapped.
+    mapping: NotRequired[str | None]
+    # All addresses, whatever they hold.
+    monitored_bytes: int
+    # How many regions.
+    regions: int
+    # In memory; `null` where the record's source cannot tell.
+    resident_bytes: NotRequired[int | None]
+    # Swapped out; likewise.
+    swapped_bytes: NotRequired[int | None]
+    # Nothing is known.
+    unknown_bytes: int
+
+
+class RegionMemory(TypedDict):
+    """What a region's addresses hold, in bytes. Only resident memory is hot, cold or idle: holes and swapped-out pages are neither."""
+
+    # In memory at the end of the interval, as `VmRSS` counts it.
+    resident: int
+    # Swapped out; not resident.
+    swapped: int
+    # Of the resident bytes, those touched at least once in the interval.
+    touched: int
+    # Of the resident bytes, those of which it cannot be known whether they were touched.
+    unknown: int
+
+
+class AccessRow(TypedDict):
+    """One region."""
+
+    # Share of checks that found an access, 0 to 1; `null` if unknown.
+    access_rate: NotRequired[float | None]
+    # The same in aggregation intervals.
+    age_intervals: int
+    # For how long the region has been accessed about that often.
+    age_ns: Nanos
+    # One past the last.
+    end: Address
+    # What lies there, by name; `null` where nothing is known to be mapped.
+    mapping: NotRequired[MappingLabel | None]
+    # What the addresses hold, as `resident`, `touched`, `unknown` and `swapped` bytes; `null` where the record's source cannot tell.
+    memory: NotRequired[RegionMemory | None]
+    # Size of the region.
+    size_bytes: int
+    # First address.
+    start: Address
+
+
+class Totals(TypedDict):
+    """Bytes of memory by temperature. The first four add up to `resident_bytes`, or to `monitored_bytes` where the record's source knows of addresses only."""
+
+    # Touched in regions that were accessed less often.
+    cold_bytes: int
+    # Touched in regions that were accessed at the hot rate or more often.
+    hot_bytes: int
+    # Not touched in the interval.
+    idle_bytes: int
+    # All addresses, whatever they hold.
+    monitored_bytes: int
+    # In memory; `null` where the record's source cannot tell.
+    resident_bytes: NotRequired[int | None]
+    # Swapped out; likewise.
+    swapped_bytes: NotRequired[int | None]
+    # Nothing is known.
+    unknown_bytes: int
+
+
+class AccessTable(TypedDict):
+    """The regions of one snapshot."""
+
+    # The context that it belongs to, where the record is of several.
+    context: NotRequired[str | None]
+    # When it ended.
+    end_ns: Nanos
+    # From which access rate on bytes are hot.
+    hot_rate: HotRate
+    # The same by mapping, the one with the most memory first. A region that lies in several counts for the one that it has most of.
+    mappings: list[MappingTotals]
+    # Its command name, where the record says.
+    name: NotRequired[str | None]
+    # How many times each region was checked.
+    nr_samples: int
+    # Its process id; 0 for physical memory, `null` where the record does not say.
+    pid: NotRequired[int | None]
+    # The regions: filtered, sorted, limited.
+    regions: list[AccessRow]
+    # How many of them the filters admit.
+    regions_admitted: int
+    # How many regions the snapshot has.
+    regions_total: int
+    # Number of the snapshot, counting the target's from 0.
+    snapshot: int
+    # When its interval began.
+    start_ns: Nanos
+    # Its number in the record; `null` for the sum of all targets.
+    target: NotRequired[TargetId | None]
+    # Bytes by temperature, of those that the filters admit.
+    totals: Totals
+
+
+class Access(TypedDict):
+    """The snapshots asked for, together; `isotherm report access` writes them one by one."""
+
+    # Where the facts come from.
+    record: RecordInfo
+    # `access`.
+    report: str
+    # The snapshots asked for.
+    snapshots: list[AccessTable]
+    # The version of this JSON.
+    version: int
+
+
+class CellArrays(TypedDict):
+    access_rate: list[float | None]
+    age_ns: list[int]
+    column: list[int]
+    row: list[int]
+
+
+class HeatmapRow(TypedDict):
+    """Addresses that a row stands for."""
+
+    # Bytes on the axis.
+    bytes: int
+    # First address behind it.
+    end: Address
+    # What was last known to lie there.
+    mapping: NotRequired[MappingLabel | None]
+    # First address.
+    start: Address
+
+
+class Segment(TypedDict):
+    """Neighbouring rows without a marked gap between them."""
+
+    # One past the last byte.
+    end: int
+    # First row.
+    first_row: int
+    # Unmapped bytes cut out between the segment before and this one.
+    gap_before_bytes: int
+    # How many rows.
+    rows: int
+    # Bytes on the axis: its addresses less what was cut out silently.
+    shown_bytes: int
+    # First byte.
+    start: int
+
+
+class TargetHeatmap(TypedDict):
+    """The heatmap of one target. In JSON, `cells` holds parallel arrays, with an entry for every cell that was monitored: `row`, `column`, `access_rate` (`null`: unknown) and `age_ns`. Cells that are not listed are unmapped."""
+
+    # Row by row, each from the earliest time on.
+    cells: CellArrays
+    # The context that it belongs to, where the record is of several.
+    context: NotRequired[str | None]
+    # Its command name, where the record says.
+    name: NotRequired[str | None]
+    # Its process id; 0 for physical memory, `null` where the record does not say.
+    pid: NotRequired[int | None]
+    # Rows, from the lowest address up.
+    rows: list[HeatmapRow]
+    # Neighbouring rows, from the lowest address up, between gaps.
+    segments: list[Segment]
+    # Its number in the record; `null` for the sum of all targets.
+    target: NotRequired[TargetId | None]
+
+
+class Heatmap(TypedDict):
+    """The result."""
+
+    # How much time a column stands for.
+    column_ns: float
+    # How many columns.
+    columns: int
+    # Where the facts come from.
+    record: RecordInfo
+    # `heatmap`.
+    report: str
+    # When the first column begins.
+    start_ns: Nanos
+    # The targets, the largest first.
+    targets: list[TargetHeatmap]
+    # How many smaller targets were left out.
+    targets_left_out: int
+    # The version of this JSON.
+    version: int
+
+
+class Reclaim(TypedDict):
+    """What the preset `prcl` would page out at the end of the record."""
+
+    # So many bytes at most; `null` if nothing was watched for so long.
+    bytes: NotRequired[int | None]
+    # Memory idle for so long.
+    idle_for_ns: Nanos
+    # The same as a share of the resident bytes, 0 to 1.
+    share: NotRequired[float | None]
+
+
+class MappingOverview(TypedDict):
+    """All that a target maps by one name."""
+
+    # The context that it belongs to, where the record is of several.
+    context: NotRequired[str | None]
+    # Of these, idle for `IDLE` or longer.
+    idle_bytes: int
+    # The name.
+    mapping: str
+    # Its command name, where the record says.
+    name: NotRequired[str | None]
+    # Its process id; 0 for physical memory, `null` where the record does not say.
+    pid: NotRequired[int | None]
+    # In memory; addresses where the monitor cannot tell.
+    resident_bytes: int
+    # Its number in the record; `null` for the sum of all targets.
+    target: NotRequired[TargetId | None]
+
+
+class TargetOverview(TypedDict):
+    """A target, or the sum of all."""
+
+    # The context that it belongs to, where the record is of several.
+    context: NotRequired[str | None]
+    # Bytes by least idle time.
+    idle: list[IdleBytes]
+    # Bytes of memory are known; else idle and unknown bytes are of addresses.
+    is_exact: bool
+    # Addresses watched, whatever they hold.
+    monitored_bytes: int
+    # Its command name, where the record says.
+    name: NotRequired[str | None]
+    # Its process id; 0 for physical memory, `null` where the record does not say.
+    pid: NotRequired[int | None]
+    # In memory; RSS where the monitor cannot tell, `null` where the record has neither.
+    resident_bytes: NotRequired[int | None]
+    # Swapped out, likewise.
+    swapped_bytes: NotRequired[int | None]
+    # Its number in the record; `null` for the sum of all targets.
+    target: NotRequired[TargetId | None]
+    # Of these bytes nothing is known.
+    unknown_bytes: int
+    # For how long it was watched.
+    watched_ns: Nanos
+    # Mean working set.
+    working_set_bytes: int
+
+
+class Summary(TypedDict):
+    """The result."""
+
+    # From the beginning to the last snapshot.
+    duration_ns: Nanos
+    # Targets that had ended before.
+    ended_targets: int
+    # The one with most idle bytes first.
+    mappings: list[MappingOverview]
+    # CPU time of the monitor, as a share of one CPU.
+    monitor_cpu_share: NotRequired[float | None]
+    # A command that leads on from here.
+    next: str
+    # What paging out would save.
+    reclaim: Reclaim
+    # Where the facts come from.
+    record: RecordInfo
+    # `summary`.
+    report: str
+    # The largest first.
+    targets: list[TargetOverview]
+    # Their sum.
+    total: TargetOverview
+    # What the record says in a sentence.
+    verdict: str
+    # The version of this JSON.
+    version: int
+
+
+class Metric(TypedDict):
+    """One quantity over time."""
+
+    # Greatest value.
+    max_bytes: int
+    # Mean over time.
+    mean_bytes: int
+    # Least value.
+    min_bytes: int
+    # `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set`, `unknown` (monitored, but nothing is known), `system_used` (total less free), `system_unavailable` (total less available) or `monitor_rss`.
+    name: str
+    # Over time.
+    series: list[Point]
+
+
+class Footprint(TypedDict):
+    """The result."""
+
+    # What the record has of each quantity; those it lacks are absent.
+    metrics: list[Metric]
+    # Where the facts come from.
+    record: RecordInfo
+    # `footprint`.
+    report: str
+    # The machine's memory, where the record has it.
+    system_total_bytes: NotRequired[int | None]
+    # The target, if only one was asked for; else sums are over all targets.
+    target: NotRequired[TargetId | None]
+    # The version of this JSON.
+    version: int
+
+
+class ReclaimPoint(TypedDict):
+    """What one threshold comes to."""
+
+    # Stretches of idleness that lasted so long, in pages.
+    idle_pages: int
+    # Pages read back per second.
+    refaults_per_s: float
+    # Bytes times seconds that it would not have been in memory.
+    saved_byte_seconds: float
+    # Mean over time.
+    saved_mean_bytes: int
+    # The same as a share of the mean resident memory.
+    saved_share: float
+    # Share of its time that the program would have lost by reading back.
+    slowdown: float
+    # Memory is reclaimed after being idle for this long.
+    threshold_ns: Nanos
+
+
+class ReclaimCurve(TypedDict):
+    """The result."""
+
+    # The least threshold within it; `null` if none is, or none was asked for.
+    chosen: NotRequired[ReclaimPoint | None]
+    # From the first scan to the last.
+    duration_ns: Nanos
+    # The limit that was asked for.
+    max_slowdown: NotRequired[float | None]
+    # The same at some thresholds, where a page that came back waits four times as long, then sixteen and sixty-four times.
+    patient_points: list[ReclaimPoint]
+    # One point for each length of idleness that there was, from the shortest: between two the curve has no corner. None is shorter than a scan interval.
+    points: list[ReclaimPoint]
+    # Where the facts come from.
+    record: RecordInfo
+    # Time that the program loses by a refault.
+    refault_cost_ns: Nanos
+    # `reclaim_curve`.
+    report: str
+    # Mean over time of the memory that was there.
+    resident_mean_bytes: int
+    # Mean time that a scan speaks of: of shorter idleness nothing can be said.
+    scan_interval_ns: Nanos
+    # Mean over time of the memory about which nothing is known, which is never taken.
+    unknown_mean_bytes: int
+    # The version of this JSON.
+    version: int
+
+
+class Finding(TypedDict):
+    """Something that is wrong with a configuration, or doubtful."""
+
+    column: NotRequired[int | None]
+    line: NotRequired[int | None]
+    path: str
+    problem: str
+    severity: str
+
+
+class Check(TypedDict):
+    """A result with its version."""
+
+    contexts: int
+    findings: list[Finding]
+    not_here: list[str]
+    schemes: int
+    version: int

@@ -1,0 +1,126 @@
+//! The exceptions, and which of them an error becomes. The text is the error's own.
+
+use std::io;
+
+use isotherm_config::RequestError;
+use isotherm_record::RecordError as RecordFault;
+use isotherm_record::input::InputError;
+use isotherm_report::read::NothingThere;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyOSError};
+use pyo3::prelude::*;
+
+create_exception!(
+    isotherm,
+    IsothermError,
+    PyException,
+    "What Isotherm could not do: what was tried, why it failed, and what to do about it."
+);
+create_exception!(
+    isotherm,
+    RecordError,
+    IsothermError,
+    "A record that cannot be read, or does not hold what is asked of it."
+);
+create_exception!(
+    isotherm,
+    SpecError,
+    IsothermError,
+    "A scheme, configuration, scenario or session that says something wrong, or too little."
+);
+create_exception!(
+    isotherm,
+    SessionError,
+    IsothermError,
+    "A live session that could not begin, or ended before its time."
+);
+create_exception!(
+    isotherm,
+    PrivilegeError,
+    SessionError,
+    "A live session for which this user lacks a privilege."
+);
+create_exception!(
+    isotherm,
+    SimulationError,
+    IsothermError,
+    "A simulation that cannot be made or compared."
+);
+create_exception!(
+    isotherm,
+    IsothermWarning,
+    pyo3::exceptions::PyUserWarning,
+    "What the user should know of how a record was read, or of what a session cannot see or do."
+);
+
+/// Adds them to the module.
+pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("IsothermError", py.get_type::<IsothermError>())?;
+    module.add("RecordError", py.get_type::<RecordError>())?;
+    module.add("SpecError", py.get_type::<SpecError>())?;
+    module.add("SessionError", py.get_type::<SessionError>())?;
+    module.add("PrivilegeError", py.get_type::<PrivilegeError>())?;
+    module.add("SimulationError", py.get_type::<SimulationError>())?;
+    module.add("IsothermWarning", py.get_type::<IsothermWarning>())
+}
+
+/// What was being done, where the error itself does not say.
+#[derive(Clone, Copy)]
+pub(crate) enum Doing {
+    Reading,
+    Specifying,
+    Simulating,
+    #[cfg(feature = "live")]
+    Watching,
+}
+
+/// The exception of an error; where the operating system refused something, its `OSError` is the cause.
+pub(crate) fn raise(error: impl Into<anyhow::Error>, doing: Doing) -> PyErr {
+    let error = error.into();
+    let text = format!("{error:#}");
+    let is_of_record = || {
+        let is_it = |cause: &(dyn std::error::Error + 'static)| {
+            cause.is::<RecordFault>() || cause.is::<InputError>() || cause.is::<NothingThere>()
+        };
+        error.chain().any(is_it)
+    };
+    let exception = match doing {
+        Doing::Specifying => SpecError::new_err(text),
+        _ if error.is::<RequestError>() => SpecError::new_err(text),
+        #[cfg(feature = "live")]
+        Doing::Watching if isotherm_session::lacks_privilege(&error) => {
+            PrivilegeError::new_err(text)
+        }
+        #[cfg(feature = "live")]
+        Doing::Watching => SessionError::new_err(text),
+        Doing::Reading => RecordError::new_err(text),
+        Doing::Simulating if is_of_record() => RecordError::new_err(text),
+        Doing::Simulating => SimulationError::new_err(text),
+    };
+    let mut causes = error.chain().filter_map(|cause| {
+        let refused = cause.downcast_ref::<io::Error>()?;
+        refused
+            .raw_os_error()
+            .map(|number| (number, refused.to_string()))
+    });
+    if let Some((number, words)) = causes.next() {
+        Python::attach(|py| {
+            // With a number the constructor makes FileNotFoundError and the like.
+            let cause = py.get_type::<PyOSError>().call1((number, words));
+            let cause = cause.map(PyErr::from_value);
+            exception.set_cause(py, cause.ok());
+        });
+    }
+    exception
+}
+
+/// Warns of each note.
+pub(crate) fn warn(py: Python<'_>, notes: &[String]) -> PyResult<()> {
+    let category = py.get_type::<IsothermWarning>();
+    for note in notes {
+        let text = std::ffi::CString::new(note.replace('\0', "\u{fffd}"))?;
+        PyErr::warn(py, &category, &text, 1)?;
+    }
+    Ok(())
+}

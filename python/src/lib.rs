@@ -1,0 +1,43 @@
+//! The Python package: records, reports, simulations and live sessions, for pandas, polars, pyarrow, DuckDB and whoever
+//! reads Arrow.
+//!
+//! Nothing is decided here: each class is what a library crate has (`record`, `report`, `config`, `session`), with its
+//! words. Work is done without the interpreter's lock, and ends at ctrl-C; what people write (sizes, durations,
+//! shares) is read as on the command line.
+
+mod arrow;
+mod errors;
+mod interrupt;
+mod quantity;
+mod record;
+mod report;
+#[cfg(feature = "live")]
+mod session;
+#[cfg(not(feature = "live"))]
+#[path = "no_session.rs"]
+mod session;
+mod simulate;
+mod spec;
+mod table;
+
+use pyo3::prelude::*;
+use pyo3::wrap_pyfunction;
+
+/// What the package `isotherm` is made of.
+#[pymodule]
+fn _isotherm(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    errors::add_to(module)?;
+    module.add_class::<record::Record>()?;
+    module.add_class::<table::Table>()?;
+    module.add_class::<report::Report>()?;
+    module.add_class::<spec::Scheme>()?;
+    module.add_class::<spec::SessionSpec>()?;
+    module.add_class::<session::Session>()?;
+    module.add_class::<session::Snapshot>()?;
+    module.add_function(wrap_pyfunction!(spec::check, module)?)?;
+    module.add_function(wrap_pyfunction!(spec::presets, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate::reclaim_curve, module)?)?;
+    module.add_function(wrap_pyfunction!(session::_close_sessions, module)?)
+}

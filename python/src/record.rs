@@ -1,0 +1,482 @@
+//! Records: their tables, and reports about them.
+
+use std::path::PathBuf;
+
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::input::RecordFile;
+use isotherm_record::{Header, Item, RecordError, printable, table};
+use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
+use isotherm_report::read::{self, Extent};
+use isotherm_report::render::page;
+use isotherm_report::{
+    Access, AccessOptions, Accumulate, Footprint, Heatmap, HeatmapOptions, Idle, IdleOptions,
+    Overviews, ReclaimCurve, ReclaimCurveOptions, Scope, SummaryReport, Wss, WssOptions,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+use crate::errors::{Doing, raise, warn};
+use crate::interrupt::Interrupt;
+use crate::quantity::{Bytes, Share, Time};
+use crate::report::{Pictured, Report, Whole};
+use crate::table::{Table, reader};
+
+/// A record that was opened: one of Isotherm's, a Parquet file made of one, or what damo has written.
+#[pyclass(frozen, module = "isotherm")]
+pub(crate) struct Record {
+    path: PathBuf,
+    pub(crate) file: RecordFile,
+    salvages: bool,
+}
+
+/// Why a record was not read to its end.
+enum Stop {
+    Record(RecordError),
+    Python(PyErr),
+}
+
+impl From<RecordError> for Stop {
+    fn from(error: RecordError) -> Self {
+        Self::Record(error)
+    }
+}
+
+impl Record {
+    /// Tells all of it to `take`, without the interpreter's lock; whether single pages are wanted.
+    fn each(
+        &self,
+        py: Python<'_>,
+        scope: Scope,
+        by_page: bool,
+        mut take: impl FnMut(&Item) + Send,
+    ) -> PyResult<Extent> {
+        let mut reader = reader(&self.file, false)?;
+        if !by_page {
+            reader.turn_pages_into_regions();
+        }
+        let extent = py.detach(|| {
+            let mut interrupt = Interrupt::new();
+            let extent = read::each(&mut reader, scope, |item| {
+                take(item);
+                interrupt.check().map_err(Stop::Python)
+            });
+            extent.map(|extent| (extent, reader.truncated()))
+        });
+        let (extent, truncated) = extent.map_err(|stop| match stop {
+            Stop::Record(error) => self.failed(error),
+            Stop::Python(error) => error,
+        })?;
+        let name = self.file.name();
+        let damage = extent.record_end().damaged.iter();
+        let damage =
+            damage.map(|damage| format!("{name}: {damage}; the report is of what comes before"));
+        let cut = truncated.iter().map(|cut| format!("{name}: {cut}"));
+        warn(py, &damage.chain(cut).collect::<Vec<_>>())?;
+        Ok(extent)
+    }
+
+    fn accumulate<A: Accumulate + Send>(
+        &self,
+        py: Python<'_>,
+        scope: Scope,
+        by_page: bool,
+        make: impl FnOnce(&Header) -> A,
+    ) -> PyResult<(A, Extent)> {
+        let mut report = make(reader(&self.file, false)?.header());
+        let extent = self.each(py, scope, by_page, |item| report.push(item))?;
+        report.end(extent.record_end().clone());
+        Ok((report, extent))
+    }
+
+    fn failed(&self, error: impl Into<anyhow::Error>) -> PyErr {
+        let context = format!("cannot read {}", self.file.name());
+        raise(error.into().context(context), Doing::Reading)
+    }
+
+    fn table(&self, which: table::Table) -> PyResult<Table> {
+        Table::new(self.file.clone(), which, self.salvages)
+    }
+}
+
+fn scope(target: Option<u32>, start: Option<Time>, stop: Option<Time>) -> Scope {
+    Scope {
+        target: target.map(TargetId),
+        from: start.map(|Time(time)| time),
+        to: stop.map(|Time(time)| time),
+    }
+}
+
+fn require(extent: &Extent, scope: &Scope, at: Option<Nanos>) -> PyResult<()> {
+    let there = extent.require(scope, at);
+    there.map_err(|nothing| raise(nothing, Doing::Reading))
+}
+
+fn percentiles_or(given: Option<Vec<f64>>, default: Vec<f64>) -> PyResult<Vec<f64>> {
+    let given = given.unwrap_or(default);
+    if given.iter().all(|percent| (0.0..=100.0).contains(percent)) {
+        Ok(given)
+    } else {
+        Err(PyValueError::new_err(
+            "a percentile is a number of 0 to 100",
+        ))
+    }
+}
+
+fn which(snapshot: Option<&Bound<'_, PyAny>>, at: Option<Time>) -> PyResult<Which> {
+    const WANTED: &str = "a snapshot is a number from 0, 'last' or 'all'; or say when, by `at`";
+    let snapshot = match (snapshot, at) {
+        (None, Some(Time(at))) => return Ok(Which::At(at)),
+        (None, None) => return Ok(Which::Last),
+        (Some(_), Some(_)) => return Err(PyValueError::new_err(WANTED)),
+        (Some(snapshot), None) => snapshot,
+    };
+    if let Ok(number) = snapshot.extract() {
+        return Ok(Which::Number(number));
+    }
+    match snapshot.extract::<String>().as_deref() {
+        Ok("last") => Ok(Which::Last),
+        Ok("all") => Ok(Which::All),
+        _ => Err(PyValueError::new_err(WANTED)),
+    }
+}
+
+fn sort_by(name: &str) -> PyResult<SortBy> {
+    Ok(match name {
+        "address" => SortBy::Address,
+        "size" => SortBy::Size,
+        "rate" => SortBy::Rate,
+        "age" => SortBy::Age,
+        "mapping" => SortBy::Mapping,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "'{name}' is nothing to sort by; there are address, size, rate, age and mapping"
+            )));
+        }
+    })
+}
+
+#[pymethods]
+impl Record {
+    /// Opens a record: `.isotherm`, Parquet that was made of one, or a recording of damo's (its JSON, compressed or not,
+    /// or what `perf script` prints), which is converted to a temporary file first.
+    ///
+    /// `salvage`: a table ends quietly where damage begins, and its `incomplete` tells; else that raises. A record that
+    /// was merely cut is read up to its last whole batch in either case.
+    ///
+    /// Raises RecordError where it cannot be read; warns of what had to be assumed or left out.
+    #[classmethod]
+    #[pyo3(signature = (path, *, salvage=false))]
+    fn open(
+        _class: &Bound<'_, PyType>,
+        py: Python<'_>,
+        path: PathBuf,
+        salvage: bool,
+    ) -> PyResult<Self> {
+        let opened = py.detach(|| RecordFile::open(&path));
+        let file = opened.map_err(|error| raise(error, Doing::Reading))?;
+        // What is no record is told now.
+        reader(&file, salvage)?;
+        warn(py, file.notes())?;
+        Ok(Self {
+            path,
+            file,
+            salvages: salvage,
+        })
+    }
+
+    /// Where it was opened.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// What it says of itself: machine, kernel, command, intervals (in nanoseconds) and settings.
+    #[getter]
+    fn header(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        let reader = reader(&self.file, false)?;
+        let json = serde_json::to_string(reader.header()).map_err(|error| self.failed(error))?;
+        let header = py.import("json")?.call_method1("loads", (json,))?;
+        Ok(header.cast_into::<PyDict>()?.unbind())
+    }
+
+    /// Whether its rows are single pages (`isotherm record --pages`).
+    #[getter]
+    fn is_by_page(&self) -> PyResult<bool> {
+        Ok(reader(&self.file, false)?.is_page_record())
+    }
+
+    /// A row for each snapshot: number, interval, target and what its regions come to, in bytes. `resident` and
+    /// `swapped` are null where the source knows of addresses only; the other columns then count addresses.
+    fn snapshots(&self) -> PyResult<Table> {
+        self.table(table::Table::Snapshots)
+    }
+
+    /// A row for each region of each snapshot, with the columns of docs/record.md; page scans as regions. A region of
+    /// which nothing is known has `nr_accesses` null, which is not 0.
+    fn regions(&self) -> PyResult<Table> {
+        self.table(table::Table::Regions)
+    }
+
+    /// A row for each block of 512 pages of each page scan, as bitmaps of 64 bytes: bit `i % 64` of the little-endian
+    /// word `i / 64` is page `i`. Raises RecordError where the record has no page scans.
+    fn pages(&self) -> PyResult<Table> {
+        self.table(table::Table::Pages)
+    }
+
+    /// A row for each item between snapshots: when, its kind, the target if it is about one, how many snapshots were
+    /// before it, and its content as JSON (docs/schema/record-item.json).
+    fn items(&self) -> PyResult<Table> {
+        self.table(table::Table::Items)
+    }
+
+    /// The working set: bytes in use, as percentiles and over time. `min_rate`: the share of checks from which on a
+    /// region is in use; any access if not said. As a table: a row for each step of time.
+    #[pyo3(signature = (*, target=None, start=None, stop=None, min_rate=None, percentiles=None))]
+    fn wss(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+        min_rate: Option<Share>,
+        percentiles: Option<Vec<f64>>,
+    ) -> PyResult<Report> {
+        let scope = scope(target, start, stop);
+        let options = WssOptions {
+            min_rate: min_rate.map(|Share(rate)| rate as f32),
+            percentiles: percentiles_or(percentiles, WssOptions::default().percentiles)?,
+        };
+        let make = |header: &Header| Wss::new(header, scope, options);
+        let (report, extent) = self.accumulate(py, scope, false, make)?;
+        require(&extent, &scope, None)?;
+        Ok(Report::new("wss", Whole(report.finish())))
+    }
+
+    /// How much memory has been idle, and for how long, at the end or `at` a time since the beginning. `at_least`: the
+    /// idle times to count bytes for; what the record is too short to tell is None.
+    #[pyo3(signature = (*, target=None, start=None, stop=None, at=None, at_least=None, percentiles=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords")]
+    fn idle(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+        at: Option<Time>,
+        at_least: Option<Vec<Time>>,
+        percentiles: Option<Vec<f64>>,
+    ) -> PyResult<Report> {
+        let scope = scope(target, start, stop);
+        let default = IdleOptions::default();
+        let options = IdleOptions {
+            at: at.map(|Time(at)| at),
+            at_least: at_least.map_or(default.at_least, |times| {
+                times.into_iter().map(|Time(time)| time).collect()
+            }),
+            percentiles: percentiles_or(percentiles, default.percentiles)?,
+        };
+        let at = options.at;
+        let make = |header: &Header| Idle::new(header, scope, options);
+        let (report, extent) = self.accumulate(py, scope, false, make)?;
+        require(&extent, &scope, at)?;
+        Ok(Report::new("idle", Whole(report.finish())))
+    }
+
+    /// The regions of a snapshot (`snapshot`: a number from 0, 'last' or 'all'; or `at` a time), with access rate, age,
+    /// mapping and totals by temperature. All snapshots of a long record are much memory: `regions()` streams them.
+    #[pyo3(signature = (*, target=None, start=None, stop=None, snapshot=None, at=None, sort="address", reverse=false,
+        min_size=None, max_size=None, min_rate=None, max_rate=None, min_age=None, max_age=None, mapping=None,
+        limit=None, hot=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords")]
+    fn access(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+        snapshot: Option<&Bound<'_, PyAny>>,
+        at: Option<Time>,
+        sort: &str,
+        reverse: bool,
+        min_size: Option<Bytes>,
+        max_size: Option<Bytes>,
+        min_rate: Option<Share>,
+        max_rate: Option<Share>,
+        min_age: Option<Time>,
+        max_age: Option<Time>,
+        mapping: Option<String>,
+        limit: Option<usize>,
+        hot: Option<Share>,
+    ) -> PyResult<Report> {
+        let scope = scope(target, start, stop);
+        let rate = |share: Option<Share>| share.map(|Share(rate)| rate as f32);
+        let options = AccessOptions {
+            which: which(snapshot, at)?,
+            sort: sort_by(sort)?,
+            reverse,
+            size: Bounds {
+                min: min_size.map(|Bytes(bytes)| bytes),
+                max: max_size.map(|Bytes(bytes)| bytes),
+            },
+            rate: Bounds {
+                min: rate(min_rate),
+                max: rate(max_rate),
+            },
+            age: Bounds {
+                min: min_age.map(|Time(time)| time),
+                max: max_age.map(|Time(time)| time),
+            },
+            mapping,
+            limit,
+            hot_rate: rate(hot).map_or_else(HotRate::default, HotRate),
+        };
+        let mut access = Access::new(reader(&self.file, false)?.header(), scope, options);
+        let mut tables = Vec::new();
+        let extent = self.each(py, scope, false, |item| tables.extend(access.push(item)))?;
+        require(&extent, &scope, at.map(|Time(at)| at))?;
+        access.end(extent.record_end().clone());
+        let report = access.finish_whole(tables);
+        if report.snapshots.is_empty() {
+            let error = anyhow::anyhow!(
+                "no such snapshot in this part of the record; they are numbered from 0 for each target"
+            );
+            return Err(raise(error, Doing::Reading));
+        }
+        Ok(Report::new("access", report))
+    }
+
+    /// Access rate over time and address, on at most 512 `columns` of time and about `rows` of address for each target.
+    /// As a table: a row for each cell that was watched.
+    #[pyo3(signature = (*, target=None, start=None, stop=None, columns=320, rows=160))]
+    fn heatmap(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+        columns: usize,
+        rows: usize,
+    ) -> PyResult<Report> {
+        let scope = scope(target, start, stop);
+        if !(1..=10_000).contains(&columns) || !(1..=10_000).contains(&rows) {
+            return Err(PyValueError::new_err(
+                "columns and rows are from 1 to 10,000",
+            ));
+        }
+        let options = HeatmapOptions {
+            columns,
+            rows,
+            ..HeatmapOptions::default()
+        };
+        let make = |header: &Header| Heatmap::new(header, scope, options);
+        let (report, extent) = self.accumulate(py, scope, false, make)?;
+        require(&extent, &scope, None)?;
+        Ok(Report::new("heatmap", Whole(report.finish())))
+    }
+
+    /// What reclaiming memory after any time of idleness would have saved and cost, exactly: of a record of page scans.
+    /// `refault_cost`: what the program loses by a page that is read back (7 us, as from zram, if not said);
+    /// `max_slowdown` chooses the shortest idleness within it. As a table: a row for each threshold.
+    #[pyo3(signature = (*, target=None, start=None, stop=None, max_slowdown=None, refault_cost=None))]
+    pub(crate) fn reclaim_curve(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+        max_slowdown: Option<Share>,
+        refault_cost: Option<Time>,
+    ) -> PyResult<Report> {
+        let scope = scope(target, start, stop);
+        let default = ReclaimCurveOptions::default();
+        let options = ReclaimCurveOptions {
+            refault_cost: refault_cost.map_or(default.refault_cost, |Time(cost)| cost),
+            max_slowdown: max_slowdown.map(|Share(share)| share),
+        };
+        let make = |header: &Header| ReclaimCurve::new(header, scope, options);
+        let (curve, _) = self.accumulate(py, scope, true, make)?;
+        let curve = curve.finish().ok_or_else(|| {
+            let error = anyhow::anyhow!(
+                "the record holds no page scans in this part; make one with `isotherm record --pages`"
+            );
+            raise(error, Doing::Reading)
+        })?;
+        Ok(Report::new("reclaim_curve", Whole(curve)))
+    }
+
+    /// The record on one screen: who uses how much, what is cold, what paging out would save.
+    #[pyo3(signature = (*, target=None, start=None, stop=None))]
+    fn summary(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+    ) -> PyResult<Report> {
+        let scope = scope(target, start, stop);
+        let make = |header: &Header| Overviews::new(header, scope);
+        let (overviews, extent) = self.accumulate(py, scope, false, make)?;
+        require(&extent, &scope, None)?;
+        let report = SummaryReport::new(overviews.finish());
+        Ok(Report::new("summary", Pictured(report)))
+    }
+
+    /// Resident size, swap, working set and the machine's memory over time.
+    #[pyo3(signature = (*, target=None, start=None, stop=None, min_rate=None))]
+    fn footprint(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+        min_rate: Option<Share>,
+    ) -> PyResult<Report> {
+        let scope = scope(target, start, stop);
+        let rate = min_rate.map(|Share(rate)| rate as f32);
+        let make = |header: &Header| Footprint::new(header, scope, rate);
+        let (footprint, _) = self.accumulate(py, scope, false, make)?;
+        let report = footprint.finish();
+        if report.metrics.is_empty() {
+            let error = anyhow::anyhow!("the record says nothing of memory use in this part");
+            return Err(raise(error, Doing::Reading));
+        }
+        Ok(Report::new("footprint", Pictured(report)))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<isotherm.Record {}>", self.path.display())
+    }
+
+    fn _repr_html_(&self) -> PyResult<String> {
+        let reader = reader(&self.file, false)?;
+        let header = reader.header();
+        let time = isotherm_engine::units::format_time;
+        let mut facts = vec![
+            ("machine", header.host.clone()),
+            ("kernel", header.kernel.clone()),
+            ("command", header.command.join(" ")),
+            ("addresses", header.operations.clone()),
+            ("written by", header.writer.clone()),
+        ];
+        if header.aggregation_interval > Nanos(0) {
+            facts.push(("interval at first", time(header.aggregation_interval)));
+        }
+        let settings = header.settings.iter();
+        facts.extend(settings.map(|(name, value)| (name.as_str(), value.clone())));
+        let rows: Vec<Vec<String>> = facts
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| vec![printable(name).into_owned(), printable(value).into_owned()])
+            .collect();
+        let title = self.path.display().to_string();
+        Ok(page::table(&title, "", &[], &rows))
+    }
+
+    /// Records are pickled by path: whoever unpickles one opens the file again.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (PathBuf, bool))> {
+        let open = py.import("isotherm")?.getattr("_open_record")?;
+        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        Ok((open, (path, self.salvages)))
+    }
+}

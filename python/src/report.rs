@@ -1,0 +1,281 @@
+//! Finished reports, as a mapping, as a table and as what people read.
+
+use std::io;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use isotherm_report::render::{self, page};
+use isotherm_report::{AccessReport, Format, Render, Style, Tabulate};
+use isotherm_session::simulated::SimulationReport;
+use isotherm_session::{CheckReport, Versioned};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCapsule, PyDict, PyString};
+
+use crate::arrow;
+
+/// What a report can be shown as.
+pub(crate) trait Shown: Send + Sync {
+    /// The documented value.
+    fn json(&self) -> serde_json::Result<String>;
+
+    /// As `format`, or `None` where it has no such form.
+    fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>>;
+
+    /// As Arrow, where it is a table.
+    fn table(&self) -> Option<RecordBatch> {
+        None
+    }
+}
+
+/// A report that has every form.
+pub(crate) struct Whole<R>(pub(crate) R);
+
+impl<R: Render + Tabulate + Send + Sync> Shown for Whole<R> {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&self.0)
+    }
+
+    fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>> {
+        let mut out = Vec::new();
+        Some(render::write(&self.0, format, &style, &mut out).map(|()| out))
+    }
+
+    fn table(&self) -> Option<RecordBatch> {
+        Some(self.0.table())
+    }
+}
+
+/// A report that is no table.
+pub(crate) struct Pictured<R>(pub(crate) R);
+
+impl<R: Render + Send + Sync> Shown for Pictured<R> {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&self.0)
+    }
+
+    fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>> {
+        let mut out = Vec::new();
+        Some(render::write(&self.0, format, &style, &mut out).map(|()| out))
+    }
+}
+
+impl Shown for AccessReport {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+
+    fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>> {
+        let is_several = self.snapshots.len() != 1;
+        if format == Format::Svg && is_several {
+            return None;
+        }
+        let mut out = Vec::new();
+        Some(AccessReport::write(self, format, style, &mut out).map(|()| out))
+    }
+
+    fn table(&self) -> Option<RecordBatch> {
+        Some(Tabulate::table(self))
+    }
+}
+
+impl Shown for SimulationReport {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&Versioned::new(self))
+    }
+
+    fn write(&self, format: Format, _style: Style) -> Option<io::Result<Vec<u8>>> {
+        (format == Format::Text).then(|| Ok(self.text().into_bytes()))
+    }
+}
+
+impl Shown for CheckReport {
+    fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&Versioned::new(self))
+    }
+
+    fn write(&self, format: Format, _style: Style) -> Option<io::Result<Vec<u8>>> {
+        (format == Format::Text).then(|| Ok(self.text().into_bytes()))
+    }
+}
+
+/// A report: a mapping of its documented JSON (docs/record.md), and the same for people.
+///
+/// Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit; points in time are
+/// nanoseconds since the beginning of the record. What is not known is `None`, never 0.
+#[pyclass(frozen, mapping, generic, module = "isotherm")]
+pub(crate) struct Report {
+    kind: &'static str,
+    shown: Arc<dyn Shown>,
+    value: PyOnceLock<Py<PyDict>>,
+}
+
+impl Report {
+    pub(crate) fn new(kind: &'static str, shown: impl Shown + 'static) -> Self {
+        Self {
+            kind,
+            shown: Arc::new(shown),
+            value: PyOnceLock::new(),
+        }
+    }
+
+    fn value<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyDict>> {
+        let value = self.value.get_or_try_init(py, || parsed(py, &self.json()?));
+        Ok(value?.bind(py))
+    }
+
+    fn written(&self, py: Python<'_>, format: Format, style: Style) -> PyResult<Option<String>> {
+        let shown = Arc::clone(&self.shown);
+        let bytes = py.detach(move || shown.write(format, style));
+        let bytes = bytes.transpose().map_err(failed)?;
+        bytes
+            .map(|bytes| String::from_utf8(bytes).map_err(failed))
+            .transpose()
+    }
+
+    fn written_or_refused(&self, py: Python<'_>, format: Format, name: &str) -> PyResult<String> {
+        self.written(py, format, Style::default())?.ok_or_else(|| {
+            let kind = self.kind;
+            PyTypeError::new_err(format!(
+                "this report ({kind}) has no {name} form; text() and to_dict() have all of it"
+            ))
+        })
+    }
+}
+
+fn parsed(py: Python<'_>, json: &str) -> PyResult<Py<PyDict>> {
+    let value = py.import("json")?.call_method1("loads", (json,))?;
+    Ok(value.cast_into::<PyDict>()?.unbind())
+}
+
+fn failed(error: impl std::fmt::Display) -> PyErr {
+    PyRuntimeError::new_err(format!("cannot write the report: {error}"))
+}
+
+#[pymethods]
+impl Report {
+    /// What it is: `wss`, `idle`, `access`, `heatmap`, `reclaim_curve`, `summary`, `footprint`, `simulate` or `check`.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// All of it as a new dict.
+    fn to_dict(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        parsed(py, &self.json()?)
+    }
+
+    /// The same as JSON.
+    #[pyo3(name = "to_json")]
+    fn json(&self) -> PyResult<String> {
+        self.shown.json().map_err(failed)
+    }
+
+    /// For people, as the command prints it, with lines of about `width` characters; `over_time` adds series.
+    #[pyo3(signature = (*, width=100, over_time=false))]
+    fn text(&self, py: Python<'_>, width: usize, over_time: bool) -> PyResult<String> {
+        let style = Style {
+            width: width.clamp(40, 1000),
+            over_time,
+            ..Style::default()
+        };
+        let text = self.written(py, Format::Text, style)?;
+        text.map_or_else(|| self.json(), Ok)
+    }
+
+    /// As CSV, with a header row.
+    fn to_csv(&self, py: Python<'_>) -> PyResult<String> {
+        self.written_or_refused(py, Format::Csv, "CSV")
+    }
+
+    /// As a picture.
+    fn to_svg(&self, py: Python<'_>) -> PyResult<String> {
+        self.written_or_refused(py, Format::Svg, "SVG")
+    }
+
+    /// As a page that needs nothing but itself.
+    fn to_html(&self, py: Python<'_>) -> PyResult<String> {
+        self.written_or_refused(py, Format::Html, "HTML")
+    }
+
+    /// Arrow's PyCapsule interface: the report's table, of one batch; its columns are those of its CSV.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let _ = requested_schema;
+        let shown = Arc::clone(&self.shown);
+        let Some(batch) = py.detach(move || shown.table()) else {
+            let kind = self.kind;
+            let text = format!("this report ({kind}) is no table; to_dict() has all of it");
+            return Err(PyTypeError::new_err(text));
+        };
+        arrow::stream_of(py, batch)
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, key: Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+        self.value(py)?.as_any().get_item(key).map(Bound::unbind)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.value(py)?.as_any().len()
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(self.value(py)?.as_any().try_iter()?.into_any())
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.value(py)?.as_any().contains(key)
+    }
+
+    /// As of a dict.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.value(py)?.as_any().call_method0("keys")
+    }
+
+    /// As of a dict.
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.value(py)?.as_any().call_method0("values")
+    }
+
+    /// As of a dict.
+    fn items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.value(py)?.as_any().call_method0("items")
+    }
+
+    /// As of a dict.
+    #[pyo3(signature = (key, default=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let value = self.value(py)?.as_any();
+        value.call_method1("get", (key, default))
+    }
+
+    fn __str__(&self, py: Python<'_>) -> PyResult<String> {
+        self.text(py, Style::default().width, false)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<isotherm.Report: {}>", self.kind)
+    }
+
+    fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        let html = match self.written(py, Format::Html, Style::default())? {
+            // A page of its own, whose style and script stay in it.
+            Some(page) => format!(
+                "<iframe sandbox=\"allow-scripts\" style=\"width:100%;height:540px;border:0\" srcdoc=\"{}\"></iframe>",
+                page::escape(&page)
+            ),
+            None => format!("<pre>{}</pre>", page::escape(&self.__str__(py)?)),
+        };
+        Ok(PyString::new(py, &html))
+    }
+}

@@ -1,0 +1,339 @@
+//! Live sessions, as iterators of snapshots.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use std::{process, sync::Arc};
+
+use arrow_array::RecordBatch;
+use isotherm_engine::{MemoryTotals, Snapshot as Inner};
+use isotherm_record::{TargetStart, table};
+use isotherm_session::{Background, Next};
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use pyo3::types::{PyAny, PyCapsule, PyDict, PyTuple};
+
+use crate::arrow;
+use crate::errors::{Doing, raise, warn};
+use crate::quantity::Time;
+use crate::spec::SessionSpec;
+
+/// How long signals may wait while there is nothing to tell.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// What was seen of one target in one interval. It is a table of regions, as of `Record.regions()`.
+#[pyclass(frozen, module = "isotherm")]
+pub(crate) struct Snapshot {
+    batch: RecordBatch,
+    totals: MemoryTotals,
+    target: u32,
+    who: Option<TargetStart>,
+    start_ns: u64,
+    end_ns: u64,
+    nr_samples: u32,
+}
+
+impl Snapshot {
+    fn new(number: u32, snapshot: &Inner, who: Option<TargetStart>) -> Self {
+        Self {
+            batch: table::regions(number, snapshot),
+            totals: snapshot.totals(),
+            target: snapshot.target.0,
+            who,
+            start_ns: snapshot.start.0,
+            end_ns: snapshot.end.0,
+            nr_samples: snapshot.nr_samples,
+        }
+    }
+}
+
+#[pymethods]
+impl Snapshot {
+    /// Number of the target in the session, from 0.
+    #[getter]
+    fn target(&self) -> u32 {
+        self.target
+    }
+
+    /// The target's process id; 0 for physical memory, None where that is not known.
+    #[getter]
+    fn pid(&self) -> Option<u32> {
+        self.who.as_ref().map(|who| who.pid)
+    }
+
+    /// The target's command name.
+    #[getter]
+    fn name(&self) -> Option<&str> {
+        self.who.as_ref().map(|who| who.name.as_str())
+    }
+
+    /// When the interval began, in nanoseconds since the Unix epoch.
+    #[getter]
+    fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// When it ended, likewise.
+    #[getter]
+    fn end_ns(&self) -> u64 {
+        self.end_ns
+    }
+
+    /// How often each region was checked in it: the most that `nr_accesses` can be.
+    #[getter]
+    fn nr_samples(&self) -> u32 {
+        self.nr_samples
+    }
+
+    /// Bytes in memory; None where the source knows of addresses only.
+    #[getter]
+    fn resident_bytes(&self) -> Option<u64> {
+        self.totals.known_resident()
+    }
+
+    /// Bytes that were accessed in the interval (addresses, where `resident_bytes` is None).
+    #[getter]
+    fn touched_bytes(&self) -> u64 {
+        self.totals.touched
+    }
+
+    /// Bytes of which that is not known.
+    #[getter]
+    fn unknown_bytes(&self) -> u64 {
+        self.totals.unknown
+    }
+
+    /// Bytes swapped out; None where the source knows of addresses only.
+    #[getter]
+    fn swapped_bytes(&self) -> Option<u64> {
+        self.totals.known_swapped()
+    }
+
+    /// How many regions it has.
+    fn __len__(&self) -> usize {
+        self.batch.num_rows()
+    }
+
+    /// Arrow's PyCapsule interface: a stream of one batch.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let _ = requested_schema;
+        arrow::stream_of(py, self.batch.clone())
+    }
+
+    /// Arrow's PyCapsule interface: the regions as one struct array.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let _ = requested_schema;
+        arrow::array(py, &self.batch)
+    }
+
+    /// Arrow's PyCapsule interface: the types of the columns.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        arrow::schema(py, &self.batch.schema())
+    }
+
+    fn __repr__(&self) -> String {
+        let bytes = isotherm_engine::units::format_bytes;
+        let resident = self.totals.known_resident();
+        let of = resident.map_or_else(String::new, |resident| format!(" of {}", bytes(resident)));
+        format!(
+            "<isotherm.Snapshot of target {}: {} regions, {} touched{of}>",
+            self.target,
+            self.batch.num_rows(),
+            bytes(self.totals.touched)
+        )
+    }
+}
+
+/// A live session: watches, and acts if its spec says so, until it is closed, its `duration` is over or its targets
+/// have ended. Iterating yields a Snapshot for each target and interval; `with` closes it.
+///
+/// It has a thread of its own and needs the privileges that the command needs (`isotherm doctor`); that thread gives up
+/// those that it needs no longer, and the program keeps its own. Snapshots that nobody takes are kept, 1024 of them;
+/// then the oldest are dropped and counted in `lost`. Programs are started by `subprocess`, and watched by `pids`.
+///
+/// Raises PrivilegeError or SessionError where it cannot begin, and warns (IsothermWarning) of what it cannot see or
+/// do.
+#[pyclass(frozen, module = "isotherm")]
+pub(crate) struct Session {
+    inner: Arc<Held>,
+    header: String,
+    number: Mutex<u32>,
+}
+
+/// A session, and the process that has its thread.
+struct Held {
+    background: Mutex<Background>,
+    process: u32,
+}
+
+/// Those that are to be closed when the interpreter ends.
+static OPEN: Mutex<Vec<Weak<Held>>> = Mutex::new(Vec::new());
+
+impl Held {
+    fn lock(&self) -> MutexGuard<'_, Background> {
+        self.background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        let mut background = self.lock();
+        if self.process == process::id() {
+            background.stop();
+        } else {
+            background.forget_thread();
+        }
+    }
+}
+
+/// Closes every session that is still open: what it has set on the machine is put back.
+#[pyfunction]
+pub(crate) fn _close_sessions(py: Python<'_>) {
+    py.detach(|| {
+        let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+        open.iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|held| held.close());
+    });
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The thread may be within a look: others go on meanwhile.
+        Python::attach(|py| py.detach(|| self.inner.close()));
+    }
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    #[pyo3(signature = (spec, *, duration=None))]
+    fn new(
+        py: Python<'_>,
+        spec: &Bound<'_, SessionSpec>,
+        duration: Option<Time>,
+    ) -> PyResult<Self> {
+        let spec = spec.get().inner.clone();
+        let command = vec!["isotherm.Session".to_owned()];
+        let duration = duration.map(|Time(time)| time);
+        let started = py.detach(|| Background::start(spec, command, duration));
+        let background = started.map_err(|error| raise(error, Doing::Watching))?;
+        let header = loop {
+            let begun = py.detach(|| background.begun(PERIOD));
+            if let Some(header) = begun.map_err(|error| raise(error, Doing::Watching))? {
+                break header;
+            }
+            if let Err(signal) = py.check_signals() {
+                py.detach(move || drop(background));
+                return Err(signal);
+            }
+        };
+        let header = serde_json::to_string(&header);
+        let inner = Arc::new(Held {
+            background: Mutex::new(background),
+            process: process::id(),
+        });
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|held| held.strong_count() > 0);
+        open.push(Arc::downgrade(&inner));
+        drop(open);
+        let session = Self {
+            inner,
+            header: header.map_err(|error| raise(error, Doing::Watching))?,
+            number: Mutex::new(0),
+        };
+        session.warn(py)?;
+        Ok(session)
+    }
+
+    /// What a record of it would begin with: machine, kernel, intervals (in nanoseconds) and settings.
+    #[getter]
+    fn header(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        let header = py
+            .import("json")?
+            .call_method1("loads", (self.header.as_str(),))?;
+        Ok(header.cast_into::<PyDict>()?.unbind())
+    }
+
+    /// Snapshots that were dropped since nobody took them.
+    #[getter]
+    fn lost(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.inner.lock().nr_lost())
+    }
+
+    /// Whether it has ended. What was seen before can still be taken.
+    #[getter]
+    fn ended(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.inner.lock().has_ended())
+    }
+
+    /// Ends it, and waits until it has: schemes stop, and what was set on the machine is put back.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.inner.close());
+    }
+
+    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __iter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Snapshot> {
+        loop {
+            let next: anyhow::Result<_> = py.detach(|| {
+                let background = self.inner.lock();
+                let next = background.next(PERIOD)?;
+                Ok(match next {
+                    Next::Snapshot(snapshot) => {
+                        let who = background.target(snapshot.target);
+                        drop(background);
+                        Some(Some(Snapshot::new(self.next_number(), &snapshot, who)))
+                    }
+                    Next::Nothing => Some(None),
+                    Next::Ended => None,
+                })
+            });
+            self.warn(py)?;
+            py.check_signals()?;
+            match next.map_err(|error| raise(error, Doing::Watching))? {
+                Some(Some(snapshot)) => return Ok(snapshot),
+                Some(None) => {}
+                None => return Err(PyStopIteration::new_err(())),
+            }
+        }
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = if self.ended(py) { "ended" } else { "watching" };
+        format!("<isotherm.Session, {state}>")
+    }
+}
+
+impl Session {
+    fn next_number(&self) -> u32 {
+        let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
+        *number += 1;
+        *number - 1
+    }
+
+    fn warn(&self, py: Python<'_>) -> PyResult<()> {
+        let notes = py.detach(|| self.inner.lock().take_notes());
+        warn(py, &notes)
+    }
+}

@@ -1,0 +1,174 @@
+//! Simulations. What searches over them (`tune`, `sweep`) is to stand beside this, on the same [`scenario`].
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use isotherm_record::Writer;
+use isotherm_record::input::RecordFile;
+use isotherm_session::record_file;
+use isotherm_session::simulated::{
+    Replay, Scenario, SimulatedSession, SimulationReport, parse_scenario, read_scenario_or_trace,
+};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::{Doing, raise, warn};
+use crate::interrupt::Interrupt;
+use crate::quantity::Time;
+use crate::record::Record;
+use crate::report::Report;
+use crate::spec::{SessionSpec, or_watching};
+
+/// What is simulated.
+pub(crate) enum Source {
+    /// A record of page scans that is open.
+    Record(RecordFile),
+    /// A scenario's file, or that of such a record.
+    File(PathBuf),
+    /// A scenario as JSON.
+    Scenario(String),
+}
+
+impl FromPyObject<'_, '_> for Source {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(record) = found.cast::<Record>() {
+            return Ok(Self::Record(record.get().file.clone()));
+        }
+        if found.is_instance_of::<PyDict>() {
+            let json = found.py().import("json")?;
+            let text = json.call_method1("dumps", (found,))?;
+            return Ok(Self::Scenario(text.extract()?));
+        }
+        let path = found.extract().map(Self::File);
+        path.map_err(|_| {
+            PyTypeError::new_err(
+                "what is simulated is a Record of page scans, a scenario as a dict, or the path of either",
+            )
+        })
+    }
+}
+
+/// What `source` has to be simulated.
+pub(crate) fn scenario(source: Source) -> anyhow::Result<Scenario> {
+    match source {
+        Source::Record(file) => {
+            let name = file.name().to_owned();
+            let reader = file
+                .reader()
+                .with_context(|| format!("cannot read {name}"))?;
+            Ok(Scenario::of(Replay::read(reader, &name)?))
+        }
+        Source::File(path) => read_scenario_or_trace(&path),
+        Source::Scenario(text) => {
+            parse_scenario(&text, Path::new(".")).context("the scenario cannot be simulated")
+        }
+    }
+}
+
+/// A simulation that was interrupted, or failed.
+enum Stop {
+    Failed(anyhow::Error),
+    Python(PyErr),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Tries a session's schemes on a simulated machine: what they would save and cost. No privilege is needed, and the
+/// same seed gives the same numbers.
+///
+/// `source`: a Record of page scans (`isotherm record --pages`), whose program is replayed; a scenario as a dict
+/// (docs/simulator.md); or the path of either. `spec`: what is watched and done; without one it is only watched.
+/// `duration`: how long, if the scenario does not say. `output`: a file for the record of it, as `isotherm simulate -o`
+/// writes. `against`: a Record of a live run to compare the prediction with.
+#[pyfunction]
+#[pyo3(signature = (source, spec=None, *, duration=None, output=None, against=None))]
+pub(crate) fn simulate(
+    py: Python<'_>,
+    source: Source,
+    spec: Option<&Bound<'_, SessionSpec>>,
+    duration: Option<Time>,
+    output: Option<PathBuf>,
+    against: Option<&Bound<'_, Record>>,
+) -> PyResult<Report> {
+    let spec = or_watching(spec)?;
+    let duration = duration.map(|Time(time)| time);
+    let against = against.map(|record| record.get().file.clone());
+    let done = py.detach(move || {
+        let mut scenario = scenario(source)?;
+        let notes = std::mem::take(&mut scenario.notes);
+        scenario.machine.seed = spec.seed;
+        let end = scenario.end(duration)?;
+        let session = SimulatedSession::start(&spec, scenario, end)?;
+        let mut report = run(session, output.as_deref())?;
+        if let Some(live) = against {
+            let cannot = || format!("cannot compare with {}", live.name());
+            let reader = live.reader().with_context(cannot)?;
+            report.compare(reader).with_context(cannot)?;
+        }
+        Ok((report, notes))
+    });
+    let (report, notes) = done.map_err(|stop: Stop| match stop {
+        Stop::Failed(error) => raise(error, Doing::Simulating),
+        Stop::Python(error) => error,
+    })?;
+    warn(py, &notes)?;
+    Ok(Report::new("simulate", report))
+}
+
+fn run(mut session: SimulatedSession, output: Option<&Path>) -> Result<SimulationReport, Stop> {
+    let mut interrupt = Interrupt::new();
+    let mut writer = output.map(|path| create(path, &session)).transpose()?;
+    let mut items = Vec::new();
+    loop {
+        let goes_on = session.step(&mut items);
+        if let (Some(writer), Some(path)) = (&mut writer, output) {
+            for item in &items {
+                let written = writer.write(item);
+                written.with_context(|| format!("cannot write {}", path.display()))?;
+            }
+        }
+        items.clear();
+        interrupt.check().map_err(Stop::Python)?;
+        if !goes_on {
+            break;
+        }
+    }
+    if let (Some(writer), Some(path)) = (writer, output) {
+        let finished = writer.finish().map_err(anyhow::Error::from);
+        let flushed = finished.and_then(|mut file| Ok(file.flush()?));
+        flushed.with_context(|| format!("cannot finish {}", path.display()))?;
+    }
+    Ok(session.report())
+}
+
+fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<BufWriter<File>>> {
+    let file = record_file::create(path)?;
+    let header = session.header(vec!["isotherm.simulate".to_owned()]);
+    Writer::create(BufWriter::new(file), &header)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// `Record.reclaim_curve`, of a record or of the path of one.
+#[pyfunction]
+#[pyo3(signature = (record, **options))]
+pub(crate) fn reclaim_curve<'py>(
+    py: Python<'py>,
+    record: Bound<'py, PyAny>,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let record = if record.is_instance_of::<Record>() {
+        record
+    } else {
+        py.get_type::<Record>().call_method1("open", (record,))?
+    };
+    record.call_method("reclaim_curve", (), options)
+}
