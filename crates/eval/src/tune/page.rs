@@ -12,7 +12,7 @@ use isotherm_report::render::page::{END, begin, escape, figure};
 
 use super::plan::Plan;
 use super::predict::Prediction;
-use super::result::{HEADS, Trial, Tuned, fields, signed};
+use super::result::{HEADS, Trial, Tuned, fields, percent, signed};
 use crate::figure::{Axis, Places, Plot, Series};
 
 /// Shows the part that is linked to; before any is, that of the recommended setting.
@@ -192,7 +192,7 @@ fn summary(trial: &Trial) -> String {
         trial.settings,
         signed(p.saved_mean_bytes, |bytes| format_bytes(bytes as u64)),
         signed(p.saved_share.value, format_share),
-        signed(p.slowdown.value, format_share),
+        percent(p.slowdown.value),
     )
 }
 

@@ -69,6 +69,17 @@ const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
 /// What comes of a search of ages and sizes, as JSON.
 fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (String, Completion) {
+    let (tuned, completion) = tuned_of("program", jobs, journal, stop_after);
+    let json = serde_json::to_string_pretty(&tuned).expect("JSON");
+    (json, completion)
+}
+
+fn tuned_of(
+    program: &str,
+    jobs: usize,
+    journal: Option<&mut Journal>,
+    stop_after: usize,
+) -> (Tuned, Completion) {
     let (plan, stop) = (plan(), AtomicBool::new(false));
     let (times, _) = trace_facts(&replay()).expect("a trace");
     let replays = Replays::new(&plan, replay(), &stop)
@@ -85,7 +96,7 @@ fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (Stri
     let completion = run(&mut search, &replays, journal, jobs, &stop, &mut on_event).expect("runs");
     let base = replays.base();
     let subject = Subject {
-        program: "program",
+        program,
         times,
         plan: &plan,
         objective: OBJECTIVE,
@@ -93,10 +104,7 @@ fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (Stri
     };
     let tuned = Tuned::of(&subject, &search, completion);
     assert!(!tuned.text().is_empty());
-    (
-        serde_json::to_string_pretty(&tuned).expect("JSON"),
-        completion,
-    )
+    (tuned, completion)
 }
 
 #[test]
@@ -117,6 +125,28 @@ fn neither_jobs_nor_an_interruption_change_a_byte() {
     assert!((5..24).contains(&known), "{known}");
     assert_eq!(tuned(2, Some(&mut open()), usize::MAX).0, alone);
     assert_eq!(open().nr_known(), 24);
+}
+
+#[test]
+fn a_page_needs_nothing_else_and_names_are_harmless() {
+    let plan = plan();
+    let json = |name: &str| tuned_of(name, 1, None, usize::MAX).0.page(&plan);
+    let page = json("<script>alert('x')</script>\u{7}");
+    assert!(page.contains("&lt;script&gt;") && !page.contains("<script"));
+    assert!(!page.contains("http://") || !page.contains("src="));
+    let front = tuned_of("program", 1, None, usize::MAX).0.front;
+    for number in 0..front.len() {
+        let (link, part) = (
+            format!("href=\"#setting-{number}\""),
+            format!("id=\"setting-{number}\""),
+        );
+        // In the picture and in the table beside it.
+        assert_eq!(page.matches(&link).count(), 2, "{link}");
+        assert_eq!(page.matches(&part).count(), 1, "{part}");
+    }
+    assert_eq!(page.matches("class=\"tune-part best\"").count(), 1);
+    assert!(page.contains("action: pageout") && page.contains("MiB resident"));
+    assert!(page.ends_with("</html>\n") && !page.contains("NaN"));
 }
 
 #[test]

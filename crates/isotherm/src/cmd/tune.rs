@@ -223,13 +223,15 @@ fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
         base: &base,
     };
     let tuned = Tuned::of(&subject, &search, completion);
-    write(args, &plan, &tuned)?;
-    end_journal(args, journal, &tuned);
+    let written = write(args, &plan, &tuned);
     if args.result.is_json() {
         println!("{}", out::json(&tuned)?);
     } else if !is_quiet() {
         print!("{}", tuned.text());
     }
+    // What was found is told even where it cannot be written, and the journal is kept.
+    written?;
+    end_journal(args, journal, &tuned);
     Ok(match (completion, &tuned.found.recommended) {
         (Completion::Stopped, _) => ExitCode::from(130),
         (Completion::Finished, Some(_)) => ExitCode::SUCCESS,

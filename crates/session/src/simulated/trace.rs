@@ -34,20 +34,23 @@ const ZRAM_RATIO: f64 = 3.0;
 pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
     let name = path.display();
     let input = input::open(path)?;
-    let reader = Reader::open(input.bytes).with_context(|| format!("cannot read {name}"))?;
+    let mut reader = Reader::open(input.bytes).with_context(|| format!("cannot read {name}"))?;
     ensure!(
         reader.is_page_record(),
         "{name} holds no page scans, and regions cannot be replayed; make a trace with \
          `isotherm record --pages -o {name} ...`"
     );
     let mut seen = Seen::default();
-    for item in reader {
+    for item in reader.by_ref() {
         seen.take(item.with_context(|| format!("cannot read {name}"))?);
     }
+    let truncated = reader.truncated();
     let mut replay = seen
         .replay()
         .with_context(|| format!("{name} cannot be replayed"))?;
     replay.notes.splice(0..0, input.notes);
+    let truncated = truncated.map(|truncated| format!("{name}: {truncated}"));
+    replay.notes.extend(truncated);
     Ok(replay)
 }
 
