@@ -39,10 +39,10 @@ const RSS_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, clap::Args)]
 #[group(id = "truth")]
 pub(super) struct Options {
-    /// truth: the seed that the programs are drawn from
+    /// truth, tune: the seed that the programs are drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// truth: how many programs are drawn
+    /// truth, tune: how many programs are drawn
     #[arg(long, value_name = "K")]
     cases: Option<u64>,
     /// truth: only these of the programs, by number
@@ -65,6 +65,13 @@ pub(super) struct Options {
     /// truth: replay this record of `record --pages` in the simulated machine; without --cases nothing else
     #[arg(long, value_name = "RECORD")]
     replay: Option<PathBuf>,
+}
+
+impl Options {
+    /// From which seed programs are drawn, and how many.
+    pub(super) const fn drawn(&self) -> (u64, Option<u64>) {
+        (self.seed, self.cases)
+    }
 }
 
 /// One program, recorded in one mode.

@@ -27,7 +27,7 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCod
 }
 
 /// A running program of the family.
-pub(super) struct Running {
+pub(in crate::bench) struct Running {
     child: super::Guarded,
     journal: PathBuf,
     pub(super) ready: Ready,
@@ -35,8 +35,8 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts case `index` of `seed` and waits until it touches memory.
-    pub(super) fn start(
-        context: &super::BenchContext,
+    pub(in crate::bench) fn start(
+        context: &crate::bench::BenchContext,
         seed: u64,
         index: u64,
         limit: u64,
@@ -78,7 +78,7 @@ impl Running {
         })
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(in crate::bench) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -87,7 +87,7 @@ impl Running {
     }
 
     /// Ends it and reads what it did.
-    pub(super) fn finish(mut self) -> anyhow::Result<super::Journal> {
+    pub(in crate::bench) fn finish(mut self) -> anyhow::Result<super::Journal> {
         let status = self.child.stop()?;
         if !status.success() {
             bail!("the program of the case failed, with {status}");
