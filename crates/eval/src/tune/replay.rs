@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use isotherm_config::SessionSpec;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_session::simulated::{Replay, Scenario, simulation};
@@ -72,6 +72,13 @@ impl<'a> Replays<'a> {
         replay: Replay,
         stop: &'a AtomicBool,
     ) -> anyhow::Result<Option<Self>> {
+        let contexts = plan.contexts().iter();
+        let mut schemes = contexts.flat_map(|context| &context.schemes);
+        ensure!(
+            replay.machine.nodes.len() > 1 || !schemes.any(|scheme| scheme.action.migrates()),
+            "the schemes move memory between nodes, and a trace is replayed on a machine of one; try them by \
+             `isotherm simulate SCENARIO -c FILE`, with a scenario that has nodes"
+        );
         let mut replays = Self {
             plan,
             process: replay.process,

@@ -179,6 +179,16 @@ fn an_older_age_saves_less_and_loses_less() {
 }
 
 #[test]
+fn schemes_that_one_node_cannot_carry_out_are_refused() {
+    let mut request = Request::default();
+    request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
+    let plan = Plan::new(Vec::new(), request, None).expect("a plan");
+    let stop = AtomicBool::new(false);
+    let error = Replays::new(&plan, replay(), &stop).expect_err("one node");
+    assert!(error.to_string().contains("machine of one"), "{error}");
+}
+
+#[test]
 fn who_is_stopped_says_nothing() {
     let (plan, stop) = (plan(), AtomicBool::new(true));
     assert!(
