@@ -1,4 +1,4 @@
-/** Fills a heap with args[0] MiB, then works on a twentieth of it for args[1] seconds. */
+/** Fills a heap with args[0] MiB, then works on a twentieth of it for args[1] seconds; tells how far it got, with args[2] all the time. */
 public final class IdleHeap {
     private static final int BLOCK = 64 << 10;
 
@@ -27,6 +27,9 @@ public final class IdleHeap {
                 sum += ++block[(int) ((state >>> 17) % BLOCK) & (BLOCK - 1)];
             }
             done += 10_000;
+            if (args.length > 2 && done % 100_000 == 0) {
+                System.out.println("rounds " + done);
+            }
         }
         double seconds = (System.nanoTime() - begun) / 1e9;
         System.out.printf(java.util.Locale.ROOT, "throughput: %.1f (%d)%n", done / seconds, sum);

@@ -43,6 +43,7 @@
 //! all that it reads back; that is paid back later, not undone. Memory that was reclaimed before the
 //! stop stays reclaimed until it is touched. Without limits nothing is slowed and nothing stopped.
 
+mod act_meter;
 mod budget;
 mod flows;
 mod ledger;
@@ -60,6 +61,7 @@ use crate::scheme::Action;
 
 use rate::Rate;
 
+pub use act_meter::ActMeter;
 pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
 pub use flows::Flows;
 pub use ledger::{Account, Ledger};

@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod attributes;
+pub mod calibration;
 pub mod compaction;
 pub mod drive;
 pub mod guard;

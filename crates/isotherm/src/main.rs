@@ -33,6 +33,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
+use isotherm_linux::calibrate::subject::{SUBJECT, be_subject};
 
 /// See which memory of a running program is hot, which is cold, since when, and what watching cost.
 #[derive(Parser)]
@@ -69,6 +70,7 @@ enum Command {
     Workload(cmd::workload::Args),
     Eval(cmd::eval::Args),
     Simulate(cmd::simulate::Args),
+    Calibrate(cmd::calibrate::Args),
     #[command(alias = "paper")]
     Reproduce(cmd::reproduce::Args),
     ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
@@ -109,6 +111,7 @@ impl Command {
                 | Self::Workload(_)
                 | Self::Eval(_)
                 | Self::Simulate(_)
+                | Self::Calibrate(_)
                 | Self::Reproduce(_)
                 | Self::Completions { .. }
         )
@@ -116,6 +119,15 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == SUBJECT)
+    {
+        return match be_subject() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
     let Cli { verbosity, command } = Cli::parse();
     log::start(&verbosity);
     let prints = command.only_prints();
@@ -141,6 +153,7 @@ fn main() -> ExitCode {
         Command::Workload(args) => cmd::workload::run(args),
         Command::Eval(args) => cmd::eval::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),
+        Command::Calibrate(args) => cmd::calibrate::run(&args),
         Command::Reproduce(args) => cmd::reproduce::run(&args),
         Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
         Command::EthpCurve(args) => cmd::report::ethp_curve::run(&args),

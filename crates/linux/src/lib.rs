@@ -11,6 +11,7 @@
 pub mod act;
 pub mod areas;
 pub mod cache;
+pub mod calibrate;
 pub mod cgroup;
 pub mod clock;
 pub mod compaction;

@@ -1,5 +1,7 @@
 //! A process that is watched: held by a pidfd, so that a reused process id is never mistaken for it.
 
+mod content;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::calibration::Calibration;
 use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
 use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::{
@@ -107,6 +108,12 @@ pub struct UsageSample {
     pub system_free: u64,
     /// Available memory (MemAvailable).
     pub system_available: u64,
+    /// CPU time of each target so far; none in older records.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cpu: BTreeMap<u32, Nanos>,
+    /// Time that all CPUs together had nothing to do, since the machine's start; none in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_idle: Option<Nanos>,
     /// What the kernel itself counts of migration, where memory is on several nodes.
     #[serde(default, skip_serializing_if = "KernelMigrations::is_empty")]
     pub migrations: KernelMigrations,
@@ -329,6 +336,18 @@ pub struct CompactionSample {
     pub isolated: u64,
 }
 
+/// What acting costs on the machine of a record, and what decides that of its targets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CalibrationSample {
+    pub time: Nanos,
+    /// Targets that let nobody make huge pages of their memory.
+    #[serde(default)]
+    pub refuse_huge: Vec<TargetId>,
+    /// What was measured.
+    pub costs: Calibration,
+}
+
 /// Anything that stands in a record after its header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -359,6 +378,8 @@ pub enum Item {
     Fragmentation(FragmentationSample),
     /// A round of compaction.
     Compaction(CompactionSample),
+    /// What acting costs on this machine, measured with what the targets' memory holds.
+    Calibration(CalibrationSample),
     /// What the machine's memory is used for, every some seconds where all of it is watched.
     Machine(MachineSample),
     /// Something a reader should be told, e.g. that the recorder was stopped by a signal.

@@ -31,8 +31,9 @@ pub mod writer;
 pub use blocks::SnapshotBlocks;
 pub use error::RecordError;
 pub use item::{
-    ActionSample, CompactionSample, CostSample, FragmentationSample, GuardSample, Header, Item,
-    KernelMigrations, Mapping, MappingChange, TargetActions, TargetExit, TargetStart, UsageSample,
+    ActionSample, CalibrationSample, CompactionSample, CostSample, FragmentationSample,
+    GuardSample, Header, Item, KernelMigrations, Mapping, MappingChange, TargetActions, TargetExit,
+    TargetStart, UsageSample,
 };
 pub use machine::{
     CacheSample, CachedFile, CachedKind, CachedMemory, HugeMemory, MachineSample, MappedMemory,

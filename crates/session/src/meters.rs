@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::Nanos;
+use isotherm_linux::load::CpuTimes;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::process::ProcessUsage;
-use isotherm_linux::{migrations, node};
+use isotherm_linux::{migrations, node, pressure};
 use isotherm_record::{CostSample, Item, KernelMigrations, UsageSample};
 
 use crate::monitor::Monitor;
@@ -26,6 +27,8 @@ pub(crate) struct Meters {
     peak_rss: u64,
     /// What was read last, by target.
     known: BTreeMap<u32, ProcessUsage>,
+    /// CPU time, likewise.
+    cpu: BTreeMap<u32, Nanos>,
     /// The first whose turn it is.
     turn: u32,
     /// Whether memory is on several nodes, once that is known.
@@ -55,6 +58,8 @@ impl Meters {
             usage.rss.insert(*id, used.rss);
             usage.swap.insert(*id, used.swap);
         }
+        usage.cpu.clone_from(&self.cpu);
+        usage.system_idle = CpuTimes::read().map(|times| times.idle);
         let memory = Meminfo::read();
         let bytes = |name| memory.get(name).unwrap_or(0);
         usage.system_total = bytes("MemTotal");
@@ -83,6 +88,7 @@ impl Meters {
         let live = monitor.live();
         let ids: std::collections::BTreeSet<u32> = live.iter().map(|(id, _)| id.0).collect();
         self.known.retain(|id, _| ids.contains(id));
+        self.cpu.retain(|id, _| ids.contains(id));
         let nr = if all { live.len() } else { TARGETS_PER_READING };
         let first = live
             .iter()
@@ -96,6 +102,9 @@ impl Meters {
         let in_turn: Vec<_> = in_turn.collect();
         self.turn = in_turn.last().map_or(0, |(id, _)| id.0 + 1);
         for (id, process) in new.into_iter().chain(in_turn) {
+            if let Some(progress) = pressure::progress(process) {
+                self.cpu.insert(id.0, progress.cpu);
+            }
             match process.usage() {
                 Ok(used) => drop(self.known.insert(id.0, used)),
                 Err(_) => drop(self.known.remove(&id.0)),

@@ -4,6 +4,7 @@
 //! it is then no prediction. *Assumed* ones are of the usual size on servers of that time.
 
 use isotherm_engine::Nanos;
+use isotherm_engine::calibration::{Bound, Calibration, Measured};
 
 /// A page of 4 KiB is unmapped, copied and mapped again by one CPU: 1.72 GB/s, measured on an EPYC of
 /// the third generation between its two sockets, Linux 6.14 (Shivank Garg, *Enhancements to Page
@@ -84,6 +85,16 @@ pub struct MachineCosts {
     pub refault_file: Nanos,
     /// A page is compressed and put into zram (0.6 to 0.9 GB/s).
     pub compress: Nanos,
+    /// A page goes to zram in a block of 2 MiB that goes whole, as a huge page that is made for it: a 512th of all of that
+    /// (2.3 to 2.5 us, of data that compresses at once; docs/guard.md).
+    pub page_out_whole: Nanos,
+    /// The part of that time which a thread of the process loses that works meanwhile (1 to 4 %).
+    pub whole_lost: f64,
+    /// What a page takes more that goes alone while its process runs elsewhere: an interrupt (3.4 us more than the 3.2
+    /// of a process that sleeps, in the mean of 400 MiB of every third page; up to 6).
+    pub interrupt: Nanos,
+    /// The part of paging out alone that a thread of the process loses (experiments/beside.c: 0.24 s of 0.29).
+    pub alone_lost: f64,
     /// A page is put aside without compression: dropped, or written by a disk that takes its own time.
     /// Assumed.
     pub drop_page: Nanos,
@@ -125,6 +136,38 @@ pub struct MachineCosts {
     pub tlb_entries: u32,
 }
 
+impl Default for MachineCosts {
+    fn default() -> Self {
+        THIS_MACHINE
+    }
+}
+
+impl MachineCosts {
+    /// What was measured in place of these; what was not stays.
+    #[must_use]
+    pub fn calibrated(self, measured: &Calibration, bound: Bound) -> Self {
+        let at = |value: Option<Measured>| value.map(|value| value.at(bound));
+        let or = |value: Option<f64>, or: Nanos| value.map_or(or, |ns| Nanos(ns.max(0.0) as u64));
+        let alone = at(measured.page_out_alone_ns);
+        let running = at(measured.page_out_running_ns);
+        let interrupt = running.zip(alone).map(|(running, alone)| running - alone);
+        Self {
+            minor_fault: or(at(measured.minor_fault_ns), self.minor_fault),
+            huge_fault: or(at(measured.huge_fault_ns), self.huge_fault),
+            refault_zram: or(at(measured.refault_ns), self.refault_zram),
+            compress: or(alone, self.compress),
+            interrupt: or(interrupt, self.interrupt),
+            alone_lost: at(measured.page_out_running_lost).unwrap_or(self.alone_lost),
+            page_out_whole: or(at(measured.page_out_whole_ns), self.page_out_whole),
+            whole_lost: at(measured.page_out_whole_lost).unwrap_or(self.whole_lost),
+            collapse: or(at(measured.collapse_ns), self.collapse),
+            clear_range: or(at(measured.clear_range_ns), self.clear_range),
+            clear_page: or(at(measured.clear_page_ns), self.clear_page),
+            ..self
+        }
+    }
+}
+
 /// The machines that Isotherm is developed on.
 pub const THIS_MACHINE: MachineCosts = MachineCosts {
     minor_fault: Nanos(700),
@@ -133,6 +176,10 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
     refault_disk: Nanos(2_000),
     refault_file: Nanos(90_000),
     compress: Nanos(5_400),
+    page_out_whole: Nanos(5_000),
+    whole_lost: 0.04,
+    interrupt: Nanos(3_400),
+    alone_lost: 0.83,
     drop_page: Nanos(500),
     scan_page: Nanos(150),
     look_at_frame: Nanos(60),

@@ -3,11 +3,12 @@
 //! What `isotherm run` does in its loop with clocks and system calls, this does with simulated time: the
 //! monitors' loops and the carrying out of plans are the same code ([`isotherm_engine::drive`]).
 
+mod acting;
 mod targets;
 mod world;
 
-use isotherm_engine::drive::{Context, MonitorLoop};
-use isotherm_engine::guard::{GuardLimits, GuardSignals, GuardStatus, Pools, waited_share};
+use isotherm_engine::drive::MonitorLoop;
+use isotherm_engine::guard::{GuardLimits, GuardStatus};
 use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::table::TableAttributes;
@@ -17,9 +18,10 @@ use isotherm_engine::{
 };
 
 use crate::kcompactd::Round;
-use crate::machine::{Machine, ProbeState, Process, ProcessSpec, SimActuator, SimProbe};
+use crate::machine::{Machine, ProbeState, Process, ProcessSpec, SimProbe};
+use acting::Acting;
 use targets::Targets;
-use world::{Followed, SimulatedWorld};
+use world::Followed;
 
 /// How often memory use is told and the guards look.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
@@ -48,6 +50,8 @@ pub struct ContextSpec {
     pub schemes: Vec<Scheme>,
     /// What that may cost.
     pub guard: GuardLimits,
+    /// Share of one CPU that acting may take where none is idle; `None`: as much as it wants.
+    pub act_budget: Option<f64>,
     /// Nothing is done.
     pub dry_run: bool,
 }
@@ -118,21 +122,16 @@ struct Watcher {
     monitor: MonitorLoop,
     followed: Followed,
     probe: ProbeState,
-    context: Context,
+    acting: Acting,
     is_physical: bool,
-    spares_accessed: bool,
     /// On the monitors' clock.
     wake_at: Nanos,
-    /// Faults and CPU time of all processes at the guard's last look.
-    before: (u64, f64),
-    /// The time that processes had lost for memory then.
-    lost_before: f64,
 }
 
 impl Watcher {
     fn new(spec: ContextSpec, machine: &Machine) -> Result<Self, ContextError> {
         let is_physical = matches!(spec.watch, Watch::Physical(..));
-        let spares_accessed = matches!(spec.watch, Watch::Tables(_));
+        let acting = Acting::new(&spec)?;
         let (mut monitor, followed) = match spec.watch {
             Watch::Tables(attributes) => (
                 MonitorLoop::tables(attributes, machine.now()),
@@ -164,12 +163,9 @@ impl Watcher {
             monitor,
             followed,
             probe: ProbeState::new(is_physical),
-            context: Context::new(spec.schemes, spec.guard, spec.dry_run)?,
+            acting,
             is_physical,
-            spares_accessed,
             wake_at: Nanos(0),
-            before: (0, 0.0),
-            lost_before: 0.0,
         })
     }
 }
@@ -203,6 +199,8 @@ pub struct Simulation {
     starts: Vec<(Nanos, ProcessSpec)>,
     end: Nanos,
     next_second: Nanos,
+    /// Until when the thread that watches and acts is busy with acting.
+    busy_until: Nanos,
     targets: Targets,
 }
 
@@ -228,6 +226,7 @@ impl Simulation {
             starts,
             end,
             next_second: Nanos(0),
+            busy_until: Nanos(0),
         })
     }
 
@@ -259,22 +258,23 @@ impl Simulation {
 
     /// A context's schemes.
     pub fn schemes(&self, context: usize) -> &SchemeEngine {
-        self.contexts[context].context.schemes()
+        self.contexts[context].acting.context.schemes()
     }
 
     /// A context's guard.
     pub fn guard(&self, context: usize) -> GuardStatus {
-        self.contexts[context].context.guard().status()
+        self.contexts[context].acting.context.guard().status()
     }
 
     /// Huge pages that a context's schemes make may waste this share of its targets' memory; `None`: any.
     pub fn set_max_waste(&mut self, context: usize, max_waste: Option<f64>) {
-        self.contexts[context].context.set_max_waste(max_waste);
+        let acting = &mut self.contexts[context].acting;
+        acting.context.set_max_waste(max_waste);
     }
 
     /// How huge pages stand that a context has made under a bound on their waste.
     pub fn waste(&self, context: usize) -> Option<WasteStatus> {
-        self.contexts[context].context.waste()
+        self.contexts[context].acting.context.waste()
     }
 
     /// Goes on to what happens next, and appends what there is to tell. Whether there is more.
@@ -301,20 +301,36 @@ impl Simulation {
         }
         let clock = shifted(now, self.machine.clock_error());
         for at in 0..self.contexts.len() {
-            if self.contexts[at].wake_at <= clock {
+            if now < self.busy_until {
+                break;
+            }
+            let context = &self.contexts[at];
+            if context.wake_at <= clock {
                 self.wake(at, clock, events);
+            } else if context.acting.goes_on_at().is_some_and(|at| at <= clock) {
+                self.act(at, clock, &[], events);
             }
         }
-        let wakes = self.contexts.iter().map(|context| context.wake_at);
-        let next = wakes
-            .map(|wake| shifted(wake, -self.machine.clock_error()))
-            .chain([self.next_second, self.end])
-            .chain(self.starts.last().map(|(at, _)| *at))
-            .min()
-            .unwrap_or(self.end);
+        let next = self.next_wake();
         // A clock that has jumped back must not make time stand still.
         self.machine.advance(next.max(now + Nanos::from_millis(1)));
         true
+    }
+
+    /// When there is something to do next.
+    fn next_wake(&self) -> Nanos {
+        let contexts = self.contexts.iter();
+        let wakes = contexts.map(|context| match context.acting.goes_on_at() {
+            Some(at) => at.min(context.wake_at),
+            None => context.wake_at,
+        });
+        let wakes = wakes.map(|wake| shifted(wake, -self.machine.clock_error()));
+        // Who watches and who acts are one thread.
+        let wakes = wakes.map(|wake| wake.max(self.busy_until));
+        let others = [self.next_second, self.end];
+        let starts = self.starts.last().map(|(at, _)| *at);
+        let all = wakes.chain(others).chain(starts);
+        all.min().unwrap_or(self.end)
     }
 
     fn forget_ended(&mut self, events: &[Event]) {
@@ -323,40 +339,18 @@ impl Simulation {
                 && let Some((at, local)) = self.targets.context(*target)
                 && let Some(context) = self.contexts.get_mut(at)
             {
-                context.context.forget(local);
+                context.acting.forget(local);
             }
         }
     }
 
     /// Guards look at what the last second was like.
     fn observe(&mut self, events: &mut Vec<Event>) {
-        let now = self.machine.now();
-        let processes = self.machine.processes();
-        let faults: u64 = processes.iter().map(Process::major_faults).sum();
-        let cpu: f64 = processes.iter().map(|p| p.cpu().as_secs_f64()).sum();
-        let resident: u64 = processes.iter().map(Process::rss).sum();
-        let lost: f64 = processes.iter().map(|p| p.losses().refaults).sum();
-        let cost = self.machine.spec().costs.refault_zram;
         for (at, context) in self.contexts.iter_mut().enumerate() {
-            let (faults_before, cpu_before) = std::mem::replace(&mut context.before, (faults, cpu));
-            let lost_before = std::mem::replace(&mut context.lost_before, lost);
-            let seconds = PERIOD.as_secs_f64();
-            let mut signals = GuardSignals::default();
-            if now.0 > 0 {
-                let new = faults - faults_before;
-                signals = GuardSignals {
-                    slowdown: Some(waited_share(new, cost, cpu - cpu_before, seconds)),
-                    refaults_per_s: Some(new as f64 / seconds),
-                    psi: Some(((lost - lost_before) / seconds).clamp(0.0, 1.0)),
-                    waited: Some(Nanos(new * cost.0)),
-                    ..GuardSignals::default()
-                };
-            }
-            let guard = context.context.guard_mut();
-            if guard.observe(now, signals, Pools::processes(resident)) {
+            if context.acting.observe(&self.machine) {
                 events.push(Event::Guard {
                     context: at,
-                    status: guard.status(),
+                    status: context.acting.context.guard().status(),
                 });
             }
         }
@@ -384,25 +378,15 @@ impl Simulation {
     /// A context's schemes do what follows from what its monitor saw.
     fn act(&mut self, at: usize, clock: Nanos, snapshots: &[Snapshot], events: &mut Vec<Event>) {
         let context = &mut self.contexts[at];
-        let mut world = SimulatedWorld {
-            actuator: SimActuator {
-                machine: &mut self.machine,
-                is_physical: context.is_physical,
-                spare_accessed: context.spares_accessed,
-            },
-            monitor: &mut context.monitor,
-            clock,
-        };
-        let all_of_it = Nanos(u64::MAX);
-        let Ok((done, outcomes)) = context
-            .context
-            .step(clock, snapshots, all_of_it, &mut world);
-        if !done.is_empty() {
+        let (machine, monitor) = (&mut self.machine, &mut context.monitor);
+        let step = context.acting.step(machine, monitor, clock, snapshots);
+        self.busy_until = self.machine.now() + step.took;
+        if !step.done.is_empty() {
             events.push(Event::Acted {
                 context: at,
-                is_dry_run: context.context.is_dry_run(),
-                done,
-                outcomes,
+                is_dry_run: context.acting.context.is_dry_run(),
+                done: step.done,
+                outcomes: step.outcomes,
             });
         }
     }

@@ -40,6 +40,7 @@ fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
             area("heap", 0x7f00_0000_0000, anon_mib, Use::Anon),
             area("file", 0x7f80_0000_0000, file_mib, Use::File),
         ],
+        ..ProcessSpec::default()
     }
 }
 
@@ -117,6 +118,7 @@ proptest! {
             limits: Vec::new(),
             schemes: actions.into_iter().map(scheme).collect(),
             guard: GuardLimits::default(),
+            act_budget: None,
             dry_run: false,
         };
         let starts = (0..).zip(programs).map(|(i, program)| (seconds(i), process(program)));

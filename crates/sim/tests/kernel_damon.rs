@@ -34,6 +34,7 @@ fn process(rate: f32, fill: Nanos) -> ProcessSpec {
             filled_of_block: Some(256),
             released: None,
         }],
+        ..ProcessSpec::default()
     }
 }
 
@@ -67,6 +68,7 @@ fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> Proc
         limits: Vec::new(),
         schemes: vec![scheme],
         guard: GuardLimits::default(),
+        act_budget: None,
         dry_run: false,
     };
     let starts = vec![(Nanos(0), process)];

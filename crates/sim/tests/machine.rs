@@ -53,6 +53,7 @@ fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
             filled_of_block: None,
             released: None,
         }],
+        ..ProcessSpec::default()
     }
 }
 
@@ -78,6 +79,7 @@ fn context(watch: Watch, schemes: Vec<Scheme>) -> ContextSpec {
         limits: Vec::new(),
         schemes,
         guard: GuardLimits::default(),
+        act_budget: None,
         dry_run: false,
     }
 }

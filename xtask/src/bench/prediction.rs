@@ -1,160 +1,365 @@
 //! How near the simulated machine comes: a program's trace is replayed under a scheme, and the program
 //! itself is run under it.
 //!
-//! The trace (`record --pages`) and the live run are of two runs of the same program, each watched from
-//! the same moment of its life on. Memory saved is compared exactly; the slowdown of the live run is
-//! measured against the seconds before it, and no better known than this machine's speed is steady.
+//! A pair is a trace (`record --pages`) and two live runs, with the guard and without, each of another run of
+//! the same program and watched from the same moment of its life on. Memory saved and what acting took are known
+//! exactly; the slowdown is that against the seconds before, and no better known than the program is steady: its error
+//! is told beside it.
+
+mod meter;
+mod subject;
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::accuracy::config_path;
 use super::child::Guarded;
 use super::stats::cell;
-use super::subject::Subject;
 use super::table::Table;
-use super::workload::Workload;
-use super::{BenchContext, BenchOutcome, redis};
+use super::{BenchContext, BenchOutcome};
+use meter::{Rate, Speed};
+use subject::{Subject, Which};
 
-const PROGRAMS: [&str; 3] = ["static_1g", "phases_1g", "redis"];
-const REDIS_KEYS: u64 = 500_000;
-/// From a program's start on until it is watched.
-const SETTLE: Duration = Duration::from_secs(8);
+/// How long a run is watched, unless it is said.
+const DURATION: Duration = Duration::from_secs(20);
+/// From a program's start on until it is watched; in the second part its speed is measured.
+const WARM_UP: Duration = Duration::from_secs(2);
+const ALONE: Duration = Duration::from_secs(6);
 /// Time that a child may take beyond what it was asked for.
 const SLACK: Duration = Duration::from_secs(30);
+
+/// Memory saved is foretold well within so many points, a slowdown within so many, and acting within such a factor.
+const SAVED_POINTS: f64 = 5.0;
+const SLOWDOWN_POINTS: f64 = 2.0;
+const ACTING_FACTOR: f64 = 1.5;
+/// Acting that takes less than this is not worth a factor.
+const LITTLE_ACTING_S: f64 = 0.05;
 
 #[derive(Serialize)]
 struct Pair {
     program: String,
     guard: bool,
-    live_saved_percent: f64,
-    predicted_saved_percent: f64,
-    error_points: f64,
-    live_slowdown_percent: f64,
-    predicted_slowdown_percent: f64,
+    live: Live,
+    predicted: Predicted,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Serialize)]
+struct Live {
+    saved_percent: f64,
+    slowdown_percent: Option<f64>,
+    /// Standard error of that.
+    slowdown_error_points: Option<f64>,
+    acting_cpu_s: f64,
+}
+
+/// What was foretold.
+#[derive(Clone, Copy, Serialize)]
+struct Predicted {
+    saved_percent: Bounded,
+    slowdown_percent: Bounded,
+    acting_cpu_s: Bounded,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Bounded {
+    value: f64,
+    low: Option<f64>,
+    high: Option<f64>,
+}
+
+impl Bounded {
+    fn of(value: &Value) -> Option<Self> {
+        if let Some(value) = value.as_f64() {
+            return Some(Self {
+                value,
+                low: None,
+                high: None,
+            });
+        }
+        Some(Self {
+            value: value["value"].as_f64()?,
+            low: value["low"].as_f64(),
+            high: value["high"].as_f64(),
+        })
+    }
+
+    fn holds(&self, value: f64, slack: f64) -> bool {
+        let (low, high) = (
+            self.low.unwrap_or(self.value),
+            self.high.unwrap_or(self.value),
+        );
+        (low - slack..=high + slack).contains(&value)
+    }
+}
+
+impl Pair {
+    fn is_saved_right(&self) -> bool {
+        let off = self.predicted.saved_percent.value - self.live.saved_percent;
+        off.abs() <= SAVED_POINTS
+            || self
+                .predicted
+                .saved_percent
+                .holds(self.live.saved_percent, 0.0)
+    }
+
+    /// `None` where the program's speed cannot be told. What is measured counts to two of its standard errors.
+    fn is_slowdown_right(&self) -> Option<bool> {
+        let slowdown = self.live.slowdown_percent?;
+        let slack = 2.0 * self.live.slowdown_error_points.unwrap_or(0.0);
+        let predicted = self.predicted.slowdown_percent;
+        let off = (predicted.value - slowdown).abs();
+        Some(off <= SLOWDOWN_POINTS + slack || predicted.holds(slowdown, slack))
+    }
+
+    fn is_acting_right(&self) -> bool {
+        let (live, predicted) = (self.live.acting_cpu_s, self.predicted.acting_cpu_s);
+        if live.max(predicted.value) < LITTLE_ACTING_S {
+            return true;
+        }
+        let factor = live.max(predicted.value) / live.min(predicted.value).max(1e-9);
+        factor <= ACTING_FACTOR
+    }
 }
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+    if !context.named {
+        return Ok(BenchOutcome::Skip(
+            "it takes long; name it to run it".into(),
+        ));
+    }
     if !std::path::Path::new("/sys/block/zram0").exists() {
         return Ok(BenchOutcome::Skip(
             "there is no zram, so nothing can be paged out".into(),
         ));
     }
     swap(context, &["zram", "--size", "4G"])?;
-    let pairs = measure(context);
+    let measured = measure(context);
     swap(context, &["off"])?;
-    let pairs = pairs?;
-    let mut table = Table::new(
-        "prcl (5 s): memory saved and slowdown, live and as predicted from a trace",
-        &[
-            "program",
-            "guard",
-            "saved %",
-            "predicted",
-            "off by",
-            "slowdown %",
-            "predicted",
-        ],
-    );
-    for group in pairs.chunk_by(|a, b| (&a.program, a.guard) == (&b.program, b.guard)) {
-        let of = |value: fn(&Pair) -> f64| cell(&group.iter().map(value).collect::<Vec<f64>>(), 1);
-        table.row(vec![
-            group[0].program.clone(),
-            if group[0].guard { "1 %" } else { "none" }.into(),
-            of(|p| p.live_saved_percent),
-            of(|p| p.predicted_saved_percent),
-            of(|p| p.error_points),
-            of(|p| p.live_slowdown_percent),
-            of(|p| p.predicted_slowdown_percent),
-        ]);
-    }
+    let (pairs, skipped) = measured?;
     Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: json!(pairs),
+        tables: vec![by_program(&pairs), in_all(&pairs)],
+        data: json!({ "pairs": pairs, "skipped": skipped }),
     })
 }
 
-fn measure(context: &BenchContext) -> anyhow::Result<Vec<Pair>> {
-    let mut pairs = Vec::new();
-    for program in PROGRAMS {
-        let is_wanted = context.only.is_empty() || context.only.iter().any(|o| o == program);
-        if !is_wanted || (program == "redis" && !redis::installed()) {
-            continue;
-        }
-        for guard in [true, false] {
-            for _ in 0..context.repeats {
-                pairs.push(pair(context, program, guard)?);
+fn by_program(pairs: &[Pair]) -> Table {
+    let mut table = Table::new(
+        "prcl (5 s), live and as foretold from a trace: medians of pairs [least..most]",
+        &[
+            "program",
+            "guard",
+            "pairs",
+            "saved %",
+            "foretold",
+            "slowdown %",
+            "foretold",
+            "acting s",
+            "foretold",
+        ],
+    );
+    let mut sorted: Vec<&Pair> = pairs.iter().collect();
+    sorted.sort_by(|a, b| (&a.program, !a.guard).cmp(&(&b.program, !b.guard)));
+    for group in sorted.chunk_by(|a, b| (&a.program, a.guard) == (&b.program, b.guard)) {
+        let of = |value: fn(&Pair) -> f64, digits| {
+            let values: Vec<f64> = group.iter().map(|pair| value(pair)).collect();
+            cell(&values, digits)
+        };
+        table.row(vec![
+            group[0].program.clone(),
+            if group[0].guard { "1 %" } else { "none" }.into(),
+            group.len().to_string(),
+            of(|p| p.live.saved_percent, 1),
+            of(|p| p.predicted.saved_percent.value, 1),
+            of(|p| p.live.slowdown_percent.unwrap_or(f64::NAN), 1),
+            of(|p| p.predicted.slowdown_percent.value, 1),
+            of(|p| p.live.acting_cpu_s, 2),
+            of(|p| p.predicted.acting_cpu_s.value, 2),
+        ]);
+    }
+    table
+}
+
+fn in_all(pairs: &[Pair]) -> Table {
+    let mut table = Table::new(
+        "pairs that were foretold well",
+        &["what", "with the guard", "without", "of"],
+    );
+    let mut line = |what: String, is_right: &dyn Fn(&Pair) -> Option<bool>| {
+        let of = |guard: bool| {
+            let judged: Vec<bool> = { pairs.iter() }
+                .filter(|pair| pair.guard == guard)
+                .filter_map(is_right)
+                .collect();
+            (judged.iter().filter(|right| **right).count(), judged.len())
+        };
+        let (with, without) = (of(true), of(false));
+        table.row(vec![
+            what,
+            with.0.to_string(),
+            without.0.to_string(),
+            format!("{} and {}", with.1, without.1),
+        ]);
+    };
+    line(
+        format!("saved memory within {SAVED_POINTS} points or the interval"),
+        &|pair| Some(pair.is_saved_right()),
+    );
+    line(
+        format!("slowdown within {SLOWDOWN_POINTS} points or the interval, to two standard errors"),
+        &Pair::is_slowdown_right,
+    );
+    line(
+        format!("acting's CPU time within a factor of {ACTING_FACTOR}"),
+        &|pair| Some(pair.is_acting_right()),
+    );
+    table
+}
+
+/// Pair by pair of all programs in turn, so that this machine's moods are everybody's.
+fn measure(context: &BenchContext) -> anyhow::Result<(Vec<Pair>, Vec<String>)> {
+    let (mut pairs, mut skipped) = (Vec::new(), Vec::new());
+    for round in 0..context.repeats {
+        for which in Which::all(context) {
+            let name = which.name(context);
+            if let Some(lacks) = which.lacks() {
+                if round == 0 {
+                    println!("SKIP {name}: {lacks}");
+                    skipped.push(format!("{name}: {lacks}"));
+                }
+                continue;
+            }
+            match one_pair(context, &which) {
+                Ok(of_both) => pairs.extend(of_both),
+                Err(error) => {
+                    context.sleep(Duration::ZERO)?;
+                    println!("FAILED {name}: {error:#}");
+                    skipped.push(format!("{name}: {error:#}"));
+                }
             }
         }
+    }
+    Ok((pairs, skipped))
+}
+
+fn one_pair(context: &BenchContext, which: &Which) -> anyhow::Result<Vec<Pair>> {
+    let duration = context.asked_duration.unwrap_or(DURATION);
+    let program = which.name(context);
+    let trace = context.scratch("trace.isotherm");
+    let mut subject = which.start(context)?;
+    context.sleep(WARM_UP + ALONE)?;
+    subject.check_running()?;
+    let mut record = Command::new(&context.isotherm);
+    record
+        .args(["record", "--pages", "-q", "--max-stall", "1s"])
+        .args(["--duration", &format!("{}s", duration.as_secs())])
+        .args(["--pid", &subject.pid().to_string(), "-o"])
+        .arg(&trace);
+    Guarded::spawn(context, &mut record)?.finish(context, duration + SLACK)?;
+    drop(subject);
+    let mut pairs = Vec::new();
+    for guard in [true, false] {
+        let mut live = live(context, which.start(context)?, guard, duration)?;
+        let (saved, predicted) = predict(context, guard)?;
+        live.saved_percent = saved;
+        let pair = Pair {
+            program: program.clone(),
+            guard,
+            live,
+            predicted,
+        };
+        println!("{}", line(&pair));
+        pairs.push(pair);
     }
     Ok(pairs)
 }
 
-fn start(context: &BenchContext, program: &str) -> anyhow::Result<Subject> {
-    let subject = if program == "redis" {
-        Subject::busy_redis(context, REDIS_KEYS)?
-    } else {
-        Subject::Exercise(Workload::start(context, &config_path(context, program))?)
+fn line(pair: &Pair) -> String {
+    let mark = |is_right: Option<bool>| match is_right {
+        Some(true) => "",
+        Some(false) => " (!)",
+        None => " (?)",
     };
-    context.sleep(SETTLE)?;
-    Ok(subject)
+    let bounds = |of: Bounded| match (of.low, of.high) {
+        (Some(low), Some(high)) => format!("{:.2} [{low:.2}..{high:.2}]", of.value),
+        _ => format!("{:.2}", of.value),
+    };
+    format!(
+        "{}, guard {}: saved {:.1} %, foretold {}{}; slowdown {:.1} ± {:.1} %, foretold {}{}; acting {:.2} s, foretold {}{}",
+        pair.program,
+        if pair.guard { "1 %" } else { "none" },
+        pair.live.saved_percent,
+        bounds(pair.predicted.saved_percent),
+        mark(Some(pair.is_saved_right())),
+        pair.live.slowdown_percent.unwrap_or(f64::NAN),
+        pair.live.slowdown_error_points.unwrap_or(f64::NAN),
+        bounds(pair.predicted.slowdown_percent),
+        mark(pair.is_slowdown_right()),
+        pair.live.acting_cpu_s,
+        bounds(pair.predicted.acting_cpu_s),
+        mark(Some(pair.is_acting_right())),
+    )
 }
 
-fn pair(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<Pair> {
-    let (trace, live) = (
-        context.scratch("trace.isotherm"),
-        context.scratch("live.isotherm"),
-    );
-    let seconds = format!("{}s", context.duration.as_secs());
-    let no_guard: &[&str] = if guard { &[] } else { &["--no-guard"] };
-
-    let subject = start(context, program)?;
-    let mut record = Command::new(&context.isotherm);
-    record.args([
-        "record",
-        "--pages",
-        "-q",
-        "--max-stall",
-        "1s",
-        "--duration",
-        &seconds,
-    ]);
-    record
-        .args(["--pid", &subject.pid().to_string(), "-o"])
-        .arg(&trace);
-    Guarded::spawn(context, &mut record)?.finish(context, context.duration + SLACK)?;
-    drop(subject);
-
-    let mut subject = start(context, program)?;
+/// The program under the scheme.
+fn live(
+    context: &BenchContext,
+    mut subject: Subject,
+    guard: bool,
+    duration: Duration,
+) -> anyhow::Result<Live> {
+    let speed = Speed::of(subject.meter());
+    context.sleep(WARM_UP)?;
+    let began = Instant::now();
+    context.sleep(ALONE)?;
+    let (acts_from, summary) = (Instant::now(), context.scratch("run.json"));
     let mut acting = Command::new(&context.isotherm);
     acting
-        .args(["run", "-q", "--preset", "prcl", "--duration", &seconds])
-        .args(no_guard);
-    acting
+        .args(["run", "-q", "--json", "--preset", "prcl"])
+        .args(["--duration", &format!("{}s", duration.as_secs())])
+        .args(no_guard(guard))
         .args(["--pid", &subject.pid().to_string(), "-o"])
-        .arg(&live);
-    let before = subject.mark()?;
-    context.sleep(Duration::from_secs(2))?;
-    let from = subject.mark()?;
-    let alone = subject.rate(context, before, from)?;
-    Guarded::spawn(context, &mut acting)?.finish(context, context.duration + SLACK)?;
-    let to = subject.mark()?;
-    let under = subject.rate(context, from, to)?;
-    drop(subject);
+        .arg(context.scratch("live.isotherm"))
+        .stdout(std::fs::File::create(&summary)?);
+    Guarded::spawn(context, &mut acting)?.finish(context, duration + SLACK)?;
+    let ended = Instant::now();
+    subject.check_running()?;
+    let alone = speed.between(began, acts_from);
+    let under = speed.between(acts_from, ended);
+    let summary: Value = serde_json::from_slice(&std::fs::read(summary)?)?;
+    let slowdown = alone.zip(under).map(|(alone, under)| loss(alone, under));
+    Ok(Live {
+        saved_percent: 0.0,
+        slowdown_percent: slowdown.map(|(loss, _)| loss),
+        slowdown_error_points: slowdown.map(|(_, error)| error),
+        acting_cpu_s: summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0),
+    })
+}
 
+/// How much longer the same work takes, in percent, and the error of that in points.
+fn loss(alone: Rate, under: Rate) -> (f64, f64) {
+    let longer = alone.mean / under.mean;
+    let error = (alone.error / alone.mean).hypot(under.error / under.mean);
+    (100.0 * (longer - 1.0), 100.0 * longer * error)
+}
+
+fn no_guard(guard: bool) -> &'static [&'static str] {
+    if guard { &[] } else { &["--no-guard"] }
+}
+
+/// What the live run's record says of memory saved, and what the trace foretells.
+fn predict(context: &BenchContext, guard: bool) -> anyhow::Result<(f64, Predicted)> {
     let mut simulate = Command::new(&context.isotherm);
     simulate
         .args(["simulate", "--json", "--preset", "prcl"])
-        .args(no_guard);
-    simulate
+        .args(no_guard(guard))
         .arg("--trace")
-        .arg(&trace)
+        .arg(context.scratch("trace.isotherm"))
         .arg("--against")
-        .arg(&live);
+        .arg(context.scratch("live.isotherm"));
     let output = simulate
         .stderr(Stdio::inherit())
         .output()
@@ -163,15 +368,20 @@ fn pair(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<Pa
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let number = |value: &Value| value.as_f64().context("a number is missing in the report");
     let against = &report["against"];
-    Ok(Pair {
-        program: program.to_owned(),
-        guard,
-        live_saved_percent: number(&against["live_saved_percent"])?,
-        predicted_saved_percent: number(&against["predicted_saved_percent"])?,
-        error_points: number(&against["error_points"])?,
-        live_slowdown_percent: 100.0 * (1.0 - under.wall / alone.wall),
-        predicted_slowdown_percent: number(&report["processes"][0]["slowdown_percent"])?,
-    })
+    // Bounded where a trace is replayed several times.
+    let bounded = |name: &str, or: &Value| {
+        let of = Bounded::of(&report["prediction"][name]).or_else(|| Bounded::of(or));
+        of.with_context(|| format!("{name} is missing in the report"))
+    };
+    let predicted = Predicted {
+        saved_percent: bounded("saved_percent", &against["predicted_saved_percent"])?,
+        slowdown_percent: bounded(
+            "slowdown_percent",
+            &report["processes"][0]["slowdown_percent"],
+        )?,
+        acting_cpu_s: bounded("acting_cpu_seconds", &report["acting_cpu_seconds"])?,
+    };
+    Ok((number(&against["live_saved_percent"])?, predicted))
 }
 
 fn swap(context: &BenchContext, arguments: &[&str]) -> anyhow::Result<()> {

@@ -66,12 +66,6 @@ impl Subject {
         Ok(Self::Redis(busy))
     }
 
-    /// The same, of whose accesses nothing is known.
-    pub(super) fn busy_redis(context: &BenchContext, keys: u64) -> anyhow::Result<Self> {
-        let (server, client) = redis::start(context, keys)?;
-        Ok(Self::Redis(Busy::new(server, client)))
-    }
-
     pub(super) fn pid(&self) -> u32 {
         match self {
             Self::Exercise(workload) => workload.pid(),

@@ -25,7 +25,7 @@ use score::Score;
 
 mod agree;
 pub(crate) mod program;
-mod programs;
+pub(super) mod programs;
 mod real;
 mod replay;
 mod score;
@@ -41,13 +41,13 @@ const RSS_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Options {
     /// truth, tune: the seed that the programs are drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    pub(super) seed: u64,
     /// truth, tune: how many programs are drawn
     #[arg(long, value_name = "K")]
-    cases: Option<u64>,
+    pub(super) cases: Option<u64>,
     /// truth: only these of the programs, by number
     #[arg(long, value_name = "N", value_delimiter = ',')]
-    case: Vec<u64>,
+    pub(super) case: Vec<u64>,
     /// truth: budgets of the default monitor
     #[arg(
         long,
@@ -58,20 +58,13 @@ pub(super) struct Options {
     budgets: Vec<String>,
     /// truth: these real programs, or all; without --cases nothing else
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    programs: Vec<String>,
+    pub(super) programs: Vec<String>,
     /// truth: replay what each drawn program did in the simulated machine, too
     #[arg(long)]
     simulate: bool,
     /// truth: replay this record of `record --pages` in the simulated machine; without --cases nothing else
     #[arg(long, value_name = "RECORD")]
     replay: Option<PathBuf>,
-}
-
-impl Options {
-    /// From which seed programs are drawn, and how many.
-    pub(super) const fn drawn(&self) -> (u64, Option<u64>) {
-        (self.seed, self.cases)
-    }
 }
 
 /// One program, recorded in one mode.

@@ -14,6 +14,7 @@
 //! Sources: DAMOOS (Park and others; its repository, 2021) for the score; docs/tune.md for what was measured.
 
 mod baseline;
+mod bounds;
 mod front;
 mod journal;
 mod objective;
@@ -37,7 +38,7 @@ pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
 pub use plan::Plan;
 pub use predict::{Estimate, Prediction};
-pub use replay::{Evaluate, Replays, trace_facts};
+pub use replay::{Evaluate, PlannedReplays, Replays, trace_facts};
 pub use result::{Found, Subject, Trial, Tried, Tuned};
 pub use search::Search;
 pub use space::{Point, Setting, Settings, Space, SpaceError};
@@ -58,6 +59,32 @@ pub enum SearchEvent<'a> {
     Evaluated(usize),
     /// The journal can be written no more; the search goes on without.
     JournalFailed(&'a JournalError),
+}
+
+/// Settings that are looked at again, so that the one recommended has bounds.
+const SETTLED_MOST: usize = 8;
+
+/// Finds how sure the prediction is of the setting that is recommended. With its bounds it may be beyond the limit; then
+/// that of the next best, up to [`SETTLED_MOST`].
+///
+/// # Errors
+/// A setting that cannot be simulated.
+pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<Completion> {
+    for _ in 0..SETTLED_MOST {
+        let (within, beyond) = search.best();
+        let Some(point) = within.or(beyond).cloned() else {
+            break;
+        };
+        if search.observed()[&point].slowdown.has_bounds() {
+            break;
+        }
+        let spec = replays.plan.session(&search.space().settings(&point))?;
+        match replays.replays.bounded(&spec)? {
+            Some(prediction) => search.observe(point, prediction),
+            None => return Ok(Completion::Stopped),
+        }
+    }
+    Ok(Completion::Finished)
 }
 
 /// Searches until there is nothing more to try, or `stop` is set: `jobs` evaluations at a time, which changes nothing of

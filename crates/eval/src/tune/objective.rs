@@ -127,7 +127,7 @@ impl Prices {
         let near = prediction.resident_mean_bytes - prediction.far_mean_bytes;
         let dram = (near + prediction.pool_mean_bytes) / GIB * self.dram;
         let cxl = prediction.far_mean_bytes / GIB * self.cxl;
-        let beside = prediction.acting_cpu_seconds + prediction.monitor_cpu_seconds;
+        let beside = prediction.acting_cpu_seconds.value + prediction.monitor_cpu_seconds;
         let busy = beside / prediction.seconds.max(1e-9) + prediction.slowdown.value;
         dram + cxl + busy * self.cpu
     }
@@ -196,7 +196,7 @@ impl Objective {
             rest: [
                 prediction.slowdown.value,
                 resident,
-                prediction.acting_cpu_seconds,
+                prediction.acting_cpu_seconds.value,
             ],
         }
     }

@@ -226,7 +226,7 @@ fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &Plan) -> String {
     let details = format!(
         "{}. Acting takes {:.2} s of CPU time, watching {:.2} s; {} pages come back; the guard stops it {} time(s).",
         summary(trial),
-        p.acting_cpu_seconds,
+        p.acting_cpu_seconds.value,
         p.monitor_cpu_seconds,
         p.refaults,
         p.guard_stops,

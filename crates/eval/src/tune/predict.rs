@@ -64,7 +64,7 @@ pub struct Prediction {
     /// How much longer the program takes than by itself, a share of that time.
     pub slowdown: Estimate,
     /// CPU time of acting.
-    pub acting_cpu_seconds: f64,
+    pub acting_cpu_seconds: Estimate,
     /// CPU time of watching.
     pub monitor_cpu_seconds: f64,
     /// Pages that were accessed while they were out of memory.

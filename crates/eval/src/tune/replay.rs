@@ -6,7 +6,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, ensure};
-use isotherm_config::SessionSpec;
+use isotherm_config::{ContextSpec, SessionSpec};
+use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_session::simulated::{Replay, Scenario, simulation};
 use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, Process, ProcessSpec, Swap};
@@ -30,12 +31,12 @@ pub trait Evaluate: Sync {
 /// Parts that the resident memory is told in over time.
 const SERIES_PARTS: usize = 120;
 
-/// Replays of one trace under one plan.
+/// Replays of one trace.
 #[derive(Debug)]
 pub struct Replays<'a> {
-    plan: &'a Plan,
     process: ProcessSpec,
     machine: MachineSpec,
+    calibration: Calibration,
     stop: &'a AtomicBool,
     /// The program by itself.
     base: Totals,
@@ -62,31 +63,24 @@ struct Totals {
 }
 
 impl<'a> Replays<'a> {
-    /// Of `replay` under `plan`. Replays it once without schemes, which all else is compared with; `None` where it was
-    /// asked to stop meanwhile.
+    /// Of `replay`. Replays it once as `watching` says, without schemes, which all else is compared with; `None` where
+    /// it was asked to stop meanwhile.
     ///
     /// # Errors
     /// What cannot be simulated.
     pub fn new(
-        plan: &'a Plan,
+        watching: &SessionSpec,
         replay: Replay,
         stop: &'a AtomicBool,
     ) -> anyhow::Result<Option<Self>> {
-        let contexts = plan.contexts().iter();
-        let mut schemes = contexts.flat_map(|context| &context.schemes);
-        ensure!(
-            replay.machine.nodes.len() > 1 || !schemes.any(|scheme| scheme.action.migrates()),
-            "the schemes move memory between nodes, and a trace is replayed on a machine of one; try them by \
-             `isotherm simulate SCENARIO -c FILE`, with a scenario that has nodes"
-        );
         let mut replays = Self {
-            plan,
             process: replay.process,
             machine: replay.machine,
+            calibration: replay.calibration,
             stop,
             base: Totals::default(),
         };
-        let Some(base) = replays.run(&plan.watching()?)? else {
+        let Some(base) = replays.run(watching, &replays.machine)? else {
             return Ok(None);
         };
         replays.base = base;
@@ -98,9 +92,35 @@ impl<'a> Replays<'a> {
         self.prediction(&self.base)
     }
 
-    fn run(&self, spec: &SessionSpec) -> anyhow::Result<Option<Totals>> {
+    /// The machine that is replayed on.
+    pub(super) fn machine(&self) -> &MachineSpec {
+        &self.machine
+    }
+
+    /// What acting costs on it, as far as that was measured.
+    pub(super) fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// What `spec` asks for on `machine`, without bounds; `None` where it was asked to stop.
+    pub(super) fn predict(
+        &self,
+        spec: &SessionSpec,
+        machine: &MachineSpec,
+    ) -> anyhow::Result<Option<Prediction>> {
+        let totals = self.run(spec, machine)?;
+        Ok(totals.map(|totals| self.prediction(&totals)))
+    }
+
+    fn run(&self, spec: &SessionSpec, machine: &MachineSpec) -> anyhow::Result<Option<Totals>> {
+        let mut schemes = spec.contexts.iter().flat_map(ContextSpec::schemes);
+        ensure!(
+            machine.nodes.len() > 1 || !schemes.any(|scheme| scheme.action.migrates()),
+            "the schemes move memory between nodes, and a trace is replayed on a machine of one; try them by \
+             `isotherm simulate SCENARIO -c FILE`, with a scenario that has nodes"
+        );
         let mut scenario = Scenario {
-            machine: self.machine.clone(),
+            machine: machine.clone(),
             starts: vec![(Nanos(0), self.process.clone())],
             ..Scenario::default()
         };
@@ -136,7 +156,7 @@ impl<'a> Replays<'a> {
             saved_mean_bytes: rounded(base - resident),
             saved_share: Estimate::new((base - resident) / base.max(1.0)),
             slowdown: Estimate::new(pace(seconds, of) / alone.max(1e-9) - 1.0),
-            acting_cpu_seconds: rounded(of.acting_cpu),
+            acting_cpu_seconds: Estimate::new(of.acting_cpu),
             monitor_cpu_seconds: rounded(of.monitor_cpu),
             refaults: of.refaults,
             swapped_mean_bytes: rounded(of.mean(of.swapped)),
@@ -150,11 +170,19 @@ impl<'a> Replays<'a> {
     }
 }
 
-impl Evaluate for Replays<'_> {
+/// Replays under one plan.
+#[derive(Debug)]
+pub struct PlannedReplays<'a> {
+    /// What is replayed.
+    pub replays: &'a Replays<'a>,
+    /// What settings are of.
+    pub plan: &'a Plan,
+}
+
+impl Evaluate for PlannedReplays<'_> {
     fn evaluate(&self, settings: &Settings) -> anyhow::Result<Option<Prediction>> {
         let spec = self.plan.session(settings)?;
-        let totals = self.run(&spec)?;
-        Ok(totals.map(|totals| self.prediction(&totals)))
+        self.replays.predict(&spec, self.replays.machine())
     }
 }
 

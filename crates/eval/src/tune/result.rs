@@ -243,7 +243,7 @@ pub(super) fn fields(prediction: &Prediction) -> [String; 7] {
         bounds(&prediction.saved_share),
         percent(prediction.slowdown.value),
         bounds(&prediction.slowdown),
-        format!("{:.2} s", prediction.acting_cpu_seconds),
+        format!("{:.2} s", prediction.acting_cpu_seconds.value),
         prediction.refaults.to_string(),
     ]
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use isotherm_config::{ContextConfig, Format, Request, load, preset, to_yaml};
+use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
 use isotherm_session::simulated::Replay;
 use isotherm_sim::machine::{
@@ -44,17 +45,16 @@ fn replay() -> Replay {
     Replay {
         process: ProcessSpec {
             name: "program".to_owned(),
-            threads: 1,
             work: Some(Nanos::from_millis(1000 * SCANS)),
-            memory_bound: 0.0,
-            accesses_per_s: None,
             areas: vec![area],
+            ..ProcessSpec::default()
         },
         machine: MachineSpec {
             nodes: vec![NodeSpec::new(256 << 20)],
             swap: Some((SwapKind::Zram { ratio: 3.0 }, 256 << 20)),
             ..MachineSpec::default()
         },
+        calibration: Calibration::default(),
         notes: Vec::new(),
     }
 }
@@ -82,7 +82,7 @@ fn tuned_of(
 ) -> (Tuned, Completion) {
     let (plan, stop) = (plan(), AtomicBool::new(false));
     let (times, _) = trace_facts(&replay()).expect("a trace");
-    let replays = Replays::new(&plan, replay(), &stop)
+    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
         .expect("it runs")
         .expect("not stopped");
     let params = ["age=1s..30s".to_owned(), "size=4K..64K".to_owned()];
@@ -93,7 +93,11 @@ fn tuned_of(
             stop.store(true, Ordering::Relaxed);
         }
     };
-    let completion = run(&mut search, &replays, journal, jobs, &stop, &mut on_event).expect("runs");
+    let planned = PlannedReplays {
+        replays: &replays,
+        plan: &plan,
+    };
+    let completion = run(&mut search, &planned, journal, jobs, &stop, &mut on_event).expect("runs");
     let base = replays.base();
     let subject = Subject {
         program,
@@ -153,26 +157,46 @@ fn a_page_needs_nothing_else_and_names_are_harmless() {
 fn an_older_age_saves_less_and_loses_less() {
     let (plan, stop) = (plan(), AtomicBool::new(false));
     let (times, _) = trace_facts(&replay()).expect("a trace");
-    let replays = Replays::new(&plan, replay(), &stop)
+    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
         .expect("it runs")
         .expect("not stopped");
     let space =
         Space::new(&["age=3s,20s,40s".to_owned()], plan.contexts(), times).expect("a space");
+    let planned = PlannedReplays {
+        replays: &replays,
+        plan: &plan,
+    };
     let foretold = |n| {
         let settings = space.settings(&space.point(n));
-        replays
+        planned
             .evaluate(&settings)
             .expect("it runs")
             .expect("not stopped")
     };
     let (young, old, never) = (foretold(0), foretold(1), foretold(2));
     assert!(young.saved_mean_bytes > old.saved_mean_bytes);
-    // Two blocks of four for most of the time, and the third between its uses.
-    assert!(young.saved_share.value > 0.45, "{young:?}");
+    // Two blocks of four for most of the time; the third until it is wanted back, then the guard keeps it.
+    assert!((0.35..0.5).contains(&young.saved_share.value), "{young:?}");
     assert!((0.15..0.4).contains(&old.saved_share.value), "{old:?}");
-    assert!(young.refaults >= 3 * PAGES_PER_BLOCK as u64 && old.refaults == 0);
+    assert!(young.refaults >= PAGES_PER_BLOCK as u64 && old.refaults == 0);
     assert!(young.slowdown.value > old.slowdown.value);
-    assert!(never.saved_mean_bytes.abs() < 1.0 && never.acting_cpu_seconds <= 0.0);
+    assert!(never.saved_mean_bytes.abs() < 1.0 && never.acting_cpu_seconds.value <= 0.0);
+    let spec = plan
+        .session(&space.settings(&space.point(0)))
+        .expect("it fits");
+    let sure = replays
+        .bounded(&spec)
+        .expect("it runs")
+        .expect("not stopped");
+    assert!(
+        sure.saved_share.least() < young.saved_share.value - 0.02,
+        "{sure:?}"
+    );
+    assert!(sure.slowdown.most() > young.slowdown.value, "{sure:?}");
+    assert!(
+        (sure.slowdown.value - young.slowdown.value).abs() < 1e-9,
+        "the same in the middle"
+    );
     let base = replays.base();
     assert!(base.saved_mean_bytes.abs() < 1.0 && base.slowdown.value >= 0.0);
     assert!((base.resident_mean_bytes - never.resident_mean_bytes).abs() < 1.0);
@@ -184,7 +208,16 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
     let plan = Plan::new(Vec::new(), request, None).expect("a plan");
     let stop = AtomicBool::new(false);
-    let error = Replays::new(&plan, replay(), &stop).expect_err("one node");
+    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
+        .expect("it runs")
+        .expect("not stopped");
+    let planned = PlannedReplays {
+        replays: &replays,
+        plan: &plan,
+    };
+    let error = planned
+        .evaluate(&Settings::default())
+        .expect_err("one node");
     assert!(error.to_string().contains("machine of one"), "{error}");
 }
 
@@ -192,7 +225,7 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
 fn who_is_stopped_says_nothing() {
     let (plan, stop) = (plan(), AtomicBool::new(true));
     assert!(
-        Replays::new(&plan, replay(), &stop)
+        Replays::new(&plan.watching().expect("a session"), replay(), &stop)
             .expect("it runs")
             .is_none()
     );

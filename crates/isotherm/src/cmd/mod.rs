@@ -1,5 +1,6 @@
 //! The subcommands: each has its `Args` (what clap parses) and its `run`.
 
+pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod compact;
 pub(crate) mod compare;

@@ -1,5 +1,6 @@
 //! `isotherm record`: watches targets and writes what it sees to a file.
 
+mod calibrating;
 mod command;
 mod saved;
 mod summary;
@@ -18,6 +19,7 @@ use isotherm_engine::{AddressRange, Cost, MemoryTotals, Nanos};
 use isotherm_record::{Item, Writer, printable};
 use isotherm_session::{Acting, ActingSummary, Session, Step, warnings};
 
+use calibrating::Calibrating;
 use command::{end_in_time, wait_for};
 use saved::Saved;
 use summary::{Summary, cpu_share};
@@ -222,6 +224,8 @@ fn begin(
         }
         acting.step(session, &mut items)?;
     }
+    // Measuring needs to load a program of its own.
+    let calibrating = Calibrating::start(spec);
     session.give_up_privileges(acting.is_some())?;
     let Some((file, path)) = output else {
         let recording = Recording {
@@ -236,6 +240,7 @@ fn begin(
     }
     let recording = Recording {
         items,
+        calibrating,
         ..Recording::new(session, file, path)?
     };
     Ok((recording, acting))
@@ -302,6 +307,8 @@ struct Recording {
     /// Children were not asked for, so that their number is told.
     counts_children: bool,
     saved: Saved,
+    /// Where it is measured what acting would cost.
+    calibrating: Option<Calibrating>,
 }
 
 impl Recording {
@@ -337,6 +344,9 @@ impl Recording {
                 acting.step(session, &mut self.items)?;
             }
             self.say_notes(bar);
+            if let Some(calibrating) = &mut self.calibrating {
+                calibrating.look(session, &self.items);
+            }
             self.write_items()?;
             let now = session.now();
             if self.counts_children {
@@ -471,6 +481,9 @@ impl Recording {
         result: &anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         session.finish(&mut self.items);
+        if let Some(calibrating) = self.calibrating.take() {
+            self.items.push(calibrating.finish(session.now()));
+        }
         if let Some(acting) = acting {
             acting.finish(session, &self.items);
         }

@@ -4,13 +4,18 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::{Request, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
+use isotherm_engine::calibration::Calibration;
+use isotherm_eval::tune::{Estimate, Replays};
 use isotherm_record::{Reader, Writer};
-use isotherm_session::simulated::{Scenario, SimulatedSession, read_scenario, read_trace};
+use isotherm_session::simulated::{
+    Bounded, Foretold, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
+};
 
 use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, acting, load};
 use crate::log::{draws_progress, is_quiet};
@@ -48,6 +53,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RECORD")]
     trace: Option<PathBuf>,
 
+    /// Costs of acting as `isotherm calibrate` measured them, instead of those that the trace was recorded with
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    costs: Option<PathBuf>,
+
     /// How long to simulate [default: the scenario's, or until all processes have ended]
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
     duration: Option<Nanos>,
@@ -82,9 +91,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.scenario.is_some() || args.trace.is_some(),
         "nothing to simulate; name a scenario's file, or a record with --trace"
     );
-    let scenario = scenario(args)?;
+    let (scenario, traced) = scenario(args)?;
     let end = scenario.end(args.duration)?;
-    let mut session = SimulatedSession::start(&session(args)?, scenario, end)?;
+    let spec = session(args)?;
+    let mut session = SimulatedSession::start(&spec, scenario, end)?;
     let mut writer = match &args.output {
         Some(path) => Some((create(path, &session)?, path)),
         None => None,
@@ -112,6 +122,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         flushed.with_context(|| format!("cannot finish {}", path.display()))?;
     }
     let mut report = session.report();
+    report.prediction = traced.map(|replay| foretell(&spec, replay)).transpose()?;
     if let Some(path) = &args.against {
         let cannot = || format!("cannot compare with {}", path.display());
         let live = Reader::open(crate::input::open(path)?.bytes).with_context(cannot)?;
@@ -125,15 +136,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn scenario(args: &Args) -> anyhow::Result<Scenario> {
+/// The scenario; with the traced program, if nothing else runs and all of the trace is replayed.
+fn scenario(args: &Args) -> anyhow::Result<(Scenario, Option<Replay>)> {
+    let mut traced = None;
     let mut scenario = match &args.scenario {
         Some(path) => read_scenario(path)?,
         None => Scenario::default(),
     };
     if let Some(path) = &args.trace {
         let mut replay = read_trace(path)?;
+        if let Some(path) = &args.costs {
+            replay.set_costs(read_costs(path)?);
+        }
         if args.scenario.is_none() {
             scenario.machine = std::mem::take(&mut replay.machine);
+        }
+        if args.scenario.is_none() && args.duration.is_none() {
+            traced = Some(Replay {
+                machine: scenario.machine.clone(),
+                ..replay.clone()
+            });
         }
         scenario.replay(replay);
     }
@@ -141,7 +163,40 @@ fn scenario(args: &Args) -> anyhow::Result<Scenario> {
         warn!("{note}");
     }
     scenario.machine.seed = args.how.seed;
-    Ok(scenario)
+    Ok((scenario, traced))
+}
+
+/// What comes of it for the traced program, and how sure that is.
+fn foretell(spec: &SessionSpec, replay: Replay) -> anyhow::Result<Foretold> {
+    let mut watching = spec.clone();
+    for context in &mut watching.contexts {
+        context.acting = None;
+    }
+    let stop = AtomicBool::new(false);
+    let replays = Replays::new(&watching, replay, &stop)?;
+    let foretold = replays.map(|replays| replays.bounded(spec)).transpose()?;
+    let foretold = foretold.flatten().context("nobody asked it to stop")?;
+    let bounded = |of: Estimate, unit: f64| Bounded {
+        value: of.value * unit,
+        low: of.least() * unit,
+        high: of.most() * unit,
+    };
+    Ok(Foretold {
+        saved_percent: bounded(foretold.saved_share, 100.0),
+        slowdown_percent: bounded(foretold.slowdown, 100.0),
+        acting_cpu_seconds: bounded(foretold.acting_cpu_seconds, 1.0),
+    })
+}
+
+fn read_costs(path: &Path) -> anyhow::Result<Calibration> {
+    let cannot = || format!("cannot read costs from {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(cannot)?;
+    serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is not what `isotherm calibrate -o` writes",
+            path.display()
+        )
+    })
 }
 
 fn session(args: &Args) -> anyhow::Result<SessionSpec> {

@@ -14,8 +14,8 @@ use isotherm_config::{ActingRequest, Format, Method, Monitoring, Request, to_jso
 use isotherm_engine::guard::{GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
-    self, Completion, Fingerprint, Journal, MemoryLimit, Objective, Plan, Point, Prices, Published,
-    Replays, Search, SearchEvent, Space, Subject, Tuned,
+    self, Completion, Fingerprint, Journal, MemoryLimit, Objective, Plan, PlannedReplays, Point,
+    Prices, Published, Replays, Search, SearchEvent, Space, Subject, Tuned,
 };
 use isotherm_session::simulated::read_trace;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -238,7 +238,7 @@ fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
     let fingerprint = Fingerprint::new(digest, &(plan.fingerprint() + &machine));
     let mut journal = open_journal(args, &fingerprint)?;
     let stop = stop_flag()?;
-    let Some(replays) = Replays::new(&plan, replay, &stop)? else {
+    let Some(replays) = Replays::new(&plan.watching()?, replay, &stop)? else {
         info!("stopped before anything was tried");
         return Ok(ExitCode::from(130));
     };
@@ -246,7 +246,14 @@ fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
     let budget = args.how.budget.get() as usize;
     let mut search = Search::new(space, objective, budget, args.how.seed, plan.contexts());
     let at = (search.space().point_of(plan.contexts())).unwrap_or_else(|| search.space().point(0));
-    let completion = search_all(args, &mut search, &replays, journal.as_mut(), (&stop, at))?;
+    let planned = PlannedReplays {
+        replays: &replays,
+        plan: &plan,
+    };
+    let mut completion = search_all(args, &mut search, &planned, journal.as_mut(), (&stop, at))?;
+    if completion == Completion::Finished {
+        completion = tune::settle(&mut search, &planned)?;
+    }
     let subject = Subject {
         program: &program,
         times,
@@ -409,7 +416,7 @@ fn end_journal(args: &Args, journal: Option<Journal>, tuned: &Tuned) {
 fn search_all(
     args: &Args,
     search: &mut Search,
-    replays: &Replays<'_>,
+    replays: &PlannedReplays<'_>,
     journal: Option<&mut Journal>,
     (stop, start): (&AtomicBool, Point),
 ) -> anyhow::Result<Completion> {

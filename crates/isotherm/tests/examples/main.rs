@@ -32,6 +32,14 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("compact --proact", "compacts memory: tests/kernel"),
     ("compact --daemon", "compacts memory: tests/kernel"),
     ("workload", "takes minutes, a gigabyte: tests/workload.rs"),
+    (
+        "calibrate",
+        "needs root, and a process: tests/kernel/calibrate.rs",
+    ),
+    (
+        "simulate --trace app.isotherm --costs",
+        "what calibrate wrote: tests/kernel/calibrate.rs",
+    ),
     ("reproduce", "takes minutes: cmd/reproduce.rs"),
     ("eval mine.toml", "reads results: tests/eval.rs"),
     ("eval experiments", "takes minutes, as root: tests/eval.rs"),

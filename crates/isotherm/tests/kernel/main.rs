@@ -8,6 +8,7 @@
 
 mod accuracy;
 mod acting;
+mod calibrate;
 mod command_line;
 mod common;
 mod compaction;

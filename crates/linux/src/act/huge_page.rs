@@ -27,7 +27,7 @@ use crate::probe::ProbeError;
 use crate::{host, swap};
 
 /// `MADV_COLLAPSE` (include/uapi/asm-generic/mman-common.h), since Linux 6.1.
-pub(super) const MADV_COLLAPSE: i32 = 25;
+pub(crate) const MADV_COLLAPSE: i32 = 25;
 
 impl ProcessActuator {
     /// Makes huge pages of the blocks that lie in one anonymous mapping: those that the operations name, or of

@@ -53,6 +53,7 @@ use batch::Block;
 use by_block::ByBlock;
 use incompressible::Incompressible;
 
+pub(crate) use huge_page::MADV_COLLAPSE;
 pub use huge_page::split_gives_back;
 pub use physical::PhysicalActuator;
 

@@ -5,7 +5,7 @@ mod zram;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use isotherm_engine::Refusal;
 
@@ -89,6 +89,35 @@ pub fn pool_bytes() -> u64 {
         text.trim().parse().ok()
     });
     zram.saturating_add(zswap.unwrap_or(0))
+}
+
+/// What swap is in use: `zram (lz4)`, or the name of a disk.
+pub fn describe() -> String {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let areas = swaps.lines().skip(1);
+    let devices = areas.filter_map(|area| area.split_whitespace().next());
+    let names = devices.map(|device| {
+        if device.starts_with("/dev/zram") {
+            format!("zram ({})", compression_of(Path::new(device)))
+        } else {
+            device.to_owned()
+        }
+    });
+    let mut names: Vec<String> = names.collect();
+    names.dedup();
+    names.join(", ")
+}
+
+/// Bytes that all zram devices hold, and that they take for them.
+pub(crate) fn held_and_taken() -> (u64, u64) {
+    let texts = zram_statistics().filter_map(|path| fs::read_to_string(path).ok());
+    let numbers = texts.filter_map(|text| {
+        let held = text.split_whitespace().next()?.parse().ok()?;
+        Some((held, mem_used(&text)?))
+    });
+    numbers.fold((0, 0), |sum: (u64, u64), one: (u64, u64)| {
+        (sum.0 + one.0, sum.1 + one.1)
+    })
 }
 
 /// The third number of zram's `mm_stat` (Documentation/admin-guide/blockdev/zram.rst).

@@ -103,6 +103,7 @@ fn kind(item: &Item) -> &'static str {
         Item::Guard(_) => "states of the guard",
         Item::Fragmentation(_) | Item::Compaction(_) => "samples of fragmentation",
         Item::Machine(_) => "samples of the machine's memory",
+        Item::Calibration(_) => "costs of acting",
         Item::Note { .. } => "notes",
     }
 }

@@ -24,13 +24,6 @@ use super::{eligible, system};
 use crate::session::Session;
 use crate::start::ram;
 
-/// Between two steps of acting others have their turn, and it is seen who has something to do.
-const BETWEEN_STEPS: Nanos = Nanos::from_millis(20);
-/// A step that has less time than this does little for what a step costs in any case; then it is waited until
-/// more may be taken.
-const LITTLE: Nanos = Nanos::from_millis(2);
-const PAUSE: Nanos = Nanos::from_millis(200);
-
 /// Who carries out what is planned.
 enum Executor {
     /// Nobody, in a dry run; where only a part of physical memory is meant, who can tell what that is.
@@ -188,7 +181,6 @@ pub(super) struct ContextActing {
     is_told_by_frame: bool,
     goal: Option<GoalMeter>,
     snapshots: Vec<Snapshot>,
-    next_step: Nanos,
     /// What scans of every page say, where these are what is watched by.
     scans: PageScans,
 }
@@ -231,7 +223,6 @@ impl ContextActing {
             is_told_by_frame: spec.targets.is_physical() && !is_physical,
             goal: GoalMeter::new(spec)?,
             snapshots: Vec::new(),
-            next_step: Nanos(0),
             scans: PageScans::default(),
         })
     }
@@ -336,7 +327,6 @@ impl ContextActing {
         });
         self.context.guard_mut().set_goal_room(goal);
         let room = self.meters.begin(now, self.context.guard());
-        self.next_step = now + if room < LITTLE { PAUSE } else { BETWEEN_STEPS };
         let cpu_before = process_cpu();
         let mut world = ThisMachine {
             at: self.at,
@@ -365,7 +355,7 @@ impl ContextActing {
 
     /// When to go on with what is left of a plan, if anything is.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
-        self.context.has_rest().then_some(self.next_step)
+        self.context.has_rest().then(|| self.meters.next_step())
     }
 
     /// Whether the schemes are for the page cache as well: there is nothing but to drop it.

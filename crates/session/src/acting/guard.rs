@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
 use isotherm_engine::guard::{
-    ActBudget, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, STEP, WaitSource, room_of,
-    waited_share,
+    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
 };
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::load::CpuTimes;
@@ -46,13 +45,8 @@ pub(super) struct Meters {
     /// What the user should know of how waits are measured.
     pub(super) lacks: Option<String>,
     progress: Option<Progress>,
-    budget: ActBudget,
+    acting: ActMeter,
     idle: IdleMeter,
-    /// The part of the CPU time in use that is the targets': of what acting takes from others, they
-    /// lose so much.
-    target_share: f64,
-    /// Share of acting's time that targets have lost lately, as it interrupted them.
-    interrupting: f64,
     times: Option<(Nanos, CpuTimes)>,
     next: Nanos,
     next_told: Nanos,
@@ -94,10 +88,8 @@ impl Meters {
             file_waits: FileWaits::default(),
             lacks,
             progress,
-            budget: ActBudget::new(acting.act_budget),
+            acting: ActMeter::new(acting.act_budget),
             idle: IdleMeter::default(),
-            target_share: 1.0,
-            interrupting: 0.0,
             times: None,
             next: Nanos(0),
             next_told: Nanos(0),
@@ -109,7 +101,7 @@ impl Meters {
     /// How a guard stands that is told by this.
     pub(super) fn status(&self, guard: &Guard) -> GuardStatus {
         GuardStatus {
-            budget: self.budget.status(),
+            budget: self.acting.status(),
             ..guard.status()
         }
     }
@@ -122,7 +114,7 @@ impl Meters {
     /// Changes limits and budget while running; [`Meters::can_set`] says whether they can be kept.
     pub(super) fn set(&mut self, limits: GuardLimits, act_budget: Option<f64>) {
         self.needs_psi = limits.max_psi.is_some();
-        self.budget.set_share(act_budget);
+        self.acting.set_share(act_budget);
     }
 
     pub(super) fn forget(&mut self, target: TargetId) {
@@ -147,12 +139,7 @@ impl Meters {
     /// A step of acting begins. Yields how long it may take.
     pub(super) fn begin(&mut self, now: Nanos, guard: &Guard) -> Nanos {
         let idle_cpus = self.idle.stop(now);
-        self.budget.refill(now, idle_cpus);
-        let taken = self.budget.taken_share() * self.target_share;
-        let taken = taken.max(self.interrupting);
-        let room = guard.loss_room_ns();
-        let room = room.map_or(STEP, |ns| room_of(ns, taken));
-        self.budget.room().min(room)
+        self.acting.begin(now, idle_cpus, guard)
     }
 
     /// It is over, took so much CPU time, and interrupted each of these targets for so long.
@@ -163,13 +150,14 @@ impl Meters {
         times: &BTreeMap<TargetId, Nanos>,
         guard: &mut Guard,
     ) {
-        let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
-        let interrupted = self.waits.interrupted(times).min(cpu).0 as f64;
-        // Both at once: while it took the one's processor, it interrupted the other.
-        guard.taken(now, Nanos(taken.max(interrupted) as u64));
-        let share = interrupted / (cpu.0 as f64).max(1.0);
-        self.interrupting += (share - self.interrupting) / 2.0;
+        let interrupted = self.waits.interrupted(times);
+        self.acting.end(now, cpu, interrupted, guard);
         self.idle.start(now);
+    }
+
+    /// When a plan that was not finished goes on.
+    pub(super) fn next_step(&self) -> Nanos {
+        self.acting.next_step()
     }
 
     /// The kernel acts by itself, and took so much CPU time for it in the time that has `elapsed`.
@@ -184,23 +172,13 @@ impl Meters {
         let acted = elapsed.filter(|elapsed| elapsed.0 > 0);
         let acted = acted.map_or(0.0, |elapsed| cpu.as_secs_f64() / elapsed.as_secs_f64());
         let idle_cpus = self.idle.stop(now).map(|idle| idle + acted);
-        self.budget.refill(now, idle_cpus);
-        let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
-        guard.taken(now, Nanos(taken as u64));
+        self.acting.others_acted(now, cpu, idle_cpus, guard);
         self.idle.start(now);
     }
 
     /// CPU time that the kernel may take for acting in the next second; `None`: any.
     pub(super) fn time_per_s(&self, guard: &Guard) -> Option<Nanos> {
-        let of_busy = self.budget.taken_share();
-        let of_targets = of_busy * self.target_share;
-        let share = self.budget.status().share;
-        let by_budget = share.map(|share| share * 1e9 / of_busy);
-        let by_loss = guard.loss_room_ns().map(|room| room.max(0.0) / of_targets);
-        // What has no limit comes to more than a second, or to nothing that could be divided by.
-        let least = [by_budget, by_loss].into_iter().flatten();
-        let least = least.filter(|ns| ns.is_finite() && *ns < 1e9);
-        least.reduce(f64::min).map(|ns| Nanos(ns as u64))
+        self.acting.time_per_s(guard)
     }
 
     /// Looks, if a second has passed, and tells the guard. Yields how it stands where that has changed,
@@ -295,7 +273,7 @@ impl Meters {
     /// Which part of the CPU time in use was the targets'.
     fn learn_share(&mut self, now: Nanos, cpu_s: f64) {
         let Some(times) = CpuTimes::read() else {
-            self.target_share = 1.0;
+            self.acting.set_target_share(1.0);
             return;
         };
         if let Some((before, then)) = self.times.replace((now, times))
@@ -303,11 +281,8 @@ impl Meters {
         {
             let wall = now.since(before).as_secs_f64() * f64::from(times.nr);
             let busy = wall - times.idle.since(then.idle).as_secs_f64();
-            self.target_share = if busy > 0.0 {
-                (cpu_s / busy).clamp(0.0, 1.0)
-            } else {
-                1.0
-            };
+            let share = if busy > 0.0 { cpu_s / busy } else { 1.0 };
+            self.acting.set_target_share(share.clamp(0.0, 1.0));
         }
     }
 }

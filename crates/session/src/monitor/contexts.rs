@@ -124,6 +124,7 @@ impl Contexts {
             }
             Item::Usage(_)
             | Item::Cost(_)
+            | Item::Calibration(_)
             | Item::Guard(_)
             | Item::Fragmentation(_)
             | Item::Compaction(_) => return,

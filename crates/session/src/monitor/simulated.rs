@@ -128,6 +128,7 @@ fn program() -> ProcessSpec {
             filled_of_block: None,
             released: None,
         }],
+        ..ProcessSpec::default()
     }
 }
 

@@ -24,7 +24,7 @@ use items::Recording;
 use summary::Summary;
 
 pub use scenario::{Scenario, read_scenario};
-pub use summary::SimulationReport;
+pub use summary::{Bounded, Foretold, SimulationReport};
 pub use trace::{Replay, read_trace};
 
 /// A session on a simulated machine.
@@ -131,6 +131,7 @@ pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
         limits: spec.ranges.clone(),
         schemes: acting.schemes,
         guard: acting.limits,
+        act_budget: acting.act_budget,
         dry_run: acting.is_dry_run,
     })
 }

@@ -419,6 +419,7 @@ impl ProcessFile {
                 memory_bound: 0.0,
                 accesses_per_s: self.accesses_per_s,
                 areas: areas(self.mappings)?,
+                ..ProcessSpec::default()
             }
         };
         if let Some(name) = self.name {

@@ -142,6 +142,7 @@ impl Summary {
             oom_kills: stats.oom_kills,
             processes,
             schemes: self.schemes.into_values().collect(),
+            prediction: None,
             against: None,
         }
     }
@@ -163,8 +164,49 @@ pub struct SimulationReport {
     oom_kills: u64,
     processes: Vec<ProcessReport>,
     schemes: Vec<SchemeReport>,
+    /// What that comes to for a traced program, and how sure it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<Foretold>,
     #[serde(skip_serializing_if = "Option::is_none")]
     against: Option<Comparison>,
+}
+
+/// A number, and between which bounds it is taken to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bounded {
+    /// What is foretold.
+    pub value: f64,
+    /// The least that it may come to.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+/// What is foretold of a traced program.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Foretold {
+    /// Memory saved, of that of the program by itself, in percent.
+    pub saved_percent: Bounded,
+    /// How much longer it takes than by itself, in percent.
+    pub slowdown_percent: Bounded,
+    /// CPU time of acting.
+    pub acting_cpu_seconds: Bounded,
+}
+
+impl Foretold {
+    fn say(&self, text: &mut String) {
+        let bounds = |of: &Bounded, digits: usize| {
+            let Bounded { value, low, high } = of;
+            format!("{value:.digits$} ({low:.digits$} to {high:.digits$})")
+        };
+        let _ = writeln!(
+            text,
+            "foretold, and between which bounds: {} % of its memory saved, {} % slower, {} s of CPU for acting",
+            bounds(&self.saved_percent, 1),
+            bounds(&self.slowdown_percent, 2),
+            bounds(&self.acting_cpu_seconds, 2),
+        );
+    }
 }
 
 /// What huge pages there were to be had, and what for.
@@ -285,28 +327,13 @@ impl SimulationReport {
                 alike => say_alike(alike, &mut text),
             }
         }
+        for scheme in &self.schemes {
+            scheme.say(&mut text);
+        }
         let mut line = |of: std::fmt::Arguments<'_>| {
             let _ = text.write_fmt(of);
             text.push('\n');
         };
-        for scheme in &self.schemes {
-            let refused = scheme.refused_bytes.iter().map(|(why, bytes)| {
-                format!("{} {}", format_bytes(*bytes), crate::refusal_words(*why))
-            });
-            let refused: Vec<String> = refused.collect();
-            line(format_args!(
-                "{}: {} tried, {} applied{}{}",
-                scheme.action,
-                format_bytes(scheme.tried_bytes),
-                format_bytes(scheme.applied_bytes),
-                if refused.is_empty() {
-                    ""
-                } else {
-                    "; refused: "
-                },
-                refused.join(", "),
-            ));
-        }
         for huge in &self.huge_waste {
             line(format_args!(
                 "of {} that schemes made huge, {} were never written (at most {} may be); {} stayed small for that",
@@ -322,6 +349,13 @@ impl SimulationReport {
                 self.guard_stops
             ));
         }
+        if let Some(foretold) = &self.prediction {
+            foretold.say(&mut text);
+        }
+        let mut line = |of: std::fmt::Arguments<'_>| {
+            let _ = text.write_fmt(of);
+            text.push('\n');
+        };
         if let Some(against) = &self.against {
             line(format_args!(
                 "predicted: {:.1} % of its memory saved; live: {:.1} %; off by {:+.1} points",
@@ -329,6 +363,29 @@ impl SimulationReport {
             ));
         }
         text
+    }
+}
+
+impl SchemeReport {
+    fn say(&self, text: &mut String) {
+        let refused = self
+            .refused_bytes
+            .iter()
+            .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), crate::refusal_words(*why)));
+        let refused: Vec<String> = refused.collect();
+        let _ = writeln!(
+            text,
+            "{}: {} tried, {} applied{}{}",
+            self.action,
+            format_bytes(self.tried_bytes),
+            format_bytes(self.applied_bytes),
+            if refused.is_empty() {
+                ""
+            } else {
+                "; refused: "
+            },
+            refused.join(", "),
+        );
     }
 }
 

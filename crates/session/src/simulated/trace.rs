@@ -1,31 +1,43 @@
 //! A page-granular record as a simulated process: what a real program accessed, replayed.
 
+mod load;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
+use isotherm_engine::calibration::{Bound, Calibration};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
-use isotherm_record::{Item, Mapping, PageSnapshot, Reader, input};
+use isotherm_record::{CalibrationSample, Item, Mapping, PageSnapshot, Reader, UsageSample, input};
 
+use isotherm_sim::cost::MachineCosts;
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
 };
 
+use load::Load;
+
 /// A traced process, and a machine like the one that it ran on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replay {
     /// What it accessed.
     pub process: ProcessSpec,
     /// One node of as much memory, and compressed swap.
     pub machine: MachineSpec,
+    /// What acting cost there, as far as that was measured.
+    pub calibration: Calibration,
     /// What the user should know of how it was read, a sentence each.
     pub notes: Vec<String>,
 }
 
 /// What compressed memory takes of what it holds, unless a scenario says otherwise.
 const ZRAM_RATIO: f64 = 3.0;
+
+const NOT_MEASURED: &str = "what paging out costs was not measured with it (there was no swap, or an older isotherm \
+    recorded it), so costs are those of another machine and other content; `isotherm calibrate` measures, and --costs \
+    takes what it measured";
 
 /// Reads a record of page scans; its first target is replayed.
 ///
@@ -55,6 +67,20 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
 }
 
 impl Replay {
+    /// On a machine with these costs instead of those that it was recorded with.
+    pub fn set_costs(&mut self, costs: Calibration) {
+        let machine = &mut self.machine;
+        machine.costs = MachineCosts::default().calibrated(&costs, Bound::Middle);
+        if let Some((kind, _)) = &mut machine.swap {
+            *kind = swap_of(&costs);
+        }
+        if costs.cpus > 0 {
+            machine.cpus = costs.cpus;
+        }
+        self.notes.retain(|note| note != NOT_MEASURED);
+        self.calibration = costs;
+    }
+
     /// Of what a session with page scans told; its first target is replayed.
     ///
     /// # Errors
@@ -73,7 +99,10 @@ struct Seen {
     others: BTreeSet<TargetId>,
     mappings: BTreeMap<u64, Mapping>,
     scans: Vec<PageSnapshot>,
-    system_total: u64,
+    usage: Vec<UsageSample>,
+    /// CPU time of the recorder, by when that was told.
+    recorder: BTreeMap<Nanos, Nanos>,
+    calibration: Option<CalibrationSample>,
 }
 
 impl Seen {
@@ -92,12 +121,14 @@ impl Seen {
                 }
             }
             Item::Pages(pages) if Some(pages.target) == self.target => self.scans.push(pages),
-            Item::Usage(usage) => self.system_total = self.system_total.max(usage.system_total),
+            Item::Usage(usage) => self.usage.push(usage),
+            Item::Cost(cost) => drop(self.recorder.insert(cost.time, cost.cost.monitor_cpu)),
+            Item::Calibration(calibration) => self.calibration = Some(calibration),
             _ => {}
         }
     }
 
-    fn replay(self) -> anyhow::Result<Replay> {
+    fn replay(mut self) -> anyhow::Result<Replay> {
         let first = self.scans.first().context("it holds no scan")?;
         let start = first.start;
         ensure!(
@@ -116,39 +147,29 @@ impl Seen {
         let areas = self.areas();
         ensure!(!areas.is_empty(), "nothing of it was in memory");
         let trace = Arc::new(self.trace(&areas, start));
-        let mut first = 0;
-        let specs = areas.iter().map(|(range, purpose, name)| {
-            let spec = AreaSpec {
-                name: name.clone(),
-                range: *range,
-                purpose: *purpose,
-                // What was huge there is not replayed as such.
-                huge: Some(false),
-                pattern: Pattern::Trace(trace.clone(), first),
-                fill: None,
-                filled_of_block: None,
-                released: None,
-            };
-            first += (range.len() / PAGE_SIZE) as u32;
-            spec
-        });
+        let measured = self.calibration.take().unwrap_or_default();
+        if measured.costs.page_out_whole_ns.is_none() {
+            notes.push(NOT_MEASURED.to_owned());
+        }
+        let load = Load::of(&self, measured.costs.cpus, start);
         let process = ProcessSpec {
             name: self.name.clone(),
-            threads: 1,
+            cpus: load.target,
+            refuses_huge: { self.target }.is_some_and(|it| measured.refuse_huge.contains(&it)),
             work: Some(trace.duration()),
-            memory_bound: 0.0,
-            accesses_per_s: None,
-            areas: specs.collect(),
+            areas: specs(&areas, &trace),
+            ..ProcessSpec::default()
         };
-        let size = self.system_total.max(1 << 30);
-        let machine = MachineSpec {
-            nodes: vec![NodeSpec::new(size)],
-            swap: Some((SwapKind::Zram { ratio: ZRAM_RATIO }, size)),
-            ..MachineSpec::default()
-        };
+        let sizes = self.usage.iter().map(|usage| usage.system_total);
+        let machine = machine(
+            sizes.max().unwrap_or(0).max(1 << 30),
+            load.others,
+            &measured.costs,
+        );
         Ok(Replay {
             process,
             machine,
+            calibration: measured.costs,
             notes,
         })
     }
@@ -212,6 +233,49 @@ impl Seen {
         }
         trace.finish();
         trace
+    }
+}
+
+/// The traced memory, as a program's mappings.
+fn specs(areas: &[(AddressRange, Use, String)], trace: &Arc<Trace>) -> Vec<AreaSpec> {
+    let mut first = 0;
+    let specs = areas.iter().map(|(range, purpose, name)| {
+        let spec = AreaSpec {
+            name: name.clone(),
+            range: *range,
+            purpose: *purpose,
+            // What was huge there is not replayed as such.
+            huge: Some(false),
+            pattern: Pattern::Trace(trace.clone(), first),
+            fill: None,
+            filled_of_block: None,
+            released: None,
+        };
+        first += (range.len() / PAGE_SIZE) as u32;
+        spec
+    });
+    specs.collect()
+}
+
+/// One node of so many bytes and compressed swap, with the costs that were measured.
+fn machine(bytes: u64, others: Vec<(Nanos, f64)>, measured: &Calibration) -> MachineSpec {
+    let assumed = MachineSpec::default();
+    MachineSpec {
+        cpus: match measured.cpus {
+            0 => assumed.cpus,
+            cpus => cpus,
+        },
+        nodes: vec![NodeSpec::new(bytes)],
+        swap: Some((swap_of(measured), bytes)),
+        others,
+        costs: assumed.costs.calibrated(measured, Bound::Middle),
+        ..assumed
+    }
+}
+
+fn swap_of(measured: &Calibration) -> SwapKind {
+    SwapKind::Zram {
+        ratio: measured.compression_ratio.unwrap_or(ZRAM_RATIO),
     }
 }
 

@@ -193,5 +193,6 @@ pub(crate) fn masim(
         memory_bound: 0.0,
         accesses_per_s: Some(per_second),
         areas: areas.collect(),
+        ..ProcessSpec::default()
     })
 }

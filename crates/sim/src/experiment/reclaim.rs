@@ -190,8 +190,8 @@ impl Program {
             threads: 1,
             work: None,
             memory_bound: 0.0,
-            accesses_per_s: None,
             areas,
+            ..ProcessSpec::default()
         };
         let rates = Rates::Steps(self.rates());
         let mut heap = area("heap", HEAP, self.blocks() * BLOCK_SIZE, Use::Anon, rates);
@@ -348,6 +348,7 @@ impl Configuration {
             limits,
             schemes: self.schemes.clone(),
             guard: GuardLimits::default(),
+            act_budget: None,
             dry_run: false,
         })
     }

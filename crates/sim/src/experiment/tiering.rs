@@ -263,8 +263,8 @@ fn program(name: &str, areas: Vec<AreaSpec>) -> ProcessSpec {
         threads: 1,
         work: None,
         memory_bound: 0.0,
-        accesses_per_s: None,
         areas,
+        ..ProcessSpec::default()
     }
 }
 
@@ -317,6 +317,7 @@ mod tests {
                 ..Scheme::new(pattern, action)
             }],
             guard: GuardLimits::default(),
+            act_budget: None,
             dry_run: false,
         }
     }

@@ -17,13 +17,33 @@ use crate::memory::{BLOCK_PAGES, Page};
 /// An actuator while it acts on its machine.
 #[derive(Debug)]
 pub struct SimActuator<'a> {
-    /// What it acts on.
-    pub machine: &'a mut Machine,
-    /// Ranges are of physical addresses.
-    pub is_physical: bool,
-    /// Pages that were accessed since their bit was cleared are spared by schemes about idle memory,
-    /// and their bits cleared. For monitors that clear every page's bit.
-    pub spare_accessed: bool,
+    pub(crate) machine: &'a mut Machine,
+    pub(crate) is_physical: bool,
+    pub(super) spare_accessed: bool,
+    /// The block at hand is paged out as a huge page.
+    pub(super) is_whole: bool,
+    /// Time in which single pages of processes were paged out, as far as these ran.
+    pub(super) interrupted: Nanos,
+}
+
+impl<'a> SimActuator<'a> {
+    /// Acts on `machine`. Ranges are of physical addresses if it `is_physical`. Pages that were accessed since their
+    /// bit was cleared are spared by schemes about idle memory if told to `spare_accessed`, and their bits cleared:
+    /// for monitors that clear every page's bit.
+    pub fn new(machine: &'a mut Machine, is_physical: bool, spare_accessed: bool) -> Self {
+        Self {
+            machine,
+            is_physical,
+            spare_accessed,
+            is_whole: false,
+            interrupted: Nanos(0),
+        }
+    }
+
+    /// Time in which processes were interrupted, as far as they ran, since the last call.
+    pub(crate) fn take_interrupted(&mut self) -> Nanos {
+        std::mem::take(&mut self.interrupted)
+    }
 }
 
 impl Actuator for SimActuator<'_> {
@@ -108,7 +128,12 @@ impl SimActuator<'_> {
         outcome: &mut Outcome,
     ) {
         let mut address = range.start;
+        let mut block = None;
         while address < range.end {
+            if operation.action == Action::Pageout && block != Some(address / BLOCK_SIZE) {
+                block = Some(address / BLOCK_SIZE);
+                self.is_whole = self.goes_whole(operation, address / BLOCK_SIZE * BLOCK_SIZE);
+            }
             let page = self.page_at(operation, address);
             let (what, pages) = match page {
                 None => (Err(Refusal::Unmapped), 1),
@@ -165,7 +190,8 @@ impl SimActuator<'_> {
             outcome.took = outcome.took + self.machine.split(unit.start);
         }
         let done = match operation.action {
-            Action::Pageout => self.page_out(unit.start..unit.start + pages as Page, page, outcome),
+            Action::Pageout if is_whole => self.page_out(unit, outcome),
+            Action::Pageout => self.page_out(page..page + 1, outcome),
             Action::Cold | Action::LruDeprio => {
                 outcome.took = outcome.took + self.machine.spec.costs.clear_page;
                 self.machine.clear(page);
@@ -184,23 +210,6 @@ impl SimActuator<'_> {
             _ => Err(Refusal::Unsupported),
         };
         (done.map(|()| true), pages)
-    }
-
-    fn page_out(
-        &mut self,
-        unit: std::ops::Range<Page>,
-        page: Page,
-        outcome: &mut Outcome,
-    ) -> Result<(), Refusal> {
-        if unit.len() > 1 {
-            outcome.took = outcome.took + self.machine.split(unit.start);
-            for page in unit {
-                outcome.took = outcome.took + self.machine.evict(page)?;
-            }
-            return Ok(());
-        }
-        outcome.took = outcome.took + self.machine.evict(page)?;
-        Ok(())
     }
 
     /// Gives back what a huge page holds that the program has never written, and splits it for that.

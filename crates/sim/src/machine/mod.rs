@@ -23,6 +23,7 @@ mod fault;
 mod frames;
 mod huge;
 mod nodes;
+mod page_out;
 pub mod pattern;
 mod place;
 mod probe;
@@ -114,6 +115,8 @@ pub struct MachineSpec {
     /// Which addresses frames have: in their order, or, as on a machine that has been in use, pieces of 4 MiB in
     /// any order within their zone. The free lists take the lowest frame, and the kernel's the one freed last.
     pub is_scattered: bool,
+    /// CPUs that programs which are not simulated keep busy, from each moment on.
+    pub others: Vec<(Nanos, f64)>,
     /// What operations take.
     pub costs: MachineCosts,
     /// What compaction takes.
@@ -133,6 +136,7 @@ impl Default for MachineSpec {
             compaction_proactiveness: 20,
             rules: Rules::default(),
             is_scattered: false,
+            others: Vec::new(),
             costs: THIS_MACHINE,
             compaction_costs: THIS_MACHINES_COMPACTION,
             seed: 1,
@@ -228,6 +232,10 @@ pub struct Machine {
     /// How much slower everything is because CPUs are short.
     contention: f64,
     busy_before: Nanos,
+    /// CPU time of acting that processes have lost directly.
+    acting_beside: Nanos,
+    /// CPU time of programs that are not simulated, in seconds.
+    others_cpu: f64,
     /// Monitors' CPU time, as they report it.
     pub(crate) monitor_cpu: Nanos,
     stats: MachineStats,
@@ -286,6 +294,8 @@ impl Machine {
             speeds_due: Nanos(0),
             contention: 1.0,
             busy_before: Nanos(0),
+            acting_beside: Nanos(0),
+            others_cpu: 0.0,
             monitor_cpu: Nanos(0),
             stats: MachineStats::default(),
             huge_faults: Vec::new(),

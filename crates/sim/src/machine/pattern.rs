@@ -276,6 +276,10 @@ pub struct Trace {
     density: Vec<u8>,
     /// The interval in which each page was first in memory; [`NEVER`] if it never was.
     present_from: Vec<u16>,
+    /// And the last one so far.
+    present_until: Vec<u16>,
+    /// Pages that were given up, from one interval on and, if they came back, until another.
+    absences: Vec<(u32, u16, Option<u16>)>,
 }
 
 const NEVER: u16 = u16::MAX;
@@ -290,6 +294,8 @@ impl Trace {
             accessed: vec![0; words * pages as usize],
             density: vec![0; pages as usize],
             present_from: vec![NEVER; pages as usize],
+            present_until: vec![NEVER; pages as usize],
+            absences: Vec::new(),
             ends,
         }
     }
@@ -324,6 +330,10 @@ impl Trace {
     pub fn note(&mut self, interval: usize, page: u32, was_accessed: bool) {
         let from = &mut self.present_from[page as usize];
         *from = (*from).min(interval as u16);
+        let last = std::mem::replace(&mut self.present_until[page as usize], interval as u16);
+        if last != NEVER && last + 1 < interval as u16 {
+            self.absences.push((page, last + 1, Some(interval as u16)));
+        }
         if was_accessed {
             self.accessed[page as usize * self.words + interval / 64] |= 1 << (interval % 64);
         }
@@ -331,6 +341,12 @@ impl Trace {
 
     /// Everything was noted: finds how busy pages are.
     pub fn finish(&mut self) {
+        for (page, last) in (0..).zip(std::mem::take(&mut self.present_until)) {
+            if last != NEVER && usize::from(last) + 1 < self.ends.len() {
+                self.absences.push((page, last + 1, None));
+            }
+        }
+        self.absences.sort_unstable();
         for page in 0..self.pages() {
             let from = self.present_from[page as usize];
             let lived = self.ends.len().saturating_sub(usize::from(from));
@@ -352,6 +368,22 @@ impl Trace {
             0 => Some(Nanos(0)),
             interval => Some(self.ends[usize::from(interval) - 1]),
         }
+    }
+
+    /// Of `pages`, those that were given up: when, and when they were in memory again, if ever. In their order.
+    pub(super) fn absences(
+        &self,
+        pages: Range<u32>,
+    ) -> impl Iterator<Item = (u32, Nanos, Option<Nanos>)> + '_ {
+        let first = self
+            .absences
+            .partition_point(|(page, ..)| *page < pages.start);
+        let of_these = self.absences[first..].iter();
+        let of_these = of_these.take_while(move |(page, ..)| *page < pages.end);
+        of_these.map(|(page, from, until)| {
+            let until = until.map(|until| self.start_of(usize::from(until)));
+            (*page, self.start_of(usize::from(*from)), until)
+        })
     }
 
     fn bits(&self, page: u32) -> &[u64] {
@@ -494,6 +526,20 @@ mod tests {
         };
         assert_eq!(trace.present_from(0), Some(at(5)));
         assert_eq!(trace.present_from(1), Some(at(0)));
+    }
+
+    #[test]
+    fn what_was_given_up_is_known_until_it_comes_back() {
+        let mut trace = Trace::new((1..=9).map(at).collect(), 3);
+        (0..9).for_each(|interval| trace.note(interval, 0, false));
+        for interval in [0, 1, 5, 6, 7, 8] {
+            trace.note(interval, 1, false);
+        }
+        (2..4).for_each(|interval| trace.note(interval, 2, true));
+        trace.finish();
+        let absences: Vec<_> = trace.absences(0..3).collect();
+        assert_eq!(absences, [(1, at(2), Some(at(5))), (2, at(4), None)]);
+        assert_eq!(trace.absences(0..1).count(), 0);
     }
 
     #[test]

@@ -44,12 +44,16 @@ pub struct AreaSpec {
 }
 
 /// A process to be started.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ProcessSpec {
     /// Its name.
     pub name: String,
-    /// Threads, all busy.
+    /// Threads; 0 is one.
     pub threads: u32,
+    /// CPUs that it keeps busy, from each moment of its work on; empty: as many as it has threads.
+    pub cpus: Vec<(Nanos, f64)>,
+    /// It lets nobody make huge pages of its memory (PR_SET_THP_DISABLE).
+    pub refuses_huge: bool,
     /// Work after which it ends, if it does by itself.
     pub work: Option<Nanos>,
     /// Share of its time that it waits for memory, if all of that is near.
@@ -92,6 +96,8 @@ pub struct Losses {
     pub monitoring: f64,
     /// CPUs that others used.
     pub contention: f64,
+    /// Pages that schemes took one by one: interrupts, and the CPU on which that was done.
+    pub acting: f64,
 }
 
 impl Losses {
@@ -104,6 +110,7 @@ impl Losses {
             + self.translations
             + self.monitoring
             + self.contention
+            + self.acting
     }
 }
 
@@ -112,6 +119,8 @@ impl Losses {
 pub struct Process {
     name: String,
     pub(super) threads: u32,
+    cpus: Vec<(Nanos, f64)>,
+    pub(super) refuses_huge: bool,
     pub(super) memory_bound: f64,
     pub(super) accesses_per_s: Option<f64>,
     started: Nanos,
@@ -150,6 +159,8 @@ impl Process {
         Self {
             name: spec.name.clone(),
             threads: spec.threads.max(1),
+            cpus: spec.cpus.clone(),
+            refuses_huge: spec.refuses_huge,
             memory_bound: spec.memory_bound,
             accesses_per_s: spec.accesses_per_s,
             started: now,
@@ -190,6 +201,14 @@ impl Process {
                     };
                     self.touch(at, page);
                 }
+                let all = *first..*first + (pages.end - pages.start);
+                for (page, gone, back) in trace.absences(all) {
+                    let page = pages.start + (page - first);
+                    self.give_up(gone, page);
+                    if let Some(back) = back {
+                        self.touch(back, page);
+                    }
+                }
             }
             (Pattern::Phases(phases), None) => {
                 let mut is_filled = vec![false; pages.len()];
@@ -223,6 +242,14 @@ impl Process {
         match self.fills.back_mut() {
             Some((last, run)) if *last == at && run.end == page => run.end += 1,
             _ => self.fills.push_back((at, page..page + 1)),
+        }
+    }
+
+    /// A page is given up at a time, after those that were told before.
+    fn give_up(&mut self, at: Nanos, page: Page) {
+        match self.returnings.back_mut() {
+            Some((last, run, _)) if *last == at && run.end == page => run.end += 1,
+            _ => self.returnings.push_back((at, page..page + 1, 1.0)),
         }
     }
 
@@ -332,10 +359,27 @@ impl Process {
         self.wait(all, |losses: &mut Losses| &mut losses.first_faults);
     }
 
+    /// CPUs that it keeps busy at this point of its work.
+    pub(super) fn cpus(&self) -> f64 {
+        at(&self.cpus, self.work()).unwrap_or_else(|| f64::from(self.threads))
+    }
+
+    /// Waits for `time`, all of it.
+    pub(super) fn lose(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
+        self.debt += time.0 as f64;
+        *of(&mut self.losses) += time.0 as f64 / 1e9;
+    }
+
     /// Waits for `time`, which one of its threads needs.
     pub(super) fn wait(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
         let lost = time.0 as f64 / f64::from(self.threads);
         self.debt += lost;
         *of(&mut self.losses) += lost / 1e9;
     }
+}
+
+/// What holds at a moment, of what holds from each moment on; before the first, what holds from that on.
+pub(super) fn at(steps: &[(Nanos, f64)], now: Nanos) -> Option<f64> {
+    let next = steps.partition_point(|(from, _)| *from <= now);
+    steps.get(next.saturating_sub(1)).map(|(_, value)| *value)
 }

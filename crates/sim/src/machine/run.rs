@@ -35,6 +35,7 @@ impl Machine {
             for process in 0..self.processes.len() {
                 self.work(process, length);
             }
+            self.others_cpu += self.cpus_of_others() * length.as_secs_f64();
             self.balance();
             self.run_kcompactd(self.now + length);
             if self.now >= self.khugepaged_due {
@@ -76,7 +77,7 @@ impl Machine {
             } else {
                 at.max(process.work)
             };
-            process.cpu += used * f64::from(process.threads) / contention;
+            process.cpu += used * process.cpus() / contention;
             let losses = &mut process.losses;
             losses.tiers += done * process.slow_tiers / 1e9;
             losses.translations += done * process.slow_translations / 1e9;

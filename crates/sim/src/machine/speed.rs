@@ -128,16 +128,13 @@ impl Machine {
 
     /// CPUs that processes and everybody else need, and there are not.
     fn find_contention(&mut self, period: Nanos) {
-        let busy = self.monitor_cpu
-            + self.stats.acting_cpu
-            + self.stats.reclaim_cpu
-            + self.stats.khugepaged_cpu
-            + self.stats.kcompactd_cpu;
+        // What a process loses to acting directly is not counted twice.
+        let busy = self.background_cpu().since(self.acting_beside);
         let background = busy.since(self.busy_before).as_secs_f64() / period.as_secs_f64();
         self.busy_before = busy;
-        let running = self.processes.iter().filter(|p| p.is_running());
-        let threads: u32 = running.map(|p| p.threads).sum();
-        let wanted = f64::from(threads) + background;
+        let processes = 0..self.processes.len();
+        let processes: f64 = processes.map(|process| self.cpus_of(process)).sum();
+        let wanted = processes + self.cpus_of_others() + background;
         self.contention = (wanted / f64::from(self.spec.cpus)).max(1.0);
     }
 

@@ -12,7 +12,7 @@ use isotherm_engine::{
 };
 
 use super::PHYSICAL;
-use crate::machine::{Machine, SimActuator, SimProbe};
+use crate::machine::{Machine, Rules, SimActuator, SimProbe};
 use crate::memory::Zone;
 
 /// The targets of a context.
@@ -107,6 +107,10 @@ pub(super) struct SimulatedWorld<'a> {
     pub(super) monitor: &'a mut MonitorLoop,
     /// The time on the monitors' clock.
     pub(super) clock: Nanos,
+    /// Of what was paged out of each target lately, the part that came back.
+    pub(super) returned: BTreeMap<TargetId, f64>,
+    /// Bytes that were paged out of each since this was made.
+    pub(super) paged_out: BTreeMap<TargetId, u64>,
 }
 
 impl Actuator for SimulatedWorld<'_> {
@@ -127,11 +131,36 @@ impl Actuator for SimulatedWorld<'_> {
 
 impl World for SimulatedWorld<'_> {
     fn facts(&mut self, wanted: &[Metric], _: &SchemeEngine, _: &[Snapshot]) -> SystemFacts {
-        facts(self.actuator.machine, wanted)
+        SystemFacts {
+            returned: self.returned.clone(),
+            ..facts(self.actuator.machine, wanted)
+        }
     }
 
     fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         self.monitor.reset_age(target, range, self.clock);
+    }
+
+    fn knows_present(&self) -> bool {
+        !self.actuator.is_physical && self.actuator.machine.spec().rules == Rules::Isotherm
+    }
+
+    fn present(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        mut look: impl FnMut(u64, u32),
+    ) -> Result<(), Infallible> {
+        for block in blocks {
+            if let Some(pages) = self.actuator.present_in(target, *block) {
+                look(*block, pages);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
+        *self.paged_out.entry(target).or_default() += bytes;
     }
 
     fn knows_blocks(&self) -> bool {

@@ -27,7 +27,7 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCod
 }
 
 /// A running program of the family.
-pub(in crate::bench) struct Running {
+pub(in super::super) struct Running {
     child: super::Guarded,
     journal: PathBuf,
     pub(super) ready: Ready,
@@ -35,8 +35,8 @@ pub(in crate::bench) struct Running {
 
 impl Running {
     /// Starts case `index` of `seed` and waits until it touches memory.
-    pub(in crate::bench) fn start(
-        context: &crate::bench::BenchContext,
+    pub(in super::super) fn start(
+        context: &super::super::BenchContext,
         seed: u64,
         index: u64,
         limit: u64,
@@ -78,16 +78,21 @@ impl Running {
         })
     }
 
-    pub(in crate::bench) fn pid(&self) -> u32 {
+    pub(in super::super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+    pub(in super::super) fn check_running(&mut self) -> anyhow::Result<()> {
         self.child.check_running()
     }
 
+    /// Where it logs its touches.
+    pub(in super::super) fn journal(&self) -> &std::path::Path {
+        &self.journal
+    }
+
     /// Ends it and reads what it did.
-    pub(in crate::bench) fn finish(mut self) -> anyhow::Result<super::Journal> {
+    pub(in super::super) fn finish(mut self) -> anyhow::Result<super::Journal> {
         let status = self.child.stop()?;
         if !status.success() {
             bail!("the program of the case failed, with {status}");

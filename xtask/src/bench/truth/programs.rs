@@ -19,8 +19,8 @@ const STEP_LIMIT: Duration = Duration::from_mins(3);
 const READY_LIMIT: Duration = Duration::from_mins(2);
 
 /// A program and how it is used.
-pub(super) struct Program {
-    pub(super) name: &'static str,
+pub(in super::super) struct Program {
+    pub(in super::super) name: &'static str,
     /// Commands without which it cannot be run.
     requires: &'static [&'static str],
     /// Before the program starts.
@@ -33,9 +33,22 @@ pub(super) struct Program {
     load: &'static str,
     /// The child of the program that is watched, by a word of its command line; else the program.
     child: Option<&'static str>,
+    /// By what its progress can be told.
+    pub(in super::super) progress: Progress,
 }
 
-pub(super) const PROGRAMS: [Program; 7] = [
+/// By what a program's progress can be told.
+#[derive(Clone, Copy)]
+pub(in super::super) enum Progress {
+    /// What it reads.
+    BytesRead,
+    /// How often it waits for requests.
+    Waits,
+    /// What it writes to `$DIR/said`.
+    Said,
+}
+
+pub(in super::super) const PROGRAMS: [Program; 7] = [
     Program {
         name: "redis",
         requires: &["redis-server", "redis-cli", "redis-benchmark"],
@@ -44,6 +57,7 @@ pub(super) const PROGRAMS: [Program; 7] = [
         fill: "bash $EXPERIMENT/redis_fill 150000 4096",
         load: "exec redis-benchmark -s $DIR/redis.sock -c 2 -n 1000000000 -r 15000 -q get key:__rand_int__",
         child: None,
+        progress: Progress::BytesRead,
     },
     Program {
         name: "memcached",
@@ -53,6 +67,7 @@ pub(super) const PROGRAMS: [Program; 7] = [
         fill: "python3 $EXPERIMENT/memcached_client.py fill $DIR/memcached.sock 150000",
         load: "exec python3 $EXPERIMENT/memcached_client.py read $DIR/memcached.sock 150000 100000",
         child: None,
+        progress: Progress::BytesRead,
     },
     Program {
         name: "postgresql",
@@ -63,15 +78,17 @@ pub(super) const PROGRAMS: [Program; 7] = [
         // `read` runs pgbench as its child, which ends when its parent's connection does.
         load: "exec bash $EXPERIMENT/postgresql read 100000",
         child: Some("[local]"),
+        progress: Progress::Waits,
     },
     Program {
         name: "jvm",
         requires: &["java", "javac"],
         setup: "javac -d $DIR $EXPERIMENT/IdleHeap.java",
-        serve: "exec java -Xms1g -Xmx1g -XX:+UseSerialGC -cp $DIR IdleHeap 700 100000",
+        serve: "exec java -Xms1g -Xmx1g -XX:+UseSerialGC -cp $DIR IdleHeap 700 100000 tell >$DIR/said",
         fill: "sleep 8",
         load: "",
         child: None,
+        progress: Progress::Said,
     },
     Program {
         name: "sqlite",
@@ -81,6 +98,7 @@ pub(super) const PROGRAMS: [Program; 7] = [
         fill: "until grep -q ready $DIR/said; do sleep 0.1; done",
         load: "",
         child: None,
+        progress: Progress::Said,
     },
     Program {
         name: "duckdb",
@@ -91,6 +109,7 @@ pub(super) const PROGRAMS: [Program; 7] = [
         fill: "until grep -q ready $DIR/said; do sleep 0.1; done",
         load: "",
         child: None,
+        progress: Progress::Said,
     },
     Program {
         name: "x264",
@@ -100,21 +119,22 @@ pub(super) const PROGRAMS: [Program; 7] = [
         fill: "sleep 3",
         load: "",
         child: None,
+        progress: Progress::BytesRead,
     },
 ];
 
 /// A program at work.
-pub(super) struct Busy {
+pub(in super::super) struct Busy {
     // Ended in this order.
     load: Option<Guarded>,
     server: Guarded,
     watched: u32,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Program {
     /// What it lacks here, if anything.
-    pub(super) fn lacks(&self) -> Option<String> {
+    pub(in super::super) fn lacks(&self) -> Option<String> {
         let found = |command: &str| {
             let path = std::env::var_os("PATH").unwrap_or_default();
             std::env::split_paths(&path).any(|folder| folder.join(command).exists())
@@ -126,7 +146,7 @@ impl Program {
     }
 
     /// Starts and fills it, and keeps it busy.
-    pub(super) fn start(&self, context: &BenchContext) -> anyhow::Result<Busy> {
+    pub(in super::super) fn start(&self, context: &BenchContext) -> anyhow::Result<Busy> {
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         // PostgreSQL runs as another user.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
@@ -155,17 +175,22 @@ impl Program {
             load,
             server,
             watched,
-            _folder: folder,
+            folder,
         })
     }
 }
 
 impl Busy {
-    pub(super) fn pid(&self) -> u32 {
+    pub(in super::super) fn pid(&self) -> u32 {
         self.watched
     }
 
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+    /// Its own folder.
+    pub(in super::super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(in super::super) fn check_running(&mut self) -> anyhow::Result<()> {
         self.server.check_running()?;
         self.load.as_mut().map_or(Ok(()), Guarded::check_running)
     }

@@ -14,7 +14,10 @@ rows = ((number, choose.randbytes(BYTES)) for number in range(ROWS))
 base.executemany("insert into items values (?, ?)", rows)
 base.commit()
 print("ready", flush=True)
+rounds = 0
 while True:
+    rounds += 1
+    print("rounds", rounds, flush=True)
     for _ in range(1000):
         key = choose.randrange(ROWS // 10)
         base.execute("select value from items where id = ?", (key,)).fetchone()

@@ -1,0 +1,136 @@
+//! How sure a prediction is.
+//!
+//! **Problem.** A trace is of one run, costs were measured once, and the next run meets the machine in another mood. A
+//! number without an interval says nothing of that.
+//!
+//! **Approach.** The same schemes are replayed again: at the least and at the most that each cost was measured to be,
+//! with CPUs less and more busy, and by other draws. What these come to is the interval; it is widened by what the
+//! simulated machine was found to be off by on programs that it was not made for (`xtask bench prediction`,
+//! docs/benchmarks.md), of what no variation tells: caches, locks, a run that is not like the one that was recorded.
+//!
+//! **Limits.** Four replays are no distribution. The widening is by one kind of machine.
+
+use isotherm_config::SessionSpec;
+use isotherm_engine::Nanos;
+use isotherm_engine::calibration::{Bound, Calibration};
+use isotherm_sim::cost::MachineCosts;
+use isotherm_sim::machine::MachineSpec;
+
+use super::predict::Prediction;
+use super::replay::Replays;
+
+/// Another replay of the same.
+struct Variation {
+    costs: Bound,
+    /// CPUs that others keep busy, more than when the trace was recorded.
+    busier: f64,
+    /// Added to the seed.
+    seed: u64,
+}
+
+const VARIATIONS: [Variation; 4] = [
+    Variation {
+        costs: Bound::Middle,
+        busier: 0.0,
+        seed: 1,
+    },
+    Variation {
+        costs: Bound::Low,
+        busier: -0.25,
+        seed: 2,
+    },
+    Variation {
+        costs: Bound::High,
+        busier: 0.25,
+        seed: 3,
+    },
+    Variation {
+        costs: Bound::High,
+        busier: 0.75,
+        seed: 4,
+    },
+];
+
+/// What saved memory is off by besides: a share of all memory, and of what is saved.
+const SAVED_OFF: (f64, f64) = (0.02, 0.1);
+/// What a slowdown is: a share of the time, and of the slowdown.
+const SLOWDOWN_OFF: (f64, f64) = (0.005, 0.5);
+/// And the CPU time of acting: a factor.
+const ACTING_OFF: f64 = 1.25;
+
+impl Variation {
+    /// The machine at these costs.
+    fn machine(&self, machine: &MachineSpec, measured: &Calibration) -> MachineSpec {
+        let mut machine = machine.clone();
+        machine.costs = MachineCosts::default().calibrated(measured, self.costs);
+        if machine.others.is_empty() {
+            machine.others.push((Nanos(0), 0.0));
+        }
+        for (_, busy) in &mut machine.others {
+            *busy = (*busy + self.busier).max(0.0);
+        }
+        machine
+    }
+}
+
+impl Replays<'_> {
+    /// The prediction of what `spec` asks for, with bounds; `None` where it was asked to stop meanwhile.
+    ///
+    /// # Errors
+    /// What cannot be simulated.
+    pub fn bounded(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
+        let Some(mut prediction) = self.predict(spec, self.machine())? else {
+            return Ok(None);
+        };
+        let mut all = vec![Numbers::of(&prediction)];
+        for variation in &VARIATIONS {
+            let spec = SessionSpec {
+                seed: spec.seed.wrapping_add(variation.seed),
+                ..spec.clone()
+            };
+            let machine = variation.machine(self.machine(), self.calibration());
+            let Some(other) = self.predict(&spec, &machine)? else {
+                return Ok(None);
+            };
+            all.push(Numbers::of(&other));
+        }
+        let range = |of: fn(&Numbers) -> f64| {
+            let values = all.iter().map(of);
+            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
+        };
+        let (low, high) = range(|numbers| numbers.saved);
+        let off = |value: f64, (all, part): (f64, f64)| all + part * value.abs();
+        prediction.saved_share = prediction.saved_share.within(
+            low - off(low, SAVED_OFF),
+            (high + off(high, SAVED_OFF)).min(1.0),
+        );
+        let (low, high) = range(|numbers| numbers.slowdown);
+        prediction.slowdown = prediction
+            .slowdown
+            .within(low - off(low, SLOWDOWN_OFF), high + off(high, SLOWDOWN_OFF));
+        let (low, high) = range(|numbers| numbers.acting);
+        prediction.acting_cpu_seconds = prediction
+            .acting_cpu_seconds
+            .within(low / ACTING_OFF, high * ACTING_OFF);
+        Ok(Some(prediction))
+    }
+}
+
+/// What has bounds.
+struct Numbers {
+    saved: f64,
+    slowdown: f64,
+    acting: f64,
+}
+
+impl Numbers {
+    fn of(prediction: &Prediction) -> Self {
+        Self {
+            saved: prediction.saved_share.value,
+            slowdown: prediction.slowdown.value,
+            acting: prediction.acting_cpu_seconds.value,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `isotherm calibrate`: what acting costs on this machine.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_engine::calibration::{Calibration, Measured};
+use isotherm_engine::{AddressRange, PAGE_SIZE};
+use isotherm_linux::calibrate::{calibrate, made_up_content};
+use isotherm_linux::process::Process;
+use tracing::warn;
+
+use crate::log::draws_progress;
+use crate::whole_file;
+
+/// Pages that are copied of a process, or made up.
+const PAGES: usize = 512;
+
+/// Measure what acting costs on this machine: paging out and back, faults, huge pages, clears.
+///
+/// Takes some seconds, on memory of a process of its own. Costs depend on what memory holds: name the process
+/// whose memory is meant. Records made by `record --pages` hold this already, measured with the target's pages; with
+/// `simulate --costs` a trace is replayed with the costs of another machine. Needs what `record` needs, and swap for
+/// what is paged out (`isotherm swap zram`).
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  isotherm calibrate
+  isotherm calibrate --pid 1234 --json -o costs.json
+  isotherm simulate --trace app.isotherm --costs costs.json --preset prcl")]
+pub(crate) struct Args {
+    /// Measure with pages of this process, which are copied
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+
+    /// Measure with the pages on standard input
+    #[arg(long, hide = true, conflicts_with = "pid")]
+    content: bool,
+
+    /// Also write it to this file, as JSON
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    result: crate::out::ResultArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut content = match args.pid {
+        Some(pid) => content_of(pid)?,
+        None => Vec::new(),
+    };
+    if args.content {
+        let input = std::io::stdin().lock();
+        let most = (PAGES as u64) * PAGE_SIZE;
+        input.take(most).read_to_end(&mut content)?;
+    }
+    let is_made_up = content.is_empty();
+    if is_made_up {
+        content = made_up_content(PAGES);
+    }
+    let bar = progress_bar(args.content);
+    let tell = |share: f64| bar.set_position((share * 100.0) as u64);
+    let measured = calibrate(&content, is_made_up, tell)
+        .context("cannot measure; `isotherm doctor` says what works here")?;
+    bar.finish_and_clear();
+    if measured.swap.is_none() && !args.content {
+        warn!(
+            "there is no swap, so what paging out costs was not measured; `isotherm swap zram --size 1G` \
+             sets some up, `isotherm swap off` takes it away"
+        );
+    }
+    if let Some(path) = &args.output {
+        let text = crate::out::json(&measured)? + "\n";
+        whole_file::write(path, text.as_bytes())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.result.is_json() {
+        println!("{}", crate::out::json(&measured)?);
+    } else {
+        print!("{}", text(&measured));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Copies pages from all over a process's private memory.
+fn content_of(pid: u32) -> anyhow::Result<Vec<u8>> {
+    let process = Process::open(pid)?;
+    let mappings = process.mappings()?;
+    let private = mappings
+        .iter()
+        .filter(|area| area.permissions.is_private() && !area.is_file());
+    let ranges: Vec<AddressRange> = private.map(|area| area.range).collect();
+    let bytes: u64 = ranges.iter().map(|range| range.len()).sum();
+    // Much of an address space may be empty: more are tried than are wanted.
+    let step = (bytes / PAGE_SIZE / (64 * PAGES as u64)).max(1) * PAGE_SIZE;
+    let mut addresses: Vec<u64> = ranges
+        .iter()
+        .flat_map(|range| (range.start..range.end).step_by(step as usize))
+        .collect();
+    let is_there = resident(pid, &mut addresses);
+    ensure!(
+        is_there,
+        "cannot see which memory of process {pid} is there (/proc/{pid}/pagemap)"
+    );
+    let step = addresses.len().div_ceil(PAGES).max(1);
+    let (mut content, mut page) = (Vec::new(), vec![0; PAGE_SIZE as usize]);
+    for address in addresses.into_iter().step_by(step) {
+        if process.copy(address, &mut page) {
+            content.extend_from_slice(&page);
+        }
+    }
+    ensure!(
+        !content.is_empty(),
+        "no page of process {pid} could be copied; is it still running, and may you trace it?"
+    );
+    Ok(content)
+}
+
+/// Keeps those addresses at which a page is in memory: copying others would bring them back, or make them.
+fn resident(pid: u32, addresses: &mut Vec<u64>) -> bool {
+    use std::os::unix::fs::FileExt as _;
+    /// Bit 63 of an entry (Documentation/admin-guide/mm/pagemap.rst): the page is in memory.
+    const PRESENT: u64 = 1 << 63;
+    let Ok(pagemap) = std::fs::File::open(format!("/proc/{pid}/pagemap")) else {
+        return false;
+    };
+    addresses.retain(|address| {
+        let mut entry = [0; 8];
+        let read = pagemap.read_exact_at(&mut entry, address / PAGE_SIZE * 8);
+        read.is_ok() && u64::from_le_bytes(entry) & PRESENT != 0
+    });
+    true
+}
+
+fn progress_bar(is_helper: bool) -> ProgressBar {
+    if is_helper || !draws_progress() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:40.cyan/blue} {percent} %");
+    ProgressBar::new(100).with_style(style.expect("a template of ours"))
+}
+
+fn text(measured: &Calibration) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: Option<Measured>, unit: f64, of: &str| {
+        let value = match value {
+            None => "?".to_owned(),
+            Some(value) => {
+                let [low, middle, high] = [value.min, value.median, value.max].map(|ns| ns / unit);
+                format!("{middle:.2} {of} ({low:.2} to {high:.2})")
+            }
+        };
+        let _ = writeln!(text, "{name:<44}{value}");
+    };
+    let us = 1e3;
+    line("a page's first fault", measured.minor_fault_ns, us, "us");
+    line(
+        "a huge page's first fault",
+        measured.huge_fault_ns,
+        us,
+        "us",
+    );
+    line("2 MiB made a huge page", measured.collapse_ns, us, "us");
+    line(
+        "a range's accessed bits cleared",
+        measured.clear_range_ns,
+        us,
+        "us",
+    );
+    line("and each of its pages", measured.clear_page_ns, us, "us");
+    line(
+        "a page paged out in a whole block",
+        measured.page_out_whole_ns,
+        us,
+        "us",
+    );
+    line(
+        "  of which a working thread loses",
+        measured.page_out_whole_lost,
+        0.01,
+        "%",
+    );
+    line(
+        "a page paged out alone, program asleep",
+        measured.page_out_alone_ns,
+        us,
+        "us",
+    );
+    line("  program at work", measured.page_out_running_ns, us, "us");
+    line(
+        "  of which a working thread loses",
+        measured.page_out_running_lost,
+        0.01,
+        "%",
+    );
+    line("a page that comes back", measured.refault_ns, us, "us");
+    let ratio = measured.compression_ratio;
+    let ratio = ratio.map_or("?".to_owned(), |ratio| format!("{ratio:.2}"));
+    let swap = measured.swap.as_deref().unwrap_or("there is no swap");
+    let content = match measured.content_pages {
+        0 => "made-up pages, half random".to_owned(),
+        pages => format!("{pages} pages of the process"),
+    };
+    let _ = writeln!(
+        text,
+        "{:<44}{ratio} ({swap}; {content})",
+        "compressed to one part in"
+    );
+    text
+}

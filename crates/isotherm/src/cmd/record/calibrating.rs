@@ -1,0 +1,157 @@
+//! What acting on the target would cost, measured while it is recorded page by page, for who replays the record.
+//!
+//! Now and then a few pages that the last scan found are copied. At the end a process that was started for it, with the
+//! privileges that the recorder has given up meanwhile, measures with them ([`isotherm_linux::calibrate`]). Nothing
+//! of the copies stays.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+use isotherm_config::{MonitorSpec, SessionSpec, TargetSpec};
+use isotherm_engine::monitor::bits;
+use isotherm_engine::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_record::{CalibrationSample, Item, PageSnapshot};
+use isotherm_session::Session;
+
+/// Pages that are copied each time, and how often that is.
+const PAGES_PER_LOOK: u64 = 8;
+const LOOK_EVERY: Nanos = Nanos::from_millis(500);
+/// Pages that are kept: 2 MiB.
+const PAGES_MAX: usize = 512;
+
+/// Copies of pages, and who will measure with them.
+pub(super) struct Calibrating {
+    helper: anyhow::Result<Child>,
+    content: Vec<u8>,
+    next: Nanos,
+    random: u64,
+    refuse_huge: Vec<TargetId>,
+}
+
+impl Calibrating {
+    /// For records that can be replayed; else `None`.
+    pub(super) fn start(spec: &SessionSpec) -> Option<Self> {
+        let [context] = &spec.contexts[..] else {
+            return None;
+        };
+        let is_machine = context.targets.is_machine() || context.targets.is_physical();
+        let is_trace = matches!(context.monitor, MonitorSpec::Pages(_)) && context.acting.is_none();
+        let is_real = !matches!(context.targets, TargetSpec::Simulated);
+        if !is_trace || !is_real || is_machine {
+            return None;
+        }
+        // Ctrl-C is for the recorder.
+        let helper = Command::new("/proc/self/exe")
+            .args(["calibrate", "--content", "--json"])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        Some(Self {
+            helper: helper.context("cannot start the process that measures"),
+            content: Vec::new(),
+            next: Nanos(0),
+            random: spec.seed | 1,
+            refuse_huge: Vec::new(),
+        })
+    }
+
+    /// Copies some of the pages that a scan has found, if it is time.
+    pub(super) fn look(&mut self, session: &Session, items: &[Item]) {
+        let now = session.now();
+        if now < self.next {
+            return;
+        }
+        for item in items {
+            let Item::Pages(pages) = item else { continue };
+            self.next = now + LOOK_EVERY;
+            self.copy_from(session, pages);
+        }
+    }
+
+    fn copy_from(&mut self, session: &Session, pages: &PageSnapshot) {
+        let live = session.live();
+        let Some((_, process)) = live.iter().find(|(id, _)| *id == pages.target) else {
+            return;
+        };
+        if process.refuses_huge() == Some(true) && !self.refuse_huge.contains(&pages.target) {
+            self.refuse_huge.push(pages.target);
+        }
+        let mut page = [0; PAGE_SIZE as usize];
+        for _ in 0..PAGES_PER_LOOK {
+            if pages.blocks.is_empty() {
+                return;
+            }
+            let block = &pages.blocks[self.draw(pages.blocks.len())];
+            let at = self.draw(PAGES_PER_BLOCK);
+            let address = block.block + at as u64 * PAGE_SIZE;
+            if bits::has(&block.present, at) && process.copy(address, &mut page) {
+                self.keep(&page);
+            }
+        }
+    }
+
+    /// Each page that was ever copied is kept as likely as any other (reservoir sampling would need their number; of
+    /// so few the later ones take the place of any).
+    fn keep(&mut self, page: &[u8]) {
+        let nr = self.content.len() / page.len();
+        if nr < PAGES_MAX {
+            self.content.extend_from_slice(page);
+        } else {
+            let at = self.draw(nr) * page.len();
+            self.content[at..at + page.len()].copy_from_slice(page);
+        }
+    }
+
+    /// A number below `below`.
+    fn draw(&mut self, below: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 16) as usize % below
+    }
+
+    /// Measures. What was, or why nothing was.
+    pub(super) fn finish(self, now: Nanos) -> Item {
+        let refuse_huge = self.refuse_huge;
+        let measured = self
+            .helper
+            .and_then(|helper| measure(helper, &self.content));
+        match measured {
+            Ok(costs) => Item::Calibration(CalibrationSample {
+                time: now,
+                refuse_huge,
+                costs,
+            }),
+            Err(error) => Item::Note {
+                time: now,
+                text: format!("what acting on it would cost was not measured: {error:#}"),
+            },
+        }
+    }
+}
+
+fn measure(
+    mut helper: Child,
+    content: &[u8],
+) -> anyhow::Result<isotherm_engine::calibration::Calibration> {
+    let mut input = helper.stdin.take().context("it cannot be told anything")?;
+    // It says itself what it could not do.
+    let written = input.write_all(content);
+    drop(input);
+    let (mut said, mut error) = (String::new(), String::new());
+    if let Some(output) = &mut helper.stdout {
+        output.read_to_string(&mut said)?;
+    }
+    if let Some(output) = &mut helper.stderr {
+        output.read_to_string(&mut error)?;
+    }
+    let status = helper.wait()?;
+    let error = error.trim().lines().last().unwrap_or("").to_owned();
+    ensure!(status.success(), "{error}");
+    written?;
+    Ok(serde_json::from_str(&said)?)
+}

@@ -1,0 +1,88 @@
+//! What acting costs here, measured by the command and by `record --pages`, and what a replay makes of it.
+
+use std::fs;
+
+use isotherm_record::Item;
+use serde_json::Value;
+
+use crate::acting::Swap;
+use crate::common::{Record, Running, isotherm, python, run, scratch, with_swap};
+
+/// 64 MiB that compress to next to nothing, an eighth of which is touched all the time, by a program that refuses huge
+/// pages (PR_SET_THP_DISABLE).
+const SAME: &str = r"
+import ctypes, mmap, time
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)
+memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(64 << 8):
+    memory[page << 12:(page << 12) + 4096] = bytes([page % 251 + 1]) * 4088 + page.to_bytes(8, 'big')
+print('ready', flush=True)
+while True:
+    for page in range(8 << 8):
+        memory[page << 12] = 1
+    time.sleep(0.2)
+";
+
+#[test]
+fn what_acting_costs_is_measured_and_replayed() {
+    const TEST: &str = "what_acting_costs_is_measured_and_replayed";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let mut target = Running::start(&mut python(SAME));
+    target.line("ready");
+    let (folder, pid) = (scratch(), target.pid().to_string());
+    let (costs, trace) = (folder.path().join("costs"), folder.path().join("trace"));
+    let done = run(isotherm(["calibrate", "--json", "--pid", &pid, "-o"]).arg(&costs)).success();
+    let said: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let written: Value =
+        serde_json::from_str(&fs::read_to_string(&costs).expect("written")).expect("JSON");
+    assert_eq!(said, written);
+    let median = |name: &str| said[name]["median"].as_f64().expect("measured");
+    for name in [
+        "page_out_whole_ns",
+        "page_out_alone_ns",
+        "refault_ns",
+        "minor_fault_ns",
+    ] {
+        let (least, most) = (100.0, 1e6);
+        assert!((least..most).contains(&median(name)), "{name}: {said}");
+    }
+    assert!(said["content_pages"].as_u64() > Some(100), "{said}");
+    assert!(said["compression_ratio"].as_f64() > Some(5.0), "{said}");
+    assert!(target.is_running());
+
+    let record = ["record", "--pages", "--duration", "5s", "--pid", &pid, "-o"];
+    run(isotherm(record).arg(&trace)).success();
+    let record = Record::whole(&trace);
+    let measured = record.items.iter().find_map(|item| match item {
+        Item::Calibration(measured) => Some(measured),
+        _ => None,
+    });
+    let measured = measured.expect("it is in the record");
+    assert_eq!(measured.refuse_huge.len(), 1, "{measured:?}");
+    assert!(measured.costs.compression_ratio > Some(5.0), "{measured:?}");
+
+    // Ten times as dear, everything: that shows.
+    let acting = |more: &[&str]| {
+        let mut simulate = isotherm(["simulate", "--json", "--no-guard"]);
+        simulate.args(["--scheme", "4K max 0 0 1s max pageout", "--trace"]);
+        let done = run(simulate.arg(&trace).args(more)).success();
+        let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        report["acting_cpu_seconds"].as_f64().expect("a number")
+    };
+    let mut dear = written.clone();
+    for name in ["page_out_whole_ns", "page_out_alone_ns"] {
+        dear[name]["median"] = (10.0 * median(name)).into();
+    }
+    fs::write(&costs, dear.to_string()).expect("written");
+    let costs = costs.to_str().expect("text");
+    let (cheap, dear) = (acting(&[]), acting(&["--costs", costs]));
+    assert!(cheap > 0.0 && dear > 4.0 * cheap, "{cheap} and {dear} s");
+    fs::write(costs, "{\"cpus\": \"two\"}").expect("written");
+    let mut wrong = isotherm(["simulate", "--preset", "prcl", "--costs", costs, "--trace"]);
+    let done = run(wrong.arg(&trace));
+    assert_eq!(done.code(), 2, "{done:?}");
+    assert!(done.stderr.contains("calibrate -o"), "{done:?}");
+}

@@ -1,0 +1,387 @@
+//! Measures what schemes' operations cost on this machine.
+//!
+//! Approach: a program of our own ([`subject`]) holds 48 MiB of the content in question, as no page costs what another
+//! does: what compresses to a tenth takes a third of the time of what does not compress. Everything is done to it
+//! by the actuator that acts on other programs, so that what is measured is what will be paid: reading page tables
+//! before and after, making huge pages of blocks that go whole, going to the processor that the program runs on. What
+//! the program loses is seen by a thread of it that counts its rounds.
+//!
+//! Limits: some seconds of one moment; a machine that is busy then is measured busy. Costs of a page are of pages
+//! that lie side by side; of scattered memory reading tables takes more. The thread works on 1 MiB: who works on more
+//! loses more by what paging out does to caches.
+
+pub mod subject;
+
+use std::time::Instant;
+
+use isotherm_engine::calibration::{Calibration, Measured};
+use isotherm_engine::monitor::bits;
+use isotherm_engine::scheme::Action;
+use isotherm_engine::{
+    Actuator as _, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, TargetId,
+};
+
+use crate::act::{ActOptions, ProcessActuator};
+use crate::clock::process_cpu;
+use crate::load::CpuTimes;
+use crate::probe::ProbeError;
+use crate::process::{Advised, Process, ProcessError};
+use crate::{host, swap};
+
+use subject::Subject;
+
+/// What is held and paged out.
+const HELD: u64 = 48 << 20;
+/// Each is measured so often.
+const ROUNDS: usize = 3;
+/// Blocks that are made huge pages by themselves.
+const COLLAPSED: u64 = 8;
+/// CPUs that must be idle beside the thread, so that who acts does not take its.
+const IDLE_MIN: f64 = 0.7;
+const TARGET: TargetId = TargetId(0);
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    /// The program to measure on.
+    #[error("cannot start the program that costs are measured on")]
+    Subject(#[source] std::io::Error),
+    /// What it said.
+    #[error("the program that costs are measured on said `{0}`")]
+    Answer(String),
+    /// Reading its page tables.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// Advising about its memory.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// What it should be measured with.
+    #[error("there is no content to measure with: {0} bytes are not a page")]
+    Content(usize),
+}
+
+/// Measures with `content`, whole pages of whatever is going to be paged out. Says after each part how much is done,
+/// 0 to 1.
+///
+/// # Errors
+/// What makes measuring impossible. Where there is no swap the rest is measured.
+pub fn calibrate(
+    content: &[u8],
+    is_made_up: bool,
+    mut tell: impl FnMut(f64),
+) -> Result<Calibration, CalibrationError> {
+    let pages = content.len() as u64 / PAGE_SIZE;
+    if pages == 0 || !(content.len() as u64).is_multiple_of(PAGE_SIZE) {
+        return Err(CalibrationError::Content(content.len()));
+    }
+    let began = Instant::now();
+    let mut bench = Bench::start(content)?;
+    let mut result = Calibration {
+        cpus: CpuTimes::read().map_or(1, |times| times.nr),
+        kernel: host::kernel_release(),
+        swap: swap::facts().refusal().is_none().then(swap::describe),
+        content_pages: if is_made_up { 0 } else { pages },
+        ..Calibration::default()
+    };
+    let mut sums = Sums::default();
+    for round in 0..ROUNDS {
+        bench.faults(&mut sums)?;
+        bench.clears(&mut sums)?;
+        bench.collapses(&mut sums)?;
+        if result.swap.is_some() {
+            let ratio = bench.page_out_whole(&mut sums)?;
+            result.compression_ratio = ratio.or(result.compression_ratio);
+            bench.page_out_alone(&mut sums)?;
+        }
+        tell((round + 1) as f64 / ROUNDS as f64);
+    }
+    sums.tell(&mut result);
+    result.took_seconds = began.elapsed().as_secs_f64();
+    Ok(result)
+}
+
+/// Single measurements.
+#[derive(Default)]
+struct Sums {
+    whole: Vec<f64>,
+    whole_lost: Vec<f64>,
+    alone: Vec<f64>,
+    running: Vec<f64>,
+    running_lost: Vec<f64>,
+    refault: Vec<f64>,
+    minor_fault: Vec<f64>,
+    huge_fault: Vec<f64>,
+    collapse: Vec<f64>,
+    clear_range: Vec<f64>,
+    clear_page: Vec<f64>,
+}
+
+impl Sums {
+    fn tell(&self, result: &mut Calibration) {
+        result.page_out_whole_ns = Measured::of(&self.whole);
+        result.page_out_whole_lost = Measured::of(&self.whole_lost);
+        result.page_out_alone_ns = Measured::of(&self.alone);
+        result.page_out_running_ns = Measured::of(&self.running);
+        result.page_out_running_lost = Measured::of(&self.running_lost);
+        result.refault_ns = Measured::of(&self.refault);
+        result.minor_fault_ns = Measured::of(&self.minor_fault);
+        result.huge_fault_ns = Measured::of(&self.huge_fault);
+        result.collapse_ns = Measured::of(&self.collapse);
+        result.clear_range_ns = Measured::of(&self.clear_range);
+        result.clear_page_ns = Measured::of(&self.clear_page);
+    }
+}
+
+/// What acting came to.
+struct Acted {
+    cpu: Nanos,
+    wall_s: f64,
+    applied_pages: f64,
+}
+
+/// The program, and who acts on it.
+struct Bench {
+    subject: Subject,
+    process: Process,
+    actuator: ProcessActuator,
+}
+
+impl Bench {
+    fn start(content: &[u8]) -> Result<Self, CalibrationError> {
+        let subject = Subject::start(content, HELD)?;
+        let mut actuator = ProcessActuator::new(ActOptions::default())?;
+        actuator.add(TARGET, Process::open(subject.pid())?)?;
+        Ok(Self {
+            process: Process::open(subject.pid())?,
+            subject,
+            actuator,
+        })
+    }
+
+    /// Whole blocks: without, and beside a thread that works.
+    fn page_out_whole(&mut self, sums: &mut Sums) -> Result<Option<f64>, CalibrationError> {
+        let operations = [operation(self.subject.memory, None)];
+        self.subject.touch(false)?;
+        let before = swap::held_and_taken();
+        let acted = self.act(&operations)?;
+        let after = swap::held_and_taken();
+        if acted.applied_pages > 0.0 {
+            sums.whole.push(acted.cpu.0 as f64 / acted.applied_pages);
+        }
+        self.come_back(false, acted.applied_pages, sums)?;
+        let (acted, lost) = self.beside_work(&operations)?;
+        if acted.applied_pages > 0.0 {
+            sums.whole_lost.extend(lost);
+        }
+        self.come_back(false, acted.applied_pages, sums)?;
+        Ok(ratio(before, after))
+    }
+
+    /// Every second page, of which no block goes whole.
+    fn page_out_alone(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+        let mut pages = bits::NONE;
+        (0..512).step_by(2).for_each(|i| bits::set(&mut pages, i));
+        let memory = self.subject.memory;
+        let blocks = (memory.start..memory.end).step_by(BLOCK_SIZE as usize);
+        let block = |start| AddressRange::new(start, start + BLOCK_SIZE);
+        let operations: Vec<Operation> = blocks
+            .map(|start| operation(block(start), Some(Box::new(pages))))
+            .collect();
+        self.subject.touch(false)?;
+        let acted = self.act(&operations)?;
+        if acted.applied_pages > 0.0 {
+            sums.alone.push(acted.cpu.0 as f64 / acted.applied_pages);
+        }
+        self.come_back(true, acted.applied_pages, sums)?;
+        let (acted, lost) = self.beside_work(&operations)?;
+        if let Some(lost) = lost.filter(|_| acted.applied_pages > 0.0) {
+            sums.running.push(acted.cpu.0 as f64 / acted.applied_pages);
+            sums.running_lost.push(lost);
+        }
+        self.come_back(true, acted.applied_pages, sums)
+    }
+
+    /// The program wants everything back.
+    fn come_back(
+        &mut self,
+        is_every_second: bool,
+        pages: f64,
+        sums: &mut Sums,
+    ) -> Result<(), CalibrationError> {
+        let took = self.subject.touch(is_every_second)?;
+        if pages >= took.units / 2.0 {
+            sums.refault.push(took.cpu_ns / pages);
+        }
+        Ok(())
+    }
+
+    fn faults(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+        let small = self.subject.fresh(false)?;
+        sums.minor_fault.push(small.cpu_ns / small.units.max(1.0));
+        let huge = self.subject.fresh(true)?;
+        sums.huge_fault.push(huge.cpu_ns / huge.units.max(1.0));
+        Ok(())
+    }
+
+    /// Accessed bits of single pages and of blocks, beside a thread that works.
+    fn clears(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+        self.subject.touch(false)?;
+        self.subject.work(true)?;
+        let start = self.subject.memory.start;
+        let nr = HELD / BLOCK_SIZE;
+        let ranges = |length: u64| -> Vec<AddressRange> {
+            let blocks = (0..nr).map(|i| start + i * BLOCK_SIZE);
+            blocks
+                .map(|block| AddressRange::new(block, block + length))
+                .collect()
+        };
+        let single = self.advise(&ranges(PAGE_SIZE), libc::MADV_COLD)?;
+        self.subject.touch(false)?;
+        let whole = self.advise(&ranges(BLOCK_SIZE), libc::MADV_COLD)?;
+        self.subject.work(false)?;
+        let (Some(single), Some(whole)) = (single, whole) else {
+            return Ok(());
+        };
+        let pages = (BLOCK_SIZE / PAGE_SIZE) as f64;
+        let page = ((whole - single) / (pages - 1.0)).max(0.0);
+        sums.clear_page.push(page);
+        sums.clear_range.push((single - page).max(0.0));
+        Ok(())
+    }
+
+    fn collapses(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+        self.subject.touch(false)?;
+        let start = self.subject.memory.start;
+        let blocks = (0..COLLAPSED).map(|i| start + i * BLOCK_SIZE);
+        let ranges: Vec<AddressRange> = blocks
+            .map(|block| AddressRange::new(block, block + BLOCK_SIZE))
+            .collect();
+        let took = self.advise(&ranges, crate::act::MADV_COLLAPSE)?;
+        sums.collapse.extend(took);
+        Ok(())
+    }
+
+    /// CPU time of advising about one of `ranges`; `None` if any is refused.
+    fn advise(
+        &mut self,
+        ranges: &[AddressRange],
+        advice: i32,
+    ) -> Result<Option<f64>, CalibrationError> {
+        let mut answers = Vec::new();
+        let before = process_cpu();
+        self.process.advise(ranges, advice, &mut answers)?;
+        let took = process_cpu().since(before).0 as f64 / ranges.len() as f64;
+        let is_done = answers.iter().all(|answer| *answer == Advised::Taken);
+        Ok(is_done.then_some(took))
+    }
+
+    fn act(&mut self, operations: &[Operation]) -> Result<Acted, CalibrationError> {
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        let (before, began) = (process_cpu(), Instant::now());
+        self.actuator.act(operations, &mut outcomes)?;
+        let cpu = process_cpu().since(before);
+        let wall_s = began.elapsed().as_secs_f64();
+        let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
+        Ok(Acted {
+            cpu,
+            wall_s,
+            applied_pages: (applied / PAGE_SIZE) as f64,
+        })
+    }
+
+    /// The same while a thread of the program works, and which part of acting's CPU time that lost; `None` where all
+    /// CPUs are busy, so that it lost its CPU, not by being disturbed.
+    fn beside_work(
+        &mut self,
+        operations: &[Operation],
+    ) -> Result<(Acted, Option<f64>), CalibrationError> {
+        self.subject.work(true)?;
+        // As fast as it is undisturbed: before and after, as others come and go on this machine.
+        let (idle_before, looked) = (CpuTimes::read(), Instant::now());
+        let rate_before = self.rate_of_work()?;
+        let (idle_after, looked) = (CpuTimes::read(), looked.elapsed().as_secs_f64());
+        let (rounds, began) = (self.subject.rounds()?, Instant::now());
+        let acted = self.act(operations)?;
+        let done = self.subject.rounds()? - rounds;
+        let elapsed = began.elapsed().as_secs_f64();
+        let rate = f64::midpoint(rate_before, self.rate_of_work()?);
+        self.subject.work(false)?;
+        let idle = idle_after.zip(idle_before);
+        let idle = idle.map(|(after, before)| after.idle.since(before.idle).as_secs_f64() / looked);
+        let lost_s = elapsed - done / rate.max(1e-9);
+        let cpu_s = acted.cpu.as_secs_f64().min(acted.wall_s).max(1e-9);
+        let lost = (lost_s / cpu_s).clamp(0.0, 1.0);
+        Ok((acted, idle.filter(|idle| *idle >= IDLE_MIN).map(|_| lost)))
+    }
+
+    fn rate_of_work(&mut self) -> Result<f64, CalibrationError> {
+        let (rounds, began) = (self.subject.rounds()?, Instant::now());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let done = self.subject.rounds()? - rounds;
+        Ok(done / began.elapsed().as_secs_f64())
+    }
+}
+
+/// How much more was held for each byte more that it took; as bytes held and taken, before and after.
+fn ratio(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
+    let held = after.0.checked_sub(before.0)?;
+    let taken = after.1.checked_sub(before.1)?;
+    (held >= HELD / 4 && taken > 0).then(|| held as f64 / taken as f64)
+}
+
+fn operation(range: AddressRange, pages: Option<Box<bits::Bitmap>>) -> Operation {
+    Operation {
+        scheme: 0,
+        action: Action::Pageout,
+        destinations: [].into(),
+        target: TARGET,
+        range,
+        bytes: pages
+            .as_ref()
+            .map_or(range.len(), |pages| bits::bytes(pages)),
+        age: Nanos(0),
+        filters: [].into(),
+        pass_unmatched: true,
+        idle_only: false,
+        pages,
+        blocks: None,
+    }
+}
+
+/// Made-up content, for want of a program's own: half of each page is random.
+pub fn made_up_content(pages: usize) -> Vec<u8> {
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut content = vec![0; pages * PAGE_SIZE as usize];
+    for page in content.chunks_mut(PAGE_SIZE as usize) {
+        for word in page[..PAGE_SIZE as usize / 2].chunks_exact_mut(8) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            word.copy_from_slice(&random.to_le_bytes());
+        }
+    }
+    content
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_compared_to_what_it_takes() {
+        assert_eq!(ratio((0, 0), (HELD, HELD / 4)), Some(4.0));
+        assert_eq!(ratio((HELD, 5), (HELD, 5)), None, "nothing was taken in");
+        assert_eq!(ratio((5, 5), (0, 0)), None);
+    }
+
+    #[test]
+    fn content_must_be_pages() {
+        assert!(matches!(
+            calibrate(&[0; 100], true, |_| ()),
+            Err(CalibrationError::Content(100))
+        ));
+        let content = made_up_content(2);
+        assert_ne!(content[..2048], content[4096..6144]);
+        assert!(content[2048..4096].iter().all(|byte| *byte == 0));
+    }
+}

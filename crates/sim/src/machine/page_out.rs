@@ -1,0 +1,173 @@
+//! Paging out as the live actuator does it: blocks as huge pages, single pages beside the process.
+//!
+//! Which of the two it is decides most of what acting takes, and what it takes from the process
+//! (`isotherm_linux::act`): of a block that goes whole the process notices little; for each single page it is
+//! interrupted, or loses the CPU on which that is done.
+
+use isotherm_engine::monitor::bits;
+use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
+
+use super::process::{Losses, Use};
+use super::{Machine, Place, Rules, SimActuator};
+use crate::memory::{BLOCK_PAGES, Page};
+
+/// Most pages of a block that stay although the block goes whole; as `isotherm_linux::act` has it.
+const REST_MAX: usize = 8;
+
+impl SimActuator<'_> {
+    /// How many pages of a block are in memory; `None` where nothing is mapped, or the process has ended.
+    pub(crate) fn present_in(&self, target: TargetId, block: u64) -> Option<u32> {
+        let machine = &*self.machine;
+        machine
+            .processes
+            .get(target.0 as usize)?
+            .ended()
+            .is_none()
+            .then_some(())?;
+        let pages = (0..PAGES_PER_BLOCK as u64).map(|i| block + i * PAGE_SIZE);
+        let pages = pages.filter_map(|address| machine.page_at(target, address));
+        let mut present = None;
+        for page in pages {
+            let is_here = machine.place[page as usize] == Place::Memory;
+            *present.get_or_insert(0) += u32::from(is_here);
+        }
+        present
+    }
+
+    /// Whether the block at `address` is paged out as one huge page: all of it is in memory, private, anonymous, and
+    /// all but a few pages are to go.
+    pub(super) fn goes_whole(&mut self, operation: &Operation, address: u64) -> bool {
+        if self.is_physical || self.machine.spec.rules != Rules::Isotherm {
+            return false;
+        }
+        let target = operation.target;
+        let Some(first) = self.machine.page_at(target, address) else {
+            return false;
+        };
+        let area = &self.machine.areas[self.machine.area_at(first)];
+        let process = &self.machine.processes[area.process];
+        let is_one = first.is_multiple_of(BLOCK_PAGES as Page)
+            && first + BLOCK_PAGES as Page <= area.pages.end;
+        if !is_one || area.spec.purpose != Use::Anon || process.refuses_huge {
+            return false;
+        }
+        let pages = first..first + BLOCK_PAGES as Page;
+        let places = &self.machine.place[pages.start as usize..pages.end as usize];
+        if places.iter().any(|place| *place != Place::Memory) {
+            return false;
+        }
+        if self.machine.is_huge(first) {
+            return true;
+        }
+        let mut rest = 0;
+        for (i, page) in pages.enumerate() {
+            let address = address + i as u64 * PAGE_SIZE;
+            let is_meant = operation.range.contains(address)
+                && operation
+                    .pages
+                    .as_deref()
+                    .is_none_or(|pages| bits::has(pages, i));
+            let is_spared = operation.idle_only && self.spare_accessed;
+            rest += usize::from(!is_meant || is_spared && self.machine.is_accessed(page));
+            if rest > REST_MAX {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Pages out a page, or all of a huge one.
+    pub(super) fn page_out(
+        &mut self,
+        unit: std::ops::Range<Page>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Refusal> {
+        if unit.len() > 1 {
+            let took = self.machine.split(unit.start);
+            // What goes whole is split by nobody: that is how pages are counted here.
+            let took = if self.is_whole { Nanos(0) } else { took };
+            outcome.took = outcome.took + took;
+        }
+        for page in unit {
+            let is_anonymous = self.machine.is_anonymous(page);
+            let mut took = self.machine.evict(page)?;
+            if is_anonymous && self.machine.is_zram() && !self.is_physical {
+                took = self.take_from_process(page, took);
+            }
+            outcome.took = outcome.took + took;
+        }
+        Ok(())
+    }
+
+    /// What paging out `page` takes, which alone and undisturbed is `alone`; and what its process loses by it.
+    fn take_from_process(&mut self, page: Page, alone: Nanos) -> Nanos {
+        let costs = self.machine.spec.costs;
+        let process = self.machine.areas[self.machine.area_at(page)].process;
+        let running = self.machine.cpus_of(process).min(1.0);
+        let (took, lost) = if self.is_whole {
+            let took = costs.page_out_whole;
+            (took, took.0 as f64 * costs.whole_lost)
+        } else {
+            // Who acts takes the process's CPU; where another is free, it goes on there, and is interrupted.
+            let elsewhere = self.machine.idle_cpus().min(1.0);
+            let interrupts = costs.interrupt.0 as f64 * running * elsewhere;
+            let took = alone + Nanos(interrupts as u64);
+            self.interrupted = self.interrupted + Nanos((took.0 as f64 * running) as u64);
+            let share = 1.0 - elsewhere * (1.0 - costs.alone_lost);
+            (took, took.0 as f64 * share)
+        };
+        let lost = Nanos((lost * running) as u64);
+        self.machine.acting_beside = self.machine.acting_beside + lost;
+        self.machine.processes[process].lose(lost, |losses: &mut Losses| &mut losses.acting);
+        took
+    }
+}
+
+impl Machine {
+    /// Whether swap is compressed memory.
+    fn is_zram(&self) -> bool {
+        let kind = self.swap.as_ref().map(super::Swap::kind);
+        matches!(kind, Some(super::SwapKind::Zram { .. }))
+    }
+
+    /// CPUs that a process keeps busy now, where nobody disturbs it.
+    pub(crate) fn cpus_of(&self, process: usize) -> f64 {
+        let process = &self.processes[process];
+        if !process.is_running() {
+            return 0.0;
+        }
+        process.cpus()
+    }
+
+    /// CPUs that programs which are not simulated keep busy now.
+    pub(super) fn cpus_of_others(&self) -> f64 {
+        super::process::at(&self.spec.others, self.now).unwrap_or(0.0)
+    }
+
+    /// CPUs that nobody needs now.
+    pub(crate) fn idle_cpus(&self) -> f64 {
+        let used: f64 = (0..self.processes.len()).map(|p| self.cpus_of(p)).sum();
+        (f64::from(self.spec.cpus) - used - self.cpus_of_others()).max(0.0)
+    }
+
+    /// How much slower everything is because CPUs are short; 1: they are not.
+    pub(crate) fn contention(&self) -> f64 {
+        self.contention
+    }
+
+    /// CPU time in use so far, in seconds.
+    pub(crate) fn cpu_used(&self) -> f64 {
+        let processes = self.processes.iter().map(|p| p.cpu().as_secs_f64());
+        let kernel = self.background_cpu().as_secs_f64();
+        processes.sum::<f64>() + kernel + self.others_cpu
+    }
+
+    /// CPU time of the kernel's threads, monitors and acting so far.
+    pub(super) fn background_cpu(&self) -> Nanos {
+        self.monitor_cpu
+            + self.stats.acting_cpu
+            + self.stats.reclaim_cpu
+            + self.stats.khugepaged_cpu
+            + self.stats.kcompactd_cpu
+    }
+}

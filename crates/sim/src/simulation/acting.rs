@@ -1,0 +1,198 @@
+//! A context acts, in steps and as far as guard and budget let it, and its guard is told what that cost.
+//!
+//! What `isotherm_session::acting` does with clocks and counters of the kernel, on the simulated machine's own.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::drive::{Context, MonitorLoop};
+use isotherm_engine::guard::{ActMeter, Flows, GuardSignals, Pools, waited_share};
+use isotherm_engine::scheme::SchemeError;
+use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
+
+use super::world::SimulatedWorld;
+use super::{ContextSpec, PHYSICAL, Watch};
+use crate::machine::{Machine, Process, Rules, SimActuator};
+
+/// A context's schemes at work.
+pub(super) struct Acting {
+    pub(super) context: Context,
+    meter: ActMeter,
+    waits: Waits,
+    is_physical: bool,
+    spares_accessed: bool,
+}
+
+/// What was done in a step.
+pub(super) struct Step {
+    pub(super) done: Vec<Operation>,
+    pub(super) outcomes: Vec<Outcome>,
+    /// Time that it took, of the one thread that watches and acts.
+    pub(super) took: Nanos,
+}
+
+impl Acting {
+    /// # Errors
+    /// What is wrong with a scheme.
+    pub(super) fn new(spec: &ContextSpec) -> Result<Self, SchemeError> {
+        Ok(Self {
+            context: Context::new(spec.schemes.clone(), spec.guard, spec.dry_run)?,
+            meter: ActMeter::new(spec.act_budget),
+            waits: Waits::default(),
+            is_physical: matches!(spec.watch, Watch::Physical(..)),
+            spares_accessed: matches!(spec.watch, Watch::Tables(_)),
+        })
+    }
+
+    /// `target` is no more.
+    pub(super) fn forget(&mut self, target: TargetId) {
+        self.context.forget(target);
+        self.waits.forget(target);
+    }
+
+    /// When what is left of a plan is due, on the monitors' clock.
+    pub(super) fn goes_on_at(&self) -> Option<Nanos> {
+        self.context.has_rest().then(|| self.meter.next_step())
+    }
+
+    /// The guard looks at what the last second was like. Says whether it has changed its mind.
+    pub(super) fn observe(&mut self, machine: &Machine) -> bool {
+        let (signals, share) = self.waits.look(machine, self.is_physical);
+        self.meter.set_target_share(share);
+        let resident = machine.processes().iter().map(Process::rss).sum();
+        let guard = self.context.guard_mut();
+        guard.observe(machine.now(), signals, Pools::processes(resident))
+    }
+
+    /// Does what follows from `snapshots`, or goes on with what is left of a plan.
+    pub(super) fn step(
+        &mut self,
+        machine: &mut Machine,
+        monitor: &mut MonitorLoop,
+        clock: Nanos,
+        snapshots: &[Snapshot],
+    ) -> Step {
+        let now = machine.now();
+        // The kernel's DAMON acts at once, as far as its quotas go.
+        let is_stepwise = machine.spec().rules == Rules::Isotherm;
+        let idle_cpus = machine.idle_cpus();
+        let room = self
+            .meter
+            .begin(clock, Some(idle_cpus), self.context.guard());
+        let room = if is_stepwise { room } else { Nanos(u64::MAX) };
+        let cpu_before = machine.stats().acting_cpu;
+        let returned = self.waits.returned(now);
+        let mut world = SimulatedWorld {
+            actuator: SimActuator::new(machine, self.is_physical, self.spares_accessed),
+            monitor,
+            clock,
+            returned,
+            paged_out: BTreeMap::new(),
+        };
+        let Ok((done, outcomes)) = self.context.step(clock, snapshots, room, &mut world);
+        let interrupted = world.actuator.take_interrupted();
+        for (target, bytes) in std::mem::take(&mut world.paged_out) {
+            self.waits.paged_out(target, bytes);
+        }
+        let cpu = machine.stats().acting_cpu.since(cpu_before);
+        self.meter
+            .end(clock, cpu, interrupted, self.context.guard_mut());
+        let took = if is_stepwise {
+            Nanos((cpu.0 as f64 * machine.contention()) as u64)
+        } else {
+            Nanos(0)
+        };
+        Step {
+            done,
+            outcomes,
+            took,
+        }
+    }
+}
+
+/// What a process was like at the guard's last look.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    faults: u64,
+    cpu: Nanos,
+    waited: f64,
+}
+
+/// How long targets wait for memory that was taken from them, and how much of it came back.
+#[derive(Default)]
+struct Waits {
+    looked: Option<Nanos>,
+    seen: Vec<Seen>,
+    used: f64,
+    paged_out: BTreeMap<TargetId, u64>,
+    flows: BTreeMap<TargetId, Flows>,
+}
+
+impl Waits {
+    fn paged_out(&mut self, target: TargetId, bytes: u64) {
+        *self.paged_out.entry(target).or_default() += bytes;
+    }
+
+    fn forget(&mut self, target: TargetId) {
+        self.paged_out.remove(&target);
+        self.flows.remove(&target);
+    }
+
+    /// Of what was paged out of each target lately, the part that came back.
+    fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
+        let known = self.flows.iter();
+        let known = known.filter_map(|(target, flows)| Some((*target, flows.returned(now)?)));
+        known.filter(|(_, share)| *share > 0.0).collect()
+    }
+
+    /// What has become of the processes since the last look, and which part of the CPU time in use was theirs.
+    fn look(&mut self, machine: &Machine, is_physical: bool) -> (GuardSignals, f64) {
+        let now = machine.now();
+        let elapsed = self.looked.replace(now).map(|then| now.since(then));
+        let processes = machine.processes();
+        self.seen.resize(processes.len(), Seen::default());
+        let cost = machine.spec().costs.refault_zram;
+        let (mut faults, mut cpu, mut lost, mut longest) = (0, 0.0, 0.0, 0);
+        for (index, (process, seen)) in processes.iter().zip(&mut self.seen).enumerate() {
+            let is = Seen {
+                faults: process.major_faults(),
+                cpu: process.cpu(),
+                waited: process.losses().refaults,
+            };
+            let was = std::mem::replace(seen, is);
+            let returned = is.faults - was.faults;
+            faults += returned;
+            cpu += is.cpu.since(was.cpu).as_secs_f64();
+            lost += is.waited - was.waited;
+            longest = longest.max(returned * cost.0);
+            let target = if is_physical {
+                PHYSICAL
+            } else {
+                TargetId(index as u32)
+            };
+            let out = self.paged_out.remove(&target).unwrap_or(0);
+            if out > 0 || self.flows.contains_key(&target) {
+                let flows = self.flows.entry(target).or_default();
+                flows.add(now, out / PAGE_SIZE, returned);
+            }
+        }
+        let used = machine.cpu_used();
+        let in_use = used - std::mem::replace(&mut self.used, used);
+        let share = if in_use > 0.0 { cpu / in_use } else { 1.0 };
+        let share = if is_physical {
+            1.0
+        } else {
+            share.clamp(0.0, 1.0)
+        };
+        let Some(seconds) = elapsed.map(Nanos::as_secs_f64).filter(|s| *s > 0.0) else {
+            return (GuardSignals::default(), 1.0);
+        };
+        let signals = GuardSignals {
+            slowdown: Some(waited_share(faults, cost, cpu, seconds)),
+            refaults_per_s: Some(faults as f64 / seconds),
+            psi: Some((lost / seconds).clamp(0.0, 1.0)),
+            waited: Some(Nanos(longest)),
+            ..GuardSignals::default()
+        };
+        (signals, share)
+    }
+}
