@@ -24,6 +24,7 @@ mod subject;
 mod table;
 mod toggle;
 pub(crate) mod truth;
+mod tune;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -61,6 +62,8 @@ Benches:
                    named
   truth            every snapshot against what really happened in its own interval, on programs drawn
                    from a seed; runs only when named
+  tune             what `tune` finds on traces of programs drawn from a seed, and by how many replays, beside the
+                   published methods; runs only when named
   ceiling          CPU time, memory and interval where many blocks, mappings or processes are watched;
                    runs only when named
 
@@ -184,7 +187,7 @@ impl BenchContext {
 }
 
 type Bench = fn(&BenchContext) -> anyhow::Result<BenchOutcome>;
-const BENCHES: [(&str, Bench); 12] = [
+const BENCHES: [(&str, Bench); 13] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),
@@ -194,6 +197,7 @@ const BENCHES: [(&str, Bench); 12] = [
     ("engine", engine::run),
     ("fragmentation", fragmentation::run),
     ("truth", truth::run),
+    ("tune", tune::run),
     ("ceiling", ceiling::run),
     ("huge", huge::run),
     ("page-cache", page_cache::run),

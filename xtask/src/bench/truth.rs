@@ -39,10 +39,10 @@ const RSS_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, clap::Args)]
 #[group(id = "truth")]
 pub(super) struct Options {
-    /// truth: the seed that the programs are drawn from
+    /// truth, tune: the seed that the programs are drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
-    /// truth: how many programs are drawn
+    /// truth, tune: how many programs are drawn
     #[arg(long, value_name = "K")]
     pub(super) cases: Option<u64>,
     /// truth: only these of the programs, by number

@@ -13,6 +13,7 @@
 //!
 //! Sources: DAMOOS (Park and others; its repository, 2021) for the score; docs/tune.md for what was measured.
 
+mod baseline;
 mod bounds;
 mod front;
 mod journal;
@@ -29,6 +30,8 @@ mod space;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
+pub use baseline::Published;
+use baseline::run_method;
 pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
@@ -133,6 +136,55 @@ pub fn run(
             return Ok(completion);
         }
     }
+}
+
+/// Tries what a published method tries, one after the other, and lets `search` observe it: what was found is told in the same
+/// way. Until the method is done, or `stop` is set.
+///
+/// # Errors
+/// A point that cannot be evaluated.
+pub fn run_published(
+    (method, seed): (Published, u64),
+    search: &mut Search,
+    evaluate: &dyn Evaluate,
+    mut journal: Option<&mut Journal>,
+    start: Point,
+    on_event: &mut dyn FnMut(SearchEvent<'_>),
+) -> anyhow::Result<Completion> {
+    let space = search.space().clone();
+    let mut run = |point: &Point| {
+        if let Some(known) = search.observed().get(point) {
+            return Ok(Some(known.clone()));
+        }
+        let settings = space.settings(point);
+        let known = journal
+            .as_deref()
+            .and_then(|journal| journal.get(&settings));
+        let prediction = match known.cloned() {
+            Some(known) => known,
+            None => match evaluate.evaluate(&settings)? {
+                Some(prediction) => {
+                    let noted = journal
+                        .as_deref_mut()
+                        .map(|j| j.note(&settings, &prediction));
+                    if let Some(Err(error)) = noted {
+                        on_event(SearchEvent::JournalFailed(&error));
+                    }
+                    prediction
+                }
+                None => return Ok(None),
+            },
+        };
+        search.observe(point.clone(), prediction.clone());
+        on_event(SearchEvent::Evaluated(search.observed().len()));
+        Ok(Some(prediction))
+    };
+    let is_done = run_method(method, &space, start, seed, &mut run)?;
+    Ok(if is_done {
+        Completion::Finished
+    } else {
+        Completion::Stopped
+    })
 }
 
 /// Evaluates all of `settings`, and tells of each as it is done.

@@ -209,6 +209,11 @@ impl Objective {
         }
     }
 
+    /// Whether less memory is what is sought.
+    pub fn is_about_memory(&self) -> bool {
+        matches!(self, Self::Memory { .. } | Self::Cost { .. })
+    }
+
     /// What is sought, in words.
     pub fn words(&self) -> String {
         let memory = |limit: &MemoryLimit| match limit {

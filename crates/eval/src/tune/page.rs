@@ -12,7 +12,7 @@ use isotherm_report::render::page::{END, begin, escape, figure};
 
 use super::plan::Plan;
 use super::predict::Prediction;
-use super::result::{HEADS, Trial, Tuned, fields, signed};
+use super::result::{HEADS, Trial, Tuned, fields, percent, signed};
 use crate::figure::{Axis, Places, Plot, Series};
 
 /// Shows the part that is linked to; before any is, that of the recommended setting.
@@ -147,7 +147,8 @@ fn picture(tuned: &Tuned, shown: &[&Trial]) -> String {
         }
     }
     draw_links(&mut svg, &places, tuned, shown);
-    svg + "</svg>\n"
+    // An image has nothing within for who hears a page, and this one has links.
+    svg.replacen("role=\"img\"", "role=\"group\"", 1) + "</svg>\n"
 }
 
 /// The settings that are links, with the bounds that are known of them.
@@ -192,7 +193,7 @@ fn summary(trial: &Trial) -> String {
         trial.settings,
         signed(p.saved_mean_bytes, |bytes| format_bytes(bytes as u64)),
         signed(p.saved_share.value, format_share),
-        signed(p.slowdown.value, format_share),
+        percent(p.slowdown.value),
     )
 }
 

@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context as _;
-use isotherm_config::SessionSpec;
+use anyhow::{Context as _, ensure};
+use isotherm_config::{ContextSpec, SessionSpec};
 use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_session::simulated::{Replay, Scenario, simulation};
@@ -113,6 +113,12 @@ impl<'a> Replays<'a> {
     }
 
     fn run(&self, spec: &SessionSpec, machine: &MachineSpec) -> anyhow::Result<Option<Totals>> {
+        let mut schemes = spec.contexts.iter().flat_map(ContextSpec::schemes);
+        ensure!(
+            machine.nodes.len() > 1 || !schemes.any(|scheme| scheme.action.migrates()),
+            "the schemes move memory between nodes, and a trace is replayed on a machine of one; try them by \
+             `isotherm simulate SCENARIO -c FILE`, with a scenario that has nodes"
+        );
         let mut scenario = Scenario {
             machine: machine.clone(),
             starts: vec![(Nanos(0), self.process.clone())],

@@ -203,13 +203,7 @@ impl Tuned {
         let mut heads = vec![("", Align::Left)];
         heads.extend(self.parameters.iter().map(|p| right(p.knob.head())));
         heads.extend(HEADS.map(right));
-        let has_cost = self
-            .front
-            .iter()
-            .any(|trial| trial.cost_per_month.is_some());
-        if has_cost {
-            heads.push(right("A MONTH"));
-        }
+        heads.extend(beside(&self.objective).map(|(head, _)| right(head)));
         let mut table = Table::new(&heads);
         let recommended = self.found.recommended.as_ref();
         let is_marked = |trial: &Trial| recommended == Some(trial);
@@ -217,18 +211,18 @@ impl Tuned {
             table.row(row(
                 if is_marked(trial) { "*" } else { "" },
                 trial,
-                has_cost,
+                &self.objective,
             ));
         }
         if let Some(trial) = recommended.filter(|trial| !self.front.contains(trial)) {
-            table.row(row("*", trial, has_cost));
+            table.row(row("*", trial, &self.objective));
         }
         if let Some(given) = self
             .given
             .as_ref()
             .filter(|given| recommended != Some(given))
         {
-            table.row(row("given", given, has_cost));
+            table.row(row("given", given, &self.objective));
         }
         table
     }
@@ -247,24 +241,35 @@ pub(super) fn fields(prediction: &Prediction) -> [String; 7] {
         }),
         signed(prediction.saved_share.value, format_share),
         bounds(&prediction.saved_share),
-        signed(prediction.slowdown.value, format_share),
+        percent(prediction.slowdown.value),
         bounds(&prediction.slowdown),
         format!("{:.2} s", prediction.acting_cpu_seconds.value),
         prediction.refaults.to_string(),
     ]
 }
 
-fn row(mark: &str, trial: &Trial, has_cost: bool) -> Vec<String> {
+/// A column that only some objectives have: its head, and what stands in it.
+type Beside = (&'static str, fn(&Trial) -> String);
+
+fn beside(objective: &Objective) -> Option<Beside> {
+    match objective {
+        Objective::Cost { .. } => Some(("A MONTH", |trial| {
+            let cost = trial.cost_per_month;
+            cost.map_or_else(|| "?".to_owned(), |cost| format!("{cost:.2}"))
+        })),
+        Objective::Damoos => Some(("SCORE", |trial| format!("{:.2}", trial.damoos_score))),
+        Objective::Huge { .. } => Some(("HUGE", |trial| {
+            format_bytes(trial.prediction.huge_mean_bytes as u64)
+        })),
+        Objective::Memory { .. } | Objective::Slowdown { .. } => None,
+    }
+}
+
+fn row(mark: &str, trial: &Trial, objective: &Objective) -> Vec<String> {
     let mut row = vec![mark.to_owned()];
     row.extend(trial.settings.iter().map(|setting| setting.text.clone()));
     row.extend(fields(&trial.prediction));
-    if has_cost {
-        row.push(
-            trial
-                .cost_per_month
-                .map_or("?".to_owned(), |cost| format!("{cost:.2}")),
-        );
-    }
+    row.extend(beside(objective).map(|(_, show)| show(trial)));
     row
 }
 
@@ -278,6 +283,11 @@ fn thinned<T>(all: &[T], most: usize, is_marked: impl Fn(&T) -> bool) -> impl It
     };
     let shown = all.iter().enumerate();
     shown.filter_map(move |(at, one)| (at == 0 || is_step(at) || is_marked(one)).then_some(one))
+}
+
+/// A loss, to the hundredth: limits are of one per cent and less.
+pub(super) fn percent(share: f64) -> String {
+    signed(share, |share| format!("{:.2} %", 100.0 * share))
 }
 
 /// A number that may be below zero.
@@ -311,12 +321,18 @@ fn why(
 ) -> String {
     let says = |trial: &Trial| {
         let p = &trial.prediction;
+        let huge = match subject.objective {
+            Objective::Huge { .. } => {
+                format!("makes {} huge, ", format_bytes(p.huge_mean_bytes as u64))
+            }
+            _ => String::new(),
+        };
         format!(
-            "{} saves {} ({} of the memory) and makes the program {} slower",
+            "{} {huge}saves {} ({} of the memory) and makes the program {} slower",
             trial.settings,
             signed(p.saved_mean_bytes, |bytes| format_bytes(bytes as u64)),
             signed(p.saved_share.value, format_share),
-            signed(p.slowdown.value, format_share),
+            percent(p.slowdown.value),
         )
     };
     let Some(best) = recommended else {
@@ -333,6 +349,9 @@ fn why(
     if subject.objective.max_slowdown().is_some() && !best.prediction.slowdown.has_bounds() {
         why += " (by the value alone: how far off it may be is not known)";
     }
+    if best.prediction.saved_mean_bytes <= 0.0 && subject.objective.is_about_memory() {
+        why += "; nothing that was tried saves anything";
+    }
     let is_further =
         |trial: &&Trial| trial.prediction.resident_mean_bytes < best.prediction.resident_mean_bytes;
     if let Some(next) = front.iter().find(is_further) {
@@ -342,7 +361,7 @@ fn why(
             "; {} would save {} more and be {} slower",
             next.settings,
             format_bytes((best.prediction.resident_mean_bytes - p.resident_mean_bytes) as u64),
-            signed(p.slowdown.value, format_share),
+            percent(p.slowdown.value),
         );
     }
     why

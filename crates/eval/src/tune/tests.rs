@@ -69,6 +69,17 @@ const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
 /// What comes of a search of ages and sizes, as JSON.
 fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (String, Completion) {
+    let (tuned, completion) = tuned_of("program", jobs, journal, stop_after);
+    let json = serde_json::to_string_pretty(&tuned).expect("JSON");
+    (json, completion)
+}
+
+fn tuned_of(
+    program: &str,
+    jobs: usize,
+    journal: Option<&mut Journal>,
+    stop_after: usize,
+) -> (Tuned, Completion) {
     let (plan, stop) = (plan(), AtomicBool::new(false));
     let (times, _) = trace_facts(&replay()).expect("a trace");
     let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
@@ -89,7 +100,7 @@ fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (Stri
     let completion = run(&mut search, &planned, journal, jobs, &stop, &mut on_event).expect("runs");
     let base = replays.base();
     let subject = Subject {
-        program: "program",
+        program,
         times,
         plan: &plan,
         objective: OBJECTIVE,
@@ -97,10 +108,7 @@ fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (Stri
     };
     let tuned = Tuned::of(&subject, &search, completion);
     assert!(!tuned.text().is_empty());
-    (
-        serde_json::to_string_pretty(&tuned).expect("JSON"),
-        completion,
-    )
+    (tuned, completion)
 }
 
 #[test]
@@ -121,6 +129,28 @@ fn neither_jobs_nor_an_interruption_change_a_byte() {
     assert!((5..24).contains(&known), "{known}");
     assert_eq!(tuned(2, Some(&mut open()), usize::MAX).0, alone);
     assert_eq!(open().nr_known(), 24);
+}
+
+#[test]
+fn a_page_needs_nothing_else_and_names_are_harmless() {
+    let plan = plan();
+    let json = |name: &str| tuned_of(name, 1, None, usize::MAX).0.page(&plan);
+    let page = json("<script>alert('x')</script>\u{7}");
+    assert!(page.contains("&lt;script&gt;") && !page.contains("<script"));
+    assert!(!page.contains("http://") || !page.contains("src="));
+    let front = tuned_of("program", 1, None, usize::MAX).0.front;
+    for number in 0..front.len() {
+        let (link, part) = (
+            format!("href=\"#setting-{number}\""),
+            format!("id=\"setting-{number}\""),
+        );
+        // In the picture and in the table beside it.
+        assert_eq!(page.matches(&link).count(), 2, "{link}");
+        assert_eq!(page.matches(&part).count(), 1, "{part}");
+    }
+    assert_eq!(page.matches("class=\"tune-part best\"").count(), 1);
+    assert!(page.contains("action: pageout") && page.contains("MiB resident"));
+    assert!(page.ends_with("</html>\n") && !page.contains("NaN"));
 }
 
 #[test]
@@ -170,6 +200,25 @@ fn an_older_age_saves_less_and_loses_less() {
     let base = replays.base();
     assert!(base.saved_mean_bytes.abs() < 1.0 && base.slowdown.value >= 0.0);
     assert!((base.resident_mean_bytes - never.resident_mean_bytes).abs() < 1.0);
+}
+
+#[test]
+fn schemes_that_one_node_cannot_carry_out_are_refused() {
+    let mut request = Request::default();
+    request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
+    let plan = Plan::new(Vec::new(), request, None).expect("a plan");
+    let stop = AtomicBool::new(false);
+    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
+        .expect("it runs")
+        .expect("not stopped");
+    let planned = PlannedReplays {
+        replays: &replays,
+        plan: &plan,
+    };
+    let error = planned
+        .evaluate(&Settings::default())
+        .expect_err("one node");
+    assert!(error.to_string().contains("machine of one"), "{error}");
 }
 
 #[test]

@@ -14,8 +14,8 @@ use isotherm_config::{ActingRequest, Format, Method, Monitoring, Request, to_jso
 use isotherm_engine::guard::{GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
-    self, Completion, Fingerprint, Journal, MemoryLimit, Objective, Plan, PlannedReplays, Prices,
-    Replays, Search, SearchEvent, Space, Subject, Tuned,
+    self, Completion, Fingerprint, Journal, MemoryLimit, Objective, Plan, PlannedReplays, Point,
+    Prices, Published, Replays, Search, SearchEvent, Space, Subject, Tuned,
 };
 use isotherm_session::simulated::read_trace;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -45,6 +45,7 @@ use crate::{out, whole_file};
   isotherm tune app.isotherm --preset prcl --max-memory 60% --page tune.html
   isotherm tune app.isotherm --preset prcl --price dram=3.5,cpu=20
   isotherm tune app.isotherm -c kdamonds.yaml --objective damoos --budget 50
+  isotherm tune app.isotherm --preset prcl --objective damoos --method damoos-polyfit
 Then: isotherm run -c tuned.yaml --pid 1234
 
 A daemon:
@@ -144,6 +145,32 @@ enum ObjectiveName {
     Huge,
 }
 
+/// Who chooses the settings that are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum MethodName {
+    /// All of a small space; else rounds about the best and the front's gaps
+    #[default]
+    Search,
+    /// DAMOOS' grid: 4 ages, then 5 sizes
+    DamoosGrid,
+    /// DAMOOS' polynomial: 20 runs for each number
+    DamoosPolyfit,
+    /// A particle swarm: 8 particles, 10 rounds
+    Swarm,
+}
+
+impl MethodName {
+    /// That of a publication.
+    const fn published(self) -> Option<Published> {
+        match self {
+            Self::Search => None,
+            Self::DamoosGrid => Some(Published::DamoosGrid),
+            Self::DamoosPolyfit => Some(Published::DamoosPolyfit),
+            Self::Swarm => Some(Published::Swarm),
+        }
+    }
+}
+
 /// How it is searched, and what is written.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "searched", requires = "record", multiple = true)]
@@ -152,6 +179,10 @@ struct HowArgs {
     /// Most settings to try
     #[arg(long, value_name = "N", default_value_t = NonZero::new(256).expect("not zero"))]
     budget: NonZero<u32>,
+
+    /// Who chooses what is tried; the published methods go by DAMOOS' score and have a budget of their own
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t)]
+    method: MethodName,
 
     /// Settings to try at a time; changes nothing of what is found [default: one for each CPU]
     #[arg(short, long, value_name = "N")]
@@ -214,11 +245,12 @@ fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
     let base = replays.base();
     let budget = args.how.budget.get() as usize;
     let mut search = Search::new(space, objective, budget, args.how.seed, plan.contexts());
+    let at = (search.space().point_of(plan.contexts())).unwrap_or_else(|| search.space().point(0));
     let planned = PlannedReplays {
         replays: &replays,
         plan: &plan,
     };
-    let mut completion = search_all(args, &mut search, &planned, journal.as_mut(), &stop)?;
+    let mut completion = search_all(args, &mut search, &planned, journal.as_mut(), (&stop, at))?;
     if completion == Completion::Finished {
         completion = tune::settle(&mut search, &planned)?;
     }
@@ -230,13 +262,15 @@ fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
         base: &base,
     };
     let tuned = Tuned::of(&subject, &search, completion);
-    write(args, &plan, &tuned)?;
-    end_journal(args, journal, &tuned);
+    let written = write(args, &plan, &tuned);
     if args.result.is_json() {
         println!("{}", out::json(&tuned)?);
     } else if !is_quiet() {
         print!("{}", tuned.text());
     }
+    // What was found is told even where it cannot be written, and the journal is kept.
+    written?;
+    end_journal(args, journal, &tuned);
     Ok(match (completion, &tuned.found.recommended) {
         (Completion::Stopped, _) => ExitCode::from(130),
         (Completion::Finished, Some(_)) => ExitCode::SUCCESS,
@@ -384,7 +418,7 @@ fn search_all(
     search: &mut Search,
     replays: &PlannedReplays<'_>,
     journal: Option<&mut Journal>,
-    stop: &AtomicBool,
+    (stop, start): (&AtomicBool, Point),
 ) -> anyhow::Result<Completion> {
     let jobs = args.how.jobs.map_or_else(
         || std::thread::available_parallelism().map_or(1, NonZero::get),
@@ -405,7 +439,13 @@ fn search_all(
             warn!("{error}; the search goes on, and cannot be gone on with after an interruption");
         }),
     };
-    let completion = tune::run(search, replays, journal, jobs, stop, &mut on_event);
+    let completion = match args.how.method.published() {
+        Some(method) => {
+            let how = (method, args.how.seed);
+            tune::run_published(how, search, replays, journal, start, &mut on_event)
+        }
+        None => tune::run(search, replays, journal, jobs, stop, &mut on_event),
+    };
     bar.finish_and_clear();
     completion
 }

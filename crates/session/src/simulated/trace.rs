@@ -72,18 +72,23 @@ impl Replay {
     ///
     /// # Errors
     /// What cannot be read, or replayed.
-    pub fn read<R: Read>(reader: Reader<R>, name: &str) -> anyhow::Result<Self> {
+    pub fn read<R: Read>(mut reader: Reader<R>, name: &str) -> anyhow::Result<Self> {
         ensure!(
             reader.is_page_record(),
             "{name} holds no page scans, and regions cannot be replayed; make a trace with \
              `isotherm record --pages -o {name} ...`"
         );
         let mut seen = Seen::default();
-        for item in reader {
+        for item in reader.by_ref() {
             seen.take(item.with_context(|| format!("cannot read {name}"))?);
         }
-        seen.replay()
-            .with_context(|| format!("{name} cannot be replayed"))
+        let truncated = reader.truncated();
+        let mut replay = seen
+            .replay()
+            .with_context(|| format!("{name} cannot be replayed"))?;
+        let truncated = truncated.map(|truncated| format!("{name}: {truncated}"));
+        replay.notes.extend(truncated);
+        Ok(replay)
     }
 
     /// Of what a session with page scans told; its first target is replayed.

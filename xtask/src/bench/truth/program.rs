@@ -92,7 +92,7 @@ impl Running {
     }
 
     /// Ends it and reads what it did.
-    pub(super) fn finish(mut self) -> anyhow::Result<super::Journal> {
+    pub(in super::super) fn finish(mut self) -> anyhow::Result<super::Journal> {
         let status = self.child.stop()?;
         if !status.success() {
             bail!("the program of the case failed, with {status}");

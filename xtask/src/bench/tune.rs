@@ -1,0 +1,145 @@
+//! How good are the settings that `tune` finds, and by how many replays, beside the published methods?
+//!
+//! Programs of the family that is drawn from a seed are recorded once (`record --pages`), and each method tunes prcl by DAMOOS'
+//! score on that trace. All of it is replay: what a method would find on the running program, where each run takes as long as
+//! the program and no two come out alike, is not asked here.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::child::Guarded;
+use super::stats::cell;
+use super::table::Table;
+use super::truth::program::Running;
+use super::{BenchContext, BenchOutcome, machine};
+
+/// Name and flags. A search with as many replays as a published method has stands beside it.
+const METHODS: [(&str, &[&str]); 6] = [
+    ("search, 256", &["--budget", "256"]),
+    ("search, 40", &["--budget", "40"]),
+    ("search, 9", &["--budget", "9"]),
+    ("damoos-grid", &["--method", "damoos-grid"]),
+    ("damoos-polyfit", &["--method", "damoos-polyfit"]),
+    ("swarm", &["--method", "swarm"]),
+];
+
+/// Programs unless it is said.
+const CASES: u64 = 4;
+/// Most memory of a program: replays of more take minutes for each method.
+const MEMORY_MAX: u64 = 512 << 20;
+/// Time that a child may take beyond what it was asked for.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// What one method found for one program.
+#[derive(Serialize)]
+struct Found {
+    case: u64,
+    method: &'static str,
+    runs: f64,
+    score: f64,
+    /// What the untuned preset scores.
+    given: f64,
+    settings: Value,
+}
+
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+    if !context.named {
+        return Ok(BenchOutcome::Skip(
+            "it takes long; name it to run it".into(),
+        ));
+    }
+    let (seed, cases) = (context.truth.seed, context.truth.cases);
+    let mut found = Vec::new();
+    for case in 0..cases.unwrap_or(CASES) {
+        record(context, seed, case).with_context(|| format!("case {case} of seed {seed}"))?;
+        for (method, flags) in METHODS {
+            found.push(tune(context, case, method, flags)?);
+        }
+    }
+    let mut table = Table::new(
+        "prcl tuned by DAMOOS' score on traces: replays, score, and how far below the best of all methods",
+        &["method", "replays", "score", "below the best", "worst"],
+    );
+    let best = |case: u64| {
+        let of_case = found.iter().filter(|one| one.case == case);
+        of_case.map(|one| one.score).fold(f64::MIN, f64::max)
+    };
+    let mut row = |name: &str, of: &[&Found], score: fn(&Found) -> f64, runs: fn(&Found) -> f64| {
+        let all =
+            |value: &dyn Fn(&Found) -> f64| of.iter().map(|one| value(one)).collect::<Vec<f64>>();
+        let below = all(&|one| best(one.case) - score(one));
+        table.row(vec![
+            name.to_owned(),
+            cell(&all(&runs), 0),
+            cell(&all(&score), 1),
+            cell(&below, 1),
+            format!("{:.1}", below.iter().copied().fold(0.0, f64::max)),
+        ]);
+    };
+    for (method, _) in METHODS {
+        let of: Vec<&Found> = found.iter().filter(|one| one.method == method).collect();
+        row(method, &of, |one| one.score, |one| one.runs);
+    }
+    let of: Vec<&Found> = found
+        .iter()
+        .filter(|one| one.method == METHODS[0].0)
+        .collect();
+    row("prcl as it is", &of, |one| one.given, |_| 0.0);
+    Ok(BenchOutcome::Done {
+        tables: vec![table],
+        data: json!({ "seed": seed, "found": found }),
+    })
+}
+
+fn record(context: &BenchContext, seed: u64, case: u64) -> anyhow::Result<()> {
+    let available = machine::meminfo("MemAvailable:").unwrap_or(0);
+    let program = Running::start(context, seed, case, (available / 8).min(MEMORY_MAX))?;
+    let seconds = format!("{}s", context.duration.as_secs());
+    let mut record = Command::new(&context.isotherm);
+    record
+        .args([
+            "record",
+            "--pages",
+            "-q",
+            "--max-stall",
+            "1s",
+            "--duration",
+            &seconds,
+        ])
+        .args(["--pid", &program.pid().to_string(), "-o"])
+        .arg(context.scratch("trace.isotherm"));
+    Guarded::spawn(context, &mut record)?.finish(context, context.duration + SLACK)?;
+    program.finish()?;
+    Ok(())
+}
+
+fn tune(
+    context: &BenchContext,
+    case: u64,
+    method: &'static str,
+    flags: &[&str],
+) -> anyhow::Result<Found> {
+    let output = Command::new(&context.isotherm)
+        .arg("tune")
+        .arg(context.scratch("trace.isotherm"))
+        .args(["--preset", "prcl", "--objective", "damoos", "--json", "-q"])
+        .args(flags)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot tune")?;
+    ensure!(output.status.success(), "{method} failed");
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let number = |value: &Value| value.as_f64().context("a number is missing in the report");
+    Ok(Found {
+        case,
+        method,
+        runs: number(&report["nr_tried"])?,
+        score: number(&report["recommended"]["damoos_score"])?,
+        given: number(&report["given"]["damoos_score"]).unwrap_or(f64::NAN),
+        settings: report["recommended"]["settings"].clone(),
+    })
+}
