@@ -128,6 +128,8 @@ pub struct MachineCosts {
     pub clear_page: Nanos,
     /// A page that is old already is cleared, which needs no flush (512 take 30 to 36 us).
     pub clear_old: Nanos,
+    /// Each page of a process whose bits are all cleared at once (`clear_refs`: 7 to 8 ms a GiB).
+    pub clear_space_page: Nanos,
     /// What clearing a range takes from the process besides ("about 3 us more").
     pub clear_stolen: Nanos,
     /// A page walk that finds its tables in the caches at best. Assumed: two dependent cache accesses.
@@ -194,6 +196,7 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
     clear_range: Nanos(12_000),
     clear_page: Nanos(75),
     clear_old: Nanos(65),
+    clear_space_page: Nanos(30),
     clear_stolen: Nanos(3_000),
     tlb_miss: Nanos(30),
     tlb_entries: 1536,

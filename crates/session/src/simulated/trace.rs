@@ -165,6 +165,7 @@ impl Seen {
         let process = ProcessSpec {
             name: self.name.clone(),
             cpus: load.target,
+            has_run: true,
             refuses_huge: { self.target }.is_some_and(|it| measured.refuse_huge.contains(&it)),
             work: Some(trace.duration()),
             areas: specs(&areas, &trace),

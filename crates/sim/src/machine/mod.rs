@@ -328,6 +328,12 @@ impl Machine {
         process.finish_layout(&self.areas);
         self.processes.push(process);
         self.speeds_due = self.now;
+        if spec.has_run {
+            for pages in self.processes[index].take_first_fills() {
+                self.fill(index, pages);
+            }
+            self.processes[index].forget_losses();
+        }
         id
     }
 

@@ -345,4 +345,31 @@ impl TableProbe for SimProbe<'_> {
     fn is_clearable(&mut self, _: TargetId, _: u64, _: ClearedBy) -> Result<bool, Infallible> {
         Ok(!self.machine.is_contended())
     }
+
+    /// As by `/proc/PID/clear_refs`: no flush, and the longer the more there is.
+    fn clear_space(
+        &mut self,
+        target: TargetId,
+        nr_pages: u64,
+        hold_max: Nanos,
+    ) -> Result<bool, Infallible> {
+        let took = Nanos(self.machine.spec().costs.clear_space_page.0 * nr_pages);
+        if took > hold_max || self.machine.is_anything_wrong() {
+            return Ok(false);
+        }
+        let areas = self.machine.processes[target.0 as usize].areas().to_vec();
+        for area in areas {
+            for page in self.machine.areas[area].pages.clone() {
+                // A huge page is cleared by its first page.
+                if self.machine.place[page as usize] == Place::Memory
+                    && self.machine.unit(page).start == page
+                {
+                    self.machine.clear(page);
+                }
+            }
+        }
+        self.state.cost.clears += 1;
+        self.spend(took);
+        Ok(true)
+    }
 }

@@ -52,6 +52,8 @@ pub struct ProcessSpec {
     pub threads: u32,
     /// CPUs that it keeps busy, from each moment of its work on; empty: as many as it has threads.
     pub cpus: Vec<(Nanos, f64)>,
+    /// It has run for a while: what it fills at the start of its work is there when it starts.
+    pub has_run: bool,
     /// It lets nobody make huge pages of its memory (PR_SET_THP_DISABLE).
     pub refuses_huge: bool,
     /// Work after which it ends, if it does by itself.
@@ -362,6 +364,19 @@ impl Process {
     /// CPUs that it keeps busy at this point of its work.
     pub(super) fn cpus(&self) -> f64 {
         at(&self.cpus, self.work()).unwrap_or_else(|| f64::from(self.threads))
+    }
+
+    /// What is filled at the start of its work.
+    pub(super) fn take_first_fills(&mut self) -> Vec<Range<Page>> {
+        let nr = self.fills.partition_point(|(at, _)| *at == Nanos(0));
+        self.fills.drain(..nr).map(|(_, pages)| pages).collect()
+    }
+
+    /// Whatever was lost so far, was lost before it mattered.
+    pub(super) fn forget_losses(&mut self) {
+        self.debt = 0.0;
+        self.losses = Losses::default();
+        self.minor_faults = 0;
     }
 
     /// Waits for `time`, all of it.

@@ -144,7 +144,7 @@ impl Machine {
     }
 
     /// A program fills pages, of one block, for the first time.
-    fn fill(&mut self, index: usize, pages: std::ops::Range<Page>) {
+    pub(super) fn fill(&mut self, index: usize, pages: std::ops::Range<Page>) {
         let first = pages.start / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
         self.has_table[(first / BLOCK_PAGES as Page) as usize] = true;
         let mut next = pages.start;
