@@ -344,6 +344,9 @@ pub struct CalibrationSample {
     /// Targets that let nobody make huge pages of their memory.
     #[serde(default)]
     pub refuse_huge: Vec<TargetId>,
+    /// By target, mappings of which other processes map most as well: of these nothing can be paged out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shared: BTreeMap<u32, Vec<AddressRange>>,
     /// What was measured.
     pub costs: Calibration,
 }

@@ -3,8 +3,8 @@
 //! *Calibrated* numbers are chosen so that a published result comes out, and named with that result;
 //! it is then no prediction. *Assumed* ones are of the usual size on servers of that time.
 
-use isotherm_engine::Nanos;
 use isotherm_engine::calibration::{Bound, Calibration, Measured};
+use isotherm_engine::{Nanos, PAGES_PER_BLOCK};
 
 /// A page of 4 KiB is unmapped, copied and mapped again by one CPU: 1.72 GB/s, measured on an EPYC of
 /// the third generation between its two sockets, Linux 6.14 (Shivank Garg, *Enhancements to Page
@@ -115,6 +115,11 @@ pub struct MachineCosts {
     pub read_bit: Nanos,
     /// A 2 MiB block's page table is read in bulk (0.5 to 0.9 ns a page).
     pub read_block: Nanos,
+    /// What the monitor makes of each page that it finds in memory there: ages and beliefs (15 to 19 ms for 520,000 pages at
+    /// the end of an interval of `record` and `run` on a redis and a JVM).
+    pub judge_page: Nanos,
+    /// And of one that it comes upon for the first time, besides (30 to 61 ms for 300,000 to 740,000 pages).
+    pub meet_page: Nanos,
     /// The monitor wakes, runs its program in the kernel and looks at the clock, whatever it then does: what
     /// its CPU time is at 50 and at 200 rounds a second (docs/benchmarks.md, `accuracy`) less its clears.
     pub wake: Nanos,
@@ -153,6 +158,12 @@ impl MachineCosts {
         let alone = at(measured.page_out_alone_ns);
         let running = at(measured.page_out_running_ns);
         let interrupt = running.zip(alone).map(|(running, alone)| running - alone);
+        // At worst memory has to be compacted for each block that goes whole, as for a huge page's first fault.
+        let compacting = match bound {
+            Bound::High => at(measured.huge_fault_ns).unwrap_or(0.0) / PAGES_PER_BLOCK as f64,
+            Bound::Low | Bound::Middle => 0.0,
+        };
+        let whole = at(measured.page_out_whole_ns).map(|ns| ns + compacting);
         Self {
             minor_fault: or(at(measured.minor_fault_ns), self.minor_fault),
             huge_fault: or(at(measured.huge_fault_ns), self.huge_fault),
@@ -160,7 +171,7 @@ impl MachineCosts {
             compress: or(alone, self.compress),
             interrupt: or(interrupt, self.interrupt),
             alone_lost: at(measured.page_out_running_lost).unwrap_or(self.alone_lost),
-            page_out_whole: or(at(measured.page_out_whole_ns), self.page_out_whole),
+            page_out_whole: or(whole, self.page_out_whole),
             whole_lost: at(measured.page_out_whole_lost).unwrap_or(self.whole_lost),
             collapse: or(at(measured.collapse_ns), self.collapse),
             clear_range: or(at(measured.clear_range_ns), self.clear_range),
@@ -191,6 +202,8 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
     read_contents: Nanos(240_000),
     read_bit: Nanos(40),
     read_block: Nanos(360),
+    judge_page: Nanos(30),
+    meet_page: Nanos(30),
     wake: Nanos(100_000),
     batch: Nanos(60_000),
     clear_range: Nanos(12_000),
@@ -208,6 +221,8 @@ pub const KERNEL_DAMON: MachineCosts = MachineCosts {
     // A kernel thread's. Assumed.
     wake: Nanos(5_000),
     batch: Nanos(0),
+    judge_page: Nanos(0),
+    meet_page: Nanos(0),
     // As [`MachineCosts::scan_page`].
     clear_range: Nanos(150),
     clear_page: Nanos(0),

@@ -97,6 +97,9 @@ struct Args {
     /// report_vs_damo: rows of the record
     #[arg(long, value_name = "N")]
     rows: Option<u64>,
+    /// prediction: keep traces and records of live runs in this folder
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
     /// Use this binary instead of building one
     #[arg(long, value_name = "PATH")]
     isotherm: Option<PathBuf>,
@@ -120,6 +123,8 @@ struct BenchContext {
     /// What was asked for, where a bench has a usual duration of its own.
     asked_duration: Option<Duration>,
     rows: u64,
+    /// Where records are kept.
+    keep: Option<PathBuf>,
     /// Whether benches were asked for by name.
     named: bool,
     fragmentation: fragmentation::Options,
@@ -288,6 +293,7 @@ fn context(args: Args) -> anyhow::Result<BenchContext> {
         rows: args
             .rows
             .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
+        keep: args.keep,
         named: !args.names.is_empty(),
         fragmentation: args.fragmentation,
         huge: args.huge,

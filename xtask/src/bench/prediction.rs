@@ -265,6 +265,7 @@ fn one_pair(context: &BenchContext, which: &Which) -> anyhow::Result<Vec<Pair>> 
         let mut live = live(context, which.start(context)?, guard, duration)?;
         let (saved, predicted) = predict(context, guard)?;
         live.saved_percent = saved;
+        keep(context, &program, guard)?;
         let pair = Pair {
             program: program.clone(),
             guard,
@@ -275,6 +276,25 @@ fn one_pair(context: &BenchContext, which: &Which) -> anyhow::Result<Vec<Pair>> 
         pairs.push(pair);
     }
     Ok(pairs)
+}
+
+/// Keeps the records of a pair, if they are to be.
+fn keep(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<()> {
+    let Some(folder) = &context.keep else {
+        return Ok(());
+    };
+    let program = program.replace([' ', '/'], "-");
+    let guard = if guard { "guard" } else { "none" };
+    for (name, kept) in [
+        ("trace.isotherm", format!("{program}.trace.isotherm")),
+        ("live.isotherm", format!("{program}.{guard}.isotherm")),
+        ("run.json", format!("{program}.{guard}.json")),
+    ] {
+        let to = folder.join(kept);
+        std::fs::copy(context.scratch(name), &to)
+            .with_context(|| format!("cannot keep {}", to.display()))?;
+    }
+    Ok(())
 }
 
 fn line(pair: &Pair) -> String {

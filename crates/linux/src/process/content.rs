@@ -1,6 +1,9 @@
 //! What a process's memory holds, and may become.
 
+use isotherm_engine::AddressRange;
+
 use super::Process;
+use crate::areas::MappedArea;
 
 impl Process {
     /// Whether it lets nobody make huge pages of its memory (`THP_enabled` of `/proc/PID/status`, since Linux 5.0);
@@ -11,6 +14,13 @@ impl Process {
             .lines()
             .find_map(|line| line.strip_prefix("THP_enabled:"))?;
         Some(enabled.trim() == "0")
+    }
+
+    /// Mappings of which other processes map most as well, by what `/proc/PID/smaps` says of their pages. Takes some ms
+    /// a GiB; `None` where that cannot be read.
+    pub fn shared_mappings(&self) -> Option<Vec<AddressRange>> {
+        let smaps = self.read("smaps", "read the memory use").ok()?;
+        Some(shared(&smaps))
     }
 
     /// Copies what is at `address`; whether all of it could be read.
@@ -32,9 +42,57 @@ impl Process {
     }
 }
 
+/// Of `/proc/PID/smaps`: a mapping's line as in `maps`, and a line for each figure.
+fn shared(smaps: &str) -> Vec<AddressRange> {
+    let mut shared = Vec::new();
+    let (mut range, mut resident, mut by_others) = (None, 0_u64, 0_u64);
+    let mut end = |range: Option<AddressRange>, resident: u64, by_others: u64| {
+        shared.extend(range.filter(|_| 2 * by_others > resident));
+    };
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        let kib = || words.next().and_then(|kib| kib.parse().ok()).unwrap_or(0);
+        match name {
+            "Rss:" => resident = { kib }(),
+            "Shared_Clean:" | "Shared_Dirty:" => by_others += { kib }(),
+            _ if !name.ends_with(':') => {
+                end(range, resident, by_others);
+                range = MappedArea::parse(line).map(|area| area.range);
+                (resident, by_others) = (0, 0);
+            }
+            _ => {}
+        }
+    }
+    end(range, resident, by_others);
+    shared
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_map_as_well_is_told_by_the_figures() {
+        let mapping = |start: u64, rss: u64, shared: u64| {
+            format!(
+                "{start:x}-{:x} rw-s 00000000 00:01 5 /dev/zero (deleted)\nSize: 8 kB\nRss: {rss} kB\n\
+                 Shared_Clean: 0 kB\nShared_Dirty: {shared} kB\nPrivate_Dirty: 0 kB\nVmFlags: rd wr\n",
+                start + 0x2000
+            )
+        };
+        let smaps = [
+            (0x1000, 8, 8),
+            (0x4000, 8, 4),
+            (0x8000, 0, 0),
+            (0xc000, 4, 4),
+        ];
+        let smaps: String = smaps
+            .map(|(start, rss, by)| mapping(start, rss, by))
+            .concat();
+        let starts: Vec<u64> = shared(&smaps).iter().map(|range| range.start).collect();
+        assert_eq!(starts, [0x1000, 0xc000]);
+    }
 
     #[test]
     fn our_own_memory_is_copied_and_what_is_not_there_is_not() {

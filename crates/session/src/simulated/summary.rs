@@ -272,16 +272,22 @@ struct Comparison {
 }
 
 impl SimulationReport {
-    /// Compares the first process with the first of a live record.
+    /// Compares the first process with the first of a live record, over the time that was simulated: a trace is shorter
+    /// than its recording by the first scan.
     ///
     /// # Errors
     /// A record that cannot be read, or holds no memory use.
     pub fn compare<R: Read>(&mut self, live: Reader<R>) -> anyhow::Result<()> {
         let mut usage = Usage::default();
+        let mut started = None;
         for item in live {
             if let Item::Usage(sample) = item?
                 && let Some(rss) = sample.rss.get(&0).filter(|rss| **rss > 0)
             {
+                let since = sample.time.since(*started.get_or_insert(sample.time));
+                if since.as_secs_f64() >= self.simulated_seconds {
+                    break;
+                }
                 usage.seconds += 1;
                 usage.rss += *rss as f64;
                 usage.rss_max = usage.rss_max.max(*rss);

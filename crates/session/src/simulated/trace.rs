@@ -190,9 +190,20 @@ impl Seen {
         let all = self.scans.iter().flat_map(|scan| &scan.blocks);
         let blocks: BTreeSet<u64> = all.map(|block| block.block).collect();
         let mut areas: Vec<(AddressRange, Use, String)> = Vec::new();
+        let shared = { self.calibration.as_ref() }
+            .zip(self.target)
+            .and_then(|(measured, target)| measured.shared.get(&target.0));
+        let shared = shared.map_or(&[][..], Vec::as_slice);
         for mapping in self.mappings.values() {
             let is_file = mapping.name.starts_with('/') && !mapping.permissions.contains('w');
-            let purpose = if is_file { Use::File } else { Use::Anon };
+            let is_shared = shared
+                .iter()
+                .any(|range| range.intersection(mapping.range).is_some());
+            let purpose = match (is_shared, is_file) {
+                (true, _) => Use::Shared,
+                (false, true) => Use::File,
+                (false, false) => Use::Anon,
+            };
             let first = mapping.range.start / BLOCK_SIZE * BLOCK_SIZE;
             for block in blocks.range(first..mapping.range.end) {
                 let block = AddressRange::new(*block, block + BLOCK_SIZE);

@@ -1,8 +1,10 @@
 //! The engine's probe, on simulated page tables or frames.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use isotherm_engine::drive::TableProbe;
+use isotherm_engine::monitor::bits;
 use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, Nanos, PAGE_SIZE, Sample, TargetId, Touch,
@@ -24,6 +26,8 @@ pub struct ProbeState {
     changes: (u64, u64),
     cost: Cost,
     is_physical: bool,
+    /// Blocks of which tables were read before.
+    met: BTreeSet<(TargetId, u64)>,
 }
 
 impl ProbeState {
@@ -280,6 +284,20 @@ impl AccessProbe for SimProbe<'_> {
     }
 }
 
+impl SimProbe<'_> {
+    /// What the monitor makes of a block takes its time.
+    fn judge(&mut self, target: TargetId, facts: &BlockFacts) {
+        let costs = self.machine.spec().costs;
+        let is_new = self.state.met.insert((target, facts.address));
+        let each = if is_new {
+            costs.judge_page + costs.meet_page
+        } else {
+            costs.judge_page
+        };
+        self.spend(Nanos(each.0 * u64::from(bits::count(&facts.present))));
+    }
+}
+
 impl TableProbe for SimProbe<'_> {
     fn occupied_blocks(
         &mut self,
@@ -326,6 +344,7 @@ impl TableProbe for SimProbe<'_> {
                 swapped: [0; 8],
             };
             self.look_at_block(target, &mut facts);
+            self.judge(target, &facts);
             look(facts);
             self.state.cost.checks += BLOCK_PAGES;
         }

@@ -19,6 +19,8 @@ pub enum Use {
     Anon,
     /// Pages of files.
     File,
+    /// Anonymous or not, other processes map it as well: nobody can page it out alone.
+    Shared,
 }
 
 /// A mapping.

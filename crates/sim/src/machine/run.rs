@@ -272,6 +272,7 @@ impl Machine {
         let area = &self.areas[at];
         let (purpose, process, offset) = (area.spec.purpose, area.process, page - area.pages.start);
         let (place, cost) = match purpose {
+            Use::Shared => return Err(Refusal::Shared),
             Use::File => (Place::File, self.spec.costs.drop_page),
             Use::Anon => {
                 let is_full = self.is_swap_full();

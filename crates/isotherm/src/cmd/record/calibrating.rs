@@ -4,6 +4,7 @@
 //! privileges that the recorder has given up meanwhile, measures with them ([`isotherm_linux::calibrate`]). Nothing
 //! of the copies stays.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, ensure};
 use isotherm_config::{MonitorSpec, SessionSpec, TargetSpec};
 use isotherm_engine::monitor::bits;
-use isotherm_engine::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use isotherm_record::{CalibrationSample, Item, PageSnapshot};
 use isotherm_session::Session;
 
@@ -20,6 +21,8 @@ const PAGES_PER_LOOK: u64 = 8;
 const LOOK_EVERY: Nanos = Nanos::from_millis(500);
 /// Pages that are kept: 2 MiB.
 const PAGES_MAX: usize = 512;
+/// How often it is asked what other processes map as well.
+const SHARED_EVERY: Nanos = Nanos::from_millis(30_000);
 
 /// Copies of pages, and who will measure with them.
 pub(super) struct Calibrating {
@@ -28,6 +31,9 @@ pub(super) struct Calibrating {
     next: Nanos,
     random: u64,
     refuse_huge: Vec<TargetId>,
+    /// Mappings that others map as well, and when that is asked again.
+    shared: BTreeMap<u32, Vec<AddressRange>>,
+    next_shared: Nanos,
 }
 
 impl Calibrating {
@@ -56,6 +62,8 @@ impl Calibrating {
             next: Nanos(0),
             random: spec.seed | 1,
             refuse_huge: Vec::new(),
+            shared: BTreeMap::new(),
+            next_shared: Nanos(0),
         })
     }
 
@@ -65,10 +73,23 @@ impl Calibrating {
         if now < self.next {
             return;
         }
+        let is_shared_due = now >= self.next_shared;
         for item in items {
             let Item::Pages(pages) = item else { continue };
             self.next = now + LOOK_EVERY;
             self.copy_from(session, pages);
+            if is_shared_due {
+                self.next_shared = now + SHARED_EVERY;
+                self.ask_shared(session, pages.target);
+            }
+        }
+    }
+
+    fn ask_shared(&mut self, session: &Session, target: TargetId) {
+        let live = session.live();
+        let process = live.iter().find(|(id, _)| *id == target);
+        if let Some(shared) = process.and_then(|(_, process)| process.shared_mappings()) {
+            self.shared.insert(target.0, shared);
         }
     }
 
@@ -116,7 +137,7 @@ impl Calibrating {
 
     /// Measures. What was, or why nothing was.
     pub(super) fn finish(self, now: Nanos) -> Item {
-        let refuse_huge = self.refuse_huge;
+        let (refuse_huge, shared) = (self.refuse_huge, self.shared);
         let measured = self
             .helper
             .and_then(|helper| measure(helper, &self.content));
@@ -124,6 +145,7 @@ impl Calibrating {
             Ok(costs) => Item::Calibration(CalibrationSample {
                 time: now,
                 refuse_huge,
+                shared,
                 costs,
             }),
             Err(error) => Item::Note {
