@@ -28,7 +28,10 @@ struct Variation {
     seed: u64,
 }
 
-const VARIATIONS: [Variation; 4] = [
+/// How many other machines bounds are found with.
+pub(super) const NR_VARIATIONS: usize = 4;
+
+const VARIATIONS: [Variation; NR_VARIATIONS] = [
     Variation {
         costs: Bound::Middle,
         busier: 0.0,
@@ -83,13 +86,13 @@ impl Replays<'_> {
             return Ok(None);
         };
         let mut all = vec![Numbers::of(&prediction)];
-        for variation in &VARIATIONS {
+        for (place, variation) in VARIATIONS.iter().enumerate() {
             let spec = SessionSpec {
                 seed: spec.seed.wrapping_add(variation.seed),
                 ..spec.clone()
             };
             let machine = variation.machine(self.machine(), self.calibration());
-            let Some(other) = self.predict(&spec, &machine)? else {
+            let Some(other) = self.predict_on(place, &spec, &machine)? else {
                 return Ok(None);
             };
             all.push(Numbers::of(&other));

@@ -62,7 +62,7 @@ pub enum SearchEvent<'a> {
 }
 
 /// Settings that are looked at again, so that the one recommended has bounds.
-const SETTLED_MOST: usize = 8;
+const SETTLED_MOST: usize = 32;
 
 /// Finds how sure the prediction is of the setting that is recommended. With its bounds it may be beyond the limit; then
 /// that of the next best, up to [`SETTLED_MOST`].

@@ -3,6 +3,7 @@
 //! The trace is read once and shared; each replay has a machine of its own, so that any number of them runs at a
 //! time. A replay that nobody waits for any more ends within a simulated second.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, ensure};
@@ -13,6 +14,7 @@ use isotherm_session::simulated::{Replay, Scenario, simulation};
 use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, Process, ProcessSpec, Swap};
 use isotherm_sim::simulation::{Event, Simulation};
 
+use super::bounds::NR_VARIATIONS;
 use super::param::TraceTimes;
 use super::plan::Plan;
 use super::predict::{Estimate, Prediction, rounded, thinned};
@@ -38,8 +40,11 @@ pub struct Replays<'a> {
     machine: MachineSpec,
     calibration: Calibration,
     stop: &'a AtomicBool,
+    watching: SessionSpec,
     /// The program by itself.
     base: Totals,
+    /// The same on other machines, by their place among those that bounds are found with.
+    other_bases: [OnceLock<Totals>; NR_VARIATIONS],
 }
 
 /// What a replay came to, by itself.
@@ -78,7 +83,9 @@ impl<'a> Replays<'a> {
             machine: replay.machine,
             calibration: replay.calibration,
             stop,
+            watching: watching.clone(),
             base: Totals::default(),
+            other_bases: [const { OnceLock::new() }; NR_VARIATIONS],
         };
         let Some(base) = replays.run(watching, &replays.machine)? else {
             return Ok(None);
@@ -89,7 +96,7 @@ impl<'a> Replays<'a> {
 
     /// The program without schemes: watched, as under them.
     pub fn base(&self) -> Prediction {
-        self.prediction(&self.base)
+        self.prediction(&self.base, &self.base)
     }
 
     /// The machine that is replayed on.
@@ -109,7 +116,27 @@ impl<'a> Replays<'a> {
         machine: &MachineSpec,
     ) -> anyhow::Result<Option<Prediction>> {
         let totals = self.run(spec, machine)?;
-        Ok(totals.map(|totals| self.prediction(&totals)))
+        Ok(totals.map(|totals| self.prediction(&totals, &self.base)))
+    }
+
+    /// The same on the machine at this place among those that bounds are found with: against the program by itself on
+    /// that one, as what others do to it is no schemes' doing.
+    pub(super) fn predict_on(
+        &self,
+        place: usize,
+        spec: &SessionSpec,
+        machine: &MachineSpec,
+    ) -> anyhow::Result<Option<Prediction>> {
+        if self.other_bases[place].get().is_none() {
+            let Some(base) = self.run(&self.watching, machine)? else {
+                return Ok(None);
+            };
+            // Who was faster found the same.
+            self.other_bases[place].set(base).ok();
+        }
+        let base = self.other_bases[place].get().unwrap_or(&self.base);
+        let totals = self.run(spec, machine)?;
+        Ok(totals.map(|totals| self.prediction(&totals, base)))
     }
 
     fn run(&self, spec: &SessionSpec, machine: &MachineSpec) -> anyhow::Result<Option<Totals>> {
@@ -144,12 +171,12 @@ impl<'a> Replays<'a> {
     }
 
     /// A replay beside the one without schemes.
-    fn prediction(&self, of: &Totals) -> Prediction {
+    fn prediction(&self, of: &Totals, by_itself: &Totals) -> Prediction {
         let (resident, base) = (of.mean(of.rss_sum()), self.base.mean(self.base.rss_sum()));
         let pace = |seconds: f64, of: &Totals| seconds / of.work.max(1e-9);
         let seconds = of.work + of.lost + of.lost_to_watching;
         // By itself nobody watches it.
-        let alone = pace(self.base.work + self.base.lost, &self.base);
+        let alone = pace(by_itself.work + by_itself.lost, by_itself);
         Prediction {
             seconds: rounded(seconds),
             resident_mean_bytes: rounded(resident),
