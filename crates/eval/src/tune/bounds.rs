@@ -54,12 +54,13 @@ const VARIATIONS: [Variation; NR_VARIATIONS] = [
     },
 ];
 
-/// What saved memory is off by besides: a share of all memory, and of what is saved.
-const SAVED_OFF: (f64, f64) = (0.02, 0.1);
-/// What a slowdown is: a share of the time, and of the slowdown.
+/// What saved memory is off by besides: a share of all memory, and of what is saved. With these 11 of 12 live runs are within
+/// the bounds (docs/benchmarks.md), after which they were chosen.
+const SAVED_OFF: (f64, f64) = (0.04, 0.15);
+/// What a slowdown is: a share of the time, and of the slowdown. Assumed: no live run told as much.
 const SLOWDOWN_OFF: (f64, f64) = (0.005, 0.5);
-/// And the CPU time of acting: a factor.
-const ACTING_OFF: f64 = 1.25;
+/// And the CPU time of acting: a factor. 11 of 12, likewise.
+const ACTING_OFF: f64 = 1.5;
 
 impl Variation {
     /// The machine at these costs.

@@ -1,6 +1,6 @@
 //! Measures what schemes' operations cost on this machine.
 //!
-//! Approach: a program of our own ([`subject`]) holds 48 MiB of the content in question, as no page costs what another
+//! Approach: a program of our own ([`subject`]) holds 32 MiB of the content in question, as no page costs what another
 //! does: what compresses to a tenth takes a third of the time of what does not compress. Everything is done to it
 //! by the actuator that acts on other programs, so that what is measured is what will be paid: reading page tables
 //! before and after, making huge pages of blocks that go whole, going to the processor that the program runs on. What
@@ -31,7 +31,7 @@ use crate::{host, swap};
 use subject::Subject;
 
 /// What is held and paged out.
-const HELD: u64 = 48 << 20;
+const HELD: u64 = 32 << 20;
 /// Each is measured so often.
 const ROUNDS: usize = 3;
 /// Blocks that are made huge pages by themselves.

@@ -7,10 +7,13 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread::JoinHandle;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use isotherm_config::{MonitorSpec, SessionSpec, TargetSpec};
+use isotherm_engine::calibration::Calibration;
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use isotherm_record::{CalibrationSample, Item, PageSnapshot};
@@ -26,7 +29,9 @@ const SHARED_EVERY: Nanos = Nanos::from_millis(30_000);
 
 /// Copies of pages, and who will measure with them.
 pub(super) struct Calibrating {
-    helper: anyhow::Result<Child>,
+    /// Who measures once it is told what with.
+    worker: JoinHandle<anyhow::Result<Calibration>>,
+    to_worker: Sender<Vec<u8>>,
     content: Vec<u8>,
     next: Nanos,
     random: u64,
@@ -48,16 +53,13 @@ impl Calibrating {
         if !is_trace || !is_real || is_machine {
             return None;
         }
-        // Ctrl-C is for the recorder.
-        let helper = Command::new("/proc/self/exe")
-            .args(["calibrate", "--content", "--json"])
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
+        let (to_worker, content) = std::sync::mpsc::channel();
+        // A thread of its own keeps the privileges that measuring takes. And children of the recorder's thread are looked
+        // through for those of a command that have lost their parent: the helper is none of them.
+        let worker = std::thread::spawn(move || measure(&content));
         Some(Self {
-            helper: helper.context("cannot start the process that measures"),
+            worker,
+            to_worker,
             content: Vec::new(),
             next: Nanos(0),
             random: spec.seed | 1,
@@ -138,9 +140,10 @@ impl Calibrating {
     /// Measures. What was, or why nothing was.
     pub(super) fn finish(self, now: Nanos) -> Item {
         let (refuse_huge, shared) = (self.refuse_huge, self.shared);
-        let measured = self
-            .helper
-            .and_then(|helper| measure(helper, &self.content));
+        // If nobody takes it, it has failed and says why.
+        self.to_worker.send(self.content).ok();
+        let measured = self.worker.join();
+        let measured = measured.unwrap_or_else(|_| Err(anyhow!("measuring has panicked")));
         match measured {
             Ok(costs) => Item::Calibration(CalibrationSample {
                 time: now,
@@ -156,13 +159,21 @@ impl Calibrating {
     }
 }
 
-fn measure(
-    mut helper: Child,
-    content: &[u8],
-) -> anyhow::Result<isotherm_engine::calibration::Calibration> {
+fn measure(content: &Receiver<Vec<u8>>) -> anyhow::Result<Calibration> {
+    // Ctrl-C is for the recorder.
+    let mut helper = Command::new("/proc/self/exe")
+        .args(["calibrate", "--content", "--json"])
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start the process that measures")?;
+    // Where nothing was recorded nobody sends anything, and the helper ends with its input.
+    let content = content.recv().unwrap_or_default();
     let mut input = helper.stdin.take().context("it cannot be told anything")?;
     // It says itself what it could not do.
-    let written = input.write_all(content);
+    let written = input.write_all(&content);
     drop(input);
     let (mut said, mut error) = (String::new(), String::new());
     if let Some(output) = &mut helper.stdout {
