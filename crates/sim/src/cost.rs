@@ -223,6 +223,9 @@ pub const KERNEL_DAMON: MachineCosts = MachineCosts {
     batch: Nanos(0),
     judge_page: Nanos(0),
     meet_page: Nanos(0),
+    // A kernel thread on one of 36 CPUs; what its interrupts took there is not known.
+    interrupt: Nanos(0),
+    alone_lost: 0.0,
     // As [`MachineCosts::scan_page`].
     clear_range: Nanos(150),
     clear_page: Nanos(0),
