@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::median;
+use crate::statistics::Summary;
 
 /// A cost that was measured several times, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,11 +26,11 @@ pub struct Measured {
 impl Measured {
     /// Of single measurements; `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
-        let median = median(values.to_vec())?;
+        let summary = Summary::of(values.iter().copied())?;
         Some(Self {
-            min: values.iter().copied().fold(f64::INFINITY, f64::min),
-            median,
-            max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            min: summary.min,
+            median: summary.median,
+            max: summary.max,
         })
     }
 

@@ -107,11 +107,11 @@ fn essentials() -> Vec<Check> {
 
 /// What this machine or this user lacks for a probe that could not be made.
 pub fn explain(source: ProbeError) -> NoProbe {
-    let missing = || {
-        let checks = essentials().into_iter();
-        checks.filter(|check| check.outcome == CheckOutcome::Missing)
-    };
-    let lacking: Vec<String> = missing()
+    let mut missing = essentials();
+    missing.retain(|check| check.outcome == CheckOutcome::Missing);
+    let is_privilege = missing.iter().all(|check| check.name == CAPABILITIES);
+    let lacking: Vec<String> = missing
+        .into_iter()
         .map(|check| match check.remedy {
             Some(remedy) => format!("{} ({remedy})", check.found),
             None => check.found,
@@ -122,7 +122,7 @@ pub fn explain(source: ProbeError) -> NoProbe {
     } else {
         NoProbe::Lacking {
             what: lacking.join("; "),
-            is_privilege: missing().all(|check| check.name == CAPABILITIES),
+            is_privilege,
         }
     }
 }

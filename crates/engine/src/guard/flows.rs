@@ -1,6 +1,9 @@
 //! How much of what went out comes back.
 
+use std::collections::BTreeMap;
+
 use crate::address::Nanos;
+use crate::snapshot::TargetId;
 
 /// What went out, and what came back of it, counts half after so long.
 const HALVE_AFTER: f64 = 60.0;
@@ -28,6 +31,13 @@ impl Flows {
     pub fn returned(&self, now: Nanos) -> Option<f64> {
         let is_known = self.out * self.weight(now) >= LEAST;
         is_known.then(|| (self.back / self.out).min(1.0))
+    }
+
+    /// Of what went out of each target lately, the part that came back; without those of which nothing did.
+    pub fn returned_of(flows: &BTreeMap<TargetId, Self>, now: Nanos) -> BTreeMap<TargetId, f64> {
+        let known = flows.iter();
+        let known = known.filter_map(|(target, flows)| Some((*target, flows.returned(now)?)));
+        known.filter(|(_, share)| *share > 0.0).collect()
     }
 
     fn weight(&self, now: Nanos) -> f64 {

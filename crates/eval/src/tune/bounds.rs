@@ -10,6 +10,9 @@
 //!
 //! **Limits.** Four replays are no distribution. The widening is by one kind of machine.
 
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
+
 use isotherm_config::SessionSpec;
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::{Bound, Calibration};
@@ -87,13 +90,8 @@ impl Replays<'_> {
             return Ok(None);
         };
         let mut all = vec![Numbers::of(&prediction)];
-        for (place, variation) in VARIATIONS.iter().enumerate() {
-            let spec = SessionSpec {
-                seed: spec.seed.wrapping_add(variation.seed),
-                ..spec.clone()
-            };
-            let machine = variation.machine(self.machine(), self.calibration());
-            let Some(other) = self.predict_on(place, &spec, &machine)? else {
+        for other in self.others(spec)? {
+            let Some(other) = other else {
                 return Ok(None);
             };
             all.push(Numbers::of(&other));
@@ -119,6 +117,26 @@ impl Replays<'_> {
             .acting_cpu_seconds
             .within(low / ACTING_OFF, high * ACTING_OFF);
         Ok(Some(prediction))
+    }
+}
+
+impl Replays<'_> {
+    /// The predictions on all other machines, side by side: none depends on another.
+    fn others(&self, spec: &SessionSpec) -> anyhow::Result<Vec<Option<Prediction>>> {
+        std::thread::scope(|scope| {
+            let replays = VARIATIONS.iter().enumerate().map(|(place, variation)| {
+                let spec = SessionSpec {
+                    seed: spec.seed.wrapping_add(variation.seed),
+                    ..spec.clone()
+                };
+                let machine = variation.machine(self.machine(), self.calibration());
+                scope.spawn(move || self.predict_on(place, &spec, &machine))
+            });
+            let replays: Vec<_> = replays.collect();
+            let joined = replays.into_iter().map(ScopedJoinHandle::join);
+            let joined = joined.map(|one| one.unwrap_or_else(|panic| resume_unwind(panic)));
+            joined.collect()
+        })
     }
 }
 

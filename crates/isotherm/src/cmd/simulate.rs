@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -115,14 +116,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    bar.finish_and_clear();
     if let Some((writer, path)) = writer {
         let finished = writer.finish().map_err(anyhow::Error::from);
         let flushed = finished.and_then(|mut file| Ok(file.flush()?));
         flushed.with_context(|| format!("cannot finish {}", path.display()))?;
     }
     let mut report = session.report();
+    // Ten replays more.
+    bar.set_message("how sure that is");
+    bar.enable_steady_tick(Duration::from_millis(500));
     report.prediction = traced.map(|replay| foretell(&spec, replay)).transpose()?;
+    bar.finish_and_clear();
     if let Some(path) = &args.against {
         let cannot = || format!("cannot compare with {}", path.display());
         let live = Reader::open(crate::input::open(path)?.bytes).with_context(cannot)?;

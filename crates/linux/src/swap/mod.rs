@@ -79,10 +79,7 @@ pub(crate) fn is_in_memory() -> bool {
 /// them, and of zswap. What paging out saved is what went out less what this grew by. Zero where there
 /// is neither, or where it cannot be read.
 pub fn pool_bytes() -> u64 {
-    let zram = zram_statistics()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .filter_map(|text| mem_used(&text))
-        .sum::<u64>();
+    let (_, zram) = held_and_taken();
     // /proc/meminfo has it from 5.19 on; before, only debugfs, which a locked-down machine hides.
     let zswap = Meminfo::read().get("Zswap").or_else(|| {
         let text = fs::read_to_string("/sys/kernel/debug/zswap/pool_total_size").ok()?;

@@ -139,9 +139,7 @@ impl Waits {
 
     /// Of what was paged out of each target lately, the part that came back.
     fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
-        let known = self.flows.iter();
-        let known = known.filter_map(|(target, flows)| Some((*target, flows.returned(now)?)));
-        known.filter(|(_, share)| *share > 0.0).collect()
+        Flows::returned_of(&self.flows, now)
     }
 
     /// What has become of the processes since the last look, and which part of the CPU time in use was theirs.
