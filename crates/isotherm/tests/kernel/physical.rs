@@ -296,8 +296,14 @@ fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
         let mut command = isotherm(["record", "--duration", "4s", "-o"]);
         run(command.arg(&path).args(flags)).success();
         let record = Record::whole(&path);
+        // How often it looks depends on what looking costs on this machine.
         let pids: BTreeSet<u32> = record.starts().iter().map(|start| start.pid).collect();
-        assert!(pids.len() > 20, "{flags:?}: {} processes", pids.len());
+        let children = pids.range(forks.pid() + 1..).count();
+        assert!(
+            children > 5,
+            "{flags:?}: {children} children of {}",
+            pids.len()
+        );
     }
     assert!(forks.is_running());
 }
