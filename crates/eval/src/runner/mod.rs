@@ -95,39 +95,88 @@ pub fn run_all(
         return Ok(Completion::Finished);
     }
     let mut journal = open_journal(&spec.output.join(JOURNAL))?;
-    let mut machine = Machine::prepare(spec.experiment, on_event)?;
-    let completion = run_each(spec, &runs, &mut machine, &mut journal, on_event);
-    if let Err(error) = machine.restore() {
-        on_event(RunEvent::Warning(&format!("{error:#}")));
-    }
+    let mut bench = Bench::prepare(spec, on_event)?;
+    let completion = run_each(&mut bench, &runs, &mut journal, on_event);
+    bench.finish(on_event);
     completion
 }
 
 fn run_each(
-    spec: &RunnerSpec<'_>,
+    bench: &mut Bench<'_>,
     runs: &[PlannedRun<'_>],
-    machine: &mut Machine,
     journal: &mut File,
     on_event: &mut dyn FnMut(RunEvent<'_>),
 ) -> anyhow::Result<Completion> {
-    journal::append(journal, &Entry::Machine(machine.describe()))?;
-    let measuring = Measuring::new(spec)?;
+    journal::append(journal, &Entry::Machine(bench.describe()))?;
     on_event(RunEvent::Planned(runs));
     for run in runs {
         on_event(RunEvent::Began(run));
+        let Some(entry) = bench.run(run, on_event) else {
+            return Ok(Completion::Stopped(run.title()));
+        };
+        on_event(RunEvent::Ended(run, &entry.outcome));
+        let entry = Entry::Run(Box::new(entry));
+        journal::append(journal, &entry).context("cannot write the journal")?;
+        bench.cool_down();
+    }
+    Ok(Completion::Finished)
+}
+
+/// The machine, prepared for an experiment's runs: any of them, one at a time. What was changed is undone when it is
+/// dropped.
+pub struct Bench<'a> {
+    experiment: &'a Experiment,
+    machine: Machine,
+    measuring: Measuring<'a>,
+    stop: &'a AtomicBool,
+}
+
+impl std::fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bench").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Bench<'a> {
+    /// Undoes what a crashed evaluation left, and sets up what the experiment needs (swap).
+    ///
+    /// # Errors
+    /// What cannot be set up, and why.
+    pub fn prepare(
+        spec: &RunnerSpec<'a>,
+        on_event: &mut dyn FnMut(RunEvent<'_>),
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            experiment: spec.experiment,
+            measuring: Measuring::new(spec)?,
+            stop: spec.stop,
+            machine: Machine::prepare(spec.experiment, on_event)?,
+        })
+    }
+
+    /// This machine, for a journal.
+    pub fn describe(&self) -> journal::Machine {
+        self.machine.describe()
+    }
+
+    /// Makes a run, of the experiment's plan or not; `None` where it was asked to stop. That it fails is its outcome.
+    pub fn run(
+        &mut self,
+        run: &PlannedRun<'_>,
+        on_event: &mut dyn FnMut(RunEvent<'_>),
+    ) -> Option<RunEntry> {
         let time_s = machine::now_s();
-        let result = machine
-            .set_up(spec.experiment, run.configuration)
-            .and_then(|()| measuring.run(run, on_event));
+        let result = (self.machine)
+            .set_up(self.experiment, run.configuration)
+            .and_then(|()| self.measuring.run(run, on_event));
         let (outcome, monitor) = match result {
             Ok((measured, monitor)) => (RunResult::Measured(Box::new(measured)), monitor),
-            Err(error) if error.is::<Stopped>() || spec.stop.load(Ordering::Relaxed) => {
-                return Ok(Completion::Stopped(run.title()));
+            Err(error) if error.is::<Stopped>() || self.stop.load(Ordering::Relaxed) => {
+                return None;
             }
             Err(error) => (RunResult::Failed(format!("{error:#}")), None),
         };
-        on_event(RunEvent::Ended(run, &outcome));
-        let entry = Entry::Run(Box::new(RunEntry {
+        Some(RunEntry {
             workload: run.workload.name.clone(),
             configuration: run.configuration.name.clone(),
             repeat: run.repeat,
@@ -135,12 +184,20 @@ fn run_each(
             time_s,
             outcome,
             monitor,
-        }));
-        journal::append(journal, &entry).context("cannot write the journal")?;
-        // A signal meanwhile is seen by the next run.
-        let _ = measuring.sleep(Duration::from_secs(spec.experiment.cool_down_s));
+        })
     }
-    Ok(Completion::Finished)
+
+    /// Lets settle what a run left, for as long as the experiment says. A signal meanwhile is seen by the next run.
+    pub fn cool_down(&self) {
+        let _ = (self.measuring).sleep(Duration::from_secs(self.experiment.cool_down_s));
+    }
+
+    /// Undoes what was changed, and tells what cannot be.
+    pub fn finish(mut self, on_event: &mut dyn FnMut(RunEvent<'_>)) {
+        if let Err(error) = self.machine.restore() {
+            on_event(RunEvent::Warning(&format!("{error:#}")));
+        }
+    }
 }
 
 /// Opens the journal to go on after its last whole line.
