@@ -7,6 +7,8 @@ use std::io::{self, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::tuned::TunedEntry;
+
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "lowercase")]
@@ -15,6 +17,8 @@ pub enum Entry {
     Machine(Machine),
     /// A run has ended.
     Run(Box<RunEntry>),
+    /// A workload was recorded and tuned.
+    Tuned(Box<TunedEntry>),
 }
 
 /// Where runs were made.
@@ -46,7 +50,7 @@ pub struct RunEntry {
     pub workload: String,
     /// Its configuration's name.
     pub configuration: String,
-    /// Which repeat, from 1.
+    /// Which repeat, from 1; [`crate::TUNING`]: its recording, which counts for nothing.
     pub repeat: u32,
     /// Of what was run: [`crate::PlannedRun::fingerprint`].
     pub fingerprint: String,

@@ -27,11 +27,13 @@ mod suite;
 mod table;
 mod told;
 pub mod tune;
+mod tuned;
 
 pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
 pub use journal::{Entry, Measured, RunEntry, RunResult};
-pub use plan::{PlannedRun, estimate_s, plan};
+pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};
 pub use stats::{Interval, overhead_percent};
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, Row};
 pub use told::{Mean, Measure, PublishedValues, Told};
+pub use tuned::{Compared, Errors, Foretold, Number, Setting, TuneRequest, TunedEntry, errors};

@@ -5,6 +5,12 @@
 use crate::experiment::{Configuration, Experiment, Workload};
 use crate::journal::{Entry, RunEntry, RunResult};
 
+/// In the place of a repeat's number: the workload is recorded by itself and tuned, which counts for nothing.
+pub const TUNING: u32 = 0;
+/// What a search is expected to take, by the time of a run: of half a gibibyte, 16 s and all of 143 to 256 settings, on
+/// two CPUs.
+const SEARCH_RUNS: f64 = 1.0;
+
 /// One run to make.
 #[derive(Clone, Debug)]
 pub struct PlannedRun<'a> {
@@ -12,7 +18,7 @@ pub struct PlannedRun<'a> {
     pub workload: &'a Workload,
     /// Under what.
     pub configuration: &'a Configuration,
-    /// Which repeat, from 1.
+    /// Which repeat, from 1; or [`TUNING`].
     pub repeat: u32,
     /// Of all that could change the result: another means another run.
     pub fingerprint: String,
@@ -21,10 +27,16 @@ pub struct PlannedRun<'a> {
 impl PlannedRun<'_> {
     /// What it is called in messages.
     pub fn title(&self) -> String {
-        format!(
-            "{} {} #{}",
-            self.workload.name, self.configuration.name, self.repeat
-        )
+        let (workload, configuration) = (&self.workload.name, &self.configuration.name);
+        if self.is_tuning() {
+            return format!("{workload} {configuration}, recorded and tuned");
+        }
+        format!("{workload} {configuration} #{}", self.repeat)
+    }
+
+    /// Whether it is none that is measured, but the workload is recorded by itself and tuned.
+    pub fn is_tuning(&self) -> bool {
+        self.repeat == TUNING
     }
 
     /// Whether `entry` is this run, made with these settings.
@@ -37,10 +49,15 @@ impl PlannedRun<'_> {
         self.has_name_of(entry) && self.fingerprint != entry.fingerprint
     }
 
-    /// Whether it has been measured already.
+    /// Whether it has been measured, or tuned, already.
     pub fn is_finished(&self, entries: &[Entry]) -> bool {
         entries.iter().any(|entry| match entry {
-            Entry::Run(run) => self.is_run(run) && matches!(run.outcome, RunResult::Measured(_)),
+            Entry::Run(run) => {
+                !self.is_tuning()
+                    && self.is_run(run)
+                    && matches!(run.outcome, RunResult::Measured(_))
+            }
+            Entry::Tuned(tuned) => self.is_tuning() && tuned.is_for(self),
             Entry::Machine(_) => false,
         })
     }
@@ -73,15 +90,41 @@ pub fn plan(experiment: &Experiment) -> Vec<PlannedRun<'_>> {
     runs
 }
 
+/// `runs`, with a [`TUNING`] before the first of each workload under a configuration that is tuned.
+pub fn with_tuning(runs: Vec<PlannedRun<'_>>) -> Vec<PlannedRun<'_>> {
+    let mut all: Vec<PlannedRun<'_>> = Vec::with_capacity(runs.len());
+    for run in runs {
+        let is_same = |other: &PlannedRun<'_>| {
+            (&other.workload.name, &other.configuration.name)
+                == (&run.workload.name, &run.configuration.name)
+        };
+        if run.configuration.tune.is_some() && !all.iter().any(is_same) {
+            all.push(PlannedRun {
+                repeat: TUNING,
+                ..run.clone()
+            });
+        }
+        all.push(run);
+    }
+    all
+}
+
 /// Seconds that `runs` take in all; `None` where a workload does not say how long it takes.
 pub fn estimate_s(experiment: &Experiment, runs: &[PlannedRun<'_>]) -> Option<f64> {
-    let one = |run: &PlannedRun<'_>| Some(run.workload.expected_s? + experiment.cool_down_s as f64);
+    let one = |run: &PlannedRun<'_>| {
+        let runs = if run.is_tuning() {
+            1.0 + SEARCH_RUNS
+        } else {
+            1.0
+        };
+        Some(run.workload.expected_s? * runs + experiment.cool_down_s as f64)
+    };
     runs.iter().map(one).sum()
 }
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv), of the run's settings. It guards against
 /// oversight, not against an adversary.
-fn fingerprint(
+pub(crate) fn fingerprint(
     experiment: &Experiment,
     workload: &Workload,
     configuration: &Configuration,
@@ -127,6 +170,34 @@ mod tests {
                 "worig1", "wthp1", "vthp1", "vorig1", "wthp2", "worig2", "vorig2", "vthp2"
             ]
         );
+    }
+
+    #[test]
+    fn a_workload_is_tuned_once_before_its_first_run() {
+        let text = TEXT.replace(
+            "name = \"thp\"\n",
+            "name = \"t\"\n[configuration.tune]\npreset=\"prcl\"\n",
+        );
+        let text = text.replace("thp = \"always\"\n", "");
+        let experiment = Experiment::parse(&text).expect("it is right");
+        let runs = with_tuning(plan(&experiment));
+        let place = |run: &PlannedRun<'_>| {
+            let (workload, configuration) = (&run.workload.name, &run.configuration.name);
+            format!("{workload}{configuration}{}", run.repeat)
+        };
+        let order: Vec<String> = runs.iter().map(place).collect();
+        let expected = "worig1 wt0 wt1 vt0 vt1 vorig1 wt2 worig2 vorig2 vt2";
+        assert_eq!(order.join(" "), expected);
+        assert_eq!(runs[1].fingerprint, runs[2].fingerprint);
+        assert_ne!(
+            runs[1].fingerprint,
+            plan(&Experiment::parse(&text.replace("preset", "seed=2\npreset")).expect("right"))[1]
+                .fingerprint
+        );
+        let told = text.replace("run = ", "expected_s = 10\nrun = ");
+        let experiment = Experiment::parse(&told).expect("it is right");
+        let seconds = estimate_s(&experiment, &with_tuning(plan(&experiment)));
+        assert_eq!(seconds, Some(8.0 * 10.0 + 2.0 * 20.0));
     }
 
     #[test]

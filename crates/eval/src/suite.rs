@@ -11,6 +11,7 @@ use crate::plan::{PlannedRun, plan};
 use crate::stats::{Interval, overhead_percent};
 use crate::table::{EvaluationTable, Row};
 use crate::told::Told;
+use crate::tuned::{self, Foretold};
 
 /// What an evaluation came to.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Suite {
     pub published_names: Vec<String>,
     /// What each of [`Suite::workloads`] tells of itself.
     pub measures: Vec<Vec<Told>>,
+    /// What tuning found, and foretold.
+    pub foretold: Vec<Foretold>,
     /// Runs that don't count, and why: those of which no repeat has been measured since.
     pub failed: Vec<RunEntry>,
     /// What could not run here, and why.
@@ -119,7 +122,9 @@ impl Suite {
             !is_skipped(&planned.workload.name) && !is_skipped(&planned.configuration.name)
         });
         let done: usize = cells.values().map(BTreeMap::len).sum();
+        let foretold = tuned::gather(entries, &planned, &workloads, &configurations);
         let mut suite = Self {
+            foretold,
             name: experiment.name.clone(),
             workloads,
             configurations,
@@ -387,6 +392,7 @@ fn read<'a>(
                     latest.insert(key, run);
                 }
             }
+            Entry::Tuned(_) => {}
         }
     }
     (machines, latest)
@@ -424,7 +430,7 @@ pub(crate) mod tests {
             time_s: 0,
         })];
         for run in plan(experiment) {
-            let acts = run.configuration.isotherm.is_some();
+            let acts = run.configuration.isotherm.is_some() || run.configuration.tune.is_some();
             let drift = f64::from(run.repeat);
             let throughput =
                 (run.workload.name == "redis").then_some(if acts { 950.0 } else { 1000.0 });
@@ -527,7 +533,7 @@ pub(crate) mod tests {
         assert_eq!(all.worst(1, RUNTIME).map(|(workload, _)| workload), Some(1));
         entries.retain(|entry| match entry {
             Entry::Run(run) => (run.workload.as_str(), run.repeat) != ("redis", 2),
-            Entry::Machine(_) => true,
+            Entry::Machine(_) | Entry::Tuned(_) => true,
         });
         let cut = Suite::gather(&experiment, &entries, Vec::new());
         let rss = cut.over_suite(1, RSS).expect("the first repeat is there");

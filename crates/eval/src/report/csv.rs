@@ -124,7 +124,7 @@ fn column(metric: &crate::metric::Metric) -> String {
 }
 
 /// At most six decimals.
-fn number(value: Option<f64>) -> String {
+pub(super) fn number(value: Option<f64>) -> String {
     let Some(value) = value else {
         return String::new();
     };

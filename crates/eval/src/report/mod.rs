@@ -6,6 +6,7 @@ mod html;
 mod markdown;
 mod measures;
 mod text;
+mod tuned;
 mod worst;
 
 use crate::metric::{CPUTIME, MAJFLT, MEMUSED, RSS, RSS_AND_POOL, RSS_END, RUNTIME};
@@ -15,6 +16,7 @@ pub use csv::{runs as runs_csv, summary as summary_csv};
 pub use html::page as html;
 pub use markdown::{document as markdown, summary as markdown_summary};
 pub use text::tables as text;
+pub use tuned::csv as tuned_csv;
 
 /// The metrics that are shown in full; what the others say stands in the CSV files.
 const MAIN: [usize; 7] = [

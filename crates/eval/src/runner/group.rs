@@ -34,20 +34,27 @@ impl Group {
         folder: &Path,
         variables: &[(&str, &Path)],
     ) -> anyhow::Result<Self> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", line])
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null());
+        Self::start(name, &mut command, folder)
+    }
+
+    /// The same of a command without a shell, whose standard input is set.
+    pub(super) fn start(name: &str, command: &mut Command, folder: &Path) -> anyhow::Result<Self> {
         let create = |end: &str| {
             let path = folder.join(format!("{name}.{end}"));
             File::create(&path).with_context(|| format!("cannot create {}", path.display()))
         };
-        let child = Command::new("sh")
-            .args(["-c", line])
+        let child = command
             .current_dir(folder)
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
             .stdout(create("out")?)
             .stderr(create("err")?)
             .process_group(0)
             .spawn()
-            .with_context(|| format!("cannot start a shell for `{name}`"))?;
+            .with_context(|| format!("cannot start `{name}`"))?;
         Ok(Self {
             child,
             name: name.to_owned(),

@@ -34,10 +34,10 @@ pub(super) struct Stopped;
 /// How runs are made.
 pub(super) struct Measuring<'a> {
     time_limit: Duration,
-    isotherm: &'a Path,
+    pub(super) isotherm: &'a Path,
     /// Where the experiment's file lies, and what comes with it.
-    experiment_folder: PathBuf,
-    output: &'a Path,
+    pub(super) experiment_folder: PathBuf,
+    pub(super) output: &'a Path,
     parameters: &'a Parameters,
     stop: &'a AtomicBool,
 }

@@ -12,6 +12,7 @@ mod measure;
 mod sample;
 mod settings;
 mod skip;
+mod tuning;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -20,10 +21,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::{Entry, Experiment, PlannedRun, RunEntry, RunResult, journal, plan};
+use crate::{
+    Entry, Experiment, PlannedRun, RunEntry, RunResult, TunedEntry, journal, plan, with_tuning,
+};
 use machine::Machine;
 use measure::{Measuring, Stopped};
 pub use skip::skips;
+use tuning::Tunings;
 
 /// What is to be run.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +36,7 @@ pub struct RunnerSpec<'a> {
     pub experiment: &'a Experiment,
     /// Its file: commands find what comes with it by `$EXPERIMENT`, its folder.
     pub path: &'a Path,
-    /// Folder for the journal (`results.jsonl`) and what failed runs printed.
+    /// Folder for the journal (`results.jsonl`), what failed runs printed, and what tuning recorded and found.
     pub output: &'a Path,
     /// The `isotherm` to run beside workloads.
     pub isotherm: &'a Path,
@@ -49,6 +53,10 @@ pub enum RunEvent<'a> {
     Began(&'a PlannedRun<'a>),
     /// It has ended.
     Ended(&'a PlannedRun<'a>, &'a RunResult),
+    /// A workload was recorded; settings are tried, and so many have been.
+    Searching(&'a PlannedRun<'a>, usize),
+    /// It has been tuned, or could not be, and why.
+    Tuned(&'a PlannedRun<'a>, Result<&'a TunedEntry, &'a str>),
     /// Something that the user should know.
     Warning(&'a str),
 }
@@ -91,18 +99,22 @@ pub fn run_all(
 ) -> anyhow::Result<Completion> {
     let mut runs = possible_runs(spec.experiment, skipped);
     runs.retain(|run| !run.is_finished(entries));
+    // What is tuned already is found again.
+    let mut runs = with_tuning(runs);
+    runs.retain(|run| !run.is_finished(entries));
     if runs.is_empty() {
         return Ok(Completion::Finished);
     }
     let mut journal = open_journal(&spec.output.join(JOURNAL))?;
     let mut bench = Bench::prepare(spec, on_event)?;
-    let completion = run_each(&mut bench, &runs, &mut journal, on_event);
+    let mut tunings = Tunings::of(entries);
+    let completion = run_each((&mut bench, &mut tunings), &runs, &mut journal, on_event);
     bench.finish(on_event);
     completion
 }
 
 fn run_each(
-    bench: &mut Bench<'_>,
+    (bench, tunings): (&mut Bench<'_>, &mut Tunings),
     runs: &[PlannedRun<'_>],
     journal: &mut File,
     on_event: &mut dyn FnMut(RunEvent<'_>),
@@ -111,12 +123,21 @@ fn run_each(
     on_event(RunEvent::Planned(runs));
     for run in runs {
         on_event(RunEvent::Began(run));
-        let Some(entry) = bench.run(run, on_event) else {
+        let mut note =
+            |entry: &Entry| journal::append(journal, entry).context("cannot write the journal");
+        if run.is_tuning() {
+            let is_done = tunings.tune(bench, run, &mut note, on_event)?;
+            if !is_done {
+                return Ok(Completion::Stopped(run.title()));
+            }
+            bench.cool_down();
+            continue;
+        }
+        let Some(entry) = tunings.run(bench, run, on_event) else {
             return Ok(Completion::Stopped(run.title()));
         };
         on_event(RunEvent::Ended(run, &entry.outcome));
-        let entry = Entry::Run(Box::new(entry));
-        journal::append(journal, &entry).context("cannot write the journal")?;
+        note(&Entry::Run(Box::new(entry)))?;
         bench.cool_down();
     }
     Ok(Completion::Finished)

@@ -88,7 +88,8 @@ fn too_little_memory(
 /// Whether an Isotherm watches processes.
 fn attaches(configuration: &Configuration) -> bool {
     let arguments = configuration.isotherm.as_deref();
-    arguments.is_some_and(|arguments| !arguments.trim_start().starts_with("compact"))
+    configuration.tune.is_some()
+        || arguments.is_some_and(|arguments| !arguments.trim_start().starts_with("compact"))
 }
 
 fn cannot_set(configuration: &Configuration) -> Option<String> {

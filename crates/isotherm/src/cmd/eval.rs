@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail, ensure};
 use isotherm_eval::runner::{self, Completion, RunEvent, RunnerSpec};
-use isotherm_eval::{Entry, Experiment, Suite, estimate_s, journal, plan, report};
+use isotherm_eval::{Entry, Experiment, Suite, estimate_s, journal, plan, report, with_tuning};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::log::is_quiet;
@@ -105,6 +105,7 @@ fn load(args: &Args) -> anyhow::Result<Experiment> {
         isotherm_engine::units::parse_bytes(size)
             .with_context(|| format!("{path}: zram = \"{size}\""))?;
     }
+    read_schemes(&mut experiment, &args.experiment)?;
     set_parameters(&mut experiment, &args.set)?;
     for workload in &experiment.workloads {
         let name = &workload.name;
@@ -125,6 +126,25 @@ fn load(args: &Args) -> anyhow::Result<Experiment> {
         .configurations
         .retain(|c| c.name == first || is_wanted(&args.configuration, &c.name));
     Ok(experiment)
+}
+
+/// Reads the files of schemes that are tuned: what they hold is a part of the experiment.
+fn read_schemes(experiment: &mut Experiment, path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    for configuration in &mut experiment.configurations {
+        let name = &configuration.name;
+        let Some(tune) = &mut configuration.tune else {
+            continue;
+        };
+        if let Some(config) = &tune.config {
+            let path = folder.join(config);
+            let text = fs::read_to_string(&path).with_context(|| {
+                format!("configuration '{name}': cannot read {}", path.display())
+            })?;
+            tune.config_text = Some(text);
+        }
+    }
+    Ok(())
 }
 
 /// Takes over what `--set` says.
@@ -191,11 +211,16 @@ fn check(experiment: &Experiment, skipped: &[(String, String)]) {
         println!("{name}={value}    (another by --set {name}=...)");
     }
     let runs = runner::possible_runs(experiment, skipped);
+    let nr = runs.len();
+    let runs = with_tuning(runs);
+    let tuned = match runs.len() - nr {
+        0 => String::new(),
+        nr => format!(", and {nr} recordings to tune by"),
+    };
     match estimate_s(experiment, &runs) {
         Some(seconds) => println!(
-            "about {:.1} min for the {} runs that can be made here",
+            "about {:.1} min for the {nr} runs that can be made here{tuned}",
             seconds / 60.0,
-            runs.len()
         ),
         None => println!("no estimate of the time: not every workload has `expected_s`"),
     }
@@ -227,7 +252,7 @@ fn refuse_changes(
     let planned = plan(experiment);
     let changed = entries.iter().find_map(|entry| match entry {
         Entry::Run(run) => planned.iter().any(|p| p.differs_from(run)).then_some(run),
-        Entry::Machine(_) => None,
+        Entry::Machine(_) | Entry::Tuned(_) => None,
     });
     match changed {
         Some(run) if !args.force => bail!(
@@ -269,6 +294,11 @@ fn run_all(
             progress.advance(run);
             progress.tell(&run.title(), outcome);
         }
+        RunEvent::Searching(run, tried) => progress.search(&run.title(), tried),
+        RunEvent::Tuned(run, found) => {
+            progress.advance(run);
+            progress.tell_tuned(&run.title(), found);
+        }
         RunEvent::Warning(text) => progress.warn(text),
     };
     let completion = runner::run_all(&spec, entries, skipped, &mut on_event);
@@ -292,22 +322,28 @@ fn write_reports(
     let nr_skipped = skipped.len();
     let suite = Suite::gather(experiment, entries, skipped);
     let text = report::text(&suite);
-    for (name, content) in [
+    let mut files = vec![
         ("runs.csv", report::runs_csv(&suite)),
         ("summary.csv", report::summary_csv(&suite)),
         ("tables.txt", text.clone()),
         ("report.md", report::markdown(&suite)),
         ("report.html", report::html(&suite)),
-    ] {
+    ];
+    if !suite.foretold.is_empty() {
+        files.push(("tuned.csv", report::tuned_csv(&suite)));
+    }
+    for (name, content) in &files {
         crate::whole_file::write(&folder.join(name), content)?;
     }
+    let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
     if !is_quiet() {
         print!("{text}");
         eprintln!(
-            "\n{} runs measured, {} failed, {nr_skipped} skipped; {}: runs.csv, summary.csv, tables.txt, report.md, report.html",
+            "\n{} runs measured, {} failed, {nr_skipped} skipped; {}: {}",
             suite.runs().count(),
             suite.failed.len(),
-            folder.display()
+            folder.display(),
+            names.join(", ")
         );
     }
     Ok(

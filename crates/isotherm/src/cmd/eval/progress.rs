@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_eval::{Experiment, PlannedRun, RunResult, estimate_s};
+use isotherm_eval::{Experiment, PlannedRun, RunResult, TunedEntry, estimate_s};
 
 use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::format_bytes;
@@ -62,6 +62,23 @@ impl<'a> Progress<'a> {
         self.bar.set_message(format!("{title}{left}"));
     }
 
+    /// So many settings have been tried.
+    pub(super) fn search(&self, title: &str, tried: usize) {
+        self.begin(&format!("{title}: {tried} settings tried"));
+    }
+
+    /// What tuning found, or why it found nothing.
+    pub(super) fn tell_tuned(&self, title: &str, found: Result<&TunedEntry, &str>) {
+        match found {
+            Err(why) => self.line(&format!("{title}: FAILED: {why}")),
+            Ok(_) if is_quiet() => {}
+            Ok(entry) => {
+                let tried = entry.nr_tried;
+                self.line(&format!("{title}: {tried} settings; {}", entry.why));
+            }
+        }
+    }
+
     pub(super) fn tell(&self, title: &str, outcome: &RunResult) {
         let line = match outcome {
             RunResult::Failed(why) => format!("{title}: FAILED: {why}"),
@@ -75,6 +92,10 @@ impl<'a> Progress<'a> {
                     .map_or_else(String::new, |t| format!(", {t:.0} a second"))
             ),
         };
+        self.line(&line);
+    }
+
+    fn line(&self, line: &str) {
         let left = self
             .left()
             .map_or_else(String::new, |left| format!(", {left} left"));

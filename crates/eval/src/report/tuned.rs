@@ -1,0 +1,286 @@
+//! What tuning foretold, held against what was measured.
+
+use isotherm_report::render::csv_text;
+
+use super::csv::number;
+use super::worst::{Words, overhead, words};
+use crate::metric::RUNTIME;
+use crate::stats::Interval;
+use crate::suite::Suite;
+use crate::tune::Estimate;
+use crate::tuned::{Compared, Errors, Foretold, Number, errors};
+
+/// A trace of less than this share of a workload's memory foretells little of it.
+const SHARE_LEAST: f64 = 0.5;
+
+type Part = fn(&Compared) -> Number;
+/// What is foretold, its unit in columns' names, and how many decimals of it are shown.
+const PARTS: [(&str, &str, Part, usize); 3] = [
+    ("saved", "percent", |of| of.saved, 1),
+    ("slowdown", "percent", |of| of.slowdown, 1),
+    ("acting_cpu", "seconds", |of| of.acting, 2),
+];
+
+/// A row for each workload under each configuration that is tuned; then how far off it was.
+pub(super) fn told(suite: &Suite) -> Words {
+    let mut rows = Vec::new();
+    let of = |configuration: usize| -> Vec<&Foretold> {
+        let all = suite.foretold.iter();
+        all.filter(|of| of.configuration == configuration).collect()
+    };
+    for (configuration, name) in suite.configurations.iter().enumerate() {
+        let foretold = of(configuration);
+        rows.extend(foretold.iter().map(|foretold| row(suite, foretold)));
+        let compared = foretold.iter().filter_map(|of| of.compared(suite));
+        let compared: Vec<Compared> = compared.collect();
+        let errors = PARTS.map(|(_, _, part, _)| errors(compared.iter().map(part)));
+        if errors.iter().any(Option::is_some) {
+            rows.extend(summary(name, &errors));
+        }
+    }
+    Words {
+        title: "What tuning foretold and what came of it",
+        note: format!(
+            "Each workload was recorded once by itself and tuned by replays; foretold: with what it may come to in \
+             brackets. Measured: mean of the repeats, each against the same repeat's {}, ± 95 % interval; saved of \
+             resident memory, longer runtime, and acting's CPU seconds of a run. The error is the mean absolute \
+             difference, in points or seconds; within: means that were measured between the bounds.",
+            suite.configurations[0]
+        ),
+        head: words(&[
+            "configuration",
+            "workload",
+            "setting",
+            "saved, foretold",
+            "saved",
+            "slowdown, foretold",
+            "runtime",
+            "acting CPU s, foretold",
+            "acting CPU s",
+        ]),
+        rows,
+    }
+}
+
+fn row(suite: &Suite, foretold: &Foretold) -> Vec<String> {
+    let mut row = vec![
+        suite.configurations[foretold.configuration].clone(),
+        suite.workloads[foretold.workload].clone(),
+        setting(foretold),
+    ];
+    let Some(compared) = foretold.compared(suite) else {
+        let runtime = suite.interval(foretold.workload, foretold.configuration, RUNTIME);
+        let none = || "-".to_owned();
+        row.extend([none(), overhead(foretold.saved(suite))]);
+        row.extend([none(), overhead(runtime), none(), none()]);
+        return row;
+    };
+    row.extend([
+        percent(compared.saved.foretold),
+        overhead(compared.saved.measured),
+        percent(compared.slowdown.foretold),
+        overhead(compared.slowdown.measured),
+        seconds(compared.acting.foretold),
+        mean(compared.acting.measured),
+    ]);
+    row
+}
+
+/// What was found, and of what, where that is not the workload.
+fn setting(foretold: &Foretold) -> String {
+    let entry = &foretold.entry;
+    let found = entry.setting.as_ref().map_or(
+        "none is within the limit; without schemes".to_owned(),
+        |setting| setting.text.clone(),
+    );
+    if entry.program_share >= SHARE_LEAST {
+        return found;
+    }
+    let share = 100.0 * entry.program_share;
+    format!(
+        "{found} (by {}, which has {share:.0} % of the memory)",
+        entry.program
+    )
+}
+
+fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
+    let mut mean = vec![name.to_owned(), "mean absolute error".into(), String::new()];
+    let mut within = vec![
+        name.to_owned(),
+        "within what was foretold".into(),
+        String::new(),
+    ];
+    for ((_, unit, _, digits), errors) in PARTS.iter().zip(errors) {
+        let unit = if *unit == "percent" { " points" } else { " s" };
+        let text = errors.map_or("-".into(), |e| format!("{:.digits$}{unit}", e.mean));
+        mean.extend([String::new(), text]);
+        let text = errors.map_or("-".into(), |e| format!("{} of {}", e.within.0, e.within.1));
+        within.extend([String::new(), text]);
+    }
+    [mean, within]
+}
+
+/// `+33.8 % [+24.1..+42.9]`
+fn percent(estimate: Estimate) -> String {
+    let bounds = estimate.low.zip(estimate.high);
+    let bounds = bounds.map(|(low, high)| format!(" [{:+.1}..{:+.1}]", low + 0.0, high + 0.0));
+    format!(
+        "{:+.1} %{}",
+        estimate.value + 0.0,
+        bounds.unwrap_or_default()
+    )
+}
+
+fn seconds(estimate: Estimate) -> String {
+    let bounds = estimate.low.zip(estimate.high);
+    let bounds = bounds.map(|(low, high)| format!(" [{low:.2}..{high:.2}]"));
+    format!("{:.2}{}", estimate.value, bounds.unwrap_or_default())
+}
+
+fn mean(interval: Option<Interval>) -> String {
+    interval.map_or("-".into(), |interval| match interval.half_width {
+        Some(half) => format!("{:.2} ± {half:.2}", interval.mean),
+        None => format!("{:.2}, one repeat", interval.mean),
+    })
+}
+
+/// The same for other programs, a row for each workload. Empty: not known, or no setting was found.
+pub fn csv(suite: &Suite) -> String {
+    let mut head: Vec<String> = ["workload", "configuration", "setting", "program"]
+        .map(String::from)
+        .into();
+    head.extend(["program_share", "nr_tried"].map(String::from));
+    for (name, unit, _, _) in PARTS {
+        for end in ["foretold", "foretold_low", "foretold_high"] {
+            head.push(format!("{name}_{unit}_{end}"));
+        }
+        for end in ["mean", "low95", "high95"] {
+            head.push(format!("{name}_{unit}_{end}"));
+        }
+    }
+    let rows = suite.foretold.iter().map(|foretold| {
+        let entry = &foretold.entry;
+        let setting = entry.setting.as_ref();
+        let mut row = vec![
+            suite.workloads[foretold.workload].clone(),
+            suite.configurations[foretold.configuration].clone(),
+            setting.map_or(String::new(), |setting| setting.text.clone()),
+            entry.program.clone(),
+            number(Some(entry.program_share)),
+            entry.nr_tried.to_string(),
+        ];
+        let compared = foretold.compared(suite);
+        for (_, _, part, _) in PARTS {
+            let one = compared.as_ref().map(part);
+            let told = one.map(|one| one.foretold);
+            let measured = one.and_then(|one| one.measured);
+            let bounds = measured.and_then(|interval| interval.bounds());
+            row.extend(
+                [
+                    told.map(|told| told.value),
+                    told.and_then(|told| told.low),
+                    told.and_then(|told| told.high),
+                    measured.map(|interval| interval.mean),
+                    bounds.map(|b| b.0),
+                    bounds.map(|b| b.1),
+                ]
+                .map(number),
+            );
+        }
+        row
+    });
+    csv_text(std::iter::once(head).chain(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::plan;
+    use crate::suite::tests::{TEXT, entries};
+    use crate::{Entry, Experiment, Setting, TunedEntry};
+
+    /// That of the suite, tuned: of redis nothing is within the limit.
+    fn suite() -> Suite {
+        let text = TEXT.replace(
+            "name = \"prcl\"\nisotherm = \"run {targets}\"\n",
+            "name = \"tuned\"\n[configuration.tune]\npreset = \"prcl\"\n",
+        );
+        let experiment = Experiment::parse(&text).expect("it is right");
+        let mut entries = entries(&experiment);
+        for run in plan(&experiment) {
+            if run.configuration.tune.is_none() || run.repeat > 1 {
+                continue;
+            }
+            let estimate = |value: f64| Estimate::new(value).within(value - 0.05, value + 0.05);
+            let setting = Setting {
+                text: "age 2 s, size 4 KiB".into(),
+                schemes: "kdamonds: []".into(),
+                is_guarded: true,
+                saved_share: estimate(0.57),
+                slowdown: estimate(0.1),
+                acting_cpu_seconds: Estimate::new(0.5),
+            };
+            entries.push(Entry::Tuned(Box::new(TunedEntry {
+                workload: run.workload.name.clone(),
+                configuration: run.configuration.name.clone(),
+                fingerprint: run.fingerprint,
+                time_s: 0,
+                trace: String::new(),
+                program: "sh".into(),
+                program_share: if run.workload.name == "redis" {
+                    0.01
+                } else {
+                    1.0
+                },
+                nr_tried: 9,
+                why: String::new(),
+                setting: (run.workload.name != "redis").then_some(setting),
+            })));
+        }
+        Suite::gather(&experiment, &entries, Vec::new())
+    }
+
+    #[test]
+    fn what_was_foretold_stands_beside_what_was_measured() {
+        let suite = suite();
+        let table = told(&suite);
+        let rows: Vec<String> = table.rows.iter().map(|row| row.join(" | ")).collect();
+        // See `suite::tests`: under `tuned` 400 of 1000 MB are resident.
+        assert_eq!(
+            rows[0],
+            "tuned | parsec3/canneal | age 2 s, size 4 KiB | +57.0 % [+52.0..+62.0] | +60.0 ± 0.0 % | \
+             +10.0 % [+5.0..+15.0] | +4.4 ± 2.4 % | 0.50 | 0.25 ± 0.00"
+        );
+        assert_eq!(
+            rows[1],
+            "tuned | redis | none is within the limit; without schemes (by sh, which has 1 % of the memory) | - | \
+             +60.0 ± 0.0 % | - | +5.3 ± 0.0 % | - | -"
+        );
+        assert_eq!(
+            rows[2],
+            "tuned | mean absolute error |  |  | 3.0 points |  | 5.6 points |  | 0.25 s"
+        );
+        assert_eq!(
+            rows[3],
+            "tuned | within what was foretold |  |  | 1 of 1 |  | 0 of 1 |  | 0 of 0"
+        );
+        assert_eq!(rows.len(), 4);
+        assert!(crate::report::text(&suite).contains(table.title));
+        assert!(crate::report::markdown_summary(&suite).contains(table.title));
+        assert!(crate::report::html(&suite).contains(table.title));
+    }
+
+    #[test]
+    fn the_same_is_told_to_programs() {
+        let csv = csv(&suite());
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].contains(",saved_percent_foretold,saved_percent_foretold_low,"));
+        assert!(
+            lines[1]
+                .starts_with("parsec3/canneal,tuned,\"age 2 s, size 4 KiB\",sh,1,9,57,52,62,60,"),
+            "{csv}"
+        );
+        assert!(lines[2].starts_with("redis,tuned,,sh,0.01,9,,,,"), "{csv}");
+    }
+}

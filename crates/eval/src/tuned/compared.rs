@@ -1,0 +1,183 @@
+//! What was foretold of tuned settings, held against what the runs came to.
+
+use crate::journal::Entry;
+use crate::metric::{ACTING_CPU, RSS, RUNTIME};
+use crate::plan::PlannedRun;
+use crate::stats::Interval;
+use crate::suite::Suite;
+use crate::tune::Estimate;
+
+use super::TunedEntry;
+
+/// What tuning found for a workload under a configuration of a [`Suite`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Foretold {
+    /// Its place among the suite's workloads.
+    pub workload: usize,
+    /// Its place among the suite's configurations.
+    pub configuration: usize,
+    /// What was found.
+    pub entry: TunedEntry,
+}
+
+/// A number that was foretold, and what it came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Number {
+    /// What tuning said.
+    pub foretold: Estimate,
+    /// The mean of the repeats; `None`: no run told it.
+    pub measured: Option<Interval>,
+}
+
+/// All that is foretold of a setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compared {
+    /// Saved of resident memory, percent of the first configuration's.
+    pub saved: Number,
+    /// How much longer the workload takes, percent of the first configuration's time.
+    pub slowdown: Number,
+    /// CPU time of acting, seconds of a run.
+    pub acting: Number,
+}
+
+/// How far predictions were off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Errors {
+    /// Mean absolute difference of what was foretold and what was measured.
+    pub mean: f64,
+    /// Of how many.
+    pub nr: usize,
+    /// How many of those that have bounds came to lie within them, and how many have.
+    pub within: (usize, usize),
+}
+
+/// What the journal holds of tuning for those runs that are planned: the last of each.
+pub(crate) fn gather(
+    entries: &[Entry],
+    planned: &[PlannedRun<'_>],
+    workloads: &[String],
+    configurations: &[String],
+) -> Vec<Foretold> {
+    let mut all: Vec<Foretold> = Vec::new();
+    for entry in entries {
+        let Entry::Tuned(entry) = entry else { continue };
+        let place = |names: &[String], name: &str| names.iter().position(|n| n == name);
+        let workload = place(workloads, &entry.workload);
+        let places = workload.zip(place(configurations, &entry.configuration));
+        if let Some((workload, configuration)) = places
+            && planned.iter().any(|run| entry.is_for(run))
+        {
+            all.retain(|old| (old.workload, old.configuration) != (workload, configuration));
+            all.push(Foretold {
+                workload,
+                configuration,
+                entry: (**entry).clone(),
+            });
+        }
+    }
+    all.sort_by_key(|foretold| (foretold.configuration, foretold.workload));
+    all
+}
+
+impl Foretold {
+    /// What came of it; `None` where no setting was found.
+    pub fn compared(&self, suite: &Suite) -> Option<Compared> {
+        let setting = self.entry.setting.as_ref()?;
+        let measured = |metric| suite.interval(self.workload, self.configuration, metric);
+        let acting = suite.cell(self.workload, self.configuration, ACTING_CPU);
+        Some(Compared {
+            saved: Number {
+                foretold: percent(setting.saved_share),
+                measured: self.saved(suite),
+            },
+            slowdown: Number {
+                foretold: percent(setting.slowdown),
+                measured: measured(RUNTIME),
+            },
+            acting: Number {
+                foretold: setting.acting_cpu_seconds,
+                measured: Interval::of(acting.values.into_values()),
+            },
+        })
+    }
+
+    /// What its runs saved of resident memory, percent of the first configuration's.
+    pub fn saved(&self, suite: &Suite) -> Option<Interval> {
+        let more = suite.interval(self.workload, self.configuration, RSS)?;
+        Some(Interval {
+            mean: 0.0 - more.mean,
+            ..more
+        })
+    }
+}
+
+fn percent(share: Estimate) -> Estimate {
+    Estimate {
+        value: 100.0 * share.value,
+        low: share.low.map(|low| 100.0 * low),
+        high: share.high.map(|high| 100.0 * high),
+    }
+}
+
+impl Number {
+    /// Whether the mean that was measured is within the bounds; `None` where one of them is not known.
+    pub fn is_within(&self) -> Option<bool> {
+        let (low, high) = self.foretold.low.zip(self.foretold.high)?;
+        Some((low..=high).contains(&self.measured?.mean))
+    }
+}
+
+/// How far these predictions were off; `None`: nothing was measured of any.
+pub fn errors(numbers: impl IntoIterator<Item = Number>) -> Option<Errors> {
+    let (mut sum, mut nr, mut within) = (0.0, 0, (0, 0));
+    for number in numbers {
+        let Some(measured) = number.measured else {
+            continue;
+        };
+        sum += (number.foretold.value - measured.mean).abs();
+        nr += 1;
+        if let Some(is_within) = number.is_within() {
+            within.0 += usize::from(is_within);
+            within.1 += 1;
+        }
+    }
+    (nr > 0).then(|| Errors {
+        mean: sum / nr as f64,
+        nr,
+        within,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_of_what_was_measured() {
+        let number = |value: f64, bounds: Option<(f64, f64)>, measured: Option<f64>| Number {
+            foretold: Estimate {
+                value,
+                low: bounds.map(|b| b.0),
+                high: bounds.map(|b| b.1),
+            },
+            measured: measured.map(|mean| Interval {
+                n: 1,
+                mean,
+                half_width: None,
+            }),
+        };
+        assert_eq!(errors([number(1.0, None, None)]), None);
+        let all = [
+            number(30.0, Some((25.0, 35.0)), Some(28.0)),
+            number(30.0, Some((25.0, 35.0)), Some(20.0)),
+            number(3.0, None, Some(6.0)),
+            number(3.0, Some((0.0, 9.0)), None),
+        ];
+        let expected = Errors {
+            mean: 5.0,
+            nr: 3,
+            within: (1, 2),
+        };
+        assert_eq!(errors(all), Some(expected));
+    }
+}

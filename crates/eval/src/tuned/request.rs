@@ -1,0 +1,195 @@
+//! What an experiment's file says in `[configuration.tune]`: what `isotherm tune` takes, by the same names.
+
+use isotherm_config::ActingRequest;
+use isotherm_engine::units::parse_share;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::tune::{MemoryLimit, Prices};
+
+/// What `isotherm tune` can seek, by its names.
+const OBJECTIVES: [&str; 5] = ["memory", "slowdown", "damoos", "cost", "huge"];
+
+/// What is tuned for each workload, and what is sought.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "what `isotherm tune` takes: `preset`, `scheme` or `config`, and what is sought"
+)]
+pub struct TuneRequest {
+    /// Presets whose numbers are tuned.
+    #[serde(
+        deserialize_with = "one_or_more",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub preset: Vec<String>,
+    /// Schemes, each in a line.
+    #[serde(
+        deserialize_with = "one_or_more",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub scheme: Vec<String>,
+    /// A file of schemes, named from the experiment's folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// What that file holds: a part of the run's fingerprint. Whoever loads the experiment reads it.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub config_text: Option<String>,
+    /// What to tune, and between which values.
+    #[serde(
+        deserialize_with = "one_or_more",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub param: Vec<String>,
+    /// What is best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<String>,
+    /// Share of its time that a workload may lose: the limit of what is sought, and of the guard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_slowdown: Option<String>,
+    /// Memory that may be resident.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_memory: Option<String>,
+    /// What memory and CPUs cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price: Option<String>,
+    /// Most settings to try.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<u32>,
+    /// Of every random choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Watch by DAMON's rules, in replays and in runs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub faithful: bool,
+    /// Without a guard, in replays and in runs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_guard: bool,
+}
+
+fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text, or a list of texts")]
+    enum OneOrMore {
+        One(String),
+        More(Vec<String>),
+    }
+    Ok(match OneOrMore::deserialize(from)? {
+        OneOrMore::One(one) => vec![one],
+        OneOrMore::More(more) => more,
+    })
+}
+
+impl TuneRequest {
+    /// What is wrong with it, as far as it can be told without a trace.
+    pub(crate) fn fault(&self) -> Option<String> {
+        if self.preset.is_empty() && self.scheme.is_empty() && self.config.is_none() {
+            return Some("there is nothing to tune; add `preset`, `scheme` or `config`".into());
+        }
+        if let Some(objective) = &self.objective
+            && !OBJECTIVES.contains(&objective.as_str())
+        {
+            return Some(format!(
+                "`objective` is one of {}, not '{objective}'",
+                OBJECTIVES.join(", ")
+            ));
+        }
+        if self.budget == Some(0) {
+            return Some("`budget` is above 0".into());
+        }
+        let acting = ActingRequest {
+            presets: self.preset.clone(),
+            scheme_lines: self.scheme.clone(),
+            ..ActingRequest::default()
+        };
+        match acting.schemes() {
+            Err(error) => return Some(error.to_string()),
+            Ok((_, true)) => {
+                return Some(
+                    "a trace is of one process; schemes of physical memory are not tuned by it"
+                        .into(),
+                );
+            }
+            Ok((_, false)) => {}
+        }
+        let fault = |name: &str, why: Option<String>| Some(format!("`{name}`: {}", why?));
+        let slowdown = self.max_slowdown.as_deref().map(parse_share);
+        let memory = self.max_memory.as_deref().map(MemoryLimit::parse);
+        let price = self.price.as_deref().map(Prices::parse);
+        None.or_else(|| fault("max_slowdown", slowdown?.err().map(|e| e.to_string())))
+            .or_else(|| fault("max_memory", memory?.err().map(|e| e.to_string())))
+            .or_else(|| fault("price", price?.err()))
+    }
+
+    /// The options of `isotherm tune`, but for the file of schemes.
+    pub fn options(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        let mut add = |name: &str, value: &str| options.extend([name.to_owned(), value.to_owned()]);
+        for (name, values) in [
+            ("--preset", &self.preset),
+            ("--scheme", &self.scheme),
+            ("--param", &self.param),
+        ] {
+            for value in values {
+                add(name, value);
+            }
+        }
+        for (name, value) in [
+            ("--objective", &self.objective),
+            ("--max-slowdown", &self.max_slowdown),
+            ("--max-memory", &self.max_memory),
+            ("--price", &self.price),
+            ("--budget", &self.budget.map(|n| n.to_string())),
+            ("--seed", &self.seed.map(|n| n.to_string())),
+        ] {
+            if let Some(value) = value {
+                add(name, value);
+            }
+        }
+        let flags = [(self.faithful, "--faithful"), (self.no_guard, "--no-guard")];
+        options.extend(flags.iter().filter(|f| f.0).map(|f| f.1.to_owned()));
+        options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> TuneRequest {
+        toml::from_str(text).expect("it is right")
+    }
+
+    #[test]
+    fn its_options_are_those_of_the_command() {
+        let all = request(
+            "preset = \"prcl\"\nparam = [\"age=1s..5s\", \"quota\"]\nobjective = \"cost\"\nmax_slowdown = \"2%\"\n\
+             price = \"dram=3\"\nbudget = 9\nseed = 7\nno_guard = true",
+        );
+        assert_eq!(all.fault(), None);
+        assert_eq!(
+            all.options().join(" "),
+            "--preset prcl --param age=1s..5s --param quota --objective cost --max-slowdown 2% --price dram=3 \
+             --budget 9 --seed 7 --no-guard"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let check = |text: &str, expected: &str| {
+            let fault = request(text).fault().expect(text);
+            assert!(fault.contains(expected), "{text}: {fault}");
+        };
+        check("", "nothing to tune");
+        check("preset = \"prlc\"", "prlc");
+        check("preset = \"pprcl\"", "physical memory");
+        check("scheme = \"nonsense\"", "nonsense");
+        let prcl = |more: &str| format!("preset = \"prcl\"\n{more}");
+        check(&prcl("objective = \"speed\""), "one of memory, slowdown");
+        check(&prcl("max_slowdown = \"much\""), "`max_slowdown`: ");
+        check(&prcl("max_memory = \"0\""), "`max_memory`: ");
+        check(&prcl("price = \"gold=1\""), "`price`: ");
+        check(&prcl("budget = 0"), "`budget` is above 0");
+        assert!(toml::from_str::<TuneRequest>("presets = \"prcl\"").is_err());
+    }
+}
