@@ -186,7 +186,12 @@ fn the_experiments_that_come_with_it_say_what_would_run_and_how_long() {
     };
     says(
         "shipped.toml",
-        &["shipped: 162 runs", "damon_reclaim", " min for the "],
+        &[
+            "shipped: 180 runs",
+            "damon_reclaim",
+            " recordings to tune by",
+            " min for the ",
+        ],
     );
     says("parsec.toml", &["splash2x/ocean_ncp", " min for the "]);
 }

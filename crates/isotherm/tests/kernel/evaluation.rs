@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{isotherm, run, scratch, shared, until, with_swap};
+use nix::sys::signal::Signal;
+
+use crate::common::{Running, isotherm, run, scratch, shared, until, with_swap};
 
 /// A setting that changes nothing for anybody: how eagerly huge pages are compacted for ahead of demand.
 const SETTING: &str = "/proc/sys/vm/compaction_proactiveness";
@@ -130,4 +132,88 @@ fn what_does_not_fit_the_machine_is_refused_before_it_begins() {
         "no parameter 'NEDE'; it has NEED, TIME",
     );
     check(&["--set", "NEED"], 2, "give NAME=VALUE");
+}
+
+/// A tenth of it is hot, the rest idles.
+const IDLES: &str = "heap, 64MiB\n\nserve\n8000\nheap, 1, 64, 1, rw, hot=10% piece=2MiB seed=1\n";
+
+const TUNED: &str = "name = \"tuned\"\nzram = \"256M\"\n\
+    [[workload]]\nname = \"small/idles\"\n\
+    run = '''exec \"$ISOTHERM\" exercise --json \"$EXPERIMENT/idles.cfg\"'''\n\
+    progress = '\"operations_per_second\":([0-9.]+)'\n\
+    [[configuration]]\nname = \"orig\"\n\
+    [[configuration]]\nname = \"tuned\"\n[configuration.tune]\npreset = \"prcl\"\n\
+    param = [\"age=2s,3s\", \"size=4K..16M\"]\nmax_slowdown = \"50%\"\n";
+
+/// How many recordings, searches and runs a journal holds.
+fn journal(folder: &Path) -> (u32, u32, u32) {
+    let text = fs::read_to_string(folder.join("out/results.jsonl")).unwrap_or_default();
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    lines.fold((0, 0, 0), |(recordings, searches, runs), line| {
+        match (line["entry"].as_str(), line["repeat"].as_u64()) {
+            (Some("run"), Some(0)) => (recordings + 1, searches, runs),
+            (Some("tuned"), _) => (recordings, searches + 1, runs),
+            (Some("run"), _) => (recordings, searches, runs + 1),
+            _ => (recordings, searches, runs),
+        }
+    })
+}
+
+#[test]
+fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
+    let Some(_turn) = with_swap("a_workload_is_recorded_and_tuned_once_whatever_interrupts") else {
+        return;
+    };
+    let folder = scratch();
+    fs::write(folder.path().join("idles.cfg"), IDLES).expect("a folder of ours");
+    fs::write(folder.path().join("x.toml"), TUNED).expect("a folder of ours");
+    let eval = || {
+        let mut command = isotherm(["eval", "x.toml", "-o", "out"]);
+        command.current_dir(folder.path());
+        command
+    };
+    let path = |name: &str| folder.path().join("out").join(name);
+    let read = |name: &str| fs::read_to_string(path(name));
+    let nr = || journal(folder.path());
+    let interrupted = |signal: Signal, when: (u32, u32, u32), code: i32| {
+        let running = Running::start(&mut eval());
+        until(&format!("{when:?} in the journal"), || {
+            (nr() == when).then_some(())
+        });
+        running.signal(signal);
+        let done = running.finish();
+        assert_eq!((done.code(), nr()), (code, when), "{done:?}");
+    };
+    // The search outlives it, and is waited for.
+    interrupted(Signal::SIGKILL, (1, 0, 1), 137);
+    let trace = fs::read(path("tuned/small/idles.isotherm")).expect("a trace");
+    interrupted(Signal::SIGINT, (1, 1, 1), 130);
+    let schemes = read("tuned/small/idles.yaml").expect("a setting");
+    let json = read("tuned/small/idles.json").expect("what tune says");
+    assert!(
+        schemes.contains("pageout") && json.contains("\"recommended\": {"),
+        "{json}"
+    );
+    // What runs need is in the journal.
+    fs::remove_file(path("tuned/small/idles.yaml")).expect("it is there");
+    let done = run(&mut eval());
+    assert_eq!((done.code(), nr()), (0, (1, 1, 2)), "{done:?}");
+    assert_eq!(read("tuned/small/idles.yaml").ok(), Some(schemes));
+    let now = fs::read(path("tuned/small/idles.isotherm"));
+    assert_eq!(now.ok(), Some(trace));
+    let title = "What tuning foretold and what came of it";
+    for name in ["tables.txt", "report.md", "report.html"] {
+        assert!(read(name).expect("a report").contains(title), "{name}");
+    }
+    // Nine tenths of 64 MiB idle for most of 8 s.
+    let csv = read("tuned.csv").expect("a report");
+    assert!(csv.contains("small/idles,tuned,\"age "), "{csv}");
+    let row: Vec<&str> = csv.lines().nth(1).expect("a row").split(',').collect();
+    let number = |column: usize| row[column].parse::<f64>().expect("a number");
+    // The setting has a comma of its own.
+    assert!(number(7) > 5.0 && number(10) > 5.0, "{csv}");
+    let again = run(&mut eval());
+    assert_eq!((again.code(), nr()), (0, (1, 1, 2)), "{again:?}");
 }
