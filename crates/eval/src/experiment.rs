@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
 use crate::told::{self, Mean, Measure};
-use crate::tuned::TuneRequest;
+use crate::tuned::{self, TuneRequest};
 
 /// Runs longer than this are ended, unless the experiment says otherwise.
 const TIME_LIMIT_S: u64 = 600;
@@ -19,9 +19,6 @@ const REPEATS_MAX: u32 = 1000;
 pub const FLOOR_BYTES: u64 = 2 << 30;
 /// Where settings may be that a configuration changes.
 pub const SETTINGS_BELOW: [&str; 2] = ["/proc/sys/", "/sys/kernel/mm/"];
-
-/// Folders in that of the results.
-const TAKEN: [&str; 1] = ["failed"];
 
 /// What to run, how, and how often.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -296,7 +293,7 @@ impl Experiment {
         seen.clear();
         for configuration in &file.configuration {
             let faults = configuration_fault(configuration.get_ref(), &seen)
-                .or_else(|| tune_fault(configuration.get_ref(), seen.is_empty()));
+                .or_else(|| tuned::fault(configuration.get_ref(), seen.is_empty()));
             faults.map_or(Ok(()), |what| Err(fault(configuration.span(), what)))?;
             seen.push(&configuration.get_ref().name);
         }
@@ -413,23 +410,6 @@ fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Optio
     })
 }
 
-fn tune_fault(configuration: &Configuration, is_first: bool) -> Option<String> {
-    let name = &configuration.name;
-    let fault = configuration.tune.as_ref()?.fault().or_else(|| {
-        if is_first {
-            Some("the others are compared to the first configuration, which is not tuned".into())
-        } else if configuration.isotherm.is_some() {
-            Some("`isotherm` or `tune`, not both".into())
-        } else if TAKEN.contains(&name.as_str()) || name.contains('.') {
-            // Of this name is the folder of what is found.
-            Some("choose another name, without `.`".into())
-        } else {
-            None
-        }
-    })?;
-    Some(format!("configuration '{name}': tune: {fault}"))
-}
-
 /// Fit to be a part of a file's name.
 pub(crate) fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
@@ -507,35 +487,6 @@ mod tests {
             "line 10: a second configuration named 'orig'",
         );
         assert!(error("name = \"a\"").contains("there is nothing to run"));
-    }
-
-    #[test]
-    fn what_is_tuned_is_checked_with_the_rest() {
-        let tuned = |name: &str, more: &str| {
-            format!(
-                "{GOOD}[[configuration]]\nname = \"{name}\"\n{more}[configuration.tune]\npreset = \"prcl\"\n"
-            )
-        };
-        let experiment = Experiment::parse(&tuned("tuned", "")).expect("it is right");
-        let request = experiment.configurations[1].tune.as_ref();
-        assert_eq!(request.map(|tune| tune.preset.len()), Some(1));
-        let check = |text: &str, expected: &str| {
-            let text = error(text);
-            assert!(text.contains(expected), "{text}");
-        };
-        check(
-            &tuned("tuned", "").replace("prcl", "prlc"),
-            "line 10: configuration 'tuned': tune: ",
-        );
-        check(&tuned("failed", ""), "choose another name");
-        check(
-            &tuned("tuned", "isotherm = \"run {targets}\"\n"),
-            "`isotherm` or `tune`, not both",
-        );
-        check(
-            &tuned("tuned", "").replace("[[configuration]]\nname = \"orig\"\n", ""),
-            "first configuration, which is not tuned",
-        );
     }
 
     #[test]

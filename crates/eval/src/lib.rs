@@ -27,7 +27,7 @@ mod suite;
 mod table;
 mod told;
 pub mod tune;
-mod tuned;
+pub mod tuned;
 
 pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
 pub use journal::{Entry, Measured, RunEntry, RunResult};
@@ -36,4 +36,4 @@ pub use stats::{Interval, overhead_percent};
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, Row};
 pub use told::{Mean, Measure, PublishedValues, Told};
-pub use tuned::{Compared, Errors, Foretold, Number, Setting, TuneRequest, TunedEntry, errors};
+pub use tuned::{Foretold, TuneRequest, TunedEntry};

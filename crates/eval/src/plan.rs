@@ -122,8 +122,7 @@ pub fn estimate_s(experiment: &Experiment, runs: &[PlannedRun<'_>]) -> Option<f6
     runs.iter().map(one).sum()
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv), of the run's settings. It guards against
-/// oversight, not against an adversary.
+/// Of the run's settings. It guards against oversight, not against an adversary.
 pub(crate) fn fingerprint(
     experiment: &Experiment,
     workload: &Workload,
@@ -135,10 +134,18 @@ pub(crate) fn fingerprint(
     for (name, value) in &experiment.parameters {
         text += &[" ", name, "=", value].concat();
     }
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = fnv(FNV_START, text.as_bytes());
     format!("{hash:016x}")
+}
+
+/// What [`fnv`] begins with.
+pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a, 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv), gone on with.
+pub(crate) fn fnv(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]

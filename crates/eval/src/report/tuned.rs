@@ -197,7 +197,8 @@ mod tests {
     use super::*;
     use crate::plan::plan;
     use crate::suite::tests::{TEXT, entries};
-    use crate::{Entry, Experiment, Setting, TunedEntry};
+    use crate::tuned::Setting;
+    use crate::{Entry, Experiment, TunedEntry};
 
     /// That of the suite, tuned: of redis nothing is within the limit.
     fn suite() -> Suite {

@@ -19,9 +19,10 @@ use anyhow::{Context, bail, ensure};
 use super::group::Group;
 use super::measure::Stopped;
 use super::{Bench, RunEvent, machine};
-use crate::plan::fingerprint;
+use crate::plan::{FNV_START, fingerprint, fnv};
+use crate::tuned::Setting;
 use crate::{
-    Configuration, Entry, PlannedRun, RunEntry, RunResult, Setting, TUNING, TuneRequest, TunedEntry,
+    Configuration, Entry, PlannedRun, RunEntry, RunResult, TUNING, TuneRequest, TunedEntry,
 };
 
 const POLL: Duration = Duration::from_millis(250);
@@ -353,19 +354,17 @@ fn nr_tried(journal: &Path) -> usize {
     lines.map_or(0, |lines| lines.saturating_sub(1))
 }
 
-/// FNV-1a, 64 bits, of a file: a guard against oversight.
+/// Of a file: a guard against oversight.
 fn digest(path: &Path) -> anyhow::Result<String> {
     let cannot = || format!("cannot read {}", path.display());
     let mut reader = BufReader::new(File::open(path).with_context(cannot)?);
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut hash = FNV_START;
     loop {
         let bytes = reader.fill_buf().with_context(cannot)?;
         if bytes.is_empty() {
             return Ok(format!("{hash:016x}"));
         }
-        for byte in bytes {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        hash = fnv(hash, bytes);
         let length = bytes.len();
         reader.consume(length);
     }
@@ -384,4 +383,23 @@ fn quoted(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str();
     let text = text.with_context(|| format!("{} is no UTF-8", path.display()))?;
     Ok(format!("'{}'", text.replace('\'', r"'\''")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_of_a_shells() {
+        let quoted = |path: &str| quoted(Path::new(path)).expect("UTF-8");
+        assert_eq!(quoted("/tmp/a b/$c"), "'/tmp/a b/$c'");
+        assert_eq!(quoted("/it's"), r"'/it'\''s'");
+    }
+
+    #[test]
+    fn files_of_workloads_lie_in_folders_as_they_are_named() {
+        let files = Files("/out/tuned/redis/hot_tenth".into());
+        let path = files.path("isotherm.new");
+        assert_eq!(path, Path::new("/out/tuned/redis/hot_tenth.isotherm.new"));
+    }
 }

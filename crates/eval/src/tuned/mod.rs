@@ -11,3 +11,4 @@ pub(crate) use compared::gather;
 pub use compared::{Compared, Errors, Foretold, Number, errors};
 pub use entry::{Setting, TunedEntry};
 pub use request::TuneRequest;
+pub(crate) use request::fault;

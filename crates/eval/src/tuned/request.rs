@@ -4,10 +4,14 @@ use isotherm_config::ActingRequest;
 use isotherm_engine::units::parse_share;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::experiment::Configuration;
 use crate::tune::{MemoryLimit, Prices};
 
 /// What `isotherm tune` can seek, by its names.
 const OBJECTIVES: [&str; 5] = ["memory", "slowdown", "damoos", "cost", "huge"];
+
+/// Folders in that of the results.
+const TAKEN: [&str; 1] = ["failed"];
 
 /// What is tuned for each workload, and what is sought.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -81,8 +85,7 @@ fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Err
 }
 
 impl TuneRequest {
-    /// What is wrong with it, as far as it can be told without a trace.
-    pub(crate) fn fault(&self) -> Option<String> {
+    fn fault(&self) -> Option<String> {
         if self.preset.is_empty() && self.scheme.is_empty() && self.config.is_none() {
             return Some("there is nothing to tune; add `preset`, `scheme` or `config`".into());
         }
@@ -152,9 +155,29 @@ impl TuneRequest {
     }
 }
 
+/// What is wrong with how a configuration is tuned, as far as it can be told without a trace. The first one is what the
+/// others are compared to.
+pub(crate) fn fault(configuration: &Configuration, is_first: bool) -> Option<String> {
+    let name = &configuration.name;
+    let fault = configuration.tune.as_ref()?.fault().or_else(|| {
+        if is_first {
+            Some("the others are compared to the first configuration, which is not tuned".into())
+        } else if configuration.isotherm.is_some() {
+            Some("`isotherm` or `tune`, not both".into())
+        } else if TAKEN.contains(&name.as_str()) || name.contains('.') {
+            // Of this name is the folder of what is found.
+            Some("choose another name, without `.`".into())
+        } else {
+            None
+        }
+    })?;
+    Some(format!("configuration '{name}': tune: {fault}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Experiment;
 
     fn request(text: &str) -> TuneRequest {
         toml::from_str(text).expect("it is right")
@@ -191,5 +214,39 @@ mod tests {
         check(&prcl("price = \"gold=1\""), "`price`: ");
         check(&prcl("budget = 0"), "`budget` is above 0");
         assert!(toml::from_str::<TuneRequest>("presets = \"prcl\"").is_err());
+    }
+
+    const GOOD: &str = "name = \"a\"\n[[workload]]\nname = \"w\"\nrun = \"true\"\n\
+                        [[configuration]]\nname = \"orig\"\n";
+
+    #[test]
+    fn what_is_tuned_is_checked_with_the_rest() {
+        let tuned = |name: &str, more: &str| {
+            format!(
+                "{GOOD}[[configuration]]\nname = \"{name}\"\n{more}[configuration.tune]\npreset = \"prcl\"\n"
+            )
+        };
+        let experiment = Experiment::parse(&tuned("tuned", "")).expect("it is right");
+        let request = experiment.configurations[1].tune.as_ref();
+        assert_eq!(request.map(|tune| tune.preset.len()), Some(1));
+        let check = |text: &str, expected: &str| {
+            let text = Experiment::parse(text)
+                .expect_err("it is wrong")
+                .to_string();
+            assert!(text.contains(expected), "{text}");
+        };
+        check(
+            &tuned("tuned", "").replace("prcl", "prlc"),
+            "line 7: configuration 'tuned': tune: ",
+        );
+        check(&tuned("failed", ""), "choose another name");
+        check(
+            &tuned("tuned", "isotherm = \"run {targets}\"\n"),
+            "`isotherm` or `tune`, not both",
+        );
+        check(
+            &tuned("tuned", "").replace("[[configuration]]\nname = \"orig\"\n", ""),
+            "first configuration, which is not tuned",
+        );
     }
 }
