@@ -12,6 +12,7 @@ mod measure;
 mod sample;
 mod settings;
 mod skip;
+mod window;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -24,6 +25,7 @@ use crate::{Entry, Experiment, PlannedRun, RunEntry, RunResult, journal, plan};
 use machine::Machine;
 use measure::{Measuring, Stopped};
 pub use skip::skips;
+pub use window::{Window, WindowSpec};
 
 /// What is to be run.
 #[derive(Clone, Copy, Debug)]

@@ -105,6 +105,7 @@ fn tuned_of(
         plan: &plan,
         objective: OBJECTIVE,
         base: &base,
+        live: None,
     };
     let tuned = Tuned::of(&subject, &search, completion);
     assert!(!tuned.text().is_empty());
