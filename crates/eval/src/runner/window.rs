@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use isotherm_linux::process::{Advised, Process, ProcessUsage};
+use isotherm_linux::process::Process;
 use isotherm_session::read_progress;
 use serde_json::Value;
 
@@ -41,8 +41,6 @@ pub struct Window {
     pub progress: f64,
     /// Mean resident memory, bytes.
     pub resident_mean_bytes: f64,
-    /// Mean memory in swap, bytes.
-    pub swapped_mean_bytes: f64,
     /// What the Isotherm beside it said at its end.
     pub summary: Option<Value>,
 }
@@ -72,7 +70,7 @@ impl WindowSpec<'_> {
         };
         let from = read_progress(self.progress_command)?;
         let begun = Instant::now();
-        let mut sums = Sums::default();
+        let (mut nr_samples, mut sum) = (0.0_f64, 0.0);
         let mut next = begun;
         while begun.elapsed() < self.length {
             if self.stop.load(Ordering::Relaxed) {
@@ -80,7 +78,8 @@ impl WindowSpec<'_> {
             }
             if Instant::now() >= next {
                 ensure!(process.is_alive(), "process {} has ended", self.pid);
-                sums.add(process.usage()?);
+                nr_samples += 1.0;
+                sum += process.usage()?.rss as f64;
                 next += SAMPLE;
             }
             if let Some(monitor) = monitor.as_mut().filter(|monitor| monitor.has_ended()) {
@@ -99,8 +98,7 @@ impl WindowSpec<'_> {
         Ok(Some(Window {
             seconds,
             progress,
-            resident_mean_bytes: sums.mean(sums.resident),
-            swapped_mean_bytes: sums.mean(sums.swapped),
+            resident_mean_bytes: sum / nr_samples.max(1.0),
             summary: monitor.map(end).transpose()?,
         }))
     }
@@ -115,17 +113,13 @@ impl WindowSpec<'_> {
         Group::spawn("isotherm", &line, self.folder, &variables)
     }
 
-    /// Has the kernel read in what is in swap, so that the next window begins with all of its memory near: `MADV_WILLNEED`
-    /// (madvise(2)). What it refuses stays where it is.
+    /// Has all that is in swap read in, so that the next window begins with its memory near.
     ///
     /// # Errors
-    /// The process has ended, or may not be advised.
+    /// The process has ended, or must not be looked at.
     pub fn give_back(&self) -> anyhow::Result<()> {
-        let process = Process::open(self.pid)?;
-        let mappings = process.mappings()?;
-        let ranges: Vec<_> = mappings.iter().map(|area| area.range).collect();
-        let mut outcomes: Vec<Advised> = Vec::new();
-        Ok(process.advise(&ranges, nix::libc::MADV_WILLNEED, &mut outcomes)?)
+        Process::open(self.pid)?.swap_in()?;
+        Ok(())
     }
 }
 
@@ -139,24 +133,4 @@ fn end(mut monitor: Group) -> anyhow::Result<Value> {
     let status = monitor.end()?;
     ensure!(status.success(), "{}", monitor.last_words(status));
     summary(&monitor.output()).context("of the Isotherm beside the service")
-}
-
-/// Memory use, summed up.
-#[derive(Debug, Default)]
-struct Sums {
-    nr: f64,
-    resident: f64,
-    swapped: f64,
-}
-
-impl Sums {
-    fn add(&mut self, usage: ProcessUsage) {
-        self.nr += 1.0;
-        self.resident += usage.rss as f64;
-        self.swapped += usage.swap as f64;
-    }
-
-    fn mean(&self, sum: f64) -> f64 {
-        sum / self.nr.max(1.0)
-    }
 }

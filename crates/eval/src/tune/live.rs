@@ -18,6 +18,7 @@ mod service;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,7 @@ use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
 use super::space::{Point, Settings};
 use model::{Foretold, Model, Normal, Observed, Prior};
-pub use programs::{ProgramRuns, ProgramSpec, TRACE_FLAGS};
+pub use programs::{ProgramRuns, ProgramSpec};
 pub use service::{ServiceRuns, ServiceSpec};
 
 /// How far off replays were of memory saved (docs/benchmarks.md): with an offset of 3 points and a fifth of what is
@@ -73,6 +74,13 @@ pub struct LiveRun {
 
 /// Who makes live runs.
 pub trait LiveRuns {
+    /// Runs the program by itself with a recorder beside it that writes its trace to `path`; `false` where it was asked to
+    /// stop.
+    ///
+    /// # Errors
+    /// A run that failed, and why.
+    fn trace(&mut self, path: &Path) -> anyhow::Result<bool>;
+
     /// Runs the program by itself, or under the schemes with these settings; `None` where it was asked to stop.
     ///
     /// # Errors
@@ -114,7 +122,7 @@ pub struct Compared {
     pub slowdown: f64,
     /// What the replay foretold of it.
     pub foretold_saved_share: Estimate,
-    /// Likewise.
+    /// What the replay foretold of it.
     pub foretold_slowdown: Estimate,
     /// The run.
     pub run: LiveRun,

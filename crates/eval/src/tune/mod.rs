@@ -37,7 +37,7 @@ pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
 pub use live::{
     Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, ProgramRuns, ProgramSpec, ServiceRuns,
-    ServiceSpec, TRACE_FLAGS, run_live,
+    ServiceSpec, run_live,
 };
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};

@@ -1,10 +1,10 @@
 //! Live runs of a program from its start to its end, as evaluations make them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use isotherm_config::to_yaml;
 
 use super::{LiveRun, LiveRuns};
@@ -34,7 +34,7 @@ pub struct ProgramSpec<'a> {
 }
 
 /// How a workload is traced: arguments of the `isotherm` beside it, which writes to `$TRACE`.
-pub const TRACE_FLAGS: &str = "record --pages {targets} --output \"$TRACE\"";
+const TRACE_FLAGS: &str = "record --pages {targets} --output \"$TRACE\"";
 
 /// Runs of a workload, one after the other.
 pub struct ProgramRuns<'a> {
@@ -77,15 +77,6 @@ impl<'a> ProgramRuns<'a> {
         })
     }
 
-    /// Runs it once with a recorder beside it that writes its trace to `path`; `false` where it was asked to stop.
-    ///
-    /// # Errors
-    /// A run that failed, and why.
-    pub fn trace(&mut self, path: &Path) -> anyhow::Result<bool> {
-        let made = self.make("trace", Some(TRACE_FLAGS), ("TRACE", path))?;
-        Ok(made.is_some())
-    }
-
     /// Undoes what was changed, and tells what cannot be.
     pub fn finish(self) {
         self.bench.finish(self.on_event);
@@ -95,7 +86,7 @@ impl<'a> ProgramRuns<'a> {
         &mut self,
         name: &str,
         isotherm: Option<&str>,
-        (variable, path): (&str, &Path),
+        file: Option<(&str, &Path)>,
     ) -> anyhow::Result<Option<Measured>> {
         self.nr_made += 1;
         let mut configuration = Configuration {
@@ -103,11 +94,11 @@ impl<'a> ProgramRuns<'a> {
             isotherm: isotherm.map(str::to_owned),
             ..self.spec.base.clone()
         };
-        let path = std::path::absolute(path)?.into_os_string().into_string();
-        let Ok(path) = path else {
-            bail!("a path that is no UTF-8 cannot be given to a shell");
-        };
-        configuration.variables.insert(variable.to_owned(), path);
+        if let Some((variable, path)) = file {
+            let path = std::path::absolute(path)?.into_os_string().into_string();
+            let path = path.map_err(|path| anyhow!("{} is no UTF-8", path.display()))?;
+            configuration.variables.insert(variable.to_owned(), path);
+        }
         let run = PlannedRun {
             workload: self.spec.workload,
             configuration: &configuration,
@@ -130,22 +121,21 @@ impl<'a> ProgramRuns<'a> {
 }
 
 impl LiveRuns for ProgramRuns<'_> {
+    fn trace(&mut self, path: &Path) -> anyhow::Result<bool> {
+        let made = self.make("trace", Some(TRACE_FLAGS), Some(("TRACE", path)))?;
+        Ok(made.is_some())
+    }
+
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>> {
-        let (path, flags) = match settings {
+        let measured = match settings {
             Some(settings) => {
-                let path = self.spec.folder.join(format!("live-{}.yaml", self.nr_made));
+                let path = (self.spec.folder).join(format!("live-{}.yaml", self.nr_made));
                 write_configuration(self.spec.plan, settings, &path)?;
-                (path, Some(self.spec.plan.run_flags("$TUNED")))
+                let flags = self.spec.plan.run_flags("$TUNED") + " {targets}";
+                self.make("tuned", Some(&flags), Some(("TUNED", &path)))?
             }
-            None => (PathBuf::new(), None),
+            None => self.make("by-itself", None, None)?,
         };
-        let name = if settings.is_some() {
-            "tuned"
-        } else {
-            "by-itself"
-        };
-        let flags = flags.map(|flags| flags + " {targets}");
-        let measured = self.make(name, flags.as_deref(), ("TUNED", &path))?;
         Ok(measured.map(|measured| LiveRun {
             settings: settings.map(Settings::key),
             seconds_of_work: measured.throughput.map_or(measured.runtime_s, f64::recip),

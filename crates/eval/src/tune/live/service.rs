@@ -1,13 +1,13 @@
 //! Live runs of a service that never ends: windows of it, with schemes and without.
 //!
-//! What one window pages out is read in again before the next; what is still in swap then counts as resident in a window
-//! without schemes, as it would be had they never acted. Pages of files that were dropped are not seen to be missing there.
+//! What one window pages out is read in again before the next. Pages of files that were dropped stay so until the service
+//! wants them.
 
 use std::path::Path;
 
 use super::programs::write_configuration;
 use super::{LiveRun, LiveRuns};
-use crate::runner::{Window, WindowSpec};
+use crate::runner::WindowSpec;
 use crate::tune::{Plan, Settings};
 
 /// What is tuned, and where.
@@ -23,8 +23,6 @@ pub struct ServiceSpec<'a> {
 #[derive(Debug)]
 pub struct ServiceRuns<'a> {
     spec: ServiceSpec<'a>,
-    /// What was in swap before anything was done, bytes.
-    swapped_before: u64,
 }
 
 impl<'a> ServiceRuns<'a> {
@@ -35,20 +33,19 @@ impl<'a> ServiceRuns<'a> {
     pub fn new(spec: ServiceSpec<'a>) -> anyhow::Result<Self> {
         let process = isotherm_linux::process::Process::open(spec.window.pid)?;
         process.may_be_advised()?;
-        Ok(Self {
-            swapped_before: process.usage()?.swap,
-            spec,
-        })
-    }
-
-    /// Resident memory; without schemes, with what an earlier window left in swap.
-    fn resident(&self, window: &Window, has_schemes: bool) -> f64 {
-        let left = (window.swapped_mean_bytes - self.swapped_before as f64).max(0.0);
-        window.resident_mean_bytes + if has_schemes { 0.0 } else { left }
+        Ok(Self { spec })
     }
 }
 
 impl LiveRuns for ServiceRuns<'_> {
+    fn trace(&mut self, path: &Path) -> anyhow::Result<bool> {
+        let flags = "record --pages --output \"$TRACE\"";
+        let variables: [(&str, &Path); 1] = [("TRACE", path)];
+        Ok({ self.spec.window }
+            .measure(Some(flags), &variables)?
+            .is_some())
+    }
+
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>> {
         let ServiceSpec { window, plan } = self.spec;
         let path = window.folder.join("tuned.yaml");
@@ -67,7 +64,7 @@ impl LiveRuns for ServiceRuns<'_> {
         Ok(measured.map(|measured| LiveRun {
             settings: settings.map(Settings::key),
             seconds_of_work: measured.seconds / measured.progress,
-            resident_mean_bytes: self.resident(&measured, settings.is_some()),
+            resident_mean_bytes: measured.resident_mean_bytes,
             seconds: measured.seconds,
             acting_cpu_seconds: measured.told("acting_cpu_seconds"),
             guard_stops: measured.told("guard_stops").map(|nr| nr as u64),

@@ -90,6 +90,10 @@ impl Program<'_> {
 }
 
 impl LiveRuns for Program<'_> {
+    fn trace(&mut self, _path: &Path) -> anyhow::Result<bool> {
+        Ok(true)
+    }
+
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>> {
         if self.nr_made == self.stops_after {
             return Ok(None);
