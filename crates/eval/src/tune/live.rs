@@ -152,6 +152,13 @@ impl Live {
     pub(super) fn settings(&self) -> impl Iterator<Item = &Settings> {
         self.compared.iter().map(|one| &one.settings)
     }
+
+    /// What is recommended: the best of what was run that is within the limit. `search` is what these runs corrected.
+    pub fn best(&self, search: &Search) -> Option<Point> {
+        let run: BTreeSet<String> = self.settings().map(Settings::key).collect();
+        let was_run = |point: &Point| run.contains(&search.space().settings(point).key());
+        search.best_of(&was_run).0.cloned()
+    }
 }
 
 /// Live runs of what a search foretold.
