@@ -12,6 +12,8 @@ use isotherm_sim::machine::{
 
 use super::*;
 
+mod corpus;
+
 const SCANS: u64 = 40;
 
 /// A program of four blocks: one in use all the time, one every ten seconds, one at first, one never.
