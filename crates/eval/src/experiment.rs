@@ -46,7 +46,7 @@ pub struct Experiment {
 }
 
 /// A program whose time and memory are measured. Commands are run by `sh -c`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a workload with `name` and `run`")]
 pub struct Workload {
     /// As tables show it; `parsec3/canneal` and the like are compared with what was published.
@@ -135,7 +135,7 @@ pub fn number(text: &str) -> Option<f64> {
 }
 
 /// Under which circumstances a workload runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a configuration with `name`")]
 pub struct Configuration {
     /// As tables show it.
@@ -271,6 +271,39 @@ impl File {
 }
 
 impl Experiment {
+    /// A shell command by itself, run once; `progress` as a workload's.
+    ///
+    /// # Errors
+    /// A regular expression that is none.
+    pub fn of_command(run: String, progress: Option<String>) -> Result<Self, ExperimentError> {
+        const LONG_S: u64 = 7 * 24 * 3600;
+        let workload = Workload {
+            name: "command".to_owned(),
+            run,
+            progress,
+            ..Workload::default()
+        };
+        if let Some(what) = workload_fault(&workload, &[]) {
+            return Err(ExperimentError::Value { line: 1, what });
+        }
+        let configuration = Configuration {
+            name: "by-itself".to_owned(),
+            ..Configuration::default()
+        };
+        Ok(Self {
+            name: "command".to_owned(),
+            repeats: 1,
+            zram: None,
+            drop_caches: false,
+            time_limit_s: LONG_S,
+            cool_down_s: 0,
+            nodes: 0,
+            parameters: Parameters::new(),
+            workloads: vec![workload],
+            configurations: vec![configuration],
+        })
+    }
+
     /// Reads and checks the text of an experiment's file.
     pub fn parse(text: &str) -> Result<Self, ExperimentError> {
         let file: File = toml::from_str(text)

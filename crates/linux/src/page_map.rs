@@ -9,6 +9,7 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 
 /// Bits of an entry.
 const EXCLUSIVE: u64 = 1 << 56;
+const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
 
 /// The frame number in an entry.
@@ -44,6 +45,19 @@ impl PageMap {
                 let wanted = EXCLUSIVE | PRESENT;
                 u64::from_ne_bytes(*entry) & wanted == wanted
             })
+    }
+
+    /// Appends the addresses of those of `nr` pages from `start` on that are in swap.
+    pub(crate) fn swapped(&self, start: u64, nr: u64, pages: &mut Vec<u64>) -> io::Result<()> {
+        let mut entries = vec![0; (nr * 8) as usize];
+        self.0.read_exact_at(&mut entries, start / PAGE_SIZE * 8)?;
+        let (entries, _) = entries.as_chunks::<8>();
+        let addresses = (start..).step_by(PAGE_SIZE as usize);
+        let found = addresses
+            .zip(entries)
+            .filter(|(_, entry)| u64::from_ne_bytes(**entry) & (SWAPPED | PRESENT) == SWAPPED);
+        pages.extend(found.map(|(address, _)| address));
+        Ok(())
     }
 }
 

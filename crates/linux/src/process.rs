@@ -1,6 +1,7 @@
 //! A process that is watched: held by a pidfd, so that a reused process id is never mistaken for it.
 
 mod content;
+mod swap_in;
 
 use std::fs;
 use std::io;
@@ -269,41 +270,6 @@ impl Process {
                 Ok(status.collect())
             }
             answer => answer,
-        }
-    }
-
-    /// Reads a byte of each page, so that the kernel maps for the processor what it had hidden from it to see
-    /// who uses it (NUMA balancing). Pages that cannot be read are left out. They count as accessed then.
-    pub fn fault_in(&self, pages: &[u64]) {
-        let mut bytes = [0_u8; MAX_VECTORS];
-        let mut rest = pages;
-        while !rest.is_empty() && self.is_alive() {
-            let count = rest.len().min(MAX_VECTORS);
-            let remote: Vec<libc::iovec> = rest[..count]
-                .iter()
-                .map(|page| libc::iovec {
-                    iov_base: *page as *mut libc::c_void,
-                    iov_len: 1,
-                })
-                .collect();
-            let local = libc::iovec {
-                iov_base: bytes.as_mut_ptr().cast(),
-                iov_len: count,
-            };
-            // SAFETY: `local` is as long as all of `remote`, whose addresses are another process's.
-            let read = unsafe {
-                libc::process_vm_readv(
-                    self.pid as libc::pid_t,
-                    &raw const local,
-                    1,
-                    remote.as_ptr(),
-                    count as libc::c_ulong,
-                    0,
-                )
-            };
-            // It stops at the first page that cannot be read.
-            let done = usize::try_from(read).unwrap_or(0);
-            rest = &rest[count.min(done + usize::from(done < count))..];
         }
     }
 

@@ -61,8 +61,8 @@ pub use words::refusal_words;
 #[cfg(feature = "live")]
 pub use {
     acting::{
-        Acting, ActingStatus, ActingSummary, ContextStatus, SchemeSummary, lacking, warnings,
-        warnings_of_schemes,
+        Acting, ActingStatus, ActingSummary, ContextStatus, SchemeSummary, lacking,
+        progress::read as read_progress, warnings, warnings_of_schemes,
     },
     background::{Background, Next},
     compaction::{

@@ -44,7 +44,8 @@ pub(super) fn told(suite: &Suite) -> Words {
             "Each workload was recorded once by itself and tuned by replays; foretold: with what it may come to in \
              brackets. Measured: mean of the repeats, each against the same repeat's {}, ± 95 % interval; saved of \
              resident memory, longer runtime, and acting's CPU seconds of a run. The error is the mean absolute \
-             difference, in points or seconds; within: means that were measured between the bounds.",
+             difference, in points or seconds; within: means that were measured between the bounds; perhaps: those \
+             whose interval touches them.",
             suite.configurations[0]
         ),
         head: words(&[
@@ -114,7 +115,13 @@ fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
         let unit = if *unit == "percent" { " points" } else { " s" };
         let text = errors.map_or("-".into(), |e| format!("{:.digits$}{unit}", e.mean));
         mean.extend([String::new(), text]);
-        let text = errors.map_or("-".into(), |e| format!("{} of {}", e.within.0, e.within.1));
+        let bounded = errors.filter(|e| e.nr_bounded > 0);
+        let text = bounded.map_or("-".into(), |e| {
+            format!(
+                "{} of {}, perhaps {}",
+                e.nr_within, e.nr_bounded, e.nr_maybe
+            )
+        });
         within.extend([String::new(), text]);
     }
     [mean, within]
@@ -263,7 +270,7 @@ mod tests {
         );
         assert_eq!(
             rows[3],
-            "tuned | within what was foretold |  |  | 1 of 1 |  | 0 of 1 |  | 0 of 0"
+            "tuned | within what was foretold |  |  | 1 of 1, perhaps 1 |  | 0 of 1, perhaps 1 |  | -"
         );
         assert_eq!(rows.len(), 4);
         assert!(crate::report::text(&suite).contains(table.title));

@@ -24,7 +24,7 @@ const ATTACH_AFTER: Duration = Duration::from_millis(250);
 /// For Isotherm to take its first look before a client of a server begins.
 const SETTLE: Duration = Duration::from_millis(500);
 /// For Isotherm to write its summary.
-const MONITOR_END: Duration = Duration::from_secs(15);
+pub(super) const MONITOR_END: Duration = Duration::from_secs(15);
 
 /// It was asked to stop.
 #[derive(Debug, Error)]
@@ -288,7 +288,7 @@ fn note_monitor(measured: &mut Measured, summary: Option<&Value>) {
 
 /// What the Isotherm beside a run says at its end: of `record` and `run`, all that it prints; of `compact`, its
 /// last event, in the words of the others.
-fn summary(output: &str) -> anyhow::Result<Value> {
+pub(super) fn summary(output: &str) -> anyhow::Result<Value> {
     const CANNOT: &str = "cannot read isotherm's summary";
     let whole = serde_json::from_str(output);
     let last = output.lines().last().unwrap_or_default();

@@ -13,6 +13,7 @@ mod sample;
 mod settings;
 mod skip;
 mod tuning;
+mod window;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -28,6 +29,7 @@ use machine::Machine;
 use measure::{Measuring, Stopped};
 pub use skip::skips;
 use tuning::Tunings;
+pub use window::{Window, WindowSpec};
 
 /// What is to be run.
 #[derive(Clone, Copy, Debug)]

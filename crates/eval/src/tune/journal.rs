@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::live::LiveRun;
 use super::predict::Prediction;
 use super::space::Settings;
 use crate::journal::{append, read};
@@ -54,6 +55,8 @@ enum Entry {
         settings: String,
         prediction: Box<Prediction>,
     },
+    /// A live run was made.
+    Live(LiveRun),
 }
 
 /// How a journal of ours begins, whatever it is of.
@@ -81,7 +84,15 @@ pub struct Journal {
     path: PathBuf,
     /// `None` once it could not be written.
     file: Option<File>,
-    known: BTreeMap<String, Prediction>,
+    known: Known,
+}
+
+/// What a journal holds.
+#[derive(Debug, Default)]
+struct Known {
+    predictions: BTreeMap<String, Prediction>,
+    /// In the order in which they were made.
+    live: Vec<LiveRun>,
 }
 
 impl Journal {
@@ -132,12 +143,17 @@ impl Journal {
 
     /// What is known of settings.
     pub fn get(&self, settings: &Settings) -> Option<&Prediction> {
-        self.known.get(&settings.key())
+        self.known.predictions.get(&settings.key())
+    }
+
+    /// The live runs that it held when it was opened, in the order in which they were made.
+    pub fn live_runs(&self) -> &[LiveRun] {
+        &self.known.live
     }
 
     /// How many points it held when it was opened.
     pub fn nr_known(&self) -> usize {
-        self.known.len()
+        self.known.predictions.len()
     }
 
     /// Writes down what was foretold of settings. After a failure nothing more is written, since a line behind half a
@@ -147,14 +163,22 @@ impl Journal {
         settings: &Settings,
         prediction: &Prediction,
     ) -> Result<(), JournalError> {
+        self.append(&Entry::Point {
+            settings: settings.key(),
+            prediction: Box::new(prediction.clone()),
+        })
+    }
+
+    /// Writes down a live run, likewise.
+    pub fn note_live(&mut self, run: &LiveRun) -> Result<(), JournalError> {
+        self.append(&Entry::Live(run.clone()))
+    }
+
+    fn append(&mut self, entry: &Entry) -> Result<(), JournalError> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        let entry = Entry::Point {
-            settings: settings.key(),
-            prediction: Box::new(prediction.clone()),
-        };
-        append(file, &entry).map_err(|source| {
+        append(file, entry).map_err(|source| {
             self.file = None;
             JournalError::Write {
                 path: self.path.display().to_string(),
@@ -165,11 +189,7 @@ impl Journal {
 }
 
 /// What a journal's text holds, and how much of it is whole.
-fn known(
-    text: &[u8],
-    of: &Fingerprint,
-    name: &str,
-) -> Result<(BTreeMap<String, Prediction>, usize), JournalError> {
+fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), JournalError> {
     let path = || name.to_owned();
     let whole = text
         .iter()
@@ -179,7 +199,7 @@ fn known(
         // Cut in its first line, or empty.
         let shown = &text[..text.len().min(START.len())];
         return if START.as_bytes().starts_with(shown) {
-            Ok((BTreeMap::new(), 0))
+            Ok((Known::default(), 0))
         } else {
             Err(JournalError::NoJournal { path: path() })
         };
@@ -205,14 +225,20 @@ fn known(
     if let Some(what) = what {
         return Err(JournalError::Other { path: path(), what });
     }
-    let points = entries.filter_map(|entry| match entry {
-        Entry::Point {
-            settings,
-            prediction,
-        } => Some((settings, *prediction)),
-        Entry::Tune(_) => None,
-    });
-    Ok((points.collect(), whole))
+    let mut known = Known::default();
+    for entry in entries {
+        match entry {
+            Entry::Point {
+                settings,
+                prediction,
+            } => {
+                known.predictions.insert(settings, *prediction);
+            }
+            Entry::Live(run) => known.live.push(run),
+            Entry::Tune(_) => {}
+        }
+    }
+    Ok((known, whole))
 }
 
 #[cfg(test)]
@@ -328,7 +354,7 @@ mod tests {
                     .open("/dev/full")
                     .expect("a device"),
             ),
-            known: BTreeMap::new(),
+            known: Known::default(),
         };
         let settings = &some_settings()[0];
         let error = journal.note(settings, &prediction(0)).expect_err("full");

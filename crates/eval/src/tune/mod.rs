@@ -17,6 +17,7 @@ mod baseline;
 mod bounds;
 mod front;
 mod journal;
+mod live;
 mod objective;
 mod page;
 mod param;
@@ -34,6 +35,10 @@ pub use baseline::Published;
 use baseline::run_method;
 pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
+pub use live::{
+    Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, ProgramRuns, ProgramSpec, ServiceRuns,
+    ServiceSpec, run_live,
+};
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
 pub use plan::Plan;

@@ -139,7 +139,7 @@ pub struct Rank {
     /// How far beyond the limit it is; 0 within.
     pub violation: f64,
     /// What is sought to be little.
-    loss: f64,
+    pub(super) loss: f64,
     /// What decides where that is the same: slowdown, memory, CPU time of acting.
     rest: [f64; 3],
 }

@@ -59,6 +59,13 @@ pub(super) fn page(tuned: &Tuned, plan: &Plan) -> String {
         "<section><p>{}</p></section>",
         escape(&tuned.found.why)
     );
+    if let Some(live) = &tuned.live {
+        let _ = writeln!(
+            html,
+            "<section><pre>{}</pre></section>",
+            escape(&live.text())
+        );
+    }
     for (number, trial) in shown.iter().enumerate() {
         html += &part(number, trial, tuned, plan);
     }

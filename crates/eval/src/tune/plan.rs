@@ -1,7 +1,8 @@
 //! What is tuned, as it was given: schemes in contexts, how they are watched, and what guards them.
 
 use isotherm_config::{
-    Configuration, ContextConfig, Operations, Request, RequestError, SessionSpec, TargetSpec,
+    Configuration, ContextConfig, Method, Operations, Request, RequestError, SessionSpec,
+    TargetSpec,
 };
 use isotherm_engine::guard::GuardLimits;
 
@@ -63,6 +64,14 @@ impl Plan {
     /// Whether a guard stands over what is done.
     pub fn is_guarded(&self) -> bool {
         !self.request.acting.no_guard
+    }
+
+    /// The arguments of an `isotherm run` of the configuration in `file` (a shell's word), without targets.
+    pub fn run_flags(&self, file: &str) -> String {
+        let guard = if self.is_guarded() { "" } else { " --no-guard" };
+        let is_faithful = self.request.monitoring.method == Some(Method::Faithful);
+        let method = if is_faithful { " --faithful" } else { "" };
+        format!("run --config \"{file}\"{guard}{method}")
     }
 
     /// All of it that predictions depend on, as text.

@@ -1,5 +1,6 @@
 //! What a search found, for people and for programs.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use isotherm_engine::Nanos;
@@ -7,6 +8,7 @@ use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_report::render::table::{Align, Table};
 use serde::Serialize;
 
+use super::live::Live;
 use super::objective::{Objective, damoos_score};
 use super::param::TraceTimes;
 use super::plan::Plan;
@@ -51,6 +53,8 @@ pub struct Tuned {
     pub front: Vec<Trial>,
     /// Everything that was tried, in the order of the space.
     pub tried: Vec<Tried>,
+    /// What live runs came to, by which all predictions above are corrected; `null` where there were none.
+    pub live: Option<Live>,
 }
 
 /// What is recommended.
@@ -101,6 +105,8 @@ pub struct Subject<'a> {
     pub objective: Objective,
     /// The program without schemes.
     pub base: &'a Prediction,
+    /// What live runs came to. Where some were made, only what was run is recommended.
+    pub live: Option<&'a Live>,
 }
 
 /// Rows of the front that are printed.
@@ -123,7 +129,11 @@ impl Tuned {
             }
         };
         let front: Vec<Trial> = search.front().into_iter().map(trial).collect();
-        let (within, beyond) = search.best();
+        let run = subject.live.into_iter().flat_map(Live::settings);
+        let run: BTreeSet<String> = run.map(Settings::key).collect();
+        let is_meant =
+            |point: &Point| run.is_empty() || run.contains(&search.space().settings(point).key());
+        let (within, beyond) = search.best_of(&is_meant);
         let recommended = within.map(trial);
         let nearest = beyond.filter(|_| within.is_none()).map(trial);
         let given = search.space().point_of(subject.plan.contexts());
@@ -145,7 +155,13 @@ impl Tuned {
             nr_points: search.space().len(),
             nr_tried: search.observed().len(),
             was_stopped: completion == Completion::Stopped,
-            base: subject.base.clone(),
+            base: subject.live.map_or_else(
+                || subject.base.clone(),
+                |live| Prediction {
+                    resident_mean_bytes: live.base_resident_mean_bytes,
+                    ..subject.base.clone()
+                },
+            ),
             given: given.as_ref().map(trial),
             found: Found {
                 why: why(subject, recommended.as_ref(), nearest.as_ref(), &front),
@@ -153,6 +169,7 @@ impl Tuned {
                 nearest,
             },
             tried: tried.collect(),
+            live: subject.live.cloned(),
             front,
         }
     }
@@ -184,6 +201,10 @@ impl Tuned {
                 ""
             },
         );
+        if let Some(live) = &self.live {
+            text.push('\n');
+            text += &live.text();
+        }
         if !self.front.is_empty() {
             text.push('\n');
             text += &self.table().text();
@@ -346,6 +367,17 @@ fn why(
         };
     };
     let mut why = format!("recommended: {}: {}", says(best), subject.objective.words());
+    let runs = subject.live.into_iter().flat_map(Live::settings);
+    match runs.filter(|settings| **settings == best.settings).count() {
+        0 => {}
+        nr => {
+            let _ = write!(
+                why,
+                " (run {nr} {} live)",
+                if nr == 1 { "time" } else { "times" }
+            );
+        }
+    }
     if subject.objective.max_slowdown().is_some() && !best.prediction.slowdown.has_bounds() {
         why += " (by the value alone: how far off it may be is not known)";
     }

@@ -155,10 +155,16 @@ impl Search {
 
     /// The best within the limit, if any is, and the nearest beyond it.
     pub fn best(&self) -> (Option<&Point>, Option<&Point>) {
-        let ranked = self
-            .observed
-            .iter()
-            .map(|(point, p)| (self.objective.rank(p), point));
+        self.best_of(&|_| true)
+    }
+
+    /// The same of some points only.
+    pub(super) fn best_of(
+        &self,
+        is_meant: &dyn Fn(&Point) -> bool,
+    ) -> (Option<&Point>, Option<&Point>) {
+        let meant = { self.observed.iter() }.filter(|(point, _)| is_meant(point));
+        let ranked = meant.map(|(point, p)| (self.objective.rank(p), point));
         let (mut within, mut beyond) = (None, None);
         for (rank, point) in ranked {
             let best = if rank.violation > 0.0 {

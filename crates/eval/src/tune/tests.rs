@@ -12,6 +12,8 @@ use isotherm_sim::machine::{
 
 use super::*;
 
+mod corpus;
+
 const SCANS: u64 = 40;
 
 /// A program of four blocks: one in use all the time, one every ten seconds, one at first, one never.
@@ -105,6 +107,7 @@ fn tuned_of(
         plan: &plan,
         objective: OBJECTIVE,
         base: &base,
+        live: None,
     };
     let tuned = Tuned::of(&subject, &search, completion);
     assert!(!tuned.text().is_empty());

@@ -47,8 +47,12 @@ pub struct Errors {
     pub mean: f64,
     /// Of how many.
     pub nr: usize,
-    /// How many of those that have bounds came to lie within them, and how many have.
-    pub within: (usize, usize),
+    /// How many of these have bounds.
+    pub nr_bounded: usize,
+    /// How many of those came to lie within them.
+    pub nr_within: usize,
+    /// How many of those may be within them, by the interval of what was measured.
+    pub nr_maybe: usize,
 }
 
 /// What the journal holds of tuning for those runs that are planned: the last of each.
@@ -120,32 +124,41 @@ fn percent(share: Estimate) -> Estimate {
 }
 
 impl Number {
-    /// Whether the mean that was measured is within the bounds; `None` where one of them is not known.
-    pub fn is_within(&self) -> Option<bool> {
+    /// Whether the mean that was measured is within the bounds, and whether its interval touches them; `None` where one
+    /// of them is not known. A single repeat has no interval, and counts as it is.
+    pub fn is_within(&self) -> Option<(bool, bool)> {
         let (low, high) = self.foretold.low.zip(self.foretold.high)?;
-        Some((low..=high).contains(&self.measured?.mean))
+        let measured = self.measured?;
+        let (from, to) = measured.bounds().unwrap_or((measured.mean, measured.mean));
+        let is_within = (low..=high).contains(&measured.mean);
+        Some((is_within, from <= high && low <= to))
     }
 }
 
 /// How far these predictions were off; `None`: nothing was measured of any.
 pub fn errors(numbers: impl IntoIterator<Item = Number>) -> Option<Errors> {
-    let (mut sum, mut nr, mut within) = (0.0, 0, (0, 0));
+    let mut sum = 0.0;
+    let mut errors = Errors {
+        mean: 0.0,
+        nr: 0,
+        nr_bounded: 0,
+        nr_within: 0,
+        nr_maybe: 0,
+    };
     for number in numbers {
         let Some(measured) = number.measured else {
             continue;
         };
         sum += (number.foretold.value - measured.mean).abs();
-        nr += 1;
-        if let Some(is_within) = number.is_within() {
-            within.0 += usize::from(is_within);
-            within.1 += 1;
+        errors.nr += 1;
+        if let Some((is_within, may_be)) = number.is_within() {
+            errors.nr_bounded += 1;
+            errors.nr_within += usize::from(is_within);
+            errors.nr_maybe += usize::from(may_be);
         }
     }
-    (nr > 0).then(|| Errors {
-        mean: sum / nr as f64,
-        nr,
-        within,
-    })
+    errors.mean = sum / errors.nr as f64;
+    (errors.nr > 0).then_some(errors)
 }
 
 #[cfg(test)]
@@ -161,22 +174,25 @@ mod tests {
                 high: bounds.map(|b| b.1),
             },
             measured: measured.map(|mean| Interval {
-                n: 1,
+                n: 2,
                 mean,
-                half_width: None,
+                half_width: Some(3.0),
             }),
         };
         assert_eq!(errors([number(1.0, None, None)]), None);
         let all = [
             number(30.0, Some((25.0, 35.0)), Some(28.0)),
+            number(30.0, Some((25.0, 35.0)), Some(23.0)),
             number(30.0, Some((25.0, 35.0)), Some(20.0)),
             number(3.0, None, Some(6.0)),
             number(3.0, Some((0.0, 9.0)), None),
         ];
         let expected = Errors {
-            mean: 5.0,
-            nr: 3,
-            within: (1, 2),
+            mean: 5.5,
+            nr: 4,
+            nr_bounded: 3,
+            nr_within: 1,
+            nr_maybe: 2,
         };
         assert_eq!(errors(all), Some(expected));
     }

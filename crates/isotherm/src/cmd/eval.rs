@@ -95,16 +95,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(outcome?.unwrap_or(reported))
 }
 
-fn load(args: &Args) -> anyhow::Result<Experiment> {
-    let path = args.experiment.display();
-    let text = fs::read_to_string(&args.experiment)
-        .with_context(|| format!("cannot read the experiment {path}"))?;
-    let mut experiment =
-        Experiment::parse(&text).map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
+/// Reads an experiment's file.
+pub(super) fn read_experiment(path: &Path) -> anyhow::Result<Experiment> {
+    let name = path.display();
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read the experiment {name}"))?;
+    let experiment =
+        Experiment::parse(&text).map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
     if let Some(size) = &experiment.zram {
         isotherm_engine::units::parse_bytes(size)
-            .with_context(|| format!("{path}: zram = \"{size}\""))?;
+            .with_context(|| format!("{name}: zram = \"{size}\""))?;
     }
+    Ok(experiment)
+}
+
+fn load(args: &Args) -> anyhow::Result<Experiment> {
+    let path = args.experiment.display();
+    let mut experiment = read_experiment(&args.experiment)?;
     read_schemes(&mut experiment, &args.experiment)?;
     set_parameters(&mut experiment, &args.set)?;
     for workload in &experiment.workloads {

@@ -1,4 +1,7 @@
-//! `isotherm tune`: the scheme that suits a recorded program best; or other schemes for a running daemon.
+//! `isotherm tune`: the scheme that suits a program best, by its record and by live runs; or other schemes for a running
+//! daemon.
+
+mod live;
 
 use std::fs;
 use std::num::NonZero;
@@ -14,8 +17,8 @@ use isotherm_config::{ActingRequest, Format, Method, Monitoring, Request, to_jso
 use isotherm_engine::guard::{GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
-    self, Completion, Fingerprint, Journal, MemoryLimit, Objective, Plan, PlannedReplays, Point,
-    Prices, Published, Replays, Search, SearchEvent, Space, Subject, Tuned,
+    self, Completion, Fingerprint, Journal, LiveEnd, LiveRuns, MemoryLimit, Objective, Plan,
+    PlannedReplays, Point, Prices, Published, Replays, Search, SearchEvent, Space, Subject, Tuned,
 };
 use isotherm_session::simulated::read_trace;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -31,12 +34,18 @@ use crate::{out, whole_file};
 /// cost. The trade-off is printed, and the best setting within the limit is written to a configuration that `run -c`,
 /// damo and HMSDK read. Needs no privilege. docs/tune.md has the rest.
 ///
-/// Without RECORD the schemes of -c replace those of a daemon (`isotherm start`), while it runs. A bad file changes
+/// With --live a few runs of the program itself confirm or correct that: of a command, of an experiment's workload, or
+/// windows of a service that goes on. Without RECORD its trace is made first. Needs the privileges of `run`.
+///
+/// Without both, the schemes of -c replace those of a daemon (`isotherm start`), while it runs. A bad file changes
 /// nothing.
 #[derive(clap::Args)]
 #[command(
     override_usage = "isotherm tune [OPTIONS] <RECORD> --preset <NAME> [-o <FILE>]
        isotherm tune [OPTIONS] <RECORD> -c <FILE> [-o <FILE>]
+       isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> [-o <FILE>] -- <COMMAND>...
+       isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> --eval <EXPERIMENT>
+       isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> --pid <PID> --progress-cmd <COMMAND>
        isotherm tune -c <FILE> [--socket <PATH>]",
     after_help = "Examples:
   isotherm record --pages --duration 2m -o app.isotherm --pid 1234
@@ -48,13 +57,18 @@ use crate::{out, whole_file};
   isotherm tune app.isotherm --preset prcl --objective damoos --method damoos-polyfit
 Then: isotherm run -c tuned.yaml --pid 1234
 
+Confirmed by live runs:
+  isotherm tune --live --preset prcl --max-slowdown 2% -o tuned.yaml -- ./program --its-flags
+  isotherm tune --live --runs 3 app.isotherm --preset prcl --eval experiments/quick.toml --workload static
+  isotherm tune --live --preset prcl --pid 1234 --progress-cmd 'redis-cli info stats | grep total_commands'
+
 A daemon:
   isotherm tune -c gentler.yaml
 
 Exit status: 0 found, 1 no setting is within the limit, 2 failed, 130 stopped by Ctrl-C (what was found is written)."
 )]
 pub(crate) struct Args {
-    /// The trace of a program, made by `record --pages`
+    /// The trace of a program, made by `record --pages`; with --live it is made where there is none
     #[arg(value_name = "RECORD")]
     record: Option<PathBuf>,
 
@@ -77,13 +91,16 @@ pub(crate) struct Args {
     how: HowArgs,
 
     #[command(flatten)]
+    live: live::LiveArgs,
+
+    #[command(flatten)]
     result: out::ResultArgs,
 }
 
 /// What is tuned.
 #[derive(clap::Args, Clone, Debug)]
-#[group(id = "tuned", requires = "record", multiple = true)]
-#[command(next_help_heading = "What to tune, with RECORD")]
+#[group(id = "tuned", multiple = true)]
+#[command(next_help_heading = "What to tune")]
 struct WhatArgs {
     /// Schemes by name: ethp, prcl, pprcl
     #[arg(long, value_name = "NAME")]
@@ -110,8 +127,8 @@ struct WhatArgs {
 
 /// What is sought.
 #[derive(clap::Args, Clone, Debug)]
-#[group(id = "sought", requires = "record", multiple = true)]
-#[command(next_help_heading = "What is sought, with RECORD")]
+#[group(id = "sought", multiple = true)]
+#[command(next_help_heading = "What is sought")]
 struct SoughtArgs {
     /// What is best [default: memory; slowdown with --max-memory, cost with --price, huge for schemes that make huge
     /// pages only]
@@ -173,8 +190,8 @@ impl MethodName {
 
 /// How it is searched, and what is written.
 #[derive(clap::Args, Clone, Debug)]
-#[group(id = "searched", requires = "record", multiple = true)]
-#[command(next_help_heading = "The search, with RECORD")]
+#[group(id = "searched", multiple = true)]
+#[command(next_help_heading = "The search")]
 struct HowArgs {
     /// Most settings to try
     #[arg(long, value_name = "N", default_value_t = NonZero::new(256).expect("not zero"))]
@@ -206,25 +223,62 @@ struct HowArgs {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.live.is_wanted() {
+        return live::run(args);
+    }
     match (&args.record, &args.config) {
-        (Some(record), _) => offline(args, record),
-        (None, Some(config)) => {
+        (Some(record), _) => {
+            check_outputs(args)?;
+            let stop = stop_flag()?;
+            tune(args, record, &stop, None)
+        }
+        (None, Some(config)) if !args.is_about_a_search() => {
             let socket = args.socket.as_deref();
             super::control::tune(config, socket.unwrap_or(Path::new(crate::daemon::SOCKET)))
         }
-        (None, None) => bail!(
-            "nothing to tune: name the record of a program (isotherm tune app.isotherm --preset prcl), or a \
-             configuration for a running daemon (isotherm tune -c FILE)"
+        (None, _) => bail!(
+            "nothing to tune: name the record of a program (isotherm tune app.isotherm --preset prcl), a program to \
+             run (isotherm tune --live --preset prcl -- ./program), or a configuration for a running daemon and nothing \
+             else (isotherm tune -c FILE)"
         ),
     }
 }
 
-/// Tries schemes on a record.
-fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
-    // Better now than after minutes.
+impl Args {
+    /// Whether something is said that a daemon has no use for.
+    fn is_about_a_search(&self) -> bool {
+        let WhatArgs {
+            preset,
+            scheme,
+            param,
+            faithful,
+            no_guard,
+        } = &self.what;
+        let is_tuned = !preset.is_empty() || !scheme.is_empty() || !param.is_empty();
+        let sought = &self.sought;
+        let is_sought = sought.objective.is_some() || sought.price.is_some();
+        let is_limited = sought.max_slowdown.is_some() || sought.max_memory.is_some();
+        let how = &self.how;
+        let is_written = how.output.is_some() || how.page.is_some() || how.resume.is_some();
+        is_tuned || *faithful || *no_guard || is_sought || is_limited || is_written
+    }
+}
+
+/// Better now than after minutes.
+fn check_outputs(args: &Args) -> anyhow::Result<()> {
     for path in [&args.how.output, &args.how.page].into_iter().flatten() {
         whole_file::check(path)?;
     }
+    Ok(())
+}
+
+/// Tries schemes on a record; then live, where somebody makes such runs.
+fn tune(
+    args: &Args,
+    record: &Path,
+    stop: &AtomicBool,
+    live: Option<&mut dyn LiveRuns>,
+) -> anyhow::Result<ExitCode> {
     let replay = read_trace(record)?;
     for note in &replay.notes {
         warn!("{note}");
@@ -234,11 +288,10 @@ fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
     let objective = objective(args)?;
     let plan = plan(args, &objective)?;
     let space = Space::new(&args.what.param, plan.contexts(), times)?;
-    let machine = format!("{:?}", replay.machine);
-    let fingerprint = Fingerprint::new(digest, &(plan.fingerprint() + &machine));
+    let of = format!("{:?}{}", replay.machine, args.live.subject());
+    let fingerprint = Fingerprint::new(digest, &(plan.fingerprint() + &of));
     let mut journal = open_journal(args, &fingerprint)?;
-    let stop = stop_flag()?;
-    let Some(replays) = Replays::new(&plan.watching()?, replay, &stop)? else {
+    let Some(replays) = Replays::new(&plan.watching()?, replay, stop)? else {
         info!("stopped before anything was tried");
         return Ok(ExitCode::from(130));
     };
@@ -250,31 +303,52 @@ fn offline(args: &Args, record: &Path) -> anyhow::Result<ExitCode> {
         replays: &replays,
         plan: &plan,
     };
-    let mut completion = search_all(args, &mut search, &planned, journal.as_mut(), (&stop, at))?;
+    let mut completion = search_all(args, &mut search, &planned, journal.as_mut(), (stop, at))?;
     if completion == Completion::Finished {
         completion = tune::settle(&mut search, &planned)?;
     }
+    let live = match live.filter(|_| completion == Completion::Finished) {
+        Some(makes) => {
+            let live = live::confirm(args, &mut search, objective, makes, journal.as_mut())?;
+            if live.end == LiveEnd::Stopped {
+                completion = Completion::Stopped;
+            }
+            Some(live)
+        }
+        None => None,
+    };
     let subject = Subject {
         program: &program,
         times,
         plan: &plan,
         objective,
         base: &base,
+        live: live.as_ref(),
     };
     let tuned = Tuned::of(&subject, &search, completion);
-    let written = write(args, &plan, &tuned);
+    tell(args, &plan, &tuned, journal)
+}
+
+/// Prints and writes what was found.
+fn tell(
+    args: &Args,
+    plan: &Plan,
+    tuned: &Tuned,
+    journal: Option<Journal>,
+) -> anyhow::Result<ExitCode> {
+    let written = write(args, plan, tuned);
     if args.result.is_json() {
-        println!("{}", out::json(&tuned)?);
+        println!("{}", out::json(tuned)?);
     } else if !is_quiet() {
         print!("{}", tuned.text());
     }
     // What was found is told even where it cannot be written, and the journal is kept.
     written?;
-    end_journal(args, journal, &tuned);
-    Ok(match (completion, &tuned.found.recommended) {
-        (Completion::Stopped, _) => ExitCode::from(130),
-        (Completion::Finished, Some(_)) => ExitCode::SUCCESS,
-        (Completion::Finished, None) => ExitCode::FAILURE,
+    end_journal(args, journal, tuned);
+    Ok(match (tuned.was_stopped, &tuned.found.recommended) {
+        (true, _) => ExitCode::from(130),
+        (false, Some(_)) => ExitCode::SUCCESS,
+        (false, None) => ExitCode::FAILURE,
     })
 }
 
@@ -368,22 +442,25 @@ fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// That of --resume, or beside the output.
+/// Where the journal is: that of --resume, or beside the output.
+fn journal_path(args: &Args) -> Option<PathBuf> {
+    match (&args.how.resume, &args.how.output) {
+        (Some(path), _) => Some(path.clone()),
+        (None, Some(output)) if !is_stream(output) => Some(live::beside(output, ".journal")),
+        _ => None,
+    }
+}
+
 fn open_journal(args: &Args, of: &Fingerprint) -> anyhow::Result<Option<Journal>> {
-    let path = match (&args.how.resume, &args.how.output) {
-        (Some(path), _) => path.clone(),
-        (None, Some(output)) if !is_stream(output) => {
-            let mut name = output.clone().into_os_string();
-            name.push(".journal");
-            name.into()
-        }
-        _ => return Ok(None),
+    let Some(path) = journal_path(args) else {
+        return Ok(None);
     };
     let journal = Journal::open(&path, of)?;
     if journal.nr_known() > 0 {
         info!(
-            "{} settings were tried before: {}",
+            "{} settings were tried before, and {} live runs made: {}",
             journal.nr_known(),
+            journal.live_runs().len(),
             path.display()
         );
     }

@@ -31,4 +31,5 @@ mod safety;
 mod scale;
 mod simulated;
 mod targets;
+mod tune;
 mod unit;

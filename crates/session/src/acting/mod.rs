@@ -14,7 +14,7 @@ mod kernel;
 mod lacking;
 mod locks;
 mod own;
-mod progress;
+pub(crate) mod progress;
 mod spared;
 mod summary;
 mod system;

@@ -87,8 +87,11 @@ fn run(command: &str, sender: &Sender<(Instant, f64)>) {
     }
 }
 
-/// The last number that `command` prints.
-fn read(command: &str) -> anyhow::Result<f64> {
+/// The last number that a shell command prints: how far a program is, such as requests served.
+///
+/// # Errors
+/// It cannot be run, fails, or prints no number.
+pub fn read(command: &str) -> anyhow::Result<f64> {
     let output = Command::new("sh")
         .args(["-c", command])
         .stdin(Stdio::null())

@@ -1,0 +1,376 @@
+//! How good are the settings that `tune --live` recommends, by how few runs, beside an exhaustive live search and the
+//! published methods? `live_regret EXPERIMENT WORKLOAD [REPEATS]`, as root; `ISOTHERM` names the command to run.
+//!
+//! Each setting of a small space is run live, each run between two without schemes: that is the truth. Then every method
+//! tunes on these runs, in the order in which they were made, as if it made them itself; so all methods see the same
+//! machine in the same moods. What a method recommends is judged by the mean of all runs of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context as _, bail, ensure};
+use isotherm_config::Request;
+use isotherm_eval::Experiment;
+use isotherm_eval::runner::RunEvent;
+use isotherm_eval::tune::{
+    Estimate, Evaluate, LiveRun, LiveRuns, Objective, Plan, PlannedReplays, Point, Prediction,
+    ProgramRuns, ProgramSpec, Published, Replays, Search, Settings, Space, damoos_score, run,
+    run_live, run_published, settle, trace_facts,
+};
+use isotherm_session::simulated::read_trace;
+
+const PARAMS: [&str; 2] = ["age=1s,2s,3s,5s,8s,12s", "size=4K"];
+const MAX_SLOWDOWN: f64 = 0.02;
+const LIVE_RUNS: usize = 5;
+const SEED: u64 = 1;
+const OBJECTIVES: [(&str, Objective); 2] = [
+    ("DAMOOS' score", Objective::Damoos),
+    (
+        "least memory, at most 2 % slower",
+        Objective::Memory {
+            max_slowdown: MAX_SLOWDOWN,
+        },
+    ),
+];
+
+/// All live runs: those without schemes, and after each but the last one under these settings.
+struct Truth {
+    bases: Vec<LiveRun>,
+    under: Vec<(Settings, LiveRun)>,
+}
+
+/// What a setting came to.
+#[derive(Clone, Copy, Debug)]
+struct Came {
+    saved: f64,
+    slowdown: f64,
+}
+
+impl Truth {
+    /// Runs all settings of `space` so many times, in turns.
+    fn measure(runs: &mut dyn LiveRuns, space: &Space, repeats: usize) -> anyhow::Result<Self> {
+        let mut make = |settings: Option<&Settings>| -> anyhow::Result<LiveRun> {
+            let made = runs.run(settings)?.context("stopped")?;
+            let of = settings.map_or_else(|| "by itself".to_owned(), ToString::to_string);
+            let (seconds, bytes) = (made.seconds_of_work, made.resident_mean_bytes / 1e6);
+            eprintln!("{of}: {seconds:.4} s of work, {bytes:.1} MB");
+            Ok(made)
+        };
+        let mut truth = Self {
+            bases: vec![make(None)?],
+            under: Vec::new(),
+        };
+        for _ in 0..repeats {
+            for number in 0..space.len() {
+                let settings = space.settings(&space.point(number));
+                let made = make(Some(&settings))?;
+                truth.under.push((settings, made));
+                truth.bases.push(make(None)?);
+            }
+        }
+        Ok(truth)
+    }
+
+    /// Against the runs before and after it.
+    fn came(&self, at: usize) -> Came {
+        let (before, after) = (&self.bases[at], &self.bases[at + 1]);
+        let mean = |of: fn(&LiveRun) -> f64| f64::midpoint(of(before), of(after));
+        let run = &self.under[at].1;
+        Came {
+            saved: 1.0 - run.resident_mean_bytes / mean(|run| run.resident_mean_bytes),
+            slowdown: run.seconds_of_work / mean(|run| run.seconds_of_work) - 1.0,
+        }
+    }
+
+    fn places<'a>(&'a self, settings: &'a Settings) -> impl Iterator<Item = usize> + 'a {
+        let places = 0..self.under.len();
+        places.filter(move |at| self.under[*at].0 == *settings)
+    }
+
+    /// The mean of all runs of a setting.
+    fn mean(&self, settings: &Settings) -> Came {
+        let all: Vec<Came> = self.places(settings).map(|at| self.came(at)).collect();
+        let mean = |of: fn(&Came) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+        Came {
+            saved: mean(|came| came.saved),
+            slowdown: mean(|came| came.slowdown),
+        }
+    }
+
+    fn base_resident(&self) -> f64 {
+        let sum: f64 = self.bases.iter().map(|run| run.resident_mean_bytes).sum();
+        sum / self.bases.len() as f64
+    }
+}
+
+/// The runs again, for one method: each setting's first run first.
+struct Again<'a> {
+    truth: &'a Truth,
+    asked: Mutex<BTreeMap<String, usize>>,
+    /// Those without schemes that come next.
+    next_base: usize,
+}
+
+impl<'a> Again<'a> {
+    fn new(truth: &'a Truth) -> Self {
+        Self {
+            truth,
+            asked: Mutex::default(),
+            next_base: 0,
+        }
+    }
+
+    fn nr_runs(&self) -> usize {
+        self.asked.lock().map_or(0, |asked| asked.values().sum())
+    }
+
+    fn place(&self, settings: &Settings) -> anyhow::Result<usize> {
+        let places: Vec<usize> = self.truth.places(settings).collect();
+        ensure!(!places.is_empty(), "{settings} was not run");
+        let Ok(mut asked) = self.asked.lock() else {
+            bail!("another thread failed");
+        };
+        let nr = asked.entry(settings.key()).or_default();
+        *nr += 1;
+        Ok(places[(*nr - 1) % places.len()])
+    }
+}
+
+impl LiveRuns for Again<'_> {
+    fn trace(&mut self, _path: &Path) -> anyhow::Result<bool> {
+        bail!("there is a trace")
+    }
+
+    /// A run under schemes as it was against its neighbours, beside which others stand now.
+    fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>> {
+        let bases = &self.truth.bases;
+        let base = |at: usize| &bases[at % bases.len()];
+        let Some(settings) = settings else {
+            self.next_base += 1;
+            return Ok(Some(base(self.next_base - 1).clone()));
+        };
+        let at = self.place(settings)?;
+        let came = self.truth.came(at);
+        let (before, after) = (base(self.next_base - 1), base(self.next_base));
+        let mean = |of: fn(&LiveRun) -> f64| f64::midpoint(of(before), of(after));
+        Ok(Some(LiveRun {
+            seconds_of_work: (1.0 + came.slowdown) * mean(|run| run.seconds_of_work),
+            resident_mean_bytes: (1.0 - came.saved) * mean(|run| run.resident_mean_bytes),
+            ..self.truth.under[at].1.clone()
+        }))
+    }
+}
+
+impl Evaluate for Again<'_> {
+    fn evaluate(&self, settings: &Settings) -> anyhow::Result<Option<Prediction>> {
+        let came = self.truth.came(self.place(settings)?);
+        Ok(Some(prediction(came, self.truth.base_resident())))
+    }
+}
+
+fn prediction(came: Came, without: f64) -> Prediction {
+    Prediction {
+        resident_mean_bytes: without * (1.0 - came.saved),
+        saved_mean_bytes: without * came.saved,
+        saved_share: Estimate::new(came.saved),
+        slowdown: Estimate::new(came.slowdown),
+        ..Prediction::default()
+    }
+}
+
+/// What an objective gives for what came: more is better, in points.
+fn worth(objective: &Objective, came: Came, without: f64) -> f64 {
+    match objective {
+        Objective::Damoos => damoos_score(&prediction(came, without)),
+        _ => 100.0 * came.saved,
+    }
+}
+
+struct Tuner<'a> {
+    space: &'a Space,
+    plan: &'a Plan,
+    replays: &'a Replays<'a>,
+    truth: &'a Truth,
+    stop: &'a AtomicBool,
+}
+
+impl Tuner<'_> {
+    fn search(&self, objective: Objective) -> Search {
+        Search::new(
+            self.space.clone(),
+            objective,
+            256,
+            SEED,
+            self.plan.contexts(),
+        )
+    }
+
+    fn replayed(&self, objective: Objective) -> anyhow::Result<Search> {
+        let planned = PlannedReplays {
+            replays: self.replays,
+            plan: self.plan,
+        };
+        let mut search = self.search(objective);
+        run(&mut search, &planned, None, 2, self.stop, &mut |_| {})?;
+        settle(&mut search, &planned)?;
+        Ok(search)
+    }
+
+    /// What each method recommends, by how many runs.
+    fn all(&self, objective: Objective) -> anyhow::Result<Vec<(String, usize, Option<Settings>)>> {
+        let settings = |search: &Search, point: Option<&Point>| {
+            point.map(|point| search.space().settings(point))
+        };
+        let mut all = Vec::new();
+        let mut search = self.replayed(objective)?;
+        all.push((
+            "replays alone".to_owned(),
+            0,
+            settings(&search, search.best().0),
+        ));
+        for most in [1, 2, LIVE_RUNS] {
+            let mut again = Again::new(self.truth);
+            search = self.replayed(objective)?;
+            let live = run_live(&mut search, objective, most, &mut again, None, &mut |_| {})?;
+            let best = live
+                .best(&search)
+                .map(|point| search.space().settings(&point));
+            all.push((format!("live, at most {most}"), again.nr_runs(), best));
+        }
+        for (name, method) in [
+            ("DAMOOS' grid", Published::DamoosGrid),
+            ("DAMOOS' polynomial", Published::DamoosPolyfit),
+            ("swarm", Published::Swarm),
+        ] {
+            let again = Again::new(self.truth);
+            let mut search = self.search(Objective::Damoos);
+            let start = self.space.point(0);
+            run_published(
+                (method, SEED),
+                &mut search,
+                &again,
+                None,
+                start,
+                &mut |_| {},
+            )?;
+            all.push((
+                name.to_owned(),
+                again.nr_runs(),
+                settings(&search, search.best().0),
+            ));
+        }
+        Ok(all)
+    }
+
+    fn tell(&self, name: &str, objective: Objective) -> anyhow::Result<()> {
+        let without = self.truth.base_resident();
+        let limit = objective.max_slowdown().unwrap_or(f64::INFINITY);
+        let points =
+            (0..self.space.len()).map(|number| self.space.settings(&self.space.point(number)));
+        let came: Vec<(Settings, Came)> = points
+            .map(|of| (of.clone(), self.truth.mean(&of)))
+            .collect();
+        let worths = came
+            .iter()
+            .map(|(_, came)| worth(&objective, *came, without));
+        let (least, most) = worths.fold((0.0_f64, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));
+        let within = came.iter().filter(|(_, came)| came.slowdown <= limit);
+        let best = within
+            .map(|(_, came)| worth(&objective, *came, without))
+            .fold(0.0, f64::max);
+        println!(
+            "\n{name}: the best of {} settings, all run: {best:.1} of {least:.1}..{most:.1}",
+            came.len()
+        );
+        println!(
+            "{:<22} {:>5} {:>24} {:>8} {:>8} {:>8} {:>9}",
+            "METHOD", "RUNS", "SETTING", "SAVED %", "SLOWER %", "WORTH", "REGRET %"
+        );
+        for (method, nr, settings) in self.all(objective)? {
+            let nothing = Came {
+                saved: 0.0,
+                slowdown: 0.0,
+            };
+            let came = settings.as_ref().map_or(nothing, |of| self.truth.mean(of));
+            let worth = worth(&objective, came, without);
+            let regret = 100.0 * (best - worth) / (most - least).max(1e-9);
+            let said = settings.map_or_else(|| "none".to_owned(), |of| of.to_string());
+            let broken = if came.slowdown > limit {
+                "  beyond the limit"
+            } else {
+                ""
+            };
+            println!(
+                "{method:<22} {nr:>5} {said:>24} {:>8.1} {:>8.2} {worth:>8.1} {regret:>9.1}{broken}",
+                100.0 * came.saved,
+                100.0 * came.slowdown
+            );
+        }
+        Ok(())
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut args = std::env::args().skip(1);
+    let (Some(path), Some(name)) = (args.next(), args.next()) else {
+        bail!("live_regret EXPERIMENT WORKLOAD [REPEATS]");
+    };
+    let repeats = args.next().map_or(Ok(2), |text| text.parse())?;
+    let isotherm =
+        std::env::var("ISOTHERM").unwrap_or_else(|_| "target/release/isotherm".to_owned());
+    let experiment = Experiment::parse(&std::fs::read_to_string(&path)?)?;
+    let workload = experiment
+        .workloads
+        .iter()
+        .find(|workload| workload.name == name);
+    let workload = workload.with_context(|| format!("{path} has no workload {name}"))?;
+    let mut request = Request::default();
+    request.acting.presets = vec!["prcl".to_owned()];
+    // The guard would keep a scheme from what it does; the limit is the methods' to keep.
+    request.acting.no_guard = true;
+    let plan = Plan::new(Vec::new(), request, None)?;
+    let folder = tempfile::tempdir()?;
+    let stop = AtomicBool::new(false);
+    let spec = ProgramSpec {
+        experiment: &experiment,
+        path: Path::new(&path),
+        workload,
+        base: &experiment.configurations[0],
+        plan: &plan,
+        folder: folder.path(),
+        isotherm: Path::new(&isotherm),
+        stop: &stop,
+    };
+    let mut on_event = |event: RunEvent<'_>| {
+        if let RunEvent::Warning(text) = event {
+            eprintln!("{text}");
+        }
+    };
+    let mut runs = ProgramRuns::prepare(spec, &mut on_event)?;
+    let trace = folder.path().join("trace");
+    ensure!(runs.trace(&trace)?, "stopped");
+    let replay = read_trace(&trace)?;
+    let (times, _) = trace_facts(&replay)?;
+    let space = Space::new(&PARAMS.map(str::to_owned), plan.contexts(), times)?;
+    let truth = Truth::measure(&mut runs, &space, repeats)?;
+    runs.finish();
+    let replays = Replays::new(&plan.watching()?, replay, &stop)?.context("stopped")?;
+    let tuner = Tuner {
+        space: &space,
+        plan: &plan,
+        replays: &replays,
+        truth: &truth,
+        stop: &stop,
+    };
+    println!(
+        "{name}: {} runs under schemes, {} without",
+        truth.under.len(),
+        truth.bases.len()
+    );
+    for (words, objective) in OBJECTIVES {
+        tuner.tell(words, objective)?;
+    }
+    Ok(())
+}

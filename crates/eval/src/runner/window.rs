@@ -1,0 +1,136 @@
+//! Windows of a service that never ends: some seconds of it, with Isotherm beside it or without.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use isotherm_linux::process::Process;
+use isotherm_session::read_progress;
+use serde_json::Value;
+
+use super::group::Group;
+use super::measure::{MONITOR_END, summary};
+
+const POLL: Duration = Duration::from_millis(20);
+const SAMPLE: Duration = Duration::from_millis(250);
+
+/// What is measured, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowSpec<'a> {
+    /// The process.
+    pub pid: u32,
+    /// How long a window is.
+    pub length: Duration,
+    /// A shell command that prints a number which counts up, such as requests served; the last number that it prints counts.
+    pub progress_command: &'a str,
+    /// The `isotherm` to run beside it.
+    pub isotherm: &'a Path,
+    /// Folder for what it prints.
+    pub folder: &'a Path,
+    /// Set by somebody else: end soon.
+    pub stop: &'a AtomicBool,
+}
+
+/// What a window came to.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// How long it was.
+    pub seconds: f64,
+    /// What the progress command's number grew by.
+    pub progress: f64,
+    /// Mean resident memory, bytes.
+    pub resident_mean_bytes: f64,
+    /// What the Isotherm beside it said at its end.
+    pub summary: Option<Value>,
+}
+
+impl Window {
+    /// A number of the summary.
+    pub fn told(&self, name: &str) -> Option<f64> {
+        self.summary.as_ref()?.get(name)?.as_f64()
+    }
+}
+
+impl WindowSpec<'_> {
+    /// Measures a window, with an `isotherm` of these arguments beside it (in a shell, with `variables`); `None` where it was
+    /// asked to stop.
+    ///
+    /// # Errors
+    /// The process has ended, the progress command fails or its number does not grow, or Isotherm fails.
+    pub fn measure(
+        &self,
+        arguments: Option<&str>,
+        variables: &[(&str, &Path)],
+    ) -> anyhow::Result<Option<Window>> {
+        let process = Process::open(self.pid)?;
+        let mut monitor = match arguments {
+            Some(arguments) => Some(self.attach(arguments, variables)?),
+            None => None,
+        };
+        let from = read_progress(self.progress_command)?;
+        let begun = Instant::now();
+        let (mut nr_samples, mut sum) = (0.0_f64, 0.0);
+        let mut next = begun;
+        while begun.elapsed() < self.length {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            if Instant::now() >= next {
+                ensure!(process.is_alive(), "process {} has ended", self.pid);
+                nr_samples += 1.0;
+                sum += process.usage()?.rss as f64;
+                next += SAMPLE;
+            }
+            if let Some(monitor) = monitor.as_mut().filter(|monitor| monitor.has_ended()) {
+                let status = monitor.end()?;
+                bail!("it ended too soon: {}", monitor.last_words(status));
+            }
+            std::thread::sleep(POLL);
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let progress = read_progress(self.progress_command)? - from;
+        ensure!(
+            progress > 0.0,
+            "what `{}` prints did not grow in {seconds:.0} s; it must count up while the service works",
+            self.progress_command
+        );
+        Ok(Some(Window {
+            seconds,
+            progress,
+            resident_mean_bytes: sum / nr_samples.max(1.0),
+            summary: monitor.map(end).transpose()?,
+        }))
+    }
+
+    fn attach(&self, arguments: &str, variables: &[(&str, &Path)]) -> anyhow::Result<Group> {
+        let mut variables = variables.to_vec();
+        variables.push(("ISOTHERM", self.isotherm));
+        let line = format!(
+            "exec \"$ISOTHERM\" {arguments} --pid {} --json --quiet",
+            self.pid
+        );
+        Group::spawn("isotherm", &line, self.folder, &variables)
+    }
+
+    /// Has all that is in swap read in, so that the next window begins with its memory near.
+    ///
+    /// # Errors
+    /// The process has ended, or must not be looked at.
+    pub fn give_back(&self) -> anyhow::Result<()> {
+        Process::open(self.pid)?.swap_in()?;
+        Ok(())
+    }
+}
+
+/// Asks Isotherm to end, and reads what it says.
+fn end(mut monitor: Group) -> anyhow::Result<Value> {
+    monitor.interrupt();
+    let limit = Instant::now() + MONITOR_END;
+    while !monitor.has_ended() && Instant::now() < limit {
+        std::thread::sleep(POLL);
+    }
+    let status = monitor.end()?;
+    ensure!(status.success(), "{}", monitor.last_words(status));
+    summary(&monitor.output()).context("of the Isotherm beside the service")
+}

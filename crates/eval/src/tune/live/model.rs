@@ -1,0 +1,251 @@
+//! How far replays are off, learnt from a few live runs.
+//!
+//! **Problem.** A replay errs in the same direction for settings that are alike (what a page costs, when a live monitor
+//! finds idle memory), and a live run costs minutes. What one run tells has to serve for all settings.
+//!
+//! **Approach.** A Gaussian process on the difference between live and replayed (Kennedy and O'Hagan, *Predicting the
+//! output from a complex computer code when fast approximations are available*, 2000, with the replay as the fast code
+//! and a fixed scale of 1). Its covariance has three parts: an offset, the same for all settings; a factor on what is
+//! foretold, the same for all; and a part of each setting's own, alike for neighbours:
+//! `a^2 + b^2 p p' + c^2 p p' exp(-|x - x'|^2 / 2 l^2)`. Posterior means and variances are those of Rasmussen and Williams,
+//! *Gaussian Processes for Machine Learning* (2006), algorithm 2.1.
+//!
+//! **Limits.** `a`, `b`, `c` and `l` are not fitted: with five runs there is nothing to fit them to. They say how far off
+//! replays were on programs that they were not made for (docs/benchmarks.md, "What the simulated machine foretells").
+
+/// How far replays may be off, as standard deviations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Prior {
+    /// For all settings alike: a share of all memory, or of the time.
+    pub(super) offset: f64,
+    /// For all settings by the same factor: a share of what is foretold.
+    pub(super) factor: f64,
+    /// For each setting by a factor of its own.
+    pub(super) own: f64,
+    /// Of a single run against its neighbours, before any two were compared: a share.
+    pub(super) noise: f64,
+}
+
+/// Settings this far apart, as a share of each ladder, have little to say of each other.
+const LENGTH: f64 = 0.3;
+/// As how many pairs of runs the prior's noise counts.
+const NOISE_WEIGHT: f64 = 2.0;
+
+/// Where a setting lies, and what is foretold of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Foretold {
+    /// Places on the ladders, 0 to 1.
+    pub(super) place: Vec<f64>,
+    /// What is foretold.
+    pub(super) value: f64,
+}
+
+/// What a live run came to where this was foretold.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub(super) foretold: Foretold,
+    pub(super) live: f64,
+    /// Runs without schemes that it was compared with, at least one.
+    pub(super) nr_bases: usize,
+}
+
+/// A number with a standard deviation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Normal {
+    pub(super) mean: f64,
+    pub(super) deviation: f64,
+}
+
+/// What the runs say of all settings.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    prior: Prior,
+    settings: Vec<Foretold>,
+    /// Lower triangle of the covariances' Cholesky factor, row by row.
+    factor: Vec<Vec<f64>>,
+    /// The covariances' inverse times the differences.
+    weights: Vec<f64>,
+}
+
+impl Model {
+    /// From what was observed, where a single run varies by `noise`.
+    pub(super) fn new(prior: Prior, observed: &[Observed], noise: f64) -> Self {
+        let settings: Vec<Foretold> = observed.iter().map(|of| of.foretold.clone()).collect();
+        let covariance = |row: usize, column: usize| {
+            let between = prior.covariance(&settings[row], &settings[column]);
+            let runs = 1.0 + 1.0 / observed[row].nr_bases.max(1) as f64;
+            between
+                + if row == column {
+                    noise * noise * runs
+                } else {
+                    0.0
+                }
+        };
+        let factor = cholesky(observed.len(), covariance);
+        let differences: Vec<f64> = observed
+            .iter()
+            .map(|of| of.live - of.foretold.value)
+            .collect();
+        let weights = backward(&factor, &forward(&factor, &differences));
+        Self {
+            prior,
+            settings,
+            factor,
+            weights,
+        }
+    }
+
+    /// What would come of a setting, live, on average over runs.
+    pub(super) fn correct(&self, foretold: &Foretold) -> Normal {
+        let of: Vec<f64> = { self.settings.iter() }
+            .map(|other| self.prior.covariance(foretold, other))
+            .collect();
+        let difference: f64 = of.iter().zip(&self.weights).map(|(c, w)| c * w).sum();
+        let known: f64 = forward(&self.factor, &of).iter().map(|v| v * v).sum();
+        let variance = self.prior.covariance(foretold, foretold) - known;
+        Normal {
+            mean: foretold.value + difference,
+            deviation: variance.max(0.0).sqrt(),
+        }
+    }
+}
+
+impl Prior {
+    fn covariance(&self, one: &Foretold, other: &Foretold) -> f64 {
+        let squares = one
+            .place
+            .iter()
+            .zip(&other.place)
+            .map(|(a, b)| (a - b).powi(2));
+        let alike = (-squares.sum::<f64>() / (2.0 * LENGTH * LENGTH)).exp();
+        let size = one.value.abs() * other.value.abs();
+        self.offset.powi(2) + size * (self.factor.powi(2) + self.own.powi(2) * alike)
+    }
+
+    /// By how much a single run varies, from runs of the same in the order in which they were made: half the mean square
+    /// of what one differs from the next by, which slow drift adds little to (von Neumann, 1941).
+    pub(super) fn noise_of(&self, same: &[f64]) -> f64 {
+        let mean = same.iter().sum::<f64>() / same.len().max(1) as f64;
+        let squares = same
+            .windows(2)
+            .map(|pair| ((pair[1] - pair[0]) / mean.max(1e-300)).powi(2) / 2.0);
+        let (nr, sum) = squares.fold((0.0, 0.0), |(nr, sum), square| (nr + 1.0, sum + square));
+        ((NOISE_WEIGHT * self.noise.powi(2) + sum) / (NOISE_WEIGHT + nr)).sqrt()
+    }
+}
+
+/// The lower triangle of a positive definite matrix' factor.
+fn cholesky(size: usize, of: impl Fn(usize, usize) -> f64) -> Vec<Vec<f64>> {
+    let mut factor: Vec<Vec<f64>> = Vec::with_capacity(size);
+    for row in 0..size {
+        let mut line: Vec<f64> = Vec::with_capacity(row + 1);
+        for column in 0..=row {
+            let above = factor.get(column).unwrap_or(&line);
+            let sum: f64 = line
+                .iter()
+                .zip(above)
+                .take(column)
+                .map(|(a, b)| a * b)
+                .sum();
+            let rest = of(row, column) - sum;
+            line.push(if row == column {
+                // Noise keeps it above zero but for rounding.
+                rest.max(1e-18).sqrt()
+            } else {
+                rest / factor[column][column]
+            });
+        }
+        factor.push(line);
+    }
+    factor
+}
+
+/// Solves `factor x = of`.
+fn forward(factor: &[Vec<f64>], of: &[f64]) -> Vec<f64> {
+    let mut solved: Vec<f64> = Vec::with_capacity(of.len());
+    for (row, line) in factor.iter().enumerate() {
+        let sum: f64 = line.iter().zip(&solved).map(|(a, b)| a * b).sum();
+        solved.push((of[row] - sum) / line[row]);
+    }
+    solved
+}
+
+/// Solves `factor^T x = of`.
+fn backward(factor: &[Vec<f64>], of: &[f64]) -> Vec<f64> {
+    let mut solved = vec![0.0; of.len()];
+    for row in (0..of.len()).rev() {
+        let below = row + 1..of.len();
+        let sum: f64 = below.map(|at| factor[at][row] * solved[at]).sum();
+        solved[row] = (of[row] - sum) / factor[row][row];
+    }
+    solved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRIOR: Prior = Prior {
+        offset: 0.01,
+        factor: 0.5,
+        own: 0.5,
+        noise: 0.01,
+    };
+
+    fn at(place: f64, value: f64) -> Foretold {
+        Foretold {
+            place: vec![place],
+            value,
+        }
+    }
+
+    fn observed(place: f64, value: f64, live: f64) -> Observed {
+        Observed {
+            foretold: at(place, value),
+            live,
+            nr_bases: 2,
+        }
+    }
+
+    #[test]
+    fn without_runs_it_is_what_is_foretold_and_what_replays_were_off_by() {
+        let said = Model::new(PRIOR, &[], 0.01).correct(&at(0.5, 0.2));
+        assert!((said.mean - 0.2).abs() < 1e-12);
+        let off = (0.01_f64.powi(2) + 0.04 * 0.5).sqrt();
+        assert!((said.deviation - off).abs() < 1e-12, "{said:?}");
+    }
+
+    #[test]
+    fn of_one_run_it_is_the_weighted_mean_that_can_be_had_by_hand() {
+        let (variance, noise) = (0.01_f64.powi(2) + 0.04 * 0.5, 0.02_f64.powi(2) * 1.5);
+        let said = Model::new(PRIOR, &[observed(0.5, 0.2, 0.3)], 0.02).correct(&at(0.5, 0.2));
+        let weight = variance / (variance + noise);
+        assert!((said.mean - (0.2 + 0.1 * weight)).abs() < 1e-12);
+        assert!((said.deviation - (variance * (1.0 - weight)).sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_is_learnt_of_one_setting_serves_its_neighbours_most() {
+        let runs = [
+            observed(0.1, 0.2, 0.3),
+            observed(0.1, 0.2, 0.3),
+            observed(0.2, 0.1, 0.15),
+        ];
+        let model = Model::new(PRIOR, &runs, 0.01);
+        let factor = |place: f64| model.correct(&at(place, 0.2)).mean / 0.2;
+        assert!(factor(0.12) > 1.4 && factor(0.9) < factor(0.4) && factor(0.9) > 1.1);
+        let deviation = |place: f64| model.correct(&at(place, 0.2)).deviation;
+        assert!(deviation(0.12) < deviation(0.4) && deviation(0.4) < deviation(0.9));
+    }
+
+    #[test]
+    fn noise_is_the_priors_until_runs_were_compared() {
+        assert!((PRIOR.noise_of(&[7.0]) - 0.01).abs() < 1e-12);
+        let steady = PRIOR.noise_of(&[7.0; 9]);
+        assert!((steady - 0.01 * (2.0_f64 / 10.0).sqrt()).abs() < 1e-12);
+        assert!(PRIOR.noise_of(&[7.0, 8.0, 7.0, 8.0]) > 0.05);
+        // Of what drifts slowly, little is noise.
+        let drifting: Vec<f64> = (0..20).map(|n| 7.0 + 0.01 * f64::from(n)).collect();
+        assert!(PRIOR.noise_of(&drifting) < 0.005);
+    }
+}

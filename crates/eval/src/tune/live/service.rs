@@ -1,0 +1,73 @@
+//! Live runs of a service that never ends: windows of it, with schemes and without.
+//!
+//! What one window pages out is read in again before the next. Pages of files that were dropped stay so until the service
+//! wants them.
+
+use std::path::Path;
+
+use super::programs::write_configuration;
+use super::{LiveRun, LiveRuns};
+use crate::runner::WindowSpec;
+use crate::tune::{Plan, Settings};
+
+/// What is tuned, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceSpec<'a> {
+    /// The service's windows.
+    pub window: WindowSpec<'a>,
+    /// What is tuned.
+    pub plan: &'a Plan,
+}
+
+/// Windows of a service, one after the other.
+#[derive(Debug)]
+pub struct ServiceRuns<'a> {
+    spec: ServiceSpec<'a>,
+}
+
+impl<'a> ServiceRuns<'a> {
+    /// Of a process that runs.
+    ///
+    /// # Errors
+    /// It does not exist, or may not be looked at.
+    pub fn new(spec: ServiceSpec<'a>) -> anyhow::Result<Self> {
+        let process = isotherm_linux::process::Process::open(spec.window.pid)?;
+        process.may_be_advised()?;
+        Ok(Self { spec })
+    }
+}
+
+impl LiveRuns for ServiceRuns<'_> {
+    fn trace(&mut self, path: &Path) -> anyhow::Result<bool> {
+        let flags = "record --pages --output \"$TRACE\"";
+        let variables: [(&str, &Path); 1] = [("TRACE", path)];
+        Ok({ self.spec.window }
+            .measure(Some(flags), &variables)?
+            .is_some())
+    }
+
+    fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>> {
+        let ServiceSpec { window, plan } = self.spec;
+        let path = window.folder.join("tuned.yaml");
+        window.give_back()?;
+        let measured = match settings {
+            Some(settings) => {
+                write_configuration(plan, settings, &path)?;
+                let variables: [(&str, &Path); 1] = [("TUNED", &path)];
+                window.measure(Some(&plan.run_flags("$TUNED")), &variables)?
+            }
+            None => window.measure(None, &[])?,
+        };
+        if settings.is_some() {
+            window.give_back()?;
+        }
+        Ok(measured.map(|measured| LiveRun {
+            settings: settings.map(Settings::key),
+            seconds_of_work: measured.seconds / measured.progress,
+            resident_mean_bytes: measured.resident_mean_bytes,
+            seconds: measured.seconds,
+            acting_cpu_seconds: measured.told("acting_cpu_seconds"),
+            guard_stops: measured.told("guard_stops").map(|nr| nr as u64),
+        }))
+    }
+}

@@ -1,0 +1,73 @@
+//! Live runs, for people.
+
+use std::fmt::Write as _;
+
+use isotherm_engine::units::{format_bytes, format_share};
+use isotherm_report::render::table::{Align, Table};
+
+use super::{Compared, Live, LiveEnd};
+use crate::tune::result::{bounds, percent, signed};
+
+impl LiveEnd {
+    /// Why there are no more runs, in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Enough => "no other setting promises enough for another run",
+            Self::AllMade => "as many as were allowed",
+            Self::Stopped => "then stopped",
+        }
+    }
+}
+
+impl Live {
+    /// A table of the runs under schemes, and what those without say of noise.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "live: {} runs with schemes ({}), {} without: {} resident; a run's time varies by {}, its memory by {}",
+            self.compared.len(),
+            self.end.words(),
+            self.nr_bases,
+            format_bytes(self.base_resident_mean_bytes as u64),
+            percent(self.noise_of_time),
+            percent(self.noise_of_memory),
+        );
+        if self.compared.is_empty() {
+            return text;
+        }
+        let right = |head| (head, Align::Right);
+        let mut table = Table::new(&[
+            ("", Align::Left),
+            ("LIVE", Align::Left),
+            right("SAVED"),
+            right("OF IT"),
+            right("FORETOLD"),
+            right("BETWEEN"),
+            right("SLOWER"),
+            right("FORETOLD"),
+            right("BETWEEN"),
+            right("ACTING"),
+        ]);
+        for (number, one) in (1..).zip(&self.compared) {
+            table.row(row(number, one));
+        }
+        text + &table.text() + "what follows is corrected by these\n"
+    }
+}
+
+fn row(number: usize, one: &Compared) -> Vec<String> {
+    let saved = one.saved_share * one.run.resident_mean_bytes / (1.0 - one.saved_share).max(1e-9);
+    vec![
+        number.to_string(),
+        one.settings.to_string(),
+        signed(saved, |bytes| format_bytes(bytes as u64)),
+        signed(one.saved_share, format_share),
+        signed(one.foretold_saved_share.value, format_share),
+        bounds(&one.foretold_saved_share),
+        percent(one.slowdown),
+        percent(one.foretold_slowdown.value),
+        bounds(&one.foretold_slowdown),
+        (one.run.acting_cpu_seconds).map_or_else(|| "?".to_owned(), |cpu| format!("{cpu:.2} s")),
+    ]
+}

@@ -1,0 +1,333 @@
+//! `isotherm tune --live`: runs of the program itself confirm or correct what replays foretell.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use isotherm_engine::Nanos;
+use isotherm_engine::scheme::Action;
+use isotherm_engine::units::{format_bytes, format_time, parse_time};
+use isotherm_eval::runner::{self, RunEvent, WindowSpec};
+use isotherm_eval::tune::{
+    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, Plan, ProgramRuns, ProgramSpec, Search,
+    ServiceRuns, ServiceSpec, run_live, trace_facts,
+};
+use isotherm_eval::{Experiment, Workload};
+use isotherm_linux::{host, swap};
+use isotherm_session::simulated::read_trace;
+use tracing::{info, warn};
+
+use super::Args;
+use crate::cmd::eval::read_experiment;
+
+/// A window of a service, unless it is said or its record tells.
+const WINDOW: Duration = Duration::from_secs(30);
+/// Shorter ones tell nothing.
+const WINDOW_MIN: Duration = Duration::from_secs(2);
+
+/// What is run.
+#[derive(clap::Args, Clone, Debug)]
+#[group(id = "live_runs", multiple = true)]
+#[command(next_help_heading = "Live runs")]
+pub(super) struct LiveArgs {
+    /// Confirm by runs of the program itself: of the command after `--`, of --eval or of --pid
+    #[arg(long)]
+    live: bool,
+
+    /// Most runs with schemes. As many and one are made without, before and between them
+    #[arg(long, value_name = "N", requires = "live", default_value_t = NonZero::new(5).expect("not zero"))]
+    runs: NonZero<u32>,
+
+    /// Run a workload of this experiment (docs/evaluation.md), with its swap and settings
+    #[arg(long, value_name = "EXPERIMENT", requires = "live", conflicts_with_all = ["pid", "command"])]
+    eval: Option<PathBuf>,
+
+    /// Which workload of it [default: its only one]
+    #[arg(long, value_name = "NAME", requires = "eval")]
+    workload: Option<String>,
+
+    /// Tune in windows of this process' life, which is not ended; needs --progress-cmd
+    #[arg(long, value_name = "PID", requires_all = ["live", "progress_cmd"], conflicts_with = "command")]
+    pid: Option<u32>,
+
+    /// A command that prints how far the process is: a number that counts up, such as requests served
+    #[arg(long, value_name = "COMMAND", requires = "pid")]
+    progress_cmd: Option<String>,
+
+    /// How long a window is [default: as long as RECORD, else 30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "pid")]
+    window: Option<Nanos>,
+
+    /// For a command that runs for a fixed time: a regular expression for what it prints, whose last match is what it
+    /// did in a second
+    #[arg(long, value_name = "REGEX", requires = "command")]
+    throughput: Option<String>,
+
+    /// The program to run, several times
+    #[arg(last = true, value_name = "COMMAND", requires = "live")]
+    command: Vec<OsString>,
+}
+
+impl LiveArgs {
+    pub(super) fn is_wanted(&self) -> bool {
+        self.live
+    }
+
+    /// What live runs are of, as text: those of something else are no use.
+    pub(super) fn subject(&self) -> String {
+        if !self.live {
+            return String::new();
+        }
+        let programs = (&self.eval, &self.workload, &self.command, &self.throughput);
+        let service = (self.pid, &self.progress_cmd, self.window);
+        format!("{programs:?} {service:?}")
+    }
+}
+
+/// Tunes by a record, which is made where there is none, and by live runs.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    super::check_outputs(args)?;
+    let plan = super::plan(args, &super::objective(args)?)?;
+    host::can_record().map_err(|why| anyhow!("cannot run it under schemes: {why}"))?;
+    let folder = tempfile::Builder::new()
+        .prefix("isotherm-tune-")
+        .tempdir()
+        .context("cannot make a folder for the runs")?;
+    let isotherm = std::env::current_exe().context("cannot find the isotherm that is running")?;
+    let stop = super::stop_flag()?;
+    let spec = Spec {
+        args,
+        plan: &plan,
+        folder: folder.path(),
+        isotherm: &isotherm,
+        stop: &stop,
+    };
+    let live = &args.live;
+    match (&live.eval, live.pid) {
+        (Some(path), _) => {
+            let experiment = read_experiment(path)?;
+            let workload = workload_of(&experiment, live.workload.as_deref(), path)?;
+            spec.tune_program(&experiment, path, workload)
+        }
+        (None, Some(pid)) => spec.tune_service(pid),
+        (None, None) => {
+            ensure!(
+                !live.command.is_empty(),
+                "what is to be run? Name a command after --, an experiment (--eval FILE) or a process (--pid N \
+                 --progress-cmd COMMAND)"
+            );
+            let here = std::env::current_dir().context("cannot tell the working directory")?;
+            let line = shell_line(&live.command, &here)?;
+            let experiment = Experiment::of_command(line, live.throughput.clone())?;
+            spec.tune_program(&experiment, &here, &experiment.workloads[0])
+        }
+    }
+}
+
+/// What all kinds of live runs need.
+struct Spec<'a> {
+    args: &'a Args,
+    plan: &'a Plan,
+    folder: &'a Path,
+    isotherm: &'a Path,
+    stop: &'a AtomicBool,
+}
+
+impl Spec<'_> {
+    fn tune_program(
+        &self,
+        experiment: &Experiment,
+        path: &Path,
+        workload: &Workload,
+    ) -> anyhow::Result<ExitCode> {
+        let mut on_event = |event: RunEvent<'_>| {
+            if let RunEvent::Warning(text) = event {
+                warn!("{text}");
+            }
+        };
+        let spec = ProgramSpec {
+            experiment,
+            path,
+            workload,
+            base: &experiment.configurations[0],
+            plan: self.plan,
+            folder: self.folder,
+            isotherm: self.isotherm,
+            stop: self.stop,
+        };
+        let mut runs = ProgramRuns::prepare(spec, &mut on_event)?;
+        let tuned = self.tune(&mut runs);
+        runs.finish();
+        tuned
+    }
+
+    fn tune_service(&self, pid: u32) -> anyhow::Result<ExitCode> {
+        let live = &self.args.live;
+        let of_record = || -> Option<Nanos> {
+            let path = self.args.record.as_ref().filter(|path| path.exists())?;
+            let replay = read_trace(path).ok()?;
+            Some(trace_facts(&replay).ok()?.0.duration)
+        };
+        let window = live.window.or_else(of_record);
+        let length = window.map_or(WINDOW, |window| Duration::from_nanos(window.0));
+        ensure!(
+            length >= WINDOW_MIN,
+            "a window of less than two seconds tells nothing; --window 30s, for instance"
+        );
+        let spec = ServiceSpec {
+            window: WindowSpec {
+                pid,
+                length,
+                progress_command: live.progress_cmd.as_deref().unwrap_or_default(),
+                isotherm: self.isotherm,
+                folder: self.folder,
+                stop: self.stop,
+            },
+            plan: self.plan,
+        };
+        self.tune(&mut ServiceRuns::new(spec)?)
+    }
+
+    fn tune(&self, runs: &mut dyn LiveRuns) -> anyhow::Result<ExitCode> {
+        self.ensure_swap()?;
+        let Some(record) = self.record(runs)? else {
+            info!("stopped before anything was tried");
+            return Ok(ExitCode::from(130));
+        };
+        super::tune(self.args, &record, self.stop, Some(runs))
+    }
+
+    /// Where nothing can be paged out, nothing is to be learnt.
+    fn ensure_swap(&self) -> anyhow::Result<()> {
+        let contexts = self.plan.contexts().iter();
+        let mut schemes = contexts.flat_map(|context| &context.schemes);
+        let pages_out = schemes.any(|scheme| scheme.action == Action::Pageout);
+        ensure!(
+            !pages_out || swap::facts().total > 0,
+            "there is no swap, so nothing can be paged out; set it up first (`isotherm swap zram --size 4G`), and take \
+             it away afterwards (`isotherm swap off`)"
+        );
+        Ok(())
+    }
+
+    /// The trace: one that is there, or a new one; `None` where it was asked to stop. Beside the output it stays, for who
+    /// goes on after an interruption.
+    fn record(&self, runs: &mut dyn LiveRuns) -> anyhow::Result<Option<PathBuf>> {
+        let how = &self.args.how;
+        let output = how.output.as_ref().filter(|path| !super::is_stream(path));
+        let path = match (&self.args.record, output) {
+            (Some(record), _) if record.exists() => return Ok(Some(record.clone())),
+            (Some(record), _) => record.clone(),
+            (None, Some(output)) => {
+                let path = beside(output, ".isotherm");
+                let journal = super::journal_path(self.args);
+                if path.exists() && journal.is_some_and(|journal| journal.exists()) {
+                    return Ok(Some(path));
+                }
+                path
+            }
+            (None, None) => self.folder.join("trace.isotherm"),
+        };
+        info!("a run that is recorded, for replays");
+        let begun = Instant::now();
+        if !runs.trace(&path)? {
+            // Half a trace is none.
+            let _ = fs::remove_file(&path);
+            return Ok(None);
+        }
+        let took = Nanos(begun.elapsed().as_nanos() as u64);
+        info!("recorded in {}: {}", format_time(took), path.display());
+        Ok(Some(path))
+    }
+}
+
+/// A file of the same name with more at its end.
+pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// A command as a line for a shell that starts elsewhere.
+fn shell_line(command: &[OsString], here: &Path) -> anyhow::Result<String> {
+    let mut line = format!("cd {} && exec", quoted(here.as_os_str())?);
+    for word in command {
+        line += " ";
+        line += &quoted(word)?;
+    }
+    Ok(line)
+}
+
+/// A word for a shell.
+fn quoted(word: &OsStr) -> anyhow::Result<String> {
+    let Some(text) = word.to_str() else {
+        bail!("{} is no UTF-8, and cannot be run", word.display());
+    };
+    Ok(format!("'{}'", text.replace('\'', r"'\''")))
+}
+
+/// The workload that is meant, if it can run here.
+fn workload_of<'a>(
+    experiment: &'a Experiment,
+    name: Option<&str>,
+    path: &Path,
+) -> anyhow::Result<&'a Workload> {
+    let path = path.display();
+    let names: Vec<&str> = { experiment.workloads.iter() }
+        .map(|workload| workload.name.as_str())
+        .collect();
+    let names = names.join(", ");
+    let found = match name {
+        None if experiment.workloads.len() == 1 => experiment.workloads.first(),
+        None => bail!("{path} has several workloads; choose one by --workload: {names}"),
+        Some(name) => experiment.workloads.iter().find(|of| of.name == name),
+    };
+    let found = found.with_context(|| format!("{path} has no such workload; it has {names}"))?;
+    match { runner::skips(experiment) }
+        .iter()
+        .find(|(what, _)| *what == found.name)
+    {
+        Some((_, why)) => bail!("{} cannot run here: {why}", found.name),
+        None => Ok(found),
+    }
+}
+
+/// Makes the live runs, and tells of each.
+pub(super) fn confirm(
+    args: &Args,
+    search: &mut Search,
+    objective: Objective,
+    makes: &mut dyn LiveRuns,
+    journal: Option<&mut Journal>,
+) -> anyhow::Result<Live> {
+    let most = args.live.runs.get() as usize;
+    let mut on_event = |event: LiveEvent<'_>| match event {
+        LiveEvent::Begins(Some(settings), made) => {
+            info!("live run {} of at most {most}: {settings}", made + 1);
+        }
+        LiveEvent::Begins(None, _) => info!("a live run without schemes"),
+        LiveEvent::Ended(run) => info!("{}", words(run)),
+        LiveEvent::JournalFailed(error) => {
+            warn!("{error}; the runs go on, and cannot be gone on with after an interruption");
+        }
+    };
+    run_live(search, objective, most, makes, journal, &mut on_event)
+}
+
+fn words(run: &LiveRun) -> String {
+    let stops = match run.guard_stops {
+        Some(nr) if nr > 0 => format!(", stopped by the guard {nr} times"),
+        _ => String::new(),
+    };
+    format!(
+        "{:.1} s, {:.4} s for a unit of work, {} resident{stops}",
+        run.seconds,
+        run.seconds_of_work,
+        format_bytes(run.resident_mean_bytes as u64),
+    )
+}

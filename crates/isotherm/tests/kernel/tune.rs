@@ -1,0 +1,197 @@
+//! `isotherm tune --live` on this kernel: runs of a program, and windows of a service that goes on.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::acting::Swap;
+use crate::common::{
+    Running, isotherm, proc_bytes, python, python_path, run, scratch, until, with_swap,
+};
+
+/// 48 MiB of small pages, an eighth of them in use; it counts its rounds, for so many of them.
+const PROGRAM: &str = r"
+import ctypes, mmap, sys, time
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)
+memory = mmap.mmap(-1, 48 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(48 << 8):
+    memory[page << 12:(page << 12) + 8] = page.to_bytes(8, 'big')
+print('ready', flush=True)
+rounds, count = int(sys.argv[1]), open(sys.argv[2], 'w')
+for number in range(rounds):
+    for page in range(6 << 8):
+        memory[page << 12] = 1
+    time.sleep(0.01)
+    count.seek(0); count.write(str(number)); count.flush()
+";
+
+const SCHEMES: [&str; 5] = ["--preset", "prcl", "--param", "age=1s,2s", "--no-guard"];
+
+fn report(stdout: &str) -> Value {
+    serde_json::from_str(stdout).expect("JSON")
+}
+
+/// What a run under the recommended setting saved, live: a share.
+fn saved_live(report: &Value) -> f64 {
+    let settings = &report["recommended"]["settings"];
+    let compared = report["live"]["compared"].as_array().expect("runs");
+    let of = compared.iter().find(|one| one["settings"] == *settings);
+    of.expect("only what was run is recommended")["saved_share"]
+        .as_f64()
+        .expect("a share")
+}
+
+#[test]
+fn a_program_is_run_again_and_an_interruption_loses_nothing() {
+    const TEST: &str = "a_program_is_run_again_and_an_interruption_loses_nothing";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let folder = scratch();
+    fs::write(folder.path().join("it's a program.py"), PROGRAM).expect("ours");
+    let tune = |folder: &Path| {
+        let mut tune = isotherm([
+            "tune",
+            "--live",
+            "--runs",
+            "1",
+            "-o",
+            "tuned.yaml",
+            "--json",
+        ]);
+        tune.args(SCHEMES)
+            .args(["--max-slowdown", "50%", "--"])
+            .current_dir(folder);
+        tune.args([&python_path(), "it's a program.py", "400", "count"]);
+        tune
+    };
+    let lacks = run(&mut tune(folder.path()));
+    if lacks.code() == 2 {
+        assert!(lacks.stderr.contains("there is no swap"), "{lacks:?}");
+    }
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let first = Running::start(&mut tune(folder.path()));
+    until("a live run under schemes", || {
+        first
+            .stderr()
+            .contains("live run 1 of at most 1")
+            .then_some(())
+    });
+    first.signal(Signal::SIGINT);
+    let first = first.finish();
+    assert_eq!(first.code(), 130, "{first:?}");
+    assert!(report(&first.stdout)["was_stopped"] == true);
+    let second = run(&mut tune(folder.path())).success();
+    assert!(second.stderr.contains("and 1 live runs made"), "{second:?}");
+    assert!(
+        !second.stderr.contains("is recorded"),
+        "the trace was kept: {second:?}"
+    );
+    let told = report(&second.stdout);
+    assert_eq!(
+        (&told["live"]["nr_bases"], &told["live"]["end"]),
+        (&2.into(), &"all_made".into())
+    );
+    let (live, foretold) = (
+        saved_live(&told),
+        &told["recommended"]["prediction"]["saved_share"],
+    );
+    assert!(live > 0.2, "{told}");
+    let bound = |name: &str| foretold[name].as_f64().expect("bounds");
+    assert!(
+        (bound("low")..bound("high")).contains(&bound("value")),
+        "{told}"
+    );
+    let written = fs::read_to_string(folder.path().join("tuned.yaml")).expect("written");
+    assert!(written.contains("pageout"), "{written}");
+    assert!(!folder.path().join("tuned.yaml.journal").exists());
+}
+
+#[test]
+fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
+    const TEST: &str = "a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let folder = scratch();
+    let count = folder.path().join("count");
+    let mut service = Running::start(python(PROGRAM).arg("1000000").arg(&count));
+    service.line("ready");
+    let pid = service.pid().to_string();
+    let rss = proc_bytes(service.pid(), "status", "VmRSS:");
+    let tune = |progress: &str, pid: &str| {
+        let mut tune = isotherm(["tune", "--live", "--runs", "1", "--json", "--window", "6s"]);
+        tune.args(SCHEMES).args([
+            "--max-slowdown",
+            "50%",
+            "--pid",
+            pid,
+            "--progress-cmd",
+            progress,
+        ]);
+        run(&mut tune)
+    };
+    let done = tune(&format!("cat {}", count.display()), &pid).success();
+    let told = report(&done.stdout);
+    assert!(saved_live(&told) > 0.1, "{told}");
+    assert!(service.is_running());
+    assert_eq!(proc_bytes(service.pid(), "status", "VmSwap:"), 0);
+    assert!(proc_bytes(service.pid(), "status", "VmRSS:") > rss / 10 * 9);
+    let stands = tune("echo 5", &pid);
+    assert_eq!(stands.code(), 2, "{stands:?}");
+    assert!(stands.stderr.contains("did not grow"), "{stands:?}");
+    let gone = tune("echo 5", "4194303");
+    assert!(
+        gone.code() == 2 && gone.stderr.contains("does not exist"),
+        "{gone:?}"
+    );
+}
+
+#[test]
+fn a_workload_of_an_experiment_is_run_with_its_swap() {
+    const TEST: &str = "a_workload_of_an_experiment_is_run_with_its_swap";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let folder = scratch();
+    fs::write(folder.path().join("program.py"), PROGRAM).expect("ours");
+    let experiment = format!(
+        "name = \"x\"\nzram = \"256MiB\"\n[[configuration]]\nname = \"orig\"\n\
+         [[workload]]\nname = \"other\"\nrun = \"true\"\nrequires = [\"no-such-program\"]\n\
+         [[workload]]\nname = \"w\"\nrun = \"exec {} $EXPERIMENT/program.py 400 count\"\n",
+        python_path()
+    );
+    fs::write(folder.path().join("x.toml"), experiment).expect("ours");
+    let tune = |more: &[&str]| {
+        let mut tune = isotherm([
+            "tune", "--live", "trace", "--runs", "1", "--json", "--eval", "x.toml",
+        ]);
+        tune.args(SCHEMES)
+            .args(["--max-slowdown", "50%"])
+            .args(more)
+            .current_dir(folder.path());
+        run(&mut tune)
+    };
+    for (more, words) in [
+        (&[][..], "choose one by --workload: other, w"),
+        (
+            &["--workload", "other"],
+            "cannot run here: not installed: no-such-program",
+        ),
+        (&["--workload", "none"], "no such workload"),
+    ] {
+        let refused = tune(more);
+        assert_eq!(refused.code(), 2, "{refused:?}");
+        assert!(refused.stderr.contains(words), "{words}: {refused:?}");
+    }
+    let swaps = fs::read_to_string("/proc/swaps").expect("Linux");
+    let done = tune(&["--workload", "w"]).success();
+    assert!(saved_live(&report(&done.stdout)) > 0.2, "{done:?}");
+    assert_eq!(
+        fs::read_to_string("/proc/swaps").expect("Linux"),
+        swaps,
+        "undone"
+    );
+    assert!(folder.path().join("trace").exists(), "it was made");
+}
