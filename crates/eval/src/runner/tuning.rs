@@ -93,8 +93,15 @@ impl Tunings {
         let rss_kib = self
             .record(bench, run, &files, note, on_event)
             .map_err(|error| in_words(error, "it cannot be recorded"))?;
-        search(bench, run, &files, rss_kib, on_event)
-            .map_err(|error| in_words(error, "it cannot be tuned"))
+        let found = search(bench, run, &files, rss_kib, on_event);
+        found.map_err(|error| {
+            if !error.is::<Stopped>() {
+                // The fault may be the trace's: the next evaluation records anew.
+                let trace = files.path("isotherm");
+                fs::rename(&trace, files.path("isotherm.failed")).ok();
+            }
+            in_words(error, "it cannot be tuned")
+        })
     }
 
     /// Records the workload, unless that was done; its mean resident memory meanwhile.
@@ -260,11 +267,10 @@ fn search(
     }
     let status = group.end()?;
     // 1: no setting is within the limit.
-    ensure!(
-        matches!(status.code(), Some(0 | 1)),
-        "{}",
-        group.last_words(status)
-    );
+    if !matches!(status.code(), Some(0 | 1)) {
+        fs::remove_file(&journal).ok();
+        bail!("{}", group.last_words(status));
+    }
     let json = group.output();
     let found = fs::read_to_string(&schemes).unwrap_or_default();
     let entry = TunedEntry::read(run, &json, &found, rss_kib).with_context(|| {
