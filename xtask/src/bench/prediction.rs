@@ -1,10 +1,10 @@
 //! How near the simulated machine comes: a program's trace is replayed under a scheme, and the program
 //! itself is run under it.
 //!
-//! A pair is a trace (`record --pages`) and two live runs, with the guard and without, each of another run of
-//! the same program and watched from the same moment of its life on. Memory saved and what acting took are known
-//! exactly; the slowdown is that against the seconds before, and no better known than the program is steady: its error
-//! is told beside it.
+//! A pair is a trace (`record --pages`) and three live runs, with the guard, by itself, and without a guard, each of
+//! another run of the same program and watched from the same moment of its life on. Memory saved and what acting took are
+//! known exactly. The slowdown is by how much more the program slows against the seconds before than it does by itself in
+//! the same part of its life: a program has phases, and this machine has moods. Its error is told beside it.
 
 mod meter;
 mod subject;
@@ -261,15 +261,31 @@ fn one_pair(context: &BenchContext, which: &Which) -> anyhow::Result<Vec<Pair>> 
     Guarded::spawn(context, &mut record)?.finish(context, duration + SLACK)?;
     drop(subject);
     let mut pairs = Vec::new();
+    let mut by_itself = None;
     for guard in [true, false] {
-        let mut live = live(context, which.start(context)?, guard, duration)?;
-        let (saved, predicted) = predict(context, guard)?;
-        live.saved_percent = saved;
+        let lives = live(context, which.start(context)?, duration, &|subject| {
+            act(context, subject, guard, duration)
+        });
+        let (acting_cpu_s, under) = lives?;
+        let (saved_percent, predicted) = predict(context, guard)?;
         keep(context, &program, guard)?;
+        // Between the two.
+        if guard {
+            let wait = |_: &mut Subject| context.sleep(duration).map(|()| 0.0);
+            by_itself = live(context, which.start(context)?, duration, &wait)?.1;
+        }
+        let slowdown = by_itself
+            .zip(under)
+            .map(|(alone, under)| loss(alone, under));
         let pair = Pair {
             program: program.clone(),
             guard,
-            live,
+            live: Live {
+                saved_percent,
+                slowdown_percent: slowdown.map(|(loss, _)| loss),
+                slowdown_error_points: slowdown.map(|(_, error)| error),
+                acting_cpu_s,
+            },
             predicted,
         };
         println!("{}", line(&pair));
@@ -324,18 +340,35 @@ fn line(pair: &Pair) -> String {
     )
 }
 
-/// The program under the scheme.
+/// A run of the program, in which something happens after some seconds by itself: what that yields, and by how much faster
+/// the program was then.
 fn live(
     context: &BenchContext,
     mut subject: Subject,
-    guard: bool,
     duration: Duration,
-) -> anyhow::Result<Live> {
+    happens: &dyn Fn(&mut Subject) -> anyhow::Result<f64>,
+) -> anyhow::Result<(f64, Option<Rate>)> {
     let speed = Speed::of(subject.meter());
     context.sleep(WARM_UP)?;
     let began = Instant::now();
     context.sleep(ALONE)?;
-    let (acts_from, summary) = (Instant::now(), context.scratch("run.json"));
+    let from = Instant::now();
+    let yielded = happens(&mut subject)?;
+    // Who acts takes a moment to begin and to end.
+    let until = Instant::now().min(from + duration);
+    subject.check_running()?;
+    let rates = speed.between(began, from).zip(speed.between(from, until));
+    Ok((yielded, rates.map(|(before, then)| then.beside(before))))
+}
+
+/// Acts on a program; yields the CPU time that it took.
+fn act(
+    context: &BenchContext,
+    subject: &Subject,
+    guard: bool,
+    duration: Duration,
+) -> anyhow::Result<f64> {
+    let summary = context.scratch("run.json");
     let mut acting = Command::new(&context.isotherm);
     acting
         .args(["run", "-q", "--json", "--preset", "prcl"])
@@ -345,25 +378,14 @@ fn live(
         .arg(context.scratch("live.isotherm"))
         .stdout(std::fs::File::create(&summary)?);
     Guarded::spawn(context, &mut acting)?.finish(context, duration + SLACK)?;
-    let ended = Instant::now();
-    subject.check_running()?;
-    let alone = speed.between(began, acts_from);
-    let under = speed.between(acts_from, ended);
     let summary: Value = serde_json::from_slice(&std::fs::read(summary)?)?;
-    let slowdown = alone.zip(under).map(|(alone, under)| loss(alone, under));
-    Ok(Live {
-        saved_percent: 0.0,
-        slowdown_percent: slowdown.map(|(loss, _)| loss),
-        slowdown_error_points: slowdown.map(|(_, error)| error),
-        acting_cpu_s: summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0),
-    })
+    Ok(summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0))
 }
 
 /// How much longer the same work takes, in percent, and the error of that in points.
 fn loss(alone: Rate, under: Rate) -> (f64, f64) {
-    let longer = alone.mean / under.mean;
-    let error = (alone.error / alone.mean).hypot(under.error / under.mean);
-    (100.0 * (longer - 1.0), 100.0 * longer * error)
+    let longer = alone.beside(under);
+    (100.0 * (longer.mean - 1.0), 100.0 * longer.error)
 }
 
 fn no_guard(guard: bool) -> &'static [&'static str] {

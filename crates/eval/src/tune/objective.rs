@@ -124,8 +124,7 @@ impl Prices {
     /// What a program costs in a month under a setting.
     pub fn of(&self, prediction: &Prediction) -> f64 {
         const GIB: f64 = (1_u64 << 30) as f64;
-        let near = prediction.resident_mean_bytes - prediction.far_mean_bytes;
-        let dram = (near + prediction.pool_mean_bytes) / GIB * self.dram;
+        let dram = (prediction.resident_mean_bytes + prediction.pool_mean_bytes) / GIB * self.dram;
         let cxl = prediction.far_mean_bytes / GIB * self.cxl;
         let beside = prediction.acting_cpu_seconds.value + prediction.monitor_cpu_seconds;
         let busy = beside / prediction.seconds.max(1e-9) + prediction.slowdown.value;
@@ -330,7 +329,7 @@ mod tests {
         };
         assert_eq!(best(cost(0.0), &SOME), (0.8, 0.3));
         assert_eq!(best(cost(20.0), &SOME), (0.4, 0.01));
-        let mut tiered = prediction(0.0, 0.0);
+        let mut tiered = prediction(0.5, 0.0);
         tiered.far_mean_bytes = 0.5e9;
         let prices = Prices::parse("dram=4, cxl=1").expect("prices");
         let gib = (1_u64 << 30) as f64;

@@ -55,7 +55,7 @@ impl Estimate {
 pub struct Prediction {
     /// Seconds from the program's start to its end, without its own first faults.
     pub seconds: f64,
-    /// Mean resident memory, bytes.
+    /// Mean resident memory on the first node, bytes: on all that there are, where a machine has one.
     pub resident_mean_bytes: f64,
     /// What less of it is resident than without schemes, bytes; below zero where it is more.
     pub saved_mean_bytes: f64,

@@ -55,6 +55,7 @@ struct Totals {
     work: f64,
     lost_to_watching: f64,
     lost: f64,
+    /// On the first node.
     rss: Vec<u64>,
     swapped: f64,
     pool: f64,
@@ -143,8 +144,8 @@ impl<'a> Replays<'a> {
         let mut schemes = spec.contexts.iter().flat_map(ContextSpec::schemes);
         ensure!(
             machine.nodes.len() > 1 || !schemes.any(|scheme| scheme.action.migrates()),
-            "the schemes move memory between nodes, and a trace is replayed on a machine of one; try them by \
-             `isotherm simulate SCENARIO -c FILE`, with a scenario that has nodes"
+            "the schemes move memory between nodes, and a trace is replayed on a machine of one; give it a second (--far \
+             64G --memory-bound 20%), or try them by `isotherm simulate SCENARIO -c FILE`, with a scenario that has nodes"
         );
         let mut scenario = Scenario {
             machine: machine.clone(),
@@ -220,14 +221,15 @@ impl Totals {
         let Some(process) = machine.processes().first().filter(|p| p.is_running()) else {
             return;
         };
-        self.rss.push(process.rss());
         self.swapped += process.swapped() as f64;
         self.huge += process.huge() as f64;
         let pool = machine.swap().map_or(0, Swap::pool_pages);
         self.pool += (pool * PAGE_SIZE) as f64;
         let far = 1..machine.memory().nr_nodes();
         let far: u64 = far.map(|node| machine.anon_on(TargetId(0), node)).sum();
-        self.far += (far * PAGE_SIZE) as f64;
+        let far = far * PAGE_SIZE;
+        self.far += far as f64;
+        self.rss.push(process.rss().saturating_sub(far));
     }
 
     /// It is over.

@@ -225,6 +225,36 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
 }
 
 #[test]
+fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
+    let mut request = Request::default();
+    request.acting.scheme_lines = vec!["4K max 0 0 3s max migrate_cold 1".to_owned()];
+    request.acting.no_guard = true;
+    let plan = Plan::new(Vec::new(), request, None).expect("a plan");
+    let stop = AtomicBool::new(false);
+    let mut tiered = replay();
+    tiered.add_far_node(64 << 20, Nanos(270), 0.5);
+    let replays = Replays::new(&plan.watching().expect("a session"), tiered, &stop)
+        .expect("it runs")
+        .expect("not stopped");
+    let planned = PlannedReplays {
+        replays: &replays,
+        plan: &plan,
+    };
+    let spec = planned.evaluate(&Settings::default()).expect("it runs");
+    let moved = spec.expect("not stopped");
+    assert!((0.3..0.7).contains(&moved.saved_share.value), "{moved:?}");
+    assert!((moved.far_mean_bytes - moved.saved_mean_bytes).abs() < 1.0);
+    assert!(
+        moved.slowdown.value > 0.0,
+        "one block in ten scans is used from afar"
+    );
+    let base = replays.base();
+    let prices = Prices::parse("dram=4,cxl=1").expect("prices");
+    assert!(prices.of(&moved) < prices.of(&base));
+    assert!(base.far_mean_bytes.abs() < 1.0);
+}
+
+#[test]
 fn who_is_stopped_says_nothing() {
     let (plan, stop) = (plan(), AtomicBool::new(true));
     assert!(

@@ -18,7 +18,7 @@ use isotherm_session::simulated::{
     Bounded, Foretold, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
 };
 
-use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, acting, load};
+use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, load};
 use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::{format_time, parse_time};
 use tracing::warn;
@@ -75,6 +75,9 @@ pub(crate) struct Args {
     against: Option<PathBuf>,
 
     #[command(flatten)]
+    far: FarArgs,
+
+    #[command(flatten)]
     result: crate::out::ResultArgs,
 
     #[command(flatten)]
@@ -88,6 +91,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.scenario.is_none() || args.far.is_none(),
+        "--far is for a trace by itself; a scenario says what nodes its machine has"
+    );
     ensure!(
         args.scenario.is_some() || args.trace.is_some(),
         "nothing to simulate; name a scenario's file, or a record with --trace"
@@ -152,6 +159,7 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, Option<Replay>)> {
         if let Some(path) = &args.costs {
             replay.set_costs(read_costs(path)?);
         }
+        args.far.add_to(&mut replay);
         if args.scenario.is_none() {
             scenario.machine = std::mem::take(&mut replay.machine);
         }

@@ -24,7 +24,7 @@ use isotherm_session::simulated::read_trace;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{info, warn};
 
-use crate::flags::load;
+use crate::flags::{FarArgs, load};
 use crate::log::{draws_progress, is_quiet};
 use crate::{out, whole_file};
 
@@ -41,6 +41,7 @@ use crate::{out, whole_file};
 /// nothing.
 #[derive(clap::Args)]
 #[command(
+    group(clap::ArgGroup::new("subject").args(["record", "live"]).multiple(true)),
     override_usage = "isotherm tune [OPTIONS] <RECORD> --preset <NAME> [-o <FILE>]
        isotherm tune [OPTIONS] <RECORD> -c <FILE> [-o <FILE>]
        isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> [-o <FILE>] -- <COMMAND>...
@@ -53,14 +54,15 @@ use crate::{out, whole_file};
   isotherm tune app.isotherm --preset prcl --param age=1s..2min --param quota=16M,max --json
   isotherm tune app.isotherm --preset prcl --max-memory 60% --page tune.html
   isotherm tune app.isotherm --preset prcl --price dram=3.5,cpu=20
+  isotherm tune app.isotherm --scheme '4K max 0 0 5s max migrate_cold 1' --far 9G --memory-bound 9%
   isotherm tune app.isotherm -c kdamonds.yaml --objective damoos --budget 50
   isotherm tune app.isotherm --preset prcl --objective damoos --method damoos-polyfit
 Then: isotherm run -c tuned.yaml --pid 1234
 
 Confirmed by live runs:
   isotherm tune --live --preset prcl --max-slowdown 2% -o tuned.yaml -- ./program --its-flags
-  isotherm tune --live --runs 3 app.isotherm --preset prcl --eval experiments/quick.toml --workload static
-  isotherm tune --live --preset prcl --pid 1234 --progress-cmd 'redis-cli info stats | grep total_commands'
+  isotherm tune --live --preset prcl --eval experiments/shipped.toml --workload x264
+  isotherm tune --live --preset prcl --pid 1234 --progress-cmd ./requests-served
 
 A daemon:
   isotherm tune -c gentler.yaml
@@ -91,6 +93,9 @@ pub(crate) struct Args {
     how: HowArgs,
 
     #[command(flatten)]
+    far: FarArgs,
+
+    #[command(flatten)]
     live: live::LiveArgs,
 
     #[command(flatten)]
@@ -99,7 +104,7 @@ pub(crate) struct Args {
 
 /// What is tuned.
 #[derive(clap::Args, Clone, Debug)]
-#[group(id = "tuned", multiple = true)]
+#[group(id = "tuned", requires = "subject", multiple = true)]
 #[command(next_help_heading = "What to tune")]
 struct WhatArgs {
     /// Schemes by name: ethp, prcl, pprcl
@@ -127,7 +132,7 @@ struct WhatArgs {
 
 /// What is sought.
 #[derive(clap::Args, Clone, Debug)]
-#[group(id = "sought", multiple = true)]
+#[group(id = "sought", requires = "subject", multiple = true)]
 #[command(next_help_heading = "What is sought")]
 struct SoughtArgs {
     /// What is best [default: memory; slowdown with --max-memory, cost with --price, huge for schemes that make huge
@@ -190,7 +195,7 @@ impl MethodName {
 
 /// How it is searched, and what is written.
 #[derive(clap::Args, Clone, Debug)]
-#[group(id = "searched", multiple = true)]
+#[group(id = "searched", requires = "subject", multiple = true)]
 #[command(next_help_heading = "The search")]
 struct HowArgs {
     /// Most settings to try
@@ -232,35 +237,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let stop = stop_flag()?;
             tune(args, record, &stop, None)
         }
-        (None, Some(config)) if !args.is_about_a_search() => {
+        (None, Some(config)) => {
             let socket = args.socket.as_deref();
             super::control::tune(config, socket.unwrap_or(Path::new(crate::daemon::SOCKET)))
         }
-        (None, _) => bail!(
+        (None, None) => bail!(
             "nothing to tune: name the record of a program (isotherm tune app.isotherm --preset prcl), a program to \
-             run (isotherm tune --live --preset prcl -- ./program), or a configuration for a running daemon and nothing \
-             else (isotherm tune -c FILE)"
+             run (isotherm tune --live --preset prcl -- ./program), or a configuration for a running daemon (isotherm tune \
+             -c FILE)"
         ),
-    }
-}
-
-impl Args {
-    /// Whether something is said that a daemon has no use for.
-    fn is_about_a_search(&self) -> bool {
-        let WhatArgs {
-            preset,
-            scheme,
-            param,
-            faithful,
-            no_guard,
-        } = &self.what;
-        let is_tuned = !preset.is_empty() || !scheme.is_empty() || !param.is_empty();
-        let sought = &self.sought;
-        let is_sought = sought.objective.is_some() || sought.price.is_some();
-        let is_limited = sought.max_slowdown.is_some() || sought.max_memory.is_some();
-        let how = &self.how;
-        let is_written = how.output.is_some() || how.page.is_some() || how.resume.is_some();
-        is_tuned || *faithful || *no_guard || is_sought || is_limited || is_written
     }
 }
 
@@ -279,7 +264,8 @@ fn tune(
     stop: &AtomicBool,
     live: Option<&mut dyn LiveRuns>,
 ) -> anyhow::Result<ExitCode> {
-    let replay = read_trace(record)?;
+    let mut replay = read_trace(record)?;
+    args.far.add_to(&mut replay);
     for note in &replay.notes {
         warn!("{note}");
     }
@@ -288,7 +274,8 @@ fn tune(
     let objective = objective(args)?;
     let plan = plan(args, &objective)?;
     let space = Space::new(&args.what.param, plan.contexts(), times)?;
-    let of = format!("{:?}{}", replay.machine, args.live.subject());
+    let memory_bound = replay.process.memory_bound;
+    let of = format!("{:?}{memory_bound}{}", replay.machine, args.live.subject());
     let fingerprint = Fingerprint::new(digest, &(plan.fingerprint() + &of));
     let mut journal = open_journal(args, &fingerprint)?;
     let Some(replays) = Replays::new(&plan.watching()?, replay, stop)? else {

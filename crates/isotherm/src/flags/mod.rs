@@ -2,11 +2,13 @@
 //! configuration file a [`SessionSpec`].
 
 mod acting;
+mod far;
 mod file;
 mod monitor;
 mod targets;
 
 pub(crate) use acting::{GuardArgs, SchemeArgs, acting};
+pub(crate) use far::FarArgs;
 pub(crate) use file::{load, parse};
 pub(crate) use monitor::MonitorArgs;
 pub(crate) use targets::TargetArgs;

@@ -54,6 +54,18 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
 }
 
 impl Replay {
+    /// On a machine that has so many bytes on a second node as well, an access to which takes `latency`. The program is taken to
+    /// wait for memory in this share of its time, if all of it is near: no trace tells that.
+    pub fn add_far_node(&mut self, bytes: u64, latency: Nanos, memory_bound: f64) {
+        // The simulated machine's nodes are of whole blocks of 4 MiB.
+        let size = bytes.next_multiple_of(2 * BLOCK_SIZE);
+        self.machine.nodes.push(NodeSpec {
+            latency,
+            ..NodeSpec::new(size)
+        });
+        self.process.memory_bound = memory_bound;
+    }
+
     /// On a machine with these costs instead of those that it was recorded with.
     pub fn set_costs(&mut self, costs: Calibration) {
         let machine = &mut self.machine;

@@ -80,6 +80,18 @@ pub(super) struct Rate {
     pub(super) error: f64,
 }
 
+impl Rate {
+    /// As a share of another.
+    pub(super) fn beside(self, other: Self) -> Self {
+        let mean = self.mean / other.mean;
+        let error = (self.error / self.mean).hypot(other.error / other.mean);
+        Self {
+            mean,
+            error: mean * error,
+        }
+    }
+}
+
 impl Speed {
     pub(super) fn of(meter: Meter) -> Self {
         let (seen, stop) = (
