@@ -80,11 +80,15 @@ fn tuned_of(
     journal: Option<&mut Journal>,
     stop_after: usize,
 ) -> (Tuned, Completion) {
-    let (plan, stop) = (plan(), AtomicBool::new(false));
+    let (plan, stop) = (plan(), Arc::new(AtomicBool::new(false)));
     let (times, _) = trace_facts(&replay()).expect("a trace");
-    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
-        .expect("it runs")
-        .expect("not stopped");
+    let replays = Replays::new(
+        &plan.watching().expect("a session"),
+        replay(),
+        Arc::clone(&stop),
+    )
+    .expect("it runs")
+    .expect("not stopped");
     let params = ["age=1s..30s".to_owned(), "size=4K..64K".to_owned()];
     let space = Space::new(&params, plan.contexts(), times).expect("a space");
     let mut search = Search::new(space, OBJECTIVE, 24, 1, plan.contexts());
@@ -155,11 +159,15 @@ fn a_page_needs_nothing_else_and_names_are_harmless() {
 
 #[test]
 fn an_older_age_saves_less_and_loses_less() {
-    let (plan, stop) = (plan(), AtomicBool::new(false));
+    let plan = plan();
     let (times, _) = trace_facts(&replay()).expect("a trace");
-    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
-        .expect("it runs")
-        .expect("not stopped");
+    let replays = Replays::new(
+        &plan.watching().expect("a session"),
+        replay(),
+        Arc::default(),
+    )
+    .expect("it runs")
+    .expect("not stopped");
     let space =
         Space::new(&["age=3s,20s,40s".to_owned()], plan.contexts(), times).expect("a space");
     let planned = PlannedReplays {
@@ -207,10 +215,13 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
     let mut request = Request::default();
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
     let plan = Plan::new(Vec::new(), request, None).expect("a plan");
-    let stop = AtomicBool::new(false);
-    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
-        .expect("it runs")
-        .expect("not stopped");
+    let replays = Replays::new(
+        &plan.watching().expect("a session"),
+        replay(),
+        Arc::default(),
+    )
+    .expect("it runs")
+    .expect("not stopped");
     let planned = PlannedReplays {
         replays: &replays,
         plan: &plan,
@@ -223,9 +234,9 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
 
 #[test]
 fn who_is_stopped_says_nothing() {
-    let (plan, stop) = (plan(), AtomicBool::new(true));
+    let (plan, stop) = (plan(), Arc::new(AtomicBool::new(true)));
     assert!(
-        Replays::new(&plan.watching().expect("a session"), replay(), &stop)
+        Replays::new(&plan.watching().expect("a session"), replay(), stop)
             .expect("it runs")
             .is_none()
     );
