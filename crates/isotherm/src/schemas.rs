@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
+use isotherm_engine::calibration::Calibration;
+use isotherm_eval::tune::Tuned;
 use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
 use isotherm_report::flat::{Column, TABLES};
@@ -79,6 +81,12 @@ fn schemas() -> Vec<(&'static str, &'static str, Schema)> {
         ("convert-flat", "`convert --flat`", flat),
         ("check", "`check`", check::schema()),
         ("reproduce", "`reproduce`", reproduce::schema()),
+        ("tune", "`tune`", crate::out::schema::<Tuned>()),
+        (
+            "calibrate",
+            "`calibrate`",
+            crate::out::schema::<Calibration>(),
+        ),
         ("doctor", "`doctor`", crate::out::schema::<HostReport>()),
         (
             "damon",

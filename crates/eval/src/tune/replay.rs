@@ -99,6 +99,14 @@ impl Replays {
         self.prediction(&self.base, &self.base)
     }
 
+    /// What `spec` asks for, without bounds; `None` where it was asked to stop.
+    ///
+    /// # Errors
+    /// What cannot be simulated.
+    pub fn predicted(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
+        self.predict(spec, &self.machine)
+    }
+
     /// The machine that is replayed on.
     pub(super) fn machine(&self) -> &MachineSpec {
         &self.machine
@@ -209,7 +217,7 @@ pub struct PlannedReplays<'a> {
 impl Evaluate for PlannedReplays<'_> {
     fn evaluate(&self, settings: &Settings) -> anyhow::Result<Option<Prediction>> {
         let spec = self.plan.session(settings)?;
-        self.replays.predict(&spec, self.replays.machine())
+        self.replays.predicted(&spec)
     }
 }
 
