@@ -1,7 +1,7 @@
 """What acting costs on this machine, measured in a process of its own.
 
-CPU time of acting is counted for a whole process, so whatever else this program's threads do would be counted with it; and
-what is measured on is a child that must hold nothing else. So an interpreter is started that measures
+CPU time of acting is counted for a whole process, so whatever else this program's threads do would be counted with
+it; and what is measured on is a child that must hold nothing else. So an interpreter is started that measures
 (`python -m isotherm._calibration`), and one that is measured on (`... subject`).
 """
 
@@ -20,12 +20,12 @@ _MODULE = "isotherm._calibration"
 
 
 def calibrate(*, pid: int | None = None) -> "results.Calibration":
-    """Measures what acting costs here, as `isotherm calibrate --json` says it: times in nanoseconds, each as least, median
-    and most; None for what could not be measured, e.g. paging out without swap.
+    """Measures what acting costs here, as `isotherm calibrate --json` says it: times in nanoseconds, each as least,
+    median and most; None for what could not be measured, e.g. paging out without swap.
 
-    `pid`: costs depend on what memory holds; pages of this process are copied for it, else made up. Takes some seconds, in
-    processes of its own (`sys.executable`), and needs the privileges that the command needs (`isotherm doctor`): raises
-    PrivilegeError, or SessionError.
+    `pid`: costs depend on what memory holds; pages of this process are copied for it, else made up. Takes some
+    seconds, in processes of its own (`sys.executable`), and needs the privileges that the command needs (`isotherm
+    doctor`): raises PrivilegeError, or SessionError.
     """
     if not sys.executable:
         raise _isotherm.SessionError("costs are measured by an interpreter of their own, and sys.executable names none")

@@ -21,9 +21,7 @@ def _work(task: Task, space: Space, bounds: bool, version: str) -> Any:
     return _sweep.work(task, space, bounds, _Stop())
 
 
-def on_ray(
-    tasks: list[Task], space: Space, bounds: bool, jobs: int | None, address: str
-) -> Iterator[tuple[Task, Any]]:
+def on_ray(tasks: list[Task], space: Space, bounds: bool, jobs: int | None, address: str) -> Iterator[tuple[Task, Any]]:
     """Does tasks on a cluster, `jobs` at a time, and yields each with its table as it is done."""
     ray = need("ray", "ray")
     is_ours = not ray.is_initialized()
@@ -34,7 +32,8 @@ def on_ray(
         remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(_work)
         of_all = ray.put(space)
         most = jobs or _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        waiting, running = list(reversed(tasks)), {}
+        waiting = list(reversed(tasks))
+        running: dict[Any, Task] = {}
         while waiting or running:
             while waiting and len(running) < most:
                 task = waiting.pop()

@@ -1,18 +1,29 @@
 """What one configuration for many programs saves, and what one for each would."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from isotherm._isotherm import Space
 from isotherm._needs import need
 
-_GIB = 1 << 30
+# Of a sweep's rows, what the answer is found by.
+COLUMNS: Final = [
+    "trace",
+    "point",
+    "base_resident_mean_bytes",
+    "saved_mean_bytes",
+    "saved_share",
+    "slowdown",
+    "slowdown_high",
+    "was_killed",
+    "error",
+]
 
 
 @dataclass(frozen=True)
 class FleetChoice:
-    """One point for all traces. Savings are means over each trace's time, added up over the traces that it slows by no more
-    than may be; the others count as if nothing acted on them."""
+    """One point for all traces. Savings are means over each trace's time, added up over the traces that it slows by
+    no more than may be; the others count as if nothing acted on them."""
 
     point: int
     """Its number in the space."""
@@ -62,30 +73,35 @@ class FleetAnswer:
         """For people."""
         limit, share = f"{100 * self.max_slowdown:g} %", f"{100 * self.share:g} %"
         lines = [
-            f"{self.nr_traces} traces ({self.nr_failed} more have failed), {self.resident_bytes / _GIB:.2f} GiB resident "
+            f"{self.nr_traces} traces ({self.nr_failed} more have failed), {_size(self.resident_bytes)} resident "
             f"without schemes; at most {limit} slower in {share} of them"
         ]
         one = self.best or self.nearest
         if one is not None:
             what = "one for all" if self.best else "none is within that; the nearest"
             lines.append(
-                f"{what}: {one.settings}: saves {one.saved_bytes / _GIB:.2f} GiB ({100 * one.saved_share:.1f} %), within "
+                f"{what}: {one.settings}: saves {_size(one.saved_bytes)} ({100 * one.saved_share:.1f} %), within "
                 f"the limit in {100 * one.within_share:.1f} % of the traces, {100 * one.slowdown_max:.2f} % at worst"
             )
-        lines.append(
-            f"one for each: saves {self.tuned_saved_bytes / _GIB:.2f} GiB ({100 * self.tuned_saved_share:.1f} %)"
-        )
+        lines.append(f"one for each: saves {_size(self.tuned_saved_bytes)} ({100 * self.tuned_saved_share:.1f} %)")
         if self.gain_bytes is not None:
-            lines.append(f"tuning by service gains {self.gain_bytes / _GIB:.2f} GiB")
+            lines.append(f"tuning by service gains {_size(self.gain_bytes)}")
         return "\n".join(lines) + "\n"
 
     def __str__(self) -> str:
         return self.text()
 
 
+def _size(size: float) -> str:
+    """Bytes for people."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    at = max(0, min(len(units) - 1, (int(abs(size)).bit_length() - 1) // 10))
+    return f"{size / (1 << 10 * at):.{0 if at == 0 else 2}f} {units[at]}"
+
+
 def answer(rows: Any, space: Space, max_slowdown: float, share: float) -> FleetAnswer:
     """Of a sweep's rows."""
-    if not (0 <= max_slowdown and 0 < share <= 1):
+    if not (max_slowdown >= 0 and 0 < share <= 1):
         raise ValueError("max_slowdown is a share of time from 0 on, share a share of the traces above 0 and up to 1")
     pc = need("pyarrow.compute", "sweep")
     nr_named = pc.count_distinct(rows["trace"]).as_py()
@@ -106,7 +122,7 @@ def answer(rows: Any, space: Space, max_slowdown: float, share: float) -> FleetA
     elif points:
         nearest = max(points, key=lambda row: (row["within_sum"], row["saved_sum"], -row["point"]))
     one = best or nearest
-    per_trace = _per_trace(rows, base, one["point"] if one else None)
+    per_trace = _per_trace(rows, base, space, one["point"] if one else None)
     tuned = pc.sum(per_trace["saved_mean_bytes"]).as_py() or 0.0
 
     def choice(row: dict[str, Any] | None) -> FleetChoice | None:
@@ -144,22 +160,21 @@ def _points(rows: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _per_trace(rows: Any, base: Any, one: int | None) -> Any:
+def _per_trace(rows: Any, base: Any, space: Space, one: int | None) -> Any:
     """The best point of each trace, beside the one for all."""
     pc = need("pyarrow.compute", "sweep")
     own = rows.filter(pc.and_(rows["within"], pc.greater(rows["saved_mean_bytes"], 0.0)))
     own = own.sort_by([("saved_mean_bytes", "descending"), ("slowdown", "ascending"), ("point", "ascending")])
-    names = ["point", "settings", "saved_mean_bytes", "saved_share", "slowdown"]
+    names = ["point", "saved_mean_bytes", "saved_share", "slowdown"]
     own = own.group_by("trace", use_threads=False).aggregate([(name, "first") for name in names])
     own = own.rename_columns(["trace", *names])
+    labels = [space.label(point) for point in own["point"].to_pylist()]
+    arrow = need("pyarrow", "sweep")
+    own = own.add_column(2, "settings", arrow.array(labels, arrow.string()))
     ones = rows.filter(pc.equal(rows["point"], -1 if one is None else one))
     beside = ["saved_mean_bytes", "saved_share", "slowdown", "within"]
     ones = ones.select(["trace", *beside])
     ones = ones.rename_columns(["trace", *(f"one_{name}" for name in beside[:-1]), "one_is_within"])
-    joined = base.select(["trace"]).append_column("order", _numbers(base.num_rows))
+    joined = base.select(["trace"]).append_column("order", arrow.array(range(base.num_rows)))
     joined = joined.join(own, "trace", use_threads=False).join(ones, "trace", use_threads=False)
     return joined.sort_by("order").drop_columns(["order"])
-
-
-def _numbers(count: int) -> Any:
-    return need("pyarrow", "sweep").array(range(count))

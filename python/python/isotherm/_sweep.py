@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from isotherm import _files
-from isotherm._fleet import FleetAnswer, answer
-from isotherm._isotherm import Record, Space, SpecError, _Stop, _sweep_task, __version__
+from isotherm._fleet import COLUMNS, FleetAnswer, answer
+from isotherm._isotherm import Record, Space, SpecError, __version__, _Stop, _sweep_task
 from isotherm._needs import need
 
 # What a row has beside the trace, the point and the error: the kind of each column, and where in a prediction it is.
@@ -190,7 +190,8 @@ class Folder:
 
 
 class SweepResult:
-    """Predictions for every (trace, point) of a sweep, in memory or in a folder: a table of Arrow's for whatever takes one."""
+    """Predictions for every (trace, point) of a sweep, in memory or in a folder: a table of Arrow's for whatever
+    takes one."""
 
     def __init__(self, space: Space, tasks: list[str], tables: dict[str, Any] | Folder) -> None:
         self._space, self._tasks, self._tables = space, tasks, tables
@@ -210,11 +211,12 @@ class SweepResult:
         return self._space
 
     def to_arrow(self, columns: list[str] | None = None) -> Any:
-        """All rows as a pyarrow.Table, by trace (in the order in which they were named) and point; or some columns of it.
+        """All rows as a pyarrow.Table, by trace (in the order in which they were named) and point; or some columns of
+        it.
 
         `trace`, `digest` (of its accesses), `program`; `point`, `settings`; bytes, seconds and shares of 0 to 1 as in
-        `results.Prediction`, with `base_resident_mean_bytes` without schemes; `error`, with which all that is foretold is
-        null. Bounds (`..._low`, `..._high`) are null unless the sweep was asked for them.
+        `results.Prediction`, with `base_resident_mean_bytes` without schemes; `error`, with which all that is
+        foretold is null. Bounds (`..._low`, `..._high`) are null unless the sweep was asked for them.
         """
         arrow = need("pyarrow", "sweep")
         if isinstance(self._tables, Folder):
@@ -243,10 +245,10 @@ class SweepResult:
         """The one point that saves most where `share` of the traces are slowed by `max_slowdown` at most (both 0 to 1),
         what it saves, and what tuning each trace by itself would.
 
-        A trace that a point slows by more, or whose program it kills, counts as if nothing acted on it: it saves nothing.
-        With bounds the upper one is held against the limit. Traces that have failed do not count.
+        A trace that a point slows by more, or whose program it kills, counts as if nothing acted on it: it saves
+        nothing. With bounds the upper one is held against the limit. Traces that have failed do not count.
         """
-        return answer(self.to_arrow(None), self._space, max_slowdown, share)
+        return answer(self.to_arrow(COLUMNS), self._space, max_slowdown, share)
 
     def __len__(self) -> int:
         """How many rows."""
@@ -292,15 +294,16 @@ def sweep(
     `traces`: records of page scans (`isotherm record --pages`; `.isotherm` or Parquet), as paths or as URLs of what
     pyarrow or fsspec read (`s3://...`). What is wrong with a trace is in its rows, as `error`.
 
-    `address`: None for `jobs` threads of this process (one for each CPU unless said); of a Ray cluster (`isotherm[ray]`,
-    "auto", "local" or what `ray.init` takes) whose machines have this version of isotherm and reach the traces. `chunk`:
-    points of a task. None of these changes a byte of the result; a task whose worker dies is done again.
+    `address`: None for `jobs` threads of this process (one for each CPU unless said); of a Ray cluster
+    (`isotherm[ray]`, "auto", "local" or what `ray.init` takes) whose machines have this version of isotherm and reach
+    the traces. `chunk`: points of a task. None of these changes a byte of the result; a task whose worker dies is
+    done again.
 
     `output`: a folder (path or URL) that keeps the result of each task as a Parquet file. What is there is not computed
     again, unless it had failed. A trace is known by its name: where its content changes, begin another folder.
 
-    `bounds`: how sure each prediction is, by five replays more. `progress`: True for a bar on standard error, or called with
-    how many predictions there are, and with how many there will be.
+    `bounds`: how sure each prediction is, by five replays more. `progress`: True for a bar on standard error, or
+    called with how many predictions there are, and with how many there will be.
     """
     need("pyarrow", "sweep")
     if chunk < 1 or (jobs is not None and jobs < 1):

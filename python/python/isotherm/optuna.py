@@ -32,8 +32,8 @@ class Objective:
         return (Objective, self._asked)
 
     def __call__(self, trial: "Trial") -> float | tuple[float, float]:
-        """Replays the trace at the point that the trial chooses: the saved share (0 to 1) and the slowdown; with a limit
-        the first alone. The trial's `user_attrs` keep `point`, `settings` and what was foretold."""
+        """Replays the trace at the point that the trial chooses: the saved share (0 to 1) and the slowdown; with a
+        limit the first alone. The trial's `user_attrs` keep `point`, `settings` and what was foretold."""
         trace, space, max_slowdown, bounds = self._asked
         if self._replays is None:
             self._replays = Replays(trace, space)
@@ -59,9 +59,10 @@ def objective(
 ) -> Objective:
     """An objective for a study (`pip install 'isotherm[optuna]'`).
 
-    Without `max_slowdown` it has two values, in the directions `DIRECTIONS`. With one (a share of 0 to 1) its value is the
-    saved share, to be maximised; a sampler learns of the limit by `constraints_func=isotherm.optuna.constraints`.
-    `bounds`: by five replays more the upper bound of the slowdown is held against the limit.
+    Without `max_slowdown` it has two values, in the directions `DIRECTIONS`. With one (a share of 0 to 1) its value
+    is the saved share, to be maximised; a sampler learns of the limit by
+    `constraints_func=isotherm.optuna.constraints`. `bounds`: by five replays more the upper bound of the slowdown is
+    held against the limit.
     """
     need("optuna", "optuna")
     return Objective(trace.path if isinstance(trace, Record) else trace, space, max_slowdown, bounds)

@@ -1,7 +1,7 @@
 """Ray Tune's searches over replays of a trace: `tune.Tuner(trainable(trace, space), param_space=param_space(space))`.
 
-Ray's own search algorithms and schedulers choose the points, by its interface alone. For all points of a space over many
-traces there is `isotherm.sweep`.
+Ray's own search algorithms and schedulers choose the points, by its interface alone. For all points of a space over
+many traces there is `isotherm.sweep`.
 """
 
 import functools
@@ -15,14 +15,15 @@ from isotherm._needs import need
 __all__ = ["param_space", "trainable"]
 
 
-@functools.lru_cache(maxsize=2)
-def _replays(trace: str, space: str) -> Replays:
-    """A worker that is used again has read the trace already."""
-    return Replays(trace, Space.from_json(space))
+# Of the trace that was asked for last: a worker that is used again has read it already.
+_opened: dict[tuple[str, str], Replays] = {}
 
 
 def _trial(config: dict[str, int], trace: str, space: str, bounds: bool) -> dict[str, Any]:
-    replays = _replays(trace, space)
+    replays = _opened.get((trace, space))
+    if replays is None:
+        _opened.clear()
+        replays = _opened[trace, space] = Replays(trace, Space.from_json(space))
     point = replays.space.point([config[name] for name in replays.space.parameters])
     prediction = replays.predict(point, bounds=bounds)
     return {
@@ -41,8 +42,8 @@ def _trial(config: dict[str, int], trace: str, space: str, bounds: bool) -> dict
 def trainable(
     trace: Record | str | os.PathLike[str], space: Space, *, bounds: bool = False
 ) -> Callable[[dict[str, int]], dict[str, Any]]:
-    """A function that Ray Tune trains (`pip install 'isotherm[ray]'`): one replay of the trace, which every machine of the
-    cluster must reach under this path.
+    """A function that Ray Tune trains (`pip install 'isotherm[ray]'`): one replay of the trace, which every machine
+    of the cluster must reach under this path.
 
     It reports `saved_share` and `slowdown` (0 to 1), `slowdown_high` with `bounds`, bytes, `refaults`, and `point` and
     `settings` to find the configuration by (`space.configuration(point)`).
