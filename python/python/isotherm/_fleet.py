@@ -175,6 +175,6 @@ def _per_trace(rows: Any, base: Any, space: Space, one: int | None) -> Any:
     beside = ["saved_mean_bytes", "saved_share", "slowdown", "within"]
     ones = ones.select(["trace", *beside])
     ones = ones.rename_columns(["trace", *(f"one_{name}" for name in beside[:-1]), "one_is_within"])
-    joined = base.select(["trace"]).append_column("order", arrow.array(range(base.num_rows)))
+    joined = base.select(["trace"]).append_column("order", arrow.array(range(base.num_rows), arrow.int64()))
     joined = joined.join(own, "trace", use_threads=False).join(ones, "trace", use_threads=False)
     return joined.sort_by("order").drop_columns(["order"])
