@@ -1,4 +1,4 @@
-//! What acting costs on this machine. Carried out in a process of its own (`isotherm/_calibration.py`): the CPU time of
+//! What acting costs on this machine. Carried out in a process of its own (`isotherm/_calibration_subject.py`): the CPU time of
 //! acting is the whole process's, so nothing else may work in it.
 
 use std::ffi::OsString;

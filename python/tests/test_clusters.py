@@ -107,6 +107,8 @@ def test_ray_tune_searches_through_its_own_interface(cluster: Any, trace_path: P
     tune = pytest.importorskip("ray.tune", reason="ray[tune] is not installed")
     from isotherm import ray as searches  # noqa: PLC0415
 
+    # Ray Tune leaves a handler of its own behind, which would take the next ctrl-C.
+    of_before = signal.getsignal(signal.SIGINT)
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         tuner = tune.Tuner(
@@ -117,6 +119,7 @@ def test_ray_tune_searches_through_its_own_interface(cluster: Any, trace_path: P
         )
         results = tuner.fit()
     finally:
+        signal.signal(signal.SIGINT, of_before)
         ray.shutdown()
     assert not results.errors
     replays = isotherm.Replays(trace_path, SPACE)

@@ -147,6 +147,8 @@ def test_a_space_is_a_value(space: isotherm.Space) -> None:
     scheme = isotherm.Scheme.preset("prcl")[0]
     line = "4K max 0 0 5s max pageout"
     assert len(isotherm.Space(schemes=[scheme, line], params=["age=1s,2s"]).spec(0).schemes) == 2
+    usual = isotherm.Space(presets=["prcl"]).parameters
+    assert (usual["age"][0], usual["age"][-1]) == ("2 s", "2 min")
     for wrong in [[0], [0, 2], [6, 0]]:
         with pytest.raises(IndexError, match="place for each parameter"):
             space.point(wrong)
@@ -205,7 +207,8 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, trace_path: P
         isotherm.sweep([trace_path], space)
 
 
-def test_costs_are_measured_beside_threads_that_work() -> None:
+def test_costs_are_measured_beside_threads_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
     busy = threading.Event()
 
     def work() -> None:

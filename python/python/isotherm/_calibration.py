@@ -1,8 +1,8 @@
 """What acting costs on this machine, measured in a process of its own.
 
 CPU time of acting is counted for a whole process, so whatever else this program's threads do would be counted with
-it; and what is measured on is a child that must hold nothing else. So an interpreter is started that measures
-(`python -m isotherm._calibration`), and one that is measured on (`... subject`).
+it; and what is measured on is a child that must hold nothing else. So an interpreter is started that measures, and that
+starts one to measure on (`_calibration_subject.py`).
 """
 
 import json
@@ -16,7 +16,7 @@ from isotherm import _isotherm
 if TYPE_CHECKING:
     from isotherm import results
 
-_MODULE = "isotherm._calibration"
+_MODULE = "isotherm._calibration_subject"
 
 
 def calibrate(*, pid: int | None = None) -> "results.Calibration":
@@ -42,18 +42,3 @@ def calibrate(*, pid: int | None = None) -> "results.Calibration":
         raise getattr(_isotherm, said["exception"])(said["error"])
     measured: results.Calibration = said
     return measured
-
-
-def _measure(words: list[str]) -> None:
-    subject = (sys.executable, ["-m", _MODULE, "subject"])
-    try:
-        print(_isotherm._calibrate(subject, int(words[0]) if words else None))
-    except _isotherm.IsothermError as error:
-        print(json.dumps({"error": str(error), "exception": type(error).__name__}))
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "subject":
-        _isotherm._be_calibration_subject()
-    else:
-        _measure(sys.argv[2:])
