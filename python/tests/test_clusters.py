@@ -45,9 +45,8 @@ def swept(traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def workers(cluster: Any) -> list[int]:
-    """Processes of this cluster that carry out tasks of a sweep."""
-    nodes = [cluster.head_node, *cluster.worker_nodes]
+def workers(nodes: list[Any]) -> list[int]:
+    """Processes of these nodes that carry out tasks of a sweep."""
     raylets = {info.process.pid for node in nodes for info in node.all_processes.get("raylet", [])}
     found = []
     for entry in Path("/proc").iterdir():
@@ -80,7 +79,7 @@ def test_killed_workers_lose_nothing_and_change_no_byte(
 
     def kill(done: int, _: int) -> None:
         if len(killed) < 3 and done > 0:
-            for pid in workers(cluster)[:1]:
+            for pid in workers([cluster.head_node, *cluster.worker_nodes])[:1]:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
@@ -94,7 +93,7 @@ def test_a_node_that_goes_loses_nothing(cluster: Any, traces: list[str], swept: 
     gone: list[bool] = []
 
     def go(done: int, _: int) -> None:
-        if done > 0 and not gone:
+        if done > 0 and not gone and workers([node]):
             cluster.remove_node(node, allow_graceful=False)
             gone.append(True)
 

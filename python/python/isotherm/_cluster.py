@@ -1,12 +1,11 @@
 """Tasks of a sweep on a Ray cluster."""
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from isotherm import _sweep
 from isotherm._isotherm import Space, __version__, _Stop
 from isotherm._needs import need
-from isotherm._sweep import Task
+from isotherm._sweep import Computed, Task
 
 # A worker or its machine may die so often under one task; then its rows say so.
 _RETRIES: Final = 5
@@ -21,19 +20,19 @@ def _work(task: Task, space: Space, bounds: bool, version: str) -> Any:
     return _sweep.work(task, space, bounds, _Stop())
 
 
-def on_ray(tasks: list[Task], space: Space, bounds: bool, jobs: int | None, address: str) -> Iterator[tuple[Task, Any]]:
+def on_ray(tasks: list[Task], space: Space, bounds: bool, jobs: int | None, address: str) -> Computed:
     """Does tasks on a cluster, `jobs` at a time, and yields each with its table as it is done."""
     ray = need("ray", "ray")
     is_ours = not ray.is_initialized()
     if is_ours:
         options = {"include_dashboard": False, "num_cpus": jobs} if address == "local" else {}
         ray.init(address=address, log_to_driver=False, **options)
+    running: dict[Any, Task] = {}
     try:
         remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(_work)
         of_all = ray.put(space)
         most = jobs or _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
         waiting = list(reversed(tasks))
-        running: dict[Any, Task] = {}
         while waiting or running:
             while waiting and len(running) < most:
                 task = waiting.pop()
@@ -43,8 +42,9 @@ def on_ray(tasks: list[Task], space: Space, bounds: bool, jobs: int | None, addr
                 task = running.pop(reference)
                 yield task, _result(ray, reference, task, space)
     finally:
+        for reference in running:
+            ray.cancel(reference, force=True)
         if is_ours:
-            # Ends what still runs there, too.
             ray.shutdown()
 
 

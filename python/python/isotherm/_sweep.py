@@ -9,8 +9,9 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -123,6 +124,10 @@ def _table(task: Task, space: Space, done: dict[str, Any], error: str | None) ->
         rows.append(row)
     errors = sum(row["error"] is not None for row in rows)
     return need("pyarrow", "sweep").Table.from_pylist(rows, schema=schema(errors))
+
+
+# Tasks as they are done, each with its table.
+Computed = Generator[tuple[Task, Any], None, None]
 
 
 class Folder:
@@ -265,7 +270,7 @@ def _bar(done: int, total: int) -> None:
     print(f"\r[{'#' * width}{'.' * (40 - width)}] {done}/{total} predictions", end=end, file=sys.stderr, flush=True)
 
 
-def on_threads(tasks: list[Task], space: Space, bounds: bool, jobs: int | None) -> Iterator[tuple[Task, Any]]:
+def on_threads(tasks: list[Task], space: Space, bounds: bool, jobs: int | None) -> Computed:
     """Does tasks on threads of this process, and yields each with its table as it is done."""
     stop = _Stop()
     pool = ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0)), thread_name_prefix="isotherm-sweep")
@@ -295,9 +300,9 @@ def sweep(
     pyarrow or fsspec read (`s3://...`). What is wrong with a trace is in its rows, as `error`.
 
     `address`: None for `jobs` threads of this process (one for each CPU unless said); of a Ray cluster
-    (`isotherm[ray]`, "auto", "local" or what `ray.init` takes) whose machines have this version of isotherm and reach
-    the traces. `chunk`: points of a task. None of these changes a byte of the result; a task whose worker dies is
-    done again.
+    (`isotherm[ray]`, "auto", "local" or what `ray.init` takes; the one that this program is connected to, if it is)
+    whose machines have this version of isotherm and reach the traces. `chunk`: points of a task. None of these
+    changes a byte of the result; a task whose worker dies is done again.
 
     `output`: a folder (path or URL) that keeps the result of each task as a Parquet file. What is there is not computed
     again, unless it had failed. A trace is known by its name: where its content changes, begin another folder.
@@ -324,20 +329,20 @@ def sweep(
     if tell:
         tell(nr_done, nr_all)
     tables: dict[str, Any] = {}
-    for task, table in _computed(left, space, bounds, jobs, address):
-        if kept:
-            kept.put(task.file, table)
-        else:
-            tables[task.file] = table
-        nr_done += task.count
-        if tell:
-            tell(nr_done, nr_all)
+    # Closed at once where this fails: what still runs is stopped.
+    with closing(_computed(left, space, bounds, jobs, address)) as computed:
+        for task, table in computed:
+            if kept:
+                kept.put(task.file, table)
+            else:
+                tables[task.file] = table
+            nr_done += task.count
+            if tell:
+                tell(nr_done, nr_all)
     return SweepResult(space, [task.file for task in tasks], kept or tables)
 
 
-def _computed(
-    tasks: list[Task], space: Space, bounds: bool, jobs: int | None, address: str | None
-) -> Iterator[tuple[Task, Any]]:
+def _computed(tasks: list[Task], space: Space, bounds: bool, jobs: int | None, address: str | None) -> Computed:
     if not tasks:
         return
     if address is None:
