@@ -23,6 +23,8 @@ REPORTS = {
     "Footprint": "report-footprint",
     "ReclaimCurve": "reclaim-curve",
     "Check": "check",
+    "Tune": "tune",
+    "Calibration": "calibrate",
 }
 
 HEAD = '''"""The types of reports, as `Report.to_dict()` gives them. Written by python/results.py from docs/schema.
@@ -46,6 +48,9 @@ def type_of(schema: Any, names: dict[str, str]) -> str:
         literal = f"Literal[{', '.join(json.dumps(word) for word in words)}]"
         return literal if len(words) == len(schema["enum"]) else f"{literal} | None"
     for choice in ("anyOf", "oneOf"):
+        words = [part.get("const") for part in schema.get(choice, []) if isinstance(part, dict)]
+        if words and all(isinstance(word, str) for word in words):
+            return type_of({"enum": list(dict.fromkeys(words))}, names)
         if choice in schema:
             return " | ".join(dict.fromkeys(type_of(part, names) for part in schema[choice]))
     kind = schema.get("type")
@@ -64,8 +69,23 @@ def plain_text(about: str) -> str:
     return " ".join(about.replace("[`", "`").replace("`]", "`").replace("\\", "").split())
 
 
+def merged(schema: dict[str, Any]) -> dict[str, Any]:
+    """An object of several kinds as one: what not all of them have need not be there."""
+    kinds = schema.get("oneOf", [])
+    if not kinds or not all(isinstance(kind, dict) and kind.get("properties") for kind in kinds):
+        return schema
+    parts: dict[str, list[Any]] = {}
+    for kind in kinds:
+        for key, value in kind["properties"].items():
+            parts.setdefault(key, []).append(value)
+    common = {key for key in parts if all(key in kind.get("required", []) for kind in kinds)}
+    properties = {**schema.get("properties", {}), **{key: {"anyOf": values} for key, values in sorted(parts.items())}}
+    return {**schema, "properties": properties, "required": [*schema.get("required", []), *common]}
+
+
 def class_of(name: str, schema: dict[str, Any], names: dict[str, str]) -> str:
     """A TypedDict for an object, an alias for anything else."""
+    schema = merged(schema)
     doc = plain_text(schema.get("description", ""))
     if not schema.get("properties"):
         return f"{name} = {type_of(schema, names)}\n"
@@ -96,6 +116,10 @@ def written() -> str:
         is_shared = {name: len(set(seen[name])) == 1 and name not in REPORTS for name in schema.get("$defs", {})}
         names = {name: name if shared else f"{report}{name}" for name, shared in is_shared.items()}
         pending = dict(schema.get("$defs", {}))
+        # Words have no type of their own: stubtest takes an alias of several for a union.
+        for name, definition in schema.get("$defs", {}).items():
+            if type_of(definition, names).startswith("Literal["):
+                names[name] = type_of(pending.pop(name), names)
         while pending:
             # What is referred to comes first.
             for name, definition in list(pending.items()):

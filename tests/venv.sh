@@ -1,7 +1,8 @@
 # Sourced by tests that need Python packages: sets `venv` to an environment that has those of
-# tests/interop/requirements.txt, or prints that the suite $1 is skipped, and ends.
+# tests/interop/requirements.txt, or prints that the suite $1 is skipped, and ends. Those of optional.txt are there if they
+# can be had for this Python: tests that need them are skipped without.
 venv=$PWD/.venv/interop
-stamp=$venv/$(sha256sum tests/interop/requirements.txt | cut -c1-16)
+stamp=$venv/$(cat tests/interop/requirements.txt tests/interop/optional.txt | sha256sum | cut -c1-16)
 if [[ ! -e $stamp ]]; then
     rm -rf "$venv"
     mkdir -p target
@@ -11,5 +12,9 @@ if [[ ! -e $stamp ]]; then
         echo "0 passed, 0 failed, 1 skipped"
         exit 0
     fi
+    while read -r package; do
+        "$venv/bin/pip" install -q --disable-pip-version-check "$package" >>target/interop-pip.log 2>&1 ||
+            echo "no $package: $(tail -n 1 target/interop-pip.log)"
+    done <tests/interop/optional.txt
     touch "$stamp"
 fi

@@ -1,15 +1,21 @@
 //! The Python package: records, reports, simulations and live sessions, for pandas, polars, pyarrow, DuckDB and whoever
 //! reads Arrow.
 //!
-//! Nothing is decided here: each class is what a library crate has (`record`, `report`, `config`, `session`), with its
+//! Nothing is decided here: each class is what a library crate has (`record`, `report`, `config`, `session`, `eval`), with its
 //! words. Work is done without the interpreter's lock, and ends at ctrl-C; what people write (sizes, durations,
 //! shares) is read as on the command line.
 
 mod arrow;
+#[cfg(feature = "live")]
+mod calibrate;
+#[cfg(not(feature = "live"))]
+#[path = "no_calibrate.rs"]
+mod calibrate;
 mod errors;
 mod interrupt;
 mod quantity;
 mod record;
+mod replays;
 mod report;
 #[cfg(feature = "live")]
 mod session;
@@ -17,8 +23,10 @@ mod session;
 #[path = "no_session.rs"]
 mod session;
 mod simulate;
+mod space;
 mod spec;
 mod table;
+mod tune;
 
 use pyo3::prelude::*;
 use pyo3::wrap_pyfunction;
@@ -33,11 +41,22 @@ fn _isotherm(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<report::Report>()?;
     module.add_class::<spec::Scheme>()?;
     module.add_class::<spec::SessionSpec>()?;
+    module.add_class::<space::Space>()?;
+    module.add_class::<replays::Replays>()?;
+    module.add_class::<replays::Stop>()?;
+    module.add_class::<tune::Tuned>()?;
     module.add_class::<session::Session>()?;
     module.add_class::<session::Snapshot>()?;
     module.add_function(wrap_pyfunction!(spec::check, module)?)?;
     module.add_function(wrap_pyfunction!(spec::presets, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::reclaim_curve, module)?)?;
+    module.add_function(wrap_pyfunction!(tune::tune, module)?)?;
+    module.add_function(wrap_pyfunction!(replays::_sweep_task, module)?)?;
+    module.add_function(wrap_pyfunction!(calibrate::_calibrate, module)?)?;
+    module.add_function(wrap_pyfunction!(
+        calibrate::_be_calibration_subject,
+        module
+    )?)?;
     module.add_function(wrap_pyfunction!(session::_close_sessions, module)?)
 }

@@ -104,7 +104,7 @@ impl Shown for CheckReport {
 ///
 /// Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit; points in time are
 /// nanoseconds since the beginning of the record. What is not known is `None`, never 0.
-#[pyclass(frozen, mapping, generic, module = "isotherm")]
+#[pyclass(frozen, mapping, generic, subclass, module = "isotherm")]
 pub(crate) struct Report {
     kind: &'static str,
     shown: Arc<dyn Shown>,
@@ -144,7 +144,8 @@ impl Report {
     }
 }
 
-fn parsed(py: Python<'_>, json: &str) -> PyResult<Py<PyDict>> {
+/// JSON as a dict.
+pub(crate) fn parsed(py: Python<'_>, json: &str) -> PyResult<Py<PyDict>> {
     let value = py.import("json")?.call_method1("loads", (json,))?;
     Ok(value.cast_into::<PyDict>()?.unbind())
 }
@@ -155,7 +156,8 @@ fn failed(error: impl std::fmt::Display) -> PyErr {
 
 #[pymethods]
 impl Report {
-    /// What it is: `wss`, `idle`, `access`, `heatmap`, `reclaim_curve`, `summary`, `footprint`, `simulate` or `check`.
+    /// What it is: `wss`, `idle`, `access`, `heatmap`, `reclaim_curve`, `summary`, `footprint`, `simulate`, `tune` or
+    /// `check`.
     #[getter]
     fn kind(&self) -> &'static str {
         self.kind

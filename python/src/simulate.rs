@@ -1,4 +1,4 @@
-//! Simulations. What searches over them (`tune`, `sweep`) is to stand beside this, on the same [`scenario`].
+//! Simulations of scenarios and traces.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

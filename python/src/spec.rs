@@ -22,7 +22,7 @@ fn wrong(text: impl std::fmt::Display) -> PyErr {
     raise(anyhow::anyhow!("{text}"), Doing::Specifying)
 }
 
-fn problems(problems: &Problems) -> PyErr {
+pub(crate) fn problems(problems: &Problems) -> PyErr {
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     wrong(lines.join("\n"))
 }
@@ -39,7 +39,7 @@ fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
 #[pyclass(frozen, eq, module = "isotherm")]
 #[derive(Clone, PartialEq)]
 pub(crate) struct Scheme {
-    inner: Inner,
+    pub(crate) inner: Inner,
 }
 
 impl Scheme {

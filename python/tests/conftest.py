@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,21 @@ def trace_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trace(trace_path: Path) -> isotherm.Record:
     return isotherm.Record.open(trace_path)
+
+
+@pytest.fixture(scope="session")
+def traces(trace_path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two good ones, one that is no record, and one that is not there."""
+    folder = tmp_path_factory.mktemp("fleet")
+    second, bad = folder / "second.parquet", folder / "bad.isotherm"
+    shutil.copy(trace_path, second)
+    bad.write_text("nonsense")
+    return [str(trace_path), str(second), str(bad), str(folder / "missing.isotherm")]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def command(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Every example of docs/python.md, in its order, and the tour."""
+"""Every example of docs/python.md and docs/fleet.md, in its order, and the tour."""
 
 import json
 import os
@@ -36,6 +36,17 @@ def test_every_example_runs(
             exec(example, names)
     assert "Idle memory" in capsys.readouterr().out
     assert names["idle"].height > 0
+
+
+def test_the_examples_of_the_fleet_run(
+    trace_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ["frontend", "cache"]:
+        (tmp_path / f"{name}.isotherm").symlink_to(trace_path)
+    monkeypatch.chdir(tmp_path)
+    for example in re.findall(r"```python\n(.*?)```", (ROOT / "docs/fleet.md").read_text(), re.DOTALL):
+        exec(example, {})
+    assert "one for each" in capsys.readouterr().out
 
 
 def test_the_tour_runs(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ const ROOMS: &[Room] = &[
         &[
             "isotherm-engine",
             "isotherm-config",
+            "isotherm-eval",
+            "isotherm-linux",
             "isotherm-record",
             "isotherm-report",
             "isotherm-session",

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::Request;
@@ -191,7 +191,7 @@ fn worth(objective: &Objective, came: Came, without: f64) -> f64 {
 struct Tuner<'a> {
     space: &'a Space,
     plan: &'a Plan,
-    replays: &'a Replays<'a>,
+    replays: &'a Replays,
     truth: &'a Truth,
     stop: &'a AtomicBool,
 }
@@ -356,7 +356,7 @@ fn main() -> anyhow::Result<()> {
     let space = Space::new(&PARAMS.map(str::to_owned), plan.contexts(), times)?;
     let truth = Truth::measure(&mut runs, &space, repeats)?;
     runs.finish();
-    let replays = Replays::new(&plan.watching()?, replay, &stop)?.context("stopped")?;
+    let replays = Replays::new(&plan.watching()?, replay, Arc::default())?.context("stopped")?;
     let tuner = Tuner {
         space: &space,
         plan: &plan,

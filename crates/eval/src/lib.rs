@@ -9,7 +9,7 @@
 //! [`report`] writes them as CSV, as the text tables of DAMON's evaluation, as Markdown and as an HTML
 //! page, beside what others [`published`].
 //!
-//! [`runner`] makes the runs: it starts workloads and Isotherm as processes, and samples the machine.
+//! `runner` (the feature `live`) makes the runs: it starts workloads and Isotherm as processes, and samples the machine.
 //! All the rest is pure.
 
 pub mod experiment;
@@ -21,6 +21,7 @@ mod plan;
 pub mod published;
 pub mod report;
 pub mod reproduce;
+#[cfg(feature = "live")]
 pub mod runner;
 mod stats;
 mod suite;

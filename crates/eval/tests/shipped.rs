@@ -6,7 +6,7 @@ use isotherm_eval::{Experiment, estimate_s, plan};
 const SHIPPED: &str = include_str!("../../../experiments/shipped.toml");
 const PARSEC: &str = include_str!("../../../experiments/parsec.toml");
 /// Of the documents' evaluations, DAMON_RECLAIM, and prcl with the guard.
-const CONFIGURATIONS: [&str; 9] = [
+const CONFIGURATIONS: [&str; 10] = [
     "orig",
     "rec",
     "prec",
@@ -16,6 +16,7 @@ const CONFIGURATIONS: [&str; 9] = [
     "pprcl",
     "damon_reclaim",
     "ours",
+    "tuned",
 ];
 
 fn configurations(experiment: &Experiment) -> Vec<&str> {
@@ -25,12 +26,17 @@ fn configurations(experiment: &Experiment) -> Vec<&str> {
 }
 
 #[test]
-fn the_shipped_experiment_takes_at_most_an_hour() {
+fn the_shipped_experiment_takes_little_more_than_an_hour() {
     let experiment = Experiment::parse(SHIPPED).expect("it is right");
     assert_eq!(experiment.repeats, 3);
     assert_eq!(configurations(&experiment), CONFIGURATIONS);
     let seconds = estimate_s(&experiment, &plan(&experiment)).expect("all say how long they take");
-    assert!(seconds <= 3600.0, "{seconds} s");
+    assert!(seconds <= 1.1 * 3600.0, "{seconds} s");
+    let tuned = experiment
+        .configurations
+        .iter()
+        .filter(|one| one.tune.is_some());
+    assert_eq!(tuned.count(), 1, "without it, an hour");
 }
 
 #[test]
@@ -84,6 +90,6 @@ fn published_names_are_names_that_were_published() {
         .map(isotherm_eval::Workload::published_name)
         .collect();
     assert_eq!(names, known);
-    assert_eq!(configurations(&parsec), CONFIGURATIONS);
+    assert_eq!(configurations(&parsec), CONFIGURATIONS[..9]);
     assert!(estimate_s(&parsec, &plan(&parsec)).is_some());
 }

@@ -86,14 +86,22 @@ const WIDTH_MAX: usize = 100;
 
 /// Blocks that hold no commands begin with a line that begins so.
 const NO_COMMANDS: &[&str] = &[
-    // Python, run by tests/interop/readers.py.
+    // Python, run by tests/interop/readers.py,
     "polars.",
-    "pyarrow.",          // Python, run by python/tests.
-    "isotherm.simulate", // SQL, run by tests/interop/flat.py.
+    "pyarrow.",
+    // by python/tests,
+    "isotherm.simulate",
+    "isotherm.sweep",
+    "study",
+    "tune.Tuner",
+    // and by hand.
+    "python python/bench",
+    // SQL, run by tests/interop/flat.py.
     "select ",
     "from ",
     // What the daemon is asked: tests/kernel/daemon.rs does so.
-    "{\"do\":", // Rust, of which scenarios in vm-tests are made.
+    "{\"do\":",
+    // Rust, of which scenarios in vm-tests are made.
     "let ",
     "facts ",
     "engine ",

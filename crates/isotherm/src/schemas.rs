@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
+use isotherm_engine::calibration::Calibration;
+use isotherm_eval::tune::Tuned;
 use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
 use isotherm_report::flat::{Column, TABLES};
@@ -19,10 +21,18 @@ use serde_json::Value;
 
 use crate::cmd::{check, convert, record, reproduce, swap};
 
-/// Every schema: the name of its file, and what it is of.
-fn schemas() -> Vec<(&'static str, &'static str, Schema)> {
-    let [convert, flat] = convert::schemas();
-    let [swap_zram, swap_off] = swap::schemas();
+/// A schema: the name of its file, what it is of, and itself.
+type Named = (&'static str, &'static str, Schema);
+
+/// Every schema.
+fn schemas() -> Vec<Named> {
+    let mut all = of_records();
+    all.extend(of_commands());
+    all
+}
+
+/// Of records, and of reports about them.
+fn of_records() -> Vec<Named> {
     vec![
         (
             "record-header",
@@ -74,11 +84,25 @@ fn schemas() -> Vec<(&'static str, &'static str, Schema)> {
             schema_for!(ReclaimCurveReport),
         ),
         ("ethp-curve", "`ethp-curve`", schema_for!(EthpCurveReport)),
+    ]
+}
+
+/// Of what other commands say.
+fn of_commands() -> Vec<Named> {
+    let [convert, flat] = convert::schemas();
+    let [swap_zram, swap_off] = swap::schemas();
+    vec![
         ("record", "`record` and `run`", record::schema()),
         ("convert", "`convert`", convert),
         ("convert-flat", "`convert --flat`", flat),
         ("check", "`check`", check::schema()),
         ("reproduce", "`reproduce`", reproduce::schema()),
+        ("tune", "`tune`", crate::out::schema::<Tuned>()),
+        (
+            "calibrate",
+            "`calibrate`",
+            crate::out::schema::<Calibration>(),
+        ),
         ("doctor", "`doctor`", crate::out::schema::<HostReport>()),
         (
             "damon",

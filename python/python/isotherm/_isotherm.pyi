@@ -1,11 +1,13 @@
 # Docstrings are the module's own: `help(isotherm.Record)`.
 
-from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, final
+
+from typing_extensions import disjoint_base
 
 from isotherm import results
 
@@ -28,6 +30,7 @@ __all__ = [
     "PrivilegeError",
     "Record",
     "RecordError",
+    "Replays",
     "Report",
     "Scheme",
     "Session",
@@ -35,14 +38,21 @@ __all__ = [
     "SessionSpec",
     "SimulationError",
     "Snapshot",
+    "Space",
     "SpecError",
     "Table",
+    "Tuned",
+    "_Stop",
     "__version__",
+    "_be_calibration_subject",
+    "_calibrate",
     "_close_sessions",
+    "_sweep_task",
     "check",
     "presets",
     "reclaim_curve",
     "simulate",
+    "tune",
 ]
 
 __version__: Final[str]
@@ -64,7 +74,7 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
     def __arrow_c_schema__(self) -> object: ...
 
-@final
+@disjoint_base
 class Report(Generic[_R]):
     @property
     def kind(self) -> str: ...
@@ -249,6 +259,60 @@ class SessionSpec:
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
+class Space:
+    def __new__(
+        cls,
+        *,
+        presets: Sequence[str] | None = None,
+        schemes: Sequence[Scheme | str] | None = None,
+        config: str | None = None,
+        params: Sequence[str] | None = None,
+        max_slowdown: _Share | None = None,
+        guard: bool = True,
+        faithful: bool = False,
+        seed: int = 1,
+    ) -> Self: ...
+    @staticmethod
+    def from_json(text: str) -> Space: ...
+    def to_json(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def parameters(self) -> dict[str, list[str]]: ...
+    def point(self, places: Sequence[int]) -> int: ...
+    def settings(self, point: int) -> dict[str, str]: ...
+    def label(self, point: int) -> str: ...
+    def configuration(self, point: int, *, format: Literal["yaml", "json"] = "yaml") -> str: ...
+    def spec(self, point: int, **targets: Any) -> SessionSpec: ...
+    def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class Replays:
+    def __new__(cls, trace: Record | _Path, space: Space) -> Self: ...
+    @property
+    def space(self) -> Space: ...
+    @property
+    def program(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def base(self) -> results.Prediction: ...
+    def predict(self, point: int, *, bounds: bool = False) -> results.Prediction: ...
+
+@final
+class Tuned(Report[results.Tune]):
+    def configuration(self, *, format: Literal["yaml", "json"] = "yaml") -> str: ...
+    def spec(self, **targets: Any) -> SessionSpec: ...
+
+@final
+class _Stop:
+    def __new__(cls) -> Self: ...
+    def set(self) -> None: ...
+
+@final
 class Snapshot:
     @property
     def target(self) -> int: ...
@@ -309,4 +373,27 @@ def reclaim_curve(
     max_slowdown: _Share | None = None,
     refault_cost: _Time | None = None,
 ) -> Report[results.ReclaimCurve]: ...
+def tune(
+    trace: Record | _Path,
+    *,
+    presets: Sequence[str] | None = None,
+    schemes: Sequence[Scheme | str] | None = None,
+    config: str | None = None,
+    params: Sequence[str] | None = None,
+    objective: Literal["memory", "slowdown", "damoos", "cost", "huge"] | None = None,
+    max_slowdown: _Share | None = None,
+    max_memory: _Size | None = None,
+    prices: dict[str, float] | str | None = None,
+    budget: int | None = None,
+    seed: int = 1,
+    jobs: int | None = None,
+    guard: bool = True,
+    faithful: bool = False,
+    method: Literal["search", "damoos-grid", "damoos-polyfit", "swarm"] = "search",
+    resume: _Path | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Tuned: ...
+def _sweep_task(path: _Path, space: Space, points: tuple[int, int], bounds: bool, stop: _Stop) -> str | None: ...
+def _calibrate(subject: tuple[_Path, Sequence[_Path]], pid: int | None) -> str: ...
+def _be_calibration_subject() -> None: ...
 def _close_sessions() -> None: ...

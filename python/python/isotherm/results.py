@@ -3,7 +3,7 @@
 Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit.
 """
 
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 Nanos = int
 
@@ -568,4 +568,279 @@ class Check(TypedDict):
     findings: list[Finding]
     not_here: list[str]
     schemes: int
+    version: int
+
+
+class Estimate(TypedDict):
+    """A number, and between which bounds it is taken to lie; without bounds where nobody has said how sure it is."""
+
+    # The most that it may come to; `null`: not known.
+    high: NotRequired[float | None]
+    # The least that it may come to; `null`: not known.
+    low: NotRequired[float | None]
+    # What is foretold.
+    value: float
+
+
+class LiveRun(TypedDict):
+    """What a live run came to."""
+
+    # CPU time of acting; `None` without schemes.
+    acting_cpu_seconds: NotRequired[float | None]
+    # How often the guard stopped the schemes.
+    guard_stops: NotRequired[int | None]
+    # Mean resident memory, bytes.
+    resident_mean_bytes: float
+    # Seconds that were measured.
+    seconds: float
+    # Seconds for a unit of the program's work: for all of it, unless it tells what it does in a second.
+    seconds_of_work: float
+    # `Settings::key`; `None` without schemes.
+    settings: NotRequired[str | None]
+
+
+class MemoryLimit(TypedDict):
+    """How much memory may be resident on average."""
+
+    bytes: NotRequired[int]
+    share: NotRequired[float]
+
+
+class Prediction(TypedDict):
+    """A program under schemes, as a replay foretells it. Means are over the program's time at 1 Hz."""
+
+    # CPU time of acting.
+    acting_cpu_seconds: Estimate
+    # Mean memory on nodes beyond the first, bytes.
+    far_mean_bytes: float
+    # How often the guard stopped the schemes.
+    guard_stops: int
+    # Mean memory in huge pages, bytes.
+    huge_mean_bytes: float
+    # CPU time of watching.
+    monitor_cpu_seconds: float
+    # Mean memory that compressed swap takes, bytes.
+    pool_mean_bytes: float
+    # Pages that were accessed while they were out of memory.
+    refaults: int
+    # Resident memory over time, bytes: means of as many equal parts of the program's time.
+    resident_bytes: list[int]
+    # Mean resident memory on the first node, bytes: on all that there are, where a machine has one.
+    resident_mean_bytes: float
+    # What less of it is resident than without schemes, bytes; below zero where it is more.
+    saved_mean_bytes: float
+    # The same as a share of what is resident without schemes.
+    saved_share: Estimate
+    # Seconds from the program's start to its end, without its own first faults.
+    seconds: float
+    # How much longer the program takes than by itself, a share of that time.
+    slowdown: Estimate
+    # Mean memory that is paged out, bytes, before compression.
+    swapped_mean_bytes: float
+    # It was killed for want of memory.
+    was_killed: bool
+
+
+class Prices(TypedDict):
+    """What a month of something costs, in any one currency. What is not named costs nothing."""
+
+    # A CPU: what acting and watching take, and what the program works longer.
+    cpu: float
+    # A GiB on other nodes.
+    cxl: float
+    # A GiB on the first node: resident memory there, and what compressed swap takes.
+    dram: float
+
+
+class Setting(TypedDict):
+    """What one knob is set to."""
+
+    # Which knob.
+    parameter: Literal["age", "size", "rate", "quota", "density", "waste", "hot-rate"]
+    # Its value, as text.
+    text: str
+    unit: Literal["ns", "bytes", "permille"]
+    value: Nanos | int
+
+
+Settings = list[Setting]
+
+
+class Trial(TypedDict):
+    """A setting that was tried."""
+
+    # What a month of it costs, where there are prices.
+    cost_per_month: NotRequired[float | None]
+    # DAMOOS' score of that.
+    damoos_score: float
+    # What is foretold.
+    prediction: Prediction
+    # What the knobs are set to.
+    settings: Settings
+
+
+class Tried(TypedDict):
+    """A setting that was tried, in short."""
+
+    # Saved, a share of what is resident without schemes.
+    saved_share: Estimate
+    # What the knobs are set to, as text.
+    settings: str
+    # How much longer the program takes, a share of that time.
+    slowdown: Estimate
+
+
+class Value(TypedDict):
+    """A value of a knob."""
+
+    unit: Literal["ns", "bytes", "permille"]
+    value: Nanos | int
+
+
+class Compared(TypedDict):
+    """A run under schemes beside what was foretold."""
+
+    # What the replay foretold of it.
+    foretold_saved_share: Estimate
+    # What the replay foretold of it.
+    foretold_slowdown: Estimate
+    # The run.
+    run: LiveRun
+    # Saved against the runs without schemes before and after it: a share of their memory.
+    saved_share: float
+    # What the knobs were set to.
+    settings: Settings
+    # How much longer the same work took than in these, a share.
+    slowdown: float
+
+
+class Live(TypedDict):
+    """What live runs came to. The predictions of `super::Tuned` are corrected by it."""
+
+    # Mean resident memory in these, bytes.
+    base_resident_mean_bytes: float
+    # Mean seconds for a unit of work in these.
+    base_seconds_of_work: float
+    # The runs under schemes, in the order in which they were made.
+    compared: list[Compared]
+    # Why there are no more.
+    end: Literal["enough", "all_made", "stopped"]
+    # And its memory.
+    noise_of_memory: float
+    # By how much the time of a single run varies, a share.
+    noise_of_time: float
+    # Runs without schemes.
+    nr_bases: int
+
+
+class Objective(TypedDict):
+    """What is sought."""
+
+    max_memory: NotRequired[MemoryLimit]
+    max_slowdown: NotRequired[float]
+    prices: NotRequired[Prices]
+    seeks: Literal["memory", "slowdown", "damoos", "cost", "huge"]
+
+
+class Parameter(TypedDict):
+    """A knob, and the values that are tried of it."""
+
+    # What is tuned.
+    knob: Literal["age", "size", "rate", "quota", "density", "waste", "hot-rate"]
+    # Its values, from the least to the most; at least one.
+    ladder: list[Value]
+
+
+class Tune(TypedDict):
+    """A result with its version."""
+
+    # The program without schemes: watched, as under them.
+    base: Prediction
+    # The settings that no other beats in memory and time, from the least slowdown to the most.
+    front: list[Trial]
+    # The schemes as they were given; `null` where that is not in the space.
+    given: NotRequired[Trial | None]
+    # Whether the guard stood over the replays, as it does over `isotherm run`.
+    is_guarded: bool
+    # What live runs came to, by which all predictions above are corrected; `null` where there were none.
+    live: NotRequired[Live | None]
+    # The best of those beyond it, where none is within.
+    nearest: NotRequired[Trial | None]
+    # How many points the space has.
+    nr_points: int
+    # How many of them were tried.
+    nr_tried: int
+    # What was sought.
+    objective: Objective
+    # What was tuned, and over which values.
+    parameters: list[Parameter]
+    # The program's name.
+    program: str
+    # The best setting within the limit; `null`: there is none.
+    recommended: NotRequired[Trial | None]
+    # `tune`.
+    report: str
+    # Mean time between two scans.
+    scan_interval_ns: Nanos
+    # The same in words.
+    sought: str
+    # From the first scan of the trace to the last.
+    trace_duration_ns: Nanos
+    # Everything that was tried, in the order of the space.
+    tried: list[Tried]
+    version: int
+    # The search was broken off.
+    was_stopped: bool
+    # Why, in a sentence or two.
+    why: str
+
+
+class Measured(TypedDict):
+    """A cost that was measured several times, in nanoseconds."""
+
+    # The most.
+    max: float
+    # The median.
+    median: float
+    # The least.
+    min: float
+
+
+class Calibration(TypedDict):
+    """A result with its version."""
+
+    # And for each of its pages.
+    clear_page_ns: NotRequired[Measured | None]
+    # A range's accessed bits are cleared while the program runs: what it takes besides its pages.
+    clear_range_ns: NotRequired[Measured | None]
+    # 2 MiB are made a huge page.
+    collapse_ns: NotRequired[Measured | None]
+    # Bytes that compressed swap holds for each that it takes.
+    compression_ratio: NotRequired[float | None]
+    # How many pages of the program in question were what was paged out; 0: made-up content.
+    content_pages: NotRequired[int]
+    # CPUs of the machine.
+    cpus: NotRequired[int]
+    # The first fault of a huge page.
+    huge_fault_ns: NotRequired[Measured | None]
+    # Its kernel.
+    kernel: NotRequired[str]
+    # A page's first fault.
+    minor_fault_ns: NotRequired[Measured | None]
+    # CPU time of acting a page, where pages go one by one and the program sleeps.
+    page_out_alone_ns: NotRequired[Measured | None]
+    # The part of that time that the thread loses, 0 to 1.
+    page_out_running_lost: NotRequired[Measured | None]
+    # The same, where a thread of the program works meanwhile.
+    page_out_running_ns: NotRequired[Measured | None]
+    # The part of that time that a thread loses which works on the same memory's program meanwhile, 0 to 1.
+    page_out_whole_lost: NotRequired[Measured | None]
+    # CPU time of acting a page, where blocks of 2 MiB go whole.
+    page_out_whole_ns: NotRequired[Measured | None]
+    # What a page takes that comes back, in the program's own time; in random order, so that caches help little.
+    refault_ns: NotRequired[Measured | None]
+    # Where pages were paged out to (`zram (lz4)`); nothing if there was no swap.
+    swap: NotRequired[str | None]
+    # What measuring took.
+    took_seconds: NotRequired[float]
     version: int

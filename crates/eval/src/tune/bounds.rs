@@ -80,7 +80,7 @@ impl Variation {
     }
 }
 
-impl Replays<'_> {
+impl Replays {
     /// The prediction of what `spec` asks for, with bounds; `None` where it was asked to stop meanwhile.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Replays<'_> {
     }
 }
 
-impl Replays<'_> {
+impl Replays {
     /// The predictions on all other machines, side by side: none depends on another.
     fn others(&self, spec: &SessionSpec) -> anyhow::Result<Vec<Option<Prediction>>> {
         std::thread::scope(|scope| {

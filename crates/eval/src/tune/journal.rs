@@ -28,6 +28,15 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// The same with something more that they depend on; nothing where it is empty.
+    #[must_use]
+    pub fn beside(mut self, more: &str) -> Self {
+        if !more.is_empty() {
+            self.options += &Self::new(0, more).options;
+        }
+        self
+    }
+
     /// Of a trace's digest, and of anything that says all of the options.
     pub fn new(trace: u64, options: &str) -> Self {
         let options = options

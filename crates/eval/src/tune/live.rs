@@ -13,7 +13,9 @@
 //! **Limits.** Memory and time are taken to err independently. A setting that was not replayed is not considered.
 
 mod model;
+#[cfg(feature = "live")]
 mod programs;
+#[cfg(feature = "live")]
 mod service;
 mod text;
 
@@ -28,7 +30,9 @@ use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
 use super::space::{Point, Settings};
 use model::{Foretold, Model, Normal, Observed, Prior};
+#[cfg(feature = "live")]
 pub use programs::{ProgramRuns, ProgramSpec};
+#[cfg(feature = "live")]
 pub use service::{ServiceRuns, ServiceSpec};
 
 /// How far off replays were of memory saved (docs/benchmarks.md): with an offset of 3 points and a fifth of what is
@@ -57,6 +61,7 @@ const QUANTILES: [f64; 9] = [
 
 /// What a live run came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LiveRun {
     /// [`Settings::key`]; `None` without schemes.
     pub settings: Option<String>,
@@ -101,6 +106,7 @@ pub enum LiveEvent<'a> {
 
 /// Why there are no more runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LiveEnd {
     /// No setting promises more than a tenth of what is gained.
@@ -113,6 +119,7 @@ pub enum LiveEnd {
 
 /// A run under schemes beside what was foretold.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Compared {
     /// What the knobs were set to.
     pub settings: Settings,
@@ -130,6 +137,7 @@ pub struct Compared {
 
 /// What live runs came to. The predictions of [`super::Tuned`] are corrected by it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Live {
     /// Why there are no more.
     pub end: LiveEnd,

@@ -24,6 +24,7 @@ mod param;
 mod plan;
 mod predict;
 mod replay;
+mod request;
 mod result;
 mod search;
 mod space;
@@ -35,15 +36,15 @@ pub use baseline::Published;
 use baseline::run_method;
 pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
-pub use live::{
-    Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, ProgramRuns, ProgramSpec, ServiceRuns,
-    ServiceSpec, run_live,
-};
+pub use live::{Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, run_live};
+#[cfg(feature = "live")]
+pub use live::{ProgramRuns, ProgramSpec, ServiceRuns, ServiceSpec};
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
 pub use plan::Plan;
 pub use predict::{Estimate, Prediction};
 pub use replay::{Evaluate, PlannedReplays, Replays, trace_facts};
+pub use request::{Confirm, Effort, Seeks, TuneRequest, Tuning};
 pub use result::{Found, Subject, Trial, Tried, Tuned};
 pub use search::Search;
 pub use space::{Point, Setting, Settings, Space, SpaceError};

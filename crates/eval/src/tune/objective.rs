@@ -12,6 +12,7 @@ use super::predict::Prediction;
 
 /// What is sought.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "seeks", rename_all = "snake_case")]
 pub enum Objective {
     /// Least memory, where the program is slowed by this share at most.
@@ -43,6 +44,7 @@ pub enum Objective {
 
 /// How much memory may be resident on average.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryLimit {
     /// So many bytes.
@@ -78,6 +80,7 @@ impl MemoryLimit {
 
 /// What a month of something costs, in any one currency. What is not named costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Prices {
     /// A GiB on the first node: resident memory there, and what compressed swap takes.
     pub dram: f64,

@@ -20,6 +20,7 @@ use thiserror::Error;
 
 /// A number of schemes that can be tuned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Knob {
     /// How long memory must have been idle for schemes about cold memory.
@@ -255,6 +256,7 @@ pub struct TraceTimes {
 
 /// A value of a knob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "unit", content = "value", rename_all = "snake_case")]
 pub enum Value {
     #[serde(rename = "ns")]
@@ -279,6 +281,7 @@ impl fmt::Display for Value {
 
 /// A knob, and the values that are tried of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Parameter {
     /// What is tuned.
     pub knob: Knob,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A number, and between which bounds it is taken to lie; without bounds where nobody has said how sure
 /// it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Estimate {
     /// What is foretold.
     pub value: f64,
@@ -52,6 +53,7 @@ impl Estimate {
 
 /// A program under schemes, as a replay foretells it. Means are over the program's time at 1 Hz.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Prediction {
     /// Seconds from the program's start to its end, without its own first faults.
     pub seconds: f64,

@@ -3,8 +3,8 @@
 //! The trace is read once and shared; each replay has a machine of its own, so that any number of them runs at a
 //! time. A replay that nobody waits for any more ends within a simulated second.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, ensure};
 use isotherm_config::{ContextSpec, SessionSpec};
@@ -35,11 +35,11 @@ const SERIES_PARTS: usize = 120;
 
 /// Replays of one trace.
 #[derive(Debug)]
-pub struct Replays<'a> {
+pub struct Replays {
     process: ProcessSpec,
     machine: MachineSpec,
     calibration: Calibration,
-    stop: &'a AtomicBool,
+    stop: Arc<AtomicBool>,
     watching: SessionSpec,
     /// The program by itself.
     base: Totals,
@@ -68,7 +68,7 @@ struct Totals {
     was_killed: bool,
 }
 
-impl<'a> Replays<'a> {
+impl Replays {
     /// Of `replay`. Replays it once as `watching` says, without schemes, which all else is compared with; `None` where
     /// it was asked to stop meanwhile.
     ///
@@ -77,7 +77,7 @@ impl<'a> Replays<'a> {
     pub fn new(
         watching: &SessionSpec,
         replay: Replay,
-        stop: &'a AtomicBool,
+        stop: Arc<AtomicBool>,
     ) -> anyhow::Result<Option<Self>> {
         let mut replays = Self {
             process: replay.process,
@@ -98,6 +98,14 @@ impl<'a> Replays<'a> {
     /// The program without schemes: watched, as under them.
     pub fn base(&self) -> Prediction {
         self.prediction(&self.base, &self.base)
+    }
+
+    /// What `spec` asks for, without bounds; `None` where it was asked to stop.
+    ///
+    /// # Errors
+    /// What cannot be simulated.
+    pub fn predicted(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
+        self.predict(spec, &self.machine)
     }
 
     /// The machine that is replayed on.
@@ -202,7 +210,7 @@ impl<'a> Replays<'a> {
 #[derive(Debug)]
 pub struct PlannedReplays<'a> {
     /// What is replayed.
-    pub replays: &'a Replays<'a>,
+    pub replays: &'a Replays,
     /// What settings are of.
     pub plan: &'a Plan,
 }
@@ -210,7 +218,7 @@ pub struct PlannedReplays<'a> {
 impl Evaluate for PlannedReplays<'_> {
     fn evaluate(&self, settings: &Settings) -> anyhow::Result<Option<Prediction>> {
         let spec = self.plan.session(settings)?;
-        self.replays.predict(&spec, self.replays.machine())
+        self.replays.predicted(&spec)
     }
 }
 

@@ -19,6 +19,7 @@ use super::{Completion, Parameter};
 
 /// What a search found. Serialised, it is what `isotherm tune --json` prints.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tuned {
     /// `tune`.
     pub report: &'static str,
@@ -59,6 +60,7 @@ pub struct Tuned {
 
 /// What is recommended.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Found {
     /// The best setting within the limit; `null`: there is none.
     pub recommended: Option<Trial>,
@@ -70,6 +72,7 @@ pub struct Found {
 
 /// A setting that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Trial {
     /// What the knobs are set to.
     pub settings: Settings,
@@ -83,6 +86,7 @@ pub struct Trial {
 
 /// A setting that was tried, in short.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tried {
     /// What the knobs are set to, as text.
     pub settings: String,

@@ -9,6 +9,7 @@ use super::param::{Knob, ParamError, Parameter, TraceTimes, Value};
 
 /// What is tuned, and over which values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Space {
     /// At least one; each knob once.
     parameters: Vec<Parameter>,
@@ -20,11 +21,13 @@ pub struct Point(pub(crate) Vec<usize>);
 
 /// What knobs are set to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Settings(Vec<Setting>);
 
 /// What one knob is set to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Setting {
     /// Which knob.
     pub parameter: Knob,

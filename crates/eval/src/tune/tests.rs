@@ -82,11 +82,15 @@ fn tuned_of(
     journal: Option<&mut Journal>,
     stop_after: usize,
 ) -> (Tuned, Completion) {
-    let (plan, stop) = (plan(), AtomicBool::new(false));
+    let (plan, stop) = (plan(), Arc::new(AtomicBool::new(false)));
     let (times, _) = trace_facts(&replay()).expect("a trace");
-    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
-        .expect("it runs")
-        .expect("not stopped");
+    let replays = Replays::new(
+        &plan.watching().expect("a session"),
+        replay(),
+        Arc::clone(&stop),
+    )
+    .expect("it runs")
+    .expect("not stopped");
     let params = ["age=1s..30s".to_owned(), "size=4K..64K".to_owned()];
     let space = Space::new(&params, plan.contexts(), times).expect("a space");
     let mut search = Search::new(space, OBJECTIVE, 24, 1, plan.contexts());
@@ -158,11 +162,15 @@ fn a_page_needs_nothing_else_and_names_are_harmless() {
 
 #[test]
 fn an_older_age_saves_less_and_loses_less() {
-    let (plan, stop) = (plan(), AtomicBool::new(false));
+    let plan = plan();
     let (times, _) = trace_facts(&replay()).expect("a trace");
-    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
-        .expect("it runs")
-        .expect("not stopped");
+    let replays = Replays::new(
+        &plan.watching().expect("a session"),
+        replay(),
+        Arc::default(),
+    )
+    .expect("it runs")
+    .expect("not stopped");
     let space =
         Space::new(&["age=3s,20s,40s".to_owned()], plan.contexts(), times).expect("a space");
     let planned = PlannedReplays {
@@ -210,10 +218,13 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
     let mut request = Request::default();
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
     let plan = Plan::new(Vec::new(), request, None).expect("a plan");
-    let stop = AtomicBool::new(false);
-    let replays = Replays::new(&plan.watching().expect("a session"), replay(), &stop)
-        .expect("it runs")
-        .expect("not stopped");
+    let replays = Replays::new(
+        &plan.watching().expect("a session"),
+        replay(),
+        Arc::default(),
+    )
+    .expect("it runs")
+    .expect("not stopped");
     let planned = PlannedReplays {
         replays: &replays,
         plan: &plan,
@@ -230,10 +241,9 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
     request.acting.scheme_lines = vec!["4K max 0 0 3s max migrate_cold 1".to_owned()];
     request.acting.no_guard = true;
     let plan = Plan::new(Vec::new(), request, None).expect("a plan");
-    let stop = AtomicBool::new(false);
     let mut tiered = replay();
     tiered.add_far_node(64 << 20, Nanos(270), 0.5);
-    let replays = Replays::new(&plan.watching().expect("a session"), tiered, &stop)
+    let replays = Replays::new(&plan.watching().expect("a session"), tiered, Arc::default())
         .expect("it runs")
         .expect("not stopped");
     let planned = PlannedReplays {
@@ -256,9 +266,9 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
 
 #[test]
 fn who_is_stopped_says_nothing() {
-    let (plan, stop) = (plan(), AtomicBool::new(true));
+    let (plan, stop) = (plan(), Arc::new(AtomicBool::new(true)));
     assert!(
-        Replays::new(&plan.watching().expect("a session"), replay(), &stop)
+        Replays::new(&plan.watching().expect("a session"), replay(), stop)
             .expect("it runs")
             .is_none()
     );

@@ -7,17 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::calibration::{Calibration, Measured};
-use isotherm_engine::{AddressRange, PAGE_SIZE};
-use isotherm_linux::calibrate::{calibrate, made_up_content};
-use isotherm_linux::process::Process;
+use isotherm_linux::calibrate::subject::command;
+use isotherm_linux::calibrate::{PAGES, calibrate, content_of, made_up_content};
 use tracing::warn;
 
 use crate::log::draws_progress;
 use crate::whole_file;
-
-/// Pages that are copied of a process, or made up.
-const PAGES: usize = 512;
 
 /// Measure what acting costs on this machine: paging out and back, faults, huge pages, clears.
 ///
@@ -50,7 +47,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut content = match args.pid {
-        Some(pid) => content_of(pid)?,
+        Some(pid) => content_of(pid, PAGES)?,
         None => Vec::new(),
     };
     if args.content {
@@ -65,7 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let bar = progress_bar(args.content);
     let tell = |share: f64| bar.set_position((share * 100.0) as u64);
-    let measured = calibrate(&content, is_made_up, tell)
+    let measured = calibrate(&content, is_made_up, command(), tell)
         .context("cannot measure; `isotherm doctor` says what works here")?;
     bar.finish_and_clear();
     if measured.swap.is_none() && !args.content {
@@ -85,56 +82,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print!("{}", text(&measured));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Copies pages from all over a process's private memory.
-fn content_of(pid: u32) -> anyhow::Result<Vec<u8>> {
-    let process = Process::open(pid)?;
-    let mappings = process.mappings()?;
-    let private = mappings
-        .iter()
-        .filter(|area| area.permissions.is_private() && !area.is_file());
-    let ranges: Vec<AddressRange> = private.map(|area| area.range).collect();
-    let bytes: u64 = ranges.iter().map(|range| range.len()).sum();
-    // Much of an address space may be empty: more are tried than are wanted.
-    let step = (bytes / PAGE_SIZE / (64 * PAGES as u64)).max(1) * PAGE_SIZE;
-    let mut addresses: Vec<u64> = ranges
-        .iter()
-        .flat_map(|range| (range.start..range.end).step_by(step as usize))
-        .collect();
-    let is_there = resident(pid, &mut addresses);
-    ensure!(
-        is_there,
-        "cannot see which memory of process {pid} is there (/proc/{pid}/pagemap)"
-    );
-    let step = addresses.len().div_ceil(PAGES).max(1);
-    let (mut content, mut page) = (Vec::new(), vec![0; PAGE_SIZE as usize]);
-    for address in addresses.into_iter().step_by(step) {
-        if process.copy(address, &mut page) {
-            content.extend_from_slice(&page);
-        }
-    }
-    ensure!(
-        !content.is_empty(),
-        "no page of process {pid} could be copied; is it still running, and may you trace it?"
-    );
-    Ok(content)
-}
-
-/// Keeps those addresses at which a page is in memory: copying others would bring them back, or make them.
-fn resident(pid: u32, addresses: &mut Vec<u64>) -> bool {
-    use std::os::unix::fs::FileExt as _;
-    /// Bit 63 of an entry (Documentation/admin-guide/mm/pagemap.rst): the page is in memory.
-    const PRESENT: u64 = 1 << 63;
-    let Ok(pagemap) = std::fs::File::open(format!("/proc/{pid}/pagemap")) else {
-        return false;
-    };
-    addresses.retain(|address| {
-        let mut entry = [0; 8];
-        let read = pagemap.read_exact_at(&mut entry, address / PAGE_SIZE * 8);
-        read.is_ok() && u64::from_le_bytes(entry) & PRESENT != 0
-    });
-    true
 }
 
 fn progress_bar(is_helper: bool) -> ProgressBar {

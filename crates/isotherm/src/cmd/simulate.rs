@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -184,8 +184,7 @@ fn foretell(spec: &SessionSpec, replay: Replay) -> anyhow::Result<Foretold> {
     for context in &mut watching.contexts {
         context.acting = None;
     }
-    let stop = AtomicBool::new(false);
-    let replays = Replays::new(&watching, replay, &stop)?;
+    let replays = Replays::new(&watching, replay, Arc::default())?;
     let foretold = replays.map(|replays| replays.bounded(spec)).transpose()?;
     let foretold = foretold.flatten().context("nobody asked it to stop")?;
     let bounded = |of: Estimate, unit: f64| Bounded {

@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_config::{ActingRequest, Format, Method, Monitoring, Request, to_json, to_yaml};
-use isotherm_engine::guard::{GuardLimits, MAX_SLOWDOWN};
+use isotherm_config::{Format, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
-    self, Completion, Fingerprint, Journal, LiveEnd, LiveRuns, MemoryLimit, Objective, Plan,
-    PlannedReplays, Point, Prices, Published, Replays, Search, SearchEvent, Space, Subject, Tuned,
+    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Plan, Prices, Published, Search,
+    SearchEvent, Seeks, TuneRequest, Tuned, Tuning,
 };
 use isotherm_session::simulated::read_trace;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -167,6 +166,18 @@ enum ObjectiveName {
     Huge,
 }
 
+impl ObjectiveName {
+    const fn seeks(self) -> Seeks {
+        match self {
+            Self::Memory => Seeks::Memory,
+            Self::Slowdown => Seeks::Slowdown,
+            Self::Damoos => Seeks::Damoos,
+            Self::Cost => Seeks::Cost,
+            Self::Huge => Seeks::Huge,
+        }
+    }
+}
+
 /// Who chooses the settings that are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum MethodName {
@@ -261,7 +272,7 @@ fn check_outputs(args: &Args) -> anyhow::Result<()> {
 fn tune(
     args: &Args,
     record: &Path,
-    stop: &AtomicBool,
+    stop: &Arc<AtomicBool>,
     live: Option<&mut dyn LiveRuns>,
 ) -> anyhow::Result<ExitCode> {
     let mut replay = read_trace(record)?;
@@ -269,154 +280,49 @@ fn tune(
     for note in &replay.notes {
         warn!("{note}");
     }
-    let program = replay.process.name.clone();
-    let (times, digest) = tune::trace_facts(&replay)?;
-    let objective = objective(args)?;
-    let plan = plan(args, &objective)?;
-    let space = Space::new(&args.what.param, plan.contexts(), times)?;
-    let memory_bound = replay.process.memory_bound;
-    let of = format!("{:?}{memory_bound}{}", replay.machine, args.live.subject());
-    let fingerprint = Fingerprint::new(digest, &(plan.fingerprint() + &of));
-    let mut journal = open_journal(args, &fingerprint)?;
-    let Some(replays) = Replays::new(&plan.watching()?, replay, stop)? else {
+    let tuning = request(args)?
+        .of_trace(replay)?
+        .beside(&args.live.subject());
+    let mut journal = open_journal(args, tuning.fingerprint())?;
+    let Some((tuned, plan)) = search(args, tuning, journal.as_mut(), stop, live)? else {
         info!("stopped before anything was tried");
         return Ok(ExitCode::from(130));
     };
-    let base = replays.base();
-    let budget = args.how.budget.get() as usize;
-    let mut search = Search::new(space, objective, budget, args.how.seed, plan.contexts());
-    let at = (search.space().point_of(plan.contexts())).unwrap_or_else(|| search.space().point(0));
-    let planned = PlannedReplays {
-        replays: &replays,
-        plan: &plan,
-    };
-    let mut completion = search_all(args, &mut search, &planned, journal.as_mut(), (stop, at))?;
-    if completion == Completion::Finished {
-        completion = tune::settle(&mut search, &planned)?;
-    }
-    let live = match live.filter(|_| completion == Completion::Finished) {
-        Some(makes) => {
-            let live = live::confirm(args, &mut search, objective, makes, journal.as_mut())?;
-            if live.end == LiveEnd::Stopped {
-                completion = Completion::Stopped;
-            }
-            Some(live)
-        }
-        None => None,
-    };
-    let subject = Subject {
-        program: &program,
-        times,
-        plan: &plan,
-        objective,
-        base: &base,
-        live: live.as_ref(),
-    };
-    let tuned = Tuned::of(&subject, &search, completion);
-    tell(args, &plan, &tuned, journal)
-}
-
-/// Prints and writes what was found.
-fn tell(
-    args: &Args,
-    plan: &Plan,
-    tuned: &Tuned,
-    journal: Option<Journal>,
-) -> anyhow::Result<ExitCode> {
-    let written = write(args, plan, tuned);
+    let written = write(args, &plan, &tuned);
     if args.result.is_json() {
-        println!("{}", out::json(tuned)?);
+        println!("{}", out::json(&tuned)?);
     } else if !is_quiet() {
         print!("{}", tuned.text());
     }
     // What was found is told even where it cannot be written, and the journal is kept.
     written?;
-    end_journal(args, journal, tuned);
-    Ok(match (tuned.was_stopped, &tuned.found.recommended) {
-        (true, _) => ExitCode::from(130),
-        (false, Some(_)) => ExitCode::SUCCESS,
-        (false, None) => ExitCode::FAILURE,
+    end_journal(args, journal, &tuned);
+    Ok(match &tuned.found.recommended {
+        _ if tuned.was_stopped => ExitCode::from(130),
+        Some(_) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
     })
 }
 
-fn objective(args: &Args) -> anyhow::Result<Objective> {
-    let sought = &args.sought;
-    let max_slowdown = sought.max_slowdown.unwrap_or(MAX_SLOWDOWN);
-    let name = sought.objective.unwrap_or_else(|| {
-        if sought.price.is_some() {
-            ObjectiveName::Cost
-        } else if sought.max_memory.is_some() {
-            ObjectiveName::Slowdown
-        } else if args.config.is_none()
-            && args.what.preset == ["ethp"]
-            && args.what.scheme.is_empty()
-        {
-            ObjectiveName::Huge
-        } else {
-            ObjectiveName::Memory
-        }
-    });
-    let is_used = |flag: bool, by: &[ObjectiveName], name_of: &str| {
-        ensure!(
-            !flag || by.contains(&name),
-            "{name_of} is no part of this objective; leave it out, or choose another --objective"
-        );
-        Ok(())
-    };
-    is_used(sought.price.is_some(), &[ObjectiveName::Cost], "--price")?;
-    let by_memory = [ObjectiveName::Slowdown, ObjectiveName::Huge];
-    is_used(sought.max_memory.is_some(), &by_memory, "--max-memory")?;
-    Ok(match name {
-        ObjectiveName::Memory => Objective::Memory { max_slowdown },
-        ObjectiveName::Slowdown => Objective::Slowdown {
-            max_memory: sought
-                .max_memory
-                .context("how much memory may there be? Name --max-memory, e.g. 600M or 60%")?,
-        },
-        ObjectiveName::Damoos => Objective::Damoos,
-        ObjectiveName::Cost => Objective::Cost {
-            prices: sought
-                .price
-                .context("what does memory cost? Name --price, e.g. dram=3.5,cpu=20")?,
-            max_slowdown,
-        },
-        ObjectiveName::Huge => Objective::Huge {
-            max_memory: sought.max_memory.unwrap_or(MemoryLimit::Share(1.1)),
-        },
-    })
-}
-
-/// What is tuned. Where nothing limits the slowdown, nothing guards it unless it is said: the guard would keep a search
-/// from what is sought.
-fn plan(args: &Args, objective: &Objective) -> anyhow::Result<Plan> {
+/// What the flags ask for.
+fn request(args: &Args) -> anyhow::Result<TuneRequest> {
     let contexts = match &args.config {
         Some(path) => load(path)?.contexts,
         None => Vec::new(),
     };
-    let limit = objective.max_slowdown().or(args.sought.max_slowdown);
-    let request = Request {
-        monitoring: Monitoring {
-            method: args.what.faithful.then_some(Method::Faithful),
-            ..Monitoring::default()
-        },
+    let sought = &args.sought;
+    Ok(TuneRequest {
+        contexts,
+        presets: args.what.preset.clone(),
+        scheme_lines: args.what.scheme.clone(),
+        params: args.what.param.clone(),
+        is_faithful: args.what.faithful,
+        no_guard: args.what.no_guard,
+        seeks: sought.objective.map(ObjectiveName::seeks),
+        max_slowdown: sought.max_slowdown,
+        max_memory: sought.max_memory,
+        prices: sought.price,
         seed: args.how.seed,
-        acting: ActingRequest {
-            scheme_lines: args.what.scheme.clone(),
-            presets: args.what.preset.clone(),
-            no_guard: args.what.no_guard || limit.is_none(),
-            limits: GuardLimits {
-                max_slowdown: args.sought.max_slowdown,
-                ..GuardLimits::default()
-            },
-            ..ActingRequest::default()
-        },
-        ..Request::default()
-    };
-    Plan::new(contexts, request, limit).map_err(|error| match error {
-        isotherm_config::RequestError::NoScheme => anyhow::anyhow!(
-            "nothing to tune; name a --preset (prcl, ethp, pprcl), a --scheme or a configuration (-c)"
-        ),
-        error => error.into(),
     })
 }
 
@@ -477,21 +383,22 @@ fn end_journal(args: &Args, journal: Option<Journal>, tuned: &Tuned) {
     }
 }
 
-fn search_all(
+fn search(
     args: &Args,
-    search: &mut Search,
-    replays: &PlannedReplays<'_>,
+    tuning: Tuning,
     journal: Option<&mut Journal>,
-    (stop, start): (&AtomicBool, Point),
-) -> anyhow::Result<Completion> {
-    let jobs = args.how.jobs.map_or_else(
-        || std::thread::available_parallelism().map_or(1, NonZero::get),
-        |jobs| jobs.get() as usize,
-    );
+    stop: &Arc<AtomicBool>,
+    live: Option<&mut dyn LiveRuns>,
+) -> anyhow::Result<Option<(Tuned, Plan)>> {
+    let effort = Effort {
+        budget: args.how.budget.get() as usize,
+        jobs: args.how.jobs.map(|jobs| jobs.get() as usize),
+        method: args.how.method.published(),
+    };
     let bar = if draws_progress() {
         let style = "[{elapsed_precise}] {bar:32.cyan/blue} {pos}/{len} settings, {eta} left";
         let style = ProgressStyle::with_template(style).expect("a template of ours");
-        let bar = ProgressBar::new(search.nr_most() as u64).with_style(style);
+        let bar = ProgressBar::new(tuning.nr_most(&effort) as u64).with_style(style);
         bar.enable_steady_tick(Duration::from_millis(500));
         bar
     } else {
@@ -503,15 +410,18 @@ fn search_all(
             warn!("{error}; the search goes on, and cannot be gone on with after an interruption");
         }),
     };
-    let completion = match args.how.method.published() {
-        Some(method) => {
-            let how = (method, args.how.seed);
-            tune::run_published(how, search, replays, journal, start, &mut on_event)
+    let found = match live {
+        Some(makes) => {
+            let mut confirm = |search: &mut Search, objective, journal: Option<&mut Journal>| {
+                bar.finish_and_clear();
+                live::confirm(args, search, objective, makes, journal)
+            };
+            tuning.run(&effort, journal, stop, &mut on_event, Some(&mut confirm))
         }
-        None => tune::run(search, replays, journal, jobs, stop, &mut on_event),
+        None => tuning.run(&effort, journal, stop, &mut on_event, None),
     };
     bar.finish_and_clear();
-    completion
+    found
 }
 
 /// Writes what is asked for, as far as it was found.

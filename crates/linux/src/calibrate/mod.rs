@@ -10,8 +10,10 @@
 //! that lie side by side; of scattered memory reading tables takes more. The thread works on 1 MiB: who works on more
 //! loses more by what paging out does to caches.
 
+mod content;
 pub mod subject;
 
+use std::process::Command;
 use std::time::Instant;
 
 use isotherm_engine::calibration::{Calibration, Measured};
@@ -28,6 +30,7 @@ use crate::probe::ProbeError;
 use crate::process::{Advised, Process, ProcessError};
 use crate::{host, swap};
 
+pub use content::{PAGES, content_of, made_up_content};
 use subject::Subject;
 
 /// What is held and paged out.
@@ -58,16 +61,23 @@ pub enum CalibrationError {
     /// What it should be measured with.
     #[error("there is no content to measure with: {0} bytes are not a page")]
     Content(usize),
+    /// Whose memory should be copied.
+    #[error("cannot see which memory of process {0} is there (/proc/{0}/pagemap)")]
+    Unseen(u32),
+    /// Of whom nothing could be copied.
+    #[error("no page of process {0} could be copied; is it still running, and may you trace it?")]
+    NotCopied(u32),
 }
 
-/// Measures with `content`, whole pages of whatever is going to be paged out. Says after each part how much is done,
-/// 0 to 1.
+/// Measures with `content`, whole pages of whatever is going to be paged out, on the program that `subject` starts.
+/// CPU time is that of this process: nothing else may work in it meanwhile. Says after each part how much is done, 0 to 1.
 ///
 /// # Errors
 /// What makes measuring impossible. Where there is no swap the rest is measured.
 pub fn calibrate(
     content: &[u8],
     is_made_up: bool,
+    subject: Command,
     mut tell: impl FnMut(f64),
 ) -> Result<Calibration, CalibrationError> {
     let pages = content.len() as u64 / PAGE_SIZE;
@@ -75,7 +85,7 @@ pub fn calibrate(
         return Err(CalibrationError::Content(content.len()));
     }
     let began = Instant::now();
-    let mut bench = Bench::start(content)?;
+    let mut bench = Bench::start(content, subject)?;
     let mut result = Calibration {
         cpus: CpuTimes::read().map_or(1, |times| times.nr),
         kernel: host::kernel_release(),
@@ -147,8 +157,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(content: &[u8]) -> Result<Self, CalibrationError> {
-        let subject = Subject::start(content, HELD)?;
+    fn start(content: &[u8], subject: Command) -> Result<Self, CalibrationError> {
+        let subject = Subject::start(subject, content, HELD)?;
         let mut actuator = ProcessActuator::new(ActOptions::default())?;
         actuator.add(TARGET, Process::open(subject.pid())?)?;
         Ok(Self {
@@ -348,21 +358,6 @@ fn operation(range: AddressRange, pages: Option<Box<bits::Bitmap>>) -> Operation
     }
 }
 
-/// Made-up content, for want of a program's own: half of each page is random.
-pub fn made_up_content(pages: usize) -> Vec<u8> {
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut content = vec![0; pages * PAGE_SIZE as usize];
-    for page in content.chunks_mut(PAGE_SIZE as usize) {
-        for word in page[..PAGE_SIZE as usize / 2].chunks_exact_mut(8) {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            word.copy_from_slice(&random.to_le_bytes());
-        }
-    }
-    content
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -377,7 +372,7 @@ mod tests {
     #[test]
     fn content_must_be_pages() {
         assert!(matches!(
-            calibrate(&[0; 100], true, |_| ()),
+            calibrate(&[0; 100], true, subject::command(), |_| ()),
             Err(CalibrationError::Content(100))
         ));
         let content = made_up_content(2);

@@ -1,6 +1,7 @@
 //! The program that is measured on: a child that holds pages, touches them, and works when told to.
 //!
-//! It is this command, started again ([`SUBJECT`]); words come by standard input and are answered on standard output,
+//! It is started by whoever measures: the command itself, started again ([`command`]), or any other program that does
+//! nothing but [`be_subject`]. Words come by standard input and are answered on standard output,
 //! a line each.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,6 +17,13 @@ use crate::clock::thread_cpu;
 
 /// The argument by which this command becomes the subject.
 pub const SUBJECT: &str = "calibration-subject";
+
+/// What starts this command as the subject.
+pub fn command() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(SUBJECT);
+    command
+}
 
 /// Pages that a working thread goes over again and again: more than a first-level TLB keeps.
 const WORKED_PAGES: usize = 256;
@@ -41,10 +49,13 @@ pub(super) struct Took {
 
 impl Subject {
     /// Starts one whose memory holds `content` over and over.
-    pub(super) fn start(content: &[u8], bytes: u64) -> Result<Self, CalibrationError> {
+    pub(super) fn start(
+        mut command: Command,
+        content: &[u8],
+        bytes: u64,
+    ) -> Result<Self, CalibrationError> {
         let io = CalibrationError::Subject;
-        let mut child = Command::new("/proc/self/exe")
-            .arg(SUBJECT)
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

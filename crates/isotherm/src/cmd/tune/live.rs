@@ -5,6 +5,7 @@ use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -92,7 +93,8 @@ impl LiveArgs {
 /// Tunes by a record, which is made where there is none, and by live runs.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     super::check_outputs(args)?;
-    let plan = super::plan(args, &super::objective(args)?)?;
+    let request = super::request(args)?;
+    let plan = request.plan(request.objective()?.max_slowdown())?;
     host::can_record().map_err(|why| anyhow!("cannot run it under schemes: {why}"))?;
     let folder = tempfile::Builder::new()
         .prefix("isotherm-tune-")
@@ -135,7 +137,7 @@ struct Spec<'a> {
     plan: &'a Plan,
     folder: &'a Path,
     isotherm: &'a Path,
-    stop: &'a AtomicBool,
+    stop: &'a Arc<AtomicBool>,
 }
 
 impl Spec<'_> {

@@ -1,0 +1,284 @@
+//! A search as it is asked for, by the command's flags or Python's keywords; and all of it, from a trace to what was
+//! found.
+//!
+//! [`TuneRequest`] is what was said, [`Tuning`] that of one trace with every default filled in. Between the two and
+//! [`Tuning::run`] nothing is replayed: what is asked for wrongly is refused at once, and a journal can be opened.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context as _, ensure};
+use isotherm_config::{ActingRequest, ContextConfig, Method, Monitoring, Request, RequestError};
+use isotherm_engine::guard::{GuardLimits, MAX_SLOWDOWN};
+use isotherm_session::simulated::Replay;
+
+use super::{
+    Completion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan, PlannedReplays,
+    Prices, Published, Replays, Search, SearchEvent, Space, Subject, TraceTimes, Tuned, run,
+    run_published, settle, trace_facts,
+};
+
+/// What is best, without its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seeks {
+    /// Least memory within a slowdown.
+    Memory,
+    /// Least slowdown within a memory.
+    Slowdown,
+    /// DAMOOS' score.
+    Damoos,
+    /// Least cost within a slowdown.
+    Cost,
+    /// Most memory in huge pages within a memory.
+    Huge,
+}
+
+/// Huge pages may take this share of the memory without schemes, unless it is said.
+const HUGE_MEMORY: MemoryLimit = MemoryLimit::Share(1.1);
+
+/// What is tuned, and what is sought.
+#[derive(Clone, Debug, Default)]
+pub struct TuneRequest {
+    /// Those of a configuration.
+    pub contexts: Vec<ContextConfig>,
+    /// Schemes by name.
+    pub presets: Vec<String>,
+    /// Schemes in a line each.
+    pub scheme_lines: Vec<String>,
+    /// The texts of `--param`.
+    pub params: Vec<String>,
+    /// Watch by DAMON's rules.
+    pub is_faithful: bool,
+    /// No guard stands over replays.
+    pub no_guard: bool,
+    /// What is best; by the limits and the schemes where it is not said.
+    pub seeks: Option<Seeks>,
+    /// Share of its time that the program may lose.
+    pub max_slowdown: Option<f64>,
+    /// What may be resident on average.
+    pub max_memory: Option<MemoryLimit>,
+    /// What things cost.
+    pub prices: Option<Prices>,
+    /// Of every random choice.
+    pub seed: u64,
+}
+
+impl TuneRequest {
+    /// What is sought.
+    ///
+    /// # Errors
+    /// A limit that is no part of it, or one that it lacks.
+    pub fn objective(&self) -> anyhow::Result<Objective> {
+        let max_slowdown = self.max_slowdown.unwrap_or(MAX_SLOWDOWN);
+        let seeks = self.seeks();
+        let is_used = |flag: bool, by: &[Seeks], name_of: &str| {
+            ensure!(
+                !flag || by.contains(&seeks),
+                "{name_of} is no part of this objective; leave it out, or choose another --objective"
+            );
+            Ok(())
+        };
+        is_used(self.prices.is_some(), &[Seeks::Cost], "--price")?;
+        let by_memory = [Seeks::Slowdown, Seeks::Huge];
+        is_used(self.max_memory.is_some(), &by_memory, "--max-memory")?;
+        Ok(match seeks {
+            Seeks::Memory => Objective::Memory { max_slowdown },
+            Seeks::Slowdown => Objective::Slowdown {
+                max_memory: self
+                    .max_memory
+                    .context("how much memory may there be? Name --max-memory, e.g. 600M or 60%")?,
+            },
+            Seeks::Damoos => Objective::Damoos,
+            Seeks::Cost => Objective::Cost {
+                prices: self
+                    .prices
+                    .context("what does memory cost? Name --price, e.g. dram=3.5,cpu=20")?,
+                max_slowdown,
+            },
+            Seeks::Huge => Objective::Huge {
+                max_memory: self.max_memory.unwrap_or(HUGE_MEMORY),
+            },
+        })
+    }
+
+    fn seeks(&self) -> Seeks {
+        let makes_huge_only =
+            self.contexts.is_empty() && self.presets == ["ethp"] && self.scheme_lines.is_empty();
+        self.seeks.unwrap_or(if self.prices.is_some() {
+            Seeks::Cost
+        } else if self.max_memory.is_some() {
+            Seeks::Slowdown
+        } else if makes_huge_only {
+            Seeks::Huge
+        } else {
+            Seeks::Memory
+        })
+    }
+
+    /// What is tuned. Where nothing limits the slowdown (`max_slowdown`: what is sought does), nothing guards it unless it
+    /// is said: the guard would keep a search from what is sought.
+    ///
+    /// # Errors
+    /// A preset or scheme that is none; that there is nothing to tune.
+    pub fn plan(&self, max_slowdown: Option<f64>) -> anyhow::Result<Plan> {
+        let limit = max_slowdown.or(self.max_slowdown);
+        let request = Request {
+            monitoring: Monitoring {
+                method: self.is_faithful.then_some(Method::Faithful),
+                ..Monitoring::default()
+            },
+            seed: self.seed,
+            acting: ActingRequest {
+                scheme_lines: self.scheme_lines.clone(),
+                presets: self.presets.clone(),
+                no_guard: self.no_guard || limit.is_none(),
+                limits: GuardLimits {
+                    max_slowdown: self.max_slowdown,
+                    ..GuardLimits::default()
+                },
+                ..ActingRequest::default()
+            },
+            ..Request::default()
+        };
+        Plan::new(self.contexts.clone(), request, limit).map_err(|error| match error {
+            RequestError::NoScheme => anyhow::anyhow!(
+                "nothing to tune; name a --preset (prcl, ethp, pprcl), a --scheme or a configuration (-c)"
+            ),
+            error => error.into(),
+        })
+    }
+
+    /// The search of a trace.
+    ///
+    /// # Errors
+    /// What is asked for wrongly.
+    pub fn of_trace(&self, replay: Replay) -> anyhow::Result<Tuning> {
+        let (times, digest) = trace_facts(&replay)?;
+        let objective = self.objective()?;
+        let plan = self.plan(objective.max_slowdown())?;
+        let space = Space::new(&self.params, plan.contexts(), times)?;
+        let machine = format!("{:?} {}", replay.machine, replay.process.memory_bound);
+        Ok(Tuning {
+            fingerprint: Fingerprint::new(digest, &(plan.fingerprint() + &machine)),
+            program: replay.process.name.clone(),
+            seed: self.seed,
+            replay,
+            times,
+            plan,
+            objective,
+            space,
+        })
+    }
+}
+
+/// How much is tried, and by whom it is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Most points to try.
+    pub budget: usize,
+    /// Evaluations at a time; one for each CPU where it is not said. Changes nothing of what is found.
+    pub jobs: Option<usize>,
+    /// A published method instead of the search.
+    pub method: Option<Published>,
+}
+
+/// The search of one trace, before anything is replayed.
+#[derive(Debug)]
+pub struct Tuning {
+    replay: Replay,
+    program: String,
+    times: TraceTimes,
+    plan: Plan,
+    objective: Objective,
+    space: Space,
+    seed: u64,
+    fingerprint: Fingerprint,
+}
+
+/// Makes live runs of what was found, and corrects it by them: [`run_live`](super::run_live).
+pub type Confirm<'a> =
+    dyn FnMut(&mut Search, Objective, Option<&mut Journal>) -> anyhow::Result<Live> + 'a;
+
+impl Tuning {
+    /// The same, whose results are of no use where this differs: what live runs are of.
+    #[must_use]
+    pub fn beside(mut self, live: &str) -> Self {
+        self.fingerprint = self.fingerprint.beside(live);
+        self
+    }
+
+    /// What predictions depend on.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
+    }
+
+    /// The most points that are tried.
+    pub fn nr_most(&self, effort: &Effort) -> usize {
+        self.space.len().min(effort.budget)
+    }
+
+    /// Searches, and has what was found confirmed where somebody does. What was found, and the plan that its settings are of; `None` where it was asked to stop before
+    /// anything was tried.
+    ///
+    /// # Errors
+    /// What cannot be replayed, or run.
+    pub fn run(
+        self,
+        effort: &Effort,
+        mut journal: Option<&mut Journal>,
+        stop: &Arc<AtomicBool>,
+        on_event: &mut dyn FnMut(SearchEvent<'_>),
+        confirm: Option<&mut Confirm<'_>>,
+    ) -> anyhow::Result<Option<(Tuned, Plan)>> {
+        let (plan, seed) = (self.plan, self.seed);
+        let replays = Replays::new(&plan.watching()?, self.replay, Arc::clone(stop))?;
+        let Some(replays) = replays else {
+            return Ok(None);
+        };
+        let base = replays.base();
+        let contexts = plan.contexts();
+        let mut search = Search::new(self.space, self.objective, effort.budget, seed, contexts);
+        let planned = PlannedReplays {
+            replays: &replays,
+            plan: &plan,
+        };
+        let mut completion = if let Some(method) = effort.method {
+            let space = search.space();
+            let start = space.point_of(contexts).unwrap_or_else(|| space.point(0));
+            let how = (method, seed);
+            let journal = journal.as_deref_mut();
+            run_published(how, &mut search, &planned, journal, start, on_event)?
+        } else {
+            let jobs = effort
+                .jobs
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+            let journal = journal.as_deref_mut();
+            run(&mut search, &planned, journal, jobs, stop, on_event)?
+        };
+        if completion == Completion::Finished {
+            completion = settle(&mut search, &planned)?;
+        }
+        let confirm = confirm.filter(|_| completion == Completion::Finished);
+        let live = match confirm {
+            Some(confirm) => Some(confirm(&mut search, self.objective, journal)?),
+            None => None,
+        };
+        if live
+            .as_ref()
+            .is_some_and(|live| live.end == LiveEnd::Stopped)
+        {
+            completion = Completion::Stopped;
+        }
+        let subject = Subject {
+            program: &self.program,
+            times: self.times,
+            plan: &plan,
+            objective: self.objective,
+            base: &base,
+            live: live.as_ref(),
+        };
+        let tuned = Tuned::of(&subject, &search, completion);
+        Ok(Some((tuned, plan)))
+    }
+}

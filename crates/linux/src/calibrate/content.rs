@@ -1,0 +1,75 @@
+//! What pages hold that costs are measured with: copies of a process's, or made up.
+
+use isotherm_engine::{AddressRange, PAGE_SIZE};
+
+use super::CalibrationError;
+use crate::process::Process;
+
+/// So many pages are enough to measure with.
+pub const PAGES: usize = 512;
+
+/// Copies at most so many pages from all over a process's private memory.
+///
+/// # Errors
+/// A process of which nothing can be copied.
+pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
+    let process = Process::open(pid)?;
+    let mappings = process.mappings()?;
+    let private = mappings
+        .iter()
+        .filter(|area| area.permissions.is_private() && !area.is_file());
+    let ranges: Vec<AddressRange> = private.map(|area| area.range).collect();
+    let bytes: u64 = ranges.iter().map(|range| range.len()).sum();
+    // Much of an address space may be empty: more are tried than are wanted.
+    let step = (bytes / PAGE_SIZE / (64 * pages.max(1) as u64)).max(1) * PAGE_SIZE;
+    let mut addresses: Vec<u64> = ranges
+        .iter()
+        .flat_map(|range| (range.start..range.end).step_by(step as usize))
+        .collect();
+    let is_there = resident(pid, &mut addresses);
+    if !is_there {
+        return Err(CalibrationError::Unseen(pid));
+    }
+    let step = addresses.len().div_ceil(pages.max(1)).max(1);
+    let (mut content, mut page) = (Vec::new(), vec![0; PAGE_SIZE as usize]);
+    for address in addresses.into_iter().step_by(step) {
+        if process.copy(address, &mut page) {
+            content.extend_from_slice(&page);
+        }
+    }
+    if content.is_empty() {
+        return Err(CalibrationError::NotCopied(pid));
+    }
+    Ok(content)
+}
+
+/// Keeps those addresses at which a page is in memory: copying others would bring them back, or make them.
+fn resident(pid: u32, addresses: &mut Vec<u64>) -> bool {
+    use std::os::unix::fs::FileExt as _;
+    /// Bit 63 of an entry (Documentation/admin-guide/mm/pagemap.rst): the page is in memory.
+    const PRESENT: u64 = 1 << 63;
+    let Ok(pagemap) = std::fs::File::open(format!("/proc/{pid}/pagemap")) else {
+        return false;
+    };
+    addresses.retain(|address| {
+        let mut entry = [0; 8];
+        let read = pagemap.read_exact_at(&mut entry, address / PAGE_SIZE * 8);
+        read.is_ok() && u64::from_le_bytes(entry) & PRESENT != 0
+    });
+    true
+}
+
+/// Made-up content, for want of a program's own: half of each page is random.
+pub fn made_up_content(pages: usize) -> Vec<u8> {
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut content = vec![0; pages * PAGE_SIZE as usize];
+    for page in content.chunks_mut(PAGE_SIZE as usize) {
+        for word in page[..PAGE_SIZE as usize / 2].chunks_exact_mut(8) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            word.copy_from_slice(&random.to_le_bytes());
+        }
+    }
+    content
+}

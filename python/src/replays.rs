@@ -1,0 +1,258 @@
+//! Replays of a trace under the points of a space.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+use isotherm_eval::tune::{self, Prediction, trace_facts};
+use isotherm_record::input::RecordFile;
+use isotherm_session::simulated::{self, read_trace};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde::Serialize;
+
+use crate::errors::{Doing, raise, warn};
+use crate::interrupt::stoppable;
+use crate::record::Record;
+use crate::report::parsed;
+use crate::space::Space;
+
+/// A record of page scans: open, or by its path.
+pub(crate) enum Trace {
+    Record(RecordFile),
+    File(PathBuf),
+}
+
+impl FromPyObject<'_, '_> for Trace {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(record) = found.cast::<Record>() {
+            return Ok(Self::Record(record.get().file.clone()));
+        }
+        found.extract().map(Self::File).map_err(|_| {
+            PyTypeError::new_err("a trace is a Record of page scans, or the path of one")
+        })
+    }
+}
+
+impl Trace {
+    pub(crate) fn read(self) -> anyhow::Result<simulated::Replay> {
+        match self {
+            Self::Record(file) => {
+                let name = file.name();
+                let cannot = || format!("cannot read {name}");
+                simulated::Replay::read(file.reader().with_context(cannot)?, name)
+            }
+            Self::File(path) => read_trace(&path),
+        }
+    }
+}
+
+/// Says that it was asked to stop, not by whom.
+pub(crate) fn stopped() -> PyErr {
+    raise(anyhow::anyhow!("it was asked to stop"), Doing::Simulating)
+}
+
+fn json(value: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| raise(error, Doing::Simulating))
+}
+
+/// Tells replays that nobody waits for them any more.
+#[pyclass(frozen, name = "_Stop", module = "isotherm")]
+#[derive(Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+#[pymethods]
+impl Stop {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// They end within a simulated second.
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Predictions of what comes of a trace's program at the points of a space, by replays: the trace is read once, and
+/// replayed once without schemes. The same seed gives the same numbers, whatever else is asked.
+///
+/// `trace`: a Record of page scans (`isotherm record --pages`), or its path. The Space is to be had as `space`.
+#[pyclass(frozen, module = "isotherm")]
+pub(crate) struct Replays {
+    inner: tune::Replays,
+    space: Py<Space>,
+    stop: Arc<AtomicBool>,
+    program: String,
+    digest: u64,
+}
+
+#[pymethods]
+impl Replays {
+    #[new]
+    fn new(py: Python<'_>, trace: Trace, space: Py<Space>) -> PyResult<Self> {
+        let stopping: Arc<AtomicBool> = Arc::default();
+        let plan = &space.get().plan;
+        let stop = &stopping;
+        let (opened, notes) = stoppable(py, stop, nothing, move |_| {
+            let mut replay = trace.read()?;
+            let notes = std::mem::take(&mut replay.notes);
+            anyhow::Ok((Opened::new(replay, plan, stop)?, notes))
+        })?
+        .map_err(|error| raise(error, Doing::Simulating))?;
+        warn(py, &notes)?;
+        let opened = opened.ok_or_else(stopped)?;
+        Ok(Self {
+            inner: opened.replays,
+            space,
+            stop: stopping,
+            program: opened.program,
+            digest: opened.digest,
+        })
+    }
+
+    /// The space that points are of.
+    #[getter]
+    fn space(&self, py: Python<'_>) -> Py<Space> {
+        self.space.clone_ref(py)
+    }
+
+    /// The program's name.
+    #[getter]
+    fn program(&self) -> &str {
+        &self.program
+    }
+
+    /// The same for the same accesses of the same memory: 16 hexadecimal digits.
+    #[getter]
+    fn digest(&self) -> String {
+        format!("{:016x}", self.digest)
+    }
+
+    /// The program without schemes: watched, as under them. Bytes, seconds and shares of 0 to 1.
+    #[getter]
+    fn base(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        parsed(py, &json(&self.inner.base())?)
+    }
+
+    /// What comes of the schemes at a point (0 up to `len(space)`). Bytes, seconds and shares of 0 to 1.
+    ///
+    /// `bounds`: between which bounds savings, slowdown and CPU time lie, by five replays more; else these are None.
+    #[pyo3(signature = (point, *, bounds=false))]
+    fn predict(&self, py: Python<'_>, point: usize, bounds: bool) -> PyResult<Py<PyDict>> {
+        let space = self.space.get();
+        space.at(point)?;
+        let prediction = stoppable(py, &self.stop, nothing, |_| {
+            predict(&self.inner, space, point, bounds)
+        })?;
+        let prediction = prediction.map_err(|error| raise(error, Doing::Simulating))?;
+        parsed(py, &json(&prediction.ok_or_else(stopped)?)?)
+    }
+
+    fn __repr__(&self) -> String {
+        let length = self.space.get().points.len();
+        format!("<isotherm.Replays of {}, {length} points>", self.program)
+    }
+}
+
+/// Replays of a trace that was read.
+struct Opened {
+    replays: tune::Replays,
+    program: String,
+    digest: u64,
+}
+
+impl Opened {
+    /// `None` where it was asked to stop meanwhile.
+    fn new(
+        replay: simulated::Replay,
+        plan: &tune::Plan,
+        stop: &Arc<AtomicBool>,
+    ) -> anyhow::Result<Option<Self>> {
+        let program = replay.process.name.clone();
+        let (_, digest) = trace_facts(&replay)?;
+        let replays = tune::Replays::new(&plan.watching()?, replay, Arc::clone(stop))?;
+        Ok(replays.map(|replays| Self {
+            replays,
+            program,
+            digest,
+        }))
+    }
+}
+
+fn predict(
+    replays: &tune::Replays,
+    space: &Space,
+    point: usize,
+    bounds: bool,
+) -> anyhow::Result<Option<Prediction>> {
+    let settings = space.points.settings(&space.points.point(point));
+    let spec = space.plan.session(&settings)?;
+    if bounds {
+        replays.bounded(&spec)
+    } else {
+        replays.predicted(&spec)
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "who tells something may fail")]
+fn nothing(_: Python<'_>, (): ()) -> PyResult<()> {
+    Ok(())
+}
+
+/// What a task of a sweep comes to.
+#[derive(Serialize)]
+struct Done {
+    program: String,
+    digest: String,
+    base: Prediction,
+    /// In the order of the points.
+    points: Vec<Outcome>,
+}
+
+/// What one point came to.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    Prediction(Box<Prediction>),
+    Error(String),
+}
+
+/// Predictions of `count` points from `first` on, as JSON; None where `stop` was set.
+#[pyfunction]
+pub(crate) fn _sweep_task(
+    py: Python<'_>,
+    path: PathBuf,
+    space: &Bound<'_, Space>,
+    points: (usize, usize),
+    bounds: bool,
+    stop: &Bound<'_, Stop>,
+) -> PyResult<Option<String>> {
+    let (space, stop) = (space.get(), &stop.get().0);
+    let (first, count) = points;
+    let done = py.detach(move || {
+        let Some(opened) = Opened::new(read_trace(&path)?, &space.plan, stop)? else {
+            return anyhow::Ok(None);
+        };
+        let mut outcomes = Vec::new();
+        for point in first..(first + count).min(space.points.len()) {
+            outcomes.push(match predict(&opened.replays, space, point, bounds) {
+                Ok(Some(prediction)) => Outcome::Prediction(Box::new(prediction)),
+                Ok(None) => return Ok(None),
+                Err(error) => Outcome::Error(format!("{error:#}")),
+            });
+        }
+        Ok(Some(Done {
+            base: opened.replays.base(),
+            program: opened.program,
+            digest: format!("{:016x}", opened.digest),
+            points: outcomes,
+        }))
+    });
+    let done = done.map_err(|error| raise(error, Doing::Simulating))?;
+    done.as_ref().map(json).transpose()
+}

@@ -1,0 +1,346 @@
+//! What is tuned, as a value: schemes, and the points that may be tried of their numbers.
+
+use isotherm_config::{ContextConfig, Format, to_json, to_yaml};
+use isotherm_engine::guard::MAX_SLOWDOWN;
+use isotherm_engine::{Nanos, units};
+use isotherm_eval::tune::{self, Fingerprint, Plan, Settings, TraceTimes, TuneRequest};
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
+use serde::{Deserialize, Serialize};
+
+use crate::errors::{Doing, raise};
+use crate::quantity::Share;
+use crate::spec::{Scheme, SessionSpec, problems};
+
+/// The schemes whose numbers are tuned, and how they are watched and guarded, as it was said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Asked {
+    config: Option<String>,
+    presets: Vec<String>,
+    schemes: Vec<String>,
+    params: Vec<String>,
+    pub(crate) max_slowdown: Option<f64>,
+    pub(crate) guard: bool,
+    pub(crate) faithful: bool,
+    pub(crate) seed: u64,
+}
+
+/// A scheme, or its line.
+pub(crate) enum Given {
+    Scheme(Box<Scheme>),
+    Line(String),
+}
+
+impl FromPyObject<'_, '_> for Given {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(scheme) = found.cast::<Scheme>() {
+            return Ok(Self::Scheme(Box::new(scheme.get().clone())));
+        }
+        let line = found.cast::<PyString>().map_err(|_| {
+            let error = anyhow::anyhow!("a scheme is a Scheme, or its line as text");
+            raise(error, Doing::Specifying)
+        })?;
+        Ok(Self::Line(line.to_str()?.to_owned()))
+    }
+}
+
+/// The first part of what `tune` and `Space` take.
+pub(crate) struct What<'a> {
+    pub(crate) config: Option<&'a str>,
+    pub(crate) presets: Option<Vec<String>>,
+    pub(crate) schemes: Option<Vec<Given>>,
+    pub(crate) params: Option<Vec<String>>,
+    pub(crate) max_slowdown: Option<Share>,
+    pub(crate) guard: bool,
+    pub(crate) faithful: bool,
+    pub(crate) seed: u64,
+}
+
+impl What<'_> {
+    /// As plain values: schemes that are objects become part of the configuration.
+    pub(crate) fn asked(self) -> PyResult<Asked> {
+        let (mut lines, mut schemes) = (Vec::new(), Vec::new());
+        for given in self.schemes.unwrap_or_default() {
+            match given {
+                Given::Line(line) => lines.push(line),
+                Given::Scheme(scheme) => schemes.push(scheme.inner),
+            }
+        }
+        let mut config = self.config.map(str::to_owned);
+        if !schemes.is_empty() {
+            let mut whole = load(config.as_deref())?;
+            if whole.contexts.is_empty() {
+                whole.contexts.push(ContextConfig::default());
+            }
+            let [context] = &mut whole.contexts[..] else {
+                return Err(PyValueError::new_err(
+                    "the configuration holds several contexts, and schemes do not say for which they are",
+                ));
+            };
+            context.schemes.extend(schemes);
+            config = Some(to_yaml(&whole));
+        }
+        Ok(Asked {
+            config,
+            presets: self.presets.unwrap_or_default(),
+            schemes: lines,
+            params: self.params.unwrap_or_default(),
+            max_slowdown: self.max_slowdown.map(|Share(share)| share),
+            guard: self.guard,
+            faithful: self.faithful,
+            seed: self.seed,
+        })
+    }
+}
+
+fn load(config: Option<&str>) -> PyResult<isotherm_config::Configuration> {
+    config.map_or_else(
+        || Ok(isotherm_config::Configuration::default()),
+        |text| isotherm_config::load(text, Format::Detect).map_err(|found| problems(&found)),
+    )
+}
+
+impl Asked {
+    /// As the search takes it; what is sought is left open.
+    pub(crate) fn request(&self) -> PyResult<TuneRequest> {
+        Ok(TuneRequest {
+            contexts: load(self.config.as_deref())?.contexts,
+            presets: self.presets.clone(),
+            scheme_lines: self.schemes.clone(),
+            params: self.params.clone(),
+            is_faithful: self.faithful,
+            no_guard: !self.guard,
+            max_slowdown: self.max_slowdown,
+            seed: self.seed,
+            ..TuneRequest::default()
+        })
+    }
+
+    /// The session of a configuration that this was tuned to. `targets`: what `SessionSpec` takes to say whom.
+    pub(crate) fn spec<'py>(
+        &self,
+        py: Python<'py>,
+        configuration: &str,
+        is_guarded: bool,
+        targets: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let keywords = targets.map_or_else(|| Ok(PyDict::new(py)), PyDictMethods::copy)?;
+        keywords.set_item("config", configuration)?;
+        keywords.set_item("guard", is_guarded)?;
+        keywords.set_item("faithful", self.faithful)?;
+        keywords.set_item("seed", self.seed)?;
+        py.get_type::<SessionSpec>().call((), Some(&keywords))
+    }
+}
+
+/// A configuration as `yaml` or as damo's `json`.
+pub(crate) fn written(plan: &Plan, settings: &Settings, format: &str) -> PyResult<String> {
+    let configuration = plan.configuration(settings);
+    match format {
+        "yaml" => Ok(to_yaml(&configuration)),
+        "json" => Ok(to_json(&configuration)),
+        _ => Err(PyValueError::new_err(format!(
+            "a configuration is written as yaml or json, not as '{format}'"
+        ))),
+    }
+}
+
+/// Ranges without an end are those of a trace of four minutes with a second between its scans: a space is of no trace.
+const USUAL_TRACE: TraceTimes = TraceTimes {
+    duration: Nanos(4 * units::MINUTE.0),
+    interval: units::SECOND,
+};
+
+/// What may be tried of schemes' numbers: every combination of the values of some parameters, as numbered points.
+///
+/// `presets`, `schemes` (Scheme or line), `config` (text): the schemes. `params`: what is tuned of them and over which
+/// values, as `isotherm tune --param` (docs/tune.md), e.g. `["age=1s..2min:8", "size=4K,2M"]`; what is usual if not said.
+/// It is of no trace: ranges without an end are those of a trace of four minutes, scanned every second.
+///
+/// `max_slowdown`: what the guard lets a program lose, 1% if not said; `guard=False`: nothing guards. `faithful`: watched by
+/// DAMON's rules. `seed`: of every random choice. Two spaces are equal if they were made of the same words.
+#[pyclass(frozen, eq, module = "isotherm")]
+#[derive(Clone)]
+pub(crate) struct Space {
+    asked: Asked,
+    pub(crate) plan: Plan,
+    pub(crate) points: tune::Space,
+}
+
+impl PartialEq for Space {
+    fn eq(&self, other: &Self) -> bool {
+        self.asked == other.asked
+    }
+}
+
+impl Space {
+    fn of(asked: Asked) -> PyResult<Self> {
+        let specifying = |error: anyhow::Error| raise(error, Doing::Specifying);
+        let plan = asked.request()?.plan(Some(MAX_SLOWDOWN));
+        let plan = plan.map_err(specifying)?;
+        let points = tune::Space::new(&asked.params, plan.contexts(), USUAL_TRACE);
+        let points = points.map_err(|error| specifying(error.into()))?;
+        Ok(Self {
+            asked,
+            plan,
+            points,
+        })
+    }
+
+    pub(crate) fn at(&self, point: usize) -> PyResult<Settings> {
+        let length = self.points.len();
+        if point >= length {
+            let text = format!("there is no point {point}: the space has {length}, from 0");
+            return Err(PyIndexError::new_err(text));
+        }
+        Ok(self.points.settings(&self.points.point(point)))
+    }
+}
+
+#[pymethods]
+impl Space {
+    #[new]
+    #[pyo3(signature = (*, presets=None, schemes=None, config=None, params=None, max_slowdown=None, guard=true,
+        faithful=false, seed=1))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keywords, as the command's flags"
+    )]
+    fn new(
+        presets: Option<Vec<String>>,
+        schemes: Option<Vec<Given>>,
+        config: Option<&str>,
+        params: Option<Vec<String>>,
+        max_slowdown: Option<Share>,
+        guard: bool,
+        faithful: bool,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let what = What {
+            config,
+            presets,
+            schemes,
+            params,
+            max_slowdown,
+            guard,
+            faithful,
+            seed,
+        };
+        Self::of(what.asked()?)
+    }
+
+    /// Of what `to_json` gave.
+    #[staticmethod]
+    fn from_json(text: &str) -> PyResult<Self> {
+        let asked = serde_json::from_str(text);
+        let asked = asked.map_err(|error| {
+            let error = anyhow::anyhow!("this is no space: {error}");
+            raise(error, Doing::Specifying)
+        })?;
+        Self::of(asked)
+    }
+
+    /// What it was made of, to be kept.
+    fn to_json(&self) -> PyResult<String> {
+        serde_json::to_string(&self.asked).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// What predictions depend on beside the trace, in 16 hexadecimal digits: schemes, values, monitor, guard and seed.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        let all = format!("{} {:?}", self.plan.fingerprint(), self.points);
+        Fingerprint::new(0, &all).options
+    }
+
+    /// The values of each parameter as text, from the least to the most.
+    #[getter]
+    fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let parameters = PyDict::new(py);
+        for parameter in self.points.parameters() {
+            let values = parameter.ladder.iter().map(ToString::to_string);
+            parameters.set_item(parameter.knob.name(), PyList::new(py, values)?)?;
+        }
+        Ok(parameters)
+    }
+
+    /// How many points it has.
+    fn __len__(&self) -> usize {
+        self.points.len()
+    }
+
+    /// The number of the point that is at these places (from 0) on the parameters' values, in their order.
+    fn point(&self, places: Vec<usize>) -> PyResult<usize> {
+        let dimensions = 0..self.points.nr_dimensions();
+        let steps: Vec<usize> = dimensions.map(|d| self.points.nr_steps(d)).collect();
+        let is_there = places.len() == steps.len();
+        let mut along = places.into_iter().zip(&steps);
+        let add = |number: usize, (place, steps): (usize, &usize)| {
+            (place < *steps).then_some(number * steps + place)
+        };
+        let number = is_there.then(|| along.try_fold(0, add)).flatten();
+        number.ok_or_else(|| {
+            PyIndexError::new_err(format!(
+                "a point is a place for each parameter, below {steps:?}"
+            ))
+        })
+    }
+
+    /// What each parameter is at a point, as text.
+    fn settings<'py>(&self, py: Python<'py>, point: usize) -> PyResult<Bound<'py, PyDict>> {
+        let settings = PyDict::new(py);
+        for setting in self.at(point)?.iter() {
+            settings.set_item(setting.parameter.name(), setting.text.as_str())?;
+        }
+        Ok(settings)
+    }
+
+    /// The same in a line: `age 5 s, size 4 KiB`.
+    fn label(&self, point: usize) -> PyResult<String> {
+        Ok(self.at(point)?.to_string())
+    }
+
+    /// The configuration of a point, as `run -c`, damo and HMSDK read it: `yaml`, or damo's `json`.
+    #[pyo3(signature = (point, *, format="yaml"))]
+    fn configuration(&self, point: usize, format: &str) -> PyResult<String> {
+        written(&self.plan, &self.at(point)?, format)
+    }
+
+    /// The session of a point. `targets`: whom, as SessionSpec takes it (`pids=[...]`, `cgroup=...`); for `simulate` nobody
+    /// need be named.
+    #[pyo3(signature = (point, **targets))]
+    fn spec<'py>(
+        &self,
+        py: Python<'py>,
+        point: usize,
+        targets: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let text = self.configuration(point, "yaml")?;
+        self.asked.spec(py, &text, self.plan.is_guarded(), targets)
+    }
+
+    fn __repr__(&self) -> String {
+        let parameters = self.points.parameters().iter().map(|parameter| {
+            let ladder = &parameter.ladder;
+            let (name, steps) = (parameter.knob.name(), ladder.len());
+            match (ladder.first(), ladder.last()) {
+                (Some(low), Some(high)) if steps > 1 => format!("{name} {low}..{high} ({steps})"),
+                (Some(only), _) => format!("{name} {only}"),
+                (None, _) => name.to_owned(),
+            }
+        });
+        let parameters: Vec<String> = parameters.collect();
+        let length = self.points.len();
+        format!(
+            "<isotherm.Space of {length} points: {}>",
+            parameters.join(", ")
+        )
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        let from_json = py.get_type::<Self>().getattr("from_json")?;
+        Ok((from_json, (self.to_json()?,)))
+    }
+}
