@@ -71,11 +71,13 @@ pub enum SearchEvent<'a> {
 const SETTLED_MOST: usize = 32;
 
 /// Finds how sure the prediction is of the setting that is recommended. With its bounds it may be beyond the limit; then
-/// that of the next best, up to [`SETTLED_MOST`].
+/// that of the next best, up to [`SETTLED_MOST`]. The others are taken to be no surer than the surest of these: what would be
+/// beyond the limit by that is not recommended for want of a look.
 ///
 /// # Errors
 /// A setting that cannot be simulated.
 pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<Completion> {
+    let mut surest = f64::INFINITY;
     for _ in 0..SETTLED_MOST {
         let (within, beyond) = search.best();
         let Some(point) = within.or(beyond).cloned() else {
@@ -85,9 +87,14 @@ pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Resu
             break;
         }
         let spec = replays.plan.session(&search.space().settings(&point))?;
-        match replays.replays.bounded(&spec)? {
-            Some(prediction) => search.observe(point, prediction),
-            None => return Ok(Completion::Stopped),
+        let Some(prediction) = replays.replays.bounded(&spec)? else {
+            return Ok(Completion::Stopped);
+        };
+        let off = prediction.slowdown.most() - prediction.slowdown.value;
+        search.observe(point, prediction);
+        if off < surest {
+            surest = off;
+            search.doubt(surest);
         }
     }
     Ok(Completion::Finished)

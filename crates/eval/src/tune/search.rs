@@ -29,7 +29,7 @@ use isotherm_config::ContextConfig;
 
 use super::front::front;
 use super::objective::Objective;
-use super::predict::Prediction;
+use super::predict::{Prediction, rounded};
 use super::space::{Point, Space};
 
 /// Points that are tried before the next are chosen.
@@ -146,6 +146,14 @@ impl Search {
     /// What came of a point.
     pub fn observe(&mut self, point: Point, prediction: Prediction) {
         self.observed.insert(point, prediction);
+    }
+
+    /// The slowdown of what has no bounds may be so much more than its value.
+    pub(super) fn doubt(&mut self, off: f64) {
+        let unsure = { self.observed.values_mut() }.filter(|p| !p.slowdown.has_bounds());
+        for prediction in unsure {
+            prediction.slowdown.high = Some(rounded(prediction.slowdown.value + off));
+        }
     }
 
     /// What was observed, in the space's order.

@@ -109,26 +109,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         isotherm: &isotherm,
         stop: &stop,
     };
-    let live = &args.live;
-    match (&live.eval, live.pid) {
-        (Some(path), _) => {
-            let experiment = read_experiment(path)?;
-            let workload = workload_of(&experiment, live.workload.as_deref(), path)?;
-            spec.tune_program(&experiment, path, workload)
-        }
-        (None, Some(pid)) => spec.tune_service(pid),
-        (None, None) => {
-            ensure!(
-                !live.command.is_empty(),
-                "what is to be run? Name a command after --, an experiment (--eval FILE) or a process (--pid N \
-                 --progress-cmd COMMAND)"
-            );
-            let here = std::env::current_dir().context("cannot tell the working directory")?;
-            let line = shell_line(&live.command, &here)?;
-            let experiment = Experiment::of_command(line, live.throughput.clone())?;
-            spec.tune_program(&experiment, &here, &experiment.workloads[0])
-        }
+    let tuned = spec.tune_what_is_named();
+    if tuned.is_err() && folder.path().join("failed").exists() {
+        // What a failed run printed stays, where its error says.
+        let _ = folder.keep();
     }
+    tuned
 }
 
 /// What all kinds of live runs need.
@@ -141,6 +127,29 @@ struct Spec<'a> {
 }
 
 impl Spec<'_> {
+    fn tune_what_is_named(&self) -> anyhow::Result<ExitCode> {
+        let live = &self.args.live;
+        match (&live.eval, live.pid) {
+            (Some(path), _) => {
+                let experiment = read_experiment(path)?;
+                let workload = workload_of(&experiment, live.workload.as_deref(), path)?;
+                self.tune_program(&experiment, path, workload)
+            }
+            (None, Some(pid)) => self.tune_service(pid),
+            (None, None) => {
+                ensure!(
+                    !live.command.is_empty(),
+                    "what is to be run? Name a command after --, an experiment (--eval FILE) or a process (--pid N \
+                     --progress-cmd COMMAND)"
+                );
+                let here = std::env::current_dir().context("cannot tell the working directory")?;
+                let line = shell_line(&live.command, &here)?;
+                let experiment = Experiment::of_command(line, live.throughput.clone())?;
+                self.tune_program(&experiment, &here, &experiment.workloads[0])
+            }
+        }
+    }
+
     fn tune_program(
         &self,
         experiment: &Experiment,
@@ -326,10 +335,14 @@ fn words(run: &LiveRun) -> String {
         Some(nr) if nr > 0 => format!(", stopped by the guard {nr} times"),
         _ => String::new(),
     };
-    format!(
-        "{:.1} s, {:.4} s for a unit of work, {} resident{stops}",
-        run.seconds,
-        run.seconds_of_work,
-        format_bytes(run.resident_mean_bytes as u64),
-    )
+    let speed = if run.seconds_of_work < 1.0 {
+        format!(
+            ", {:.1} units of work a second",
+            run.seconds_of_work.recip()
+        )
+    } else {
+        String::new()
+    };
+    let resident = format_bytes(run.resident_mean_bytes as u64);
+    format!("{:.1} s{speed}, {resident} resident{stops}", run.seconds)
 }
