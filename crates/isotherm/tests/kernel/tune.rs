@@ -62,7 +62,7 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
         tune.args(SCHEMES)
             .args(["--max-slowdown", "50%", "--"])
             .current_dir(folder);
-        tune.args([&python_path(), "it's a program.py", "400", "count"]);
+        tune.args([&python_path(), "it's a program.py", "550", "count"]);
         tune
     };
     let lacks = run(&mut tune(folder.path()));
@@ -159,7 +159,7 @@ fn a_workload_of_an_experiment_is_run_with_its_swap() {
     let experiment = format!(
         "name = \"x\"\nzram = \"256MiB\"\n[[configuration]]\nname = \"orig\"\n\
          [[workload]]\nname = \"other\"\nrun = \"true\"\nrequires = [\"no-such-program\"]\n\
-         [[workload]]\nname = \"w\"\nrun = \"exec {} $EXPERIMENT/program.py 400 count\"\n",
+         [[workload]]\nname = \"w\"\nrun = \"exec {} $EXPERIMENT/program.py 550 count\"\n",
         python_path()
     );
     fs::write(folder.path().join("x.toml"), experiment).expect("ours");
