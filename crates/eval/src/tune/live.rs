@@ -285,9 +285,10 @@ impl Runs<'_> {
 
     /// What would be recommended.
     fn best<'a>(&self, corrected: &'a BTreeMap<Point, Prediction>) -> Option<&'a Point> {
-        let ranked = corrected
-            .iter()
-            .map(|(point, p)| (self.objective.rank(p), point));
+        // Before any run, what has bounds is known best.
+        let has_bounds = corrected.values().any(|p| p.slowdown.has_bounds());
+        let meant = { corrected.iter() }.filter(|(_, p)| !has_bounds || p.slowdown.has_bounds());
+        let ranked = meant.map(|(point, p)| (self.objective.rank(p), point));
         let within = ranked.filter(|(rank, _)| rank.violation <= 0.0);
         within
             .min_by(|a, b| a.0.compare(&b.0))

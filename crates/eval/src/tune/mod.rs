@@ -67,34 +67,36 @@ pub enum SearchEvent<'a> {
     JournalFailed(&'a JournalError),
 }
 
-/// Settings that are looked at again, so that the one recommended has bounds.
-const SETTLED_MOST: usize = 32;
-
-/// Finds how sure the prediction is of the setting that is recommended. With its bounds it may be beyond the limit; then
-/// that of the next best, up to [`SETTLED_MOST`]. The others are taken to be no surer than the surest of these: what would be
-/// beyond the limit by that is not recommended for want of a look.
+/// Finds how sure the prediction is of the setting that is recommended. With its bounds it may be beyond the limit; then one
+/// that ranks lower is looked at, by steps twice as long each time, and the highest that is within is sought between the two
+/// (Bentley and Yao, *An almost optimal algorithm for unbounded searching*, 1976): bounds mostly get narrower with what a
+/// scheme does.
 ///
 /// # Errors
 /// A setting that cannot be simulated.
 pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<Completion> {
-    let mut surest = f64::INFINITY;
-    for _ in 0..SETTLED_MOST {
-        let (within, beyond) = search.best();
-        let Some(point) = within.or(beyond).cloned() else {
-            break;
+    let ranked = search.ranked();
+    let (mut beyond, mut within, mut step) = (None, ranked.len(), 1);
+    while beyond.map_or(0, |at| at + 1) < within {
+        let first = beyond.map_or(0, |at: usize| at + 1);
+        let at = if within < ranked.len() {
+            usize::midpoint(first, within - 1)
+        } else {
+            step *= 2;
+            (first + step / 2 - 1).min(ranked.len() - 1)
         };
-        if search.observed()[&point].slowdown.has_bounds() {
-            break;
+        let point = &ranked[at];
+        if !search.observed()[point].slowdown.has_bounds() {
+            let spec = replays.plan.session(&search.space().settings(point))?;
+            match replays.replays.bounded(&spec)? {
+                Some(prediction) => search.observe(point.clone(), prediction),
+                None => return Ok(Completion::Stopped),
+            }
         }
-        let spec = replays.plan.session(&search.space().settings(&point))?;
-        let Some(prediction) = replays.replays.bounded(&spec)? else {
-            return Ok(Completion::Stopped);
-        };
-        let off = prediction.slowdown.most() - prediction.slowdown.value;
-        search.observe(point, prediction);
-        if off < surest {
-            surest = off;
-            search.doubt(surest);
+        if search.is_within(point) {
+            within = at;
+        } else {
+            beyond = Some(at);
         }
     }
     Ok(Completion::Finished)

@@ -137,7 +137,10 @@ impl Tuned {
         let run: BTreeSet<String> = run.map(Settings::key).collect();
         let is_meant =
             |point: &Point| run.is_empty() || run.contains(&search.space().settings(point).key());
-        let (within, beyond) = search.best_of(&is_meant);
+        let (within, beyond) = match subject.live {
+            Some(_) => search.best_of(&is_meant),
+            None => search.settled(),
+        };
         let recommended = within.map(trial);
         let nearest = beyond.filter(|_| within.is_none()).map(trial);
         let given = search.space().point_of(subject.plan.contexts());

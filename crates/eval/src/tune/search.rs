@@ -29,7 +29,7 @@ use isotherm_config::ContextConfig;
 
 use super::front::front;
 use super::objective::Objective;
-use super::predict::{Prediction, rounded};
+use super::predict::Prediction;
 use super::space::{Point, Space};
 
 /// Points that are tried before the next are chosen.
@@ -148,11 +148,31 @@ impl Search {
         self.observed.insert(point, prediction);
     }
 
-    /// The slowdown of what has no bounds may be so much more than its value.
-    pub(super) fn doubt(&mut self, off: f64) {
-        let unsure = { self.observed.values_mut() }.filter(|p| !p.slowdown.has_bounds());
-        for prediction in unsure {
-            prediction.slowdown.high = Some(rounded(prediction.slowdown.value + off));
+    /// Whether a point is within the limit.
+    pub(super) fn is_within(&self, point: &Point) -> bool {
+        self.objective.rank(&self.observed[point]).violation <= 0.0
+    }
+
+    /// What is within the limit, the best first; where nothing is, the nearest beyond it.
+    pub(super) fn ranked(&self) -> Vec<Point> {
+        let within = { self.observed.keys() }.filter(|point| self.is_within(point));
+        let mut ranked: Vec<&Point> = within.collect();
+        ranked.sort_by(|a, b| {
+            let rank = |point: &Point| self.objective.rank(&self.observed[point]);
+            rank(a).compare(&rank(b)).then(a.cmp(b))
+        });
+        if ranked.is_empty() {
+            ranked.extend(self.best().1);
+        }
+        ranked.into_iter().cloned().collect()
+    }
+
+    /// The best that is recommended, and the nearest beyond the limit: of those with bounds, if one of them is within.
+    pub fn settled(&self) -> (Option<&Point>, Option<&Point>) {
+        let has_bounds = |point: &Point| self.observed[point].slowdown.has_bounds();
+        match self.best_of(&has_bounds) {
+            (Some(within), beyond) => (Some(within), beyond),
+            (None, _) => self.best(),
         }
     }
 
