@@ -234,9 +234,7 @@ impl Tuner<'_> {
             let mut again = Again::new(self.truth);
             search = self.replayed(objective)?;
             let live = run_live(&mut search, objective, most, &mut again, None, &mut |_| {})?;
-            let best = live
-                .best(&search)
-                .map(|point| search.space().settings(&point));
+            let best = settings(&search, live.best(&search).0);
             all.push((format!("live, at most {most}"), again.nr_runs(), best));
         }
         for (name, method) in [

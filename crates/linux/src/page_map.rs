@@ -47,6 +47,13 @@ impl PageMap {
             })
     }
 
+    /// Whether the page at an address is in memory; where that cannot be read it is not.
+    pub(crate) fn is_present(&self, address: u64) -> bool {
+        let mut entry = [0; 8];
+        let read = self.0.read_exact_at(&mut entry, address / PAGE_SIZE * 8);
+        read.is_ok() && u64::from_ne_bytes(entry) & PRESENT != 0
+    }
+
     /// Appends the addresses of those of `nr` pages from `start` on that are in swap.
     pub(crate) fn swapped(&self, start: u64, nr: u64, pages: &mut Vec<u64>) -> io::Result<()> {
         let mut entries = vec![0; (nr * 8) as usize];

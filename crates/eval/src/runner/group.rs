@@ -1,6 +1,7 @@
 //! A command in a process group of its own, so that all of it can be ended, and a Ctrl-C at the
 //! terminal ends only us, who then end it.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,17 @@ const GRACE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 /// Of a command's output, in a message.
 const TAIL_BYTES: usize = 400;
+
+/// As one word of a shell's.
+///
+/// # Errors
+/// It is no UTF-8.
+pub fn quoted(word: impl AsRef<OsStr>) -> anyhow::Result<String> {
+    let word = word.as_ref();
+    let text = word.to_str();
+    let text = text.with_context(|| format!("{} is no UTF-8", word.display()))?;
+    Ok(format!("'{}'", text.replace('\'', r"'\''")))
+}
 
 /// The command. It is ended when this is dropped.
 pub(super) struct Group {
@@ -144,5 +156,17 @@ impl Drop for Group {
     fn drop(&mut self) {
         // Nobody is left to tell.
         let _ = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_of_a_shells() {
+        let quoted = |path: &str| quoted(Path::new(path)).expect("UTF-8");
+        assert_eq!(quoted("/tmp/a b/$c"), "'/tmp/a b/$c'");
+        assert_eq!(quoted("/it's"), r"'/it'\''s'");
     }
 }

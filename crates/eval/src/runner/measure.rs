@@ -24,7 +24,7 @@ const ATTACH_AFTER: Duration = Duration::from_millis(250);
 /// For Isotherm to take its first look before a client of a server begins.
 const SETTLE: Duration = Duration::from_millis(500);
 /// For Isotherm to write its summary.
-pub(super) const MONITOR_END: Duration = Duration::from_secs(15);
+const MONITOR_END: Duration = Duration::from_secs(15);
 
 /// It was asked to stop.
 #[derive(Debug, Error)]
@@ -154,7 +154,7 @@ impl<'a> Measuring<'a> {
             "it ended before Isotherm was attached"
         );
         let summary = monitor
-            .map(|monitor| self.end_monitor(monitor))
+            .map(|monitor| end_monitor(monitor, &|| self.sleep(POLL)))
             .transpose()?;
         note_monitor(&mut measured, summary.as_ref());
         measured.throughput = throughput(workload, &client, folder)?;
@@ -218,18 +218,6 @@ impl<'a> Measuring<'a> {
         self.spawn_beside("isotherm", &line, place)
     }
 
-    /// Asks Isotherm to end, and reads its summary.
-    fn end_monitor(&self, mut monitor: Group) -> anyhow::Result<Value> {
-        monitor.interrupt();
-        let limit = Instant::now() + MONITOR_END;
-        while !monitor.has_ended() && Instant::now() < limit {
-            self.sleep(POLL)?;
-        }
-        let status = monitor.end()?;
-        ensure!(status.success(), "{}", monitor.last_words(status));
-        summary(&monitor.output())
-    }
-
     /// Fails, soon, if it is asked to stop meanwhile.
     pub(super) fn sleep(&self, time: Duration) -> anyhow::Result<()> {
         const STEP: Duration = Duration::from_millis(100);
@@ -274,6 +262,21 @@ impl<'a> Measuring<'a> {
     }
 }
 
+/// Asks Isotherm to end, and reads its summary. `poll` waits a moment, or says that nobody waits any longer.
+pub(super) fn end_monitor(
+    mut monitor: Group,
+    poll: &dyn Fn() -> anyhow::Result<()>,
+) -> anyhow::Result<Value> {
+    monitor.interrupt();
+    let limit = Instant::now() + MONITOR_END;
+    while !monitor.has_ended() && Instant::now() < limit {
+        poll()?;
+    }
+    let status = monitor.end()?;
+    ensure!(status.success(), "{}", monitor.last_words(status));
+    summary(&monitor.output())
+}
+
 /// What the Isotherm beside a run took.
 fn note_monitor(measured: &mut Measured, summary: Option<&Value>) {
     let Some(summary) = summary else { return };
@@ -288,7 +291,7 @@ fn note_monitor(measured: &mut Measured, summary: Option<&Value>) {
 
 /// What the Isotherm beside a run says at its end: of `record` and `run`, all that it prints; of `compact`, its
 /// last event, in the words of the others.
-pub(super) fn summary(output: &str) -> anyhow::Result<Value> {
+fn summary(output: &str) -> anyhow::Result<Value> {
     const CANNOT: &str = "cannot read isotherm's summary";
     let whole = serde_json::from_str(output);
     let last = output.lines().last().unwrap_or_default();

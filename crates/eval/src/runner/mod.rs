@@ -25,6 +25,7 @@ use anyhow::Context;
 use crate::{
     Entry, Experiment, PlannedRun, RunEntry, RunResult, TunedEntry, journal, plan, with_tuning,
 };
+pub use group::quoted;
 use machine::Machine;
 use measure::{Measuring, Stopped};
 pub use skip::skips;

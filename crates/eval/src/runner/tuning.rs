@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
-use super::group::Group;
+use super::group::{Group, quoted};
 use super::measure::Stopped;
 use super::{Bench, RunEvent, machine};
 use crate::plan::{FNV_START, fingerprint, fnv};
@@ -384,23 +384,9 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// As one word of a shell's.
-fn quoted(path: &Path) -> anyhow::Result<String> {
-    let text = path.to_str();
-    let text = text.with_context(|| format!("{} is no UTF-8", path.display()))?;
-    Ok(format!("'{}'", text.replace('\'', r"'\''")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_path_is_one_word_of_a_shells() {
-        let quoted = |path: &str| quoted(Path::new(path)).expect("UTF-8");
-        assert_eq!(quoted("/tmp/a b/$c"), "'/tmp/a b/$c'");
-        assert_eq!(quoted("/it's"), r"'/it'\''s'");
-    }
 
     #[test]
     fn files_of_workloads_lie_in_folders_as_they_are_named() {

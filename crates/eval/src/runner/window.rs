@@ -10,7 +10,7 @@ use isotherm_session::read_progress;
 use serde_json::Value;
 
 use super::group::Group;
-use super::measure::{MONITOR_END, summary};
+use super::measure::end_monitor;
 
 const POLL: Duration = Duration::from_millis(20);
 const SAMPLE: Duration = Duration::from_millis(250);
@@ -95,11 +95,19 @@ impl WindowSpec<'_> {
             "what `{}` prints did not grow in {seconds:.0} s; it must count up while the service works",
             self.progress_command
         );
+        let poll = || {
+            std::thread::sleep(POLL);
+            Ok(())
+        };
+        let summary = monitor.map(|monitor| end_monitor(monitor, &poll));
+        let summary = summary
+            .transpose()
+            .context("of the Isotherm beside the service")?;
         Ok(Some(Window {
             seconds,
             progress,
             resident_mean_bytes: sum / nr_samples.max(1.0),
-            summary: monitor.map(end).transpose()?,
+            summary,
         }))
     }
 
@@ -121,16 +129,4 @@ impl WindowSpec<'_> {
         Process::open(self.pid)?.swap_in()?;
         Ok(())
     }
-}
-
-/// Asks Isotherm to end, and reads what it says.
-fn end(mut monitor: Group) -> anyhow::Result<Value> {
-    monitor.interrupt();
-    let limit = Instant::now() + MONITOR_END;
-    while !monitor.has_ended() && Instant::now() < limit {
-        std::thread::sleep(POLL);
-    }
-    let status = monitor.end()?;
-    ensure!(status.success(), "{}", monitor.last_words(status));
-    summary(&monitor.output()).context("of the Isotherm beside the service")
 }

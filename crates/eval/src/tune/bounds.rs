@@ -118,9 +118,7 @@ impl Replays {
             .within(low / ACTING_OFF, high * ACTING_OFF);
         Ok(Some(prediction))
     }
-}
 
-impl Replays {
     /// The predictions on all other machines, side by side: none depends on another.
     fn others(&self, spec: &SessionSpec) -> anyhow::Result<Vec<Option<Prediction>>> {
         std::thread::scope(|scope| {

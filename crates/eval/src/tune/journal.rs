@@ -15,6 +15,7 @@ use super::live::LiveRun;
 use super::predict::Prediction;
 use super::space::Settings;
 use crate::journal::{append, read};
+use crate::plan::{FNV_START, fnv};
 
 /// What predictions depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,11 +40,7 @@ impl Fingerprint {
 
     /// Of a trace's digest, and of anything that says all of the options.
     pub fn new(trace: u64, options: &str) -> Self {
-        let options = options
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
+        let options = fnv(FNV_START, options.as_bytes());
         Self {
             trace: format!("{trace:016x}"),
             options: format!("{options:016x}"),

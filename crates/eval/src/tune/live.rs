@@ -35,15 +35,15 @@ pub use programs::{ProgramRuns, ProgramSpec};
 #[cfg(feature = "live")]
 pub use service::{ServiceRuns, ServiceSpec};
 
-/// How far off replays were of memory saved (docs/benchmarks.md): with an offset of 3 points and a fifth of what is
-/// foretold, 11 of 12 are within the bounds.
+/// How far off replays may be of memory saved: chosen near what bounds are widened by (`bounds.rs`), and not measured
+/// by itself.
 const SAVED: Prior = Prior {
     offset: 0.03,
     factor: 0.15,
     own: 0.1,
     noise: 0.005,
 };
-/// Of slowdowns less is known: half a point, and half of what is foretold, twice.
+/// Of slowdowns nothing was measured: half a point, and half of what is foretold, twice, are assumed.
 const SLOWDOWN: Prior = Prior {
     offset: 0.005,
     factor: 0.5,
@@ -161,11 +161,13 @@ impl Live {
         self.compared.iter().map(|one| &one.settings)
     }
 
-    /// What is recommended: the best of what was run that is within the limit. `search` is what these runs corrected.
-    pub fn best(&self, search: &Search) -> Option<Point> {
+    /// What is recommended, and the nearest beyond the limit: of what was run, or of all where nothing was. `search` is what
+    /// these runs corrected.
+    pub fn best<'a>(&self, search: &'a Search) -> (Option<&'a Point>, Option<&'a Point>) {
         let run: BTreeSet<String> = self.settings().map(Settings::key).collect();
-        let was_run = |point: &Point| run.contains(&search.space().settings(point).key());
-        search.best_of(&was_run).0.cloned()
+        let is_meant =
+            |point: &Point| run.is_empty() || run.contains(&search.space().settings(point).key());
+        search.best_of(&is_meant)
     }
 }
 
@@ -177,6 +179,15 @@ struct Runs<'a> {
     foretold: BTreeMap<Point, Prediction>,
     by_key: BTreeMap<String, Point>,
     made: Vec<LiveRun>,
+}
+
+/// What runs tell of how far replays are off, each with by how much a single run varies.
+#[derive(Debug)]
+struct Learnt {
+    memory: (Model, f64),
+    time: (Model, f64),
+    /// Mean resident memory without schemes, bytes.
+    without: f64,
 }
 
 /// Makes at most `most` runs under schemes, with others between, and corrects by them what `search` has observed. A journal's
@@ -253,14 +264,14 @@ impl Runs<'_> {
         if self.nr_under_schemes() >= most {
             return Err(LiveEnd::AllMade);
         }
-        let corrected = self.corrected();
+        let (learnt, corrected) = (self.learnt(), self.corrected());
         let was_run: BTreeSet<&Point> = self.pairs().map(|(point, ..)| point).collect();
         let best = self.best(&corrected);
         let Some(best) = best else {
             // Which is most likely within the limit?
             let likely = corrected
                 .keys()
-                .map(|point| (self.promise(point, f64::INFINITY).0, point));
+                .map(|point| (self.promise(&learnt, point, f64::INFINITY).0, point));
             let likely = likely.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));
             return likely
                 .map(|(_, point)| Some(point.clone()))
@@ -273,7 +284,7 @@ impl Runs<'_> {
         let gained = (self.objective.rank(&self.nothing()).loss - loss).abs();
         let promises = corrected
             .keys()
-            .map(|point| (self.promise(point, loss).1, point));
+            .map(|point| (self.promise(&learnt, point, loss).1, point));
         let most = promises.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));
         match most {
             Some((promised, point)) if promised > ENOUGH * gained.max(1e-9) => {
@@ -366,14 +377,33 @@ impl Runs<'_> {
         }
     }
 
-    fn memory_model(&self) -> (Model, f64) {
-        let base = |run: &LiveRun| run.resident_mean_bytes;
-        self.model(SAVED, |p| &p.saved_share, saved_share, base)
+    /// What the runs tell so far.
+    fn learnt(&self) -> Learnt {
+        Learnt {
+            memory: self.model(
+                SAVED,
+                |p| &p.saved_share,
+                saved_share,
+                |run| run.resident_mean_bytes,
+            ),
+            time: self.model(
+                SLOWDOWN,
+                |p| &p.slowdown,
+                slowdown,
+                |run| run.seconds_of_work,
+            ),
+            without: self.mean_of_bases(|run| run.resident_mean_bytes),
+        }
     }
 
-    fn time_model(&self) -> (Model, f64) {
-        let base = |run: &LiveRun| run.seconds_of_work;
-        self.model(SLOWDOWN, |p| &p.slowdown, slowdown, base)
+    /// What a setting saves and costs, live, on average over runs.
+    fn expected(&self, learnt: &Learnt, point: &Point) -> (Normal, Normal) {
+        let saved = self.foretold(point, |p| &p.saved_share);
+        let slowdown = self.foretold(point, |p| &p.slowdown);
+        (
+            learnt.memory.0.correct(&saved),
+            learnt.time.0.correct(&slowdown),
+        )
     }
 
     /// How many times as much CPU time acting took as was foretold.
@@ -392,13 +422,11 @@ impl Runs<'_> {
         if self.pairs().next().is_none() {
             return self.foretold.clone();
         }
-        let (memory, time) = (self.memory_model().0, self.time_model().0);
+        let learnt = self.learnt();
         let acting = self.acting_factor().unwrap_or(1.0);
-        let without = self.mean_of_bases(|run| run.resident_mean_bytes);
         let corrected = self.foretold.iter().map(|(point, prediction)| {
-            let saved = memory.correct(&self.foretold(point, |p| &p.saved_share));
-            let slowdown = time.correct(&self.foretold(point, |p| &p.slowdown));
-            let mut corrected = with(prediction, without, saved.mean, slowdown.mean);
+            let (saved, slowdown) = self.expected(&learnt, point);
+            let mut corrected = with(prediction, learnt.without, saved.mean, slowdown.mean);
             corrected.saved_share = bounded(saved, 1.0);
             corrected.slowdown = bounded(slowdown, f64::INFINITY);
             corrected.acting_cpu_seconds =
@@ -409,16 +437,8 @@ impl Runs<'_> {
     }
 
     /// How likely a setting is within the limit, and how much better than `loss` it is expected to be there.
-    fn promise(&self, point: &Point, loss: f64) -> (f64, f64) {
-        let without = self.mean_of_bases(|run| run.resident_mean_bytes);
-        let saved = self
-            .memory_model()
-            .0
-            .correct(&self.foretold(point, |p| &p.saved_share));
-        let slowdown = self
-            .time_model()
-            .0
-            .correct(&self.foretold(point, |p| &p.slowdown));
+    fn promise(&self, learnt: &Learnt, point: &Point, loss: f64) -> (f64, f64) {
+        let (saved, slowdown) = self.expected(learnt, point);
         let foretold = &self.foretold[point];
         let draws = QUANTILES
             .iter()
@@ -427,7 +447,7 @@ impl Runs<'_> {
             let drawn = |of: &Normal, by: f64| of.mean + by * of.deviation;
             self.objective.rank(&with(
                 foretold,
-                without,
+                learnt.without,
                 drawn(&saved, *a),
                 drawn(&slowdown, *b),
             ))
@@ -441,6 +461,7 @@ impl Runs<'_> {
     }
 
     fn told(&self, end: LiveEnd) -> Live {
+        let learnt = self.learnt();
         let compared = self.pairs().filter(|(_, _, bases)| !bases.is_empty());
         let compared = compared.map(|(point, run, bases)| Compared {
             settings: self.search.space().settings(point),
@@ -455,8 +476,8 @@ impl Runs<'_> {
             nr_bases: self.bases().count(),
             base_seconds_of_work: rounded(self.mean_of_bases(|run| run.seconds_of_work)),
             base_resident_mean_bytes: rounded(self.mean_of_bases(|run| run.resident_mean_bytes)),
-            noise_of_time: rounded(self.time_model().1),
-            noise_of_memory: rounded(self.memory_model().1),
+            noise_of_time: rounded(learnt.time.1),
+            noise_of_memory: rounded(learnt.memory.1),
             compared: compared.collect(),
         }
     }

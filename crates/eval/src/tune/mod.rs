@@ -76,9 +76,9 @@ pub enum SearchEvent<'a> {
 /// A setting that cannot be simulated.
 pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<Completion> {
     let ranked = search.ranked();
-    let (mut beyond, mut within, mut step) = (None, ranked.len(), 1);
-    while beyond.map_or(0, |at| at + 1) < within {
-        let first = beyond.map_or(0, |at: usize| at + 1);
+    // What is not known to be beyond the limit, up to the first that is known to be within.
+    let (mut first, mut within, mut step) = (0, ranked.len(), 1);
+    while first < within {
         let at = if within < ranked.len() {
             usize::midpoint(first, within - 1)
         } else {
@@ -96,7 +96,7 @@ pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Resu
         if search.is_within(point) {
             within = at;
         } else {
-            beyond = Some(at);
+            first = at + 1;
         }
     }
     Ok(Completion::Finished)

@@ -1,6 +1,5 @@
 //! What a search found, for people and for programs.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use isotherm_engine::Nanos;
@@ -133,12 +132,8 @@ impl Tuned {
             }
         };
         let front: Vec<Trial> = search.front().into_iter().map(trial).collect();
-        let run = subject.live.into_iter().flat_map(Live::settings);
-        let run: BTreeSet<String> = run.map(Settings::key).collect();
-        let is_meant =
-            |point: &Point| run.is_empty() || run.contains(&search.space().settings(point).key());
         let (within, beyond) = match subject.live {
-            Some(_) => search.best_of(&is_meant),
+            Some(live) => live.best(search),
             None => search.settled(),
         };
         let recommended = within.map(trial);

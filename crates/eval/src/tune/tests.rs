@@ -67,6 +67,13 @@ fn plan() -> Plan {
     Plan::new(Vec::new(), request, Some(0.02)).expect("a plan")
 }
 
+/// Replays of a trace under a plan, which nobody stops.
+fn replays(plan: &Plan, of: Replay) -> Replays {
+    let watching = plan.watching().expect("a session");
+    let replays = Replays::new(&watching, of, Arc::default()).expect("it runs");
+    replays.expect("not stopped")
+}
+
 const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
 /// What comes of a search of ages and sizes, as JSON.
@@ -164,13 +171,7 @@ fn a_page_needs_nothing_else_and_names_are_harmless() {
 fn an_older_age_saves_less_and_loses_less() {
     let plan = plan();
     let (times, _) = trace_facts(&replay()).expect("a trace");
-    let replays = Replays::new(
-        &plan.watching().expect("a session"),
-        replay(),
-        Arc::default(),
-    )
-    .expect("it runs")
-    .expect("not stopped");
+    let replays = replays(&plan, replay());
     let space =
         Space::new(&["age=3s,20s,40s".to_owned()], plan.contexts(), times).expect("a space");
     let planned = PlannedReplays {
@@ -218,13 +219,7 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
     let mut request = Request::default();
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
     let plan = Plan::new(Vec::new(), request, None).expect("a plan");
-    let replays = Replays::new(
-        &plan.watching().expect("a session"),
-        replay(),
-        Arc::default(),
-    )
-    .expect("it runs")
-    .expect("not stopped");
+    let replays = replays(&plan, replay());
     let planned = PlannedReplays {
         replays: &replays,
         plan: &plan,
@@ -243,9 +238,7 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
     let plan = Plan::new(Vec::new(), request, None).expect("a plan");
     let mut tiered = replay();
     tiered.add_far_node(64 << 20, Nanos(270), 0.5);
-    let replays = Replays::new(&plan.watching().expect("a session"), tiered, Arc::default())
-        .expect("it runs")
-        .expect("not stopped");
+    let replays = replays(&plan, tiered);
     let planned = PlannedReplays {
         replays: &replays,
         plan: &plan,

@@ -26,10 +26,10 @@ pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
         .iter()
         .flat_map(|range| (range.start..range.end).step_by(step as usize))
         .collect();
-    let is_there = resident(pid, &mut addresses);
-    if !is_there {
-        return Err(CalibrationError::Unseen(pid));
-    }
+    let map = process.page_map();
+    let map = map.map_err(|_| CalibrationError::Unseen(pid))?;
+    // Copying others would bring them back, or make them.
+    addresses.retain(|address| map.is_present(*address));
     let step = addresses.len().div_ceil(pages.max(1)).max(1);
     let (mut content, mut page) = (Vec::new(), vec![0; PAGE_SIZE as usize]);
     for address in addresses.into_iter().step_by(step) {
@@ -41,22 +41,6 @@ pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
         return Err(CalibrationError::NotCopied(pid));
     }
     Ok(content)
-}
-
-/// Keeps those addresses at which a page is in memory: copying others would bring them back, or make them.
-fn resident(pid: u32, addresses: &mut Vec<u64>) -> bool {
-    use std::os::unix::fs::FileExt as _;
-    /// Bit 63 of an entry (Documentation/admin-guide/mm/pagemap.rst): the page is in memory.
-    const PRESENT: u64 = 1 << 63;
-    let Ok(pagemap) = std::fs::File::open(format!("/proc/{pid}/pagemap")) else {
-        return false;
-    };
-    addresses.retain(|address| {
-        let mut entry = [0; 8];
-        let read = pagemap.read_exact_at(&mut entry, address / PAGE_SIZE * 8);
-        read.is_ok() && u64::from_le_bytes(entry) & PRESENT != 0
-    });
-    true
 }
 
 /// Made-up content, for want of a program's own: half of each page is random.

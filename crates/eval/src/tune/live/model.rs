@@ -10,8 +10,9 @@
 //! `a^2 + b^2 p p' + c^2 p p' exp(-|x - x'|^2 / 2 l^2)`. Posterior means and variances are those of Rasmussen and Williams,
 //! *Gaussian Processes for Machine Learning* (2006), algorithm 2.1.
 //!
-//! **Limits.** `a`, `b`, `c` and `l` are not fitted: with five runs there is nothing to fit them to. They say how far off
-//! replays were on programs that they were not made for (docs/benchmarks.md, "What the simulated machine foretells").
+//! **Limits.** `a`, `b`, `c` and `l` are not fitted: with five runs there is nothing to fit them to. They are
+//! chosen by how far off replays were on programs that they were not made for (docs/benchmarks.md, "What the simulated
+//! machine foretells"), and of time assumed.
 
 /// How far replays may be off, as standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -154,9 +154,7 @@ fn of_two_hundred_programs_a_search_of_a_part_finds_what_there_is() {
     for number in 0..NR_TRACES {
         let replay = replay_of(number);
         let (times, _) = trace_facts(&replay).expect("a trace");
-        let replays = Replays::new(&plan.watching().expect("a session"), replay, Arc::default())
-            .expect("it runs")
-            .expect("not stopped");
+        let replays = replays(&plan, replay);
         assert!(
             replays.base().saved_mean_bytes.abs() < 1.0,
             "trace {number}"

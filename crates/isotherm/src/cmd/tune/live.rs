@@ -1,6 +1,6 @@
 //! `isotherm tune --live`: runs of the program itself confirm or correct what replays foretell.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -266,20 +266,12 @@ pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
 
 /// A command as a line for a shell that starts elsewhere.
 fn shell_line(command: &[OsString], here: &Path) -> anyhow::Result<String> {
-    let mut line = format!("cd {} && exec", quoted(here.as_os_str())?);
+    let mut line = format!("cd {} && exec", runner::quoted(here)?);
     for word in command {
         line += " ";
-        line += &quoted(word)?;
+        line += &runner::quoted(word)?;
     }
     Ok(line)
-}
-
-/// A word for a shell.
-fn quoted(word: &OsStr) -> anyhow::Result<String> {
-    let Some(text) = word.to_str() else {
-        bail!("{} is no UTF-8, and cannot be run", word.display());
-    };
-    Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
 /// The workload that is meant, if it can run here.
