@@ -115,11 +115,16 @@ pub struct MachineCosts {
     pub read_bit: Nanos,
     /// A 2 MiB block's page table is read in bulk (0.5 to 0.9 ns a page).
     pub read_block: Nanos,
-    /// What the monitor makes of each page that it finds in memory there: ages and beliefs (15 to 19 ms for 520,000 pages at
-    /// the end of an interval of `record` and `run` on a redis and a JVM).
+    /// What the monitor makes of each page that it finds in memory there, where all of its block is accessed or nothing: ages
+    /// and beliefs (9 to 13 ns under `run` on a JVM of 890 MiB and an idle program of 680).
     pub judge_page: Nanos,
+    /// And where some of it is (17 to 30 ns a page on a redis of which some blocks are so, 40 to 66 where many are).
+    pub judge_mixed_page: Nanos,
     /// And of one that it comes upon for the first time, besides (30 to 61 ms for 300,000 to 740,000 pages).
     pub meet_page: Nanos,
+    /// What the first interval takes more than the next ones, of whatever size: programs of the kernel are loaded and run for the
+    /// first time, memory is allocated (11 to 15 ms under `run` on five programs of 20 to 900 MiB).
+    pub first_interval: Nanos,
     /// The monitor wakes, runs its program in the kernel and looks at the clock, whatever it then does: what
     /// its CPU time is at 50 and at 200 rounds a second (docs/benchmarks.md, `accuracy`) less its clears.
     pub wake: Nanos,
@@ -202,8 +207,10 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
     read_contents: Nanos(240_000),
     read_bit: Nanos(40),
     read_block: Nanos(360),
-    judge_page: Nanos(30),
+    judge_page: Nanos(10),
+    judge_mixed_page: Nanos(50),
     meet_page: Nanos(30),
+    first_interval: Nanos(13_000_000),
     wake: Nanos(100_000),
     batch: Nanos(60_000),
     clear_range: Nanos(12_000),
@@ -222,7 +229,9 @@ pub const KERNEL_DAMON: MachineCosts = MachineCosts {
     wake: Nanos(5_000),
     batch: Nanos(0),
     judge_page: Nanos(0),
+    judge_mixed_page: Nanos(0),
     meet_page: Nanos(0),
+    first_interval: Nanos(0),
     // A kernel thread on one of 36 CPUs; what its interrupts took there is not known.
     interrupt: Nanos(0),
     alone_lost: 0.0,

@@ -274,7 +274,7 @@ fn huge_pages_waste_no_more_than_they_may_and_go_where_they_save_most() {
         hot.pattern.nr_accesses.min = Frequency::Percent(5.0);
         let contexts = vec![context(tables(), vec![hot])];
         let machine = Machine::new(machine(&[1024], None, ThpMode::Never, 1));
-        let simulation = Simulation::new(machine, vec![(Nanos(0), program)], contexts, seconds(30));
+        let simulation = Simulation::new(machine, vec![(Nanos(0), program)], contexts, seconds(40));
         let mut simulation = simulation.expect("it can be simulated");
         simulation.set_max_waste(0, max_waste);
         let (simulation, _) = run(simulation, false);

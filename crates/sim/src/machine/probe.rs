@@ -28,6 +28,9 @@ pub struct ProbeState {
     is_physical: bool,
     /// Blocks of which tables were read before.
     met: BTreeSet<(TargetId, u64)>,
+    /// When tables were first read; `None` once the interval after that is over.
+    first_look: Option<Nanos>,
+    has_looked: bool,
 }
 
 impl ProbeState {
@@ -289,12 +292,32 @@ impl SimProbe<'_> {
     fn judge(&mut self, target: TargetId, facts: &BlockFacts) {
         let costs = self.machine.spec().costs;
         let is_new = self.state.met.insert((target, facts.address));
-        let each = if is_new {
-            costs.judge_page + costs.meet_page
+        let accessed = bits::count(&bits::and(&facts.present, &facts.accessed));
+        let present = bits::count(&facts.present);
+        let mut each = if (1..present).contains(&accessed) {
+            costs.judge_mixed_page
         } else {
             costs.judge_page
         };
-        self.spend(Nanos(each.0 * u64::from(bits::count(&facts.present))));
+        if is_new {
+            each = each + costs.meet_page;
+        }
+        self.spend(Nanos(each.0 * u64::from(present)));
+    }
+
+    /// What is done once is done between the first look at tables and the next.
+    fn pay_for_first_interval(&mut self) {
+        let now = self.machine.now();
+        if !std::mem::replace(&mut self.state.has_looked, true) {
+            self.state.first_look = Some(now);
+        } else if self
+            .state
+            .first_look
+            .take_if(|first| *first < now)
+            .is_some()
+        {
+            self.spend(self.machine.spec().costs.first_interval);
+        }
     }
 }
 
@@ -320,6 +343,7 @@ impl TableProbe for SimProbe<'_> {
                 address += BLOCK_SIZE;
             }
         }
+        self.pay_for_first_interval();
         // An upper-level entry for each: as reading a bit.
         let read_bit = self.machine.spec().costs.read_bit;
         self.spend(Nanos(read_bit.0 * blocks.len() as u64));
