@@ -39,7 +39,7 @@ use super::priority::{self, Histogram};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
 use super::{Action, Destination, GoalMetric, Order, Scheme, pages, walk};
-use crate::address::{AddressRange, Nanos};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::port::{Operation, Outcome};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
@@ -340,7 +340,9 @@ impl SchemeEngine {
 
 /// Puts last what is about idle memory that is worth waiting for: single pages, and all that is to be paged out; of it,
 /// what has been idle for longest comes first, whosever it is. If the guard stops before all is done, it was spent on
-/// what is least likely to come back. Times are told apart as up to twice each other.
+/// what is least likely to come back. Times are told apart as up to twice each other; of one time what can be paged out in whole
+/// blocks of 2 MiB comes before what is scattered, which takes several times as long a page, and that from its target
+/// (`isotherm_linux::act`): what may be lost buys more memory so.
 ///
 /// Of a target of which much came back lately an age says less than of others ([`SystemFacts::age_counts`]).
 fn coldest_first(planned: &mut [(Operation, TriedRegion)], system: &SystemFacts) {
@@ -352,7 +354,11 @@ fn coldest_first(planned: &mut [(Operation, TriedRegion)], system: &SystemFacts)
     planned.sort_by_cached_key(|(operation, _)| {
         let is_paged_out = operation.action == Action::Pageout && operation.idle_only;
         let is_sorted = is_paged_out || operation.pages.is_some();
-        (is_paged_out, is_sorted.then(|| age(operation)))
+        let is_scattered = operation.pages.is_some() || operation.range.len() < BLOCK_SIZE;
+        (
+            is_paged_out,
+            is_sorted.then(|| (age(operation), is_scattered)),
+        )
     });
 }
 

@@ -95,6 +95,19 @@ fn what_is_idle_for_longest_is_paged_out_first_whosever_it_is() {
 }
 
 #[test]
+fn of_what_is_idle_for_as_long_whole_blocks_are_paged_out_first() {
+    // In address order: some pages, two blocks, some pages that are idle for four times as long, a block.
+    let snapshots = snapshots_of(
+        "[0,40)=0@12 [512,1536)=0@13 [1536,1600)=0@50 [2048,2560)=0@11",
+        100,
+    );
+    let mut engine = engine(&[idle_for(10, Action::Pageout)]);
+    let operations = engine.plan(SECOND, &snapshots, &SystemFacts::default());
+    let starts = operations.iter().map(|o| o.range.start / PAGE_SIZE);
+    assert_eq!(starts.collect::<Vec<_>>(), [1536, 512, 2048, 0]);
+}
+
+#[test]
 fn an_age_counts_less_where_much_came_back() {
     let snapshots = snapshots_of("[0,10)=0@60|[0,4)=0@20", 100);
     let mut engine = engine(&[idle_for(10, Action::Pageout)]);
