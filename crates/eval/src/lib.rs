@@ -31,10 +31,11 @@ pub mod tune;
 pub mod tuned;
 
 pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
+pub use isotherm_engine::statistics::Interval;
 pub use journal::{Entry, Measured, RunEntry, RunResult};
 pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};
-pub use stats::{Interval, overhead_percent};
+pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, Row};
 pub use told::{Mean, Measure, PublishedValues, Told};
-pub use tuned::{Foretold, TuneRequest, TunedEntry};
+pub use tuned::{Foretold, TuneOptions, TunedEntry};

@@ -8,10 +8,11 @@ use crate::experiment::Experiment;
 use crate::journal::{Entry, Machine, Measured, RunEntry, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
-use crate::stats::{Interval, overhead_percent};
+use crate::stats::overhead_percent;
 use crate::table::{EvaluationTable, Row};
 use crate::told::Told;
 use crate::tuned::{self, Foretold};
+use isotherm_engine::statistics::Interval;
 
 /// What an evaluation came to.
 #[derive(Clone, Debug)]

@@ -1,19 +1,21 @@
 //! How near the simulated machine comes: a program's trace is replayed under a scheme, and the program
 //! itself is run under it.
 //!
-//! A pair is a trace (`record --pages`) and three live runs, with the guard, by itself, and without a guard, each of
-//! another run of the same program and watched from the same moment of its life on. Memory saved and what acting took are
-//! known exactly. The slowdown is by how much more the program slows against the seconds before than it does by itself in
-//! the same part of its life: a program has phases, and this machine has moods. Its error is told beside it.
+//! Two pairs are a trace (`record --pages`) and three live runs, with the guard, by itself, and without a guard, each of
+//! another run of the same program and watched from the same moment of its life on; which comes first changes from
+//! program to program and round to round. Memory saved and what acting took are known exactly. The slowdown is by how much more
+//! the program slows against the seconds before than it does by itself in the same part of its life: a program has
+//! phases, and this machine has moods, which one pair cannot tell from a slowdown; so programs are judged by several.
 
 mod meter;
+mod pair;
 mod subject;
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use serde::Serialize;
+use isotherm_engine::statistics::Interval;
 use serde_json::{Value, json};
 
 use super::child::Guarded;
@@ -21,6 +23,9 @@ use super::stats::cell;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 use meter::{Rate, Speed};
+use pair::{
+    ACTING_FACTOR, Bounded, Live, Pair, Predicted, SAVED_POINTS, SLOWDOWN_POINTS, is_slowdown_right,
+};
 use subject::{Subject, Which};
 
 /// How long a run is watched, unless it is said.
@@ -30,100 +35,6 @@ const WARM_UP: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(6);
 /// Time that a child may take beyond what it was asked for.
 const SLACK: Duration = Duration::from_secs(30);
-
-/// Memory saved is foretold well within so many points, a slowdown within so many, and acting within such a factor.
-const SAVED_POINTS: f64 = 5.0;
-const SLOWDOWN_POINTS: f64 = 2.0;
-const ACTING_FACTOR: f64 = 1.5;
-/// Acting that takes less than this is not worth a factor.
-const LITTLE_ACTING_S: f64 = 0.05;
-
-#[derive(Serialize)]
-struct Pair {
-    program: String,
-    guard: bool,
-    live: Live,
-    predicted: Predicted,
-}
-
-/// What came of it.
-#[derive(Clone, Copy, Serialize)]
-struct Live {
-    saved_percent: f64,
-    slowdown_percent: Option<f64>,
-    /// Standard error of that.
-    slowdown_error_points: Option<f64>,
-    acting_cpu_s: f64,
-}
-
-/// What was foretold.
-#[derive(Clone, Copy, Serialize)]
-struct Predicted {
-    saved_percent: Bounded,
-    slowdown_percent: Bounded,
-    acting_cpu_s: Bounded,
-}
-
-#[derive(Clone, Copy, Serialize)]
-struct Bounded {
-    value: f64,
-    low: Option<f64>,
-    high: Option<f64>,
-}
-
-impl Bounded {
-    fn of(value: &Value) -> Option<Self> {
-        if let Some(value) = value.as_f64() {
-            return Some(Self {
-                value,
-                low: None,
-                high: None,
-            });
-        }
-        Some(Self {
-            value: value["value"].as_f64()?,
-            low: value["low"].as_f64(),
-            high: value["high"].as_f64(),
-        })
-    }
-
-    fn holds(&self, value: f64, slack: f64) -> bool {
-        let (low, high) = (
-            self.low.unwrap_or(self.value),
-            self.high.unwrap_or(self.value),
-        );
-        (low - slack..=high + slack).contains(&value)
-    }
-}
-
-impl Pair {
-    fn is_saved_right(&self) -> bool {
-        let off = self.predicted.saved_percent.value - self.live.saved_percent;
-        off.abs() <= SAVED_POINTS
-            || self
-                .predicted
-                .saved_percent
-                .holds(self.live.saved_percent, 0.0)
-    }
-
-    /// `None` where the program's speed cannot be told. What is measured counts to two of its standard errors.
-    fn is_slowdown_right(&self) -> Option<bool> {
-        let slowdown = self.live.slowdown_percent?;
-        let slack = 2.0 * self.live.slowdown_error_points.unwrap_or(0.0);
-        let predicted = self.predicted.slowdown_percent;
-        let off = (predicted.value - slowdown).abs();
-        Some(off <= SLOWDOWN_POINTS + slack || predicted.holds(slowdown, slack))
-    }
-
-    fn is_acting_right(&self) -> bool {
-        let (live, predicted) = (self.live.acting_cpu_s, self.predicted.acting_cpu_s);
-        if live.max(predicted.value) < LITTLE_ACTING_S {
-            return true;
-        }
-        let factor = live.max(predicted.value) / live.min(predicted.value).max(1e-9);
-        factor <= ACTING_FACTOR
-    }
-}
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !context.named {
@@ -148,7 +59,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
 
 fn by_program(pairs: &[Pair]) -> Table {
     let mut table = Table::new(
-        "prcl (5 s), live and as foretold from a trace: medians of pairs [least..most]",
+        "prcl (5 s), live and as foretold from a trace: medians of pairs [least..most]; slowdowns: means ± 95 %",
         &[
             "program",
             "guard",
@@ -161,20 +72,19 @@ fn by_program(pairs: &[Pair]) -> Table {
             "foretold",
         ],
     );
-    let mut sorted: Vec<&Pair> = pairs.iter().collect();
-    sorted.sort_by(|a, b| (&a.program, !a.guard).cmp(&(&b.program, !b.guard)));
-    for group in sorted.chunk_by(|a, b| (&a.program, a.guard) == (&b.program, b.guard)) {
+    for group in groups(pairs) {
         let of = |value: fn(&Pair) -> f64, digits| {
             let values: Vec<f64> = group.iter().map(|pair| value(pair)).collect();
             cell(&values, digits)
         };
+        let slowdowns = group.iter().filter_map(|pair| pair.live.slowdown_percent);
         table.row(vec![
             group[0].program.clone(),
             if group[0].guard { "1 %" } else { "none" }.into(),
             group.len().to_string(),
             of(|p| p.live.saved_percent, 1),
             of(|p| p.predicted.saved_percent.value, 1),
-            of(|p| p.live.slowdown_percent.unwrap_or(f64::NAN), 1),
+            Interval::of(slowdowns).map_or_else(|| "-".into(), |of| plus_minus(&of)),
             of(|p| p.predicted.slowdown_percent.value, 1),
             of(|p| p.live.acting_cpu_s, 2),
             of(|p| p.predicted.acting_cpu_s.value, 2),
@@ -183,38 +93,61 @@ fn by_program(pairs: &[Pair]) -> Table {
     table
 }
 
+fn plus_minus(of: &Interval) -> String {
+    let half = of.half_width.map(|half| format!(" ± {half:.1}"));
+    format!("{:.1}{}", of.mean, half.unwrap_or_default())
+}
+
+/// The pairs of each program under each kind of guard.
+fn groups(pairs: &[Pair]) -> Vec<Vec<&Pair>> {
+    let mut sorted: Vec<&Pair> = pairs.iter().collect();
+    sorted.sort_by(|a, b| (&a.program, !a.guard).cmp(&(&b.program, !b.guard)));
+    let of_one = |a: &&Pair, b: &&Pair| (&a.program, a.guard) == (&b.program, b.guard);
+    sorted.chunk_by(of_one).map(<[&Pair]>::to_vec).collect()
+}
+
 fn in_all(pairs: &[Pair]) -> Table {
     let mut table = Table::new(
-        "pairs that were foretold well",
-        &["what", "with the guard", "without", "of"],
+        "foretold well: pairs, and of slowdowns programs",
+        &["what", "with the guard", "without"],
     );
-    let mut line = |what: String, is_right: &dyn Fn(&Pair) -> Option<bool>| {
+    let mut line = |what: String, judged: Vec<(bool, bool)>| {
         let of = |guard: bool| {
-            let judged: Vec<bool> = { pairs.iter() }
-                .filter(|pair| pair.guard == guard)
-                .filter_map(is_right)
-                .collect();
-            (judged.iter().filter(|right| **right).count(), judged.len())
+            let judged = { judged.iter() }.filter(|(is_guarded, _)| *is_guarded == guard);
+            let right = judged.clone().filter(|(_, is_right)| *is_right).count();
+            format!("{right} of {}", judged.count())
         };
-        let (with, without) = (of(true), of(false));
-        table.row(vec![
-            what,
-            with.0.to_string(),
-            without.0.to_string(),
-            format!("{} and {}", with.1, without.1),
-        ]);
+        table.row(vec![what, of(true), of(false)]);
+    };
+    let of_pairs = |is_right: fn(&Pair) -> bool| {
+        let judged = pairs.iter().map(|pair| (pair.guard, is_right(pair)));
+        judged.collect::<Vec<_>>()
     };
     line(
-        format!("saved memory within {SAVED_POINTS} points or the interval"),
-        &|pair| Some(pair.is_saved_right()),
+        format!("memory saved within {SAVED_POINTS} points or the interval"),
+        of_pairs(Pair::is_saved_right),
     );
     line(
-        format!("slowdown within {SLOWDOWN_POINTS} points or the interval, to two standard errors"),
-        &Pair::is_slowdown_right,
+        "memory saved within the interval".into(),
+        of_pairs(Pair::is_saved_within),
+    );
+    let groups = groups(pairs);
+    let judged = groups
+        .iter()
+        .filter_map(|group| Some((group.first()?.guard, is_slowdown_right(group)?)));
+    line(
+        format!(
+            "slowdown within {SLOWDOWN_POINTS} points or the interval, of where 95 % confidence has it"
+        ),
+        judged.collect(),
     );
     line(
         format!("acting's CPU time within a factor of {ACTING_FACTOR}"),
-        &|pair| Some(pair.is_acting_right()),
+        of_pairs(Pair::is_acting_right),
+    );
+    line(
+        "acting's CPU time within the interval".into(),
+        of_pairs(Pair::is_acting_within),
     );
     table
 }
@@ -223,7 +156,7 @@ fn in_all(pairs: &[Pair]) -> Table {
 fn measure(context: &BenchContext) -> anyhow::Result<(Vec<Pair>, Vec<String>)> {
     let (mut pairs, mut skipped) = (Vec::new(), Vec::new());
     for round in 0..context.repeats {
-        for which in Which::all(context) {
+        for (at, which) in Which::all(context).into_iter().enumerate() {
             let name = which.name(context);
             if let Some(lacks) = which.lacks() {
                 if round == 0 {
@@ -232,12 +165,15 @@ fn measure(context: &BenchContext) -> anyhow::Result<(Vec<Pair>, Vec<String>)> {
                 }
                 continue;
             }
-            match one_pair(context, &which) {
+            match one_pair(context, &which, round as usize, at) {
                 Ok(of_both) => pairs.extend(of_both),
                 Err(error) => {
-                    context.sleep(Duration::ZERO)?;
                     println!("FAILED {name}: {error:#}");
                     skipped.push(format!("{name}: {error:#}"));
+                    // What was measured before a signal is measured.
+                    if context.sleep(Duration::ZERO).is_err() {
+                        return Ok((pairs, skipped));
+                    }
                 }
             }
         }
@@ -245,46 +181,63 @@ fn measure(context: &BenchContext) -> anyhow::Result<(Vec<Pair>, Vec<String>)> {
     Ok((pairs, skipped))
 }
 
-fn one_pair(context: &BenchContext, which: &Which) -> anyhow::Result<Vec<Pair>> {
+/// How a live run is watched.
+#[derive(Clone, Copy, PartialEq)]
+enum Arm {
+    /// By nobody.
+    Alone,
+    /// Acted on, with the guard or without.
+    Under { guard: bool },
+}
+
+const ARMS: [Arm; 3] = [
+    Arm::Alone,
+    Arm::Under { guard: true },
+    Arm::Under { guard: false },
+];
+
+/// The trace first, then the live runs, each of which is the first of some pairs; replays once all is measured, as they keep all
+/// CPUs busy.
+fn one_pair(
+    context: &BenchContext,
+    which: &Which,
+    round: usize,
+    place: usize,
+) -> anyhow::Result<Vec<Pair>> {
     let duration = context.asked_duration.unwrap_or(DURATION);
     let program = which.name(context);
-    let trace = context.scratch("trace.isotherm");
-    let mut subject = which.start(context)?;
-    context.sleep(WARM_UP + ALONE)?;
-    subject.check_running()?;
-    let mut record = Command::new(&context.isotherm);
-    record
-        .args(["record", "--pages", "-q", "--max-stall", "1s"])
-        .args(["--duration", &format!("{}s", duration.as_secs())])
-        .args(["--pid", &subject.pid().to_string(), "-o"])
-        .arg(&trace);
-    Guarded::spawn(context, &mut record)?.finish(context, duration + SLACK)?;
-    drop(subject);
-    let mut pairs = Vec::new();
-    let mut by_itself = None;
-    for guard in [true, false] {
-        let lives = live(context, which.start(context)?, duration, &|subject| {
-            act(context, subject, guard, duration)
-        });
-        let (acting_cpu_s, under) = lives?;
-        let (saved_percent, predicted) = predict(context, guard)?;
-        keep(context, &program, guard)?;
-        // Between the two.
-        if guard {
-            let wait = |_: &mut Subject| context.sleep(duration).map(|()| 0.0);
-            by_itself = live(context, which.start(context)?, duration, &wait)?.1;
+    record(context, which, duration)?;
+    let mut alone = None;
+    let mut under = Vec::new();
+    for at in 0..ARMS.len() {
+        let arm = ARMS[(round + place + at) % ARMS.len()];
+        let subject = which.start(context)?;
+        match arm {
+            Arm::Alone => {
+                let wait = |_: &mut Subject| context.sleep(duration).map(|()| 0.0);
+                alone = live(context, subject, duration, &wait)?.1;
+            }
+            Arm::Under { guard } => {
+                let act = |subject: &mut Subject| act(context, subject, guard, duration);
+                under.push((guard, live(context, subject, duration, &act)?));
+            }
         }
-        let slowdown = by_itself
-            .zip(under)
-            .map(|(alone, under)| loss(alone, under));
+    }
+    under.sort_by_key(|(guard, _)| !guard);
+    let mut pairs = Vec::new();
+    for (guard, (acting_cpu_s, rates)) in under {
+        let (saved_percent, predicted) = predict(context, guard)?;
+        keep(context, &format!("{program}.{round}"), guard)?;
+        let slowdown = alone.zip(rates).map(|(alone, rates)| loss(alone, rates));
         let pair = Pair {
             program: program.clone(),
             guard,
             live: Live {
                 saved_percent,
-                slowdown_percent: slowdown.map(|(loss, _)| loss),
-                slowdown_error_points: slowdown.map(|(_, error)| error),
+                slowdown_percent: slowdown,
                 acting_cpu_s,
+                rates,
+                rates_alone: alone,
             },
             predicted,
         };
@@ -294,60 +247,85 @@ fn one_pair(context: &BenchContext, which: &Which) -> anyhow::Result<Vec<Pair>> 
     Ok(pairs)
 }
 
+/// Traces a run.
+fn record(context: &BenchContext, which: &Which, duration: Duration) -> anyhow::Result<()> {
+    let mut subject = which.start(context)?;
+    context.sleep(WARM_UP + ALONE)?;
+    subject.check_running()?;
+    let mut record = Command::new(&context.isotherm);
+    record
+        .args(["record", "--pages", "-q", "--max-stall", "1s"])
+        .args(["--duration", &format!("{}s", duration.as_secs())])
+        .args(["--pid", &subject.pid().to_string(), "-o"])
+        .arg(context.scratch("trace.isotherm"));
+    Guarded::spawn(context, &mut record)?.finish(context, duration + SLACK)
+}
+
+/// A file that a live run writes.
+fn of_run(context: &BenchContext, name: &str, guard: bool) -> std::path::PathBuf {
+    context.scratch(&format!("{}.{name}", guard_name(guard)))
+}
+
+fn guard_name(guard: bool) -> &'static str {
+    if guard { "guard" } else { "none" }
+}
+
 /// Keeps the records of a pair, if they are to be.
 fn keep(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<()> {
     let Some(folder) = &context.keep else {
         return Ok(());
     };
     let program = program.replace([' ', '/'], "-");
-    let guard = if guard { "guard" } else { "none" };
-    for (name, kept) in [
-        ("trace.isotherm", format!("{program}.trace.isotherm")),
-        ("live.isotherm", format!("{program}.{guard}.isotherm")),
-        ("run.json", format!("{program}.{guard}.json")),
+    let name = guard_name(guard);
+    for (from, kept) in [
+        (
+            context.scratch("trace.isotherm"),
+            format!("{program}.trace.isotherm"),
+        ),
+        (
+            of_run(context, "isotherm", guard),
+            format!("{program}.{name}.isotherm"),
+        ),
+        (
+            of_run(context, "json", guard),
+            format!("{program}.{name}.json"),
+        ),
     ] {
         let to = folder.join(kept);
-        std::fs::copy(context.scratch(name), &to)
-            .with_context(|| format!("cannot keep {}", to.display()))?;
+        std::fs::copy(from, &to).with_context(|| format!("cannot keep {}", to.display()))?;
     }
     Ok(())
 }
 
 fn line(pair: &Pair) -> String {
-    let mark = |is_right: Option<bool>| match is_right {
-        Some(true) => "",
-        Some(false) => " (!)",
-        None => " (?)",
-    };
+    let mark = |is_right: bool| if is_right { "" } else { " (!)" };
     let bounds = |of: Bounded| match (of.low, of.high) {
         (Some(low), Some(high)) => format!("{:.2} [{low:.2}..{high:.2}]", of.value),
         _ => format!("{:.2}", of.value),
     };
     format!(
-        "{}, guard {}: saved {:.1} %, foretold {}{}; slowdown {:.1} ± {:.1} %, foretold {}{}; acting {:.2} s, foretold {}{}",
+        "{}, guard {}: saved {:.1} %, foretold {}{}; slowdown {:.1} %, foretold {}; acting {:.2} s, foretold {}{}",
         pair.program,
         if pair.guard { "1 %" } else { "none" },
         pair.live.saved_percent,
         bounds(pair.predicted.saved_percent),
-        mark(Some(pair.is_saved_right())),
+        mark(pair.is_saved_right()),
         pair.live.slowdown_percent.unwrap_or(f64::NAN),
-        pair.live.slowdown_error_points.unwrap_or(f64::NAN),
         bounds(pair.predicted.slowdown_percent),
-        mark(pair.is_slowdown_right()),
         pair.live.acting_cpu_s,
         bounds(pair.predicted.acting_cpu_s),
-        mark(Some(pair.is_acting_right())),
+        mark(pair.is_acting_right()),
     )
 }
 
-/// A run of the program, in which something happens after some seconds by itself: what that yields, and by how much faster
-/// the program was then.
+/// A run of the program, in which something happens after some seconds by itself: what that yields, and how fast the program
+/// was before and then.
 fn live(
     context: &BenchContext,
     mut subject: Subject,
     duration: Duration,
     happens: &dyn Fn(&mut Subject) -> anyhow::Result<f64>,
-) -> anyhow::Result<(f64, Option<Rate>)> {
+) -> anyhow::Result<(f64, Option<[Rate; 2]>)> {
     let speed = Speed::of(subject.meter());
     context.sleep(WARM_UP)?;
     let began = Instant::now();
@@ -358,7 +336,7 @@ fn live(
     let until = Instant::now().min(from + duration);
     subject.check_running()?;
     let rates = speed.between(began, from).zip(speed.between(from, until));
-    Ok((yielded, rates.map(|(before, then)| then.beside(before))))
+    Ok((yielded, rates.map(|(before, then)| [before, then])))
 }
 
 /// Acts on a program; yields the CPU time that it took.
@@ -368,24 +346,25 @@ fn act(
     guard: bool,
     duration: Duration,
 ) -> anyhow::Result<f64> {
-    let summary = context.scratch("run.json");
+    let summary = of_run(context, "json", guard);
     let mut acting = Command::new(&context.isotherm);
     acting
         .args(["run", "-q", "--json", "--preset", "prcl"])
         .args(["--duration", &format!("{}s", duration.as_secs())])
         .args(no_guard(guard))
         .args(["--pid", &subject.pid().to_string(), "-o"])
-        .arg(context.scratch("live.isotherm"))
+        .arg(of_run(context, "isotherm", guard))
         .stdout(std::fs::File::create(&summary)?);
     Guarded::spawn(context, &mut acting)?.finish(context, duration + SLACK)?;
     let summary: Value = serde_json::from_slice(&std::fs::read(summary)?)?;
     Ok(summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0))
 }
 
-/// How much longer the same work takes, in percent, and the error of that in points.
-fn loss(alone: Rate, under: Rate) -> (f64, f64) {
-    let longer = alone.beside(under);
-    (100.0 * (longer.mean - 1.0), 100.0 * longer.error)
+/// How much longer the same work takes than in a run by itself, in percent. In both a program is held against the seconds
+/// before, as runs begin in different moods.
+fn loss(alone: [Rate; 2], under: [Rate; 2]) -> f64 {
+    let change = |[before, then]: [Rate; 2]| then.mean / before.mean;
+    100.0 * (change(alone) / change(under) - 1.0)
 }
 
 fn no_guard(guard: bool) -> &'static [&'static str] {
@@ -401,7 +380,7 @@ fn predict(context: &BenchContext, guard: bool) -> anyhow::Result<(f64, Predicte
         .arg("--trace")
         .arg(context.scratch("trace.isotherm"))
         .arg("--against")
-        .arg(context.scratch("live.isotherm"));
+        .arg(of_run(context, "isotherm", guard));
     let output = simulate
         .stderr(Stdio::inherit())
         .output()

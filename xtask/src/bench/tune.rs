@@ -18,13 +18,24 @@ use super::truth::program::Running;
 use super::{BenchContext, BenchOutcome, machine};
 
 /// Name and flags. A search with as many replays as a published method has stands beside it.
-const METHODS: [(&str, &[&str]); 6] = [
-    ("search, 256", &["--budget", "256"]),
-    ("search, 40", &["--budget", "40"]),
-    ("search, 9", &["--budget", "9"]),
-    ("damoos-grid", &["--method", "damoos-grid"]),
-    ("damoos-polyfit", &["--method", "damoos-polyfit"]),
-    ("swarm", &["--method", "swarm"]),
+const METHODS: [(&str, &[&str]); 7] = [
+    ("search, 256", &["--preset", "prcl", "--budget", "256"]),
+    ("search, 40", &["--preset", "prcl", "--budget", "40"]),
+    ("search, 9", &["--preset", "prcl", "--budget", "9"]),
+    (
+        "damoos-grid",
+        &["--preset", "prcl", "--method", "damoos-grid"],
+    ),
+    (
+        "damoos-polyfit",
+        &["--preset", "prcl", "--method", "damoos-polyfit"],
+    ),
+    ("swarm", &["--preset", "prcl", "--method", "swarm"]),
+    // DAMON's own tuning: a quota that follows a goal, at the preset's age.
+    (
+        "quota goal",
+        &["-c", "experiments/quota_goal.yaml", "--param", "age=5s"],
+    ),
 ];
 
 /// Programs unless it is said.
@@ -126,7 +137,7 @@ fn tune(
     let output = Command::new(&context.isotherm)
         .arg("tune")
         .arg(context.scratch("trace.isotherm"))
-        .args(["--preset", "prcl", "--objective", "damoos", "--json", "-q"])
+        .args(["--objective", "damoos", "--json", "-q"])
         .args(flags)
         .stderr(Stdio::inherit())
         .output()

@@ -5,10 +5,10 @@ use isotherm_report::render::csv_text;
 use super::csv::number;
 use super::worst::{Words, overhead, words};
 use crate::metric::RUNTIME;
-use crate::stats::Interval;
 use crate::suite::Suite;
 use crate::tune::Estimate;
 use crate::tuned::{Compared, Errors, Foretold, Number, errors};
+use isotherm_engine::statistics::Interval;
 
 /// A trace of less than this share of a workload's memory foretells little of it.
 const SHARE_LEAST: f64 = 0.5;

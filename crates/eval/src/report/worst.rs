@@ -12,9 +12,9 @@ use crate::metric::{
     RSS, RSS_AND_POOL, RSS_END, RUNTIME, SLOWDOWN_MAX_PERCENT,
 };
 use crate::published::{PUBLISHED, Published};
-use crate::stats::Interval;
 use crate::suite::{Score, Suite};
 use crate::table::EvaluationTable;
+use isotherm_engine::statistics::Interval;
 
 /// Rows of [`cases`] in a summary.
 pub(super) const CASES_SHOWN: usize = 15;

@@ -3,9 +3,9 @@
 use crate::journal::Entry;
 use crate::metric::{ACTING_CPU, RSS, RUNTIME};
 use crate::plan::PlannedRun;
-use crate::stats::Interval;
 use crate::suite::Suite;
 use crate::tune::Estimate;
+use isotherm_engine::statistics::Interval;
 
 use super::TunedEntry;
 

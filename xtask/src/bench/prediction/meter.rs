@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use isotherm_engine::statistics::median;
+use serde::Serialize;
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(100);
@@ -73,23 +74,11 @@ pub(super) struct Speed {
 }
 
 /// Progress a second over some time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Rate {
     pub(super) mean: f64,
     /// Standard error of the mean, by the spread of half seconds.
     pub(super) error: f64,
-}
-
-impl Rate {
-    /// As a share of another.
-    pub(super) fn beside(self, other: Self) -> Self {
-        let mean = self.mean / other.mean;
-        let error = (self.error / self.mean).hypot(other.error / other.mean);
-        Self {
-            mean,
-            error: mean * error,
-        }
-    }
 }
 
 impl Speed {
