@@ -96,11 +96,12 @@ impl Replays {
     #[new]
     fn new(py: Python<'_>, trace: Trace, space: Py<Space>) -> PyResult<Self> {
         let stopping: Arc<AtomicBool> = Arc::default();
-        let plan = &space.get().plan;
+        let Space { plan, asked, .. } = space.get();
         let stop = &stopping;
         let (opened, notes) = stoppable(py, stop, nothing, move |_| {
             let mut replay = trace.read()?;
             let notes = std::mem::take(&mut replay.notes);
+            asked.add_far(&mut replay);
             anyhow::Ok((Opened::new(replay, plan, stop)?, notes))
         })?
         .map_err(|error| raise(error, Doing::Simulating))?;
@@ -173,7 +174,7 @@ impl Opened {
         plan: &tune::Plan,
         stop: &Arc<AtomicBool>,
     ) -> anyhow::Result<Option<Self>> {
-        let program = replay.process.name.clone();
+        let program = replay.program();
         let (_, digest) = trace_facts(&replay)?;
         let replays = tune::Replays::new(&plan.watching()?, replay, Arc::clone(stop))?;
         Ok(replays.map(|replays| Self {

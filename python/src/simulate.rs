@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use isotherm_record::Writer;
 use isotherm_record::input::RecordFile;
 use isotherm_session::record_file;
 use isotherm_session::simulated::{
-    Replay, Scenario, SimulatedSession, SimulationReport, parse_scenario, read_scenario_or_trace,
+    FarMemory, Replay, Scenario, SimulatedSession, SimulationReport, parse_scenario,
+    read_scenario_or_trace, read_trace,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -17,9 +18,10 @@ use pyo3::types::PyDict;
 
 use crate::errors::{Doing, raise, warn};
 use crate::interrupt::Interrupt;
-use crate::quantity::Time;
+use crate::quantity::{Share, Time};
 use crate::record::Record;
 use crate::report::Report;
+use crate::space::Far;
 use crate::spec::{SessionSpec, or_watching};
 
 /// What is simulated.
@@ -53,17 +55,28 @@ impl FromPyObject<'_, '_> for Source {
     }
 }
 
-/// What `source` has to be simulated.
-pub(crate) fn scenario(source: Source) -> anyhow::Result<Scenario> {
+fn with_far(mut replay: Replay, far: Option<&FarMemory>) -> Replay {
+    if let Some(far) = far {
+        replay.add_far(far);
+    }
+    replay
+}
+
+/// What `source` has to be simulated; a trace, with a second node.
+pub(crate) fn scenario(source: Source, far: Option<&FarMemory>) -> anyhow::Result<Scenario> {
     match source {
         Source::Record(file) => {
             let name = file.name().to_owned();
             let reader = file
                 .reader()
                 .with_context(|| format!("cannot read {name}"))?;
-            Ok(Scenario::of(Replay::read(reader, &name)?))
+            Ok(Scenario::of(with_far(Replay::read(reader, &name)?, far)))
         }
+        Source::File(path) if far.is_some() => Ok(Scenario::of(with_far(read_trace(&path)?, far))),
         Source::File(path) => read_scenario_or_trace(&path),
+        Source::Scenario(_) if far.is_some() => {
+            bail!("far memory is for a trace; a scenario says itself which nodes its machine has")
+        }
         Source::Scenario(text) => {
             parse_scenario(&text, Path::new(".")).context("the scenario cannot be simulated")
         }
@@ -88,9 +101,14 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 /// `source`: a Record of page scans (`isotherm record --pages`), whose program is replayed; a scenario as a dict
 /// (docs/simulator.md); or the path of either. `spec`: what is watched and done; without one it is only watched.
 /// `duration`: how long, if the scenario does not say. `output`: a file for the record of it, as `isotherm simulate -o`
-/// writes. `against`: a Record of a live run to compare the prediction with.
+/// writes. `against`: a Record of a live run to compare the prediction with. `far` ("64G,250ns") and `memory_bound` (the share of
+/// its time in which the program waits for memory): the machine of a trace has a second node.
 #[pyfunction]
-#[pyo3(signature = (source, spec=None, *, duration=None, output=None, against=None))]
+#[pyo3(signature = (source, spec=None, *, duration=None, output=None, against=None, far=None, memory_bound=None))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "keywords, as the command's flags"
+)]
 pub(crate) fn simulate(
     py: Python<'_>,
     source: Source,
@@ -98,12 +116,15 @@ pub(crate) fn simulate(
     duration: Option<Time>,
     output: Option<PathBuf>,
     against: Option<&Bound<'_, Record>>,
+    far: Option<&str>,
+    memory_bound: Option<Share>,
 ) -> PyResult<Report> {
+    let far = Far { far, memory_bound }.read()?;
     let spec = or_watching(spec)?;
     let duration = duration.map(|Time(time)| time);
     let against = against.map(|record| record.get().file.clone());
     let done = py.detach(move || {
-        let mut scenario = scenario(source)?;
+        let mut scenario = scenario(source, far.as_ref())?;
         let notes = std::mem::take(&mut scenario.notes);
         scenario.machine.seed = spec.seed;
         let end = scenario.end(duration)?;

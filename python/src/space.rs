@@ -1,9 +1,12 @@
 //! What is tuned, as a value: schemes, and the points that may be tried of their numbers.
 
+use std::fmt::Write as _;
+
 use isotherm_config::{ContextConfig, Format, to_json, to_yaml};
 use isotherm_engine::guard::MAX_SLOWDOWN;
 use isotherm_engine::{Nanos, units};
 use isotherm_eval::tune::{self, Fingerprint, Plan, Settings, TraceTimes, TuneRequest};
+use isotherm_session::simulated::{FarMemory, Replay};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -24,6 +27,32 @@ pub(crate) struct Asked {
     pub(crate) guard: bool,
     pub(crate) faithful: bool,
     pub(crate) seed: u64,
+    /// A second node of the machine that is replayed on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    far: Option<FarMemory>,
+}
+
+/// Far memory, as keywords say it.
+pub(crate) struct Far<'a> {
+    /// Its size and latency.
+    pub(crate) far: Option<&'a str>,
+    pub(crate) memory_bound: Option<Share>,
+}
+
+impl Far<'_> {
+    pub(crate) fn read(self) -> PyResult<Option<FarMemory>> {
+        match (self.far, self.memory_bound) {
+            (None, None) => Ok(None),
+            (Some(far), Some(Share(bound))) => {
+                let far = FarMemory::parse(far, bound);
+                far.map(Some).map_err(PyValueError::new_err)
+            }
+            _ => Err(PyValueError::new_err(
+                "far (e.g. '64G,250ns') and memory_bound (the share of its time in which the program waits for memory) \
+                 belong together",
+            )),
+        }
+    }
 }
 
 /// A scheme, or its line.
@@ -57,6 +86,7 @@ pub(crate) struct What<'a> {
     pub(crate) guard: bool,
     pub(crate) faithful: bool,
     pub(crate) seed: u64,
+    pub(crate) far: Far<'a>,
 }
 
 impl What<'_> {
@@ -92,6 +122,7 @@ impl What<'_> {
             guard: self.guard,
             faithful: self.faithful,
             seed: self.seed,
+            far: self.far.read()?,
         })
     }
 }
@@ -117,6 +148,13 @@ impl Asked {
             seed: self.seed,
             ..TuneRequest::default()
         })
+    }
+
+    /// Gives a replay's machine its second node.
+    pub(crate) fn add_far(&self, replay: &mut Replay) {
+        if let Some(far) = &self.far {
+            replay.add_far(far);
+        }
     }
 
     /// The session of a configuration that this was tuned to. `targets`: what `SessionSpec` takes to say whom.
@@ -161,11 +199,12 @@ const USUAL_TRACE: TraceTimes = TraceTimes {
 /// It is of no trace: ranges without an end are those of a trace of four minutes, scanned every second.
 ///
 /// `max_slowdown`: what the guard lets a program lose, 1% if not said; `guard=False`: nothing guards. `faithful`: watched by
-/// DAMON's rules. `seed`: of every random choice. Two spaces are equal if they were made of the same words.
+/// DAMON's rules. `far` ("64G,250ns") and `memory_bound` (a share of its time): replays have a second node. `seed`: of every
+/// random choice. Two spaces are equal if they were made of the same words.
 #[pyclass(frozen, eq, module = "isotherm")]
 #[derive(Clone)]
 pub(crate) struct Space {
-    asked: Asked,
+    pub(crate) asked: Asked,
     pub(crate) plan: Plan,
     pub(crate) points: tune::Space,
 }
@@ -204,7 +243,7 @@ impl Space {
 impl Space {
     #[new]
     #[pyo3(signature = (*, presets=None, schemes=None, config=None, params=None, max_slowdown=None, guard=true,
-        faithful=false, seed=1))]
+        faithful=false, far=None, memory_bound=None, seed=1))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keywords, as the command's flags"
@@ -217,6 +256,8 @@ impl Space {
         max_slowdown: Option<Share>,
         guard: bool,
         faithful: bool,
+        far: Option<&str>,
+        memory_bound: Option<Share>,
         seed: u64,
     ) -> PyResult<Self> {
         let what = What {
@@ -228,6 +269,7 @@ impl Space {
             guard,
             faithful,
             seed,
+            far: Far { far, memory_bound },
         };
         Self::of(what.asked()?)
     }
@@ -251,7 +293,10 @@ impl Space {
     /// What predictions depend on beside the trace, in 16 hexadecimal digits: schemes, values, monitor, guard and seed.
     #[getter]
     fn fingerprint(&self) -> String {
-        let all = format!("{} {:?}", self.plan.fingerprint(), self.points);
+        let mut all = format!("{} {:?}", self.plan.fingerprint(), self.points);
+        if let Some(far) = &self.asked.far {
+            let _ = write!(all, " {far:?}");
+        }
         Fingerprint::new(0, &all).options
     }
 

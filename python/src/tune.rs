@@ -22,7 +22,7 @@ use crate::interrupt::stoppable;
 use crate::quantity::Share;
 use crate::replays::{Trace, stopped};
 use crate::report::{Report, Shown};
-use crate::space::{Asked, Given, What, written};
+use crate::space::{Asked, Far, Given, What, written};
 
 /// What a search found, and what its settings are of.
 struct Result {
@@ -177,14 +177,15 @@ enum News {
 /// `trace`: a Record of page scans, or its path. `presets`, `schemes` (Scheme or line), `config` (text): what is tuned;
 /// `params`: which numbers and between which values, e.g. `["age=1s..2min:8", "quota"]`. `objective`: "memory", "slowdown",
 /// "damoos", "cost" or "huge", limited by `max_slowdown` (a share), `max_memory` (bytes, "600M", or a share as "60%") and
-/// `prices` (a month's: a GiB of "dram" and "cxl", a "cpu"). `budget`: most settings to try. `resume`: a file that keeps every
+/// `prices` (a month's: a GiB of "dram" and "cxl", a "cpu"). `far` ("64G,250ns") and `memory_bound` (the share of its time in
+/// which the program waits for memory): replays have a second node. `budget`: most settings to try. `resume`: a file that keeps every
 /// result, and is gone on with. `progress`: called with how many settings were tried, and with the most that will be.
 ///
 /// Ctrl-C ends it; without `resume` what was found is lost then.
 #[pyfunction]
 #[pyo3(signature = (trace, *, presets=None, schemes=None, config=None, params=None, objective=None, max_slowdown=None,
-    max_memory=None, prices=None, budget=None, seed=1, jobs=None, guard=true, faithful=false, method="search",
-    resume=None, progress=None))]
+    max_memory=None, prices=None, budget=None, seed=1, jobs=None, guard=true, faithful=false, far=None,
+    memory_bound=None, method="search", resume=None, progress=None))]
 #[expect(
     clippy::too_many_arguments,
     reason = "keywords, as the command's flags"
@@ -205,6 +206,8 @@ pub(crate) fn tune(
     jobs: Option<NonZero<usize>>,
     guard: bool,
     faithful: bool,
+    far: Option<&str>,
+    memory_bound: Option<Share>,
     method: &str,
     resume: Option<PathBuf>,
     progress: Option<&Bound<'_, PyAny>>,
@@ -218,6 +221,7 @@ pub(crate) fn tune(
         guard,
         faithful,
         seed,
+        far: Far { far, memory_bound },
     };
     let asked = what.asked()?;
     let request = TuneRequest {
@@ -235,6 +239,7 @@ pub(crate) fn tune(
         .detach(|| trace.read())
         .map_err(|error| raise(error, Doing::Simulating))?;
     warn(py, &std::mem::take(&mut replay.notes))?;
+    asked.add_far(&mut replay);
     let found = search(py, &request, replay, &effort, resume, progress)?;
     let found = Arc::new(found.ok_or_else(stopped)?);
     let report = Report::new("tune", Told(Arc::clone(&found)));

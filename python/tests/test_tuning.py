@@ -1,5 +1,7 @@
 """Tuning and spaces: the command's numbers, as values; and searches of others over the same replays."""
 
+import importlib
+import importlib.util
 import json
 import os
 import pickle
@@ -48,12 +50,34 @@ def test_tuning_is_the_commands(trace: isotherm.Record, trace_path: Path) -> Non
         (["--max-memory", "90%", "--no-guard"], {"max_memory": "90%", "guard": False}),
         (["--price", "dram=3.5,cpu=20"], {"prices": {"dram": 3.5, "cpu": 20}}),
         (["--objective", "damoos", "--method", "damoos-grid"], {"objective": "damoos", "method": "damoos-grid"}),
+        (["--far", "64M,300ns", "--memory-bound", "20%"], {"far": "64M,300ns", "memory_bound": "20%"}),
     ],
 )
 def test_what_is_sought_is_the_commands(trace_path: Path, words: list[str], keywords: dict[str, Any]) -> None:
     printed = command("tune", trace_path, "--preset", "prcl", "--param", "age=1s..20s:6", *words, "--json")
     tuned = isotherm.tune(trace_path, presets=["prcl"], params=["age=1s..20s:6"], **keywords)
     assert tuned.to_dict() == json.loads(printed.stdout), printed.stderr
+
+
+def test_far_memory_is_part_of_a_space(trace: isotherm.Record, space: isotherm.Space) -> None:
+    demote = "4K max 0 0 5s max migrate_cold 1"
+    keywords: dict[str, Any] = {"schemes": [demote], "params": ["age=1s..20s:3"]}
+    far = isotherm.Space(**keywords, far="64M", memory_bound=0.2)
+    near = isotherm.Space(**keywords)
+    assert far != near
+    assert far.fingerprint != near.fingerprint
+    again = pickle.loads(pickle.dumps(far))
+    assert again == far
+    foretold = isotherm.Replays(trace, again).predict(0)
+    assert foretold["far_mean_bytes"] > 0
+    replayed = isotherm.simulate(trace, far.spec(0), far="64M", memory_bound=0.2)
+    assert replayed["schemes"][0]["applied_bytes"] > 0
+    with pytest.raises(isotherm.SimulationError, match="a machine of one"):
+        isotherm.Replays(trace, near).predict(0)
+    with pytest.raises(ValueError, match="belong together"):
+        isotherm.Space(**keywords, far="64M")
+    with pytest.raises(ValueError, match="a node has some memory"):
+        isotherm.simulate(trace, far="0", memory_bound=0.2)
 
 
 def test_what_is_found_can_be_run(trace: isotherm.Record, tmp_path: Path) -> None:
@@ -75,6 +99,26 @@ def test_what_is_found_can_be_run(trace: isotherm.Record, tmp_path: Path) -> Non
     assert none["recommended"] is None
     with pytest.raises(isotherm.SimulationError, match="no setting is within the limit"):
         none.configuration()
+
+
+def test_damo_reads_what_is_found(trace: isotherm.Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    damo = importlib.util.find_spec("damo")
+    if damo is None or damo.origin is None:
+        pytest.skip("damo is not installed")
+    monkeypatch.syspath_prepend(Path(damo.origin).parent)
+    damon: Any = importlib.import_module("_damon")
+    yaml: Any = importlib.import_module("yaml")
+    tuned = isotherm.tune(trace, presets=["prcl"], params=PARAMS, max_slowdown="5%")
+    best = tuned.to_dict()["recommended"]
+    assert best is not None
+    texts = [tuned.configuration(format="json"), tuned.configuration()]
+    for pairs in (json.loads(texts[0]), yaml.safe_load(texts[1])):
+        (kdamond,) = pairs["kdamonds"]
+        read = damon.Kdamond.from_kvpairs(kdamond).contexts[0].schemes[0]
+        assert read.action == "pageout"
+        settings = {setting["parameter"]: setting["value"] for setting in best["settings"]}
+        assert read.access_pattern.sz_bytes[0] == settings["size"]
+        assert f"{settings['age'] // 1000:,}" in str(read.access_pattern.to_kvpairs(raw=True)["age"]["min"])
 
 
 def test_what_is_asked_for_wrongly_is_said(trace: isotherm.Record, record: isotherm.Record, tmp_path: Path) -> None:

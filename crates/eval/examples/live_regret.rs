@@ -10,18 +10,26 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context as _, bail, ensure};
-use isotherm_config::Request;
+use anyhow::{Context as _, anyhow, bail, ensure};
+use isotherm_config::{Format, Request, load};
+use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
 use isotherm_eval::runner::RunEvent;
 use isotherm_eval::tune::{
     Estimate, Evaluate, LiveRun, LiveRuns, Objective, Plan, PlannedReplays, Point, Prediction,
-    ProgramRuns, ProgramSpec, Published, Replays, Search, Settings, Space, damoos_score, run,
-    run_live, run_published, settle, trace_facts,
+    ProgramRuns, ProgramSpec, Published, Replays, Search, Settings, Space, TraceTimes,
+    damoos_score, run, run_live, run_published, settle, trace_facts,
 };
 use isotherm_session::simulated::read_trace;
 
 const PARAMS: [&str; 2] = ["age=1s,2s,3s,5s,8s,12s", "size=4K"];
+/// DAMON's own tuning, by a goal.
+const QUOTA_GOAL: &str = include_str!("../../../experiments/quota_goal.yaml");
+/// Nothing is sought over these times.
+const ANY_TRACE: TraceTimes = TraceTimes {
+    duration: SECOND,
+    interval: SECOND,
+};
 const MAX_SLOWDOWN: f64 = 0.02;
 const LIVE_RUNS: usize = 5;
 const SEED: u64 = 1;
@@ -71,6 +79,27 @@ impl Truth {
             }
         }
         Ok(truth)
+    }
+
+    /// Runs what tunes itself so many times, in turns as well.
+    fn of_goal(
+        spec: ProgramSpec<'_>,
+        on_event: &mut dyn FnMut(RunEvent<'_>),
+        repeats: usize,
+    ) -> anyhow::Result<Came> {
+        let goal = load(QUOTA_GOAL, Format::Detect).map_err(|found| anyhow!("{found:?}"))?;
+        let plan = Plan::new(goal.contexts, unguarded(), None)?;
+        let space = Space::new(&["age=5s".to_owned()], plan.contexts(), ANY_TRACE)?;
+        let mut runs = ProgramRuns::prepare(
+            ProgramSpec {
+                plan: &plan,
+                ..spec
+            },
+            on_event,
+        )?;
+        let truth = Self::measure(&mut runs, &space, repeats)?;
+        runs.finish();
+        Ok(truth.mean(&space.settings(&space.point(0))))
     }
 
     /// Against the runs before and after it.
@@ -193,6 +222,7 @@ struct Tuner<'a> {
     plan: &'a Plan,
     replays: &'a Replays,
     truth: &'a Truth,
+    of_goal: Came,
     stop: &'a AtomicBool,
 }
 
@@ -286,15 +316,25 @@ impl Tuner<'_> {
             "{:<22} {:>5} {:>24} {:>8} {:>8} {:>8} {:>9}",
             "METHOD", "RUNS", "SETTING", "SAVED %", "SLOWER %", "WORTH", "REGRET %"
         );
-        for (method, nr, settings) in self.all(objective)? {
-            let nothing = Came {
-                saved: 0.0,
-                slowdown: 0.0,
-            };
+        let nothing = Came {
+            saved: 0.0,
+            slowdown: 0.0,
+        };
+        let found = self.all(objective)?.into_iter();
+        let found = found.map(|(method, nr, settings)| {
             let came = settings.as_ref().map_or(nothing, |of| self.truth.mean(of));
+            let said = settings.map_or_else(|| "none".to_owned(), |of| of.to_string());
+            (method, nr, said, came)
+        });
+        let of_goal = (
+            "DAMON's quota goal".to_owned(),
+            0,
+            "PSI 10 ms/s".to_owned(),
+            self.of_goal,
+        );
+        for (method, nr, said, came) in found.chain([of_goal]) {
             let worth = worth(&objective, came, without);
             let regret = 100.0 * (best - worth) / (most - least).max(1e-9);
-            let said = settings.map_or_else(|| "none".to_owned(), |of| of.to_string());
             let broken = if came.slowdown > limit {
                 "  beyond the limit"
             } else {
@@ -308,6 +348,13 @@ impl Tuner<'_> {
         }
         Ok(())
     }
+}
+
+/// The guard would keep a scheme from what it does; the limit is the methods' to keep.
+fn unguarded() -> Request {
+    let mut request = Request::default();
+    request.acting.no_guard = true;
+    request
 }
 
 fn main() -> anyhow::Result<()> {
@@ -324,10 +371,8 @@ fn main() -> anyhow::Result<()> {
         .iter()
         .find(|workload| workload.name == name);
     let workload = workload.with_context(|| format!("{path} has no workload {name}"))?;
-    let mut request = Request::default();
+    let mut request = unguarded();
     request.acting.presets = vec!["prcl".to_owned()];
-    // The guard would keep a scheme from what it does; the limit is the methods' to keep.
-    request.acting.no_guard = true;
     let plan = Plan::new(Vec::new(), request, None)?;
     let folder = tempfile::tempdir()?;
     let stop = AtomicBool::new(false);
@@ -354,12 +399,14 @@ fn main() -> anyhow::Result<()> {
     let space = Space::new(&PARAMS.map(str::to_owned), plan.contexts(), times)?;
     let truth = Truth::measure(&mut runs, &space, repeats)?;
     runs.finish();
+    let of_goal = Truth::of_goal(spec, &mut on_event, repeats)?;
     let replays = Replays::new(&plan.watching()?, replay, Arc::default())?.context("stopped")?;
     let tuner = Tuner {
         space: &space,
         plan: &plan,
         replays: &replays,
         truth: &truth,
+        of_goal,
         stop: &stop,
     };
     println!(

@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
 use crate::told::{self, Mean, Measure};
-use crate::tuned::{self, TuneRequest};
+use crate::tuned::{self, TuneOptions};
 
 /// Runs longer than this are ended, unless the experiment says otherwise.
 const TIME_LIMIT_S: u64 = 600;
@@ -146,7 +146,7 @@ pub struct Configuration {
     pub isotherm: Option<String>,
     /// Schemes that are tuned for each workload, and then run beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tune: Option<TuneRequest>,
+    pub tune: Option<TuneOptions>,
     /// Settings of the kernel while it runs, by the names of `sysctl` or paths below
     /// [`SETTINGS_BELOW`]. Undone after it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

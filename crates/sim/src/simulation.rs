@@ -213,6 +213,8 @@ impl Simulation {
         contexts: Vec<ContextSpec>,
         end: Nanos,
     ) -> Result<Self, ContextError> {
+        // The last of them is the next: of those of one time, the first that was named.
+        starts.reverse();
         starts.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         let contexts = contexts
             .into_iter()

@@ -270,6 +270,8 @@ class Space:
         max_slowdown: _Share | None = None,
         guard: bool = True,
         faithful: bool = False,
+        far: str | None = None,
+        memory_bound: _Share | None = None,
         seed: int = 1,
     ) -> Self: ...
     @staticmethod
@@ -363,6 +365,8 @@ def simulate(
     duration: _Time | None = None,
     output: _Path | None = None,
     against: Record | None = None,
+    far: str | None = None,
+    memory_bound: _Share | None = None,
 ) -> Report[dict[str, Any]]: ...
 def reclaim_curve(
     record: Record | _Path,
@@ -389,6 +393,8 @@ def tune(
     jobs: int | None = None,
     guard: bool = True,
     faithful: bool = False,
+    far: str | None = None,
+    memory_bound: _Share | None = None,
     method: Literal["search", "damoos-grid", "damoos-polyfit", "swarm"] = "search",
     resume: _Path | None = None,
     progress: Callable[[int, int], object] | None = None,

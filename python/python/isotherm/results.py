@@ -607,7 +607,7 @@ class MemoryLimit(TypedDict):
 
 
 class Prediction(TypedDict):
-    """A program under schemes, as a replay foretells it. Means are over the program's time at 1 Hz."""
+    """A program under schemes, as a replay foretells it. Means are over the time that it ran."""
 
     # CPU time of acting.
     acting_cpu_seconds: Estimate

@@ -22,7 +22,7 @@ use super::{Bench, RunEvent, machine};
 use crate::plan::{FNV_START, fingerprint, fnv};
 use crate::tuned::Setting;
 use crate::{
-    Configuration, Entry, PlannedRun, RunEntry, RunResult, TUNING, TuneRequest, TunedEntry,
+    Configuration, Entry, PlannedRun, RunEntry, RunResult, TUNING, TuneOptions, TunedEntry,
 };
 
 const POLL: Duration = Duration::from_millis(250);
@@ -185,7 +185,7 @@ impl Tunings {
         &self,
         bench: &Bench<'_>,
         run: &PlannedRun<'_>,
-        request: &TuneRequest,
+        request: &TuneOptions,
     ) -> anyhow::Result<Configuration> {
         if let Some(why) = self.failed.get(&key(run)) {
             bail!("{why}");
@@ -212,7 +212,7 @@ impl Tunings {
 
 /// What runs beside the workload: the setting's file, which is written anew where it is not there, under the guard that
 /// replays had.
-fn arguments(files: &Files, setting: &Setting, request: &TuneRequest) -> anyhow::Result<String> {
+fn arguments(files: &Files, setting: &Setting, request: &TuneOptions) -> anyhow::Result<String> {
     let path = files.path("yaml");
     if fs::read_to_string(&path).ok().as_ref() != Some(&setting.schemes) {
         write(&path, &setting.schemes)?;

@@ -51,7 +51,7 @@ impl Estimate {
     }
 }
 
-/// A program under schemes, as a replay foretells it. Means are over the program's time at 1 Hz.
+/// A program under schemes, as a replay foretells it. Means are over the time that it ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Prediction {

@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, ensure};
 use isotherm_config::{ContextSpec, SessionSpec};
+use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
-use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
-use isotherm_session::simulated::{Replay, Scenario, simulation};
-use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, Process, ProcessSpec, Swap};
+use isotherm_session::simulated::{Occupancy, Replay, Scenario, simulation};
+use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, Process, ProcessSpec, Trace};
 use isotherm_sim::simulation::{Event, Simulation};
 
 use super::bounds::NR_VARIATIONS;
@@ -19,6 +19,7 @@ use super::param::TraceTimes;
 use super::plan::Plan;
 use super::predict::{Estimate, Prediction, rounded, thinned};
 use super::space::Settings;
+use crate::plan::{FNV_START, fnv};
 
 /// Who foretells what comes of settings: a replay, or a live run.
 pub trait Evaluate: Sync {
@@ -36,7 +37,7 @@ const SERIES_PARTS: usize = 120;
 /// Replays of one trace.
 #[derive(Debug)]
 pub struct Replays {
-    process: ProcessSpec,
+    processes: Vec<(Nanos, ProcessSpec)>,
     machine: MachineSpec,
     calibration: Calibration,
     stop: Arc<AtomicBool>,
@@ -50,22 +51,27 @@ pub struct Replays {
 /// What a replay came to, by itself.
 #[derive(Clone, Debug, Default)]
 struct Totals {
-    /// Work that was done, and what was lost meanwhile: by watching, and by all else but first faults, which a program
-    /// has anyway. When it ended is known to 10 ms only, what it lost exactly.
-    work: f64,
-    lost_to_watching: f64,
-    lost: f64,
-    /// On the first node.
-    rss: Vec<u64>,
-    swapped: f64,
-    pool: f64,
-    far: f64,
-    huge: f64,
+    /// Of each process that ran.
+    progress: Vec<Progress>,
+    occupancy: Occupancy,
     acting_cpu: f64,
     monitor_cpu: f64,
     refaults: u64,
     guard_stops: u64,
     was_killed: bool,
+}
+
+/// Work that a process did, and what it lost meanwhile, in seconds. When it ended is known to 10 ms only, what it lost
+/// exactly.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    started: f64,
+    work: f64,
+    lost_to_watching: f64,
+    /// By all else but first faults, which a program has anyway.
+    lost: f64,
+    /// CPU time that its work takes.
+    weight: f64,
 }
 
 impl Replays {
@@ -80,7 +86,7 @@ impl Replays {
         stop: Arc<AtomicBool>,
     ) -> anyhow::Result<Option<Self>> {
         let mut replays = Self {
-            process: replay.process,
+            processes: replay.processes,
             machine: replay.machine,
             calibration: replay.calibration,
             stop,
@@ -157,52 +163,62 @@ impl Replays {
         );
         let mut scenario = Scenario {
             machine: machine.clone(),
-            starts: vec![(Nanos(0), self.process.clone())],
+            starts: self.processes.clone(),
             ..Scenario::default()
         };
         scenario.machine.seed = spec.seed;
         let end = scenario.end(None)?;
         let mut simulation = simulation(spec, scenario, end)?;
-        let mut totals = Totals::default();
+        let mut totals = Totals {
+            // Nodes beyond the first are what somebody asked for.
+            occupancy: Occupancy::new(machine.nodes.len() > 1),
+            ..Totals::default()
+        };
         let mut events = Vec::new();
         while simulation.step(&mut events) {
+            totals.occupancy.look(&simulation);
             let has_second = events.iter().any(|event| matches!(event, Event::Second));
             events.clear();
-            if has_second {
-                if self.stop.load(Ordering::Relaxed) {
-                    return Ok(None);
-                }
-                totals.look(&simulation);
+            if has_second && self.stop.load(Ordering::Relaxed) {
+                return Ok(None);
             }
         }
-        totals.finish(&simulation)?;
+        totals.occupancy.look(&simulation);
+        totals.finish(&simulation, &self.processes)?;
         Ok(Some(totals))
     }
 
     /// A replay beside the one without schemes.
     fn prediction(&self, of: &Totals, by_itself: &Totals) -> Prediction {
-        let (resident, base) = (of.mean(of.rss_sum()), self.base.mean(self.base.rss_sum()));
-        let pace = |seconds: f64, of: &Totals| seconds / of.work.max(1e-9);
-        let seconds = of.work + of.lost + of.lost_to_watching;
+        let (mean, base) = (of.occupancy.mean(), self.base.occupancy.mean());
+        let (resident, base) = (mean.resident - mean.far, base.resident - base.far);
         // By itself nobody watches it.
-        let alone = pace(by_itself.work + by_itself.lost, by_itself);
+        let alone = by_itself.pace(|process| process.work + process.lost);
+        let pace = of.pace(Progress::seconds);
+        let ends = of.progress.iter().map(|p| p.started + p.seconds());
         Prediction {
-            seconds: rounded(seconds),
+            seconds: rounded(ends.fold(0.0, f64::max)),
             resident_mean_bytes: rounded(resident),
             saved_mean_bytes: rounded(base - resident),
             saved_share: Estimate::new((base - resident) / base.max(1.0)),
-            slowdown: Estimate::new(pace(seconds, of) / alone.max(1e-9) - 1.0),
+            slowdown: Estimate::new(pace / alone.max(1e-9) - 1.0),
             acting_cpu_seconds: Estimate::new(of.acting_cpu),
             monitor_cpu_seconds: rounded(of.monitor_cpu),
             refaults: of.refaults,
-            swapped_mean_bytes: rounded(of.mean(of.swapped)),
-            pool_mean_bytes: rounded(of.mean(of.pool)),
-            far_mean_bytes: rounded(of.mean(of.far)),
-            huge_mean_bytes: rounded(of.mean(of.huge)),
+            swapped_mean_bytes: rounded(mean.swapped),
+            pool_mean_bytes: rounded(mean.pool),
+            far_mean_bytes: rounded(mean.far),
+            huge_mean_bytes: rounded(mean.huge),
             guard_stops: of.guard_stops,
             was_killed: of.was_killed,
-            resident_bytes: thinned(&of.rss, SERIES_PARTS),
+            resident_bytes: thinned(&of.occupancy.near_by_second(), SERIES_PARTS),
         }
+    }
+}
+
+impl Progress {
+    fn seconds(&self) -> f64 {
+        self.work + self.lost + self.lost_to_watching
     }
 }
 
@@ -223,35 +239,31 @@ impl Evaluate for PlannedReplays<'_> {
 }
 
 impl Totals {
-    /// A second has passed.
-    fn look(&mut self, simulation: &Simulation) {
-        let machine = simulation.machine();
-        let Some(process) = machine.processes().first().filter(|p| p.is_running()) else {
-            return;
-        };
-        self.swapped += process.swapped() as f64;
-        self.huge += process.huge() as f64;
-        let pool = machine.swap().map_or(0, Swap::pool_pages);
-        self.pool += (pool * PAGE_SIZE) as f64;
-        let far = 1..machine.memory().nr_nodes();
-        let far: u64 = far.map(|node| machine.anon_on(TargetId(0), node)).sum();
-        let far = far * PAGE_SIZE;
-        self.far += far as f64;
-        self.rss.push(process.rss().saturating_sub(far));
-    }
-
     /// It is over.
-    fn finish(&mut self, simulation: &Simulation) -> anyhow::Result<()> {
+    fn finish(
+        &mut self,
+        simulation: &Simulation,
+        specs: &[(Nanos, ProcessSpec)],
+    ) -> anyhow::Result<()> {
         let machine = simulation.machine();
-        let process = machine.processes().first();
-        let process: &Process = process.context("the traced program never started")?;
-        let losses = process.losses();
-        self.work = process.work().as_secs_f64();
-        self.lost_to_watching = losses.monitoring;
-        self.lost = losses.total() - losses.first_faults - losses.monitoring;
+        let processes = machine.processes();
+        ensure!(!processes.is_empty(), "the traced program never started");
+        // They start in the order in which they are named.
+        self.progress = { processes.iter().zip(specs) }
+            .map(|(process, (started, spec))| {
+                let losses = process.losses();
+                Progress {
+                    started: started.as_secs_f64(),
+                    work: process.work().as_secs_f64(),
+                    lost_to_watching: losses.monitoring,
+                    lost: losses.total() - losses.first_faults - losses.monitoring,
+                    weight: spec.cpu_seconds(),
+                }
+            })
+            .collect();
         self.acting_cpu = machine.stats().acting_cpu.as_secs_f64();
-        self.refaults = process.major_faults();
-        self.was_killed = process.was_killed();
+        self.refaults = processes.iter().map(Process::major_faults).sum();
+        self.was_killed = processes.iter().any(Process::was_killed);
         for context in 0..simulation.nr_contexts() {
             self.monitor_cpu += simulation.cost(context).monitor_cpu.as_secs_f64();
             self.guard_stops += simulation.guard(context).nr_stops;
@@ -259,30 +271,77 @@ impl Totals {
         Ok(())
     }
 
-    fn rss_sum(&self) -> f64 {
-        self.rss.iter().map(|rss| *rss as f64).sum()
-    }
-
-    /// A sum over seconds by how many they were.
-    fn mean(&self, sum: f64) -> f64 {
-        sum / self.rss.len().max(1) as f64
+    /// Seconds for a second of work: of all processes, by the CPU time that their work takes. Who waits for others takes
+    /// none, and is as slow as they are.
+    fn pace(&self, seconds: impl Fn(&Progress) -> f64) -> f64 {
+        let all: f64 = self.progress.iter().map(|process| process.weight).sum();
+        let weight = |process: &Progress| {
+            if all > 0.0 {
+                process.weight / all
+            } else {
+                1.0 / self.progress.len() as f64
+            }
+        };
+        let paces = { self.progress.iter() }
+            .map(|process| weight(process) * seconds(process) / process.work.max(1e-9));
+        paces.sum()
     }
 }
 
 /// The times of a trace, and its digest: the same for the same accesses of the same memory.
 pub fn trace_facts(replay: &Replay) -> anyhow::Result<(TraceTimes, u64)> {
-    let area = replay.process.areas.first();
-    let Some(AreaSpec {
-        pattern: Pattern::Trace(trace, _),
-        ..
-    }) = area
-    else {
-        anyhow::bail!("it is no replay of a trace");
-    };
+    let mut longest: Option<&Trace> = None;
+    let mut digest = FNV_START;
+    for (at, process) in &replay.processes {
+        let area = process.areas.first();
+        let Some(AreaSpec {
+            pattern: Pattern::Trace(trace, _),
+            ..
+        }) = area
+        else {
+            anyhow::bail!("it is no replay of a trace");
+        };
+        for number in [at.0, trace.digest()] {
+            digest = fnv(digest, &number.to_le_bytes());
+        }
+        if longest.is_none_or(|longest| longest.duration() < trace.duration()) {
+            longest = Some(trace);
+        }
+    }
+    let trace = longest.context("it is a replay of no process")?;
     let scans = trace.nr_scans().max(1) as u64;
     let times = TraceTimes {
         duration: trace.duration(),
         interval: Nanos(trace.duration().0 / scans),
     };
-    Ok((times, trace.digest()))
+    Ok((times, digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_others_weighs_nothing() {
+        let process = |lost: f64, weight: f64| Progress {
+            started: 0.0,
+            work: 10.0,
+            lost_to_watching: 0.0,
+            lost,
+            weight,
+        };
+        let check = |of: &[Progress], wanted: f64| {
+            let totals = Totals {
+                progress: of.to_vec(),
+                ..Totals::default()
+            };
+            let pace = totals.pace(Progress::seconds);
+            assert!((pace - wanted).abs() < 1e-9, "{of:?}: {pace}");
+        };
+        check(&[process(1.0, 10.0)], 1.1);
+        check(&[process(1.0, 10.0), process(0.0, 0.0)], 1.1);
+        check(&[process(1.0, 5.0), process(0.0, 15.0)], 1.025);
+        // Nobody knows what they take.
+        check(&[process(1.0, 0.0), process(0.0, 0.0)], 1.05);
+    }
 }

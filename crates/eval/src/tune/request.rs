@@ -158,10 +158,11 @@ impl TuneRequest {
         let objective = self.objective()?;
         let plan = self.plan(objective.max_slowdown())?;
         let space = Space::new(&self.params, plan.contexts(), times)?;
-        let machine = format!("{:?} {}", replay.machine, replay.process.memory_bound);
+        let memory_bound = replay.largest().map_or(0.0, |process| process.memory_bound);
+        let machine = format!("{:?} {memory_bound}", replay.machine);
         Ok(Tuning {
             fingerprint: Fingerprint::new(digest, &(plan.fingerprint() + &machine)),
-            program: replay.process.name.clone(),
+            program: replay.program(),
             seed: self.seed,
             replay,
             times,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use isotherm_config::{ContextConfig, Format, Request, load, preset, to_yaml};
 use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
-use isotherm_session::simulated::Replay;
+use isotherm_session::simulated::{FarMemory, Replay};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
 };
@@ -45,12 +45,15 @@ fn replay() -> Replay {
         released: None,
     };
     Replay {
-        process: ProcessSpec {
-            name: "program".to_owned(),
-            work: Some(Nanos::from_millis(1000 * SCANS)),
-            areas: vec![area],
-            ..ProcessSpec::default()
-        },
+        processes: vec![(
+            Nanos(0),
+            ProcessSpec {
+                name: "program".to_owned(),
+                work: Some(Nanos::from_millis(1000 * SCANS)),
+                areas: vec![area],
+                ..ProcessSpec::default()
+            },
+        )],
         machine: MachineSpec {
             nodes: vec![NodeSpec::new(256 << 20)],
             swap: Some((SwapKind::Zram { ratio: 3.0 }, 256 << 20)),
@@ -215,6 +218,53 @@ fn an_older_age_saves_less_and_loses_less() {
 }
 
 #[test]
+fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
+    let plan = plan();
+    let spec = plan.session(&Settings::default()).expect("it fits");
+    let foretold = |of: Replay| {
+        let (times, digest) = trace_facts(&of).expect("a trace");
+        let replays = replays(&plan, of);
+        let predicted = replays.predicted(&spec).expect("it runs");
+        (
+            predicted.expect("not stopped"),
+            replays.base(),
+            times,
+            digest,
+        )
+    };
+    let (one, base, times, digest) = foretold(replay());
+    // The same program twice, and one of a block that it never touches.
+    let mut several = replay();
+    several.processes.push(several.processes[0].clone());
+    let mut waits = several.processes[0].1.clone();
+    waits.areas[0].range.start += 3 * BLOCK_SIZE;
+    if let Pattern::Trace(_, first) = &mut waits.areas[0].pattern {
+        *first = 3 * PAGES_PER_BLOCK as u32;
+    }
+    several.processes.push((Nanos::from_millis(10_000), waits));
+    several.machine.cpus = 8;
+    let (all, base_of_all, times_of_all, other_digest) = foretold(several);
+    assert_eq!(
+        (times.duration, times.interval),
+        (times_of_all.duration, times_of_all.interval)
+    );
+    assert_ne!(digest, other_digest);
+    // Two of four blocks for 40 of 50 seconds, and one block for 40.
+    let resident = base_of_all.resident_mean_bytes / base.resident_mean_bytes;
+    assert!((1.75..1.85).contains(&resident), "{resident}");
+    assert!(
+        all.saved_mean_bytes > 1.5 * one.saved_mean_bytes,
+        "{all:?} {one:?}"
+    );
+    assert!(all.refaults > one.refaults);
+    let ends = all.seconds / one.seconds;
+    assert!(
+        (1.2..1.3).contains(&ends),
+        "the last one began later: {ends}"
+    );
+}
+
+#[test]
 fn schemes_that_one_node_cannot_carry_out_are_refused() {
     let mut request = Request::default();
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
@@ -237,7 +287,11 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
     request.acting.no_guard = true;
     let plan = Plan::new(Vec::new(), request, None).expect("a plan");
     let mut tiered = replay();
-    tiered.add_far_node(64 << 20, Nanos(270), 0.5);
+    tiered.add_far(&FarMemory {
+        bytes: 64 << 20,
+        latency: Nanos(270),
+        memory_bound: 0.5,
+    });
     let replays = replays(&plan, tiered);
     let planned = PlannedReplays {
         replays: &replays,

@@ -5,10 +5,10 @@
 
 mod compared;
 mod entry;
-mod request;
+mod options;
 
 pub(crate) use compared::gather;
 pub use compared::{Compared, Errors, Foretold, Number, errors};
 pub use entry::{Setting, TunedEntry};
-pub use request::TuneRequest;
-pub(crate) use request::fault;
+pub use options::TuneOptions;
+pub(crate) use options::fault;

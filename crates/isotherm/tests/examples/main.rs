@@ -32,6 +32,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("top", "needs a terminal: tests/top.rs"),
     ("compact --proact", "compacts memory: tests/kernel"),
     ("compact --daemon", "compacts memory: tests/kernel"),
+    (
+        "damon --export",
+        "says what somebody has set up: vm-tests, tests/interop",
+    ),
     ("workload", "takes minutes, a gigabyte: tests/workload.rs"),
     (
         "calibrate",
@@ -121,7 +125,7 @@ fn directory() -> TempDir {
     for name in ["crates", "experiments"] {
         symlink(root().join(name), at.join(name)).expect("a link");
     }
-    for name in ["kdamonds.yaml", "gentler.yaml", "new.json"] {
+    for name in ["kdamonds.yaml", "kdamonds.json", "gentler.yaml", "new.json"] {
         write(name, CONFIGURATION);
     }
     write(

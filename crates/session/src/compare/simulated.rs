@@ -28,10 +28,13 @@ impl Trace {
             Item::Pages(pages) if pages.target.0 == self.target => self.scans.push(pages.clone()),
             _ => {}
         }
-        let is_of_trace = matches!(
-            item,
-            Item::TargetStart(_) | Item::Mappings(_) | Item::Pages(_) | Item::Usage(_)
-        );
+        let is_of_trace = match item {
+            Item::TargetStart(start) => start.target.0 == self.target,
+            Item::Mappings(change) => change.target.0 == self.target,
+            Item::Pages(pages) => pages.target.0 == self.target,
+            Item::Usage(_) => true,
+            _ => false,
+        };
         if is_of_trace {
             self.items.push(item.clone());
         }

@@ -7,7 +7,9 @@
 //! let report = session.report();
 //! ```
 
+mod far;
 mod items;
+mod occupancy;
 mod scenario;
 mod summary;
 mod trace;
@@ -23,6 +25,8 @@ use isotherm_sim::simulation::{ContextSpec as SimulatedContext, Event, Simulatio
 use items::Recording;
 use summary::Summary;
 
+pub use far::FarMemory;
+pub use occupancy::{Occupancy, Occupied};
 pub use scenario::{Scenario, parse_scenario, read_scenario, read_scenario_or_trace};
 pub use summary::{Bounded, Foretold, SimulationReport};
 pub use trace::{Replay, read_trace};
@@ -71,6 +75,7 @@ impl SimulatedSession {
     /// Goes on to what happens next, and appends what there is to tell. Whether there is more.
     pub fn step(&mut self, items: &mut Vec<Item>) -> bool {
         let goes_on = self.simulation.step(&mut self.events);
+        self.summary.look(&self.simulation);
         for event in self.events.drain(..) {
             self.summary.take(&event, &self.simulation);
             items.extend(self.recording.items(&event, &self.simulation));

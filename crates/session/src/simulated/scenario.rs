@@ -34,7 +34,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// A traced process alone, on its machine.
+    /// Traced processes alone, on their machine.
     pub fn of(mut replay: Replay) -> Self {
         let machine = std::mem::take(&mut replay.machine);
         let mut scenario = Self {
@@ -45,10 +45,10 @@ impl Scenario {
         scenario
     }
 
-    /// Replays a traced process as well, from the start. Its machine is not taken.
+    /// Replays traced processes as well, from the start. Their machine is not taken.
     pub fn replay(&mut self, replay: Replay) {
         self.notes.extend(replay.notes);
-        self.starts.push((Nanos(0), replay.process));
+        self.starts.extend(replay.processes);
     }
 
     /// When it is to end: at `duration`, or as the scenario says, or when all processes have ended.
@@ -443,8 +443,16 @@ impl ProcessFile {
         );
         let mut spec = if let Some(path) = &self.trace {
             let replay = trace::read_trace(&folder.join(path))?;
+            if replay.processes.len() > 1 {
+                notes.push(format!(
+                    "of {} processes in {} only the largest is part of the scenario",
+                    replay.processes.len(),
+                    path.display()
+                ));
+            }
+            let largest = replay.largest().cloned();
             notes.extend(replay.notes);
-            replay.process
+            largest.context("nothing of it was in memory")?
         } else if let Some(path) = &self.masim {
             workload::masim(&folder.join(path), self.accesses_per_s, self.sparse)?
         } else {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use indexmap::IndexMap;
 use isotherm_engine::{PAGE_SIZE, Refusal};
 use isotherm_record::{Item, Reader};
@@ -17,11 +17,15 @@ use serde::Serialize;
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::units::format_bytes;
 
+use super::Occupancy;
+
 /// What is counted on the way.
 #[derive(Default)]
 pub(crate) struct Summary {
     seconds: u64,
     used_byte_seconds: f64,
+    /// Of all processes together.
+    all: Occupancy,
     processes: Vec<Usage>,
     /// By context and scheme.
     schemes: BTreeMap<(usize, usize), SchemeReport>,
@@ -35,7 +39,31 @@ struct Usage {
     rss_max: u64,
 }
 
+impl Usage {
+    /// A second of so many bytes in memory and in swap.
+    fn add(&mut self, rss: u64, swapped: u64) {
+        self.seconds += 1;
+        self.rss += rss as f64;
+        self.swapped += swapped as f64;
+        self.rss_max = self.rss_max.max(rss);
+    }
+
+    fn rss_mean(&self) -> f64 {
+        self.rss / self.seconds.max(1) as f64
+    }
+}
+
+/// Less than the most that was there, in percent.
+fn saved_percent(mean: f64, most: f64) -> f64 {
+    100.0 * (1.0 - mean / most.max(1.0))
+}
+
 impl Summary {
+    /// Something may have happened.
+    pub(crate) fn look(&mut self, simulation: &Simulation) {
+        self.all.look(simulation);
+    }
+
     pub(crate) fn take(&mut self, event: &Event, simulation: &Simulation) {
         let machine = simulation.machine();
         match event {
@@ -49,10 +77,7 @@ impl Summary {
                     .resize(machine.processes().len(), Usage::default());
                 let processes = machine.processes().iter().zip(&mut self.processes);
                 for (process, usage) in processes.filter(|(process, _)| process.is_running()) {
-                    usage.seconds += 1;
-                    usage.rss += process.rss() as f64;
-                    usage.swapped += process.swapped() as f64;
-                    usage.rss_max = usage.rss_max.max(process.rss());
+                    usage.add(process.rss(), process.swapped());
                 }
             }
             Event::Acted {
@@ -105,7 +130,7 @@ impl Summary {
                     monitoring: losses.monitoring,
                     cpu_contention: losses.contention,
                 },
-                rss_mean_bytes: mean(usage.rss),
+                rss_mean_bytes: usage.rss_mean(),
                 rss_max_bytes: usage.rss_max,
                 swapped_mean_bytes: mean(usage.swapped),
                 major_faults: process.major_faults(),
@@ -140,6 +165,7 @@ impl Summary {
                 .filter_map(|at| simulation.waste(at))
                 .collect(),
             oom_kills: stats.oom_kills,
+            all: self.all,
             processes,
             schemes: self.schemes.into_values().collect(),
             prediction: None,
@@ -162,6 +188,8 @@ pub struct SimulationReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     huge_waste: Vec<WasteStatus>,
     oom_kills: u64,
+    #[serde(skip)]
+    all: Occupancy,
     processes: Vec<ProcessReport>,
     schemes: Vec<SchemeReport>,
     /// What that comes to for a traced program, and how sure it is.
@@ -258,7 +286,7 @@ struct SchemeReport {
     refused_bytes: BTreeMap<Refusal, u64>,
 }
 
-/// The first process beside a live run of it.
+/// All processes together beside a live run of them.
 #[derive(Serialize)]
 struct Comparison {
     live_rss_mean_bytes: f64,
@@ -272,8 +300,8 @@ struct Comparison {
 }
 
 impl SimulationReport {
-    /// Compares the first process with the first of a live record, over the time that was simulated: a trace is shorter
-    /// than its recording by the first scan.
+    /// Compares all processes with all of a live record, over the time that was simulated: a trace is shorter than its
+    /// recording by the first scan.
     ///
     /// # Errors
     /// A record that cannot be read, or holds no memory use.
@@ -282,28 +310,24 @@ impl SimulationReport {
         let mut started = None;
         for item in live {
             if let Item::Usage(sample) = item?
-                && let Some(rss) = sample.rss.get(&0).filter(|rss| **rss > 0)
+                && let rss = sample.rss.values().sum::<u64>()
+                && rss > 0
             {
                 let since = sample.time.since(*started.get_or_insert(sample.time));
                 if since.as_secs_f64() >= self.simulated_seconds {
                     break;
                 }
-                usage.seconds += 1;
-                usage.rss += *rss as f64;
-                usage.rss_max = usage.rss_max.max(*rss);
-                usage.swapped += sample.swap.get(&0).copied().unwrap_or(0) as f64;
+                usage.add(rss, sample.swap.values().sum());
             }
         }
         ensure!(usage.seconds > 0, "it holds no memory use of a process");
-        let process = self.processes.first().context("no process was simulated")?;
-        let mean = usage.rss / usage.seconds as f64;
-        let saved = |mean: f64, max: u64| 100.0 * (1.0 - mean / (max as f64).max(1.0));
-        let live = saved(mean, usage.rss_max);
-        let predicted = saved(process.rss_mean_bytes, process.rss_max_bytes);
+        ensure!(self.all.seconds() > 0.0, "no process was simulated");
+        let live = saved_percent(usage.rss_mean(), usage.rss_max as f64);
+        let predicted = saved_percent(self.all.mean().resident, self.all.resident_max());
         self.against = Some(Comparison {
-            live_rss_mean_bytes: mean,
+            live_rss_mean_bytes: usage.rss_mean(),
             live_rss_max_bytes: usage.rss_max,
-            live_swapped_mean_bytes: usage.swapped / usage.seconds as f64,
+            live_swapped_mean_bytes: usage.swapped / usage.seconds.max(1) as f64,
             live_saved_percent: live,
             predicted_saved_percent: predicted,
             error_points: predicted - live,

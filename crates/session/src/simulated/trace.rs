@@ -1,30 +1,28 @@
-//! A page-granular record as a simulated process: what a real program accessed, replayed.
+//! A page-granular record as simulated processes: what real programs accessed, replayed.
 
 mod load;
+mod traced;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::calibration::{Bound, Calibration};
-use isotherm_engine::monitor::bits;
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
-use isotherm_record::{CalibrationSample, Item, Mapping, PageSnapshot, Reader, UsageSample, input};
-
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::{CalibrationSample, Item, Reader, UsageSample, input};
 use isotherm_sim::cost::MachineCosts;
-use isotherm_sim::machine::{
-    AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
-};
+use isotherm_sim::machine::{MachineSpec, NodeSpec, ProcessSpec, SwapKind};
 
-use load::Load;
+use traced::Traced;
 
-/// A traced process, and a machine like the one that it ran on.
+/// Traced processes, and a machine like the one that they ran on.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// What it accessed.
-    pub process: ProcessSpec,
+    /// What they accessed, each with the time of its first scan, in that order; those of one time by how much memory
+    /// they had, most first.
+    pub processes: Vec<(Nanos, ProcessSpec)>,
     /// One node of as much memory, and compressed swap.
     pub machine: MachineSpec,
     /// What acting cost there, as far as that was measured.
@@ -40,7 +38,10 @@ const NOT_MEASURED: &str = "what paging out costs was not measured with it (ther
     recorded it), so costs are those of another machine and other content; `isotherm calibrate` measures, and --costs \
     takes what it measured";
 
-/// Reads a record of page scans; its first target is replayed.
+/// Most processes of a trace that are replayed.
+const PROCESSES_MAX: usize = 64;
+
+/// Reads a record of page scans.
 ///
 /// # Errors
 /// What cannot be read, or replayed.
@@ -54,16 +55,19 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
 }
 
 impl Replay {
-    /// On a machine that has so many bytes on a second node as well, an access to which takes `latency`. The program is taken to
-    /// wait for memory in this share of its time, if all of it is near: no trace tells that.
-    pub fn add_far_node(&mut self, bytes: u64, latency: Nanos, memory_bound: f64) {
-        // The simulated machine's nodes are of whole blocks of 4 MiB.
-        let size = bytes.next_multiple_of(2 * BLOCK_SIZE);
-        self.machine.nodes.push(NodeSpec {
-            latency,
-            ..NodeSpec::new(size)
-        });
-        self.process.memory_bound = memory_bound;
+    /// The process with most memory.
+    pub fn largest(&self) -> Option<&ProcessSpec> {
+        let processes = self.processes.iter().rev().map(|(_, process)| process);
+        processes.max_by_key(|process| process.mapped_bytes())
+    }
+
+    /// What the traced program is called: its largest process, and how many others there are.
+    pub fn program(&self) -> String {
+        let name = self.largest().map_or("", |process| &process.name);
+        match self.processes.len() {
+            0 | 1 => name.to_owned(),
+            nr => format!("{name} and {} more", nr - 1),
+        }
     }
 
     /// On a machine with these costs instead of those that it was recorded with.
@@ -80,7 +84,7 @@ impl Replay {
         self.calibration = costs;
     }
 
-    /// Of a record of page scans, which messages call `name`; its first target is replayed.
+    /// Of a record of page scans, which messages call `name`.
     ///
     /// # Errors
     /// What cannot be read, or replayed.
@@ -103,7 +107,7 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Of what a session with page scans told; its first target is replayed.
+    /// Of what a session with page scans told.
     ///
     /// # Errors
     /// What cannot be replayed.
@@ -114,13 +118,10 @@ impl Replay {
     }
 }
 
+/// What a record tells.
 #[derive(Default)]
 struct Seen {
-    target: Option<TargetId>,
-    name: String,
-    others: BTreeSet<TargetId>,
-    mappings: BTreeMap<u64, Mapping>,
-    scans: Vec<PageSnapshot>,
+    targets: BTreeMap<TargetId, Traced>,
     usage: Vec<UsageSample>,
     /// CPU time of the recorder, by when that was told.
     recorder: BTreeMap<Nanos, Nanos>,
@@ -131,18 +132,18 @@ impl Seen {
     fn take(&mut self, item: Item) {
         match item {
             Item::TargetStart(start) => {
-                if *self.target.get_or_insert(start.target) == start.target {
-                    self.name = start.name;
-                } else {
-                    self.others.insert(start.target);
-                }
+                self.targets.entry(start.target).or_default().name = start.name;
             }
-            Item::Mappings(change) if Some(change.target) == self.target => {
+            Item::Mappings(change) => {
+                let traced = self.targets.entry(change.target).or_default();
                 for mapping in change.added {
-                    self.mappings.insert(mapping.range.start, mapping);
+                    traced.mappings.insert(mapping.range.start, mapping);
                 }
             }
-            Item::Pages(pages) if Some(pages.target) == self.target => self.scans.push(pages),
+            Item::Pages(pages) => {
+                let traced = self.targets.entry(pages.target).or_default();
+                traced.scans.push(pages);
+            }
             Item::Usage(usage) => self.usage.push(usage),
             Item::Cost(cost) => drop(self.recorder.insert(cost.time, cost.cost.monitor_cpu)),
             Item::Calibration(calibration) => self.calibration = Some(calibration),
@@ -151,144 +152,73 @@ impl Seen {
     }
 
     fn replay(mut self) -> anyhow::Result<Replay> {
-        let first = self.scans.first().context("it holds no scan")?;
-        let start = first.start;
+        let start = { self.targets.values() }
+            .filter_map(|traced| Some(traced.scans.first()?.start))
+            .min()
+            .context("it holds no scan")?;
+        let longest = self.targets.values().map(|traced| traced.scans.len()).max();
         ensure!(
-            self.scans.len() < 65_000,
+            longest.is_none_or(|nr| nr < 65_000),
             "it holds {} scans; record fewer, by a longer --aggregation-interval",
-            self.scans.len()
+            longest.unwrap_or(0)
         );
-        let mut notes = Vec::new();
-        if !self.others.is_empty() {
-            notes.push(format!(
-                "of {} processes in the trace only the first, {}, is replayed",
-                self.others.len() + 1,
-                self.name
-            ));
-        }
-        let areas = self.areas();
-        ensure!(!areas.is_empty(), "nothing of it was in memory");
-        let trace = Arc::new(self.trace(&areas, start));
+        let mut notes = self.keep_largest();
+        ensure!(!self.targets.is_empty(), "nothing of it was in memory");
         let measured = self.calibration.take().unwrap_or_default();
         if measured.costs.page_out_whole_ns.is_none() {
             notes.push(NOT_MEASURED.to_owned());
         }
-        let load = Load::of(&self, measured.costs.cpus, start);
-        let process = ProcessSpec {
-            name: self.name.clone(),
-            cpus: load.target,
-            has_run: true,
-            refuses_huge: { self.target }.is_some_and(|it| measured.refuse_huge.contains(&it)),
-            work: Some(trace.duration()),
-            areas: specs(&areas, &trace),
-            ..ProcessSpec::default()
-        };
+        let mut processes: Vec<(Nanos, ProcessSpec)> = { self.targets.iter() }
+            .filter_map(|(target, traced)| {
+                let from = traced.scans.first()?.start;
+                let spec = ProcessSpec {
+                    cpus: load::of_target(&self.usage, *target, from),
+                    refuses_huge: measured.refuse_huge.contains(target),
+                    ..traced.process(measured.shared.get(&target.0))
+                };
+                Some((from.since(start), spec))
+            })
+            .collect();
+        processes.sort_by_key(|(at, process)| (*at, Reverse(process.mapped_bytes())));
         let sizes = self.usage.iter().map(|usage| usage.system_total);
-        let machine = machine(
-            sizes.max().unwrap_or(0).max(1 << 30),
-            load.others,
-            &measured.costs,
-        );
+        // What processes share is there once for each of them.
+        let shared = processes
+            .iter()
+            .skip(1)
+            .map(|(_, process)| process.shared_bytes());
+        let size = sizes.max().unwrap_or(0).max(1 << 30) + shared.sum::<u64>();
+        let others = load::of_others(&self, measured.costs.cpus, start);
         Ok(Replay {
-            process,
-            machine,
+            processes,
+            machine: machine(size, others, &measured.costs),
             calibration: measured.costs,
             notes,
         })
     }
 
-    /// Parts of mappings in whose blocks anything was ever seen.
-    fn areas(&self) -> Vec<(AddressRange, Use, String)> {
-        let all = self.scans.iter().flat_map(|scan| &scan.blocks);
-        let blocks: BTreeSet<u64> = all.map(|block| block.block).collect();
-        let mut areas: Vec<(AddressRange, Use, String)> = Vec::new();
-        let shared = { self.calibration.as_ref() }
-            .zip(self.target)
-            .and_then(|(measured, target)| measured.shared.get(&target.0));
-        let shared = shared.map_or(&[][..], Vec::as_slice);
-        for mapping in self.mappings.values() {
-            let is_file = mapping.name.starts_with('/') && !mapping.permissions.contains('w');
-            let is_shared = shared
-                .iter()
-                .any(|range| range.intersection(mapping.range).is_some());
-            let purpose = match (is_shared, is_file) {
-                (true, _) => Use::Shared,
-                (false, true) => Use::File,
-                (false, false) => Use::Anon,
-            };
-            let first = mapping.range.start / BLOCK_SIZE * BLOCK_SIZE;
-            for block in blocks.range(first..mapping.range.end) {
-                let block = AddressRange::new(*block, block + BLOCK_SIZE);
-                let Some(part) = mapping.range.intersection(block) else {
-                    continue;
-                };
-                match areas.last_mut() {
-                    // A mapping that grew is there twice: the later says all.
-                    Some((last, ..)) if last.end > part.start => last.end = last.end.max(part.end),
-                    Some((last, is, name))
-                        if last.end == part.start && *is == purpose && *name == mapping.name =>
-                    {
-                        last.end = part.end;
-                    }
-                    _ => areas.push((part, purpose, mapping.name.clone())),
-                }
-            }
+    /// Leaves out processes of which nothing was in memory, and the smallest of too many.
+    fn keep_largest(&mut self) -> Vec<String> {
+        self.targets.retain(|_, traced| traced.seen_pages() > 0);
+        let (nr, all) = (self.targets.len(), self.seen_pages());
+        if nr <= PROCESSES_MAX {
+            return Vec::new();
         }
-        areas
+        let mut sizes: Vec<(u64, TargetId)> = { self.targets.iter() }
+            .map(|(target, traced)| (traced.seen_pages(), *target))
+            .collect();
+        sizes.sort_unstable_by_key(|(pages, target)| (Reverse(*pages), *target));
+        for (_, target) in sizes.split_off(PROCESSES_MAX) {
+            self.targets.remove(&target);
+        }
+        vec![format!(
+            "of {nr} processes in the trace the {PROCESSES_MAX} with most memory are replayed: {:.1} % of what all had",
+            100.0 * self.seen_pages() as f64 / all as f64
+        )]
     }
 
-    fn trace(&self, areas: &[(AddressRange, Use, String)], start: Nanos) -> Trace {
-        let pages: u64 = areas
-            .iter()
-            .map(|(range, ..)| range.len() / PAGE_SIZE)
-            .sum();
-        let ends = self.scans.iter().map(|scan| scan.end.since(start));
-        let mut trace = Trace::new(ends.collect(), pages as u32);
-        for (interval, scan) in self.scans.iter().enumerate() {
-            let mut areas = areas.iter().peekable();
-            let mut before = 0;
-            for block in &scan.blocks {
-                while let Some((range, ..)) = areas.peek()
-                    && range.end <= block.block
-                {
-                    before += (range.len() / PAGE_SIZE) as u32;
-                    areas.next();
-                }
-                // A block may hold the ends of several areas.
-                let mut base = before;
-                for (range, ..) in areas.clone() {
-                    if range.start >= block.block + BLOCK_SIZE {
-                        break;
-                    }
-                    note(&mut trace, interval, *range, base, block);
-                    base += (range.len() / PAGE_SIZE) as u32;
-                }
-            }
-        }
-        trace.finish();
-        trace
+    fn seen_pages(&self) -> u64 {
+        self.targets.values().map(Traced::seen_pages).sum()
     }
-}
-
-/// The traced memory, as a program's mappings.
-fn specs(areas: &[(AddressRange, Use, String)], trace: &Arc<Trace>) -> Vec<AreaSpec> {
-    let mut first = 0;
-    let specs = areas.iter().map(|(range, purpose, name)| {
-        let spec = AreaSpec {
-            name: name.clone(),
-            range: *range,
-            purpose: *purpose,
-            // What was huge there is not replayed as such.
-            huge: Some(false),
-            pattern: Pattern::Trace(trace.clone(), first),
-            fill: None,
-            filled_of_block: None,
-            released: None,
-        };
-        first += (range.len() / PAGE_SIZE) as u32;
-        spec
-    });
-    specs.collect()
 }
 
 /// One node of so many bytes and compressed swap, with the costs that were measured.
@@ -313,26 +243,5 @@ fn swap_of(measured: &Calibration) -> SwapKind {
     }
 }
 
-/// Notes what a scan saw of an area in a block. What is unknown is taken for accessed: unknown is not
-/// cold.
-fn note(
-    trace: &mut Trace,
-    interval: usize,
-    range: AddressRange,
-    base: u32,
-    block: &isotherm_record::PageBlock,
-) {
-    let whole = AddressRange::new(block.block, block.block + BLOCK_SIZE);
-    let Some(part) = range.intersection(whole) else {
-        return;
-    };
-    for address in (part.start..part.end).step_by(PAGE_SIZE as usize) {
-        let i = ((address - block.block) / PAGE_SIZE) as usize;
-        let is_set = |pages| bits::has(pages, i);
-        if is_set(&block.present) {
-            let page = base + ((address - range.start) / PAGE_SIZE) as u32;
-            let accessed = is_set(&block.accessed) || is_set(&block.unknown);
-            trace.note(interval, page, accessed);
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -293,7 +293,7 @@ pub fn run(program: &Program, configuration: &Configuration) -> ReclaimOutcome {
     // Elsewhere there are no huge pages, and translations cost what they cost in orig.
     let with_huge = configuration.thp || configuration.schemes.iter().any(asks_for_huge);
     // Of those that start at the same time the last is the first.
-    let starts = program.processes(with_huge).into_iter().rev();
+    let starts = program.processes(with_huge).into_iter();
     let starts = starts.map(|process| (Nanos(0), process)).collect();
     let contexts = configuration.context(program).into_iter().collect();
     let mut means = Means::new(&machine, WINDOW);

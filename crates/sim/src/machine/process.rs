@@ -69,6 +69,32 @@ pub struct ProcessSpec {
     pub areas: Vec<AreaSpec>,
 }
 
+impl ProcessSpec {
+    /// What it maps, in bytes.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.areas.iter().map(|area| area.range.len()).sum()
+    }
+
+    /// What of that other processes map as well, in bytes.
+    pub fn shared_bytes(&self) -> u64 {
+        let shared = self.areas.iter().filter(|area| area.purpose == Use::Shared);
+        shared.map(|area| area.range.len()).sum()
+    }
+
+    /// CPU time that its work takes, in seconds: what it weighs among others of its program.
+    pub fn cpu_seconds(&self) -> f64 {
+        let end = self.work.unwrap_or_default();
+        if self.cpus.is_empty() {
+            return end.as_secs_f64() * f64::from(self.threads.max(1));
+        }
+        let until = { self.cpus.iter().skip(1) }.map(|(at, _)| *at).chain([end]);
+        let parts = self.cpus.iter().zip(until);
+        parts
+            .map(|((from, cpus), until)| until.min(end).since(*from).as_secs_f64() * cpus)
+            .sum()
+    }
+}
+
 /// A mapping of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Area {

@@ -99,10 +99,11 @@ fn replay_of(number: u64) -> Replay {
     }
     trace.finish();
     let mut replay = replay();
-    let area = &mut replay.process.areas[0];
+    let process = &mut replay.processes[0].1;
+    let area = &mut process.areas[0];
     area.range.end = area.range.start + pages * isotherm_engine::PAGE_SIZE;
     area.pattern = Pattern::Trace(Arc::new(trace), 0);
-    replay.process.work = Some(Nanos::from_millis(1000 * scans));
+    process.work = Some(Nanos::from_millis(1000 * scans));
     replay
 }
 

@@ -1,49 +1,72 @@
 //! How busy a traced program and its machine were.
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::UsageSample;
 
 use super::Seen;
 
 /// Shorter intervals tell little: the kernel counts in hundredths of a second.
 const SHORTEST_S: f64 = 0.5;
 
-/// CPUs that were kept busy, from each moment of the trace on.
-#[derive(Debug, Default)]
-pub(super) struct Load {
-    /// By the program.
-    pub(super) target: Vec<(Nanos, f64)>,
-    /// By all others but the recorder.
-    pub(super) others: Vec<(Nanos, f64)>,
+/// CPUs that a process kept busy, from each moment after its `start` on, by the samples of memory use, about one a
+/// second. Nothing where records tell no CPU times.
+pub(super) fn of_target(
+    usage: &[UsageSample],
+    target: TargetId,
+    start: Nanos,
+) -> Vec<(Nanos, f64)> {
+    let intervals = intervals(usage).filter_map(|interval| {
+        let used = interval.used_by(target)?;
+        Some((interval.before.time.since(start), interval.share(used)))
+    });
+    intervals.collect()
 }
 
-impl Load {
-    /// By the samples of memory use, about one a second, on a machine of so many CPUs (0: not known). Nothing where
-    /// records tell no CPU times.
-    pub(super) fn of(seen: &Seen, cpus: u32, start: Nanos) -> Self {
-        let mut load = Self::default();
-        let Some(target) = seen.target else {
-            return load;
-        };
-        for two in seen.usage.windows(2) {
-            let (before, after) = (&two[0], &two[1]);
-            let seconds = after.time.since(before.time).as_secs_f64();
-            let cpu = before.cpu.get(&target.0).zip(after.cpu.get(&target.0));
-            let Some((then, now)) = cpu.filter(|_| seconds >= SHORTEST_S) else {
-                continue;
-            };
-            let share = |time: Nanos| time.as_secs_f64() / seconds;
-            let from = before.time.since(start);
-            let of_target = share(now.since(*then));
-            load.target.push((from, of_target));
-            let idle = before.system_idle.zip(after.system_idle);
-            if let Some((then, now)) = idle.filter(|_| cpus > 0) {
-                let recorder = |time| seen.recorder.get(&time).copied().unwrap_or_default();
-                let recorder = share(recorder(after.time).since(recorder(before.time)));
-                let busy = f64::from(cpus) - share(now.since(then)) - of_target - recorder;
-                load.others.push((from, busy.max(0.0)));
-            }
-        }
-        load
+/// CPUs that all others but the recorder kept busy, from each moment after `start` on, on a machine of so many (0: not
+/// known).
+pub(super) fn of_others(seen: &Seen, cpus: u32, start: Nanos) -> Vec<(Nanos, f64)> {
+    let recorder = |time| seen.recorder.get(&time).copied().unwrap_or_default();
+    let intervals = intervals(&seen.usage).filter_map(|interval| {
+        let Interval { before, after, .. } = interval;
+        let idle = after.system_idle?.since(before.system_idle?);
+        let recorder = recorder(after.time).since(recorder(before.time));
+        let targets = { seen.targets.keys() }.filter_map(|target| interval.used_by(*target));
+        let known: f64 = [idle, recorder]
+            .into_iter()
+            .chain(targets)
+            .map(|time| interval.share(time))
+            .sum();
+        let busy = (f64::from(cpus) - known).max(0.0);
+        (cpus > 0).then_some((before.time.since(start), busy))
+    });
+    intervals.collect()
+}
+
+/// Between two samples.
+#[derive(Clone, Copy)]
+struct Interval<'a> {
+    before: &'a UsageSample,
+    after: &'a UsageSample,
+    seconds: f64,
+}
+
+fn intervals(usage: &[UsageSample]) -> impl Iterator<Item = Interval<'_>> {
+    let intervals = usage.windows(2).map(|two| Interval {
+        before: &two[0],
+        after: &two[1],
+        seconds: two[1].time.since(two[0].time).as_secs_f64(),
+    });
+    intervals.filter(|interval| interval.seconds >= SHORTEST_S)
+}
+
+impl Interval<'_> {
+    fn used_by(&self, target: TargetId) -> Option<Nanos> {
+        let then = self.before.cpu.get(&target.0)?;
+        Some(self.after.cpu.get(&target.0)?.since(*then))
+    }
+
+    fn share(&self, time: Nanos) -> f64 {
+        time.as_secs_f64() / self.seconds
     }
 }
 
@@ -51,9 +74,7 @@ impl Load {
 mod tests {
     use std::collections::BTreeMap;
 
-    use isotherm_engine::TargetId;
-    use isotherm_record::UsageSample;
-
+    use super::super::Traced;
     use super::*;
 
     #[test]
@@ -66,24 +87,20 @@ mod tests {
             ..UsageSample::default()
         };
         let seen = Seen {
-            target: Some(TargetId(3)),
+            targets: BTreeMap::from([(TargetId(3), Traced::default())]),
             usage: vec![usage(10, 0, 0), usage(11, 500, 400), usage(12, 1500, 400)],
             recorder: (10..13)
                 .map(|n| (second(n), Nanos(n * 100_000_000)))
                 .collect(),
             ..Seen::default()
         };
-        let load = Load::of(&seen, 2, second(10));
-        assert_eq!(load.target, [(second(0), 0.5), (second(1), 1.0)]);
-        let others: Vec<u32> = load
-            .others
+        let of_target = of_target(&seen.usage, TargetId(3), second(10));
+        assert_eq!(of_target, [(second(0), 0.5), (second(1), 1.0)]);
+        let others: Vec<u32> = of_others(&seen, 2, second(10))
             .iter()
             .map(|(_, cpus)| (cpus * 100.0).round() as u32)
             .collect();
         assert_eq!(others, [100, 90], "of two, 0.4 and 0 idle, 0.1 recorder");
-        assert!(
-            Load::of(&seen, 0, second(10)).others.is_empty(),
-            "not known"
-        );
+        assert!(of_others(&seen, 0, second(10)).is_empty(), "not known");
     }
 }

@@ -2,6 +2,7 @@
 
 use isotherm_config::ActingRequest;
 use isotherm_engine::units::parse_share;
+use isotherm_session::simulated::FarMemory;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::experiment::Configuration;
@@ -20,7 +21,7 @@ const TAKEN: [&str; 1] = ["failed"];
     deny_unknown_fields,
     expecting = "what `isotherm tune` takes: `preset`, `scheme` or `config`, and what is sought"
 )]
-pub struct TuneRequest {
+pub struct TuneOptions {
     /// Presets whose numbers are tuned.
     #[serde(
         deserialize_with = "one_or_more",
@@ -57,6 +58,12 @@ pub struct TuneRequest {
     /// What memory and CPUs cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<String>,
+    /// A second node of the machine that is replayed on, which has that of the runs, too: its size and latency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far: Option<String>,
+    /// Share of its time in which a workload waits for memory; beside `far`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bound: Option<String>,
     /// Most settings to try.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<u32>,
@@ -84,7 +91,7 @@ fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Err
     })
 }
 
-impl TuneRequest {
+impl TuneOptions {
     fn fault(&self) -> Option<String> {
         if self.preset.is_empty() && self.scheme.is_empty() && self.config.is_none() {
             return Some("there is nothing to tune; add `preset`, `scheme` or `config`".into());
@@ -119,9 +126,16 @@ impl TuneRequest {
         let slowdown = self.max_slowdown.as_deref().map(parse_share);
         let memory = self.max_memory.as_deref().map(MemoryLimit::parse);
         let price = self.price.as_deref().map(Prices::parse);
+        let far = self.far.as_deref().map(FarMemory::parse_node);
+        let memory_bound = self.memory_bound.as_deref().map(parse_share);
+        if far.is_some() != memory_bound.is_some() {
+            return Some("`far` and `memory_bound` belong together".into());
+        }
         None.or_else(|| fault("max_slowdown", slowdown?.err().map(|e| e.to_string())))
             .or_else(|| fault("max_memory", memory?.err().map(|e| e.to_string())))
             .or_else(|| fault("price", price?.err()))
+            .or_else(|| fault("far", far?.err()))
+            .or_else(|| fault("memory_bound", memory_bound?.err().map(|e| e.to_string())))
     }
 
     /// The options of `isotherm tune`, but for the file of schemes.
@@ -142,6 +156,8 @@ impl TuneRequest {
             ("--max-slowdown", &self.max_slowdown),
             ("--max-memory", &self.max_memory),
             ("--price", &self.price),
+            ("--far", &self.far),
+            ("--memory-bound", &self.memory_bound),
             ("--budget", &self.budget.map(|n| n.to_string())),
             ("--seed", &self.seed.map(|n| n.to_string())),
         ] {
@@ -179,7 +195,7 @@ mod tests {
     use super::*;
     use crate::Experiment;
 
-    fn request(text: &str) -> TuneRequest {
+    fn request(text: &str) -> TuneOptions {
         toml::from_str(text).expect("it is right")
     }
 
@@ -190,6 +206,23 @@ mod tests {
              price = \"dram=3\"\nbudget = 9\nseed = 7\nno_guard = true",
         );
         assert_eq!(all.fault(), None);
+        let far = request(
+            "scheme = \"4K max 0 0 5s max migrate_cold 1\"\nfar = \"8G\"\nmemory_bound = \"20%\"",
+        );
+        assert_eq!(far.fault(), None);
+        assert!(
+            far.options()
+                .join(" ")
+                .ends_with("--far 8G --memory-bound 20%")
+        );
+        for wrong in ["far = \"8G\"", "far = \"0\"\nmemory_bound = \"20%\""] {
+            assert!(
+                request(&format!("preset = \"prcl\"\n{wrong}"))
+                    .fault()
+                    .is_some(),
+                "{wrong}"
+            );
+        }
         assert_eq!(
             all.options().join(" "),
             "--preset prcl --param age=1s..5s --param quota --objective cost --max-slowdown 2% --price dram=3 \
@@ -213,7 +246,7 @@ mod tests {
         check(&prcl("max_memory = \"0\""), "`max_memory`: ");
         check(&prcl("price = \"gold=1\""), "`price`: ");
         check(&prcl("budget = 0"), "`budget` is above 0");
-        assert!(toml::from_str::<TuneRequest>("presets = \"prcl\"").is_err());
+        assert!(toml::from_str::<TuneOptions>("presets = \"prcl\"").is_err());
     }
 
     const GOOD: &str = "name = \"a\"\n[[workload]]\nname = \"w\"\nrun = \"true\"\n\
