@@ -63,7 +63,7 @@ impl Truth {
             let made = runs.run(settings)?.context("stopped")?;
             let of = settings.map_or_else(|| "by itself".to_owned(), ToString::to_string);
             let (seconds, bytes) = (made.seconds_of_work, made.resident_mean_bytes / 1e6);
-            eprintln!("{of}: {seconds:.4} s of work, {bytes:.1} MB");
+            eprintln!("{of}: {seconds:.3e} s for a unit of work, {bytes:.1} MB");
             Ok(made)
         };
         let mut truth = Self {
