@@ -48,9 +48,8 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         ));
     }
     swap(context, &["zram", "--size", "4G"])?;
-    let measured = measure(context);
+    let (pairs, skipped) = measure(context);
     swap(context, &["off"])?;
-    let (pairs, skipped) = measured?;
     Ok(BenchOutcome::Done {
         tables: vec![by_program(&pairs), in_all(&pairs)],
         data: json!({ "pairs": pairs, "skipped": skipped }),
@@ -153,7 +152,7 @@ fn in_all(pairs: &[Pair]) -> Table {
 }
 
 /// Pair by pair of all programs in turn, so that this machine's moods are everybody's.
-fn measure(context: &BenchContext) -> anyhow::Result<(Vec<Pair>, Vec<String>)> {
+fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
     let (mut pairs, mut skipped) = (Vec::new(), Vec::new());
     for round in 0..context.repeats {
         for (at, which) in Which::all(context).into_iter().enumerate() {
@@ -172,13 +171,13 @@ fn measure(context: &BenchContext) -> anyhow::Result<(Vec<Pair>, Vec<String>)> {
                     skipped.push(format!("{name}: {error:#}"));
                     // What was measured before a signal is measured.
                     if context.sleep(Duration::ZERO).is_err() {
-                        return Ok((pairs, skipped));
+                        return (pairs, skipped);
                     }
                 }
             }
         }
     }
-    Ok((pairs, skipped))
+    (pairs, skipped)
 }
 
 /// How a live run is watched.
