@@ -190,8 +190,8 @@ impl Replays {
 
     /// A replay beside the one without schemes.
     fn prediction(&self, of: &Totals, by_itself: &Totals) -> Prediction {
-        let (mean, base) = (of.occupancy.mean(), self.base.occupancy.mean());
-        let (resident, base) = (mean.resident - mean.far, base.resident - base.far);
+        let mean = of.occupancy.mean();
+        let (resident, base) = (mean.near(), self.base.occupancy.mean().near());
         // By itself nobody watches it.
         let alone = by_itself.pace(|process| process.work + process.lost);
         let pace = of.pace(Progress::seconds);
