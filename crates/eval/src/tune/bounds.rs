@@ -57,12 +57,12 @@ const VARIATIONS: [Variation; NR_VARIATIONS] = [
     },
 ];
 
-/// What saved memory is off by besides: a share of all memory, and of what is saved. Chosen after twelve live runs; of eighteen
-/// later ones, which nothing was chosen after, all were within the bounds (docs/benchmarks.md).
+/// What saved memory is off by besides: a share of all memory, and of what is saved. Chosen after twelve live runs; of forty
+/// later ones, which nothing was chosen after, 38 were within the bounds (docs/benchmarks.md).
 const SAVED_OFF: (f64, f64) = (0.04, 0.15);
 /// What a slowdown is: a share of the time, and of the slowdown. Assumed: no live run told as much.
 const SLOWDOWN_OFF: (f64, f64) = (0.005, 0.5);
-/// And the CPU time of acting: a factor. Likewise, 17 of 18.
+/// And the CPU time of acting: a factor. Likewise, 38 of 40.
 const ACTING_OFF: f64 = 1.5;
 
 impl Variation {
