@@ -39,6 +39,10 @@ const ROOMS: &[Room] = &[
     room("isotherm-damon", &["isotherm-engine"]),
     room("isotherm-workload", &["isotherm-engine"]),
     room("isotherm-report", &["isotherm-engine", "isotherm-record"]),
+    room(
+        "isotherm-view",
+        &["isotherm-engine", "isotherm-record", "isotherm-report"],
+    ),
     room("isotherm-sim", &["isotherm-engine"]),
     room(
         "isotherm-session",
@@ -71,6 +75,7 @@ const ROOMS: &[Room] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-report",
+            "isotherm-view",
             "isotherm-workload",
             "isotherm-eval",
             "isotherm-session",

@@ -25,6 +25,7 @@ mod out;
 mod progress;
 #[cfg(test)]
 mod schemas;
+mod serve;
 mod view;
 mod whole_file;
 
@@ -64,6 +65,7 @@ enum Command {
     Compare(cmd::compare::Args),
     Report(cmd::report::Args),
     Top(cmd::top::Args),
+    Web(cmd::web::Args),
     Convert(cmd::convert::Args),
     #[command(alias = "exercise")]
     Workload(cmd::workload::Args),
@@ -148,6 +150,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => cmd::compare::run(&args),
         Command::Report(args) => cmd::report::run(args),
         Command::Top(args) => cmd::top::run(&args),
+        Command::Web(args) => cmd::web::run(&args),
         Command::Convert(args) => cmd::convert::run(&args),
         Command::Workload(args) => cmd::workload::run(args),
         Command::Eval(args) => cmd::eval::run(&args),

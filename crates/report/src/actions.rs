@@ -119,7 +119,7 @@ pub struct ActionsReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Actions {
     context: RecordContext,
     schemes: BTreeMap<(Option<String>, u32, String), Scheme>,
@@ -129,7 +129,7 @@ pub struct Actions {
     targets: BTreeMap<TargetId, TargetActions>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Scheme {
     sum: ActionSample,
     dry_run: bool,
@@ -138,7 +138,7 @@ struct Scheme {
     series: Series,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Guard {
     stops_before: Option<u64>,
     stops: u64,

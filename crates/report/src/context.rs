@@ -116,7 +116,7 @@ impl TargetInfo {
 }
 
 /// Follows scope, beginning and target names through the record.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RecordContext {
     scope: Scope,
     record: RecordInfo,

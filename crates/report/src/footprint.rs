@@ -53,7 +53,7 @@ pub struct Footprint {
     context: RecordContext,
     target: Option<TargetId>,
     min_rate: Option<f32>,
-    rounds: Rounds,
+    rounds: Rounds<Use>,
     system_total: Option<u64>,
     rss: Series,
     swap: Series,
@@ -109,7 +109,7 @@ impl Footprint {
         }
     }
 
-    fn push_round(&mut self, round: Option<Round>) {
+    fn push_round(&mut self, round: Option<Round<Use>>) {
         if let Some(Round { start, end, sum }) = round {
             let offset = self.context.offset(start);
             let length = end.since(start);

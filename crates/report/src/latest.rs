@@ -10,7 +10,7 @@ use super::context::RecordContext;
 const MAX_TARGETS: usize = 1024;
 
 /// The last snapshot of a target.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) snapshot: Snapshot,
     /// The number that it was pushed with.
@@ -29,7 +29,7 @@ impl Kept {
 }
 
 /// Keeps the last snapshot of each target up to a moment.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Latest {
     at: Option<Nanos>,
     kept: BTreeMap<TargetId, Kept>,

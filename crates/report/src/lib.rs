@@ -23,6 +23,7 @@ pub const VERSION: u32 = 2;
 pub mod access;
 pub mod actions;
 pub mod context;
+pub mod course;
 pub mod diff;
 pub mod ethp_curve;
 mod exact;
@@ -58,6 +59,7 @@ mod tests;
 pub use access::{Access, AccessOptions, AccessReport, AccessTable};
 pub use actions::{Actions, ActionsReport};
 pub use context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
+pub use course::{Course, CourseReport};
 pub use diff::DiffReport;
 pub use ethp_curve::{EthpCurve, EthpCurveOptions, EthpCurveReport};
 #[cfg(feature = "parquet")]

@@ -53,7 +53,7 @@ struct Entry {
 }
 
 /// The last known mappings of all targets.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct MappingTable {
     entries: BTreeMap<(TargetId, u64), Entry>,
     names: BTreeSet<Arc<str>>,
@@ -94,6 +94,16 @@ impl MappingTable {
             name: Arc::clone(name),
             others: bytes.len() - 1,
         })
+    }
+
+    /// The parts of `range` that are mapped, from the lowest address up, each with its name.
+    pub fn parts(
+        &self,
+        target: TargetId,
+        range: AddressRange,
+    ) -> impl Iterator<Item = (AddressRange, &Arc<str>)> {
+        self.overlapping(target, range)
+            .map(|(part, entry)| (part, &entry.name))
     }
 
     /// The parts of `range` that are mapped, and by what.

@@ -105,7 +105,7 @@ pub struct Overview {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Overviews {
     context: RecordContext,
     latest: Latest,

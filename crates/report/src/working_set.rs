@@ -1,4 +1,4 @@
-//! How many bytes a snapshot found in use, and the sum of that over all targets.
+//! How many bytes a snapshot found in use, and the sum of that (or of other counts) over all targets.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,9 @@ impl Use {
         }
         sum
     }
+}
 
+impl Plus for Use {
     fn plus(self, other: Self) -> Self {
         Self {
             working_set: self.working_set.saturating_add(other.working_set),
@@ -45,25 +47,32 @@ impl Use {
     }
 }
 
+/// What can be counted for each target and summed up; the default is that of none.
+pub(super) trait Plus: Copy + Default {
+    /// The sum of both.
+    #[must_use]
+    fn plus(self, other: Self) -> Self;
+}
+
 /// The sum over all targets at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Round {
+pub(super) struct Round<U> {
     pub(super) start: Nanos,
     pub(super) end: Nanos,
-    pub(super) sum: Use,
+    pub(super) sum: U,
 }
 
 /// Sums the targets' snapshots interval by interval: all that end at the same time are one round.
-#[derive(Debug, Default)]
-pub(super) struct Rounds {
-    last: BTreeMap<TargetId, (Nanos, Nanos, Use)>,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rounds<U> {
+    last: BTreeMap<TargetId, (Nanos, Nanos, U)>,
     open: Option<(Nanos, Nanos)>,
     closed_at: Option<Nanos>,
 }
 
-impl Rounds {
+impl<U: Plus> Rounds<U> {
     /// Takes a target's count; gives the round before, if this begins a new one.
-    pub(super) fn push(&mut self, snapshot: &Snapshot, used: Use) -> Option<Round> {
+    pub(super) fn push(&mut self, snapshot: &Snapshot, used: U) -> Option<Round<U>> {
         let new_round = self.open.is_none_or(|(_, end)| end < snapshot.end);
         let finished = if new_round { self.close() } else { None };
         if new_round {
@@ -75,7 +84,7 @@ impl Rounds {
     }
 
     /// Ends the last round.
-    pub(super) fn close(&mut self) -> Option<Round> {
+    pub(super) fn close(&mut self) -> Option<Round<U>> {
         let (start, end) = self.open.take()?;
         // A target that has not been seen for two of its intervals is gone.
         self.last.retain(|_, (from, to, _)| {
@@ -85,7 +94,7 @@ impl Rounds {
         let start = self.closed_at.map_or(start, |closed| closed.max(start));
         self.closed_at = Some(end);
         let uses = self.last.values().map(|(_, _, used)| *used);
-        let sum = uses.fold(Use::default(), Use::plus);
+        let sum = uses.fold(U::default(), U::plus);
         Some(Round { start, end, sum })
     }
 }

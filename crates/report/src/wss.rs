@@ -89,7 +89,7 @@ pub struct Wss {
     options: WssOptions,
     targets: BTreeMap<TargetId, Track>,
     total: Track,
-    rounds: Rounds,
+    rounds: Rounds<Use>,
 }
 
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ impl Wss {
         }
     }
 
-    fn push_round(&mut self, round: Option<Round>) {
+    fn push_round(&mut self, round: Option<Round<Use>>) {
         if let Some(Round { start, end, sum }) = round {
             let offset = self.context.offset(start);
             self.total.push(offset, end.since(start), sum);

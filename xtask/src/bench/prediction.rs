@@ -274,8 +274,7 @@ fn keep(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<()
     let Some(folder) = &context.keep else {
         return Ok(());
     };
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let program = program.replace([' ', '/'], "-");
     let name = guard_name(guard);
     for (from, kept) in [

@@ -155,6 +155,10 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
         let minutes = if is_long { 40 } else { 10 };
         all.push(Suite::new("python", Kind::Tests, minutes, run));
     }
+    // The page, in a browser.
+    if root.join("tests/page/run.sh").exists() {
+        all.push(Suite::new("page", Kind::Tests, 10, &["tests/page/run.sh"]));
+    }
     if is_long {
         all.push(Suite::new("fuzz", Kind::Tests, 30, &["scripts/fuzz"]));
     }

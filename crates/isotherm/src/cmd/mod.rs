@@ -19,4 +19,5 @@ pub(crate) mod swap;
 pub(crate) mod tier;
 pub(crate) mod top;
 pub(crate) mod tune;
+pub(crate) mod web;
 pub(crate) mod workload;

@@ -8,7 +8,7 @@ mod more;
 mod output;
 mod parse;
 pub(crate) mod reclaim_curve;
-mod source;
+pub(crate) mod source;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,6 +25,8 @@ use isotherm_report::{
     Idle, IdleOptions, Scope, Wss, WssOptions,
 };
 
+use isotherm_view::page::Data;
+use isotherm_view::{Document, Finished};
 use output::{OutputArgs, pipe_may_close};
 use source::{Source, exit_code};
 use tracing::info;
@@ -350,7 +352,11 @@ impl AccessArgs {
 fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let style = common.output.style(false);
-    let (columns, rows) = match common.output.format()? {
+    let format = common.output.format()?;
+    if format == Format::Html {
+        return page(common);
+    }
+    let (columns, rows) = match format {
         // Room for addresses on the left, sizes and names on the right; two rows of cells to a coloured
         // line.
         Format::Text => {
@@ -371,6 +377,21 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
     let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
     extent.require(&common.scope(), None)?;
     common.output.write(&report.finish(), &style)?;
+    Ok(exit_code(&extent))
+}
+
+/// The page that `isotherm web` serves, as one file.
+fn page(common: &CommonArgs) -> anyhow::Result<ExitCode> {
+    let make = |header: &_| Document::new(header, common.scope());
+    let (document, extent) = common.open()?.accumulate(common.scope(), make)?;
+    extent.require(&common.scope(), None)?;
+    let container = Finished::container(&[document.finish()])?;
+    let mut out = common.output.open()?;
+    pipe_may_close(isotherm_view::page::write(
+        Data::Inside(&container),
+        &mut out,
+    ))?;
+    out.finish()?;
     Ok(exit_code(&extent))
 }
 

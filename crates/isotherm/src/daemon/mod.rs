@@ -6,7 +6,7 @@
 //! Approach: one process and one thread. The loop is that of `isotherm run` (a session's step, then
 //! acting on it); between two steps, requests that have come in on a unix socket are answered, and
 //! scrapes on a loopback port if one was asked for. A request ends the loop's sleep. Nothing that a
-//! client does or leaves undone makes the loop wait ([`server`]).
+//! client does or leaves undone makes the loop wait ([`crate::serve`]).
 //!
 //! Limits: a request waits for the step at work, which may page out some 64 MiB. What is watched and
 //! how stays as it was at the start; schemes and the guard's limits can be tuned. Nothing in /sys or
@@ -16,7 +16,6 @@
 pub(crate) mod client;
 mod notify;
 mod scrape;
-mod server;
 mod socket;
 
 use std::net::SocketAddr;
@@ -33,8 +32,8 @@ use isotherm_session::{Acting, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::flags::{load, lower, parse};
+use crate::serve::{Answer, Then};
 use notify::Manager;
-use server::Answer;
 use tracing::{debug, error, info, warn};
 
 /// Where the daemon is reached unless the user says otherwise.
@@ -114,6 +113,11 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     daemon.manager.stopping();
     info!("{}", daemon.acting.summary().text());
     Ok(())
+}
+
+/// A client is heard on, unless the daemon ends.
+fn then(is_ending: bool) -> Then {
+    if is_ending { Then::Close } else { Then::Listen }
 }
 
 /// The session holds its own end of what wakes it.
@@ -209,7 +213,7 @@ impl Daemon {
         let shown = &message[..message.len().min(REQUEST_SHOWN)];
         debug!("request: {}", printable(&String::from_utf8_lossy(shown)));
         let done = match Request::parse(message) {
-            Ok(Request::Status) => return Answer::line(&Reply::done(self.status()), false),
+            Ok(Request::Status) => return Answer::line(&Reply::done(self.status()), Then::Listen),
             Ok(Request::Tune { config, name }) => self.tune(&config, &name),
             Ok(Request::Reload) => self.reload(),
             Ok(Request::Pause) => Ok(self.set_paused(true)),
@@ -221,8 +225,8 @@ impl Daemon {
             Err(error) => Err(error.into()),
         };
         match done {
-            Ok(notes) => Answer::line(&Reply::done(Done { notes }), self.is_ending),
-            Err(error) => Answer::line(&Reply::failed(format!("{error:#}")), self.is_ending),
+            Ok(notes) => Answer::line(&Reply::done(Done { notes }), then(self.is_ending)),
+            Err(error) => Answer::line(&Reply::failed(format!("{error:#}")), then(self.is_ending)),
         }
     }
 

@@ -17,7 +17,7 @@ use nix::sys::epoll::Epoll;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Uid;
 
-use super::server::{Answer, Limits, Listener, Server};
+use crate::serve::{Answer, Limits, Listener, Server, Then};
 use isotherm_session::protocol::{REQUEST_BYTES_MAX, Reply};
 use isotherm_session::{Lock, lock};
 
@@ -78,7 +78,7 @@ pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Server<Socke
         message_max: REQUEST_BYTES_MAX,
         too_long: Answer::line(
             &Reply::failed(format!("a request has at most {REQUEST_BYTES_MAX} bytes")),
-            true,
+            Then::Close,
         )
         .bytes,
         timeout: Nanos(30_000_000_000),
@@ -110,7 +110,7 @@ impl Listener for Socket {
         let uid = getsockopt(&stream, PeerCredentials)?.uid();
         let refusal = (!may_ask(uid)).then(|| {
             let why = format!("user {uid} may not ask; only root and the daemon's own user may");
-            Answer::line(&Reply::failed(why), true).bytes
+            Answer::line(&Reply::failed(why), Then::Close).bytes
         });
         Ok((stream, refusal))
     }

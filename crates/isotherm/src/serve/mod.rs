@@ -1,13 +1,17 @@
-//! A server at which clients are served: one listening socket and those who came in by it.
+//! A server at which clients are served: one listening socket and those who came in by it. The daemon's Unix socket and
+//! its metrics, and the page of `isotherm web`.
 //!
 //! Problem: a client may send nothing, half a message, endless bytes, or never read its answer, and
-//! the daemon's loop must go on all the same.
+//! the loop must go on all the same.
 //!
 //! Approach: nothing blocks; each turn of the loop does at most a fixed amount for each client. A
 //! client has one message or one answer in memory at a time, of bounded size, and must finish it in
 //! bounded time; there are few clients at a time and few new ones a second, and more wait outside.
+//! Who subscribes is told what is new when it has taken what it was told before, and not all between.
 //! Clients are in an epoll set (as readable, or as writable while an answer is pending), which only
 //! ends the loop's sleep: who is ready is found by trying, as there are so few.
+
+pub(crate) mod http;
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -22,7 +26,7 @@ const READ_BYTES: usize = 16 << 10;
 const SECOND: Nanos = Nanos(1_000_000_000);
 
 /// Where clients connect.
-pub(super) trait Listener: AsFd {
+pub(crate) trait Listener: AsFd {
     /// What talks to a client, set to not block.
     type Stream: Read + Write + AsFd;
 
@@ -32,43 +36,64 @@ pub(super) trait Listener: AsFd {
 
 /// What clients are held to.
 #[derive(Clone, Debug)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// At a time.
-    pub(super) clients_max: usize,
+    pub(crate) clients_max: usize,
     /// New ones in a second.
-    pub(super) arrivals_max: u32,
+    pub(crate) arrivals_max: u32,
     /// What a message ends with.
-    pub(super) message_end: &'static [u8],
+    pub(crate) message_end: &'static [u8],
     /// Bytes of a message.
-    pub(super) message_max: usize,
+    pub(crate) message_max: usize,
     /// What is said to a longer one.
-    pub(super) too_long: Vec<u8>,
+    pub(crate) too_long: Vec<u8>,
     /// Time for a message to come, and for its answer to be taken.
-    pub(super) timeout: Nanos,
+    pub(crate) timeout: Nanos,
     /// When all places are taken, the slowest client that has had this long gives way to a new one.
-    pub(super) gives_way: Nanos,
+    pub(crate) gives_way: Nanos,
 }
 
 /// What is answered to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) bytes: Vec<u8>,
-    /// Nothing more is heard from this client.
-    pub(super) is_last: bool,
+pub(crate) struct Answer {
+    pub(crate) bytes: Vec<u8>,
+    /// What follows them; of many answers the same.
+    pub(crate) rest: Rc<Vec<u8>>,
+    pub(crate) then: Then,
+}
+
+/// What becomes of a client that has taken its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Its next message is heard.
+    Listen,
+    /// Nothing more is heard from it.
+    Close,
+    /// It is told what [`Server::publish`] says, for as long as it likes, and not heard.
+    Subscribe,
 }
 
 impl Answer {
+    /// So many bytes.
+    pub(crate) fn new(bytes: Vec<u8>, then: Then) -> Self {
+        Self {
+            bytes,
+            rest: Rc::default(),
+            then,
+        }
+    }
+
     /// JSON and a newline.
-    pub(super) fn line(value: &impl serde::Serialize, is_last: bool) -> Self {
+    pub(crate) fn line(value: &impl serde::Serialize, then: Then) -> Self {
         // Maps have text as keys, and nothing else fails.
         let mut bytes = serde_json::to_vec(value).unwrap_or_default();
         bytes.push(b'\n');
-        Self { bytes, is_last }
+        Self::new(bytes, then)
     }
 }
 
 /// The server.
-pub(super) struct Server<D: Listener> {
+pub(crate) struct Server<D: Listener> {
     listener: D,
     poll: Rc<Epoll>,
     limits: Limits,
@@ -83,16 +108,15 @@ struct Client<S> {
     input: Vec<u8>,
     /// No message ends before this place in `input`.
     looked: usize,
-    output: Vec<u8>,
+    output: Answer,
     written: usize,
-    is_last: bool,
     /// When it came, or its last answer was taken.
     since: Option<Nanos>,
     waits_to_write: bool,
 }
 
 impl<D: Listener> Server<D> {
-    pub(super) fn open(listener: D, poll: &Rc<Epoll>, limits: Limits) -> std::io::Result<Self> {
+    pub(crate) fn open(listener: D, poll: &Rc<Epoll>, limits: Limits) -> std::io::Result<Self> {
         poll.add(&listener, interest(false))?;
         Ok(Self {
             listener,
@@ -106,7 +130,7 @@ impl<D: Listener> Server<D> {
     }
 
     /// Does what can be done at once for everybody.
-    pub(super) fn serve(&mut self, now: Nanos, answer: &mut dyn FnMut(&[u8]) -> Answer) {
+    pub(crate) fn serve(&mut self, now: Nanos, answer: &mut dyn FnMut(&[u8]) -> Answer) {
         self.accept(now);
         let limits = &self.limits;
         let poll = &self.poll;
@@ -119,6 +143,29 @@ impl<D: Listener> Server<D> {
             stays
         });
         self.open_or_shut(now);
+    }
+
+    /// Where clients come in.
+    pub(crate) fn listener(&self) -> &D {
+        &self.listener
+    }
+
+    /// Tells subscribers, but for those that have not yet taken what they were told before.
+    pub(crate) fn publish(&mut self, now: Nanos, words: &[u8]) {
+        for client in &mut self.clients {
+            if client.only_waits() {
+                client.say(Answer::new(words.to_vec(), Then::Subscribe));
+                client.since = Some(now);
+            }
+        }
+    }
+
+    /// How many subscribe.
+    pub(crate) fn nr_subscribers(&self) -> usize {
+        let clients = self.clients.iter();
+        clients
+            .filter(|client| client.output.then == Then::Subscribe)
+            .count()
     }
 
     fn accept(&mut self, now: Nanos) {
@@ -142,8 +189,10 @@ impl<D: Listener> Server<D> {
                     stream,
                     input: Vec::new(),
                     looked: 0,
-                    is_last: refusal.is_some(),
-                    output: refusal.unwrap_or_default(),
+                    output: match refusal {
+                        Some(words) => Answer::new(words, Then::Close),
+                        None => Answer::new(Vec::new(), Then::Listen),
+                    },
                     written: 0,
                     since: Some(now),
                     waits_to_write: false,
@@ -160,6 +209,7 @@ impl<D: Listener> Server<D> {
     /// Who has been at it for longest, if that is long enough to give way.
     fn slowest(&self, now: Nanos) -> Option<usize> {
         let since = self.clients.iter().enumerate();
+        let since = since.filter(|(_, client)| !client.only_waits());
         let since = since.filter_map(|(at, client)| Some((client.since?, at)));
         let (since, at) = since.min()?;
         (now.since(since) >= self.limits.gives_way).then_some(at)
@@ -208,17 +258,19 @@ impl<S: Read + Write + AsFd> Client<S> {
     ) -> bool {
         let since = *self.since.get_or_insert(now);
         for _ in 0..TRIES_PER_TURN {
-            let tried = if self.written < self.output.len() {
+            let tried = if self.has_output() {
                 self.write()
-            } else if self.is_last {
+            } else if self.output.then == Then::Close {
                 Tried::Gone
+            } else if self.output.then == Then::Subscribe {
+                self.since = Some(now);
+                self.is_still_there()
             } else if let Some(message) = self.take_message(limits) {
-                let Answer { bytes, is_last } = answer(&message);
-                (self.output, self.written, self.is_last) = (bytes, 0, is_last);
+                self.say(answer(&message));
                 self.since = None;
                 Tried::Some
             } else if self.input.len() >= limits.message_max {
-                (self.output, self.written, self.is_last) = (limits.too_long.clone(), 0, true);
+                self.say(Answer::new(limits.too_long.clone(), Then::Close));
                 Tried::Some
             } else {
                 self.read(limits)
@@ -234,7 +286,7 @@ impl<S: Read + Write + AsFd> Client<S> {
 
     /// Waits for what it needs next.
     fn listen(&mut self, poll: &Epoll) -> bool {
-        let waits_to_write = self.written < self.output.len();
+        let waits_to_write = self.has_output();
         if waits_to_write == self.waits_to_write {
             return true;
         }
@@ -272,8 +324,36 @@ impl<S: Read + Write + AsFd> Client<S> {
         }
     }
 
+    fn say(&mut self, answer: Answer) {
+        (self.output, self.written) = (answer, 0);
+    }
+
+    /// A subscriber that has taken all that there was.
+    fn only_waits(&self) -> bool {
+        self.output.then == Then::Subscribe && !self.has_output()
+    }
+
+    fn has_output(&self) -> bool {
+        self.written < self.output.bytes.len() + self.output.rest.len()
+    }
+
+    /// A subscriber has nothing more to say; only that it has gone is of interest.
+    fn is_still_there(&mut self) -> Tried {
+        match self.stream.read(&mut [0; 512]) {
+            Ok(0) => Tried::Gone,
+            Ok(_) => Tried::Some,
+            Err(error) => after(&error),
+        }
+    }
+
     fn write(&mut self) -> Tried {
-        match self.stream.write(&self.output[self.written..]) {
+        let first = self.output.bytes.len();
+        let left = if self.written < first {
+            &self.output.bytes[self.written..]
+        } else {
+            &self.output.rest[self.written - first..]
+        };
+        match self.stream.write(left) {
             Ok(0) => Tried::Gone,
             Ok(n) => {
                 self.written += n;
@@ -352,9 +432,13 @@ mod tests {
 
     impl Place {
         fn serve(&mut self, second: u64) {
-            let mut echo = |message: &[u8]| Answer {
-                bytes: [message, b"!\n"].concat(),
-                is_last: message == b"bye",
+            let mut echo = |message: &[u8]| {
+                let then = match message {
+                    b"bye" => Then::Close,
+                    b"news" => Then::Subscribe,
+                    _ => Then::Listen,
+                };
+                Answer::new([message, b"!\n"].concat(), then)
             };
             self.server.serve(Nanos(second * SECOND.0), &mut echo);
         }
@@ -425,7 +509,7 @@ mod tests {
         }
         place.serve(1);
         assert_eq!(place.server.clients.len(), 1);
-        assert!(place.server.clients[0].output.len() < 200);
+        assert!(place.server.clients[0].output.bytes.len() < 200);
         assert!(!place.wakes());
         place.serve(12);
         assert!(place.server.clients.is_empty());
@@ -445,5 +529,38 @@ mod tests {
         assert_eq!(said(&quick), "hi!\n");
         assert_eq!(place.server.clients.len(), 3);
         drop(slow);
+    }
+
+    #[test]
+    fn subscribers_are_told_what_is_new_and_not_all_between() {
+        let mut place = place();
+        let (mut keen, mut deaf) = (
+            client(place.directory.path()),
+            client(place.directory.path()),
+        );
+        for client in [&mut keen, &mut deaf] {
+            client.write_all(b"news\n").expect("sent");
+        }
+        place.serve(1);
+        assert_eq!(place.server.nr_subscribers(), 2);
+        assert_eq!(said(&keen), "news!\n");
+        // More than a socket holds, for who does not read.
+        let much = vec![b'x'; 4 << 20];
+        for second in 2..40 {
+            place.server.publish(Nanos(second * SECOND.0), &much);
+            place.serve(second);
+            while !said(&keen).is_empty() {
+                place.serve(second);
+            }
+        }
+        assert_eq!(
+            place.server.nr_subscribers(),
+            1,
+            "who does not read has gone"
+        );
+        drop(keen);
+        place.serve(41);
+        assert_eq!(place.server.nr_subscribers(), 0);
+        drop(deaf);
     }
 }

@@ -33,16 +33,16 @@ pub struct Segment {
 
 /// A run of addresses that stands on the axis as it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Run {
-    range: AddressRange,
+pub(super) struct Run {
+    pub(super) range: AddressRange,
     /// Where on the axis it begins.
-    offset: u64,
+    pub(super) offset: u64,
 }
 
 /// Maps addresses to rows, lowest first.
 #[derive(Debug, Default)]
 pub(super) struct Axis {
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
     pub(super) segments: Vec<Segment>,
     /// Where on the axis each row begins, and where the last ends.
     bounds: Vec<u64>,
@@ -88,6 +88,16 @@ impl Axis {
     /// Bytes on the axis that a row stands for.
     pub(super) fn row_bytes(&self, row: usize) -> u64 {
         self.bounds[row + 1] - self.bounds[row]
+    }
+
+    /// Where on the axis a row begins.
+    pub(super) fn row_offset(&self, row: usize) -> u64 {
+        self.bounds[row]
+    }
+
+    /// Bytes on the axis.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bounds.last().copied().unwrap_or_default()
     }
 
     /// Calls `put(piece, row, bytes)` for every row that a piece of sorted `pieces` lies in.

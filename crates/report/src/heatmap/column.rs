@@ -20,6 +20,8 @@ pub(super) struct Piece {
     pub(super) known: f32,
     /// Seconds for which it is not.
     pub(super) unknown: f32,
+    /// Seconds for which all of it was swapped out: no rate, and not unknown.
+    pub(super) swapped: f32,
     /// Age in seconds, when last seen.
     pub(super) age: f32,
 }
@@ -29,12 +31,19 @@ impl Piece {
         self.end - self.start
     }
 
+    /// Whether it was ever memory while it was watched.
+    pub(super) fn was_memory(&self) -> bool {
+        self.known + self.unknown > 0.0
+    }
+
     fn rate(&self) -> f32 {
         if self.known > 0.0 {
             self.accessed / self.known
-        } else {
+        } else if self.unknown > 0.0 {
             // Unlike any rate: what is unknown only goes together with what is unknown.
             -1.0
+        } else {
+            -2.0
         }
     }
 
@@ -46,6 +55,7 @@ impl Piece {
             accessed: self.accessed + other.accessed,
             known: self.known + other.known,
             unknown: self.unknown + other.unknown,
+            swapped: self.swapped + other.swapped,
             age: other.age,
         }
     }
@@ -58,6 +68,7 @@ impl Piece {
         self.accessed = mean(self.accessed, next.accessed);
         self.known = mean(self.known, next.known);
         self.unknown = mean(self.unknown, next.unknown);
+        self.swapped = mean(self.swapped, next.swapped);
         self.age = (self.age * mine + next.age * its) / (mine + its);
         self.end = next.end;
     }
@@ -81,15 +92,19 @@ impl Column {
             let range = AddressRange::checked(start, region.range.end)?;
             floor = range.end;
             // What holds no memory is neither hot nor idle: it stays blank, as unmapped addresses do.
-            if region.memory.is_some_and(|memory| memory.resident == 0) {
+            let is_out = region.memory.is_some_and(|memory| memory.resident == 0);
+            if is_out && region.memory.is_none_or(|memory| memory.swapped == 0) {
                 return None;
             }
+            let for_seconds = |holds: bool| if holds { seconds } else { 0.0 };
+            let known_for = for_seconds(known && !is_out);
             Some(Piece {
                 start: range.start,
                 end: range.end,
-                accessed: region.nr_accesses.unwrap_or(0.0) / samples * seconds,
-                known: if known { seconds } else { 0.0 },
-                unknown: if known { 0.0 } else { seconds },
+                accessed: region.nr_accesses.unwrap_or(0.0) / samples * known_for,
+                known: known_for,
+                unknown: for_seconds(!known && !is_out),
+                swapped: for_seconds(is_out),
                 age: region.age_ns.as_secs_f64() as f32,
             })
         });
@@ -191,12 +206,12 @@ fn overlay(below: &[Piece], above: impl Iterator<Item = Piece>, out: &mut Vec<Pi
     }
 }
 
-/// The addresses that any of `columns` covers, as few ranges as possible, in order.
-pub(super) fn covered(columns: &[Column]) -> Vec<AddressRange> {
+/// The addresses that any of `columns` covers by pieces that are `wanted`, as few ranges as possible, in order.
+pub(super) fn covered(columns: &[Column], wanted: fn(&Piece) -> bool) -> Vec<AddressRange> {
     let mut runs: Vec<AddressRange> = Vec::new();
     for column in columns {
         let first = runs.len();
-        for piece in &column.pieces {
+        for piece in column.pieces.iter().filter(|piece| wanted(piece)) {
             match runs[first..].last_mut() {
                 Some(run) if run.end == piece.start => run.end = piece.end,
                 _ => runs.push(AddressRange::new(piece.start, piece.end)),
@@ -300,6 +315,9 @@ mod tests {
             column("[0,2)=1 [2,4)=1 [8,9)=1"),
             column("[3,6)=1 [20,21)=?"),
         ];
-        assert_eq!(covered(&columns), [page(0, 6), page(8, 9), page(20, 21)]);
+        assert_eq!(
+            covered(&columns, |_| true),
+            [page(0, 6), page(8, 9), page(20, 21)]
+        );
     }
 }

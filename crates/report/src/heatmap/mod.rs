@@ -16,6 +16,7 @@
 
 mod axis;
 mod column;
+mod layer;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ use isotherm_engine::{AddressRange, Nanos, Snapshot, TargetId};
 use serde::Serialize;
 
 pub use axis::Segment;
+pub use layer::{AxisRun, Layer, LayerMapping, LayerSegment, Layers, RATE_CODES, RateCodes};
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
@@ -33,7 +35,7 @@ use isotherm_record::item::{Header, Item};
 
 /// Most columns while reading; at least half as many once a record has outgrown them.
 pub const MAX_COLUMNS: usize = 512;
-/// Most pieces of all columns together, 32 bytes each.
+/// Most pieces of all columns together, 40 bytes each.
 const MAX_PIECES: usize = 1 << 20;
 /// Pieces of one column, at first and at least.
 const PIECE_CAPS: (usize, usize) = (4096, 32);
@@ -142,7 +144,7 @@ pub struct HeatmapReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Heatmap {
     context: RecordContext,
     options: HeatmapOptions,
@@ -273,6 +275,19 @@ impl Heatmap {
         left_out.len()
     }
 
+    /// Columns that the record filled.
+    fn nr_columns(&self) -> usize {
+        self.end.0.div_ceil(self.width.0) as usize
+    }
+
+    /// The targets that are shown, the largest first.
+    fn take_largest(&mut self) -> Vec<(TargetId, Vec<Column>)> {
+        self.targets_left_out += self.keep_largest(self.options.targets);
+        let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();
+        targets.sort_by(|a, b| size(&b.1).total_cmp(&size(&a.1)));
+        targets
+    }
+
     fn finish_target(
         &self,
         target: TargetId,
@@ -280,7 +295,7 @@ impl Heatmap {
         (read, columns): (usize, usize),
         rows: usize,
     ) -> TargetHeatmap {
-        let axis = Axis::new(&column::covered(lists), rows);
+        let axis = Axis::new(&column::covered(lists, Piece::was_memory), rows);
         let mut sums = vec![CellSum::default(); axis.rows() * columns];
         for (index, list) in lists.iter().enumerate() {
             let column = index * columns / read;
@@ -331,15 +346,14 @@ impl Accumulate for Heatmap {
     }
 
     fn finish(mut self) -> HeatmapReport {
-        let read = self.end.0.div_ceil(self.width.0) as usize;
+        let read = self.nr_columns();
         let columns = read.min(self.options.columns.max(1));
         let start = self.start.unwrap_or_default();
         let start_ns = self.context.offset(start);
-        let targets_left_out = self.targets_left_out + self.keep_largest(self.options.targets);
-        let many = self.targets.len().saturating_sub(3).max(1);
+        let targets = self.take_largest();
+        let targets_left_out = self.targets_left_out;
+        let many = targets.len().saturating_sub(3).max(1);
         let rows = (self.options.rows / many).max(self.options.rows.min(100));
-        let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();
-        targets.sort_by(|a, b| size(&b.1).total_cmp(&size(&a.1)));
         let targets = targets
             .into_iter()
             .map(|(target, lists)| self.finish_target(target, &lists, (read, columns), rows))

@@ -274,7 +274,8 @@ fn name(scheme: &SchemeActions) -> String {
     format!("{context}{} {}{dry}", scheme.scheme, scheme.action)
 }
 
-fn reason(why: Refusal) -> String {
+/// Why memory was not acted on, in words.
+pub fn reason(why: Refusal) -> String {
     let name = serde_json::to_value(why).unwrap_or_default();
     name.as_str().unwrap_or("other").replace('_', " ")
 }

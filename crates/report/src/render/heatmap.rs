@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::colour::{self, Palette};
-use super::{CsvWriter, Render, Style, heatmap_html, heatmap_svg, or_empty, page};
+use super::{CsvWriter, Render, Style, heatmap_svg, or_empty, page};
 use crate::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
 
 /// Characters before the cells: an address and a bar.
@@ -72,7 +72,10 @@ impl Render for HeatmapReport {
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
-        heatmap_html::write(self, out)
+        let mut html = page::start("Heatmap", &self.record);
+        html += &page::figure("Access rate over time and address", "", &self.svg());
+        html += page::END;
+        out.write_all(html.as_bytes())
     }
 }
 

@@ -10,7 +10,6 @@ mod ethp_curve;
 mod footprint;
 mod fragmentation;
 mod heatmap;
-mod heatmap_html;
 mod heatmap_svg;
 mod idle;
 mod machine;
@@ -28,6 +27,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 pub use access::AccessWriter;
+pub use actions::reason;
 pub use colour::Palette;
 pub use plot::{LINES as SERIES_STYLES, open as open_svg};
 

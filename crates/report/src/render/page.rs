@@ -40,7 +40,7 @@ pub fn escape(text: &str) -> String {
 }
 
 /// What was recorded, where: one line.
-pub(super) fn subject(record: &RecordInfo) -> String {
+pub fn subject(record: &RecordInfo) -> String {
     let mut parts = Vec::new();
     if !record.command.is_empty() {
         parts.push(isotherm_record::printable(&record.command.join(" ")).into_owned());

@@ -15,7 +15,7 @@ use crate::progress::Watched;
 use tracing::{info, warn};
 
 /// A record that is being read.
-pub(super) struct Source {
+pub(crate) struct Source {
     name: String,
     reader: Reader<Watched>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Source {
 impl Source {
     /// Opens `file`, `-` for standard input, or else the newest record here. Page scans are replayed
     /// as regions.
-    pub(super) fn open(file: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn open(file: Option<&Path>) -> anyhow::Result<Self> {
         let source = Self::open_pages(file)?;
         Ok(Self {
             reader: source.reader.replay_pages(),
@@ -32,7 +32,7 @@ impl Source {
     }
 
     /// The same, but page scans are left as they are.
-    pub(super) fn open_pages(file: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn open_pages(file: Option<&Path>) -> anyhow::Result<Self> {
         let path = match file {
             Some(path) => path.to_path_buf(),
             None => newest_here()?,
@@ -51,12 +51,12 @@ impl Source {
     }
 
     /// What the record says of itself.
-    pub(super) fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         self.reader.header()
     }
 
     /// Tells all of it to a report in the making.
-    pub(super) fn accumulate<A: Accumulate>(
+    pub(crate) fn accumulate<A: Accumulate>(
         self,
         scope: Scope,
         make: impl FnOnce(&Header) -> A,
@@ -71,7 +71,7 @@ impl Source {
     }
 
     /// Hands every item to `take`, in order. The user is told where the record ends before its time.
-    pub(super) fn each(
+    pub(crate) fn each(
         mut self,
         scope: Scope,
         take: impl FnMut(&Item) -> anyhow::Result<()>,
@@ -97,7 +97,7 @@ impl Source {
 }
 
 /// Success, unless the record is damaged: then there is a report, of what comes before.
-pub(super) fn exit_code(extent: &Extent) -> ExitCode {
+pub(crate) fn exit_code(extent: &Extent) -> ExitCode {
     ExitCode::from(u8::from(extent.record_end().damaged.is_some()))
 }
 

@@ -1,0 +1,198 @@
+//! `isotherm web`: the page of a record, or of what runs now, in a browser on this machine.
+
+mod site;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, ensure};
+use isotherm_engine::Nanos;
+use isotherm_record::Item;
+use isotherm_report::{Accumulate, Scope};
+use isotherm_session::{Session, Step};
+use isotherm_view::{Document, Finished};
+use tracing::{info, warn};
+
+use super::report::source::Source;
+use crate::flags::{MonitorArgs, TargetArgs, watching};
+use site::{Content, Site};
+
+/// Steps of a session that may wait for the page; what comes meanwhile is left out of it.
+const WAITING_MAX: usize = 256;
+
+/// Show a record, or what runs now, on a page in a browser on this machine.
+///
+/// The page is served on a loopback address, to whoever knows the address that is printed: it has a token in it.
+/// `isotherm report heatmap -o page.html` writes the same page as one file.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm web rec.isotherm
+  isotherm web before.isotherm after.isotherm --no-browser
+  isotherm web --pid 1234
+  isotherm web --all --cpu-budget 0.5%")]
+pub(crate) struct Args {
+    /// Records to show [default: the newest *.isotherm file here, unless something is to be watched].
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "simulated", "command"])]
+    files: Vec<PathBuf>,
+
+    /// Where to listen; port 0 is any that is free.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+
+    /// Listen on an address that others can reach. Nothing is encrypted: put a proxy before it that is.
+    #[arg(long)]
+    allow_remote: bool,
+
+    /// Open no browser, only print the address.
+    #[arg(long)]
+    no_browser: bool,
+
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    how: MonitorArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let address = args.listen;
+    ensure!(
+        address.ip().is_loopback() || args.allow_remote,
+        "--listen {address}: others could reach this address, and nothing is encrypted. Leave it out, and reach a \
+         machine elsewhere by `ssh -L`; or say --allow-remote, and put a proxy before it that encrypts"
+    );
+    let is_live = args.targets.spec().is_some();
+    if is_live {
+        return live(args);
+    }
+    let files: Vec<Option<PathBuf>> = match &args.files[..] {
+        [] => vec![None],
+        files => files.iter().cloned().map(Some).collect(),
+    };
+    let mut records = Vec::new();
+    for file in files {
+        let source = Source::open(file.as_deref())?;
+        let make = |header: &_| Document::new(header, Scope::default());
+        let (document, extent) = source.accumulate(Scope::default(), make)?;
+        extent.require(&Scope::default(), None)?;
+        records.push(document.finish());
+    }
+    let container = Finished::container(&records)?;
+    drop(records);
+    let stop = stop_by_signals()?;
+    let (ready, address) = mpsc::sync_channel(1);
+    std::thread::scope(|threads| {
+        let serving =
+            threads.spawn(|| Site::serve(args.listen, Content::Whole(container), &stop, ready));
+        announce(args, address.recv())?;
+        serving
+            .join()
+            .map_err(|_| anyhow!("the server has panicked: a bug"))?
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Watches on this thread, and serves on another, so that no browser holds the monitor up.
+fn live(args: &Args) -> anyhow::Result<ExitCode> {
+    isotherm_linux::clock::count_thread_alone();
+    let request = watching(&args.targets, &args.how);
+    let mut session = Session::start(&request.watch()?, crate::out::command_line())?;
+    session.give_up_privileges(false)?;
+    let document = Document::new(session.header(), Scope::default());
+    let (items, taken) = mpsc::sync_channel(WAITING_MAX);
+    let (ready, address) = mpsc::sync_channel(1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = std::thread::scope(|threads| {
+        let content = Content::Live {
+            document: Box::new(document),
+            items: taken,
+        };
+        let serving = threads.spawn(|| Site::serve(args.listen, content, &stop, ready));
+        let watched = announce(args, address.recv()).and_then(|()| watch(&mut session, &items));
+        // The page is told that no more comes.
+        drop(items);
+        // What was seen stays on the page until somebody ends it.
+        if watched.is_ok() && !session.is_stopped() {
+            info!("what was watched has ended; the page stays, Ctrl-C ends it");
+            while !session.is_stopped() {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        let served = serving
+            .join()
+            .map_err(|_| anyhow!("the server has panicked: a bug"))?;
+        watched.and(served)
+    });
+    if let Some(mut child) = session.take_child() {
+        isotherm_linux::process::terminate(&mut child);
+        child.wait().ok();
+    }
+    stopped.map(|()| ExitCode::SUCCESS)
+}
+
+fn watch(session: &mut Session, page: &SyncSender<Vec<Item>>) -> anyhow::Result<()> {
+    let mut left_out = 0_u64;
+    loop {
+        let mut items = Vec::new();
+        let step = session.step(Nanos(u64::MAX), &mut items)?;
+        match page.try_send(items) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                left_out += 1;
+                if left_out == 1 {
+                    warn!("the page is slower than what is watched: it leaves some of it out");
+                }
+            }
+            Err(TrySendError::Disconnected(_)) => return Ok(()),
+        }
+        if step != Step::Going {
+            return Ok(());
+        }
+    }
+}
+
+/// Says where the page is, and opens it.
+fn announce(
+    args: &Args,
+    address: Result<anyhow::Result<String>, mpsc::RecvError>,
+) -> anyhow::Result<()> {
+    let address = address.map_err(|_| anyhow!("the server has not begun"))??;
+    println!("{address}");
+    let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+    // A browser of root's is no good idea, and mostly refuses.
+    if args.no_browser || !has_screen || nix::unistd::geteuid().is_root() {
+        info!("open this address in a browser; Ctrl-C ends it");
+        return Ok(());
+    }
+    let opened = Command::new("xdg-open")
+        .arg(&address)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    if let Err(error) = opened {
+        info!("no browser is opened (xdg-open: {error}); open this address in one");
+    }
+    Ok(())
+}
+
+fn stop_by_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context("cannot watch for signals")?;
+    }
+    Ok(stop)
+}

@@ -1,0 +1,260 @@
+//! What the server of `isotherm web` answers: the page and its data, to who knows the token.
+//!
+//! Other programs on this machine can connect, and other sites in the browser can send requests. So every address
+//! begins with a token of 128 random bits, which is told to nobody but who started it; requests must call us by a name
+//! of this machine (a site whose name points to 127.0.0.1 does not, DNS rebinding); nothing answers to other origins;
+//! and nothing can be changed, as there is nothing to ask but GET.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use isotherm_engine::Nanos;
+use isotherm_record::Item;
+use isotherm_report::Accumulate;
+use isotherm_view::page::{self, Compression, Data};
+use isotherm_view::{Document, Finished};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
+
+use crate::serve::Answer;
+use crate::serve::http::{self, Request};
+
+/// Clients at a time, and for how long one may take: by a tunnel a large page takes its time.
+const LIMITS: (usize, Nanos) = (64, Nanos(120_000_000_000));
+/// How often what is new is looked for.
+const TURN_MS: u16 = 200;
+/// Making a page of what is new may take this share of the time, and is done once a second at most.
+const MAKING_SHARE: u32 = 10;
+const DATA: &str = "data";
+const EVENTS: &str = "events";
+
+/// What is on the page.
+pub(super) enum Content {
+    /// A container that stays as it is.
+    Whole(Vec<u8>),
+    /// What is watched now.
+    Live {
+        /// With what a record would begin with.
+        document: Box<Document>,
+        /// What comes.
+        items: Receiver<Vec<Item>>,
+    },
+}
+
+/// The site.
+pub(super) struct Site {
+    token: String,
+    /// By which names we may be called; all, where others may come.
+    hosts: Vec<String>,
+    page: Rc<Vec<u8>>,
+    data: Rc<Vec<u8>>,
+    live: Option<Live>,
+}
+
+/// What grows.
+struct Live {
+    document: Box<Document>,
+    items: Receiver<Vec<Item>>,
+    /// There is more in it than on the page.
+    is_new: bool,
+    has_ended: bool,
+    /// Not made again before this.
+    due: Instant,
+}
+
+impl Site {
+    /// Serves until `stop`. Where, with the token, is told to `ready` as soon as it is.
+    pub(super) fn serve(
+        address: SocketAddr,
+        content: Content,
+        stop: &AtomicBool,
+        ready: SyncSender<anyhow::Result<String>>,
+    ) -> anyhow::Result<()> {
+        let begun = Self::begin(address, content);
+        let (mut site, poll, mut server, url) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                // Who waits for it tells of the error.
+                ready.send(Err(error)).ok();
+                return Ok(());
+            }
+        };
+        ready.send(Ok(url)).ok();
+        drop(ready);
+        let started = Instant::now();
+        let mut events = [EpollEvent::empty(); 16];
+        while !stop.load(Ordering::Relaxed) {
+            match poll.wait(&mut events, EpollTimeout::from(TURN_MS)) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error).context("cannot wait for clients"),
+            }
+            let now = Nanos::from(started.elapsed());
+            if let Some(news) = site.renew(server.nr_subscribers() > 0)? {
+                server.publish(now, news.as_bytes());
+            }
+            server.serve(now, &mut |message| site.answer(message));
+        }
+        Ok(())
+    }
+
+    fn begin(
+        address: SocketAddr,
+        content: Content,
+    ) -> anyhow::Result<(
+        Self,
+        Rc<Epoll>,
+        crate::serve::Server<std::net::TcpListener>,
+        String,
+    )> {
+        let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll")?);
+        let server = http::open(address, &poll, LIMITS)?;
+        let address = server.listener().local_addr().context("no address")?;
+        let token = token()?;
+        let (data, live) = match content {
+            Content::Whole(container) => (page::pack(&container, Compression::fast())?, None),
+            Content::Live { document, items } => {
+                let live = Live {
+                    document,
+                    items,
+                    is_new: true,
+                    has_ended: false,
+                    due: Instant::now(),
+                };
+                (Vec::new(), Some(live))
+            }
+        };
+        let mut shown = Vec::new();
+        let events = live.is_some().then_some(EVENTS);
+        page::write(Data::At { data: DATA, events }, &mut shown)?;
+        let url = format!("http://{address}/{token}/");
+        let port = address.port();
+        let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|name| format!("{name}:{port}"));
+        let site = Self {
+            hosts: if address.ip().is_loopback() {
+                [&hosts[..], &[address.to_string()]].concat()
+            } else {
+                Vec::new()
+            },
+            token,
+            page: Rc::new(shown),
+            data: Rc::new(data),
+            live,
+        };
+        Ok((site, poll, server, url))
+    }
+
+    fn answer(&mut self, message: &[u8]) -> Answer {
+        http::answer(message, |request| self.get(request))
+    }
+
+    fn get(&mut self, request: Request<'_>) -> Answer {
+        let is_called = |name: &str| {
+            self.hosts
+                .iter()
+                .any(|host| host.eq_ignore_ascii_case(name))
+        };
+        if !self.hosts.is_empty() && !request.host.is_some_and(is_called) {
+            return http::refusal(
+                "421 Misdirected Request",
+                "this is not a name of this server\n",
+            );
+        }
+        let path = request.target.split('?').next().unwrap_or_default();
+        let Some(rest) = path.strip_prefix('/') else {
+            return http::refusal("404 Not Found", "");
+        };
+        match rest.strip_prefix(&*self.token) {
+            Some("/") => {
+                let more = [
+                    "Cache-Control: no-store",
+                    "Referrer-Policy: no-referrer",
+                    "X-Frame-Options: DENY",
+                ];
+                http::response("text/html; charset=utf-8", Rc::clone(&self.page), &more)
+            }
+            Some("/data") => {
+                if self.data.is_empty()
+                    && let Err(error) = self.make()
+                {
+                    return http::refusal("500 Internal Server Error", &format!("{error:#}\n"));
+                }
+                let more = ["Cache-Control: no-store", "Content-Encoding: gzip"];
+                http::response("application/octet-stream", Rc::clone(&self.data), &more)
+            }
+            Some("/events") if self.live.is_some() => http::events(),
+            _ => http::refusal(
+                "404 Not Found",
+                "this is not the address that `isotherm web` printed\n",
+            ),
+        }
+    }
+
+    /// Takes what has come; if that is new, somebody wants it and it is time, makes data of it, and gives what
+    /// subscribers are told.
+    fn renew(&mut self, is_wanted: bool) -> anyhow::Result<Option<&'static str>> {
+        let Some(live) = &mut self.live else {
+            return Ok(None);
+        };
+        let had_ended = live.has_ended;
+        live.take();
+        let ends = live.has_ended && !had_ended;
+        if !(live.is_new && (ends || is_wanted && Instant::now() >= live.due)) {
+            return Ok(None);
+        }
+        self.make()?;
+        let has_ended = self.live.as_ref().is_some_and(|live| live.has_ended);
+        Ok(Some(if has_ended {
+            "event: end\ndata:\n\n"
+        } else {
+            "event: new\ndata:\n\n"
+        }))
+    }
+
+    fn make(&mut self) -> anyhow::Result<()> {
+        if let Some(live) = &mut self.live {
+            let began = Instant::now();
+            let container = Finished::container(&[live.document.as_ref().clone().finish()])?;
+            self.data = Rc::new(page::pack(&container, Compression::fast())?);
+            live.is_new = false;
+            let rest = (began.elapsed() * MAKING_SHARE).max(Duration::from_secs(1));
+            live.due = Instant::now() + rest;
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    fn take(&mut self) {
+        loop {
+            match self.items.try_recv() {
+                Ok(items) => {
+                    self.is_new |= !items.is_empty();
+                    for item in &items {
+                        self.document.push(item);
+                    }
+                }
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.is_new |= !self.has_ended;
+                    self.has_ended = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// 128 random bits, as text.
+fn token() -> anyhow::Result<String> {
+    let mut bits = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bits))
+        .context("no random bits for a token")?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bits)))
+}

@@ -1,0 +1,349 @@
+//! What memory came to over time, of each target and of all together: resident, in use, idle by age, unknown, swapped
+//! out. For pages; `report footprint` and `report idle` tell the same to a terminal.
+//!
+//! Of more than [`MOST_TARGETS`] targets the largest have a course of their own, and the sum is of all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use isotherm_engine::{Nanos, Snapshot, TargetId};
+
+use super::Accumulate;
+use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::series::{Point, Series};
+use super::working_set::{Plus, Round, Rounds};
+use isotherm_record::item::{Header, Item, UsageSample};
+
+/// Targets that keep a course of their own; twice as many while reading.
+pub const MOST_TARGETS: usize = 64;
+/// From which ages on idle bytes are counted apart.
+pub const AGES: [Nanos; 3] = [
+    Nanos::from_millis(5_000),
+    Nanos::from_millis(30_000),
+    Nanos::from_millis(120_000),
+];
+
+/// What is told over time, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quantity {
+    /// Resident bytes that were accessed within the interval.
+    Touched,
+    /// Resident, and idle for less than the least of [`AGES`].
+    Idle,
+    /// Resident, and idle for this one of [`AGES`] or longer, but not for the next.
+    IdleFor(usize),
+    /// Resident, and nothing is known of it.
+    Unknown,
+    /// Swapped out.
+    Swapped,
+    /// RSS, as the kernel told it.
+    Rss,
+    /// Swap, as the kernel told it.
+    Swap,
+}
+
+/// Of the quantities that snapshots tell: the number of one.
+const NR_COUNTS: usize = 4 + AGES.len();
+
+impl Quantity {
+    const COUNTED: [Self; NR_COUNTS] = [
+        Self::Touched,
+        Self::Idle,
+        Self::IdleFor(0),
+        Self::IdleFor(1),
+        Self::IdleFor(2),
+        Self::Unknown,
+        Self::Swapped,
+    ];
+}
+
+/// A quantity over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantityCourse {
+    /// Of what.
+    pub quantity: Quantity,
+    /// Over time; steps without any are absent.
+    pub points: Vec<Point>,
+}
+
+/// One target's, or that of all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetCourse {
+    /// Whose memory it is.
+    pub target: TargetInfo,
+    /// What the record has.
+    pub quantities: Vec<QuantityCourse>,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CourseReport {
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// From the beginning to the last that was told.
+    pub duration_ns: Nanos,
+    /// Of all targets together.
+    pub total: TargetCourse,
+    /// Of each, the largest first.
+    pub targets: Vec<TargetCourse>,
+    /// How many smaller ones have no course of their own.
+    pub targets_left_out: usize,
+}
+
+/// Bytes of one snapshot, by [`Quantity::COUNTED`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts([u64; NR_COUNTS]);
+
+impl Counts {
+    fn of(snapshot: &Snapshot) -> Self {
+        let mut counts = [0_u64; NR_COUNTS];
+        let interval = snapshot.end.since(snapshot.start);
+        let mut add = |at: usize, bytes: u64| counts[at] = counts[at].saturating_add(bytes);
+        for region in &snapshot.regions {
+            add(0, region.touched());
+            let idle = region.idle();
+            let idle_for = region.age_ns + interval;
+            let class = AGES.iter().filter(|age| **age <= idle_for).count();
+            add(1 + class, idle);
+            // Beside what was accessed in a region lies what was not, for less than an interval.
+            add(1, region.untouched().saturating_sub(idle));
+            add(NR_COUNTS - 2, region.unknown());
+            add(NR_COUNTS - 1, region.memory.map_or(0, |m| m.swapped));
+        }
+        Self(counts)
+    }
+}
+
+impl Plus for Counts {
+    fn plus(self, other: Self) -> Self {
+        Self(std::array::from_fn(|at| {
+            self.0[at].saturating_add(other.0[at])
+        }))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Quantities {
+    counted: [Series; NR_COUNTS],
+    rss: Series,
+    swap: Series,
+}
+
+impl Quantities {
+    fn push(&mut self, offset: Nanos, length: Nanos, counts: Counts) {
+        for (series, bytes) in self.counted.iter_mut().zip(counts.0) {
+            series.push(offset, length, bytes);
+        }
+    }
+
+    fn size(&self) -> u64 {
+        let mean = |series: &Series| series.summary().map_or(0, |(_, mean, _)| mean);
+        let counted = self.counted[..NR_COUNTS - 1].iter().map(mean);
+        counted.fold(0, u64::saturating_add).max(mean(&self.rss))
+    }
+
+    fn finish(self, target: TargetInfo) -> TargetCourse {
+        let counted = Quantity::COUNTED.into_iter().zip(self.counted);
+        let told = [(Quantity::Rss, self.rss), (Quantity::Swap, self.swap)];
+        let quantities = counted
+            .chain(told)
+            .filter(|(_, series)| !series.is_empty())
+            .map(|(quantity, series)| QuantityCourse {
+                quantity,
+                points: series.points(),
+            });
+        TargetCourse {
+            target,
+            quantities: quantities.collect(),
+        }
+    }
+}
+
+/// The accumulator.
+#[derive(Clone, Debug)]
+pub struct Course {
+    context: RecordContext,
+    rounds: Rounds<Counts>,
+    total: Quantities,
+    targets: BTreeMap<TargetId, Quantities>,
+    /// Those that were among the smallest when there were too many: they stay out, as a course with a gap would mislead.
+    left_out: BTreeSet<TargetId>,
+    end: Nanos,
+}
+
+impl Course {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope) -> Self {
+        Self {
+            context: RecordContext::new(header, scope),
+            rounds: Rounds::default(),
+            total: Quantities::default(),
+            targets: BTreeMap::new(),
+            left_out: BTreeSet::new(),
+            end: Nanos(0),
+        }
+    }
+
+    fn push_snapshot(&mut self, snapshot: &Snapshot) {
+        let counts = Counts::of(snapshot);
+        let offset = self.context.offset(snapshot.start);
+        let length = snapshot.end.since(snapshot.start);
+        self.end = self.end.max(offset + length);
+        if let Some(own) = self.of(snapshot.target) {
+            own.push(offset, length, counts);
+        }
+        let round = self.rounds.push(snapshot, counts);
+        self.push_round(round);
+    }
+
+    fn push_round(&mut self, round: Option<Round<Counts>>) {
+        if let Some(Round { start, end, sum }) = round {
+            let offset = self.context.offset(start);
+            self.total.push(offset, end.since(start), sum);
+        }
+    }
+
+    fn push_usage(&mut self, usage: &UsageSample) {
+        let offset = self.context.offset(usage.time);
+        self.end = self.end.max(offset);
+        let sums = [&usage.rss, &usage.swap].map(|bytes| {
+            let admitted = bytes
+                .iter()
+                .filter(|(target, _)| self.context.admits_target(TargetId(**target)));
+            let admitted: Vec<(u32, u64)> =
+                admitted.map(|(target, bytes)| (*target, *bytes)).collect();
+            (!admitted.is_empty()).then_some(admitted)
+        });
+        for (which, of_targets) in sums.into_iter().enumerate() {
+            let Some(of_targets) = of_targets else {
+                continue;
+            };
+            let sum = of_targets
+                .iter()
+                .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+            self.total.told(which).push(offset, Nanos(1), sum);
+            for (target, bytes) in of_targets {
+                if let Some(own) = self.of(TargetId(target)) {
+                    own.told(which).push(offset, Nanos(1), bytes);
+                }
+            }
+        }
+    }
+
+    /// The series of a target, unless it was left out; where there are too many, the smallest go.
+    fn of(&mut self, target: TargetId) -> Option<&mut Quantities> {
+        if self.left_out.contains(&target) {
+            return None;
+        }
+        if self.targets.len() >= 2 * MOST_TARGETS && !self.targets.contains_key(&target) {
+            self.keep_largest();
+        }
+        Some(self.targets.entry(target).or_default())
+    }
+
+    fn keep_largest(&mut self) {
+        let mut by_size: Vec<(u64, TargetId)> =
+            self.targets.iter().map(|(id, q)| (q.size(), *id)).collect();
+        by_size.sort_by(|a, b| b.cmp(a));
+        for (_, target) in by_size.iter().skip(MOST_TARGETS) {
+            self.targets.remove(target);
+            self.left_out.insert(*target);
+        }
+    }
+}
+
+impl Quantities {
+    fn told(&mut self, which: usize) -> &mut Series {
+        if which == 0 {
+            &mut self.rss
+        } else {
+            &mut self.swap
+        }
+    }
+}
+
+impl Accumulate for Course {
+    type Report = CourseReport;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Snapshot(snapshot) if self.context.admits(snapshot) => {
+                self.push_snapshot(snapshot);
+            }
+            Item::Usage(usage) if self.context.admits_time(usage.time) => self.push_usage(usage),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(mut self) -> CourseReport {
+        let round = self.rounds.close();
+        self.push_round(round);
+        self.keep_largest();
+        let mut targets: Vec<(TargetId, Quantities)> =
+            std::mem::take(&mut self.targets).into_iter().collect();
+        targets.sort_by_key(|(_, quantities)| std::cmp::Reverse(quantities.size()));
+        let targets = targets
+            .into_iter()
+            .map(|(id, quantities)| quantities.finish(self.context.target_info(id)));
+        CourseReport {
+            targets: targets.collect(),
+            record: self.context.record_info(),
+            duration_ns: self.end,
+            total: self.total.finish(TargetInfo::all()),
+            targets_left_out: self.left_out.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{header, snapshot_at};
+    use isotherm_engine::PAGE_SIZE;
+
+    fn pages(course: &TargetCourse, quantity: Quantity) -> Vec<u64> {
+        let found = course.quantities.iter().find(|q| q.quantity == quantity);
+        let points = found.map(|q| q.points.iter().map(|p| p.mean / PAGE_SIZE).collect());
+        points.unwrap_or_default()
+    }
+
+    #[test]
+    fn bytes_are_counted_by_age_for_each_and_for_all() {
+        let mut course = Course::new(&header(), Scope::default());
+        for target in 0..2 {
+            let mut snapshot = snapshot_at(target, 0, 1000, "[0,4)=9 [4,12)=0 [12,13)=?");
+            snapshot.regions[1].age_ns = Nanos::from_millis(29_000);
+            course.push(&Item::Snapshot(snapshot));
+        }
+        let found = course.finish();
+        assert_eq!(pages(&found.total, Quantity::Touched), [8]);
+        assert_eq!(pages(&found.total, Quantity::IdleFor(1)), [16]);
+        assert_eq!(pages(&found.total, Quantity::Unknown), [2]);
+        assert_eq!(found.targets.len(), 2);
+        assert_eq!(pages(&found.targets[0], Quantity::IdleFor(1)), [8]);
+        assert_eq!(pages(&found.targets[0], Quantity::Idle), [0]);
+        assert_eq!(found.duration_ns, Nanos::from_millis(1000));
+    }
+
+    #[test]
+    fn of_many_targets_the_largest_stay_and_the_sum_is_of_all() {
+        let mut course = Course::new(&header(), Scope::default());
+        for target in 0..1000 {
+            let picture = if target == 500 {
+                "[0,100)=9"
+            } else {
+                "[0,1)=9"
+            };
+            course.push(&Item::Snapshot(snapshot_at(target, 0, 1000, picture)));
+        }
+        let found = course.finish();
+        assert_eq!(found.targets.len(), MOST_TARGETS);
+        assert_eq!(found.targets[0].target.target, Some(TargetId(500)));
+        assert_eq!(found.targets.len() + found.targets_left_out, 1000);
+        assert_eq!(pages(&found.total, Quantity::Touched), [1099]);
+    }
+}

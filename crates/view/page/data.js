@@ -1,0 +1,136 @@
+// What the page is of: one container of JSON and of arrays that it refers to (crates/view/src/container.rs).
+
+/** A reference to an array of the container. @typedef {{at: number, count: number, type: "u8"|"u16"|"u32"|"f64"}} Ref */
+/** @typedef {{place: number, units: number, gap_before_bytes: number}} SegmentJson */
+/** @typedef {{label: string, unit_bytes: number, runs: Ref, run_addresses: string[], segments: SegmentJson[], names: string[],
+ *   mappings: Ref, columns: Ref, gaps: Ref, units: Ref, rates: Ref, ages: Ref}} LayerJson */
+/** @typedef {{name: string, times_s: Ref, means: Ref}} QuantityJson */
+/** @typedef {{label: string, quantities: QuantityJson[]}} CourseJson */
+/** @typedef {{label: string, resident: number|null, swapped: number|null, working_set: number, idle: [number, number|null][],
+ *   unknown: number, monitored: number, watched_s: number}} TargetJson */
+/** @typedef {{label: string, action: string, dry_run: boolean, nr_tried: number, tried: number, applied: number,
+ *   refused: [string, number][], took_s: number, from_s: number, to_s: number, applied_over_time: QuantityJson}} SchemeJson */
+/** @typedef {{label: string, stops: number, closed_s: number, strain_max: number|null, slowdown_mean: number|null,
+ *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null, allowed: QuantityJson}} GuardJson */
+/** @typedef {{subject: string, start_s: number, column_s: number, columns: number, duration_s: number,
+ *   layers: LayerJson[], layers_left_out: number, total: CourseJson, courses: CourseJson[], targets: TargetJson[],
+ *   ended_targets: number, monitor_cpu: number|null, mappings: {target: string, name: string, resident: number, idle: number}[],
+ *   schemes: SchemeJson[], guards: GuardJson[], processes: {label: string, tried: number, applied: number, refused: [string, number][]}[]}} RecordJson */
+/** @typedef {{version: number, codes: {most: number, swapped: number, unknown: number}, ramp: [number, number, number][],
+ *   records: RecordJson[]}} DocumentJson */
+
+const TYPES = {u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array};
+
+/** The container, opened. */
+export class Container {
+  /** @param {ArrayBuffer} buffer */
+  constructor(buffer) {
+    const length = new DataView(buffer).getUint32(0, true);
+    /** @type {DocumentJson} */
+    this.json = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+    this.buffer = buffer;
+    this.start = Math.ceil((4 + length) / 8) * 8;
+  }
+
+  /** An array that the JSON refers to. @param {Ref} ref @returns {Uint8Array|Uint16Array|Uint32Array|Float64Array} */
+  array(ref) {
+    return new TYPES[ref.type](this.buffer, this.start + ref.at, ref.count);
+  }
+}
+
+/** Gunzips. @param {Uint8Array<ArrayBuffer>} packed @returns {Promise<ArrayBuffer>} */
+export async function gunzip(packed) {
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}
+
+/** Base64 to bytes. @param {string} text */
+export function bytesOf(text) {
+  const raw = atob(text), found = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) found[i] = raw.charCodeAt(i);
+  return found;
+}
+
+/** The first place of a sorted array, or of a part of it, whose value is above `value`. @param {Uint32Array} array
+ * @param {number} value @param {number} [first] @param {number} [last] */
+export function above(array, value, first = 0, last = array.length) {
+  let from = first, to = last;
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (array[middle] <= value) from = middle + 1; else to = middle;
+  }
+  return from;
+}
+
+/** One target's pieces: for each column, which places on the axis of addresses were accessed how often. */
+export class Layer {
+  /** @param {Container} container @param {LayerJson} json @param {RecordJson} record */
+  constructor(container, json, record) {
+    this.label = json.label;
+    this.unit = json.unit_bytes;
+    this.segments = json.segments;
+    this.names = json.names;
+    this.start = record.start_s;
+    this.step = record.column_s;
+    this.runs = /** @type {Uint32Array} */ (container.array(json.runs));
+    this.addresses = json.run_addresses.map(BigInt);
+    this.columns = /** @type {Uint32Array} */ (container.array(json.columns));
+    this.units = /** @type {Uint32Array} */ (container.array(json.units));
+    this.rates = /** @type {Uint16Array} */ (container.array(json.rates));
+    this.ages = /** @type {Uint16Array} */ (container.array(json.ages));
+    // Of each column the places, from the lengths of pieces and of what lies between them.
+    const gaps = container.array(json.gaps);
+    this.places = new Uint32Array(gaps.length);
+    for (let column = 0; column + 1 < this.columns.length; column++) {
+      let place = 0;
+      for (let at = this.columns[column]; at < this.columns[column + 1]; at++) {
+        this.places[at] = place += gaps[at];
+        place += this.units[at];
+      }
+    }
+    // Triples: place, units, name.
+    this.mappings = /** @type {Uint32Array} */ (container.array(json.mappings));
+    const last = this.segments[this.segments.length - 1];
+    this.length = last ? last.place + last.units : 0;
+  }
+
+  get nrColumns() { return this.columns.length - 1; }
+
+  /** The address at a place of the axis. @param {number} place @returns {bigint} */
+  address(place) {
+    const run = Math.max(0, above(this.runs, place) - 1);
+    return this.addresses[run] + BigInt(place - this.runs[run]) * BigInt(this.unit);
+  }
+
+  /** The end of what lies before a place: an address, however far the next one is. @param {number} place @returns {bigint} */
+  end(place) {
+    return place > 0 ? this.address(place - 1) + BigInt(this.unit) : this.address(0);
+  }
+
+  /** The mapping at a place, or null. @param {number} place @returns {{place: number, units: number, name: string}|null} */
+  mapping(place) {
+    let from = 0, to = this.mappings.length / 3;
+    while (from < to) {
+      const middle = (from + to) >> 1;
+      if (this.mappings[middle * 3] <= place) from = middle + 1; else to = middle;
+    }
+    if (!from) return null;
+    const [start, units, name] = this.mappings.subarray((from - 1) * 3, from * 3);
+    return place < start + units ? {place: start, units, name: this.names[name]} : null;
+  }
+
+  /** The piece at a place in a column; -1 where nothing is. @param {number} column @param {number} place */
+  piece(column, place) {
+    if (column < 0 || column >= this.nrColumns) return -1;
+    const at = above(this.places, place, this.columns[column], this.columns[column + 1]) - 1;
+    return at >= this.columns[column] && place < this.places[at] + this.units[at] ? at : -1;
+  }
+
+  /** For how long a piece had its rate, in seconds. @param {number} at */
+  age(at) { return (2 ** (this.ages[at] / 1000) - 1) / 100; }
+
+  /** Whether anything was seen in a column. @param {number} column */
+  isWatched(column) {
+    return column >= 0 && column < this.nrColumns && this.columns[column + 1] > this.columns[column];
+  }
+}

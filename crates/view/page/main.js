@@ -1,0 +1,54 @@
+// Where the page begins: with the data that is in it, or that its server has.
+
+import {App} from "isotherm/app.js";
+import {bytesOf, gunzip} from "isotherm/data.js";
+
+const inside = /** @type {HTMLElement} */ (document.getElementById("data"));
+const {from, events} = inside.dataset;
+
+/** @returns {Promise<ArrayBuffer>} */
+async function read() {
+  if (!from) return gunzip(bytesOf(inside.textContent?.trim() ?? ""));
+  const answer = await fetch(from, {cache: "no-store"});
+  if (!answer.ok) throw new Error(`the server says ${answer.status}: ${await answer.text()}`);
+  return answer.arrayBuffer();
+}
+
+/** @param {string} text */
+function warn(text) {
+  const told = document.querySelector("[role=alert]") ?? document.createElement("p");
+  told.setAttribute("role", "alert");
+  told.textContent = text;
+  document.getElementById("main")?.prepend(told);
+}
+
+/** Shows what is new: one at a time, and of many the last. @param {App} app @param {string} address */
+function follow(app, address) {
+  const source = new EventSource(address);
+  let isReading = false, isStale = false;
+  const next = async () => {
+    isStale = isReading;
+    if (isReading) return;
+    isReading = true;
+    try {
+      app.update(await read());
+    } catch (error) {
+      warn(String(error));
+    }
+    isReading = false;
+    if (isStale) next();
+  };
+  source.addEventListener("new", next);
+  source.addEventListener("end", () => { source.close(); app.status("ended"); next(); });
+  source.addEventListener("open", () => app.status("live"));
+  source.addEventListener("error", () => app.status(source.readyState === EventSource.CLOSED ? "the server has gone" : "waiting for the server"));
+}
+
+try {
+  const app = new App(await read());
+  Object.assign(window, {isotherm: app});
+  if (events) follow(app, events);
+  document.documentElement.dataset.ready = "yes";
+} catch (error) {
+  warn(`This page cannot be shown: ${error instanceof Error ? error.message : error}`);
+}

@@ -1,0 +1,132 @@
+//! The page as one file: scripts, styles and data inside, and a policy that lets it fetch nothing.
+
+use std::io::{self, Write};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+pub use flate2::Compression;
+use flate2::write::GzEncoder;
+
+const FRAME: &str = include_str!("../page/index.html");
+const STYLES: [&str; 2] = [
+    include_str!("../page/vendor/uplot-1.6.32/uPlot.min.css"),
+    include_str!("../page/style.css"),
+];
+/// What defines globals.
+const UPLOT: &str = include_str!("../page/vendor/uplot-1.6.32/uPlot.iife.min.js");
+/// Modules by name, as they import each other: `isotherm/NAME`.
+const MODULES: [(&str, &str); 9] = [
+    ("app.js", include_str!("../page/app.js")),
+    ("data.js", include_str!("../page/data.js")),
+    ("format.js", include_str!("../page/format.js")),
+    ("heat.js", include_str!("../page/heat.js")),
+    ("lists.js", include_str!("../page/lists.js")),
+    ("main.js", include_str!("../page/main.js")),
+    ("select.js", include_str!("../page/select.js")),
+    ("series.js", include_str!("../page/series.js")),
+    ("tiles.js", include_str!("../page/tiles.js")),
+];
+/// Nothing is fetched, and no text of a record can become a script that fetches. Modules are `data:` addresses.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data: 'wasm-unsafe-eval'; style-src 'unsafe-inline'; \
+    img-src data: blob:; base-uri 'none'; form-action 'none'";
+
+/// Where the page has its data from.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// A container ([`crate::Finished::container`]), which is put inside.
+    Inside(&'a [u8]),
+    /// It fetches one from here, and again whenever it is told to.
+    At {
+        /// The address, relative to the page.
+        data: &'a str,
+        /// Where it is told that there is a new one (Server-Sent Events); what does not change has none.
+        events: Option<&'a str>,
+    },
+}
+
+/// Writes the page.
+pub fn write(data: Data<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (head, scripts) = (head(data), scripts(data)?);
+    let (before, rest) = split(FRAME, "<!--isotherm:head-->");
+    let (body, after) = split(rest, "<!--isotherm:scripts-->");
+    for part in [before, &head, body, &scripts, after] {
+        out.write_all(part.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn split<'a>(text: &'a str, mark: &str) -> (&'a str, &'a str) {
+    text.split_once(mark).expect("our frame has its marks")
+}
+
+fn head(data: Data<'_>) -> String {
+    let may_fetch = match data {
+        Data::Inside(_) => "",
+        Data::At { .. } => "; connect-src 'self'",
+    };
+    format!(
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}{may_fetch}\">\n<style>{}</style>",
+        STYLES.join("\n")
+    )
+}
+
+/// Packs a container, as the page unpacks it.
+///
+/// # Errors
+/// None: memory takes everything.
+pub fn pack(container: &[u8], level: Compression) -> io::Result<Vec<u8>> {
+    let mut packed = GzEncoder::new(Vec::new(), level);
+    packed.write_all(container)?;
+    packed.finish()
+}
+
+fn scripts(data: Data<'_>) -> io::Result<String> {
+    let data = match data {
+        Data::Inside(container) => {
+            let packed = STANDARD.encode(pack(container, Compression::default())?);
+            format!("<script id=\"data\" type=\"application/octet-stream\">{packed}</script>")
+        }
+        Data::At { data, events } => {
+            let events = events.map_or_else(String::new, |at| format!(" data-events=\"{at}\""));
+            format!(
+                "<script id=\"data\" type=\"application/octet-stream\" data-from=\"{data}\"{events}></script>"
+            )
+        }
+    };
+    let imports: Vec<String> = MODULES
+        .iter()
+        .map(|(name, source)| {
+            let source = STANDARD.encode(source);
+            format!("\"isotherm/{name}\":\"data:text/javascript;base64,{source}\"")
+        })
+        .collect();
+    Ok(format!(
+        "<script type=\"importmap\">{{\"imports\":{{{}}}}}</script>\n<script>{UPLOT}</script>\n\
+         {data}\n\
+         <script type=\"module\">import \"isotherm/main.js\";</script>",
+        imports.join(",")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_all_that_its_modules_import() {
+        for (name, source) in MODULES {
+            for import in source.split("from \"isotherm/").skip(1) {
+                let wanted = import.split('"').next().unwrap_or_default();
+                let known = MODULES.iter().any(|(other, _)| *other == wanted);
+                assert!(known, "{name} imports {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_without_data_is_small() {
+        let mut page = Vec::new();
+        write(Data::Inside(b""), &mut page).expect("memory takes everything");
+        assert!(page.len() < 300_000, "{} bytes", page.len());
+    }
+}

@@ -1,0 +1,252 @@
+// The page in a browser: Debian's Chromium, by Playwright. `CHROMIUM` names another, `ISOTHERM` the command.
+
+import assert from "node:assert/strict";
+import {execFileSync} from "node:child_process";
+import {mkdtempSync, readFileSync, rmSync, writeFileSync} from "node:fs";
+import {createRequire} from "node:module";
+import {tmpdir} from "node:os";
+import {join} from "node:path";
+import {after, before, test} from "node:test";
+import {pathToFileURL} from "node:url";
+import {chromium} from "playwright-core";
+
+const isotherm = process.env.ISOTHERM ?? "isotherm";
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const HOSTILE = "<img src=x onerror=\"window.hacked=1\">\u202e\u001b[31m</script><script>window.hacked=1</script>";
+
+/** @type {import("playwright-core").Browser} */
+let browser;
+let folder = "";
+
+/** Simulates a machine, and makes the page of it. @param {string} name @param {object} scenario */
+function made(name, scenario) {
+  const [from, record, page] = [".json", ".isotherm", ".html"].map(end => join(folder, name + end));
+  writeFileSync(from, JSON.stringify(scenario));
+  execFileSync(isotherm, ["simulate", from, "--preset", "prcl", "-o", record], {stdio: "pipe"});
+  execFileSync(isotherm, ["report", "heatmap", record, "-o", page], {stdio: "pipe"});
+  return {page: pathToFileURL(page).href, record};
+}
+
+/** @param {string} name @param {string} heap */
+const scenario = (name, heap) => ({
+  machine: {cpus: 2, nodes: [{size: "1 GiB"}], swap: {zram: "512 MiB"}},
+  duration: "40s",
+  processes: [
+    {name, mappings: [
+      {name: heap, size: "64 MiB", access: [{pattern: "uniform", hot: "10%", rate: "100000"}]},
+      {name: "cold", size: "128 MiB"},
+    ]},
+    {name: "other", mappings: [{name: "cache", size: "32 MiB", access: [{pattern: "uniform", hot: "50%", rate: "1000"}]}]},
+  ],
+});
+
+/** @type {{page: string, record: string}} */
+let usual;
+
+before(async () => {
+  folder = mkdtempSync(join(tmpdir(), "isotherm-page-"));
+  usual = made("usual", scenario("server", "heap"));
+  browser = await chromium.launch({executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"]});
+});
+
+after(async () => {
+  await browser?.close();
+  rmSync(folder, {recursive: true, force: true});
+});
+
+/** Opens a page, and tells of every request but its own, and of every error.
+ * @param {string} url @param {import("playwright-core").BrowserContextOptions} [options] */
+async function open(url, options = {}) {
+  const context = await browser.newContext({viewport: {width: 1280, height: 900}, ...options});
+  const page = await context.newPage();
+  /** @type {string[]} */
+  const wrong = [];
+  page.on("pageerror", error => wrong.push(String(error)));
+  page.on("console", message => message.type() === "error" && wrong.push(message.text()));
+  page.on("request", request => !/^(data|blob):/.test(request.url()) && request.url().split("#")[0] !== url && wrong.push(request.url()));
+  await page.goto(url);
+  await page.waitForSelector("html[data-ready]", {timeout: 10_000});
+  return {page, wrong, close: () => context.close()};
+}
+
+/** What the application says of itself. @param {import("playwright-core").Page} page */
+const view = page => page.evaluate(() => ({...window.isotherm.heat.view}));
+
+test("a page shows its record, and fetches nothing", async () => {
+  const {page, wrong, close} = await open(usual.page);
+  assert.deepEqual(wrong, []);
+  assert.match(await page.locator("#target").innerText(), /server/);
+  const colours = await page.evaluate(() => {
+    const map = document.getElementById("map"), {x, y, w, h} = window.isotherm.heat.plot(), scale = window.devicePixelRatio;
+    const data = map.getContext("2d").getImageData(x * scale, y * scale, w * scale, h * scale).data;
+    const found = new Set();
+    for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) found.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+    return found.size;
+  });
+  assert.ok(colours > 8, `${colours} colours`);
+  await close();
+});
+
+test("without its data a page is small", () => {
+  const text = readFileSync(new URL(usual.page), "utf8"), data = text.split("octet-stream\">")[1].split("<")[0];
+  assert.ok(text.length - data.length < 400_000, `${text.length} characters, ${data.length} of them data`);
+});
+
+test("the wheel zooms, a drag moves, and zero shows all", async () => {
+  const {page, wrong, close} = await open(usual.page);
+  const all = await view(page);
+  const {x, y, w, h} = await page.evaluate(() => window.isotherm.heat.plot());
+  const box = await page.locator("#map").boundingBox();
+  await page.mouse.move(box.x + x + w / 2, box.y + y + h / 2);
+  await page.mouse.wheel(0, -300);
+  await page.waitForTimeout(100);
+  const near = await view(page);
+  assert.ok(near.t1 - near.t0 < (all.t1 - all.t0) / 2 && near.v1 - near.v0 < (all.v1 - all.v0) / 2);
+  await page.mouse.down();
+  await page.mouse.move(box.x + x + w / 2 + 100, box.y + y + h / 2, {steps: 4});
+  await page.mouse.up();
+  assert.ok((await view(page)).t0 < near.t0);
+  await page.keyboard.press("0");
+  assert.deepEqual(await view(page), all);
+  assert.deepEqual(wrong, []);
+  await close();
+});
+
+test("pointing tells what is there, by mouse and by keys", async () => {
+  const {page, close} = await open(usual.page);
+  const box = await page.locator("#map").boundingBox();
+  await page.mouse.move(box.x + 300, box.y + 200);
+  await page.waitForTimeout(100);
+  assert.match(await page.locator("#tip").innerText(), /accessed|swapped out|not watched|unknown/);
+  await page.locator("#map").focus();
+  await page.keyboard.press("Shift+ArrowRight");
+  assert.match(await page.locator("#told").innerText(), /0x[0-9a-f]+/);
+  await close();
+});
+
+test("a selection is told by mapping, and as a filter", async () => {
+  const {page, close} = await open(usual.page);
+  const box = await page.locator("#map").boundingBox();
+  await page.keyboard.down("Shift");
+  await page.mouse.move(box.x + 200, box.y + 40);
+  await page.mouse.down();
+  await page.mouse.move(box.x + 700, box.y + 300, {steps: 4});
+  await page.mouse.up();
+  await page.keyboard.up("Shift");
+  const text = await page.locator("#selection").innerText();
+  assert.match(text, /heap|cold/);
+  const filter = JSON.parse(await page.locator("#selection pre").innerText());
+  assert.ok(BigInt(filter.address_range[0]) < BigInt(filter.address_range[1]));
+  await page.keyboard.press("Escape");
+  assert.ok(await page.locator("#selection").isHidden());
+  for (const key of ["m", "Shift+ArrowRight", "Shift+ArrowDown", "m"]) await page.keyboard.press(key);
+  assert.ok(await page.locator("#selection").isVisible());
+  await close();
+});
+
+test("a mapping or an address is found", async () => {
+  const {page, close} = await open(usual.page);
+  const all = await view(page);
+  await page.keyboard.press("/");
+  await page.keyboard.type("cold");
+  await page.keyboard.press("Enter");
+  assert.match(await page.locator("#found").innerText(), /1 of 1: \[cold\], 128 MiB/);
+  const found = await view(page);
+  assert.ok(found.v1 - found.v0 < all.v1 - all.v0);
+  for (const [text, told] of [["nothing", "no mapping"], ["0x10", "not in the picture"]]) {
+    await page.locator("#find").fill(text);
+    await page.keyboard.press("Enter");
+    assert.match(await page.locator("#found").innerText(), new RegExp(told));
+  }
+  await close();
+});
+
+test("what is told is what the reports say", async () => {
+  const {page, close} = await open(usual.page);
+  const report = JSON.parse(execFileSync(isotherm, ["report", "actions", usual.record, "--json"], {encoding: "utf8"}));
+  const told = await page.evaluate(() => window.isotherm.record.schemes.map(s => [s.action, s.applied]));
+  assert.deepEqual(told, report.schemes.map(s => [s.action, s.applied_bytes]));
+  await page.keyboard.press("3");
+  assert.match(await page.locator("#schemes").innerText(), /pageout/);
+  await page.keyboard.press("2");
+  await page.getByRole("button", {name: /other/}).click();
+  assert.match(await page.locator("#target option:checked").innerText(), /other/);
+  await page.keyboard.press("[");
+  assert.match(await page.locator("#target option:checked").innerText(), /server/);
+  await close();
+});
+
+test("pictures are there as tables", async () => {
+  const {page, close} = await open(usual.page);
+  await page.keyboard.press("v");
+  const text = await page.locator("#numbers").innerText();
+  assert.match(text, /heap/);
+  assert.match(text, /in use/);
+  await close();
+});
+
+for (const [name, options] of /** @type {const} */ ([
+  ["light", {colorScheme: "light"}],
+  ["dark", {colorScheme: "dark"}],
+  ["a phone", {viewport: {width: 390, height: 844}, hasTouch: true, isMobile: true}],
+])) {
+  test(`nothing stands in the way of anyone: ${name}`, async () => {
+    const {page, wrong, close} = await open(usual.page, options);
+    for (const key of ["1", "2", "3", "1"]) {
+      await page.keyboard.press(key);
+      await page.evaluate(axe);
+      const found = await page.evaluate(() => window.axe.run());
+      const serious = found.violations.filter(v => v.impact === "serious" || v.impact === "critical");
+      assert.deepEqual(serious.map(v => [v.id, v.nodes.map(n => n.html)]), []);
+    }
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+    assert.ok(wide <= 0, `${wide} pixels too wide`);
+    assert.deepEqual(wrong, []);
+    await close();
+  });
+}
+
+test("help opens and closes by keys", async () => {
+  const {page, close} = await open(usual.page);
+  await page.keyboard.press("?");
+  assert.ok(await page.locator("#help").isVisible());
+  await page.keyboard.press("Escape");
+  assert.ok(await page.locator("#help").isHidden());
+  await close();
+});
+
+test("it prints, light", async () => {
+  const {page, close} = await open(usual.page, {colorScheme: "dark"});
+  await page.emulateMedia({media: "print"});
+  assert.ok(await page.locator("nav").isHidden());
+  const pdf = await page.pdf();
+  assert.ok(pdf.length > 20_000);
+  assert.ok(await page.evaluate(() => !document.documentElement.classList.contains("dark")));
+  await close();
+});
+
+test("hostile names are inert", async () => {
+  const {page: url} = made("hostile", scenario(HOSTILE, HOSTILE + "x".repeat(10_000)));
+  const {page, wrong, close} = await open(url);
+  for (const key of ["v", "2", "3", "1"]) await page.keyboard.press(key);
+  await page.evaluate(() => window.isotherm.heat.setSelection({t0: 0, t1: 30, from: 0, to: 1000}));
+  await page.waitForTimeout(100);
+  assert.equal(await page.evaluate(() => window.hacked), undefined);
+  assert.equal(await page.locator("img").count(), 0);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+  assert.ok(wide <= 0, `${wide} pixels too wide`);
+  assert.deepEqual(wrong, []);
+  await close();
+});
+
+test("a damaged page says so", async () => {
+  const path = new URL(usual.page), text = readFileSync(path, "utf8");
+  const at = text.indexOf("octet-stream\">") + 200;
+  const broken = join(folder, "broken.html");
+  writeFileSync(broken, text.slice(0, at) + "AAAA" + text.slice(at + 4));
+  const context = await browser.newContext(), page = await context.newPage();
+  await page.goto(pathToFileURL(broken).href);
+  await page.getByRole("alert").waitFor({timeout: 5000});
+  assert.match(await page.getByRole("alert").innerText(), /cannot be shown/);
+  await context.close();
+});

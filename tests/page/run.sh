@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Tests the page in Debian's Chromium, and the types of its modules. What is needed of npm is fetched once, as
+# package-lock.json pins it.
+set -euo pipefail
+cd "$(dirname "$0")"
+skip() {
+    echo "SKIP page: $1"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+export CHROMIUM=${CHROMIUM:-$(command -v chromium || true)}
+[[ -n $CHROMIUM ]] || skip "there is no chromium"
+command -v npm >/dev/null || skip "there is no npm"
+root=$(realpath ../..)
+built=$(realpath -m "$root/${CARGO_TARGET_DIR:-target}")/debug
+export ISOTHERM=${ISOTHERM:-$built/isotherm}
+[[ -x $ISOTHERM ]] || (cd "$root" && cargo build -q -p isotherm)
+modules=$root/.venv/page
+if ! cmp -s package-lock.json "$modules/package-lock.json"; then
+    mkdir -p "$modules"
+    cp package.json package-lock.json "$modules/"
+    (cd "$modules" && npm ci --no-audit --no-fund >npm.log 2>&1) || {
+        rm -f "$modules/package-lock.json"
+        skip "no npm packages: $(tail -n 1 "$modules/npm.log")"
+    }
+fi
+ln -sfn "$modules/node_modules" node_modules
+passed=0 failed=0
+if node_modules/.bin/tsc -p .; then passed=1; else failed=1; echo "FAILED page types"; fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+node --test --test-reporter=spec "$@" page.test.mjs | tee "$log" || true
+count() { sed -n "s/^ℹ $1 \([0-9]*\)$/\1/p" "$log" | tail -n 1; }
+passed=$((passed + $(count pass))) failed=$((failed + $(count fail)))
+echo "$passed passed, $failed failed, 0 skipped"
+((failed == 0))
