@@ -1,5 +1,6 @@
 """Sweeps whose traces and results are in an object store: moto's S3 server on this machine, over HTTP."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ def store() -> Iterator[pyarrow.fs.FileSystem]:
     """A bucket named `fleet`, reached as any S3 is: by what the environment says of it."""
     thread = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     thread.start()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     host, port = thread.get_host_and_port()
     said = {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
