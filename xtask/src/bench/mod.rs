@@ -14,6 +14,7 @@ mod huge;
 mod machine;
 pub(crate) mod measure;
 mod overhead;
+mod page;
 mod page_cache;
 mod prediction;
 mod recording;
@@ -55,6 +56,8 @@ Benches:
   guard            slowdown and memory saved under prcl, with and without the guard: bursts, shifts,
                    locks; on the swap that there is (zram or a disk)
   report_vs_damo   time and memory of reports, ours and damo's, on the same record
+  page             how long a large record takes to open in a browser, and how smoothly it moves; runs
+                   only when named
   engine           the engine's own criterion benches
   fragmentation    huge page faults in fragmented memory, with the kernel's compaction ahead of demand
                    and with ours; runs only when named, as it takes most of the machine's memory
@@ -94,7 +97,7 @@ struct Args {
     /// Seconds that each recording takes
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     duration: Option<u64>,
-    /// report_vs_damo: rows of the record
+    /// report_vs_damo, page: rows of the record
     #[arg(long, value_name = "N")]
     rows: Option<u64>,
     /// prediction: keep traces and records of live runs in this folder
@@ -192,13 +195,14 @@ impl BenchContext {
 }
 
 type Bench = fn(&BenchContext) -> anyhow::Result<BenchOutcome>;
-const BENCHES: [(&str, Bench); 13] = [
+const BENCHES: [(&str, Bench); 14] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),
     ("prediction", prediction::run),
     ("guard", guard::run),
     ("report_vs_damo", report_vs_damo::run),
+    ("page", page::run),
     ("engine", engine::run),
     ("fragmentation", fragmentation::run),
     ("truth", truth::run),

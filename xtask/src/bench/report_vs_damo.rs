@@ -21,7 +21,7 @@ use super::stats::cell;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome, machine};
 
-const REGIONS: u64 = 1000;
+pub(super) const REGIONS: u64 = 1000;
 /// What damo takes for each row of a record, with room; measured: 1.9 kB.
 const DAMO_BYTES_PER_ROW: u64 = 2300;
 const LIMIT: Duration = Duration::from_mins(20);
@@ -157,7 +157,7 @@ fn damo(
 }
 
 /// Writes a record of `snapshots` snapshots, 100 ms apart.
-fn synthesize(path: &Path, snapshots: u64) -> anyhow::Result<()> {
+pub(super) fn synthesize(path: &Path, snapshots: u64) -> anyhow::Result<()> {
     let file = File::create(path).context("cannot write to the temporary folder")?;
     let start = Nanos(1_800_000_000_000_000_000);
     let header = Header {

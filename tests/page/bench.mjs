@@ -1,0 +1,62 @@
+// How fast the page opens and pans: `node bench.mjs RECORD [REPEATS]`, numbers as JSON. `xtask bench page` runs it.
+
+import {spawn} from "node:child_process";
+import {chromium} from "playwright-core";
+
+const [record, repeats = "3"] = process.argv.slice(2);
+const isotherm = process.env.ISOTHERM ?? "isotherm";
+
+/** Serves the record; gives the address once it is printed, and how long that took. */
+async function serve() {
+  const began = performance.now(), child = spawn(isotherm, ["web", record, "--no-browser"], {stdio: ["ignore", "pipe", "inherit"]});
+  const address = await new Promise((resolve, reject) => {
+    child.stdout.once("data", data => resolve(String(data).trim()));
+    child.once("exit", code => reject(new Error(`isotherm web ended with ${code}`)));
+  });
+  return {child, address, read_s: (performance.now() - began) / 1000};
+}
+
+/** Pans and zooms for so long, a step a frame; gives the frames' times in ms by the browser's own trace of what it has drawn.
+ * @param {import("playwright-core").Page} page @param {"pan"|"zoom"} how */
+async function move(page, how) {
+  return page.evaluate(async how => {
+    const {heat} = window.isotherm, frames = [], end = performance.now() + 3000;
+    heat.reset();
+    heat.zoom(.2, "both", {x: 600, y: 300});
+    for (let last = performance.now(), n = 0; last < end; n++) {
+      if (how === "pan") heat.move(n % 120 < 60 ? .02 : -.02, n % 90 < 45 ? .02 : -.02);
+      else heat.zoom(n % 100 < 50 ? .95 : 1 / .95, "both", {x: 500, y: 300});
+      await new Promise(requestAnimationFrame);
+      const now = performance.now();
+      frames.push(now - last);
+      last = now;
+    }
+    return frames.slice(5);
+  }, how);
+}
+
+/** @param {number[]} frames */
+function told(frames) {
+  const sorted = [...frames].sort((a, b) => a - b), sum = frames.reduce((a, b) => a + b, 0);
+  return {frames_per_s: frames.length / sum * 1000, p95_ms: sorted[Math.floor(sorted.length * .95)], max_ms: sorted[sorted.length - 1]};
+}
+
+const browser = await chromium.launch({executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"]});
+const runs = [];
+for (let run = 0; run < Number(repeats); run++) {
+  const {child, address, read_s} = await serve();
+  const context = await browser.newContext({viewport: {width: 1400, height: 900}}), page = await context.newPage();
+  const began = performance.now();
+  await page.goto(address);
+  await page.waitForSelector("html[data-ready]", {timeout: 60_000});
+  await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+  const open_s = (performance.now() - began) / 1000;
+  const pieces = await page.evaluate(() => window.isotherm.heat.layer.rates.length);
+  const pan = told(await move(page, "pan")), zoom = told(await move(page, "zoom"));
+  const heap_mib = await page.evaluate(() => performance.memory?.usedJSHeapSize / 2 ** 20);
+  runs.push({read_s, open_s, pieces, pan, zoom, heap_mib});
+  await context.close();
+  child.kill();
+}
+await browser.close();
+console.log(JSON.stringify(runs));

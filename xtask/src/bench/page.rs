@@ -1,0 +1,69 @@
+//! The page in a browser: how long a large record takes to read and to open, and how smoothly its heat map moves.
+//!
+//! The record is that of `report_vs_damo`. The browser is Debian's Chromium without a screen and without a graphics
+//! processor, run by `tests/page/bench.mjs`, whose packages the tests of the page have fetched (`tests/page/run.sh`).
+
+use std::process::Command;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::report_vs_damo::{REGIONS, synthesize};
+use super::stats::cell;
+use super::table::Table;
+use super::{BenchContext, BenchOutcome};
+
+/// Where in a run's JSON a figure is, what it is called, and its digits.
+const FIGURES: [(&str, &str, usize); 8] = [
+    ("/read_s", "served after, s", 2),
+    ("/open_s", "opens in, s", 2),
+    ("/pieces", "pieces", 0),
+    ("/pan/frames_per_s", "panning, frames/s", 1),
+    ("/pan/p95_ms", "95 % of frames, ms", 1),
+    ("/zoom/frames_per_s", "zooming, frames/s", 1),
+    ("/zoom/p95_ms", "95 % of frames, ms", 1),
+    ("/heap_mib", "JavaScript's heap, MiB", 0),
+];
+
+pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+    if !context.named {
+        return Ok(BenchOutcome::Skip("it needs a browser: name it".to_owned()));
+    }
+    let folder = context.root.join("tests/page");
+    if !folder.join("node_modules").exists() {
+        return Ok(BenchOutcome::Skip(
+            "there are no npm packages; tests/page/run.sh fetches them".to_owned(),
+        ));
+    }
+    let record = context.scratch("synthetic.isotherm");
+    synthesize(&record, context.rows.div_ceil(REGIONS))?;
+    let output = Command::new("node")
+        .arg("bench.mjs")
+        .arg(&record)
+        .arg(context.repeats.to_string())
+        .current_dir(folder)
+        .env("ISOTHERM", &context.isotherm)
+        .output()
+        .context("cannot run node")?;
+    anyhow::ensure!(
+        output.status.success(),
+        "node: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let runs: Vec<Value> = serde_json::from_slice(&output.stdout).context("no numbers")?;
+    let mut table = Table::new(
+        format!("{} rows, {REGIONS} regions a snapshot", context.rows),
+        &["figure", "median [range]"],
+    );
+    for (place, name, digits) in FIGURES {
+        let values: Vec<f64> = runs
+            .iter()
+            .filter_map(|run| run.pointer(place)?.as_f64())
+            .collect();
+        table.row(vec![name.to_owned(), cell(&values, digits)]);
+    }
+    Ok(BenchOutcome::Done {
+        tables: vec![table],
+        data: json!({ "rows": context.rows, "runs": runs }),
+    })
+}
