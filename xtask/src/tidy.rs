@@ -67,6 +67,18 @@ const ROOMS: &[Room] = &[
             "isotherm-sim",
         ],
     ),
+    Room {
+        name: "isotherm-what-if",
+        may_import: &[
+            "isotherm-engine",
+            "isotherm-config",
+            "isotherm-eval",
+            "isotherm-record",
+            "isotherm-session",
+        ],
+        // Functions that keep their names, for a browser.
+        unsafe_under: Some("src/abi.rs"),
+    },
     room(
         "isotherm",
         &[

@@ -76,6 +76,38 @@ impl ContextSpec {
     }
 }
 
+/// Words of a command line, which are bytes, and only on Unix known to be.
+#[cfg(unix)]
+mod words {
+    use std::ffi::OsString;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(words: &[OsString], out: S) -> Result<S::Ok, S::Error> {
+        words.serialize(out)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<OsString>, D::Error> {
+        Vec::deserialize(from)
+    }
+}
+
+/// Where nothing can be run (a browser), no command is read or written.
+#[cfg(not(unix))]
+mod words {
+    use std::ffi::OsString;
+
+    use serde::{Deserializer, Serializer, de, ser};
+
+    pub(super) fn serialize<S: Serializer>(_: &[OsString], _: S) -> Result<S::Ok, S::Error> {
+        Err(ser::Error::custom("commands are of Unix"))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(_: D) -> Result<Vec<OsString>, D::Error> {
+        Err(de::Error::custom("commands are of Unix"))
+    }
+}
+
 /// Whose memory is watched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -90,6 +122,7 @@ pub enum TargetSpec {
     /// A command that the session starts.
     Command {
         /// The program and its arguments; at least the program.
+        #[serde(with = "words")]
         command: Vec<OsString>,
         /// Those that descend from it as well.
         children: bool,

@@ -5,7 +5,6 @@
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read, Seek, Write};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -130,10 +129,21 @@ pub struct FromStart {
 
 impl Read for FromStart {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let nr = self.file.read_at(bytes, self.at)?;
+        let nr = read_at(&self.file, bytes, self.at)?;
         self.at += nr as u64;
         Ok(nr)
     }
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, bytes, at)
+}
+
+/// A browser has no files.
+#[cfg(not(unix))]
+fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Where a record comes from.

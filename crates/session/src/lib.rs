@@ -41,6 +41,7 @@ mod monitor;
 mod privilege;
 #[cfg(feature = "live")]
 pub mod protocol;
+#[cfg(unix)]
 pub mod record_file;
 #[cfg(feature = "live")]
 mod session;

@@ -10,6 +10,7 @@ pub mod accuracy;
 pub mod config;
 pub mod family;
 pub mod layout;
+#[cfg(unix)]
 pub mod run;
 pub mod truth;
 

@@ -1,0 +1,21 @@
+//! Asks a trace natively: `ask RECORD < QUESTIONS`, a question in JSON on each line, an answer on each. What the page answers is
+//! held against this (`tests/page/what-if.test.mjs`).
+
+use std::io::{BufRead, Write};
+
+use anyhow::Context as _;
+use isotherm_what_if::WhatIf;
+
+fn main() -> anyhow::Result<()> {
+    let path = std::env::args_os().nth(1).context("ask RECORD < QUESTIONS")?;
+    let what_if = WhatIf::open(&std::fs::read(path)?)?;
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, &what_if.facts()?)?;
+    writeln!(out)?;
+    for line in std::io::stdin().lock().lines() {
+        let question = serde_json::from_str(&line?)?;
+        serde_json::to_writer(&mut out, &what_if.foretell(&question)?)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! What a browser calls: functions of numbers, and two buffers.
+//!
+//! The caller asks for room ([`isotherm_input`]), writes there, and calls one of the functions below. Each leaves JSON in the
+//! output, and says whether that is an answer (1) or an error's text (0). One trace is open at a time, in each
+//! instance of the module. `wasm-bindgen` was weighed and not taken: it needs a program of its own version beside Cargo,
+//! and what it would write is these six functions.
+
+#![expect(
+    unsafe_code,
+    reason = "functions that keep their names for another language count as unsafe; no pointer is followed here"
+)]
+
+use std::cell::RefCell;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::{Question, WhatIf};
+
+#[derive(Default)]
+struct State {
+    input: Vec<u8>,
+    output: Vec<u8>,
+    open: Option<WhatIf>,
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+/// Room for so many bytes of input; the address holds until the next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn isotherm_input(bytes: usize) -> *mut u8 {
+    STATE.with_borrow_mut(|state| {
+        state.input.clear();
+        state.input.resize(bytes, 0);
+        state.input.as_mut_ptr()
+    })
+}
+
+/// Where the output of the last call is, until the next.
+#[unsafe(no_mangle)]
+pub extern "C" fn isotherm_output() -> *const u8 {
+    STATE.with_borrow(|state| state.output.as_ptr())
+}
+
+/// How many bytes it has.
+#[unsafe(no_mangle)]
+pub extern "C" fn isotherm_output_bytes() -> usize {
+    STATE.with_borrow(|state| state.output.len())
+}
+
+/// Opens the record in the input; gives [`crate::Facts`].
+#[unsafe(no_mangle)]
+pub extern "C" fn isotherm_open() -> u32 {
+    answer(|state| {
+        let record = std::mem::take(&mut state.input);
+        let open = state.open.insert(WhatIf::open(&record)?);
+        open.facts()
+    })
+}
+
+/// Answers the [`Question`] in the input; gives an [`isotherm_eval::tune::Prediction`].
+#[unsafe(no_mangle)]
+pub extern "C" fn isotherm_foretell() -> u32 {
+    answer(|state| {
+        let question = question(state)?;
+        let open = state.open.as_ref().context("no record is open")?;
+        open.foretell(&question)
+    })
+}
+
+/// How to do what the [`Question`] in the input asks; gives a [`crate::Configuration`].
+#[unsafe(no_mangle)]
+pub extern "C" fn isotherm_configuration() -> u32 {
+    answer(|state| question(state)?.configuration())
+}
+
+fn question(state: &State) -> anyhow::Result<Question> {
+    serde_json::from_slice(&state.input).context("this is no question")
+}
+
+fn answer<T: Serialize>(of: impl FnOnce(&mut State) -> anyhow::Result<T>) -> u32 {
+    STATE.with_borrow_mut(|state| {
+        let answered = of(state).and_then(|value| Ok(serde_json::to_vec(&value)?));
+        let (output, is_good) = match answered {
+            Ok(output) => (output, 1),
+            Err(error) => (format!("{error:#}").into_bytes(), 0),
+        };
+        state.output = output;
+        is_good
+    })
+}
