@@ -15,6 +15,8 @@ root=$(realpath ../..)
 built=$(realpath -m "$root/${CARGO_TARGET_DIR:-target}")/debug
 export ISOTHERM=${ISOTHERM:-$built/isotherm}
 [[ -x $ISOTHERM ]] || (cd "$root" && cargo build -q -p isotherm)
+(cd "$root" && cargo build -q -p isotherm-what-if --examples)
+export ASK=$built/examples/ask TRACE=$built/examples/trace
 modules=$root/.venv/page
 if ! cmp -s package-lock.json "$modules/package-lock.json"; then
     mkdir -p "$modules"
@@ -29,7 +31,7 @@ passed=0 failed=0
 if node_modules/.bin/tsc -p .; then passed=1; else failed=1; echo "FAILED page types"; fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-node --test --test-reporter=spec "$@" page.test.mjs | tee "$log" || true
+node --test --test-concurrency=1 --test-reporter=spec "$@" page.test.mjs what-if.test.mjs | tee "$log" || true
 count() { sed -n "s/^ℹ $1 \([0-9]*\)$/\1/p" "$log" | tail -n 1; }
 passed=$((passed + $(count pass))) failed=$((failed + $(count fail)))
 echo "$passed passed, $failed failed, 0 skipped"

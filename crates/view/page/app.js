@@ -7,11 +7,13 @@ import {processes, schemes, wide} from "isotherm/lists.js";
 import {byMapping} from "isotherm/select.js";
 import {Chart} from "isotherm/series.js";
 import {colours} from "isotherm/tiles.js";
+import {WhatIf} from "isotherm/what-if.js";
 
 /** @typedef {import("./data.js").RecordJson} RecordJson */
 /** @typedef {import("./heat.js").Selection} Selection */
 
-const TABS = ["memory", "processes", "schemes"];
+const TABS = ["memory", "processes", "schemes", "what"];
+const NO_TRACE = "What would come of a scheme is told by page scans: record with `isotherm record --pages`, and open that record (with an isotherm that was built with its what-if).";
 /** Rows of a table of mappings. */
 const MOST_ROWS = 60;
 
@@ -19,8 +21,10 @@ const MOST_ROWS = 60;
 const at = id => /** @type {T} */ (document.getElementById(id));
 
 export class App {
-  /** @param {ArrayBuffer} buffer */
-  constructor(buffer) {
+  /** @param {ArrayBuffer} buffer @param {((record: number) => Promise<{wasm: ArrayBuffer, record: ArrayBuffer, worker: string}>)|null} trace
+   * what the simulated machine is made of, and what it replays; null where there is none */
+  constructor(buffer, trace = null) {
+    this.trace = trace;
     this.container = new Container(buffer);
     const {json} = this.container;
     /** @type {Map<string, Layer>} */
@@ -83,6 +87,8 @@ export class App {
       this.tab("memory");
     }));
     at("schemes").replaceChildren(...schemes(record));
+    this.whatIf = undefined;
+    at("what").replaceChildren(...this.trace ? [] : [element("p", NO_TRACE, "note")]);
     this.target(Math.max(0, record.layers.findIndex(layer => layer.label === label)));
     this.heat.reset();
   }
@@ -119,8 +125,20 @@ export class App {
       if (isOn && focus) tab.focus();
     }
     history.replaceState(null, "", `#${name}`);
+    if (name === "what") this.ask();
     this.heat.refresh();
     this.chart.resize();
+  }
+
+  /** Begins to answer what if, once it is asked. */
+  ask() {
+    if (this.whatIf || !this.trace) return;
+    const place = at("what");
+    this.trace(this.index ?? 0).then(parts => { this.whatIf = new WhatIf(place, parts); }, error => {
+      place.replaceChildren(element("p", `The trace cannot be had: ${error}`, "note"));
+    });
+    place.replaceChildren(element("p", "The trace comes …", "note"));
+    this.whatIf = null;
   }
 
   /** @param {boolean} dark */
@@ -299,7 +317,7 @@ export class App {
       "/": () => at("find").focus(), "?": () => this.help(), "t": () => at("theme").click(), "v": () => this.showTables(),
       "s": () => at("selecting").click(), "m": () => this.marked(), "Escape": () => { this.mark = null; heat.setSelection(null); },
       "[": () => targets && this.target((shown + targets - 1) % targets), "]": () => targets && this.target((shown + 1) % targets),
-      "1": () => this.tab(TABS[0]), "2": () => this.tab(TABS[1]), "3": () => this.tab(TABS[2]),
+      "1": () => this.tab(TABS[0]), "2": () => this.tab(TABS[1]), "3": () => this.tab(TABS[2]), "4": () => this.tab(TABS[3]),
     };
     const arrows = e.key.startsWith("Arrow");
     // Elsewhere arrows scroll the page.

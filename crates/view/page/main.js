@@ -44,8 +44,23 @@ function follow(app, address) {
   source.addEventListener("error", () => app.status(source.readyState === EventSource.CLOSED ? "the server has gone" : "waiting for the server"));
 }
 
+/** What is packed within an element of the page. @param {string} id */
+const packed = id => gunzip(bytesOf(document.getElementById(id)?.textContent?.trim() ?? ""));
+
+/** What the simulated machine is made of, and the trace of a record. @param {number} record */
+async function trace(record) {
+  const worker = document.getElementById("what-if-worker")?.textContent ?? "";
+  if (!from) return {wasm: await packed("what-if-wasm"), record: (await bytesOf(document.getElementById("trace")?.textContent?.trim() ?? "")).buffer, worker};
+  const [wasm, bytes] = await Promise.all(["what-if.wasm", `trace/${record}`].map(async address => {
+    const answer = await fetch(address, {cache: "no-store"});
+    if (!answer.ok) throw new Error(await answer.text());
+    return answer.arrayBuffer();
+  }));
+  return {wasm, record: bytes, worker};
+}
+
 try {
-  const app = new App(await read());
+  const app = new App(await read(), document.getElementById("what-if-worker") ? trace : null);
   Object.assign(window, {isotherm: app});
   if (events) follow(app, events);
   document.documentElement.dataset.ready = "yes";

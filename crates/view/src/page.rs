@@ -15,7 +15,7 @@ const STYLES: [&str; 2] = [
 /// What defines globals.
 const UPLOT: &str = include_str!("../page/vendor/uplot-1.6.32/uPlot.iife.min.js");
 /// Modules by name, as they import each other: `isotherm/NAME`.
-const MODULES: [(&str, &str); 9] = [
+const MODULES: [(&str, &str); 10] = [
     ("app.js", include_str!("../page/app.js")),
     ("data.js", include_str!("../page/data.js")),
     ("format.js", include_str!("../page/format.js")),
@@ -25,23 +25,40 @@ const MODULES: [(&str, &str); 9] = [
     ("select.js", include_str!("../page/select.js")),
     ("series.js", include_str!("../page/series.js")),
     ("tiles.js", include_str!("../page/tiles.js")),
+    ("what-if.js", include_str!("../page/what-if.js")),
 ];
+/// Runs in a worker, which imports nothing.
+const WORKER: &str = include_str!("../page/what-if-worker.js");
+/// The simulated machine, packed; empty where it was not built.
+const MACHINE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/what-if.wasm.gz"));
 /// Nothing is fetched, and no text of a record can become a script that fetches. Modules are `data:` addresses.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data: 'wasm-unsafe-eval'; style-src 'unsafe-inline'; \
-    img-src data: blob:; base-uri 'none'; form-action 'none'";
+    img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'";
 
 /// Where the page has its data from.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// A container ([`crate::Finished::container`]), which is put inside.
-    Inside(&'a [u8]),
+    /// All of it is put inside.
+    Inside {
+        /// [`crate::Finished::container`].
+        container: &'a [u8],
+        /// A record of page scans, as its file is, for what-if.
+        trace: Option<&'a [u8]>,
+    },
     /// It fetches one from here, and again whenever it is told to.
     At {
         /// The address, relative to the page.
         data: &'a str,
         /// Where it is told that there is a new one (Server-Sent Events); what does not change has none.
         events: Option<&'a str>,
+        /// Whether it finds `what-if.wasm` and `trace/0`, `trace/1` and so on beside itself.
+        has_traces: bool,
     },
+}
+
+/// The simulated machine for browsers (WebAssembly), packed by gzip; `None` where Isotherm was built without.
+pub fn what_if() -> Option<&'static [u8]> {
+    (!MACHINE.is_empty()).then_some(MACHINE)
 }
 
 /// Writes the page.
@@ -61,7 +78,7 @@ fn split<'a>(text: &'a str, mark: &str) -> (&'a str, &'a str) {
 
 fn head(data: Data<'_>) -> String {
     let may_fetch = match data {
-        Data::Inside(_) => "",
+        Data::Inside { .. } => "",
         Data::At { .. } => "; connect-src 'self'",
     };
     format!(
@@ -82,14 +99,24 @@ pub fn pack(container: &[u8], level: Compression) -> io::Result<Vec<u8>> {
 
 fn scripts(data: Data<'_>) -> io::Result<String> {
     let data = match data {
-        Data::Inside(container) => {
-            let packed = STANDARD.encode(pack(container, Compression::default())?);
-            format!("<script id=\"data\" type=\"application/octet-stream\">{packed}</script>")
+        Data::Inside { container, trace } => {
+            let mut inside = part("data", &pack(container, Compression::default())?);
+            if let Some((machine, trace)) = what_if().zip(trace) {
+                inside += &worker();
+                inside += &part("what-if-wasm", machine);
+                inside += &part("trace", trace);
+            }
+            inside
         }
-        Data::At { data, events } => {
+        Data::At {
+            data,
+            events,
+            has_traces,
+        } => {
             let events = events.map_or_else(String::new, |at| format!(" data-events=\"{at}\""));
+            let worker = if has_traces { worker() } else { String::new() };
             format!(
-                "<script id=\"data\" type=\"application/octet-stream\" data-from=\"{data}\"{events}></script>"
+                "<script id=\"data\" type=\"application/octet-stream\" data-from=\"{data}\"{events}></script>{worker}"
             )
         }
     };
@@ -106,6 +133,16 @@ fn scripts(data: Data<'_>) -> io::Result<String> {
          <script type=\"module\">import \"isotherm/main.js\";</script>",
         imports.join(",")
     ))
+}
+
+/// Bytes within the page.
+fn part(id: &str, bytes: &[u8]) -> String {
+    let text = STANDARD.encode(bytes);
+    format!("<script id=\"{id}\" type=\"application/octet-stream\">{text}</script>\n")
+}
+
+fn worker() -> String {
+    format!("<script id=\"what-if-worker\" type=\"text/plain\">{WORKER}</script>\n")
 }
 
 #[cfg(test)]
@@ -126,7 +163,14 @@ mod tests {
     #[test]
     fn a_page_without_data_is_small() {
         let mut page = Vec::new();
-        write(Data::Inside(b""), &mut page).expect("memory takes everything");
+        write(
+            Data::Inside {
+                container: b"",
+                trace: None,
+            },
+            &mut page,
+        )
+        .expect("memory takes everything");
         assert!(page.len() < 300_000, "{} bytes", page.len());
     }
 }

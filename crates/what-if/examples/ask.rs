@@ -1,4 +1,4 @@
-//! Asks a trace natively: `ask RECORD < QUESTIONS`, a question in JSON on each line, an answer on each. What the page answers is
+//! Asks a trace natively: `ask RECORD [ONE-IN] < QUESTIONS`, a question in JSON on each line, an answer on each. What the page answers is
 //! held against this (`tests/page/what-if.test.mjs`).
 
 use std::io::{BufRead, Write};
@@ -7,8 +7,11 @@ use anyhow::Context as _;
 use isotherm_what_if::WhatIf;
 
 fn main() -> anyhow::Result<()> {
-    let path = std::env::args_os().nth(1).context("ask RECORD < QUESTIONS")?;
-    let what_if = WhatIf::open(&std::fs::read(path)?)?;
+    let path = std::env::args_os()
+        .nth(1)
+        .context("ask RECORD < QUESTIONS")?;
+    let one_in = std::env::args().nth(2).map_or(Ok(1), |word| word.parse())?;
+    let what_if = WhatIf::open(&std::fs::read(path)?, one_in)?;
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, &what_if.facts()?)?;
     writeln!(out)?;

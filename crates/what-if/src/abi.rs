@@ -50,12 +50,12 @@ pub extern "C" fn isotherm_output_bytes() -> usize {
     STATE.with_borrow(|state| state.output.len())
 }
 
-/// Opens the record in the input; gives [`crate::Facts`].
+/// Opens the record in the input, or one block in so many of it; gives [`crate::Facts`].
 #[unsafe(no_mangle)]
-pub extern "C" fn isotherm_open() -> u32 {
+pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     answer(|state| {
         let record = std::mem::take(&mut state.input);
-        let open = state.open.insert(WhatIf::open(&record)?);
+        let open = state.open.insert(WhatIf::open(&record, one_in)?);
         open.facts()
     })
 }

@@ -380,17 +380,26 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&extent))
 }
 
+/// A longer trace is not put into a page: `isotherm web` serves it.
+const TRACE_MAX: usize = 24 << 20;
+
 /// The page that `isotherm web` serves, as one file.
 fn page(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let make = |header: &_| Document::new(header, common.scope());
-    let (document, extent) = common.open()?.accumulate(common.scope(), make)?;
+    let source = common.open()?;
+    // A part of a trace is none.
+    let is_whole = common.target.is_none() && common.from.is_none() && common.to.is_none();
+    let trace = source.trace_file().filter(|_| is_whole);
+    let (document, extent) = source.accumulate(common.scope(), make)?;
     extent.require(&common.scope(), None)?;
     let container = Finished::container(&[document.finish()])?;
+    let trace = trace.map(std::fs::read).transpose()?;
     let mut out = common.output.open()?;
-    pipe_may_close(isotherm_view::page::write(
-        Data::Inside(&container),
-        &mut out,
-    ))?;
+    let data = Data::Inside {
+        container: &container,
+        trace: trace.as_deref().filter(|trace| trace.len() <= TRACE_MAX),
+    };
+    pipe_may_close(isotherm_view::page::write(data, &mut out))?;
     out.finish()?;
     Ok(exit_code(&extent))
 }

@@ -74,9 +74,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         [] => vec![None],
         files => files.iter().cloned().map(Some).collect(),
     };
-    let mut records = Vec::new();
+    let (mut records, mut traces) = (Vec::new(), Vec::new());
     for file in files {
         let source = Source::open(file.as_deref())?;
+        traces.push(source.trace_file());
         let make = |header: &_| Document::new(header, Scope::default());
         let (document, extent) = source.accumulate(Scope::default(), make)?;
         extent.require(&Scope::default(), None)?;
@@ -87,8 +88,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = stop_by_signals()?;
     let (ready, address) = mpsc::sync_channel(1);
     std::thread::scope(|threads| {
-        let serving =
-            threads.spawn(|| Site::serve(args.listen, Content::Whole(container), &stop, ready));
+        let serving = threads.spawn(|| {
+            Site::serve(
+                args.listen,
+                Content::Whole { container, traces },
+                &stop,
+                ready,
+            )
+        });
         announce(args, address.recv())?;
         serving
             .join()

@@ -10,10 +10,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::calibration::{Bound, Calibration};
-use isotherm_engine::{Nanos, TargetId};
+use isotherm_engine::{BLOCK_SIZE, Nanos, TargetId};
 use isotherm_record::{CalibrationSample, Item, Reader, UsageSample, input};
 use isotherm_sim::cost::MachineCosts;
 use isotherm_sim::machine::{MachineSpec, NodeSpec, ProcessSpec, SwapKind};
+use isotherm_sim::statistics::scramble;
 
 use traced::Traced;
 
@@ -107,6 +108,30 @@ impl Replay {
         Ok(replay)
     }
 
+    /// The same, of one block in so many: on a machine of which each of them stands for all. Gives besides how many times
+    /// what is left the memory of the whole is.
+    ///
+    /// # Errors
+    /// What cannot be read, or replayed; that none of its blocks is left.
+    pub fn read_one_in<R: Read>(
+        mut reader: Reader<R>,
+        name: &str,
+        nr: u32,
+    ) -> anyhow::Result<(Self, f64)> {
+        let mut seen = Seen::default();
+        for item in reader.by_ref() {
+            seen.take(item.with_context(|| format!("cannot read {name}"))?);
+        }
+        let whole = seen.seen_pages();
+        seen.keep_one_in(nr);
+        let times = whole as f64 / seen.seen_pages().max(1) as f64;
+        let mut replay = seen
+            .replay()
+            .with_context(|| format!("{name} cannot be replayed"))?;
+        replay.machine.costs = replay.machine.costs.for_one_in(nr);
+        Ok((replay, times))
+    }
+
     /// Of what a session with page scans told.
     ///
     /// # Errors
@@ -194,6 +219,17 @@ impl Seen {
             calibration: measured.costs,
             notes,
         })
+    }
+
+    /// Leaves out blocks until one in so many is left, whichever these are.
+    fn keep_one_in(&mut self, nr: u32) {
+        for traced in self.targets.values_mut() {
+            for scan in &mut traced.scans {
+                let is_kept =
+                    |block: u64| scramble(block / BLOCK_SIZE).is_multiple_of(u64::from(nr));
+                scan.blocks.retain(|block| is_kept(block.block));
+            }
+        }
     }
 
     /// Leaves out processes of which nothing was in memory, and the smallest of too many.

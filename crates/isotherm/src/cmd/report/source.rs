@@ -18,6 +18,8 @@ use tracing::{info, warn};
 pub(crate) struct Source {
     name: String,
     reader: Reader<Watched>,
+    /// The file, where it can be read again.
+    file: Option<PathBuf>,
 }
 
 impl Source {
@@ -47,7 +49,18 @@ impl Source {
         let watched = Watched::new(input.bytes, input.length);
         let reader =
             Reader::open(watched).with_context(|| format!("cannot read {name} as a record"))?;
-        Ok(Self { name, reader })
+        let file = (!piped && path.is_file()).then_some(path);
+        Ok(Self { name, reader, file })
+    }
+
+    /// The file, if it is a trace of ours: page scans, which can be replayed.
+    pub(crate) fn trace_file(&self) -> Option<PathBuf> {
+        let file = self
+            .file
+            .as_ref()
+            .filter(|_| self.reader.is_page_record())?;
+        let is_ours = file.extension().is_none_or(|ending| ending != "parquet");
+        is_ours.then(|| file.clone())
     }
 
     /// What the record says of itself.

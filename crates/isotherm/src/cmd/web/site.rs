@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -36,8 +37,13 @@ const EVENTS: &str = "events";
 
 /// What is on the page.
 pub(super) enum Content {
-    /// A container that stays as it is.
-    Whole(Vec<u8>),
+    /// What stays as it is.
+    Whole {
+        /// [`Finished::container`].
+        container: Vec<u8>,
+        /// Of each record the file, where it is a trace.
+        traces: Vec<Option<PathBuf>>,
+    },
     /// What is watched now.
     Live {
         /// With what a record would begin with.
@@ -54,6 +60,7 @@ pub(super) struct Site {
     hosts: Vec<String>,
     page: Rc<Vec<u8>>,
     data: Rc<Vec<u8>>,
+    traces: Vec<Option<PathBuf>>,
     live: Option<Live>,
 }
 
@@ -116,8 +123,10 @@ impl Site {
         let server = http::open(address, &poll, LIMITS)?;
         let address = server.listener().local_addr().context("no address")?;
         let token = token()?;
-        let (data, live) = match content {
-            Content::Whole(container) => (page::pack(&container, Compression::fast())?, None),
+        let (data, traces, live) = match content {
+            Content::Whole { container, traces } => {
+                (page::pack(&container, Compression::fast())?, traces, None)
+            }
             Content::Live { document, items } => {
                 let live = Live {
                     document,
@@ -126,12 +135,18 @@ impl Site {
                     has_ended: false,
                     due: Instant::now(),
                 };
-                (Vec::new(), Some(live))
+                (Vec::new(), Vec::new(), Some(live))
             }
         };
         let mut shown = Vec::new();
         let events = live.is_some().then_some(EVENTS);
-        page::write(Data::At { data: DATA, events }, &mut shown)?;
+        let has_traces = page::what_if().is_some() && traces.iter().any(Option::is_some);
+        let at = Data::At {
+            data: DATA,
+            events,
+            has_traces,
+        };
+        page::write(at, &mut shown)?;
         let url = format!("http://{address}/{token}/");
         let port = address.port();
         let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|name| format!("{name}:{port}"));
@@ -144,6 +159,7 @@ impl Site {
             token,
             page: Rc::new(shown),
             data: Rc::new(data),
+            traces,
             live,
         };
         Ok((site, poll, server, url))
@@ -188,10 +204,40 @@ impl Site {
                 http::response("application/octet-stream", Rc::clone(&self.data), &more)
             }
             Some("/events") if self.live.is_some() => http::events(),
+            Some("/what-if.wasm") => match page::what_if() {
+                Some(packed) => http::response(
+                    "application/wasm",
+                    Rc::new(packed.to_vec()),
+                    &["Content-Encoding: gzip"],
+                ),
+                None => http::refusal("404 Not Found", "this isotherm was built without\n"),
+            },
+            Some(path) if path.starts_with("/trace/") => self.trace(&path["/trace/".len()..]),
             _ => http::refusal(
                 "404 Not Found",
                 "this is not the address that `isotherm web` printed\n",
             ),
+        }
+    }
+
+    /// A record that is a trace, by its number.
+    fn trace(&self, number: &str) -> Answer {
+        let traces = number
+            .parse()
+            .ok()
+            .and_then(|at: usize| self.traces.get(at));
+        let Some(Some(file)) = traces else {
+            let hint =
+                "this record holds no page scans; `isotherm record --pages` makes one that does\n";
+            return http::refusal("404 Not Found", hint);
+        };
+        match std::fs::read(file) {
+            Ok(bytes) => http::response(
+                "application/octet-stream",
+                Rc::new(bytes),
+                &["Cache-Control: no-store"],
+            ),
+            Err(error) => http::refusal("404 Not Found", &format!("{}: {error}\n", file.display())),
         }
     }
 

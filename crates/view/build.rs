@@ -1,0 +1,105 @@
+//! Builds `isotherm-what-if` as WebAssembly, packed, for the page to carry; where Rust has no such target the page is
+//! built without, and says so.
+//!
+//! The build within the build has a folder of its own under the target folder, which all profiles share: so it is
+//! done once, and waits for no lock that its caller holds.
+
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+const TARGET: &str = "wasm32-unknown-unknown";
+/// What it is made of.
+const CRATES: [&str; 8] = [
+    "what-if", "eval", "session", "sim", "engine", "config", "record", "report",
+];
+
+fn main() -> std::io::Result<()> {
+    let variable = |name| PathBuf::from(env::var_os(name).unwrap_or_default());
+    let out = variable("OUT_DIR");
+    let root = variable("CARGO_MANIFEST_DIR").join("../..");
+    for name in CRATES {
+        println!(
+            "cargo:rerun-if-changed={}",
+            root.join("crates").join(name).display()
+        );
+    }
+    println!(
+        "cargo:rerun-if-changed={}",
+        root.join("Cargo.lock").display()
+    );
+    println!("cargo:rerun-if-changed=build.rs");
+    let wanted = env::var_os("CARGO_FEATURE_WHAT_IF").is_some();
+    let wasm = if wanted {
+        build(&root, &out)
+    } else {
+        Vec::new()
+    };
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&wasm)?;
+    let packed = if wasm.is_empty() {
+        Vec::new()
+    } else {
+        packed.finish()?
+    };
+    fs::write(out.join("what-if.wasm.gz"), packed)
+}
+
+/// The module; nothing where it cannot be built.
+fn build(root: &Path, out: &Path) -> Vec<u8> {
+    // target/PROFILE/build/NAME/out
+    let target = out.ancestors().nth(4).unwrap_or(out).join("what-if");
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--lib",
+            "--package",
+            "isotherm-what-if",
+        ])
+        .args(["--profile", "wasm", "--target", TARGET, "--target-dir"])
+        .arg(&target)
+        .current_dir(root);
+    // What the outer build was told is not for this one: its flags, its wrappers (clippy), its features.
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let is_of_cargo =
+            name.starts_with("CARGO_") && name != "CARGO_HOME" && !name.starts_with("CARGO_NET");
+        let is_of_rust = name.starts_with("RUSTC") || name == "RUSTFLAGS" || name == "CARGO";
+        let is_of_c = name == "TARGET"
+            || name == "HOST"
+            || name == "PROFILE"
+            || name == "OUT_DIR"
+            || name == "OPT_LEVEL"
+            || name == "DEBUG";
+        if is_of_cargo || is_of_rust || is_of_c {
+            cargo.env_remove(&name);
+        }
+    }
+    let module = target.join(TARGET).join("wasm/isotherm_what_if.wasm");
+    let why = match cargo.output() {
+        Ok(done) if done.status.success() => match fs::read(&module) {
+            Ok(wasm) => return wasm,
+            Err(error) => format!("{}: {error}", module.display()),
+        },
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            said.lines()
+                .find(|line| line.contains("error"))
+                .unwrap_or("it failed")
+                .to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    println!(
+        "cargo:warning=the page is built without its what-if ({why}); `rustup target add {TARGET}` is what it mostly lacks"
+    );
+    Vec::new()
+}

@@ -1,0 +1,66 @@
+//! What a trace answers.
+
+use super::*;
+
+#[path = "../examples/drawn/mod.rs"]
+mod drawn;
+
+fn ask(age: &str, max_slowdown: Option<f64>) -> Question {
+    Question {
+        schemes: vec![format!("4K max 0% 0% {age} max pageout")],
+        max_slowdown,
+    }
+}
+
+fn record() -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.isotherm");
+    drawn::trace(&path, 30);
+    std::fs::read(path).expect("written")
+}
+
+#[test]
+fn a_trace_tells_what_would_come_of_a_scheme() {
+    let trace = WhatIf::open(&record(), 1).expect("a trace");
+    let facts = trace.facts().expect("of a program");
+    assert_eq!((facts.one_in, &*facts.program), (1, "drawn"));
+    let young = trace.foretell(&ask("3s", None)).expect("foretold");
+    let old = trace.foretell(&ask("15s", None)).expect("foretold");
+    assert!(young.saved_share.value > old.saved_share.value);
+    assert!(trace.foretell(&ask("nonsense", None)).is_err());
+}
+
+#[test]
+fn a_block_stands_for_others() {
+    let record = record();
+    let all = WhatIf::open(&record, 1).expect("a trace");
+    let some = WhatIf::open(&record, 2).expect("half of it");
+    let (all, some) = (all.facts().expect("facts"), some.facts().expect("facts"));
+    let ratio = some.base.resident_mean_bytes / all.base.resident_mean_bytes;
+    assert!((0.95..1.05).contains(&ratio), "{ratio}");
+    assert_eq!(some.one_in, 2);
+}
+
+#[test]
+fn what_was_asked_can_be_done() {
+    let done = ask("5s", Some(0.01))
+        .configuration()
+        .expect("a configuration");
+    let problems = isotherm_config::check(&done.yaml, isotherm_config::Format::Detect);
+    let wrong: Vec<_> = { problems.iter() }
+        .filter(|p| p.severity == isotherm_config::Severity::Error)
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(done.yaml.contains("min: 5 s"), "{}", done.yaml);
+    assert_eq!(
+        done.command,
+        "isotherm run --scheme '4K max 0% 0% 5s max pageout' --max-slowdown 1% --pid PID"
+    );
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    for bytes in [&b""[..], b"nonsense"] {
+        assert!(WhatIf::open(bytes, 1).is_err());
+    }
+}

@@ -1,0 +1,125 @@
+// What if, in the browser: the simulated machine answers there, byte for byte, as it does natively. `ASK` and `TRACE` name
+// crates/what-if's examples.
+
+import assert from "node:assert/strict";
+import {execFileSync} from "node:child_process";
+import {mkdtempSync, readFileSync, rmSync, statSync} from "node:fs";
+import {tmpdir} from "node:os";
+import {join} from "node:path";
+import {after, before, test} from "node:test";
+import {pathToFileURL} from "node:url";
+import {chromium} from "playwright-core";
+
+const isotherm = process.env.ISOTHERM ?? "isotherm";
+const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+
+/** @type {import("playwright-core").Browser} */
+let browser;
+let folder = "", trace = "", url = "";
+
+before(async () => {
+  folder = mkdtempSync(join(tmpdir(), "isotherm-what-if-"));
+  trace = join(folder, "trace.isotherm");
+  execFileSync(process.env.TRACE ?? "trace", [trace]);
+  const page = join(folder, "page.html");
+  execFileSync(isotherm, ["report", "heatmap", trace, "-o", page], {stdio: "pipe"});
+  url = pathToFileURL(page).href;
+  browser = await chromium.launch({executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"]});
+});
+
+after(async () => {
+  await browser?.close();
+  rmSync(folder, {recursive: true, force: true});
+});
+
+async function open(options = {}) {
+  const context = await browser.newContext({viewport: {width: 1280, height: 900}, ...options}), page = await context.newPage();
+  /** @type {string[]} */
+  const wrong = [];
+  page.on("pageerror", error => wrong.push(String(error)));
+  page.on("console", message => message.type() === "error" && wrong.push(message.text()));
+  await page.goto(url);
+  await page.waitForSelector("html[data-ready]", {timeout: 10_000});
+  await page.keyboard.press("4");
+  await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  return {page, wrong, close: () => context.close()};
+}
+
+test("a page with the machine inside is small enough to send", () => {
+  const text = readFileSync(new URL(url), "utf8");
+  const data = text.match(/id="(data|trace)" type="application\/octet-stream">[^<]*/g).join("");
+  assert.ok(text.length - data.length < 1_500_000, `${statSync(new URL(url)).size} bytes, ${data.length} of them data`);
+});
+
+test("the browser answers what is answered natively, byte for byte", async () => {
+  const {page, wrong, close} = await open();
+  const questions = [
+    ["4K max 0% 0% 5s max pageout", null], ["4K max 0% 0% 3s max pageout", .01], ["64K max 0% 0% 2s max pageout", .005], ["2M max 0% 0% 10s max pageout", null],
+    ["4K max 0% 0% 2s max pageout 16M 1s", null],
+  ].map(([scheme, max_slowdown]) => ({schemes: [scheme], max_slowdown}));
+  const input = questions.map(q => JSON.stringify(q)).join("\n");
+  for (const one_in of ["1", "2"]) {
+    const native = execFileSync(process.env.ASK ?? "ask", [trace, one_in], {input, encoding: "utf8"}).trim().split("\n");
+    const inside = await page.evaluate(async ({questions, one_in}) => {
+      const bytes = async id => Uint8Array.from(atob(document.getElementById(id).textContent.trim()), c => c.charCodeAt(0));
+      const packed = new Blob([await bytes("what-if-wasm")]).stream().pipeThrough(new DecompressionStream("gzip"));
+      const {instance} = await WebAssembly.instantiate(await new Response(packed).arrayBuffer(), {}), machine = instance.exports;
+      // Its memory may be another after it has made room.
+      const put = (input, at = machine.isotherm_input(input.length)) => new Uint8Array(machine.memory.buffer, at, input.length).set(input);
+      const out = () => new TextDecoder().decode(new Uint8Array(machine.memory.buffer, machine.isotherm_output(), machine.isotherm_output_bytes()).slice());
+      put(await bytes("trace"));
+      machine.isotherm_open(Number(one_in));
+      const answers = [out()];
+      for (const question of questions) {
+        put(new TextEncoder().encode(JSON.stringify(question)));
+        machine.isotherm_foretell();
+        answers.push(out());
+      }
+      return answers;
+    }, {questions, one_in});
+    assert.deepEqual(inside, native);
+  }
+  assert.deepEqual(wrong, []);
+  await close();
+});
+
+test("a slider redraws at once, and ends exact", async () => {
+  const {page, wrong, close} = await open();
+  const before = await page.locator("#what .figures").innerText();
+  await page.locator("#what-age").focus();
+  for (let i = 0; i < 4; i++) await page.keyboard.press("ArrowRight");
+  const drawn = await page.evaluate(() => window.isotherm.whatIf.drawn_ms);
+  assert.ok(drawn < 100, `${drawn} ms`);
+  await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  assert.notEqual(await page.locator("#what .figures").innerText(), before);
+  await page.locator("#what-guard").selectOption("0.01");
+  await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  assert.match(await page.locator("#what pre").first().innerText(), /^isotherm run --scheme '4K max 0% 0% \d+s max pageout' --max-slowdown 1% --pid PID$/);
+  assert.deepEqual(wrong, []);
+  await close();
+});
+
+test("what is foretold is what simulate foretells", async () => {
+  const {page, close} = await open();
+  await page.locator("#what-guard").selectOption("0.01");
+  await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  const line = await page.locator("#what pre").first().innerText(), scheme = line.match(/'(.*)'/)[1];
+  const said = execFileSync(isotherm, ["simulate", "--trace", trace, "--scheme", scheme, "--max-slowdown", "1%"], {encoding: "utf8", stdio: ["ignore", "pipe", "pipe"]});
+  const share = Number(said.match(/foretold[^:]*: ([\d.]+) /)[1]);
+  const told = await page.evaluate(() => window.isotherm.whatIf.known(window.isotherm.whatIf.setting).answer.prediction.saved_share.value);
+  assert.equal(share.toFixed(1), (told * 100).toFixed(1));
+  await close();
+});
+
+test("nothing of it stands in the way of anyone", async () => {
+  for (const options of [{colorScheme: "light"}, {colorScheme: "dark"}, {viewport: {width: 390, height: 844}}]) {
+    const {page, close} = await open(options);
+    await page.evaluate(axe);
+    const found = await page.evaluate(() => window.axe.run());
+    const serious = found.violations.filter(v => v.impact === "serious" || v.impact === "critical");
+    assert.deepEqual(serious.map(v => [v.id, v.nodes.map(n => n.html)]), []);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+    assert.ok(wide <= 0, `${wide} pixels too wide`);
+    await close();
+  }
+});
