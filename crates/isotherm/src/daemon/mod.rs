@@ -152,6 +152,9 @@ impl Daemon {
             live: &self.live,
             acting: self.acting.status(),
             cost: self.session.cost().0,
+            cpu_budget: { self.spec.contexts.iter() }
+                .map(|context| context.monitor.cpu_budget())
+                .sum(),
         };
         metrics.text()
     }

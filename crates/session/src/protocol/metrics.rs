@@ -67,6 +67,8 @@ pub struct Metrics<'a> {
     pub acting: ActingStatus<'a>,
     /// What watching has cost.
     pub cost: Cost,
+    /// What it may cost: a share of one CPU, of all contexts; `None` where there is no budget.
+    pub cpu_budget: Option<f64>,
 }
 
 impl Metrics<'_> {
@@ -437,6 +439,14 @@ impl Metrics<'_> {
             "CPU time of the monitor itself.",
             self.cost.monitor_cpu.as_secs_f64(),
         );
+        if let Some(budget) = self.cpu_budget {
+            page.single(
+                "isotherm_monitor_cpu_budget_ratio",
+                MetricType::Gauge,
+                "CPU time that the monitor may take, as a share of one CPU; absent without a budget.",
+                budget,
+            );
+        }
         page.single(
             "isotherm_monitor_induced_cpu_seconds",
             MetricType::Counter,

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# What Prometheus and Grafana are given: the rules by promtool's own tests, and every query of the dashboard and of the
+# rules on a real Prometheus that scrapes a real daemon. The daemon watches this machine in a dry run, which takes root.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+passed=0 failed=0 skipped=0
+skip() { echo "SKIP observe: $1"; skipped=$((skipped + 1)); }
+check() {
+    local name=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED $name"; fi
+}
+finish() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    ((failed == 0))
+}
+if ! command -v promtool >/dev/null || ! command -v prometheus >/dev/null; then
+    skip "there is no Prometheus"
+    finish
+    exit
+fi
+check "alert rules" promtool check rules contrib/prometheus/isotherm.rules.yaml
+check "alerts" promtool test rules contrib/prometheus/isotherm.rules.test.yaml
+built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug
+isotherm=${ISOTHERM:-$built/isotherm}
+[[ -x $isotherm ]] || cargo build -q -p isotherm
+if ((EUID != 0)); then
+    skip "watching a machine takes root"
+    finish
+    exit
+fi
+folder=$(mktemp -d)
+pids=()
+end() {
+    ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
+    wait || true
+    rm -rf "$folder"
+}
+trap end EXIT
+port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+metrics=127.0.0.1:$(port) prometheus=127.0.0.1:$(port)
+"$isotherm" start --all --preset prcl --dry-run --socket "$folder/socket" --metrics "$metrics" >"$folder/isotherm.log" 2>&1 &
+pids+=($!)
+cat >"$folder/prometheus.yaml" <<END
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [$PWD/contrib/prometheus/isotherm.rules.yaml]
+scrape_configs:
+- {job_name: isotherm, static_configs: [{targets: ["$metrics"]}]}
+END
+prometheus --config.file="$folder/prometheus.yaml" --storage.tsdb.path="$folder/tsdb" --web.listen-address="$prometheus" \
+    >"$folder/prometheus.log" 2>&1 &
+pids+=($!)
+check "queries" python3 tests/observe/queries.py "http://$prometheus" "http://$metrics/metrics" || true
+((failed == 0)) || tail -n 5 "$folder"/*.log
+skip "there is no Grafana in Debian, PyPI or npm: its dashboard's structure and queries are tested, not how it looks"
+finish
