@@ -155,6 +155,15 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
         let minutes = if is_long { 40 } else { 10 };
         all.push(Suite::new("python", Kind::Tests, minutes, run));
     }
+    // What Prometheus and Grafana are given, by a real Prometheus.
+    if root.join("tests/observe/run.sh").exists() {
+        all.push(Suite::new(
+            "observe",
+            Kind::Tests,
+            5,
+            &["tests/observe/run.sh"],
+        ));
+    }
     // The page, in a browser.
     if root.join("tests/page/run.sh").exists() {
         all.push(Suite::new("page", Kind::Tests, 10, &["tests/page/run.sh"]));

@@ -41,7 +41,7 @@ impl Flows {
     }
 
     fn weight(&self, now: Nanos) -> f64 {
-        0.5f64.powf(now.since(self.changed).as_secs_f64() / HALVE_AFTER)
+        libm::pow(0.5, now.since(self.changed).as_secs_f64() / HALVE_AFTER)
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Patience {
 impl Patience {
     /// In the second until `now` so much might be lost, and so long was waited.
     pub(super) fn observe(&mut self, now: Nanos, elapsed: f64, allowed: Nanos, waited: Nanos) {
-        let weight = 0.5f64.powf(elapsed / HALVE_AFTER);
+        let weight = libm::pow(0.5, elapsed / HALVE_AFTER);
         self.allowed = self.allowed * weight + allowed.0 as f64;
         let waited = (waited.0 as f64).min(WAITED_MOST * allowed.0 as f64);
         self.waited = self.waited * weight + waited;

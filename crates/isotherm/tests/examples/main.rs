@@ -30,7 +30,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("stop", "tells a daemon: tests/kernel/daemon.rs"),
     ("swap", "sets up swap: tests/kernel/safety.rs"),
     ("top", "needs a terminal: tests/top.rs"),
-    ("web", "serves until it is stopped: tests/web.rs, tests/page"),
+    (
+        "web",
+        "serves until it is stopped: tests/web.rs, tests/page",
+    ),
     ("compact --proact", "compacts memory: tests/kernel"),
     ("compact --daemon", "compacts memory: tests/kernel"),
     (

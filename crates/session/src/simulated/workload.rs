@@ -91,7 +91,7 @@ fn together(accesses: &[&Access], bytes: u64) -> anyhow::Result<Rates> {
         let weights: Vec<f64> = match access.shape {
             Shape::Uniform | Shape::Sequential => vec![1.0; hot],
             Shape::Zipfian | Shape::Latest => (0..hot)
-                .map(|rank| ((rank + 1) as f64).powf(-SKEW))
+                .map(|rank| libm::pow((rank + 1) as f64, -SKEW))
                 .collect(),
         };
         let sum: f64 = weights.iter().sum();

@@ -220,13 +220,13 @@ fn nanos(seconds: f64) -> Nanos {
 fn unused_for(class: u32, runtime_s: f64) -> f64 {
     let longest = runtime_s.max(2.0 * IDLE_S);
     let at = (f64::from(class) + 0.5) / f64::from(IDLE_CLASSES);
-    IDLE_S * (longest / IDLE_S).powf(at)
+    IDLE_S * libm::pow(longest / IDLE_S, at)
 }
 
 /// Which share of idle memory prcl saves, on average over the run: a page is away from 5 s after it was used until
 /// it is used again.
 fn saved_of_idle(runtime_s: f64, fill_s: f64) -> f64 {
-    let away = |class| (-IDLE_S / unused_for(class, runtime_s)).exp();
+    let away = |class| libm::exp(-IDLE_S / unused_for(class, runtime_s));
     let away = (0..IDLE_CLASSES).map(away).sum::<f64>() / f64::from(IDLE_CLASSES);
     let until_then = fill_s / 2.0 + IDLE_S + NOTICED_S;
     away * (1.0 - until_then / runtime_s).max(0.1)

@@ -81,7 +81,7 @@ fn record_rates(setting: &Setting, distribution: KeyDistribution) -> Vec<f32> {
             KeyDistribution::Zipfian => scramble(rank) % setting.records,
             KeyDistribution::Latest => setting.records - 1 - rank,
         };
-        let weight = ((rank + 1) as f64).powf(-SKEW);
+        let weight = libm::pow((rank + 1) as f64, -SKEW);
         rates[record as usize] += weight as f32;
         sum += weight;
     }

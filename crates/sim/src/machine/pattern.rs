@@ -203,7 +203,7 @@ impl Pattern {
                     if rate <= 0.0 || end.is_some_and(|end| end <= begin) {
                         continue;
                     }
-                    let left = wanted.get_or_insert_with(|| -(1.0 - draw).ln());
+                    let left = wanted.get_or_insert_with(|| -libm::log(1.0 - draw));
                     let needed = *left / rate;
                     let available = end.map_or(f64::INFINITY, |end| end.since(begin).as_secs_f64());
                     if needed <= available {
@@ -257,7 +257,7 @@ fn is_drawn(expected: f64, draw: impl FnOnce() -> f64) -> bool {
     // The chance is less than what is expected, which spares most exponentials.
     expected > 0.0 && {
         let drawn = draw();
-        drawn < expected && drawn < 1.0 - (-expected).exp()
+        drawn < expected && drawn < 1.0 - libm::exp(-expected)
     }
 }
 
@@ -355,7 +355,7 @@ impl Trace {
             let density = if share >= 1.0 && lived > 1 {
                 f64::from(BUSY)
             } else {
-                (-(1.0 - share).ln() / share.max(1e-9)).round()
+                (-libm::log(1.0 - share) / share.max(1e-9)).round()
             };
             self.density[page as usize] = density.clamp(1.0, f64::from(BUSY)) as u8;
         }

@@ -49,7 +49,7 @@ impl Classes {
 
     fn add_many(&mut self, pages: f64, rate: f64) {
         if rate > 0.0 {
-            let class = (rate.log2() * 4.0 + 128.0).clamp(0.0, CLASSES as f64 - 1.0);
+            let class = (libm::log2(rate) * 4.0 + 128.0).clamp(0.0, CLASSES as f64 - 1.0);
             let (count, sum) = &mut self.of[class as usize];
             *count += pages;
             *sum += pages * rate;
@@ -65,7 +65,7 @@ impl Classes {
             return (0.0, all);
         }
         let within = |time: f64| -> f64 {
-            let held = |(n, sum): &(f64, f64)| n * (1.0 - (-sum / n * time).exp());
+            let held = |(n, sum): &(f64, f64)| n * (1.0 - libm::exp(-sum / n * time));
             used.iter().map(held).sum()
         };
         let (mut low, mut high) = (0.0, 1e12);
@@ -77,7 +77,7 @@ impl Classes {
                 high = middle;
             }
         }
-        let missed = used.iter().map(|(n, sum)| sum * (-sum / n * low).exp());
+        let missed = used.iter().map(|(n, sum)| sum * libm::exp(-sum / n * low));
         (missed.sum::<f64>() / all, all)
     }
 }
