@@ -87,6 +87,13 @@ def main() -> None:
         if not asked(prometheus, query) and not MAY_BE_EMPTY.search(query):
             empty.append((title, query))
     assert not empty, empty
+    by_pod = (
+        "sum by (namespace, pod) (isotherm_machine_mapped_bytes"
+        " * on (instance, cgroup) group_left (namespace, pod) isotherm_pod_info)"
+    )
+    wait("the pod's memory", lambda: any(float(of["value"][1]) > 48 << 20 for of in asked(prometheus, by_pod)))
+    pods = [(of["metric"]["namespace"], of["metric"]["pod"]) for of in asked(prometheus, by_pod)]
+    assert pods == [("shop", "cart-7d9f")], pods
     for name in ["isotherm:cold_share:by_cgroup", "isotherm:monitor_cpu:share"]:
         assert asked(prometheus, name), name
     state = json.loads(get(f"{prometheus}/api/v1/rules"))["data"]["groups"]

@@ -3,6 +3,8 @@
 # rules on a real Prometheus that scrapes a real daemon. The daemon watches this machine in a dry run, which takes root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+# shellcheck source=tests/venv.sh
+. tests/venv.sh observe
 passed=0 failed=0 skipped=0
 skip() { echo "SKIP observe: $1"; skipped=$((skipped + 1)); }
 check() {
@@ -14,6 +16,11 @@ finish() {
     echo "$passed passed, $failed failed, $skipped skipped"
     ((failed == 0))
 }
+if [[ -x $venv/bin/kubernetes-validate ]]; then
+    check "manifests" "$venv/bin/kubernetes-validate" --strict --quiet contrib/kubernetes/daemonset.yaml
+else
+    skip "there is no kubernetes-validate"
+fi
 if ! command -v promtool >/dev/null || ! command -v prometheus >/dev/null; then
     skip "there is no Prometheus"
     finish
@@ -34,12 +41,22 @@ pids=()
 end() {
     ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
     wait || true
+    [[ ! -d ${group:-} ]] || rmdir "$group"
     rm -rf "$folder"
 }
 trap end EXIT
 port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 metrics=127.0.0.1:$(port) prometheus=127.0.0.1:$(port)
-"$isotherm" start --all --preset prcl --dry-run --socket "$folder/socket" --metrics "$metrics" >"$folder/isotherm.log" 2>&1 &
+# A pod as a kubelet leaves it: a control group with its uid, a process in it, and a folder of logs.
+uid=0a1b2c3d-1111-2222-3333-444455556666
+group=$(awk '$3 == "cgroup" && $4 ~ /(^|,)memory(,|$)/ { print $2; exit }' /proc/mounts)
+[[ -n $group ]] || group=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+group=$group/isotherm-test-pod${uid//-/_}.slice
+mkdir -p "$folder/pods/shop_cart-7d9f_$uid" "$group"
+python3 -c 'import time; kept = bytearray(64 << 20); time.sleep(120)' &
+pids+=($!)
+echo $! >"$group/cgroup.procs"
+"$isotherm" start --all --preset prcl --dry-run --socket "$folder/socket" --metrics "$metrics" --pods "$folder/pods" >"$folder/isotherm.log" 2>&1 &
 pids+=($!)
 cat >"$folder/prometheus.yaml" <<END
 global: {scrape_interval: 1s, evaluation_interval: 1s}

@@ -1,7 +1,7 @@
 // The page in a browser: Debian's Chromium, by Playwright. `CHROMIUM` names another, `ISOTHERM` the command.
 
 import assert from "node:assert/strict";
-import {execFileSync} from "node:child_process";
+import {execFileSync, spawn} from "node:child_process";
 import {mkdtempSync, readFileSync, rmSync, writeFileSync} from "node:fs";
 import {createRequire} from "node:module";
 import {tmpdir} from "node:os";
@@ -232,10 +232,37 @@ test("hostile names are inert", async () => {
   await page.evaluate(() => window.isotherm.heat.setSelection({t0: 0, t1: 30, from: 0, to: 1000}));
   await page.waitForTimeout(100);
   assert.equal(await page.evaluate(() => window.hacked), undefined);
-  assert.equal(await page.locator("img").count(), 0);
+  // Pictures of ours alone.
+  assert.equal(await page.locator("img:not([src^='data:image/svg+xml,'])").count(), 0);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
   assert.ok(wide <= 0, `${wide} pixels too wide`);
   assert.deepEqual(wrong, []);
+  await close();
+});
+
+test("two records are compared, by a server; a page of one has no such view", async () => {
+  const other = made("other", scenario("server", "bigger"));
+  const server = spawn(isotherm, ["web", usual.record, other.record, "--no-browser"], {stdio: ["ignore", "pipe", "ignore"]});
+  try {
+    const address = await new Promise(done => server.stdout.once("data", data => done(String(data).trim())));
+    const context = await browser.newContext({viewport: {width: 1280, height: 900}}), page = await context.newPage();
+    await page.goto(address);
+    await page.waitForSelector("html[data-ready]", {timeout: 10_000});
+    await page.getByRole("tab", {name: "Compare"}).click();
+    const text = await page.locator("#compare").innerText();
+    assert.match(text, /bigger/);
+    assert.match(text, /absent/);
+    await page.locator("#record").selectOption("1");
+    await page.getByRole("tab", {name: "Memory"}).click();
+    await page.locator("#find").fill("bigger");
+    await page.keyboard.press("Enter");
+    assert.match(await page.locator("#found").innerText(), /bigger/);
+    await context.close();
+  } finally {
+    server.kill();
+  }
+  const {page, close} = await open(usual.page);
+  assert.equal(await page.getByRole("tab", {name: "Compare"}).count(), 0);
   await close();
 });
 

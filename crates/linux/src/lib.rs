@@ -28,6 +28,7 @@ pub mod meminfo;
 pub mod migrations;
 pub mod node;
 mod page_map;
+pub mod pods;
 pub mod pressure;
 pub mod privileges;
 pub mod probe;

@@ -143,7 +143,7 @@ pub struct FragmentationReport {
     pub left_out_samples: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     score: Series,
     orders: [Series; NR_ORDERS],
@@ -153,7 +153,7 @@ struct Node {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Fragmentation {
     context: RecordContext,
     nodes: BTreeMap<u32, Node>,

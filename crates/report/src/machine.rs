@@ -186,7 +186,7 @@ pub struct MachineCacheGroup {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Machine {
     context: RecordContext,
     groups: BTreeMap<TargetId, String>,

@@ -372,6 +372,7 @@ fn heatmap_reports_are_as_before() {
         columns: 8,
         rows: 14,
         targets: 1,
+        ..HeatmapOptions::default()
     };
     check(
         "heatmap",
@@ -526,7 +527,7 @@ proptest! {
     #[test]
     fn no_record_makes_a_report_panic(snapshots in wild_snapshots(), started in any::<u64>()) {
         let header = isotherm_record::item::Header { started: Nanos(started), ..header() };
-        let options = HeatmapOptions { columns: 30, rows: 20, targets: 2 };
+        let options = HeatmapOptions { columns: 30, rows: 20, targets: 2, ..HeatmapOptions::default() };
         let mut heatmap = Heatmap::new(&header, Scope::default(), options);
         let mut wss = Wss::new(&header, Scope::default(), WssOptions::default());
         let mut idle = Idle::new(&header, Scope::default(), IdleOptions::default());

@@ -3,7 +3,8 @@
 import {Container, Layer} from "isotherm/data.js";
 import {bytes, duration, element, hex, percent, table} from "isotherm/format.js";
 import {HeatMap, colour} from "isotherm/heat.js";
-import {processes, schemes, wide} from "isotherm/lists.js";
+import {Compare} from "isotherm/compare.js";
+import {pictures, processes, schemes, wide} from "isotherm/lists.js";
 import {byMapping} from "isotherm/select.js";
 import {Chart} from "isotherm/series.js";
 import {colours} from "isotherm/tiles.js";
@@ -12,7 +13,7 @@ import {WhatIf} from "isotherm/what-if.js";
 /** @typedef {import("./data.js").RecordJson} RecordJson */
 /** @typedef {import("./heat.js").Selection} Selection */
 
-const TABS = ["memory", "processes", "schemes", "what"];
+const TABS = ["memory", "processes", "schemes", "what", "machine", "compare"];
 const NO_TRACE = "What would come of a scheme is told by page scans: record with `isotherm record --pages`, and open that record (with an isotherm that was built with its what-if).";
 /** Rows of a table of mappings. */
 const MOST_ROWS = 60;
@@ -30,6 +31,8 @@ export class App {
     /** @type {Map<string, Layer>} */
     this.layers = new Map();
     this.rate = colours(json.ramp);
+    /** @type {Compare|null} */
+    this.comparison = null;
     /** @type {Selection|null} */
     this.selection = null;
     /** @type {{x: number, y: number}|null} */
@@ -53,7 +56,8 @@ export class App {
     prefers.addEventListener("change", e => this.theme(e.matches));
     this.theme(prefers.matches);
     this.open(0);
-    this.tab(TABS.includes(location.hash.slice(1)) ? location.hash.slice(1) : "memory", false);
+    const asked = location.hash.slice(1), first = this.container.json.records[0]?.layers.length ? "memory" : "machine";
+    this.tab(this.shown().includes(asked) ? asked : this.shown().includes(first) ? first : "memory", false);
   }
 
   /** Says how it stands with what is shown. @param {string} text */
@@ -63,6 +67,7 @@ export class App {
   update(buffer) {
     const {heat} = this, before = {view: heat.view, end: heat.end, height: heat.height, label: heat.layer?.label, selection: heat.selection};
     this.container = new Container(buffer);
+    this.comparison = null;
     this.layers.clear();
     this.open(Math.min(this.index ?? 0, this.container.json.records.length - 1), before.label);
     const {view} = before, by = view.t1 >= before.end * 0.999 ? heat.end - before.end : 0;
@@ -87,6 +92,9 @@ export class App {
       this.tab("memory");
     }));
     at("schemes").replaceChildren(...schemes(record));
+    at("machine").replaceChildren(...pictures(record));
+    at("tab-machine").hidden = !record.pictures.length;
+    at("tab-compare").hidden = this.container.json.records.length < 2;
     this.whatIf = undefined;
     at("what").replaceChildren(...this.trace ? [] : [element("p", NO_TRACE, "note")]);
     this.target(Math.max(0, record.layers.findIndex(layer => layer.label === label)));
@@ -126,9 +134,13 @@ export class App {
     }
     history.replaceState(null, "", `#${name}`);
     if (name === "what") this.ask();
+    if (name === "compare") this.comparison ??= new Compare(at("compare"), this.container);
     this.heat.refresh();
     this.chart.resize();
   }
+
+  /** The views that this record has. */
+  shown() { return TABS.filter(name => !at(`tab-${name}`).hidden); }
 
   /** Begins to answer what if, once it is asked. */
   ask() {
@@ -301,8 +313,8 @@ export class App {
     if (isField) return;
     const isTab = target instanceof HTMLElement && target.getAttribute("role") === "tab";
     if (isTab && (e.key === "ArrowLeft" || e.key === "ArrowRight")) {
-      const now = TABS.findIndex(name => target.id === `tab-${name}`), by = e.key === "ArrowRight" ? 1 : -1;
-      this.tab(TABS[(now + by + TABS.length) % TABS.length]);
+      const shown = this.shown(), now = shown.findIndex(name => target.id === `tab-${name}`), by = e.key === "ArrowRight" ? 1 : -1;
+      this.tab(shown[(now + by + shown.length) % shown.length]);
       e.preventDefault();
       return;
     }
@@ -318,6 +330,7 @@ export class App {
       "s": () => at("selecting").click(), "m": () => this.marked(), "Escape": () => { this.mark = null; heat.setSelection(null); },
       "[": () => targets && this.target((shown + targets - 1) % targets), "]": () => targets && this.target((shown + 1) % targets),
       "1": () => this.tab(TABS[0]), "2": () => this.tab(TABS[1]), "3": () => this.tab(TABS[2]), "4": () => this.tab(TABS[3]),
+      "5": () => this.shown().length > 4 && this.tab(this.shown()[4]), "6": () => this.shown().length > 5 && this.tab(this.shown()[5]),
     };
     const arrows = e.key.startsWith("Arrow");
     // Elsewhere arrows scroll the page.

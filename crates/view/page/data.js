@@ -15,7 +15,8 @@
 /** @typedef {{subject: string, start_s: number, column_s: number, columns: number, duration_s: number,
  *   layers: LayerJson[], layers_left_out: number, total: CourseJson, courses: CourseJson[], targets: TargetJson[],
  *   ended_targets: number, monitor_cpu: number|null, mappings: {target: string, name: string, resident: number, idle: number}[],
- *   schemes: SchemeJson[], guards: GuardJson[], processes: {label: string, tried: number, applied: number, refused: [string, number][]}[]}} RecordJson */
+ *   schemes: SchemeJson[], guards: GuardJson[], processes: {label: string, tried: number, applied: number, refused: [string, number][]}[],
+ *   pictures: {title: string, svg: string, text: string}[]}} RecordJson */
 /** @typedef {{version: number, codes: {most: number, swapped: number, unknown: number}, ramp: [number, number, number][],
  *   records: RecordJson[]}} DocumentJson */
 

@@ -49,6 +49,18 @@ export function processes(record, open) {
   return parts;
 }
 
+/** Reports of the whole machine, as they are elsewhere: as pictures that can do nothing, and as text. @param {RecordJson} record */
+export function pictures(record) {
+  return record.pictures.map(({title, svg, text}) => {
+    const made = element("section"), picture = element("img"), told = element("pre", text);
+    picture.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+    picture.alt = `${title}; the text below says the same`;
+    told.tabIndex = 0;
+    made.append(element("h2", title), picture, told);
+    return made;
+  });
+}
+
 /** @param {string} text */
 function note(text) {
   const made = element("div");

@@ -13,12 +13,20 @@ use isotherm_report::render::colour::{RAMP, Rgb};
 use isotherm_report::render::{page, reason};
 use isotherm_report::series::Point;
 use isotherm_report::{
-    Accumulate, Actions, Course, CourseReport, Heatmap, HeatmapOptions, Overview, Overviews, Scope,
+    Accumulate, Actions, Course, CourseReport, Fragmentation, FragmentationReport, Heatmap,
+    HeatmapOptions, Machine, MachineReport, Overview, Overviews, Render, Scope, Style,
 };
 use serde::Serialize;
 
 use crate::container::{Arrays, Ref};
 
+/// More steps of time than a terminal shows: one can look closer.
+const OPTIONS: HeatmapOptions = HeatmapOptions {
+    columns_read: 2048,
+    columns: 2048,
+    rows: 600,
+    targets: 16,
+};
 /// Mappings that are listed.
 const MOST_MAPPINGS: usize = 200;
 /// Processes that are listed.
@@ -31,16 +39,20 @@ pub struct Document {
     course: Course,
     overviews: Overviews,
     actions: Actions,
+    machine: Machine,
+    fragmentation: Fragmentation,
 }
 
 impl Document {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
-            heatmap: Heatmap::new(header, scope, HeatmapOptions::default()),
+            heatmap: Heatmap::new(header, scope, OPTIONS),
             course: Course::new(header, scope),
             overviews: Overviews::new(header, scope),
             actions: Actions::new(header, scope),
+            machine: Machine::new(header, scope),
+            fragmentation: Fragmentation::new(header, scope),
         }
     }
 }
@@ -53,13 +65,17 @@ impl Accumulate for Document {
         self.course.push(item);
         self.overviews.push(item);
         self.actions.push(item);
+        self.machine.push(item);
+        self.fragmentation.push(item);
     }
 
     fn end(&mut self, end: RecordEnd) {
         self.heatmap.end(end.clone());
         self.course.end(end.clone());
         self.overviews.end(end.clone());
-        self.actions.end(end);
+        self.actions.end(end.clone());
+        self.machine.end(end.clone());
+        self.fragmentation.end(end);
     }
 
     fn finish(self) -> Finished {
@@ -68,6 +84,8 @@ impl Accumulate for Document {
             course: self.course.finish(),
             overview: self.overviews.finish(),
             actions: self.actions.finish(),
+            machine: self.machine.finish(),
+            fragmentation: Some(self.fragmentation.finish()).filter(|of| !of.nodes.is_empty()),
         }
     }
 }
@@ -79,9 +97,16 @@ pub struct Finished {
     course: CourseReport,
     overview: Overview,
     actions: Option<ActionsReport>,
+    machine: Option<MachineReport>,
+    fragmentation: Option<FragmentationReport>,
 }
 
 impl Finished {
+    /// Whether there is nothing to show.
+    pub fn is_empty(&self) -> bool {
+        self.layers.targets.is_empty() && self.machine.is_none() && self.fragmentation.is_none()
+    }
+
     /// The container of some records, in their order.
     ///
     /// # Errors
@@ -124,6 +149,15 @@ struct RecordJson<'a> {
     schemes: Vec<SchemeJson<'a>>,
     guards: Vec<GuardJson>,
     processes: Vec<ProcessJson>,
+    pictures: Vec<PictureJson>,
+}
+
+/// A report as it is elsewhere: a picture, and its text, which says the same.
+#[derive(Serialize)]
+struct PictureJson {
+    title: &'static str,
+    svg: String,
+    text: String,
 }
 
 #[derive(Serialize)]
@@ -219,7 +253,17 @@ fn record<'a>(of: &'a Finished, arrays: &mut Arrays) -> RecordJson<'a> {
         course,
         overview,
         actions,
+        machine,
+        fragmentation,
     } = of;
+    let pictures = [
+        machine
+            .as_ref()
+            .map(|of| picture("The machine's memory", of)),
+        fragmentation
+            .as_ref()
+            .map(|of| picture("Fragmentation of free memory", of)),
+    ];
     let actions = actions.as_ref();
     let schemes = actions.map_or(&[][..], |actions| &actions.schemes);
     let guards = actions.map_or(&[][..], |actions| &actions.guards);
@@ -255,6 +299,18 @@ fn record<'a>(of: &'a Finished, arrays: &mut Arrays) -> RecordJson<'a> {
         schemes: schemes.iter().map(|s| scheme(s, arrays)).collect(),
         guards: guards.iter().map(|g| guard(g, arrays)).collect(),
         processes: processes.iter().take(MOST_PROCESSES).map(process).collect(),
+        pictures: pictures.into_iter().flatten().collect(),
+    }
+}
+
+fn picture(title: &'static str, of: &impl Render) -> PictureJson {
+    let mut text = Vec::new();
+    of.text(&Style::default(), &mut text)
+        .expect("memory takes everything");
+    PictureJson {
+        title,
+        svg: of.svg(),
+        text: String::from_utf8_lossy(&text).into_owned(),
     }
 }
 

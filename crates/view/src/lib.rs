@@ -8,7 +8,7 @@
 //! them as it needs them (`page/tiles.js`). [`page::write`] puts the container, packed, into one file with all scripts
 //! and styles of `page/`, which are modules as they stand in the repository: nothing is built.
 //!
-//! **Limits.** Time has 512 steps at most, and all together a million pieces; the heat maps are of the 16 largest targets.
+//! **Limits.** Time has 2,048 steps at most, and all together a million pieces; the heat maps are of the 16 largest targets.
 
 pub mod container;
 mod document;

@@ -15,8 +15,9 @@ const STYLES: [&str; 2] = [
 /// What defines globals.
 const UPLOT: &str = include_str!("../page/vendor/uplot-1.6.32/uPlot.iife.min.js");
 /// Modules by name, as they import each other: `isotherm/NAME`.
-const MODULES: [(&str, &str); 10] = [
+const MODULES: [(&str, &str); 11] = [
     ("app.js", include_str!("../page/app.js")),
+    ("compare.js", include_str!("../page/compare.js")),
     ("data.js", include_str!("../page/data.js")),
     ("format.js", include_str!("../page/format.js")),
     ("heat.js", include_str!("../page/heat.js")),

@@ -391,8 +391,11 @@ fn page(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let is_whole = common.target.is_none() && common.from.is_none() && common.to.is_none();
     let trace = source.trace_file().filter(|_| is_whole);
     let (document, extent) = source.accumulate(common.scope(), make)?;
-    extent.require(&common.scope(), None)?;
-    let container = Finished::container(&[document.finish()])?;
+    let document = document.finish();
+    if document.is_empty() {
+        extent.require(&common.scope(), None)?;
+    }
+    let container = Finished::container(&[document])?;
     let trace = trace.map(std::fs::read).transpose()?;
     let mut out = common.output.open()?;
     let data = Data::Inside {

@@ -34,6 +34,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IP:PORT")]
     metrics: Option<SocketAddr>,
 
+    /// Tell in the metrics which pods control groups are of (`isotherm_pod_info`), by the kubelet's folder of logs
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = isotherm_linux::pods::FOLDER, requires = "metrics")]
+    pods: Option<PathBuf>,
+
     /// Return once it is at work, and leave it in the background. What it says is in PATH.log
     #[arg(long)]
     detach: bool,
@@ -69,6 +73,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     daemon::run(Config {
         socket: args.socket,
         metrics: args.metrics,
+        pods: args.pods,
         request: Request {
             acting: acting(&args.schemes, &args.guard),
             ..watching(&args.targets, &args.how)

@@ -80,8 +80,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         traces.push(source.trace_file());
         let make = |header: &_| Document::new(header, Scope::default());
         let (document, extent) = source.accumulate(Scope::default(), make)?;
-        extent.require(&Scope::default(), None)?;
-        records.push(document.finish());
+        let document = document.finish();
+        if document.is_empty() {
+            extent.require(&Scope::default(), None)?;
+        }
+        records.push(document);
     }
     let container = Finished::container(&records)?;
     drop(records);

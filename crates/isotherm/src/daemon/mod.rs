@@ -18,6 +18,7 @@ mod notify;
 mod scrape;
 mod socket;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ use std::rc::Rc;
 use anyhow::Context as _;
 use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec};
 use isotherm_engine::Nanos;
+use isotherm_linux::pods::Pods;
 use isotherm_record::{Item, printable};
 use isotherm_session::protocol::{Done, LiveState, Metrics, Reply, Request, Status};
 use isotherm_session::{Acting, Session, Step, warnings};
@@ -48,6 +50,8 @@ const REQUEST_SHOWN: usize = 80;
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: Option<SocketAddr>,
+    /// The kubelet's folder of logs, where metrics are to say which pods control groups are of.
+    pub(crate) pods: Option<PathBuf>,
     pub(crate) request: SessionRequest,
     /// A configuration, read again on SIGHUP.
     pub(crate) file: Option<PathBuf>,
@@ -62,6 +66,7 @@ struct Daemon {
     acting: Acting,
     live: LiveState,
     manager: Manager,
+    pods: Option<Pods>,
     is_ending: bool,
 }
 
@@ -89,6 +94,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     session.give_up_privileges(true)?;
     let mut daemon = Daemon {
         live: LiveState::new(session.now()),
+        pods: config.pods.as_deref().map(Pods::new),
         config,
         spec,
         session,
@@ -146,7 +152,8 @@ impl Daemon {
             .status(env!("CARGO_PKG_VERSION"), config, now, cost, acting)
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&mut self) -> String {
+        let none = BTreeMap::new();
         let metrics = Metrics {
             version: env!("CARGO_PKG_VERSION"),
             live: &self.live,
@@ -155,6 +162,7 @@ impl Daemon {
             cpu_budget: { self.spec.contexts.iter() }
                 .map(|context| context.monitor.cpu_budget())
                 .sum(),
+            pods: self.pods.as_mut().map_or(&none, Pods::list),
         };
         metrics.text()
     }

@@ -3,7 +3,7 @@
 //! **Problem.** Neither the time range nor the addresses are known until the record has been read, it
 //! may not fit in memory, and reading it twice costs twice (and a pipe can be read only once).
 //!
-//! **Approach.** Time is cut into at most [`MAX_COLUMNS`] columns; when the record outgrows them,
+//! **Approach.** Time is cut into at most [`MAX_COLUMNS`] columns (or as many as were asked for while reading); when the record outgrows them,
 //! neighbours are joined and their width doubles. In a column the access rate is a list of pieces of
 //! address space ([`column`]), capped, the cap halving when all columns together exceed
 //! [`MAX_PIECES`]. Only at the end, with all addresses known, is the address axis laid out ([`axis`])
@@ -43,6 +43,8 @@ const PIECE_CAPS: (usize, usize) = (4096, 32);
 /// How fine the result shall be.
 #[derive(Clone, Copy, Debug)]
 pub struct HeatmapOptions {
+    /// Most columns while reading.
+    pub columns_read: usize,
     /// Most columns.
     pub columns: usize,
     /// Rows of each target, about.
@@ -54,6 +56,7 @@ pub struct HeatmapOptions {
 impl Default for HeatmapOptions {
     fn default() -> Self {
         Self {
+            columns_read: MAX_COLUMNS,
             columns: MAX_COLUMNS,
             rows: 600,
             targets: 16,
@@ -188,7 +191,7 @@ impl Heatmap {
         };
         let from = snapshot.start.since(start).0;
         let to = from.saturating_add(length);
-        while (to - 1) / self.width.0 >= MAX_COLUMNS as u64 {
+        while (to - 1) / self.width.0 >= self.options.columns_read as u64 {
             self.double_width();
         }
         self.end = self.end.max(Nanos(to));

@@ -6,9 +6,12 @@
 mod huge;
 mod page;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use isotherm_engine::Cost;
 use isotherm_engine::frames::{AgeBytes, MappedClass, NR_AGES};
 use isotherm_engine::scheme::SchemeStatus;
+use isotherm_linux::pods::{Pod, uid_of_group};
 use prometheus_client::metrics::MetricType;
 
 use page::{Page, Value};
@@ -69,6 +72,8 @@ pub struct Metrics<'a> {
     pub cost: Cost,
     /// What it may cost: a share of one CPU, of all contexts; `None` where there is no budget.
     pub cpu_budget: Option<f64>,
+    /// The pods of this machine, by uid; none where there is no kubelet, or nobody asked.
+    pub pods: &'a BTreeMap<String, Pod>,
 }
 
 impl Metrics<'_> {
@@ -80,6 +85,7 @@ impl Metrics<'_> {
         self.groups(&mut page);
         self.huge_pages(&mut page);
         self.page_cache(&mut page);
+        self.pods(&mut page);
         self.nodes(&mut page);
         self.schemes(&mut page);
         self.moves(&mut page);
@@ -212,6 +218,42 @@ impl Metrics<'_> {
             for (age, bytes) in by_age(ages) {
                 page.sample(&[("cgroup", &group), ("age", age)], bytes);
             }
+        }
+    }
+
+    /// Of which pods the control groups are that are told of.
+    fn pods(&self, page: &mut Page) {
+        if self.pods.is_empty() {
+            return;
+        }
+        page.family(
+            "isotherm_pod",
+            MetricType::Info,
+            "Of which pod a control group is: join on (instance, cgroup).",
+        );
+        let mapped = self
+            .live
+            .machine
+            .by_owner()
+            .into_keys()
+            .map(|(owner, _)| owner);
+        let cached = self.live.machine.page_cache_by_owner().into_keys();
+        let owners: BTreeSet<Owner> = mapped.chain(cached).collect();
+        for owner in owners
+            .iter()
+            .filter(|owner| matches!(owner, Owner::Group(_)))
+        {
+            let uid = uid_of_group(owner.name());
+            let Some((uid, pod)) = uid.and_then(|uid| self.pods.get_key_value(&uid)) else {
+                continue;
+            };
+            let labels = [
+                ("cgroup", &*label(owner)),
+                ("namespace", &pod.namespace),
+                ("pod", &pod.name),
+                ("uid", uid),
+            ];
+            page.sample(&labels, 1);
         }
     }
 
