@@ -15,7 +15,8 @@ root=$(realpath ../..)
 built=$(realpath -m "$root/${CARGO_TARGET_DIR:-target}")/debug
 export ISOTHERM=${ISOTHERM:-$built/isotherm}
 [[ -x $ISOTHERM ]] || (cd "$root" && cargo build -q -p isotherm)
-(cd "$root" && cargo build -q -p isotherm-what-if --examples)
+# The same selection of packages as in all tests: nothing is compiled twice.
+(cd "$root" && cargo build -q --workspace --example ask --example trace)
 export ASK=$built/examples/ask TRACE=$built/examples/trace
 modules=$root/.venv/page
 if ! cmp -s package-lock.json "$modules/package-lock.json"; then
