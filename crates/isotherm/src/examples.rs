@@ -101,6 +101,9 @@ const NO_COMMANDS: &[&str] = &[
     "from ",
     // What the daemon is asked: tests/kernel/daemon.rs does so.
     "{\"do\":",
+    // Of clusters, which are not to be had here: docs/kubernetes.md says so.
+    "podman ",
+    "kubectl ",
     // Rust, of which scenarios in vm-tests are made.
     "let ",
     "facts ",

@@ -34,17 +34,23 @@ pub(crate) fn of_help(place: &str, help: &str) -> Vec<Line> {
     lines
 }
 
+/// Fenced blocks of these hold no commands.
+const OTHERS: [&str; 3] = ["python", "yaml", "promql"];
+
 /// What stands in the blocks of a document, line by line. A list's own text, indented by three or less,
-/// is none; blocks of Python are run by `python/tests/test_docs.py`.
+/// is none; blocks of Python are run by `python/tests/test_docs.py`, those of YAML and PromQL are like what `tests/observe` runs.
 pub(crate) fn of_document(place: &str, text: &str) -> Vec<Line> {
     let mut lines = Vec::new();
-    let (mut is_fenced, mut is_python) = (false, false);
+    let (mut is_fenced, mut is_other) = (false, false);
     for (index, line) in text.lines().enumerate() {
         let place = format!("{place}:{}", index + 1);
         if line.trim_start().starts_with("```") {
             is_fenced = !is_fenced;
-            is_python = is_fenced && line.trim_start() == "```python";
-        } else if !is_python && !line.trim().is_empty() && (is_fenced || line.starts_with("    ")) {
+            is_other = is_fenced
+                && OTHERS
+                    .iter()
+                    .any(|name| line.trim_start() == format!("```{name}"));
+        } else if !is_other && !line.trim().is_empty() && (is_fenced || line.starts_with("    ")) {
             lines.push(new_line(&place, line));
         }
     }
