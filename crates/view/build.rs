@@ -99,7 +99,7 @@ fn build(root: &Path, out: &Path) -> Vec<u8> {
         Err(error) => error.to_string(),
     };
     println!(
-        "cargo:warning=the page is built without its what-if ({why}); `rustup target add {TARGET}` is what it mostly lacks"
+        "cargo:warning=the page is built without its what-if ({why}); what it mostly lacks is `rustup target add {TARGET}`, after which crates/view/build.rs has to be touched"
     );
     Vec::new()
 }
