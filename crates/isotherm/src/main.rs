@@ -26,6 +26,7 @@ mod progress;
 #[cfg(test)]
 mod schemas;
 mod serve;
+mod stop;
 mod view;
 mod whole_file;
 

@@ -5,13 +5,10 @@ mod progress;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail, ensure};
 use isotherm_eval::runner::{self, Completion, RunEvent, RunnerSpec};
 use isotherm_eval::{Entry, Experiment, Suite, estimate_s, journal, plan, report, with_tuning};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::log::is_quiet;
 use progress::Progress;
@@ -281,10 +278,7 @@ fn run_all(
     entries: &[Entry],
     skipped: &[(String, String)],
 ) -> anyhow::Result<Option<ExitCode>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
-    }
+    let stop = crate::stop::by_signals()?;
     let isotherm = std::env::current_exe().context("cannot find the isotherm that is running")?;
     let spec = RunnerSpec {
         experiment,

@@ -25,8 +25,8 @@ use isotherm_report::{
     Idle, IdleOptions, Scope, Wss, WssOptions,
 };
 
+use isotherm_view::Finished;
 use isotherm_view::page::Data;
-use isotherm_view::{Document, Finished};
 use output::{OutputArgs, pipe_may_close};
 use source::{Source, exit_code};
 use tracing::info;
@@ -191,7 +191,7 @@ enum SortArg {
 struct HeatmapArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Steps of time [default: what fits; 512 at most].
+    /// Steps of time [default: what fits; 512 at most]. A page has all that is known.
     #[arg(long, value_name = "N")]
     columns: Option<usize>,
     /// Steps of address of each target, about [default: what fits].
@@ -385,16 +385,11 @@ const TRACE_MAX: usize = 24 << 20;
 
 /// The page that `isotherm web` serves, as one file.
 fn page(common: &CommonArgs) -> anyhow::Result<ExitCode> {
-    let make = |header: &_| Document::new(header, common.scope());
     let source = common.open()?;
     // A part of a trace is none.
     let is_whole = common.target.is_none() && common.from.is_none() && common.to.is_none();
     let trace = source.trace_file().filter(|_| is_whole);
-    let (document, extent) = source.accumulate(common.scope(), make)?;
-    let document = document.finish();
-    if document.is_empty() {
-        extent.require(&common.scope(), None)?;
-    }
+    let (document, extent) = source.document(common.scope())?;
     let container = Finished::container(&[document])?;
     let trace = trace.map(std::fs::read).transpose()?;
     let mut out = common.output.open()?;

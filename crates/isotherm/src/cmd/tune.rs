@@ -20,7 +20,6 @@ use isotherm_eval::tune::{
     SearchEvent, Seeks, TuneRequest, Tuned, Tuning,
 };
 use isotherm_session::simulated::read_trace;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{info, warn};
 
 use crate::flags::{FarArgs, load};
@@ -245,7 +244,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match (&args.record, &args.config) {
         (Some(record), _) => {
             check_outputs(args)?;
-            let stop = stop_flag()?;
+            let stop = crate::stop::by_signals()?;
             tune(args, record, &stop, None)
         }
         (None, Some(config)) => {
@@ -324,15 +323,6 @@ fn request(args: &Args) -> anyhow::Result<TuneRequest> {
         prices: sought.price,
         seed: args.how.seed,
     })
-}
-
-/// Set when somebody wants it to end.
-fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
-    }
-    Ok(stop)
 }
 
 /// Where the journal is: that of --resume, or beside the output.

@@ -5,15 +5,14 @@ mod site;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{anyhow, ensure};
 use isotherm_engine::Nanos;
 use isotherm_record::Item;
-use isotherm_report::{Accumulate, Scope};
+use isotherm_report::Scope;
 use isotherm_session::{Session, Step};
 use isotherm_view::{Document, Finished};
 use tracing::{info, warn};
@@ -78,17 +77,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for file in files {
         let source = Source::open(file.as_deref())?;
         traces.push(source.trace_file());
-        let make = |header: &_| Document::new(header, Scope::default());
-        let (document, extent) = source.accumulate(Scope::default(), make)?;
-        let document = document.finish();
-        if document.is_empty() {
-            extent.require(&Scope::default(), None)?;
-        }
-        records.push(document);
+        records.push(source.document(Scope::default())?.0);
     }
     let container = Finished::container(&records)?;
     drop(records);
-    let stop = stop_by_signals()?;
+    let stop = crate::stop::by_signals()?;
     let (ready, address) = mpsc::sync_channel(1);
     std::thread::scope(|threads| {
         let serving = threads.spawn(|| {
@@ -116,7 +109,7 @@ fn live(args: &Args) -> anyhow::Result<ExitCode> {
     let document = Document::new(session.header(), Scope::default());
     let (items, taken) = mpsc::sync_channel(WAITING_MAX);
     let (ready, address) = mpsc::sync_channel(1);
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = AtomicBool::new(false);
     let stopped = std::thread::scope(|threads| {
         let content = Content::Live {
             document: Box::new(document),
@@ -147,17 +140,17 @@ fn live(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn watch(session: &mut Session, page: &SyncSender<Vec<Item>>) -> anyhow::Result<()> {
-    let mut left_out = 0_u64;
+    let mut has_left_out = false;
     loop {
         let mut items = Vec::new();
         let step = session.step(Nanos(u64::MAX), &mut items)?;
         match page.try_send(items) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
-                left_out += 1;
-                if left_out == 1 {
+                if !has_left_out {
                     warn!("the page is slower than what is watched: it leaves some of it out");
                 }
+                has_left_out = true;
             }
             Err(TrySendError::Disconnected(_)) => return Ok(()),
         }
@@ -192,17 +185,4 @@ fn announce(
         info!("no browser is opened (xdg-open: {error}); open this address in one");
     }
     Ok(())
-}
-
-fn stop_by_signals() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .context("cannot watch for signals")?;
-    }
-    Ok(stop)
 }

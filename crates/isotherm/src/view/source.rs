@@ -85,15 +85,7 @@ impl ReplaySource {
             .with_context(|| format!("cannot read {}", path.display()))?
             .replay_pages();
         // A signal ends the view in order, so that the terminal is given back.
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [
-            signal_hook::consts::SIGINT,
-            signal_hook::consts::SIGTERM,
-            signal_hook::consts::SIGHUP,
-        ] {
-            signal_hook::flag::register(signal, Arc::clone(&stop))
-                .context("cannot watch for signals")?;
-        }
+        let stop = crate::stop::by_signals()?;
         Ok(Self {
             reader,
             speed,

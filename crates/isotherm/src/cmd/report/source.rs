@@ -1,14 +1,17 @@
 //! Finding, opening and reading the record that a report is about.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context;
+use isotherm_record::convert::{DETECT_LENGTH, Format};
 use isotherm_record::{Header, Item, Reader, RecordError};
 use isotherm_report::read::{self, Extent};
 use isotherm_report::{Accumulate, Scope};
+use isotherm_view::{Document, Finished};
 
 use crate::input;
 use crate::progress::Watched;
@@ -34,7 +37,7 @@ impl Source {
     }
 
     /// The same, but page scans are left as they are.
-    pub(crate) fn open_pages(file: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) fn open_pages(file: Option<&Path>) -> anyhow::Result<Self> {
         let path = match file {
             Some(path) => path.to_path_buf(),
             None => newest_here()?,
@@ -59,17 +62,33 @@ impl Source {
             .file
             .as_ref()
             .filter(|_| self.reader.is_page_record())?;
-        let is_ours = file.extension().is_none_or(|ending| ending != "parquet");
-        is_ours.then(|| file.clone())
+        let mut head = Vec::new();
+        let opened = fs::File::open(file).ok()?;
+        opened
+            .take(DETECT_LENGTH as u64)
+            .read_to_end(&mut head)
+            .ok()?;
+        (Format::detect(&head) == Ok(Format::Isotherm)).then(|| file.clone())
+    }
+
+    /// What a page shows of it.
+    pub(crate) fn document(self, scope: Scope) -> anyhow::Result<(Finished, Extent)> {
+        let make = |header: &Header| Document::new(header, scope);
+        let (document, extent) = self.accumulate(scope, make)?;
+        let document = document.finish();
+        if document.is_empty() {
+            extent.require(&scope, None)?;
+        }
+        Ok((document, extent))
     }
 
     /// What the record says of itself.
-    pub(crate) fn header(&self) -> &Header {
+    pub(super) fn header(&self) -> &Header {
         self.reader.header()
     }
 
     /// Tells all of it to a report in the making.
-    pub(crate) fn accumulate<A: Accumulate>(
+    pub(super) fn accumulate<A: Accumulate>(
         self,
         scope: Scope,
         make: impl FnOnce(&Header) -> A,
@@ -84,7 +103,7 @@ impl Source {
     }
 
     /// Hands every item to `take`, in order. The user is told where the record ends before its time.
-    pub(crate) fn each(
+    pub(super) fn each(
         mut self,
         scope: Scope,
         take: impl FnMut(&Item) -> anyhow::Result<()>,
@@ -110,7 +129,7 @@ impl Source {
 }
 
 /// Success, unless the record is damaged: then there is a report, of what comes before.
-pub(crate) fn exit_code(extent: &Extent) -> ExitCode {
+pub(super) fn exit_code(extent: &Extent) -> ExitCode {
     ExitCode::from(u8::from(extent.record_end().damaged.is_some()))
 }
 

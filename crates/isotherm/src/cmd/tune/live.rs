@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .tempdir()
         .context("cannot make a folder for the runs")?;
     let isotherm = std::env::current_exe().context("cannot find the isotherm that is running")?;
-    let stop = super::stop_flag()?;
+    let stop = crate::stop::by_signals()?;
     let spec = Spec {
         args,
         plan: &plan,

@@ -1,0 +1,17 @@
+//! Ending in order when somebody asks for it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// A flag that Ctrl-C, SIGTERM and SIGHUP set.
+pub(crate) fn by_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context("cannot watch for signals")?;
+    }
+    Ok(stop)
+}
