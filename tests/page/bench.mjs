@@ -1,7 +1,7 @@
 // How fast the page opens and pans: `node bench.mjs RECORD [REPEATS]`, numbers as JSON. `xtask bench page` runs it.
 
 import {spawn} from "node:child_process";
-import {chromium} from "playwright-core";
+import {launched} from "./browser.mjs";
 
 const [record, repeats = "3"] = process.argv.slice(2);
 const isotherm = process.env.ISOTHERM ?? "isotherm";
@@ -41,7 +41,7 @@ function told(frames) {
   return {frames_per_s: frames.length / sum * 1000, p95_ms: sorted[Math.floor(sorted.length * .95)], max_ms: sorted[sorted.length - 1]};
 }
 
-const browser = await chromium.launch({executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"]});
+const browser = await launched();
 const runs = [];
 for (let run = 0; run < Number(repeats); run++) {
   const {child, address, read_s} = await serve();

@@ -3,15 +3,13 @@
 import assert from "node:assert/strict";
 import {execFileSync, spawn} from "node:child_process";
 import {mkdtempSync, readFileSync, rmSync, writeFileSync} from "node:fs";
-import {createRequire} from "node:module";
 import {tmpdir} from "node:os";
 import {join} from "node:path";
 import {after, before, test} from "node:test";
 import {pathToFileURL} from "node:url";
-import {chromium} from "playwright-core";
+import {fits, isOpenToAll, launched, opened} from "./browser.mjs";
 
 const isotherm = process.env.ISOTHERM ?? "isotherm";
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const HOSTILE = "<img src=x onerror=\"window.hacked=1\">\u202e\u001b[31m</script><script>window.hacked=1</script>";
 
 /** @type {import("playwright-core").Browser} */
@@ -46,7 +44,7 @@ let usual;
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), "isotherm-page-"));
   usual = made("usual", scenario("server", "heap"));
-  browser = await chromium.launch({executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"]});
+  browser = await launched();
 });
 
 after(async () => {
@@ -54,20 +52,8 @@ after(async () => {
   rmSync(folder, {recursive: true, force: true});
 });
 
-/** Opens a page, and tells of every request but its own, and of every error.
- * @param {string} url @param {import("playwright-core").BrowserContextOptions} [options] */
-async function open(url, options = {}) {
-  const context = await browser.newContext({viewport: {width: 1280, height: 900}, ...options});
-  const page = await context.newPage();
-  /** @type {string[]} */
-  const wrong = [];
-  page.on("pageerror", error => wrong.push(String(error)));
-  page.on("console", message => message.type() === "error" && wrong.push(message.text()));
-  page.on("request", request => !/^(data|blob):/.test(request.url()) && request.url().split("#")[0] !== url && wrong.push(request.url()));
-  await page.goto(url);
-  await page.waitForSelector("html[data-ready]", {timeout: 10_000});
-  return {page, wrong, close: () => context.close()};
-}
+/** @param {string} url @param {import("playwright-core").BrowserContextOptions} [options] */
+const open = (url, options) => opened(browser, url, options);
 
 /** What the application says of itself. @param {import("playwright-core").Page} page */
 const view = page => page.evaluate(() => ({...window.isotherm.heat.view}));
@@ -194,13 +180,9 @@ for (const [name, options] of /** @type {const} */ ([
     const {page, wrong, close} = await open(usual.page, options);
     for (const key of ["1", "2", "3", "1"]) {
       await page.keyboard.press(key);
-      await page.evaluate(axe);
-      const found = await page.evaluate(() => window.axe.run());
-      const serious = found.violations.filter(v => v.impact === "serious" || v.impact === "critical");
-      assert.deepEqual(serious.map(v => [v.id, v.nodes.map(n => n.html)]), []);
+      await isOpenToAll(page);
     }
-    const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-    assert.ok(wide <= 0, `${wide} pixels too wide`);
+    await fits(page);
     assert.deepEqual(wrong, []);
     await close();
   });
@@ -234,8 +216,7 @@ test("hostile names are inert", async () => {
   assert.equal(await page.evaluate(() => window.hacked), undefined);
   // Pictures of ours alone.
   assert.equal(await page.locator("img:not([src^='data:image/svg+xml,'])").count(), 0);
-  const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-  assert.ok(wide <= 0, `${wide} pixels too wide`);
+  await fits(page);
   assert.deepEqual(wrong, []);
   await close();
 });

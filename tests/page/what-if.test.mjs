@@ -8,10 +8,9 @@ import {tmpdir} from "node:os";
 import {join} from "node:path";
 import {after, before, test} from "node:test";
 import {pathToFileURL} from "node:url";
-import {chromium} from "playwright-core";
+import {fits, isOpenToAll, launched, opened} from "./browser.mjs";
 
 const isotherm = process.env.ISOTHERM ?? "isotherm";
-const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 
 /** @type {import("playwright-core").Browser} */
 let browser;
@@ -24,7 +23,7 @@ before(async () => {
   const page = join(folder, "page.html");
   execFileSync(isotherm, ["report", "heatmap", trace, "-o", page], {stdio: "pipe"});
   url = pathToFileURL(page).href;
-  browser = await chromium.launch({executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"]});
+  browser = await launched();
 });
 
 after(async () => {
@@ -32,17 +31,12 @@ after(async () => {
   rmSync(folder, {recursive: true, force: true});
 });
 
-async function open(options = {}) {
-  const context = await browser.newContext({viewport: {width: 1280, height: 900}, ...options}), page = await context.newPage();
-  /** @type {string[]} */
-  const wrong = [];
-  page.on("pageerror", error => wrong.push(String(error)));
-  page.on("console", message => message.type() === "error" && wrong.push(message.text()));
-  await page.goto(url);
-  await page.waitForSelector("html[data-ready]", {timeout: 10_000});
-  await page.keyboard.press("4");
-  await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
-  return {page, wrong, close: () => context.close()};
+/** Opens the page where it asks what if. @param {import("playwright-core").BrowserContextOptions} [options] */
+async function open(options) {
+  const all = await opened(browser, url, options);
+  await all.page.keyboard.press("4");
+  await all.page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  return all;
 }
 
 test("a page with the machine inside is small enough to send", () => {
@@ -114,12 +108,8 @@ test("what is foretold is what simulate foretells", async () => {
 test("nothing of it stands in the way of anyone", async () => {
   for (const options of [{colorScheme: "light"}, {colorScheme: "dark"}, {viewport: {width: 390, height: 844}}]) {
     const {page, close} = await open(options);
-    await page.evaluate(axe);
-    const found = await page.evaluate(() => window.axe.run());
-    const serious = found.violations.filter(v => v.impact === "serious" || v.impact === "critical");
-    assert.deepEqual(serious.map(v => [v.id, v.nodes.map(n => n.html)]), []);
-    const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-    assert.ok(wide <= 0, `${wide} pixels too wide`);
+    await isOpenToAll(page);
+    await fits(page);
     await close();
   }
 });

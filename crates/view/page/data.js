@@ -7,14 +7,14 @@
 /** @typedef {{name: string, times_s: Ref, means: Ref}} QuantityJson */
 /** @typedef {{label: string, quantities: QuantityJson[]}} CourseJson */
 /** @typedef {{label: string, resident: number|null, swapped: number|null, working_set: number, idle: [number, number|null][],
- *   unknown: number, monitored: number, watched_s: number}} TargetJson */
+ *   unknown: number}} TargetJson */
 /** @typedef {{label: string, action: string, dry_run: boolean, nr_tried: number, tried: number, applied: number,
- *   refused: [string, number][], took_s: number, from_s: number, to_s: number, applied_over_time: QuantityJson}} SchemeJson */
+ *   refused: [string, number][], took_s: number, from_s: number, to_s: number}} SchemeJson */
 /** @typedef {{label: string, stops: number, closed_s: number, strain_max: number|null, slowdown_mean: number|null,
- *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null, allowed: QuantityJson}} GuardJson */
+ *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null}} GuardJson */
 /** @typedef {{subject: string, start_s: number, column_s: number, columns: number, duration_s: number,
  *   layers: LayerJson[], layers_left_out: number, total: CourseJson, courses: CourseJson[], targets: TargetJson[],
- *   ended_targets: number, monitor_cpu: number|null, mappings: {target: string, name: string, resident: number, idle: number}[],
+ *   ended_targets: number, mappings: {target: string, name: string, resident: number, idle: number}[],
  *   schemes: SchemeJson[], guards: GuardJson[], processes: {label: string, tried: number, applied: number, refused: [string, number][]}[],
  *   pictures: {title: string, svg: string, text: string}[]}} RecordJson */
 /** @typedef {{version: number, codes: {most: number, swapped: number, unknown: number}, ramp: [number, number, number][],

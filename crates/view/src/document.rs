@@ -144,7 +144,6 @@ struct RecordJson<'a> {
     courses: Vec<CourseJson>,
     targets: Vec<TargetJson>,
     ended_targets: usize,
-    monitor_cpu: Option<f64>,
     mappings: Vec<MappingJson<'a>>,
     schemes: Vec<SchemeJson<'a>>,
     guards: Vec<GuardJson>,
@@ -199,8 +198,6 @@ struct TargetJson {
     /// Least idle time in seconds, bytes.
     idle: Vec<(f64, Option<u64>)>,
     unknown: u64,
-    monitored: u64,
-    watched_s: f64,
 }
 
 #[derive(Serialize)]
@@ -223,7 +220,6 @@ struct SchemeJson<'a> {
     took_s: f64,
     from_s: f64,
     to_s: f64,
-    applied_over_time: QuantityJson,
 }
 
 #[derive(Serialize)]
@@ -236,7 +232,6 @@ struct GuardJson {
     slowdown_max: Option<f64>,
     refaults_mean: Option<f64>,
     refaults_max: Option<f64>,
-    allowed: QuantityJson,
 }
 
 #[derive(Serialize)]
@@ -289,15 +284,14 @@ fn record<'a>(of: &'a Finished, arrays: &mut Arrays) -> RecordJson<'a> {
             .map(target)
             .collect(),
         ended_targets: overview.ended_targets,
-        monitor_cpu: overview.monitor_cpu_share,
         mappings: overview
             .mappings
             .iter()
             .take(MOST_MAPPINGS)
             .map(mapping)
             .collect(),
-        schemes: schemes.iter().map(|s| scheme(s, arrays)).collect(),
-        guards: guards.iter().map(|g| guard(g, arrays)).collect(),
+        schemes: schemes.iter().map(scheme).collect(),
+        guards: guards.iter().map(guard).collect(),
         processes: processes.iter().take(MOST_PROCESSES).map(process).collect(),
         pictures: pictures.into_iter().flatten().collect(),
     }
@@ -391,8 +385,6 @@ fn target(of: &TargetOverview) -> TargetJson {
             .map(|idle| (idle.at_least_ns.as_secs_f64(), idle.bytes))
             .collect(),
         unknown: of.unknown_bytes,
-        monitored: of.monitored_bytes,
-        watched_s: of.watched_ns.as_secs_f64(),
     }
 }
 
@@ -405,7 +397,7 @@ fn mapping(of: &MappingOverview) -> MappingJson<'_> {
     }
 }
 
-fn scheme<'a>(of: &'a SchemeActions, arrays: &mut Arrays) -> SchemeJson<'a> {
+fn scheme(of: &SchemeActions) -> SchemeJson<'_> {
     SchemeJson {
         label: labelled(of.context.as_deref(), &format!("scheme {}", of.scheme)),
         action: &of.action,
@@ -417,11 +409,10 @@ fn scheme<'a>(of: &'a SchemeActions, arrays: &mut Arrays) -> SchemeJson<'a> {
         took_s: of.took_ns.as_secs_f64(),
         from_s: of.from_ns.as_secs_f64(),
         to_s: of.to_ns.as_secs_f64(),
-        applied_over_time: quantity("applied", &of.series, arrays),
     }
 }
 
-fn guard(of: &GuardCourse, arrays: &mut Arrays) -> GuardJson {
+fn guard(of: &GuardCourse) -> GuardJson {
     GuardJson {
         label: labelled(of.context.as_deref(), "guard"),
         stops: of.stops,
@@ -431,7 +422,6 @@ fn guard(of: &GuardCourse, arrays: &mut Arrays) -> GuardJson {
         slowdown_max: of.slowdown_max,
         refaults_mean: of.refaults_per_s_mean,
         refaults_max: of.refaults_per_s_max,
-        allowed: quantity("allowed", &of.allowed, arrays),
     }
 }
 
