@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -43,8 +44,13 @@ fn record() -> TempDir {
 
 fn served() -> Served {
     let folder = record();
-    let mut child = isotherm()
-        .args(["web", "r.isotherm", "--no-browser"])
+    let mut command = isotherm();
+    command.args(["web", "r.isotherm", "--no-browser"]);
+    serve(command, folder)
+}
+
+fn serve(mut command: Command, folder: TempDir) -> Served {
+    let mut child = command
         .current_dir(folder.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -208,4 +214,66 @@ fn what_cannot_be_shown_is_said_before_anything_is_served() {
         let said = String::from_utf8_lossy(&failed.stderr);
         assert!(said.contains(words), "{said}");
     }
+}
+
+#[test]
+fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("d.sock");
+    let mut daemon = isotherm()
+        .args([
+            "start",
+            "--simulated",
+            "--preset",
+            "prcl",
+            "--dry-run",
+            "--socket",
+        ])
+        .arg(&socket)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let started = Instant::now();
+    while UnixStream::connect(&socket).is_err() {
+        assert!(started.elapsed() < Duration::from_secs(60), "it listens");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut command = isotherm();
+    command
+        .args(["web", "--no-browser", "--daemon"])
+        .arg(&socket);
+    let served = serve(command, folder);
+    // What it tells comes, though it began long before.
+    let wait_for = |what: &str| {
+        let began = Instant::now();
+        loop {
+            let data = unpacked(&served);
+            if data.contains(what) {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{data}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    wait_for("simulated");
+    wait_for("\"label\":\"scheme 0\"");
+    daemon.kill().expect("it can be");
+    daemon.wait().expect("it ends");
+    wait_for("simulated");
+}
+
+/// The beginning of the data of its page.
+fn unpacked(served: &Served) -> String {
+    let request = format!(
+        "GET /{}/data HTTP/1.1\r\nHost: {}\r\n\r\n",
+        served.token, served.address
+    );
+    let answer = served.send(&request);
+    let at = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    let body = &answer[at.expect("a head") + 4..];
+    let mut data = Vec::new();
+    flate2::read::GzDecoder::new(body)
+        .read_to_end(&mut data)
+        .expect("gzip");
+    String::from_utf8_lossy(&data).into_owned()
 }

@@ -2,8 +2,10 @@
 //!
 //! A request is a line of JSON, and so is its reply. Requests:
 //! `{"protocol":1,"do":"status"}`, `{"protocol":1,"do":"tune","config":TEXT,"name":FILE}`, and with
-//! `do` alone `reload`, `pause`, `resume` and `stop`. A reply has `protocol` and `"ok":true`, with
+//! `do` alone `reload`, `pause`, `resume`, `follow` and `stop`. A reply has `protocol` and `"ok":true`, with
 //! `notes` or the fields of a [`Status`]; or `"ok":false` and an `error`, and then nothing was changed.
+//!
+//! To `follow`, more comes after the reply's line: a record ([`Feed`]).
 //!
 //! [`VERSION`] grows when a field changes its meaning or goes away; new fields do not change it. A
 //! request without `protocol` is taken as one of this version. `stop` is understood from every
@@ -17,11 +19,13 @@ use thiserror::Error;
 
 use crate::ActingStatus;
 
+mod feed;
 mod live_state;
 mod machine;
 mod metrics;
 mod text;
 
+pub use feed::{Feed, Roster};
 pub use live_state::LiveState;
 pub use metrics::Metrics;
 pub use text::status_text;
@@ -39,7 +43,7 @@ pub enum ProtocolError {
     /// Not JSON, or not one of the requests.
     #[error(
         "this is no request, which is a line of JSON: {{\"do\":\"status\"}}, tune (with config and name), \
-         reload, pause, resume or stop"
+         reload, pause, resume, follow or stop"
     )]
     NoRequest(#[source] serde_json::Error),
     /// The client was built for another version.
@@ -82,6 +86,9 @@ pub enum Request {
     Pause,
     /// Act again.
     Resume,
+    /// All that is seen and done from now on: after the reply, a line, comes a record for as long as both are there. It
+    /// begins with the targets of now and what they map.
+    Follow,
     /// End the daemon.
     Stop,
 }

@@ -2,27 +2,33 @@
 
 mod site;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{Shutdown, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use isotherm_engine::Nanos;
-use isotherm_record::Item;
+use isotherm_record::{Item, Reader};
 use isotherm_report::Scope;
 use isotherm_session::{Session, Step};
 use isotherm_view::{Document, Finished};
 use tracing::{info, warn};
 
 use super::report::source::Source;
+use crate::daemon::{SOCKET, client};
 use crate::flags::{MonitorArgs, TargetArgs, watching};
 use site::{Content, Site};
 
 /// Steps of a session that may wait for the page; what comes meanwhile is left out of it.
 const WAITING_MAX: usize = 256;
+/// What a daemon tells that may wait for the page.
+const FOLLOWED_MAX: usize = 8192;
+/// How often it is looked whether somebody wants the end.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Show a record, or what runs now, on a page in a browser on this machine.
 ///
@@ -33,11 +39,17 @@ const WAITING_MAX: usize = 256;
   isotherm web rec.isotherm
   isotherm web before.isotherm after.isotherm --no-browser
   isotherm web --pid 1234
+  isotherm web --daemon
   isotherm web --all --cpu-budget 0.5%")]
 pub(crate) struct Args {
     /// Records to show [default: the newest *.isotherm file here, unless something is to be watched].
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "simulated", "command"])]
     files: Vec<PathBuf>,
+
+    /// Show what the daemon (`isotherm start`) sees and does, from now on; it need not be watched twice.
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = SOCKET,
+        conflicts_with_all = ["files", "pid", "cgroup", "all", "physical", "node", "simulated", "command"])]
+    daemon: Option<PathBuf>,
 
     /// Where to listen; port 0 is any that is free.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
@@ -65,8 +77,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "--listen {address}: others could reach this address, and nothing is encrypted. Leave it out, and reach a \
          machine elsewhere by `ssh -L`; or say --allow-remote, and put a proxy before it that encrypts"
     );
-    let is_live = args.targets.spec().is_some();
-    if is_live {
+    if let Some(socket) = &args.daemon {
+        return followed(args, socket);
+    }
+    if args.targets.spec().is_some() {
         return live(args);
     }
     let files: Vec<Option<PathBuf>> = match &args.files[..] {
@@ -107,30 +121,17 @@ fn live(args: &Args) -> anyhow::Result<ExitCode> {
     let mut session = Session::start(&request.watch()?, crate::out::command_line())?;
     session.give_up_privileges(false)?;
     let document = Document::new(session.header(), Scope::default());
-    let (items, taken) = mpsc::sync_channel(WAITING_MAX);
-    let (ready, address) = mpsc::sync_channel(1);
-    let stop = AtomicBool::new(false);
-    let stopped = std::thread::scope(|threads| {
-        let content = Content::Live {
-            document: Box::new(document),
-            items: taken,
-        };
-        let serving = threads.spawn(|| Site::serve(args.listen, content, &stop, ready));
-        let watched = announce(args, address.recv()).and_then(|()| watch(&mut session, &items));
-        // The page is told that no more comes.
-        drop(items);
+    let stopped = grows(args, document, WAITING_MAX, |page| {
+        watch(&mut session, page)?;
         // What was seen stays on the page until somebody ends it.
-        if watched.is_ok() && !session.is_stopped() {
+        if !session.is_stopped() {
             info!("what was watched has ended; the page stays, Ctrl-C ends it");
-            while !session.is_stopped() {
-                std::thread::sleep(Duration::from_millis(200));
-            }
         }
-        stop.store(true, Ordering::Relaxed);
-        let served = serving
-            .join()
-            .map_err(|_| anyhow!("the server has panicked: a bug"))?;
-        watched.and(served)
+        page.end();
+        while !session.is_stopped() {
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
     });
     if let Some(mut child) = session.take_child() {
         isotherm_linux::process::terminate(&mut child);
@@ -139,21 +140,112 @@ fn live(args: &Args) -> anyhow::Result<ExitCode> {
     stopped.map(|()| ExitCode::SUCCESS)
 }
 
-fn watch(session: &mut Session, page: &SyncSender<Vec<Item>>) -> anyhow::Result<()> {
-    let mut has_left_out = false;
+/// Reads on another thread what the daemon tells, and waits on this one for the end.
+fn followed(args: &Args, socket: &Path) -> anyhow::Result<ExitCode> {
+    let stop = crate::stop::by_signals()?;
+    let (input, stream) = client::follow(socket)?;
+    let reader = Reader::open(input)
+        .with_context(|| format!("what {} tells is no record", socket.display()))?;
+    let document = Document::new(reader.header(), Scope::default());
+    grows(args, document, FOLLOWED_MAX, |page| {
+        std::thread::scope(|threads| {
+            let reading = threads.spawn(|| {
+                // One that is cut off has ended.
+                for item in reader {
+                    match item {
+                        // The daemon does not wait for us, so we may for the page.
+                        Ok(item) => page.tell_all(vec![item]),
+                        Err(error) => {
+                            warn!("what {} tells is broken: {error}", socket.display());
+                            break;
+                        }
+                    }
+                }
+                if !stop.load(Ordering::Relaxed) {
+                    info!("the daemon tells no more; the page stays, Ctrl-C ends it");
+                }
+                page.end();
+            });
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK);
+            }
+            stream.shutdown(Shutdown::Both).ok();
+            reading
+                .join()
+                .map_err(|_| anyhow!("what reads has panicked: a bug"))
+        })
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves a page of what `tell` tells, until that returns.
+fn grows(
+    args: &Args,
+    document: Document,
+    waiting_max: usize,
+    tell: impl FnOnce(&Page) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (items, taken) = mpsc::sync_channel(waiting_max);
+    let (ready, address) = mpsc::sync_channel(1);
+    let stop = AtomicBool::new(false);
+    let page = Page {
+        items: Mutex::new(Some(items)),
+        has_left_out: AtomicBool::new(false),
+    };
+    std::thread::scope(|threads| {
+        let content = Content::Live {
+            document: Box::new(document),
+            items: taken,
+        };
+        let serving = threads.spawn(|| Site::serve(args.listen, content, &stop, ready));
+        let told = announce(args, address.recv()).and_then(|()| tell(&page));
+        stop.store(true, Ordering::Relaxed);
+        let served = serving
+            .join()
+            .map_err(|_| anyhow!("the server has panicked: a bug"))?;
+        told.and(served)
+    })
+}
+
+/// The page that grows, as who tells it sees it.
+struct Page {
+    /// None once it has ended.
+    items: Mutex<Option<SyncSender<Vec<Item>>>>,
+    has_left_out: AtomicBool,
+}
+
+impl Page {
+    /// Tells it, if it has room: it holds nobody up.
+    fn tell(&self, items: Vec<Item>) {
+        let page = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = page.as_ref().map(|page| page.try_send(items));
+        if let Some(Err(TrySendError::Full(_))) = told
+            && !self.has_left_out.swap(true, Ordering::Relaxed)
+        {
+            warn!("the page is slower than what is watched: it leaves some of it out");
+        }
+    }
+
+    /// Tells it when it has room.
+    fn tell_all(&self, items: Vec<Item>) {
+        let page = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(page) = &*page {
+            page.send(items).ok();
+        }
+    }
+
+    /// No more comes, which the page is told.
+    fn end(&self) {
+        let mut page = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+        *page = None;
+    }
+}
+
+fn watch(session: &mut Session, page: &Page) -> anyhow::Result<()> {
     loop {
         let mut items = Vec::new();
         let step = session.step(Nanos(u64::MAX), &mut items)?;
-        match page.try_send(items) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => {
-                if !has_left_out {
-                    warn!("the page is slower than what is watched: it leaves some of it out");
-                }
-                has_left_out = true;
-            }
-            Err(TrySendError::Disconnected(_)) => return Ok(()),
-        }
+        page.tell(items);
         if step != Step::Going {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! The other end of the socket: what `isotherm status` and the like say to the daemon.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Take, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -19,8 +19,53 @@ const REPLY_MAX: u64 = 64 << 20;
 
 /// Asks the daemon at `socket`. Fails where it does, or nobody answers.
 pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
+    say(socket, request).map(|(reply, _)| reply)
+}
+
+/// What the daemon at `socket` sees and does from now on, as a record, which ends when the daemon does; and what ends it
+/// before ([`UnixStream::shutdown`]).
+pub(crate) fn follow(socket: &Path) -> anyhow::Result<(impl BufRead + use<>, UnixStream)> {
+    let (_, rest) = say(socket, &Request::Follow)?;
+    let stream = rest.get_ref().get_ref().try_clone()?;
+    // It may be that nothing happens for long.
+    stream.set_read_timeout(None)?;
+    let mut rest = rest;
+    rest.get_mut().set_limit(u64::MAX);
+    Ok((rest, stream))
+}
+
+/// Says it to the daemon at `socket`; gives the reply, and what comes after it.
+fn say(socket: &Path, request: &Request) -> anyhow::Result<(Value, BufReader<Take<UnixStream>>)> {
     let name = socket.display();
-    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+    let mut stream = connect(socket)?;
+    let line = request.to_line()?;
+    ensure!(
+        line.len() < REQUEST_BYTES_MAX,
+        "this request has {} bytes, and {REQUEST_BYTES_MAX} is the most",
+        line.len()
+    );
+    // One who is refused is told so, even if he cannot send any more.
+    let sent = stream.write_all(&line);
+    let mut input = BufReader::new(stream.take(REPLY_MAX));
+    let mut reply = String::new();
+    let read = input.read_line(&mut reply);
+    if reply.is_empty() {
+        read.and(sent.map(|()| 0))
+            .with_context(|| format!("the isotherm at {name} does not answer"))?;
+        bail!("the isotherm at {name} ended without an answer");
+    }
+    match request.parse_reply(&reply) {
+        Ok(value) => Ok((value, input)),
+        Err(error @ ProtocolError::NoReply(_)) => {
+            Err(anyhow::Error::new(error).context(format!("what answers at {name} is no isotherm")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
+    let name = socket.display();
+    let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow::anyhow!(
             "no isotherm answers at {name}; `isotherm start` starts one (--socket, if it is elsewhere)"
         ),
@@ -31,27 +76,7 @@ pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
     })?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let line = request.to_line()?;
-    ensure!(
-        line.len() < REQUEST_BYTES_MAX,
-        "this request has {} bytes, and {REQUEST_BYTES_MAX} is the most",
-        line.len()
-    );
-    // One who is refused is told so, even if he cannot send any more.
-    let sent = stream.write_all(&line);
-    let mut reply = String::new();
-    let read = BufReader::new(stream.take(REPLY_MAX)).read_line(&mut reply);
-    if reply.is_empty() {
-        read.and(sent.map(|()| 0))
-            .with_context(|| format!("the isotherm at {name} does not answer"))?;
-        bail!("the isotherm at {name} ended without an answer");
-    }
-    request.parse_reply(&reply).map_err(|error| match error {
-        ProtocolError::NoReply(_) => {
-            anyhow::Error::new(error).context(format!("what answers at {name} is no isotherm"))
-        }
-        error => error.into(),
-    })
+    Ok(stream)
 }
 
 /// A status for people.

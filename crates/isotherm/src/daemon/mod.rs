@@ -29,7 +29,7 @@ use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, Ses
 use isotherm_engine::Nanos;
 use isotherm_linux::pods::Pods;
 use isotherm_record::{Item, printable};
-use isotherm_session::protocol::{Done, LiveState, Metrics, Reply, Request, Status};
+use isotherm_session::protocol::{Done, Feed, LiveState, Metrics, Reply, Request, Status};
 use isotherm_session::{Acting, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
@@ -43,6 +43,8 @@ pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
 /// The loop turns at least this often.
 const TURN: Nanos = Nanos(1_000_000_000);
 
+/// Who follows and is behind by more than this is told no more.
+const BEHIND_MAX: usize = 64 << 20;
 /// So much of a request is logged by `-v`.
 const REQUEST_SHOWN: usize = 80;
 
@@ -65,6 +67,7 @@ struct Daemon {
     session: Session,
     acting: Acting,
     live: LiveState,
+    feed: Feed,
     manager: Manager,
     pods: Option<Pods>,
     is_ending: bool,
@@ -94,6 +97,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     session.give_up_privileges(true)?;
     let mut daemon = Daemon {
         live: LiveState::new(session.now()),
+        feed: Feed::new(session.header().clone()),
         pods: config.pods.as_deref().map(Pods::new),
         config,
         spec,
@@ -106,7 +110,14 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     daemon.manager.ready();
     while daemon.step(&mut items)? {
         let now = daemon.session.now();
+        let news = daemon.feed.take()?;
+        if !news.is_empty() {
+            requests.publish_all(now, &news, BEHIND_MAX);
+        }
         requests.serve(now, &mut |message| daemon.answer(message));
+        if requests.nr_subscribers() == 0 {
+            daemon.feed.rest();
+        }
         if let Some(scrapes) = &mut scrapes {
             scrapes.serve(now, &mut |message| {
                 scrape::answer(message, || daemon.metrics())
@@ -196,6 +207,11 @@ impl Daemon {
             if let Item::Note { text, .. } = &item {
                 info!("{}", printable(text));
             }
+            if let Err(error) = self.feed.push(&item) {
+                // Who follows then knows of nothing that comes after it.
+                warn!("who follows is told no more: {error}");
+                self.feed.rest();
+            }
             self.live.take(item);
         }
         Ok(())
@@ -229,6 +245,7 @@ impl Daemon {
             Ok(Request::Reload) => self.reload(),
             Ok(Request::Pause) => Ok(self.set_paused(true)),
             Ok(Request::Resume) => Ok(self.set_paused(false)),
+            Ok(Request::Follow) => return self.follow(),
             Ok(Request::Stop) => {
                 self.is_ending = true;
                 Ok(Vec::new())
@@ -239,6 +256,16 @@ impl Daemon {
             Ok(notes) => Answer::line(&Reply::done(Done { notes }), then(self.is_ending)),
             Err(error) => Answer::line(&Reply::failed(format!("{error:#}")), then(self.is_ending)),
         }
+    }
+
+    fn follow(&mut self) -> Answer {
+        let begun = match self.feed.begin(self.session.now()) {
+            Ok(begun) => begun,
+            Err(error) => return Answer::line(&Reply::failed(error.to_string()), Then::Listen),
+        };
+        let mut answer = Answer::line(&Reply::done(Done { notes: Vec::new() }), Then::Subscribe);
+        answer.bytes.extend(begun);
+        answer
     }
 
     fn set_paused(&mut self, is_paused: bool) -> Vec<String> {

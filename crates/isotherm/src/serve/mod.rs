@@ -11,18 +11,18 @@
 //! Clients are in an epoll set (as readable, or as writable while an answer is pending), which only
 //! ends the loop's sleep: who is ready is found by trying, as there are so few.
 
+mod client;
 pub(crate) mod http;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use isotherm_engine::Nanos;
-use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::epoll::Epoll;
 
-/// Reads and writes for a client in one turn.
-const TRIES_PER_TURN: usize = 64;
-const READ_BYTES: usize = 16 << 10;
+use client::{Client, interest};
+
 const SECOND: Nanos = Nanos(1_000_000_000);
 
 /// Where clients connect.
@@ -103,18 +103,6 @@ pub(crate) struct Server<D: Listener> {
     arrivals: u32,
 }
 
-struct Client<S> {
-    stream: S,
-    input: Vec<u8>,
-    /// No message ends before this place in `input`.
-    looked: usize,
-    output: Answer,
-    written: usize,
-    /// When it came, or its last answer was taken.
-    since: Option<Nanos>,
-    waits_to_write: bool,
-}
-
 impl<D: Listener> Server<D> {
     pub(crate) fn open(listener: D, poll: &Rc<Epoll>, limits: Limits) -> std::io::Result<Self> {
         poll.add(&listener, interest(false))?;
@@ -154,18 +142,31 @@ impl<D: Listener> Server<D> {
     pub(crate) fn publish(&mut self, now: Nanos, words: &[u8]) {
         for client in &mut self.clients {
             if client.only_waits() {
-                client.say(Answer::new(words.to_vec(), Then::Subscribe));
-                client.since = Some(now);
+                client.tell(now, words);
             }
         }
+    }
+
+    /// Tells subscribers all that is said, one thing after the other. Who is behind by more than `behind_max` bytes is
+    /// told no more, and has to come again.
+    pub(crate) fn publish_all(&mut self, now: Nanos, words: &[u8], behind_max: usize) {
+        let poll = &self.poll;
+        self.clients.retain_mut(|client| {
+            if !client.subscribes() {
+                return true;
+            }
+            let stays = client.say_more(now, words, behind_max);
+            if !stays {
+                poll.delete(&client.stream).ok();
+            }
+            stays
+        });
     }
 
     /// How many subscribe.
     pub(crate) fn nr_subscribers(&self) -> usize {
         let clients = self.clients.iter();
-        clients
-            .filter(|client| client.output.then == Then::Subscribe)
-            .count()
+        clients.filter(|client| client.subscribes()).count()
     }
 
     fn accept(&mut self, now: Nanos) {
@@ -185,18 +186,11 @@ impl<D: Listener> Server<D> {
                 self.poll.delete(&gone.stream).ok();
             }
             if self.poll.add(&stream, interest(false)).is_ok() {
-                self.clients.push(Client {
-                    stream,
-                    input: Vec::new(),
-                    looked: 0,
-                    output: match refusal {
-                        Some(words) => Answer::new(words, Then::Close),
-                        None => Answer::new(Vec::new(), Then::Listen),
-                    },
-                    written: 0,
-                    since: Some(now),
-                    waits_to_write: false,
-                });
+                let first = match refusal {
+                    Some(words) => Answer::new(words, Then::Close),
+                    None => Answer::new(Vec::new(), Then::Listen),
+                };
+                self.clients.push(Client::new(stream, first, now));
             }
         }
     }
@@ -232,152 +226,12 @@ impl<D: Listener> Server<D> {
     }
 }
 
-fn interest(waits_to_write: bool) -> EpollEvent {
-    let flags = if waits_to_write {
-        EpollFlags::EPOLLOUT
-    } else {
-        EpollFlags::EPOLLIN
-    };
-    EpollEvent::new(flags, 0)
-}
-
-/// What came of trying.
-enum Tried {
-    Some,
-    NotNow,
-    Gone,
-}
-
-impl<S: Read + Write + AsFd> Client<S> {
-    /// Says whether the client stays.
-    fn serve(
-        &mut self,
-        now: Nanos,
-        limits: &Limits,
-        answer: &mut dyn FnMut(&[u8]) -> Answer,
-    ) -> bool {
-        let since = *self.since.get_or_insert(now);
-        for _ in 0..TRIES_PER_TURN {
-            let tried = if self.has_output() {
-                self.write()
-            } else if self.output.then == Then::Close {
-                Tried::Gone
-            } else if self.output.then == Then::Subscribe {
-                self.since = Some(now);
-                self.is_still_there()
-            } else if let Some(message) = self.take_message(limits) {
-                self.say(answer(&message));
-                self.since = None;
-                Tried::Some
-            } else if self.input.len() >= limits.message_max {
-                self.say(Answer::new(limits.too_long.clone(), Then::Close));
-                Tried::Some
-            } else {
-                self.read(limits)
-            };
-            match tried {
-                Tried::Some => {}
-                Tried::NotNow => break,
-                Tried::Gone => return false,
-            }
-        }
-        now.since(since) < limits.timeout
-    }
-
-    /// Waits for what it needs next.
-    fn listen(&mut self, poll: &Epoll) -> bool {
-        let waits_to_write = self.has_output();
-        if waits_to_write == self.waits_to_write {
-            return true;
-        }
-        self.waits_to_write = waits_to_write;
-        poll.modify(&self.stream, &mut interest(waits_to_write))
-            .is_ok()
-    }
-
-    fn take_message(&mut self, limits: &Limits) -> Option<Vec<u8>> {
-        let end = limits.message_end;
-        let at = self.input[self.looked..]
-            .windows(end.len())
-            .position(|window| window == end);
-        let Some(at) = at else {
-            self.looked = (self.input.len() + 1).saturating_sub(end.len());
-            return None;
-        };
-        let rest = self.input.split_off(self.looked + at + end.len());
-        let mut message = std::mem::replace(&mut self.input, rest);
-        message.truncate(self.looked + at);
-        self.looked = 0;
-        Some(message)
-    }
-
-    fn read(&mut self, limits: &Limits) -> Tried {
-        let room = limits.message_max - self.input.len();
-        let mut buffer = [0; READ_BYTES];
-        match self.stream.read(&mut buffer[..room.min(READ_BYTES)]) {
-            Ok(0) => Tried::Gone,
-            Ok(n) => {
-                self.input.extend_from_slice(&buffer[..n]);
-                Tried::Some
-            }
-            Err(error) => after(&error),
-        }
-    }
-
-    fn say(&mut self, answer: Answer) {
-        (self.output, self.written) = (answer, 0);
-    }
-
-    /// A subscriber that has taken all that there was.
-    fn only_waits(&self) -> bool {
-        self.output.then == Then::Subscribe && !self.has_output()
-    }
-
-    fn has_output(&self) -> bool {
-        self.written < self.output.bytes.len() + self.output.rest.len()
-    }
-
-    /// A subscriber has nothing more to say; only that it has gone is of interest.
-    fn is_still_there(&mut self) -> Tried {
-        match self.stream.read(&mut [0; 512]) {
-            Ok(0) => Tried::Gone,
-            Ok(_) => Tried::Some,
-            Err(error) => after(&error),
-        }
-    }
-
-    fn write(&mut self) -> Tried {
-        let first = self.output.bytes.len();
-        let left = if self.written < first {
-            &self.output.bytes[self.written..]
-        } else {
-            &self.output.rest[self.written - first..]
-        };
-        match self.stream.write(left) {
-            Ok(0) => Tried::Gone,
-            Ok(n) => {
-                self.written += n;
-                Tried::Some
-            }
-            Err(error) => after(&error),
-        }
-    }
-}
-
-fn after(error: &std::io::Error) -> Tried {
-    match error.kind() {
-        ErrorKind::WouldBlock => Tried::NotNow,
-        ErrorKind::Interrupted => Tried::Some,
-        _ => Tried::Gone,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::Path;
 
-    use nix::sys::epoll::{EpollCreateFlags, EpollTimeout};
+    use nix::sys::epoll::{EpollCreateFlags, EpollEvent, EpollTimeout};
 
     use super::*;
 
@@ -561,6 +415,52 @@ mod tests {
         drop(keen);
         place.serve(41);
         assert_eq!(place.server.nr_subscribers(), 0);
+        drop(deaf);
+    }
+
+    #[test]
+    fn subscribers_are_told_all_in_order_until_they_are_far_behind() {
+        let mut place = place();
+        let mut keen = client(place.directory.path());
+        let mut deaf = client(place.directory.path());
+        for client in [&mut keen, &mut deaf] {
+            client.write_all(b"news\n").expect("sent");
+        }
+        place.serve(1);
+        let mut heard = Vec::new();
+        for turn in 0..30_u8 {
+            place
+                .server
+                .publish_all(Nanos(SECOND.0), &vec![turn; 100_000], 1 << 20);
+            // It takes a turn and a half at a time.
+            for _ in 0..2 {
+                place.serve(1);
+                let mut some = vec![0; 80_000];
+                let n = keen.read(&mut some).unwrap_or(0);
+                heard.extend_from_slice(&some[..n]);
+            }
+        }
+        assert_eq!(place.server.nr_subscribers(), 1, "the deaf one is dropped");
+        while place
+            .server
+            .clients
+            .iter()
+            .any(|client| !client.only_waits())
+        {
+            place.serve(1);
+            let mut some = vec![0; 80_000];
+            let n = keen.read(&mut some).unwrap_or(0);
+            heard.extend_from_slice(&some[..n]);
+        }
+        while let Ok(n) = keen.read(&mut [0; 80_000]) {
+            heard.extend(std::iter::repeat_n(29, n));
+        }
+        let wanted: Vec<u8> = (0..30).flat_map(|turn| vec![turn; 100_000]).collect();
+        assert!(
+            heard == [&b"news!\n"[..], &wanted].concat(),
+            "{}",
+            heard.len()
+        );
         drop(deaf);
     }
 }

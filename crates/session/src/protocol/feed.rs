@@ -1,0 +1,303 @@
+//! What the daemon sees and does, as a record for those who follow it.
+//!
+//! Problem: who comes late must know what targets there are and what they map, as a record tells these once, when they
+//! begin; and of many who follow none may cost the daemon much.
+//!
+//! Approach: what is live is kept by its items ([`Roster`]). Who comes gets a record of his own that begins with these; what
+//! comes later is encoded once for all, as batches that fit any record with the same header.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use isotherm_engine::{AddressRange, Nanos, TargetId};
+use isotherm_record::{Header, Item, Mapping, MappingChange, RecordError, TargetStart, Writer};
+
+/// Mappings of one item, of which a message of a record holds some.
+const MAPPINGS_AT_A_TIME: usize = 4096;
+
+/// What is told to those who follow.
+pub struct Feed {
+    header: Header,
+    roster: Roster,
+    /// While somebody follows.
+    writer: Option<(Writer<Shared>, Shared)>,
+}
+
+/// What a writer wrote.
+#[derive(Clone, Default)]
+struct Shared(Rc<RefCell<Vec<u8>>>);
+
+impl Shared {
+    fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut self.0.borrow_mut())
+    }
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Feed {
+    /// Of a session with this header.
+    pub fn new(header: Header) -> Self {
+        Self {
+            header,
+            roster: Roster::default(),
+            writer: None,
+        }
+    }
+
+    /// An item has come.
+    ///
+    /// # Errors
+    /// What a record cannot hold; nobody is told of it.
+    pub fn push(&mut self, item: &Item) -> Result<(), RecordError> {
+        self.roster.push(item);
+        match &mut self.writer {
+            Some((writer, _)) => writer.write(item),
+            None => Ok(()),
+        }
+    }
+
+    /// The bytes of what has come since this was last asked, for all who follow.
+    ///
+    /// # Errors
+    /// None but Arrow's own.
+    pub fn take(&mut self) -> Result<Vec<u8>, RecordError> {
+        let Some((writer, written)) = &mut self.writer else {
+            return Ok(Vec::new());
+        };
+        writer.flush()?;
+        Ok(written.take())
+    }
+
+    /// The beginning of a record for who begins to follow at `now`; what [`Feed::take`] gives continues it.
+    ///
+    /// # Errors
+    /// A header that is too long.
+    pub fn begin(&mut self, now: Nanos) -> Result<Vec<u8>, RecordError> {
+        if self.writer.is_none() {
+            let written = Shared::default();
+            let writer = Writer::create(written.clone(), &self.header)?;
+            // Each has it at the beginning of his own.
+            written.take();
+            self.writer = Some((writer, written));
+        }
+        let begun = Shared::default();
+        let header = Header {
+            started: now,
+            ..self.header.clone()
+        };
+        let mut writer = Writer::create(begun.clone(), &header)?;
+        for item in self.roster.items(now) {
+            writer.write(&item)?;
+        }
+        writer.flush()?;
+        Ok(begun.take())
+    }
+
+    /// Nobody follows any more: nothing is written.
+    pub fn rest(&mut self) {
+        self.writer = None;
+    }
+}
+
+/// The live targets, and what they map.
+#[derive(Debug, Default)]
+pub struct Roster {
+    targets: BTreeMap<TargetId, Present>,
+    /// Names and permissions, of which many mappings have the same.
+    words: BTreeSet<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct Present {
+    start: TargetStart,
+    /// By their beginning: end, permissions, name.
+    mappings: BTreeMap<u64, (u64, Arc<str>, Arc<str>)>,
+}
+
+impl Roster {
+    /// An item has come.
+    pub fn push(&mut self, item: &Item) {
+        match item {
+            Item::TargetStart(start) => {
+                let present = Present {
+                    start: start.clone(),
+                    mappings: BTreeMap::new(),
+                };
+                self.targets.insert(start.target, present);
+            }
+            Item::TargetExit(exit) => {
+                self.targets.remove(&exit.target);
+                self.words.retain(|word| Arc::strong_count(word) > 1);
+            }
+            Item::Mappings(change) => self.change(change),
+            _ => {}
+        }
+    }
+
+    fn change(&mut self, change: &MappingChange) {
+        let Some(present) = self.targets.get_mut(&change.target) else {
+            return;
+        };
+        for range in &change.removed {
+            present.mappings.remove(&range.start);
+        }
+        for mapping in &change.added {
+            let [permissions, name] = [&*mapping.permissions, &*mapping.name].map(|word| {
+                if let Some(known) = self.words.get(word) {
+                    return Arc::clone(known);
+                }
+                let word: Arc<str> = word.into();
+                self.words.insert(Arc::clone(&word));
+                word
+            });
+            let Mapping { range, .. } = mapping;
+            let value = (range.end, permissions, name);
+            present.mappings.insert(range.start, value);
+        }
+    }
+
+    /// As if all that is there had come at `now`.
+    pub fn items(&self, now: Nanos) -> Vec<Item> {
+        let mut items = Vec::new();
+        for (&target, present) in &self.targets {
+            items.push(Item::TargetStart(TargetStart {
+                time: now,
+                ..present.start.clone()
+            }));
+            let mappings = present.mappings.iter();
+            let all: Vec<Mapping> = mappings
+                .map(|(start, (end, permissions, name))| Mapping {
+                    range: AddressRange::new(*start, *end),
+                    permissions: permissions.to_string(),
+                    name: name.to_string(),
+                })
+                .collect();
+            items.extend(all.chunks(MAPPINGS_AT_A_TIME).map(|some| {
+                Item::Mappings(MappingChange {
+                    time: now,
+                    target,
+                    removed: Vec::new(),
+                    added: some.to_vec(),
+                })
+            }));
+        }
+        items
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::{RegionSnapshot, Snapshot};
+    use isotherm_record::{Reader, TargetExit};
+
+    use super::*;
+
+    fn start(target: u32, name: &str) -> Item {
+        Item::TargetStart(TargetStart {
+            target: TargetId(target),
+            pid: 100 + target,
+            name: name.to_owned(),
+            ..TargetStart::default()
+        })
+    }
+
+    fn mapping(from: u64, to: u64, name: &str) -> Mapping {
+        Mapping {
+            range: AddressRange::new(from << 12, to << 12),
+            permissions: "rw-p".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn change(target: u32, removed: &[(u64, u64)], added: &[(u64, u64, &str)]) -> Item {
+        let removed = removed.iter();
+        Item::Mappings(MappingChange {
+            target: TargetId(target),
+            removed: removed
+                .map(|(from, to)| AddressRange::new(from << 12, to << 12))
+                .collect(),
+            added: added
+                .iter()
+                .map(|(a, b, name)| mapping(*a, *b, name))
+                .collect(),
+            ..MappingChange::default()
+        })
+    }
+
+    fn snapshot(target: u32, at: u64) -> Item {
+        Item::Snapshot(Snapshot {
+            target: TargetId(target),
+            start: Nanos::from_millis(at),
+            end: Nanos::from_millis(at + 100),
+            nr_samples: 20,
+            regions: vec![RegionSnapshot {
+                range: AddressRange::new(0x1000, 0x5000),
+                nr_accesses: Some(3.0),
+                age: 1,
+                age_ns: Nanos::from_millis(100),
+                memory: None,
+            }],
+            ..Snapshot::default()
+        })
+    }
+
+    fn items(bytes: &[u8]) -> Vec<Item> {
+        let reader = Reader::open(bytes).expect("a record");
+        reader.map(|item| item.expect("whole")).collect()
+    }
+
+    #[test]
+    fn who_comes_late_is_told_what_is_there_and_then_what_comes() {
+        let mut feed = Feed::new(Header::default());
+        let exit = Item::TargetExit(TargetExit {
+            target: TargetId(1),
+            ..TargetExit::default()
+        });
+        let before = [
+            start(0, "a"),
+            change(0, &[], &[(1, 5, "[heap]"), (8, 9, "lib")]),
+            start(1, "gone"),
+            snapshot(0, 0),
+            change(0, &[(8, 9)], &[(8, 12, "lib"), (20, 21, "")]),
+            exit,
+        ];
+        for item in &before {
+            feed.push(item).expect("written");
+        }
+        assert!(feed.take().expect("nobody follows").is_empty());
+        let mut first = feed.begin(Nanos(7)).expect("a beginning");
+        feed.push(&snapshot(0, 100)).expect("written");
+        let batch = feed.take().expect("written");
+        first.extend(&batch);
+        let mut second = feed.begin(Nanos(8)).expect("a beginning");
+        feed.push(&snapshot(0, 200)).expect("written");
+        let batch = feed.take().expect("written");
+        first.extend(&batch);
+        second.extend(&batch);
+        let first = items(&first);
+        let Item::Mappings(told) = &first[1] else {
+            panic!("{:?}", first[1]);
+        };
+        let names: Vec<&str> = told.added.iter().map(|m| &*m.name).collect();
+        assert_eq!(names, ["[heap]", "lib", ""]);
+        assert_eq!(told.added[1].range, AddressRange::new(8 << 12, 12 << 12));
+        assert_eq!(first.len(), 4);
+        assert_eq!(first[2..], [snapshot(0, 100), snapshot(0, 200)]);
+        assert_eq!(items(&second)[2..], [snapshot(0, 200)]);
+        feed.rest();
+        feed.push(&snapshot(0, 300)).expect("nobody is told");
+        assert!(feed.take().expect("nothing").is_empty());
+    }
+}
