@@ -73,6 +73,11 @@ impl<R: Read> FrameReader<R> {
         Self { input, offset: 0 }
     }
 
+    /// Bytes consumed so far.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// The next message.
     pub(crate) fn next(&mut self) -> Result<Next, RecordError> {
         let offset = self.offset;

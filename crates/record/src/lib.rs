@@ -11,6 +11,7 @@ pub mod convert;
 pub mod damo;
 pub mod error;
 mod frame;
+pub mod index;
 pub mod input;
 pub mod item;
 pub mod machine;

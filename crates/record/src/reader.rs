@@ -17,16 +17,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{BufReader, Read};
+use std::ops::Range;
 
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
 use arrow_ipc::{CompressionType, MessageHeader};
 use arrow_schema::SchemaRef;
-use isotherm_engine::{AddressRange, RegionSnapshot, Snapshot};
+use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
 use crate::error::RecordError;
 use crate::frame::{Frame, FrameReader, MAX_BODY, Next};
+use crate::index::TimeIndex;
 use crate::item::{Header, Item};
 use crate::pages::{PageAges, check_blocks};
 use crate::rows::Rows;
@@ -75,6 +77,9 @@ pub struct Reader<R> {
     checked: Option<bool>,
     salvages: bool,
     damage: Option<RecordError>,
+    /// The message that is being handed out.
+    place: Range<u64>,
+    index: Option<TimeIndex>,
 }
 
 impl<R: Read> Reader<R> {
@@ -120,6 +125,8 @@ impl<R: Read> Reader<R> {
             checked: None,
             salvages: false,
             damage: None,
+            place: 0..0,
+            index: None,
         })
     }
 
@@ -152,6 +159,24 @@ impl<R: Read> Reader<R> {
         self.damage.as_ref()
     }
 
+    /// From here on, notes where rows are.
+    #[must_use]
+    pub fn with_index(mut self) -> Self {
+        self.index = Some(TimeIndex::default());
+        self
+    }
+
+    /// Where the rows are that have been read, if that was [asked for](Reader::with_index).
+    pub fn take_index(&mut self) -> Option<TimeIndex> {
+        self.index.take()
+    }
+
+    fn note(&mut self, start: Nanos, end: Nanos) {
+        if let Some(index) = &mut self.index {
+            index.note(&self.place, start, end);
+        }
+    }
+
     /// From here on, yields [`Item::Snapshot`]s in place of [`Item::Pages`] (see [`PageAges`]), and what
     /// snapshots tell by page as regions ([`Snapshot::by_page`]).
     #[must_use]
@@ -179,6 +204,11 @@ impl<R: Read> Reader<R> {
         loop {
             if let Some(rows) = &mut self.rows {
                 if let Some(item) = rows.next_item()? {
+                    match &item {
+                        Item::Snapshot(its) => self.note(its.start, its.end),
+                        Item::Pages(its) => self.note(its.start, its.end),
+                        _ => {}
+                    }
                     return Ok(Some(item));
                 }
                 self.rows = None;
@@ -187,7 +217,10 @@ impl<R: Read> Reader<R> {
                 return Ok(Some(item));
             }
             match self.frames.next()? {
-                Next::Frame(frame) => self.take_in(&frame)?,
+                Next::Frame(frame) => {
+                    self.place = frame.offset..self.frames.offset();
+                    self.take_in(&frame)?;
+                }
                 Next::End => return Ok(None),
                 Next::Cut { offset, lost } => {
                     self.truncation = Some(Truncation {
@@ -250,6 +283,11 @@ impl<R: Read> Reader<R> {
             self.items.extend(parse_items(offset, json)?);
         }
         if batch.length() == 0 {
+            // These belong to the rows that follow.
+            if let [Item::Blocks(its)] = self.items.make_contiguous() {
+                let (start, end) = (its.start, its.end);
+                self.note(start, end);
+            }
             return Ok(());
         }
         if batch

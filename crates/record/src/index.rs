@@ -1,0 +1,195 @@
+//! Where in a record the rows of which time are, to read a part of a long one again.
+//!
+//! Problem: who has read a record of gigabytes once wants a minute of it in detail, at once; but what a minute means is said
+//! by what comes before (targets, mappings).
+//!
+//! Approach: messages of rows stand for themselves. So the part is the record without the messages of rows that lie outside
+//! of it: [`Skipping`] leaves their bytes out, and the rest is a record like any other. [`crate::Reader::with_index`] notes where they
+//! are.
+//!
+//! Limits: a message of rows, some 16,384 of them, is left out as a whole or not at all. Ages of pages count from the first
+//! scan that is read, so that a part of a record of page scans ([`crate::PageAges`]) is not what the whole says of it.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+
+use isotherm_engine::Nanos;
+
+/// Where rows are.
+#[derive(Clone, Debug, Default)]
+pub struct TimeIndex {
+    messages: Vec<Rows>,
+}
+
+/// A message of rows.
+#[derive(Clone, Debug)]
+struct Rows {
+    bytes: Range<u64>,
+    start: Nanos,
+    end: Nanos,
+}
+
+impl TimeIndex {
+    /// These bytes hold rows of this time, among others.
+    pub(crate) fn note(&mut self, bytes: &Range<u64>, start: Nanos, end: Nanos) {
+        match self.messages.last_mut() {
+            Some(last) if last.bytes == *bytes => {
+                last.start = last.start.min(start);
+                last.end = last.end.max(end);
+            }
+            _ => self.messages.push(Rows {
+                bytes: bytes.clone(),
+                start,
+                end,
+            }),
+        }
+    }
+
+    /// The bytes of messages with no row between `from` and `to`, in order.
+    pub fn outside(&self, from: Nanos, to: Nanos) -> Vec<Range<u64>> {
+        let mut outside: Vec<Range<u64>> = Vec::new();
+        let messages = self.messages.iter();
+        for Rows { bytes, .. } in messages.filter(|m| m.end <= from || m.start >= to) {
+            match outside.last_mut() {
+                Some(last) if last.end == bytes.start => last.end = bytes.end,
+                _ => outside.push(bytes.clone()),
+            }
+        }
+        outside
+    }
+}
+
+/// Reads `R` without some of its bytes.
+#[derive(Debug)]
+pub struct Skipping<R> {
+    input: R,
+    /// In order, and not reached so far.
+    skipped: VecDeque<Range<u64>>,
+    place: u64,
+}
+
+impl<R: Read + Seek> Skipping<R> {
+    /// From the beginning on, without `skipped` ([`TimeIndex::outside`]).
+    pub fn new(input: R, skipped: Vec<Range<u64>>) -> Self {
+        Self {
+            input,
+            skipped: skipped.into(),
+            place: 0,
+        }
+    }
+}
+
+impl<R: Read + Seek> Read for Skipping<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(next) = self.skipped.pop_front_if(|next| next.start <= self.place) {
+            self.place = self.input.seek(SeekFrom::Start(next.end))?;
+        }
+        let room = self
+            .skipped
+            .front()
+            .map_or(u64::MAX, |next| next.start - self.place);
+        let most = usize::try_from(room)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
+        let n = self.input.read(&mut buffer[..most])?;
+        self.place += n as u64;
+        Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use isotherm_engine::{AddressRange, RegionSnapshot, Snapshot, TargetId};
+
+    use super::*;
+    use crate::{Header, Item, Reader, TargetStart, Writer};
+
+    fn snapshot(second: u64) -> Item {
+        let region = |page: u64| RegionSnapshot {
+            range: AddressRange::new(page << 12, (page + 1) << 12),
+            nr_accesses: Some(second as f32),
+            age: 1,
+            age_ns: Nanos(1),
+            memory: None,
+        };
+        Item::Snapshot(Snapshot {
+            target: TargetId(0),
+            start: Nanos(second * 1_000_000_000),
+            end: Nanos((second + 1) * 1_000_000_000),
+            nr_samples: 200,
+            regions: (0..50).map(region).collect(),
+            ..Snapshot::default()
+        })
+    }
+
+    fn note(second: u64) -> Item {
+        Item::Note {
+            time: Nanos(second * 1_000_000_000),
+            text: format!("second {second}"),
+        }
+    }
+
+    fn record() -> Vec<u8> {
+        let mut writer = Writer::create(Vec::new(), &Header::default()).expect("a header");
+        writer
+            .write(&Item::TargetStart(TargetStart::default()))
+            .expect("written");
+        for second in 0..100 {
+            writer.write(&snapshot(second)).expect("written");
+            if second % 10 == 9 {
+                writer.write(&note(second)).expect("written");
+            }
+        }
+        writer.finish().expect("written")
+    }
+
+    #[test]
+    fn a_part_has_its_rows_and_all_that_is_no_row() {
+        let bytes = record();
+        let mut whole = Reader::open(&bytes[..]).expect("a record").with_index();
+        let all: Vec<Item> = whole.by_ref().map(|item| item.expect("whole")).collect();
+        let index = whole.take_index().expect("asked for");
+        let (from, to) = (Nanos(30_000_000_000), Nanos(33_000_000_000));
+        let skipped = index.outside(from, to);
+        let left: u64 = skipped.iter().map(|range| range.end - range.start).sum();
+        assert!(
+            left * 10 > bytes.len() as u64 * 8,
+            "{left} of {}",
+            bytes.len()
+        );
+        let part = Reader::open(Skipping::new(Cursor::new(&bytes), skipped)).expect("a record");
+        let part: Vec<Item> = part.map(|item| item.expect("whole")).collect();
+        let is_in = |item: &&Item| match item {
+            Item::Snapshot(snapshot) => snapshot.end > from && snapshot.start < to,
+            _ => true,
+        };
+        let wanted: Vec<&Item> = all.iter().filter(is_in).collect();
+        let found: Vec<&Item> = part.iter().filter(is_in).collect();
+        assert_eq!(found, wanted);
+        assert!(
+            part.len() < all.len() / 3,
+            "{} of {}",
+            part.len(),
+            all.len()
+        );
+    }
+
+    #[test]
+    fn without_skips_it_is_the_same() {
+        let bytes = record();
+        let mut copy = Vec::new();
+        Skipping::new(Cursor::new(&bytes), Vec::new())
+            .read_to_end(&mut copy)
+            .expect("read");
+        assert_eq!(copy, bytes);
+        let (begin, end) = (0..3, bytes.len() as u64 - 2..bytes.len() as u64);
+        copy.clear();
+        Skipping::new(Cursor::new(&bytes), vec![begin, end])
+            .read_to_end(&mut copy)
+            .expect("read");
+        assert_eq!(copy, bytes[3..bytes.len() - 2]);
+    }
+}
