@@ -312,14 +312,14 @@ fn layer<'a>(layer: &'a Layer, arrays: &mut Arrays) -> LayerJson<'a> {
     let mappings = layer.mappings.iter();
     LayerJson {
         label: layer.target.label(),
-        unit_bytes: layer.unit_bytes,
-        runs: arrays.u32(layer.runs.iter().map(|run| run.place)),
+        unit_bytes: layer.axis.unit_bytes,
+        runs: arrays.u32(layer.axis.runs.iter().map(|run| run.place)),
         run_addresses: layer
             .runs
             .iter()
             .map(|run| format!("{:#x}", run.range.start))
             .collect(),
-        segments: &layer.segments,
+        segments: &layer.axis.segments,
         names: layer.names.iter().map(|name| &**name).collect(),
         mappings: arrays.u32(mappings.flat_map(|m| [m.place, m.units, m.name])),
         columns: arrays.u32(layer.columns.iter().copied()),

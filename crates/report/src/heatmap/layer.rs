@@ -63,17 +63,24 @@ pub struct LayerMapping {
     pub name: u32,
 }
 
-/// One target's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Layer {
-    /// Whose memory.
-    pub target: TargetInfo,
-    /// Bytes of a place on the axis: a page, and more where the axis is longer than 32 bits.
+/// Which addresses stand where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerAxis {
+    /// Bytes of a place: a page, and more where the axis is longer than 32 bits.
     pub unit_bytes: u64,
     /// From the lowest address up.
     pub runs: Vec<AxisRun>,
     /// From the lowest address up.
     pub segments: Vec<LayerSegment>,
+}
+
+/// One target's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// Whose memory.
+    pub target: TargetInfo,
+    /// Its addresses.
+    pub axis: LayerAxis,
     /// Names of mappings.
     pub names: Vec<Arc<str>>,
     /// From the lowest address up.
@@ -101,6 +108,8 @@ pub struct Layers {
     pub column_ns: Nanos,
     /// How many columns.
     pub columns: usize,
+    /// Nothing was joined for want of room: less of the record would be no finer.
+    pub is_exact: bool,
     /// The targets, the largest first.
     pub targets: Vec<Layer>,
     /// How many smaller targets were left out.
@@ -110,30 +119,38 @@ pub struct Layers {
 impl Heatmap {
     /// All that is known, instead of the report.
     pub fn finish_layers(mut self) -> Layers {
-        let start = self.start.unwrap_or_default();
-        let columns = self.nr_columns();
         let targets = self.take_largest();
+        let layers = targets.iter().map(|(target, lists)| {
+            let axis = Axis::new(&column::covered(lists, |_| true), self.options.rows);
+            self.layer(*target, lists, LayerAxis::of(&axis))
+        });
+        let layers = layers.collect();
+        self.layers(layers)
+    }
+
+    /// The same of one target, on the axis that it has where more of the record is shown.
+    pub fn finish_layer_on(mut self, target: TargetId, axis: &LayerAxis) -> Layers {
+        let lists = self.targets.remove(&target).unwrap_or_default();
+        let layer = self.layer(target, &lists, axis.clone());
+        self.layers(vec![layer])
+    }
+
+    fn layers(&mut self, targets: Vec<Layer>) -> Layers {
         Layers {
-            start_ns: self.context.offset(start),
+            start_ns: self.context.offset(self.start.unwrap_or_default()),
             record: self.context.record_info(),
             column_ns: self.width,
-            columns,
-            targets: targets
-                .iter()
-                .map(|(target, lists)| self.layer(*target, lists, columns))
-                .collect(),
+            columns: self.nr_columns(),
+            is_exact: !self.is_joined,
+            targets,
             targets_left_out: self.targets_left_out,
         }
     }
 
-    fn layer(&self, target: TargetId, lists: &[Column], columns: usize) -> Layer {
-        let axis = Axis::new(&column::covered(lists, |_| true), self.options.rows);
-        let unit_bytes = unit_of(axis.bytes());
+    fn layer(&self, target: TargetId, lists: &[Column], axis: LayerAxis) -> Layer {
         let mut layer = Layer {
             target: self.context.target_info(target),
-            unit_bytes,
-            runs: Vec::with_capacity(axis.runs.len()),
-            segments: segments(&axis, unit_bytes),
+            axis,
             names: Vec::new(),
             mappings: Vec::new(),
             columns: vec![0],
@@ -143,61 +160,80 @@ impl Heatmap {
             ages: Vec::new(),
         };
         let mut numbers: BTreeMap<&Arc<str>, u32> = BTreeMap::new();
-        for run in &axis.runs {
-            layer.runs.push(AxisRun {
-                range: run.range,
-                place: (run.offset / unit_bytes) as u32,
-            });
+        for run in layer.axis.runs.clone() {
             for (part, name) in self.mappings.parts(target, run.range) {
                 let number = *numbers.entry(name).or_insert(layer.names.len() as u32);
                 if number == layer.names.len() as u32 {
                     layer.names.push(Arc::clone(name));
                 }
-                let from = run.offset + (part.start - run.range.start);
-                layer.push_mapping(from, part.len(), number);
+                layer.push_mapping(&run, part, number);
             }
         }
         for column in lists {
-            let mut runs = axis.runs.iter().peekable();
+            let mut next = 0;
             for piece in &column.pieces {
-                while runs.next_if(|run| run.range.end <= piece.start).is_some() {}
+                let runs = layer.axis.runs[next..].iter();
+                next += runs.take_while(|run| run.range.end <= piece.start).count();
                 // Pieces lie in runs, which are made of them.
-                if let Some(run) = runs.peek() {
-                    let from = run.offset + piece.start.saturating_sub(run.range.start);
-                    layer.push_piece(from, piece);
+                if let Some(run) = layer.axis.runs.get(next).copied() {
+                    layer.push_piece(&run, piece);
                 }
             }
             layer.columns.push(layer.places.len() as u32);
         }
-        layer
-            .columns
-            .resize(columns.max(lists.len()) + 1, layer.places.len() as u32);
+        let columns = self.nr_columns().max(lists.len());
+        layer.columns.resize(columns + 1, layer.places.len() as u32);
         layer
     }
 }
 
-impl Layer {
-    fn push_piece(&mut self, from: u64, piece: &Piece) {
-        let place = from / self.unit_bytes;
-        let end = (from + (piece.end - piece.start)) / self.unit_bytes;
-        if end > place {
-            self.places.push(place as u32);
-            self.units.push((end - place) as u32);
-            self.rates.push(rate(piece));
-            self.ages.push(age(piece.age));
+impl LayerAxis {
+    fn of(axis: &Axis) -> Self {
+        let unit_bytes = unit_of(axis.bytes());
+        let runs = axis.runs.iter().map(|run| AxisRun {
+            range: run.range,
+            place: (run.offset / unit_bytes) as u32,
+        });
+        Self {
+            unit_bytes,
+            runs: runs.collect(),
+            segments: segments(axis, unit_bytes),
         }
     }
+}
 
-    fn push_mapping(&mut self, from: u64, bytes: u64, name: u32) {
-        let place = from / self.unit_bytes;
-        let units = ((from + bytes) / self.unit_bytes - place) as u32;
-        let place = place as u32;
+impl Layer {
+    fn push_piece(&mut self, run: &AxisRun, piece: &Piece) {
+        let range = AddressRange::new(piece.start, piece.end);
+        let Some((place, units)) = self.axis.place(run, range) else {
+            return;
+        };
+        self.places.push(place);
+        self.units.push(units);
+        self.rates.push(rate(piece));
+        self.ages.push(age(piece.age));
+    }
+
+    fn push_mapping(&mut self, run: &AxisRun, part: AddressRange, name: u32) {
+        let Some((place, units)) = self.axis.place(run, part) else {
+            return;
+        };
         match self.mappings.last_mut() {
             Some(last) if last.name == name && last.place + last.units == place => {
                 last.units += units;
             }
             _ => self.mappings.push(LayerMapping { place, units, name }),
         }
+    }
+}
+
+impl LayerAxis {
+    /// Where the part of a range that lies in a run begins on the axis, and how long it is there.
+    fn place(&self, run: &AxisRun, range: AddressRange) -> Option<(u32, u32)> {
+        let part = run.range.intersection(range)?;
+        let place = |address: u64| (address - run.range.start) / self.unit_bytes;
+        let units = place(part.end) - place(part.start);
+        (units > 0).then_some((run.place + place(part.start) as u32, units as u32))
     }
 }
 
@@ -281,10 +317,10 @@ mod tests {
         let layer = &found.targets[0];
         assert_eq!(shown(layer), ["0+4=9 4+4=0 8+2=?", "2+6=1"]);
         assert_eq!((found.columns, layer.columns.len()), (2, 3));
-        let places: Vec<u32> = layer.runs.iter().map(|run| run.place).collect();
+        let places: Vec<u32> = layer.axis.runs.iter().map(|run| run.place).collect();
         assert_eq!(places, [0, 8]);
-        assert_eq!(layer.segments.len(), 2);
-        assert_eq!(layer.segments[1].gap_before_bytes, 992 * PAGE_SIZE);
+        assert_eq!(layer.axis.segments.len(), 2);
+        assert_eq!(layer.axis.segments[1].gap_before_bytes, 992 * PAGE_SIZE);
     }
 
     #[test]
@@ -312,5 +348,25 @@ mod tests {
         assert_eq!(unit_of(1 << 30), PAGE_SIZE);
         assert_eq!(unit_of(16 << 40), 2 * PAGE_SIZE);
         assert_eq!(unit_of(16 << 50), 2048 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn a_part_stands_on_the_axis_of_the_whole() {
+        let lines = ["[0,4)=9 [4,8)=0 [1000,1002)=?", "[2,8)=1 [1000,1002)=5"];
+        let whole = layers(&lines);
+        let scope = Scope {
+            from: Some(Nanos::from_millis(1000)),
+            ..Scope::default()
+        };
+        let mut part = Heatmap::new(&header(), scope, HeatmapOptions::default());
+        for (second, text) in (0..).zip(lines) {
+            let (from, to) = (second * 1000, second * 1000 + 1000);
+            part.push(&Item::Snapshot(snapshot_at(0, from, to, text)));
+        }
+        let part = part.finish_layer_on(TargetId(0), &whole.targets[0].axis);
+        assert_eq!(shown(&part.targets[0]), ["2+6=1 8+2=5"]);
+        assert_eq!(part.targets[0].axis, whole.targets[0].axis);
+        assert_eq!(part.start_ns, Nanos::from_millis(1000));
+        assert!(part.is_exact);
     }
 }

@@ -24,7 +24,9 @@ use isotherm_engine::{AddressRange, Nanos, Snapshot, TargetId};
 use serde::Serialize;
 
 pub use axis::Segment;
-pub use layer::{AxisRun, Layer, LayerMapping, LayerSegment, Layers, RATE_CODES, RateCodes};
+pub use layer::{
+    AxisRun, Layer, LayerAxis, LayerMapping, LayerSegment, Layers, RATE_CODES, RateCodes,
+};
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
@@ -160,6 +162,8 @@ pub struct Heatmap {
     cap: usize,
     pieces: usize,
     targets_left_out: usize,
+    /// Pieces or columns were joined for want of room.
+    is_joined: bool,
     scratch: Vec<Piece>,
 }
 
@@ -177,6 +181,7 @@ impl Heatmap {
             cap: PIECE_CAPS.0,
             pieces: 0,
             targets_left_out: 0,
+            is_joined: false,
             scratch: Vec::new(),
         }
     }
@@ -222,6 +227,7 @@ impl Heatmap {
         column.lay(snapshot, seconds, &mut self.scratch);
         if column.pieces.len() > 2 * self.cap {
             column.coarsen(self.cap);
+            self.is_joined = true;
         }
         self.pieces = self.pieces + column.pieces.len() - before;
         if self.pieces > MAX_PIECES {
@@ -232,6 +238,7 @@ impl Heatmap {
     /// Halves every column's cap; if that is least already, the number of columns; if there is only one,
     /// the number of targets.
     fn coarsen(&mut self) {
+        self.is_joined = true;
         if self.cap > PIECE_CAPS.1 {
             self.cap /= 2;
         } else if self.end > self.width {
@@ -246,6 +253,7 @@ impl Heatmap {
     }
 
     fn double_width(&mut self) {
+        self.is_joined = true;
         self.width = Nanos(self.width.0 * 2);
         for columns in self.targets.values_mut() {
             for index in 0..columns.len().div_ceil(2) {
