@@ -3,15 +3,18 @@
 use std::path::PathBuf;
 
 use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::convert::{DETECT_LENGTH, Format};
 use isotherm_record::input::RecordFile;
 use isotherm_record::{Header, Item, RecordError, printable, table};
 use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
 use isotherm_report::read::{self, Extent};
-use isotherm_report::render::page;
+use isotherm_report::render::page as html;
 use isotherm_report::{
     Access, AccessOptions, Accumulate, Footprint, Heatmap, HeatmapOptions, Idle, IdleOptions,
     Overviews, ReclaimCurve, ReclaimCurveOptions, Scope, SummaryReport, Wss, WssOptions,
 };
+use isotherm_view::page::{self, Data};
+use isotherm_view::{Document, Finished};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
@@ -87,6 +90,15 @@ impl Record {
         let extent = self.each(py, scope, by_page, |item| report.push(item))?;
         report.end(extent.record_end().clone());
         Ok((report, extent))
+    }
+
+    /// The file, where it is a record of page scans as we write it, which the page can replay.
+    fn trace(&self) -> Option<Vec<u8>> {
+        let is_trace = reader(&self.file, false).ok()?.is_page_record();
+        let bytes = std::fs::read(&self.path).ok().filter(|_| is_trace)?;
+        let head = &bytes[..bytes.len().min(DETECT_LENGTH)];
+        let is_ours = Format::detect(head) == Ok(Format::Isotherm);
+        (is_ours && bytes.len() <= page::TRACE_MAX).then_some(bytes)
     }
 
     fn failed(&self, error: impl Into<anyhow::Error>) -> PyErr {
@@ -444,6 +456,41 @@ impl Record {
         Ok(Report::new("footprint", Pictured(report)))
     }
 
+    /// The page of it: one file of HTML that needs no network, as `isotherm report heatmap -o page.html` writes.
+    #[pyo3(signature = (*, target=None, start=None, stop=None))]
+    fn page(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+    ) -> PyResult<String> {
+        let scope = scope(target, start, stop);
+        let make = |header: &Header| Document::new(header, scope).with_curves(header, scope);
+        let (document, extent) = self.accumulate(py, scope, true, make)?;
+        let shown = document.finish();
+        if shown.is_empty() {
+            require(&extent, &scope, None)?;
+        }
+        let trace = if scope == Scope::default() {
+            self.trace()
+        } else {
+            None
+        };
+        let page = py.detach(|| -> anyhow::Result<Vec<u8>> {
+            let container = Finished::container(&[shown])?;
+            let mut page = Vec::new();
+            let data = Data::Inside {
+                container: &container,
+                trace: trace.as_deref(),
+            };
+            isotherm_view::page::write(data, &mut page)?;
+            Ok(page)
+        });
+        let page = page.map_err(|error| self.failed(error))?;
+        Ok(String::from_utf8_lossy(&page).into_owned())
+    }
+
     fn __repr__(&self) -> String {
         format!("<isotherm.Record {}>", self.path.display())
     }
@@ -470,7 +517,7 @@ impl Record {
             .map(|(name, value)| vec![printable(name).into_owned(), printable(value).into_owned()])
             .collect();
         let title = self.path.display().to_string();
-        Ok(page::table(&title, "", &[], &rows))
+        Ok(html::table(&title, "", &[], &rows))
     }
 
     /// Records are pickled by path: whoever unpickles one opens the file again.

@@ -16,11 +16,11 @@ const HOSTILE = "<img src=x onerror=\"window.hacked=1\">\u202e\u001b[31m</script
 let browser;
 let folder = "";
 
-/** Simulates a machine, and makes the page of it. @param {string} name @param {object} scenario */
-function made(name, scenario) {
+/** Simulates a machine, and makes the page of it. @param {string} name @param {object} scenario @param {string[]} schemes */
+function made(name, scenario, schemes = ["--preset", "prcl"]) {
   const [from, record, page] = [".json", ".isotherm", ".html"].map(end => join(folder, name + end));
   writeFileSync(from, JSON.stringify(scenario));
-  execFileSync(isotherm, ["simulate", from, "--preset", "prcl", "-o", record], {stdio: "pipe"});
+  execFileSync(isotherm, ["simulate", from, ...schemes, "-o", record], {stdio: "pipe"});
   execFileSync(isotherm, ["report", "heatmap", record, "-o", page], {stdio: "pipe"});
   return {page: pathToFileURL(page).href, record};
 }
@@ -244,6 +244,61 @@ test("two records are compared, by a server; a page of one has no such view", as
   }
   const {page, close} = await open(usual.page);
   assert.equal(await page.getByRole("tab", {name: "Compare"}).count(), 0);
+  await close();
+});
+
+/** Serves a record, and opens the page. @param {string} record @param {(page: import("playwright-core").Page) => Promise<void>} look */
+async function served(record, look) {
+  const server = spawn(isotherm, ["web", record, "--no-browser"], {stdio: ["ignore", "pipe", "ignore"]});
+  try {
+    const address = await new Promise(done => server.stdout.once("data", data => done(String(data).trim())));
+    const context = await browser.newContext({viewport: {width: 1280, height: 900}}), page = await context.newPage();
+    await page.goto(address);
+    await page.waitForSelector("html[data-ready]", {timeout: 20_000});
+    await look(page);
+    await context.close();
+  } finally {
+    server.kill();
+  }
+}
+
+test("who looks closer at a long record is told more, of the same addresses", async () => {
+  const long = made("long", {...scenario("server", "heap"), duration: "400s"});
+  await served(long.record, async page => {
+    const facts = () => page.evaluate(() => {
+      const {heat} = window.isotherm, {t0, t1} = heat.view, {layer} = heat.finest(t0, t1), column = Math.floor(((t0 + t1) / 2 - layer.start) / layer.step);
+      const pieces = [];
+      for (let i = layer.columns[column]; i < layer.columns[column + 1]; i++) pieces.push([layer.places[i], layer.units[i]]);
+      return {step: layer.step, isExact: layer.isExact, nr: pieces.length, units: pieces.reduce((sum, [, units]) => sum + units, 0), end: Math.max(...pieces.map(([place, units]) => place + units)), length: heat.layer.length};
+    });
+    const before = await facts();
+    assert.equal(before.isExact, false);
+    await page.evaluate(() => window.isotherm.heat.setView({...window.isotherm.heat.view, t0: 100, t1: 110}));
+    await page.waitForFunction(() => window.isotherm.heat.detail, undefined, {timeout: 20_000});
+    const after = await facts();
+    assert.ok(after.nr > before.nr, `${after.nr} > ${before.nr}`);
+    assert.ok(after.isExact);
+    assert.ok(after.end <= after.length && Math.abs(after.units - before.units) < before.units / 10, JSON.stringify({before, after}));
+    assert.match(await page.evaluate(() => window.isotherm.heat.describe({x: 500, y: 300}).join("|")), /0x|not mapped|no memory/);
+    // Elsewhere the whole is shown, until that is told.
+    await page.evaluate(() => window.isotherm.heat.setView({...window.isotherm.heat.view, t0: 300, t1: 310}));
+    assert.equal((await facts()).isExact, false);
+  });
+});
+
+test("what schemes did, the guard and tiers are over the same seconds, and as numbers", async () => {
+  const {page: url} = made("tiers", {...scenario("server", "heap"), machine: {cpus: 2, nodes: [{size: "512 MiB"}, {size: "1 GiB"}]}}, ["--scheme", "4K max 0 0 5s max migrate_cold 1"]);
+  const {page, wrong, close} = await open(url);
+  await page.getByRole("tab", {name: "Tiers"}).click();
+  assert.match(await page.locator("#tiers").innerText(), /from node 0 to 1/);
+  await isOpenToAll(page);
+  await page.locator("#tiers summary").first().click();
+  assert.match(await page.locator("#tiers details table").innerText(), /MiB/);
+  await page.getByRole("tab", {name: "Schemes"}).click();
+  assert.match(await page.locator("#schemes").innerText(), /migrate_cold/);
+  await page.evaluate(() => window.isotherm.heat.setView({...window.isotherm.heat.view, t0: 5, t1: 15}));
+  assert.deepEqual(await page.evaluate(() => window.isotherm.linked.charts.map(chart => [chart.plot.scales.x.min, chart.plot.scales.x.max])), [[5, 15], [5, 15]]);
+  assert.deepEqual(wrong, []);
   await close();
 });
 

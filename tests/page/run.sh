@@ -28,7 +28,7 @@ if ! cmp -s package-lock.json "$modules/package-lock.json"; then
     }
 fi
 ln -sfn "$modules/node_modules" node_modules
-tests=(page.test.mjs what-if.test.mjs)
+tests=(page.test.mjs what-if.test.mjs fuzz.test.mjs)
 skipped=0
 try=$(mktemp -d)
 "$TRACE" "$try/trace.isotherm"

@@ -35,7 +35,7 @@ after(async () => {
 async function open(options) {
   const all = await opened(browser, url, options);
   await all.page.keyboard.press("4");
-  await all.page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  await all.page.waitForSelector("#what-try[data-state=exact]", {timeout: 60_000});
   return all;
 }
 
@@ -84,10 +84,10 @@ test("a slider redraws at once, and ends exact", async () => {
   for (let i = 0; i < 4; i++) await page.keyboard.press("ArrowRight");
   const drawn = await page.evaluate(() => window.isotherm.whatIf.drawn_ms);
   assert.ok(drawn < 100, `${drawn} ms`);
-  await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  await page.waitForSelector("#what-try[data-state=exact]", {timeout: 60_000});
   assert.notEqual(await page.locator("#what .figures").innerText(), before);
   await page.locator("#what-guard").selectOption("0.01");
-  await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  await page.waitForSelector("#what-try[data-state=exact]", {timeout: 60_000});
   assert.match(await page.locator("#what pre").first().innerText(), /^isotherm run --scheme '4K max 0% 0% \d+s max pageout' --max-slowdown 1% --pid PID$/);
   assert.deepEqual(wrong, []);
   await close();
@@ -96,7 +96,7 @@ test("a slider redraws at once, and ends exact", async () => {
 test("what is foretold is what simulate foretells", async () => {
   const {page, close} = await open();
   await page.locator("#what-guard").selectOption("0.01");
-  await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+  await page.waitForSelector("#what-try[data-state=exact]", {timeout: 60_000});
   const line = await page.locator("#what pre").first().innerText(), scheme = line.match(/'(.*)'/)[1];
   const said = execFileSync(isotherm, ["simulate", "--trace", trace, "--scheme", scheme, "--max-slowdown", "1%"], {encoding: "utf8", stdio: ["ignore", "pipe", "pipe"]});
   const share = Number(said.match(/foretold[^:]*: ([\d.]+) /)[1]);
@@ -112,4 +112,25 @@ test("nothing of it stands in the way of anyone", async () => {
     await fits(page);
     await close();
   }
+});
+
+test("curves are what the reports say", async () => {
+  const report = JSON.parse(execFileSync(isotherm, ["reclaim-curve", trace, "--json"], {encoding: "utf8"}));
+  const {page, wrong, close} = await opened(browser, url);
+  await page.keyboard.press("4");
+  await page.getByRole("tab", {name: "Reclaim curve"}).click();
+  const told = await page.evaluate(() => {
+    const {container, record} = window.isotherm, {idle} = record.curves;
+    return [container.array(idle.thresholds_s), container.array(idle.saved), container.array(idle.slowdown)].map(all => [...all]);
+  });
+  const points = report.points;
+  assert.deepEqual(told, [points.map(p => p.threshold_ns / 1e9), points.map(p => p.saved_mean_bytes), points.map(p => p.slowdown)]);
+  assert.match(await page.locator("#what-reclaim table").first().innerText(), /idle for/);
+  await isOpenToAll(page);
+  await page.keyboard.press("ArrowRight");
+  assert.match(await page.locator("#what-huge").innerText(), /always/);
+  await isOpenToAll(page);
+  await fits(page);
+  assert.deepEqual(wrong, []);
+  await close();
 });

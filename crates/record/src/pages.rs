@@ -113,21 +113,21 @@ pub(crate) fn check_addresses(blocks: impl Iterator<Item = u64>) -> Result<(), S
 }
 
 /// Turns page snapshots, in their order, into region snapshots.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PageAges {
     targets: HashMap<TargetId, TargetAges>,
     single_ages: u64,
     nr_blocks: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct TargetAges {
     /// When each scan ended; an age is an index into this.
     ends: Vec<Nanos>,
     blocks: HashMap<u64, BlockAges>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct BlockAges {
     last_scan: u32,
     pages: Pages,
@@ -137,7 +137,7 @@ struct BlockAges {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PageState(u32);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Pages {
     Same(PageState),
     Each(Box<[PageState; PAGES_PER_BLOCK]>),

@@ -18,6 +18,8 @@ use isotherm_record::item::{
 
 /// Schemes and guards that are kept apart; a record of more is of a stranger.
 const MOST: usize = 256;
+/// Stops that are kept one by one.
+const MOST_STOPS: usize = 1000;
 /// Targets that are kept apart.
 const MOST_TARGETS: usize = 1 << 16;
 
@@ -96,6 +98,20 @@ pub struct GuardCourse {
     pub refaults_per_s_max: Option<f64>,
     /// Bytes per second that schemes might act on, over time; 0 while stopped.
     pub allowed: Vec<Point>,
+    /// Measured cost to limit over time, in millionths.
+    pub strain_ppm: Vec<Point>,
+    /// When schemes had to leave processes' memory alone: the first thousand times.
+    pub stopped: Vec<Stopped>,
+}
+
+/// When a guard stopped its schemes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Stopped {
+    /// From then, since the beginning of the record,
+    pub from_ns: Nanos,
+    /// until then, or until nothing more is told of it.
+    pub to_ns: Nanos,
 }
 
 /// The result.
@@ -149,6 +165,8 @@ struct Guard {
     slowdown: Most,
     refaults: Most,
     allowed: Series,
+    strains: Series,
+    stopped: Vec<Stopped>,
     last: Nanos,
 }
 
@@ -160,12 +178,26 @@ struct Closed {
 }
 
 impl Closed {
-    fn push(&mut self, time: Nanos, is_open: bool) {
+    /// Gives what has ended.
+    fn push(&mut self, time: Nanos, is_open: bool) -> Option<Stopped> {
         if !is_open {
             self.since.get_or_insert(time);
-        } else if let Some(since) = self.since.take() {
-            self.sum = self.sum + time.since(since);
+            return None;
         }
+        let since = self.since.take()?;
+        self.sum = self.sum + time.since(since);
+        Some(Stopped {
+            from_ns: since,
+            to_ns: time,
+        })
+    }
+
+    /// What goes on at the end.
+    fn open_end(self, end: Nanos) -> Option<Stopped> {
+        self.since.map(|from_ns| Stopped {
+            from_ns,
+            to_ns: end,
+        })
     }
 
     fn until(self, end: Nanos) -> Nanos {
@@ -259,7 +291,9 @@ impl Actions {
         let status = &sample.status;
         let before = *guard.stops_before.get_or_insert(status.nr_stops);
         guard.stops = status.nr_stops.saturating_sub(before);
-        guard.processes.push(time, status.is_open);
+        let ended = guard.processes.push(time, status.is_open);
+        let room = MOST_STOPS - guard.stopped.len();
+        guard.stopped.extend(ended.into_iter().take(room));
         if let Some(page_cache) = status.page_cache {
             let closed = guard.page_cache.get_or_insert_default();
             closed.push(time, page_cache.is_open);
@@ -268,6 +302,10 @@ impl Actions {
             guard.account = Some(status.since_start);
         }
         guard.strain.push(status.strain);
+        if let Some(strain) = status.strain.filter(|strain| strain.is_finite()) {
+            let ppm = (strain * 1e6).clamp(0.0, 1e15) as u64;
+            guard.strains.push(time, Nanos(1), ppm);
+        }
         guard.slowdown.push(status.signals.slowdown);
         guard.refaults.push(status.signals.refaults_per_s);
         let allowed = if status.is_open {
@@ -329,7 +367,10 @@ impl Accumulate for Actions {
                 to_ns: done.to,
                 series: done.series.points(),
             });
-        let guards = self.guards.into_iter().map(|(context, guard)| {
+        let guards = self.guards.into_iter().map(|(context, mut guard)| {
+            let goes_on = guard.processes.open_end(guard.last);
+            let room = MOST_STOPS - guard.stopped.len();
+            guard.stopped.extend(goes_on.into_iter().take(room));
             let page_cache = guard.page_cache.map(|closed| closed.until(guard.last));
             GuardCourse {
                 context,
@@ -343,6 +384,8 @@ impl Accumulate for Actions {
                 refaults_per_s_mean: guard.refaults.mean(),
                 refaults_per_s_max: guard.refaults.max(),
                 allowed: guard.allowed.points(),
+                strain_ppm: guard.strains.points(),
+                stopped: guard.stopped,
             }
         });
         Some(ActionsReport {

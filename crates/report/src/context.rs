@@ -10,7 +10,7 @@ use isotherm_record::Truncation;
 use isotherm_record::item::{Header, Item, TargetStart};
 
 /// The part of a record that a report is about.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Only this target.
     pub target: Option<TargetId>,
@@ -152,6 +152,12 @@ impl RecordContext {
         if let Item::TargetStart(start) = item {
             self.targets.insert(start.target, start.clone());
         }
+    }
+
+    /// The same, of a part of a record whose whole is known to begin then.
+    pub fn set_origin(&mut self, origin: Nanos) {
+        self.origin = Some(origin);
+        self.record.started_ns = origin;
     }
 
     /// Time since the beginning of the record.

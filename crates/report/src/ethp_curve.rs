@@ -117,7 +117,7 @@ pub struct EthpCurveReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct EthpCurve {
     context: RecordContext,
     options: EthpCurveOptions,
@@ -131,7 +131,7 @@ pub struct EthpCurve {
 }
 
 /// What scans come to, in pages times seconds, and pages.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Sums {
     resident: f64,
     unknown: f64,

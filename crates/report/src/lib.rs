@@ -44,6 +44,7 @@ mod rows;
 pub mod series;
 pub mod summary;
 pub mod table;
+pub mod tiers;
 mod working_set;
 pub mod wss;
 
@@ -76,6 +77,7 @@ pub use render::{Format, Render, Style};
 pub use rows::{Column, ColumnType};
 pub use summary::SummaryReport;
 pub use table::Tabulate;
+pub use tiers::{Tiers, TiersReport};
 pub use wss::{Wss, WssOptions, WssReport};
 
 /// A report in the making, as it is told a record's items.

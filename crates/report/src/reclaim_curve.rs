@@ -107,7 +107,7 @@ pub struct ReclaimCurveReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReclaimCurve {
     context: RecordContext,
     options: ReclaimCurveOptions,
@@ -124,7 +124,7 @@ pub struct ReclaimCurve {
 }
 
 /// What all stretches of idleness come to.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Counts {
     stretches: BTreeMap<Nanos, Stretches>,
     patience: Patience,
@@ -138,14 +138,14 @@ struct Stretches {
 }
 
 /// What is known of a target's pages.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Target {
     blocks: HashMap<u64, Block>,
     /// When each of its scans ended.
     ends: Vec<Nanos>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Block {
     present: PageBits,
     /// By page: the last scan that saw an access, or nothing at all.

@@ -4,16 +4,23 @@ import {Container, Layer} from "isotherm/data.js";
 import {bytes, duration, element, hex, percent, table} from "isotherm/format.js";
 import {HeatMap, colour} from "isotherm/heat.js";
 import {Compare} from "isotherm/compare.js";
-import {pictures, processes, schemes, wide} from "isotherm/lists.js";
+import {schemes} from "isotherm/acting.js";
+import {hugeCurve, reclaimCurve} from "isotherm/curves.js";
+import {Details} from "isotherm/detail.js";
+import {pictures, processes, wide} from "isotherm/lists.js";
+import {machineOf} from "isotherm/machine.js";
 import {byMapping} from "isotherm/select.js";
-import {Chart} from "isotherm/series.js";
+import {Chart, Linked} from "isotherm/series.js";
 import {colours} from "isotherm/tiles.js";
+import {tiersOf} from "isotherm/tiers.js";
 import {WhatIf} from "isotherm/what-if.js";
 
 /** @typedef {import("./data.js").RecordJson} RecordJson */
 /** @typedef {import("./heat.js").Selection} Selection */
 
-const TABS = ["memory", "processes", "schemes", "what", "machine", "compare"];
+const TABS = ["memory", "processes", "schemes", "what", "machine", "tiers", "compare"];
+/** Tabs of what-if. */
+const WAYS = ["try", "reclaim", "huge"];
 const NO_TRACE = "What would come of a scheme is told by page scans: record with `isotherm record --pages`, and open that record (with an isotherm that was built with its what-if).";
 /** Rows of a table of mappings. */
 const MOST_ROWS = 60;
@@ -23,8 +30,9 @@ const at = id => /** @type {T} */ (document.getElementById(id));
 
 export class App {
   /** @param {ArrayBuffer} buffer @param {((record: number) => Promise<{wasm: ArrayBuffer, record: ArrayBuffer, worker: string}>)|null} trace
-   * what the simulated machine is made of, and what it replays; null where there is none */
-  constructor(buffer, trace = null) {
+   * what the simulated machine is made of, and what it replays; null where there is none
+   * @param {import("./detail.js").Ask|null} ask gives parts of heat maps; null where nobody does */
+  constructor(buffer, trace = null, ask = null) {
     this.trace = trace;
     this.container = new Container(buffer);
     const {json} = this.container;
@@ -47,6 +55,8 @@ export class App {
       zoomed: (t0, t1) => this.heat.setView({...this.heat.view, t0, t1}),
       margins: () => { const p = this.heat.plot(); return {left: Math.max(56, p.x), right: Math.max(8, this.heat.canvas.clientWidth - p.x - p.w)}; },
     });
+    this.details = ask && new Details(this.heat, ask);
+    this.linked = new Linked((t0, t1) => this.heat.setView({...this.heat.view, t0, t1}));
     const record = /** @type {HTMLSelectElement} */ (at("record"));
     json.records.forEach((r, i) => record.add(new Option(r.subject || `record ${i}`, String(i))));
     at("record-pick").hidden = json.records.length < 2;
@@ -56,7 +66,7 @@ export class App {
     prefers.addEventListener("change", e => this.theme(e.matches));
     this.theme(prefers.matches);
     this.open(0);
-    const asked = location.hash.slice(1), first = this.container.json.records[0]?.layers.length ? "memory" : "machine";
+    const asked = location.hash.slice(1), first = this.container.json.records[0]?.layers.of.length ? "memory" : "machine";
     this.tab(this.shown().includes(asked) ? asked : this.shown().includes(first) ? first : "memory", false);
   }
 
@@ -82,34 +92,67 @@ export class App {
     this.record = this.container.json.records[index];
     const {record} = this;
     this.index = index;
-    const left = record.layers_left_out ? ` · ${record.layers_left_out} smaller ones left out` : "";
+    const left = record.layers.left_out ? ` · ${record.layers.left_out} smaller ones left out` : "";
     at("subject").textContent = record.subject + left;
     at("subject").title = at("subject").textContent ?? "";
     const target = /** @type {HTMLSelectElement} */ (at("target"));
-    target.replaceChildren(...record.layers.map((layer, i) => new Option(layer.label, String(i))));
-    at("processes").replaceChildren(...processes(record, label => {
-      this.target(record.layers.findIndex(layer => layer.label === label));
-      this.tab("memory");
-    }));
-    at("schemes").replaceChildren(...schemes(record));
-    at("machine").replaceChildren(...pictures(record));
-    at("tab-machine").hidden = !record.pictures.length;
+    target.replaceChildren(...record.layers.of.map((layer, i) => new Option(layer.label, String(i))));
+    /** What shows a process's heat map, if it has one. @param {string} label */
+    const opens = label => {
+      const number = record.layers.of.findIndex(layer => layer.label === label);
+      return number < 0 ? null : () => { this.target(number); this.tab("memory"); };
+    };
+    at("processes").replaceChildren(...processes(record, label => opens(label)?.()));
+    this.linked.clear();
+    at("schemes").replaceChildren(...schemes(this.container, record, this.linked));
+    at("machine").replaceChildren(...record.machine ? machineOf(record.machine, opens) : [], ...pictures(record));
+    at("tab-machine").hidden = !record.machine && !record.pictures.length;
+    at("tiers").replaceChildren(...record.tiers ? tiersOf(this.container, record.tiers, this.linked) : []);
+    at("tab-tiers").hidden = !record.tiers;
     at("tab-compare").hidden = this.container.json.records.length < 2;
     this.whatIf = undefined;
-    at("what").replaceChildren(...this.trace ? [] : [element("p", NO_TRACE, "note")]);
-    this.target(Math.max(0, record.layers.findIndex(layer => layer.label === label)));
+    this.curves();
+    this.target(Math.max(0, record.layers.of.findIndex(layer => layer.label === label)));
     this.heat.reset();
+  }
+
+  /** Makes ready what page scans tell of policies. */
+  curves() {
+    const curves = this.record?.curves;
+    at("what-try").replaceChildren(...this.trace ? [] : [element("p", NO_TRACE, "note")]);
+    at("ways").hidden = !curves;
+    at("way-huge").hidden = !curves?.huge;
+    for (const name of ["reclaim", "huge"]) at(`what-${name}`).replaceChildren();
+    this.way(this.trace || !curves ? "try" : "reclaim", false);
+  }
+
+  /** Shows one of the tabs of what-if. @param {string} name @param {boolean} [focus] */
+  way(name, focus = true) {
+    const curves = this.record?.curves;
+    for (const other of WAYS) {
+      const tab = at(`way-${other}`), isOn = other === name;
+      tab.setAttribute("aria-selected", String(isOn));
+      tab.tabIndex = isOn ? 0 : -1;
+      at(`what-${other}`).hidden = !isOn;
+      if (isOn && focus) tab.focus();
+    }
+    const place = at(`what-${name}`);
+    // A plot wants to know its width.
+    if (at("what").hidden || place.firstChild || !curves) return;
+    if (name === "reclaim") reclaimCurve(place, this.container, curves);
+    if (name === "huge" && curves.huge) hugeCurve(place, curves.huge);
   }
 
   /** Shows a target. @param {number} index */
   target(index) {
-    const json = this.record?.layers[index], record = /** @type {RecordJson} */ (this.record);
+    const json = this.record?.layers.of[index], record = /** @type {RecordJson} */ (this.record), {layers} = record;
     const name = `${this.index}/${index}`;
+    this.number = index;
     let layer = this.layers.get(name) ?? null;
-    if (json && !layer) this.layers.set(name, layer = new Layer(this.container, json, record));
+    if (json && !layer) this.layers.set(name, layer = new Layer(this.container, json, record.layers));
     const pick = /** @type {HTMLSelectElement} */ (at("target"));
     if (json) pick.value = String(index);
-    this.heat.show(layer, Math.max(record.duration_s, record.start_s + record.columns * record.column_s, 0.001));
+    this.heat.show(layer, Math.max(record.duration_s, layers.start_s + layers.columns * layers.column_s, 0.001));
     const course = record.courses.find(c => c.label === json?.label) ?? record.total;
     at("chart-title").textContent = course === record.total ? "Memory over time, all processes" : "Memory over time";
     this.chart.show(this.container, course.quantities);
@@ -119,7 +162,10 @@ export class App {
 
   /** All that follows the seconds shown. */
   followed() {
-    this.chart?.setRange(this.heat.view.t0, this.heat.view.t1);
+    const {t0, t1} = this.heat.view;
+    this.chart?.setRange(t0, t1);
+    this.linked?.setRange(t0, t1);
+    this.details?.look(this.index ?? 0, this.number ?? 0);
     if (!at("numbers").hidden) this.numbers();
   }
 
@@ -133,10 +179,14 @@ export class App {
       if (isOn && focus) tab.focus();
     }
     history.replaceState(null, "", `#${name}`);
-    if (name === "what") this.ask();
+    if (name === "what") {
+      this.ask();
+      this.way(WAYS.find(way => !at(`what-${way}`).hidden) ?? "try", false);
+    }
     if (name === "compare") this.comparison ??= new Compare(at("compare"), this.container);
     this.heat.refresh();
     this.chart.resize();
+    this.linked.redraw();
   }
 
   /** The views that this record has. */
@@ -145,7 +195,7 @@ export class App {
   /** Begins to answer what if, once it is asked. */
   ask() {
     if (this.whatIf || !this.trace) return;
-    const place = at("what");
+    const place = at("what-try");
     this.trace(this.index ?? 0).then(parts => { this.whatIf = new WhatIf(place, parts); }, error => {
       place.replaceChildren(element("p", `The trace cannot be had: ${error}`, "note"));
     });
@@ -159,6 +209,7 @@ export class App {
     this.ramp();
     this.heat.refresh();
     this.chart.redraw();
+    this.linked.redraw();
   }
 
   ramp() {
@@ -219,7 +270,7 @@ export class App {
 
   /** @param {Selection} part @param {string} caption */
   mappings(part, caption) {
-    const {layer} = this.heat;
+    const layer = this.heat.finest(part.t0, part.t1)?.layer;
     if (!layer) return table([], [], caption);
     const rows = byMapping(layer, this.container.json.codes, part), shown = rows.slice(0, MOST_ROWS);
     const lines = shown.map(r => [r.name, bytes(r.bytes), bytes(r.accessed), bytes(r.idle), bytes(r.unknown), bytes(r.swapped), r.rate === null ? "?" : percent(r.rate), duration(r.age)]);
@@ -299,6 +350,7 @@ export class App {
       e.stopPropagation();
     });
     for (const name of TABS) at(`tab-${name}`).addEventListener("click", () => this.tab(name));
+    for (const name of WAYS) at(`way-${name}`).addEventListener("click", () => this.way(name));
     document.addEventListener("keydown", e => this.key(e));
     window.addEventListener("beforeprint", () => this.theme(false));
     pointers(heat, () => at("selecting").getAttribute("aria-pressed") === "true");
@@ -313,13 +365,15 @@ export class App {
     if (isField) return;
     const isTab = target instanceof HTMLElement && target.getAttribute("role") === "tab";
     if (isTab && (e.key === "ArrowLeft" || e.key === "ArrowRight")) {
-      const shown = this.shown(), now = shown.findIndex(name => target.id === `tab-${name}`), by = e.key === "ArrowRight" ? 1 : -1;
-      this.tab(shown[(now + by + shown.length) % shown.length]);
+      const [prefix, name] = target.id.split("-"), by = e.key === "ArrowRight" ? 1 : -1;
+      const shown = prefix === "way" ? WAYS.filter(way => !at(`way-${way}`).hidden) : this.shown();
+      const next = shown[(shown.indexOf(name) + by + shown.length) % shown.length];
+      if (prefix === "way") this.way(next); else this.tab(next);
       e.preventDefault();
       return;
     }
     const {heat} = this, axes = e.altKey ? "x" : "both", step = 1 / 8;
-    const targets = this.record?.layers.length ?? 0, shown = Number(/** @type {HTMLSelectElement} */ (at("target")).value);
+    const targets = this.record?.layers.of.length ?? 0, shown = Number(/** @type {HTMLSelectElement} */ (at("target")).value);
     /** @type {Record<string, () => void>} */
     const acts = {
       ArrowLeft: () => e.shiftKey ? this.cross(-1, 0) : heat.move(-step, 0), ArrowRight: () => e.shiftKey ? this.cross(1, 0) : heat.move(step, 0),
@@ -330,7 +384,7 @@ export class App {
       "s": () => at("selecting").click(), "m": () => this.marked(), "Escape": () => { this.mark = null; heat.setSelection(null); },
       "[": () => targets && this.target((shown + targets - 1) % targets), "]": () => targets && this.target((shown + 1) % targets),
       "1": () => this.tab(TABS[0]), "2": () => this.tab(TABS[1]), "3": () => this.tab(TABS[2]), "4": () => this.tab(TABS[3]),
-      "5": () => this.shown().length > 4 && this.tab(this.shown()[4]), "6": () => this.shown().length > 5 && this.tab(this.shown()[5]),
+      ...Object.fromEntries(["5", "6", "7"].map(key => [key, () => this.shown().length >= Number(key) && this.tab(this.shown()[Number(key) - 1])])),
     };
     const arrows = e.key.startsWith("Arrow");
     // Elsewhere arrows scroll the page.

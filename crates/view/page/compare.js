@@ -37,7 +37,7 @@ export class Compare {
     const chart = element("div", "", "plot");
     this.tables = element("div");
     place.replaceChildren(form, chart, this.tables);
-    this.chart = new Chart(chart, "Two records over time", {zoomed: () => {}, margins: () => ({left: 76, right: 12})});
+    this.chart = new Chart(chart, "Two records over time", {zoomed: () => {}});
     this.show();
   }
 

@@ -4,30 +4,47 @@
 /** @typedef {{place: number, units: number, gap_before_bytes: number}} SegmentJson */
 /** @typedef {{label: string, unit_bytes: number, runs: Ref, run_addresses: string[], segments: SegmentJson[], names: string[],
  *   mappings: Ref, columns: Ref, gaps: Ref, units: Ref, rates: Ref, ages: Ref}} LayerJson */
-/** @typedef {{name: string, times_s: Ref, means: Ref}} QuantityJson */
+/** Heat maps of a record, or of a part of it. @typedef {{start_s: number, column_s: number, columns: number, is_exact: boolean, left_out: number,
+ *   of: LayerJson[]}} LayersJson */
+/** Something over time. @typedef {{times_s: Ref, means: Ref}} SeriesJson */
+/** @typedef {SeriesJson & {name: string}} QuantityJson */
 /** @typedef {{label: string, quantities: QuantityJson[]}} CourseJson */
 /** @typedef {{label: string, resident: number|null, swapped: number|null, working_set: number, idle: [number, number|null][],
  *   unknown: number}} TargetJson */
 /** @typedef {{label: string, action: string, dry_run: boolean, nr_tried: number, tried: number, applied: number,
- *   refused: [string, number][], took_s: number, from_s: number, to_s: number}} SchemeJson */
+ *   refused: [string, number][], took_s: number, from_s: number, to_s: number, course: SeriesJson, moved: [number, number, number][]}} SchemeJson */
 /** @typedef {{label: string, stops: number, closed_s: number, strain_max: number|null, slowdown_mean: number|null,
- *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null}} GuardJson */
-/** @typedef {{subject: string, start_s: number, column_s: number, columns: number, duration_s: number,
- *   layers: LayerJson[], layers_left_out: number, total: CourseJson, courses: CourseJson[], targets: TargetJson[],
+ *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null, strain: SeriesJson, allowed: SeriesJson,
+ *   stopped: [number, number][]}} GuardJson */
+/** Accessed, idle by age, unknown. @typedef {number[]} Ages */
+/** @typedef {{class: string, bytes: number, ages: Ages|null}} ClassJson */
+/** @typedef {{time_s: number, total: number, used: number, known_use: number, known_age: number, age_bounds_s: number[], classes: ClassJson[],
+ *   nodes: {node: number, total: number, used: number, classes: ClassJson[]}[], processes: {label: string, group: string|null, ages: Ages}[],
+ *   several: Ages, cached: {group: string|null, ages: Ages}[], text: string}} MachineJson */
+/** @typedef {{nodes: {node: number, total: number, used: SeriesJson, mapped: SeriesJson, idle: SeriesJson}[],
+ *   ways: {from: number, to: number, bytes: number, course: SeriesJson}[], counters: {name: string, pages: number, course: SeriesJson}[]}} TiersJson */
+/** @typedef {{thresholds_s: Ref, saved: Ref, saved_share: Ref, refaults_per_s: Ref, slowdown: Ref}} ReclaimJson */
+/** @typedef {{max_waste: number|null, huge_mean_bytes: number, waste_mean_bytes: number, waste_share: number, waste_of_always: number,
+ *   coverage: number}} HugePoint */
+/** @typedef {{resident_mean: number, recorded_huge_mean: number, touched_per_scan: number, idle_s: number, named: [string, HugePoint][],
+ *   bounds: HugePoint[]}} HugeJson */
+/** @typedef {{scan_interval_s: number, resident_mean: number, unknown_mean: number, refault_cost_s: number, idle: ReclaimJson,
+ *   patient: ReclaimJson, huge: HugeJson|null}} CurvesJson */
+/** @typedef {{subject: string, duration_s: number, layers: LayersJson, total: CourseJson, courses: CourseJson[], targets: TargetJson[],
  *   ended_targets: number, mappings: {target: string, name: string, resident: number, idle: number}[],
  *   schemes: SchemeJson[], guards: GuardJson[], processes: {label: string, tried: number, applied: number, refused: [string, number][]}[],
- *   pictures: {title: string, svg: string, text: string}[]}} RecordJson */
+ *   machine: MachineJson|null, tiers: TiersJson|null, curves: CurvesJson|null, pictures: {title: string, svg: string, text: string}[]}} RecordJson */
 /** @typedef {{version: number, codes: {most: number, swapped: number, unknown: number}, ramp: [number, number, number][],
  *   records: RecordJson[]}} DocumentJson */
 
 const TYPES = {u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array};
 
-/** The container, opened. */
+/** A container, opened: of a document, or of what else the JSON is. @template [T=DocumentJson] */
 export class Container {
   /** @param {ArrayBuffer} buffer */
   constructor(buffer) {
     const length = new DataView(buffer).getUint32(0, true);
-    /** @type {DocumentJson} */
+    /** @type {T} */
     this.json = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
     this.buffer = buffer;
     this.start = Math.ceil((4 + length) / 8) * 8;
@@ -65,14 +82,16 @@ export function above(array, value, first = 0, last = array.length) {
 
 /** One target's pieces: for each column, which places on the axis of addresses were accessed how often. */
 export class Layer {
-  /** @param {Container} container @param {LayerJson} json @param {RecordJson} record */
-  constructor(container, json, record) {
+  /** @param {Container<any>} container @param {LayerJson} json @param {LayersJson} layers */
+  constructor(container, json, layers) {
     this.label = json.label;
     this.unit = json.unit_bytes;
     this.segments = json.segments;
     this.names = json.names;
-    this.start = record.start_s;
-    this.step = record.column_s;
+    this.start = layers.start_s;
+    this.step = layers.column_s;
+    /** Less of the record would be no finer. */
+    this.isExact = layers.is_exact;
     this.runs = /** @type {Uint32Array} */ (container.array(json.runs));
     this.addresses = json.run_addresses.map(BigInt);
     this.columns = /** @type {Uint32Array} */ (container.array(json.columns));
@@ -96,6 +115,9 @@ export class Layer {
   }
 
   get nrColumns() { return this.columns.length - 1; }
+
+  /** Until when it reaches, in seconds. */
+  get stop() { return this.start + this.nrColumns * this.step; }
 
   /** The address at a place of the axis. @param {number} place @returns {bigint} */
   address(place) {

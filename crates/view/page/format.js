@@ -6,6 +6,7 @@ const trim = text => text.includes(".") && !text.includes("e") ? text.replace(/\
 /** A duration of so many seconds. @param {number} s @returns {string} */
 export function duration(s) {
   if (s <= 0) return "0 s";
+  if (s < 0.9995e-3) return trim((s * 1e6).toPrecision(3)) + " µs";
   if (s < 0.9995) return trim((s * 1000).toPrecision(3)) + " ms";
   if (s < 60) return trim(s.toFixed(2)) + " s";
   const whole = Math.round(s);
@@ -22,6 +23,12 @@ export function percent(share) {
   if (p === 0) return "0 %";
   if (p < 0.1) return "<0.1 %";
   return (p < 9.95 ? trim(p.toFixed(1)) : p.toFixed(0)) + " %";
+}
+
+/** A share of which little is much, like a slowdown. @param {number} share */
+export function finePercent(share) {
+  const p = share * 100;
+  return p === 0 || p >= 9.95 ? percent(share) : p < 0.001 ? "<0.001 %" : trim(p.toPrecision(2)) + " %";
 }
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

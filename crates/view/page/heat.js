@@ -28,6 +28,8 @@ export class HeatMap {
     this.layer = null;
     /** @type {Tiles|null} */
     this.tiles = null;
+    /** A part of it that is told more finely. @type {{layer: Layer, tiles: Tiles}|null} */
+    this.detail = null;
     /** @type {Band[]} */
     this.bands = [];
     this.height = 1;
@@ -47,6 +49,7 @@ export class HeatMap {
   /** Shows another target. @param {Layer|null} layer @param {number} end */
   show(layer, end) {
     this.layer = layer;
+    this.detail = null;
     this.end = end;
     this.tiles = layer && new Tiles(layer, this.options.codes, this.options.rate);
     this.bands = [];
@@ -65,6 +68,20 @@ export class HeatMap {
     this.selection = null;
     this.view = {...this.view, v0: 0, v1: this.height};
     this.refresh();
+  }
+
+  /** Shows a part of the same axis from now on where it is looked at. @param {Layer} layer */
+  setDetail(layer) {
+    if (!this.layer || !layer.nrColumns) return;
+    this.detail = {layer, tiles: new Tiles(layer, this.options.codes, this.options.rate)};
+    this.refresh();
+  }
+
+  /** What tells most of these seconds. @param {number} t0 @param {number} t1 */
+  finest(t0, t1) {
+    const {detail} = this, slack = (t1 - t0) * 1e-3;
+    const isIn = detail && t0 >= detail.layer.start - slack && t1 <= detail.layer.stop + slack;
+    return isIn ? detail : this.layer && this.tiles ? {layer: this.layer, tiles: this.tiles} : null;
   }
 
   /** The picture's place on the canvas. */
@@ -114,7 +131,8 @@ export class HeatMap {
 
   /** Keeps the view within what there is. @param {View} view */
   setView(view) {
-    const least = this.layer ? Math.min(this.end, this.layer.step * 4) : 0.001;
+    const finest = this.finest(view.t0, view.t1)?.layer;
+    const least = finest ? Math.min(this.end, finest.step * 4) : 0.001;
     const [t0, t1] = bound(view.t0, view.t1, this.end, least);
     const unit = Math.min(...this.bands.filter(b => b.segment >= 0).map(b => b.size / (this.layer?.segments[b.segment].units || 1)), this.height);
     const [v0, v1] = bound(view.v0, view.v1, this.height, Math.min(this.height, 8 * unit));
@@ -214,8 +232,9 @@ export class HeatMap {
 
   /** @param {number} scale */
   drawCells(scale) {
-    const {layer, tiles, pen} = this, p = this.plot();
-    if (!layer || !tiles) return;
+    const {pen} = this, p = this.plot(), finest = this.finest(this.view.t0, this.view.t1);
+    if (!finest) return;
+    const {layer, tiles} = finest;
     pen.imageSmoothingEnabled = false;
     const began = performance.now();
     /** @type {{tile: import("./tiles.js").Tile, box: [number, number, number, number, number, number, number, number]}[]} */
@@ -416,7 +435,7 @@ export class HeatMap {
 
   /** What is at a point, in words. @param {{x: number, y: number}} at @returns {string[]|null} */
   describe(at) {
-    const {layer} = this;
+    const layer = this.finest(this.view.t0, this.view.t1)?.layer;
     if (!layer) return null;
     const t = this.fromX(at.x), v = this.fromY(at.y), column = Math.floor((t - layer.start) / layer.step);
     const when = `${duration(layer.start + column * layer.step)} to ${duration(layer.start + (column + 1) * layer.step)}`;

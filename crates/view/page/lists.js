@@ -1,6 +1,6 @@
-// What is told as tables: processes, and what schemes did.
+// What is told as tables: processes and their mappings; and reports that are pictures.
 
-import {bytes, duration, element, percent, table} from "isotherm/format.js";
+import {bytes, duration, element, table} from "isotherm/format.js";
 
 /** @typedef {import("./data.js").RecordJson} RecordJson */
 
@@ -17,9 +17,6 @@ export function wide(inner) {
   return made;
 }
 
-/** Why bytes were refused, the most first. @param {[string, number][]} reasons */
-const refusals = reasons => reasons.map(([why, amount]) => `${why.replaceAll("_", " ")} ${bytes(amount)}`).join(", ") || "—";
-
 /** Processes by memory at their last snapshot; a row opens its heat map. @param {RecordJson} record @param {(label: string) => void} open */
 export function processes(record, open) {
   const ages = record.targets[0]?.idle.map(([age]) => age) ?? [];
@@ -30,7 +27,7 @@ export function processes(record, open) {
   ]);
   const head = ["process", "resident", "in use", ...ages.map(age => `idle ${duration(age)}`), "unknown", "swapped out", "acted on"];
   const made = table(head, rows, "Processes, at their last snapshot");
-  const shown = new Set(record.layers.map(layer => layer.label));
+  const shown = new Set(record.layers.of.map(layer => layer.label));
   for (const row of made.tBodies[0].rows) {
     const first = row.cells[0], label = first.textContent ?? "";
     if (!shown.has(label)) continue;
@@ -41,7 +38,7 @@ export function processes(record, open) {
   }
   const parts = [wide(made)];
   if (record.ended_targets) parts.push(note(`${record.ended_targets} had ended before.`));
-  if (record.layers_left_out) parts.push(note(`The heat maps are of the largest; ${record.layers_left_out} have none.`));
+  if (record.layers.left_out) parts.push(note(`The heat maps are of the largest; ${record.layers.left_out} have none.`));
   if (record.mappings.length) {
     const lines = record.mappings.map(m => [m.name, m.target, bytes(m.resident), bytes(m.idle)]);
     parts.push(wide(table(["mapping", "process", "resident", "idle for 5 s"], lines, "Mappings, those with most idle memory first")));
@@ -62,35 +59,8 @@ export function pictures(record) {
 }
 
 /** @param {string} text */
-function note(text) {
+export function note(text) {
   const made = element("div");
   made.append(element("p", text, "note"));
   return made;
-}
-
-/** What was tried, applied, refused and why; how the guard stood. @param {RecordJson} record */
-export function schemes(record) {
-  if (!record.schemes.length && !record.guards.length) return [note("The record tells of no schemes: nothing acted.")];
-  const parts = [];
-  if (record.schemes.length) {
-    const rows = record.schemes.map(s => [
-      s.label, s.action + (s.dry_run ? " (dry run)" : ""), String(s.nr_tried), bytes(s.tried), bytes(s.applied), percent(s.tried ? s.applied / s.tried : 0),
-      refusals(s.refused), duration(s.took_s), `${duration(s.from_s)} to ${duration(s.to_s)}`,
-    ]);
-    parts.push(wide(table(["scheme", "action", "regions tried", "tried", "applied", "of tried", "refused", "took", "between"], rows, "Schemes")));
-  }
-  if (record.guards.length) {
-    /** @param {number|null} share */
-    const shown = share => share === null ? "?" : percent(share);
-    const rows = record.guards.map(g => [
-      g.label, String(g.stops), duration(g.closed_s), g.strain_max === null ? "?" : g.strain_max.toFixed(2), `${shown(g.slowdown_mean)} / ${shown(g.slowdown_max)}`,
-      g.refaults_mean === null ? "?" : `${g.refaults_mean.toFixed(1)} / ${g.refaults_max?.toFixed(1)}`,
-    ]);
-    parts.push(wide(table(["guard", "stops", "closed for", "most strain", "waiting for memory, mean / most", "refaults per second, mean / most"], rows, "Guard")));
-  }
-  if (record.processes.length) {
-    const rows = record.processes.map(p => [p.label, bytes(p.tried), bytes(p.applied), refusals(p.refused)]);
-    parts.push(wide(table(["process", "tried", "applied", "refused"], rows, "By process")));
-  }
-  return parts;
 }

@@ -4,7 +4,7 @@ import {App} from "isotherm/app.js";
 import {bytesOf, gunzip} from "isotherm/data.js";
 
 const inside = /** @type {HTMLElement} */ (document.getElementById("data"));
-const {from, events} = inside.dataset;
+const {from, events, details} = inside.dataset;
 
 /** @returns {Promise<ArrayBuffer>} */
 async function read() {
@@ -59,8 +59,15 @@ async function trace(record) {
   return {wasm, record: bytes, worker};
 }
 
+/** A part of a heat map. @param {number} record @param {number} layer @param {number} start @param {number} end */
+async function detail(record, layer, start, end) {
+  const answer = await fetch(`${details}/${record}/${layer}/${start}/${end}`, {cache: "no-store"});
+  if (!answer.ok) throw new Error(await answer.text());
+  return answer.arrayBuffer();
+}
+
 try {
-  const app = new App(await read(), document.getElementById("what-if-worker") ? trace : null);
+  const app = new App(await read(), document.getElementById("what-if-worker") ? trace : null, details ? detail : null);
   Object.assign(window, {isotherm: app});
   if (events) follow(app, events);
   document.documentElement.dataset.ready = "yes";

@@ -5,6 +5,7 @@
 
 import {byteTicks, bytes, duration, element, percent, table} from "isotherm/format.js";
 import {wide} from "isotherm/lists.js";
+import {draw} from "isotherm/plot.js";
 
 /** @typedef {{value: number, low: number|null, high: number|null}} Estimate */
 /** @typedef {{seconds: number, resident_mean_bytes: number, saved_mean_bytes: number, saved_share: Estimate, slowdown: Estimate,
@@ -210,7 +211,7 @@ export class WhatIf {
     const of = all.flatMap(({known}) => known ? [known.answer.prediction] : []);
     const about = all.flatMap(({known}) => known ? [known.oneIn > 1 ? `one block in ${known.oneIn}` : "all"] : []);
     draw(curve, [ages, of.map(p => p.saved_share.value), of.map(p => p.slowdown.value)], {
-      x: duration, log: true, at: setting.age, y: percent, z: signed,
+      x: duration, xLabel: "idle for", log: true, points: true, at: setting.age, y: percent, z: signed,
       lines: [{label: "saved", stroke: "--accent", scale: "y"}, {label: "slower", stroke: "#d55e00", scale: "z"}],
     });
     const rows = ages.map((age, i) => [duration(age), bytes(Math.max(0, of[i].saved_mean_bytes)), percent(Math.max(0, of[i].saved_share.value)), signed(of[i].slowdown.value), of[i].refaults.toFixed(0), duration(of[i].acting_cpu_seconds.value), about[i]]);
@@ -245,56 +246,4 @@ function copyable(text, label) {
   button.addEventListener("click", () => void navigator.clipboard?.writeText(text).then(() => { button.textContent = "Copied"; }));
   made.append(pre, button);
   return made;
-}
-
-/** @type {WeakMap<HTMLElement, uPlot>} */
-const plots = new WeakMap();
-
-/** Draws lines, or gives a plot that is there new numbers.
- * @param {HTMLElement} place @param {any[]} data
- * @param {{x: (n: number) => string, y: (n: number) => string, ticks?: (most: number) => number[], z?: (n: number) => string, log?: boolean, at?: number,
- *   lines: {label: string, stroke: string, scale: string, fill?: string}[]}} how */
-function draw(place, data, how) {
-  const there = plots.get(place);
-  if (there) {
-    /** @type {any} */ (there).marked = how.at;
-    there.setData(/** @type {any} */ (data));
-    return;
-  }
-  const colour = (/** @type {string} */ name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const ink = () => colour("--dim"), line = () => colour("--line");
-  const real = (/** @type {string} */ name) => name.startsWith("--") ? colour(name) : name;
-  const from = (/** @type {uPlot} */ _, /** @type {number} */ __, /** @type {number} */ most) => /** @type {[number, number]} */ ([0, Math.max(most * 1.05, 1e-6)]);
-  const {ticks} = how;
-  const plot = new uPlot({
-    width: Math.max(200, place.clientWidth), height: 190, cursor: {points: {size: 6}},
-    scales: {x: {time: false, distr: how.log ? 3 : 1}, y: {range: from}, ...how.z ? {z: {range: from}} : {}},
-    axes: [
-      {stroke: ink, grid: {show: false}, ticks: {stroke: line}, values: (_, splits) => splits.map(n => n === null ? "" : how.x(n))},
-      {stroke: ink, size: 76, grid: {stroke: line, width: 1}, ticks: {stroke: line}, values: (_, splits) => splits.map(how.y), ...ticks ? {splits: (/** @type {uPlot} */ _, /** @type {number} */ __, /** @type {number} */ ___, /** @type {number} */ most) => ticks(most)} : {}},
-      ...how.z ? [{scale: "z", side: /** @type {1} */ (1), stroke: ink, size: 76, grid: {show: false}, ticks: {stroke: line}, values: (/** @type {uPlot} */ _, /** @type {number[]} */ splits) => splits.map(how.z ?? String)}] : [],
-    ],
-    series: [
-      {label: how.log ? "idle for" : "at", value: (_, v) => v === null ? "—" : how.x(v)},
-      ...how.lines.map(look => ({label: look.label, scale: look.scale, stroke: () => real(look.stroke), fill: look.fill, width: 1.5, points: {show: how.log ?? false, size: 5},
-        value: (/** @type {uPlot} */ _, /** @type {number|null} */ v) => v === null ? "—" : (look.scale === "z" && how.z ? how.z : how.y)(v)})),
-    ],
-    hooks: {draw: [plot => {
-      const at = /** @type {any} */ (plot).marked ?? how.at;
-      if (at === undefined) return;
-      const x = plot.valToPos(at, "x", true);
-      plot.ctx.strokeStyle = ink();
-      plot.ctx.setLineDash([4, 4]);
-      plot.ctx.beginPath();
-      plot.ctx.moveTo(x, plot.bbox.top);
-      plot.ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
-      plot.ctx.stroke();
-      plot.ctx.setLineDash([]);
-    }]},
-  }, /** @type {any} */ (data), place);
-  const picture = plot.root.querySelector("canvas");
-  picture?.setAttribute("role", "img");
-  picture?.setAttribute("aria-label", how.lines.map(l => l.label).join(" and ") + "; the table below has the numbers");
-  plots.set(place, plot);
-  new ResizeObserver(() => place.clientWidth && plot.setSize({width: Math.max(200, place.clientWidth), height: 190})).observe(place);
 }

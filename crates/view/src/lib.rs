@@ -12,6 +12,7 @@
 
 pub mod container;
 mod document;
+mod json;
 pub mod page;
 
-pub use document::{Document, Finished};
+pub use document::{Axes, Detail, Document, Finished};

@@ -15,16 +15,22 @@ const STYLES: [&str; 2] = [
 /// What defines globals.
 const UPLOT: &str = include_str!("../page/vendor/uplot-1.6.32/uPlot.iife.min.js");
 /// Modules by name, as they import each other: `isotherm/NAME`.
-const MODULES: [(&str, &str); 11] = [
+const MODULES: [(&str, &str); 17] = [
+    ("acting.js", include_str!("../page/acting.js")),
     ("app.js", include_str!("../page/app.js")),
     ("compare.js", include_str!("../page/compare.js")),
+    ("curves.js", include_str!("../page/curves.js")),
     ("data.js", include_str!("../page/data.js")),
+    ("detail.js", include_str!("../page/detail.js")),
     ("format.js", include_str!("../page/format.js")),
     ("heat.js", include_str!("../page/heat.js")),
     ("lists.js", include_str!("../page/lists.js")),
+    ("machine.js", include_str!("../page/machine.js")),
     ("main.js", include_str!("../page/main.js")),
+    ("plot.js", include_str!("../page/plot.js")),
     ("select.js", include_str!("../page/select.js")),
     ("series.js", include_str!("../page/series.js")),
+    ("tiers.js", include_str!("../page/tiers.js")),
     ("tiles.js", include_str!("../page/tiles.js")),
     ("what-if.js", include_str!("../page/what-if.js")),
 ];
@@ -35,6 +41,9 @@ const MACHINE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/what-if.wasm.gz
 /// Nothing is fetched, and no text of a record can become a script that fetches. Modules are `data:` addresses.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data: 'wasm-unsafe-eval'; style-src 'unsafe-inline'; \
     img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'";
+
+/// A longer trace is not put into a page: `isotherm web` serves it.
+pub const TRACE_MAX: usize = 24 << 20;
 
 /// Where the page has its data from.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +63,8 @@ pub enum Data<'a> {
         events: Option<&'a str>,
         /// Whether it finds `what-if.wasm` and `trace/0`, `trace/1` and so on beside itself.
         has_traces: bool,
+        /// Whether it finds parts of heat maps beside itself: `detail/RECORD/LAYER/FROM/TO`.
+        has_details: bool,
     },
 }
 
@@ -113,11 +124,17 @@ fn scripts(data: Data<'_>) -> io::Result<String> {
             data,
             events,
             has_traces,
+            has_details,
         } => {
             let events = events.map_or_else(String::new, |at| format!(" data-events=\"{at}\""));
+            let details = if has_details {
+                " data-details=\"detail\""
+            } else {
+                ""
+            };
             let worker = if has_traces { worker() } else { String::new() };
             format!(
-                "<script id=\"data\" type=\"application/octet-stream\" data-from=\"{data}\"{events}></script>{worker}"
+                "<script id=\"data\" type=\"application/octet-stream\" data-from=\"{data}\"{events}{details}></script>{worker}"
             )
         }
     };

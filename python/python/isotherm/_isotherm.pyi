@@ -158,6 +158,13 @@ class Record:
         columns: int = 320,
         rows: int = 160,
     ) -> Report[results.Heatmap]: ...
+    def page(
+        self,
+        *,
+        target: int | None = None,
+        start: _Time | None = None,
+        stop: _Time | None = None,
+    ) -> str: ...
     def reclaim_curve(
         self,
         *,

@@ -26,7 +26,7 @@ use isotherm_report::{
 };
 
 use isotherm_view::Finished;
-use isotherm_view::page::Data;
+use isotherm_view::page::{self, Data};
 use output::{OutputArgs, pipe_may_close};
 use source::{Source, exit_code};
 use tracing::info;
@@ -285,7 +285,7 @@ fn access(args: &AccessArgs) -> anyhow::Result<ExitCode> {
         args.snapshot != Which::All || format != Format::Svg,
         "one picture cannot show all snapshots: choose one with --snapshot or --at, or see `report heatmap`"
     );
-    let source = common.open()?;
+    let mut source = common.open()?;
     let mut report = Access::new(source.header(), common.scope(), args.options());
     let mut out = common.output.open()?;
     let mut writer = AccessWriter::new(format, common.output.style(false), &mut out);
@@ -380,26 +380,25 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&extent))
 }
 
-/// A longer trace is not put into a page: `isotherm web` serves it.
-const TRACE_MAX: usize = 24 << 20;
-
 /// The page that `isotherm web` serves, as one file.
 fn page(common: &CommonArgs) -> anyhow::Result<ExitCode> {
-    let source = common.open()?;
+    let source = common.open_pages()?;
+    let shown = source.document(common.scope())?;
+    let container = Finished::container(&[shown.document])?;
     // A part of a trace is none.
     let is_whole = common.target.is_none() && common.from.is_none() && common.to.is_none();
-    let trace = source.trace_file().filter(|_| is_whole);
-    let (document, extent) = source.document(common.scope())?;
-    let container = Finished::container(&[document])?;
+    let trace = shown.trace.filter(|_| is_whole);
     let trace = trace.map(std::fs::read).transpose()?;
     let mut out = common.output.open()?;
     let data = Data::Inside {
         container: &container,
-        trace: trace.as_deref().filter(|trace| trace.len() <= TRACE_MAX),
+        trace: trace
+            .as_deref()
+            .filter(|trace| trace.len() <= page::TRACE_MAX),
     };
-    pipe_may_close(isotherm_view::page::write(data, &mut out))?;
+    pipe_may_close(page::write(data, &mut out))?;
     out.finish()?;
-    Ok(exit_code(&extent))
+    Ok(exit_code(&shown.extent))
 }
 
 fn wss(args: WssArgs) -> anyhow::Result<ExitCode> {

@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use super::report::source::Source;
 use crate::daemon::{SOCKET, client};
 use crate::flags::{MonitorArgs, TargetArgs, watching};
-use site::{Content, Site};
+use site::{Content, Record, Site};
 
 /// Steps of a session that may wait for the page; what comes meanwhile is left out of it.
 const WAITING_MAX: usize = 256;
@@ -87,21 +87,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         [] => vec![None],
         files => files.iter().cloned().map(Some).collect(),
     };
-    let (mut records, mut traces) = (Vec::new(), Vec::new());
+    let (mut documents, mut records) = (Vec::new(), Vec::new());
     for file in files {
-        let source = Source::open(file.as_deref())?;
-        traces.push(source.trace_file());
-        records.push(source.document(Scope::default())?.0);
+        let shown = Source::open_pages(file.as_deref())?.document(Scope::default())?;
+        records.push(Record {
+            trace: shown.trace,
+            parts: shown.parts,
+        });
+        documents.push(shown.document);
     }
-    let container = Finished::container(&records)?;
-    drop(records);
+    let container = Finished::container(&documents)?;
+    drop(documents);
     let stop = crate::stop::by_signals()?;
     let (ready, address) = mpsc::sync_channel(1);
     std::thread::scope(|threads| {
         let serving = threads.spawn(|| {
             Site::serve(
                 args.listen,
-                Content::Whole { container, traces },
+                Content::Whole { container, records },
                 &stop,
                 ready,
             )

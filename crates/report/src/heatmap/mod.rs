@@ -186,6 +186,13 @@ impl Heatmap {
         }
     }
 
+    /// The same, of a part of a record whose whole is known to begin then ([`RecordInfo::started_ns`]).
+    #[must_use]
+    pub fn beginning_at(mut self, origin: Nanos) -> Self {
+        self.context.set_origin(origin);
+        self
+    }
+
     fn lay(&mut self, snapshot: &Snapshot) {
         let length = snapshot.end.since(snapshot.start).0.max(1);
         let start = if let Some(start) = self.start {

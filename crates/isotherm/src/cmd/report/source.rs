@@ -7,11 +7,13 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context;
+use isotherm_engine::Nanos;
 use isotherm_record::convert::{DETECT_LENGTH, Format};
+use isotherm_record::index::{Skipping, TimeIndex};
 use isotherm_record::{Header, Item, Reader, RecordError};
 use isotherm_report::read::{self, Extent};
 use isotherm_report::{Accumulate, Scope};
-use isotherm_view::{Document, Finished};
+use isotherm_view::{Axes, Detail, Document, Finished};
 
 use crate::input;
 use crate::progress::Watched;
@@ -37,7 +39,7 @@ impl Source {
     }
 
     /// The same, but page scans are left as they are.
-    pub(super) fn open_pages(file: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn open_pages(file: Option<&Path>) -> anyhow::Result<Self> {
         let path = match file {
             Some(path) => path.to_path_buf(),
             None => newest_here()?,
@@ -57,29 +59,44 @@ impl Source {
     }
 
     /// The file, if it is a trace of ours: page scans, which can be replayed.
-    pub(crate) fn trace_file(&self) -> Option<PathBuf> {
-        let file = self
-            .file
-            .as_ref()
-            .filter(|_| self.reader.is_page_record())?;
-        let mut head = Vec::new();
-        let opened = fs::File::open(file).ok()?;
-        opened
-            .take(DETECT_LENGTH as u64)
-            .read_to_end(&mut head)
-            .ok()?;
-        (Format::detect(&head) == Ok(Format::Isotherm)).then(|| file.clone())
+    fn trace_file(&self) -> Option<PathBuf> {
+        let is_trace = self.reader.is_page_record();
+        self.file.clone().filter(|file| is_trace && is_ours(file))
     }
 
-    /// What a page shows of it.
-    pub(crate) fn document(self, scope: Scope) -> anyhow::Result<(Finished, Extent)> {
-        let make = |header: &Header| Document::new(header, scope);
-        let (document, extent) = self.accumulate(scope, make)?;
+    /// What a page shows of it. The source is to be [with pages](Source::open_pages).
+    pub(crate) fn document(mut self, scope: Scope) -> anyhow::Result<Shown> {
+        let trace = self.trace_file();
+        // A record of ours, whose parts can be found again.
+        let file = self.file.take().filter(|file| is_ours(file));
+        let mut document = Document::new(self.header(), scope);
+        if self.reader.is_page_record() {
+            document = document.with_curves(self.header(), scope);
+        } else {
+            self.reader.turn_pages_into_regions();
+            self.reader = self.reader.with_index();
+        }
+        let extent = self.each(scope, |item| {
+            document.push(item);
+            Ok(())
+        })?;
+        document.end(extent.record_end().clone());
         let document = document.finish();
         if document.is_empty() {
             extent.require(&scope, None)?;
         }
-        Ok((document, extent))
+        let parts = file.zip(self.reader.take_index());
+        let parts = parts.map(|(file, index)| Parts {
+            file,
+            index,
+            axes: document.axes(),
+        });
+        Ok(Shown {
+            document,
+            extent,
+            trace,
+            parts,
+        })
     }
 
     /// What the record says of itself.
@@ -89,7 +106,7 @@ impl Source {
 
     /// Tells all of it to a report in the making.
     pub(super) fn accumulate<A: Accumulate>(
-        self,
+        mut self,
         scope: Scope,
         make: impl FnOnce(&Header) -> A,
     ) -> anyhow::Result<(A, Extent)> {
@@ -104,7 +121,7 @@ impl Source {
 
     /// Hands every item to `take`, in order. The user is told where the record ends before its time.
     pub(super) fn each(
-        mut self,
+        &mut self,
         scope: Scope,
         take: impl FnMut(&Item) -> anyhow::Result<()>,
     ) -> anyhow::Result<Extent> {
@@ -126,6 +143,57 @@ impl Source {
         }
         Ok(extent)
     }
+}
+
+/// What a page shows of a record, and what more of it can be had.
+pub(crate) struct Shown {
+    pub(crate) document: Finished,
+    pub(super) extent: Extent,
+    /// The file, if it is a trace of ours.
+    pub(crate) trace: Option<PathBuf>,
+    /// Where parts of it are, if it is a file of ours with regions.
+    pub(crate) parts: Option<Parts>,
+}
+
+/// A record whose parts can be read by themselves.
+pub(crate) struct Parts {
+    file: PathBuf,
+    index: TimeIndex,
+    axes: Axes,
+}
+
+impl Parts {
+    /// A part of the heat map at a place, from a time after the beginning to another, as [`Detail::container`]; `None` where
+    /// there is none.
+    pub(crate) fn detail(
+        &self,
+        place: usize,
+        (from, to): (Nanos, Nanos),
+    ) -> anyhow::Result<Option<Vec<u8>>> {
+        let cannot = || format!("cannot read {} again", self.file.display());
+        let origin = self.axes.origin;
+        let skipped = self.index.outside(origin + from, origin + to);
+        let input = fs::File::open(&self.file).with_context(cannot)?;
+        // Who writes may have torn it since.
+        let reader = Reader::open(Skipping::new(input, skipped)).with_context(cannot)?;
+        let mut reader = reader.salvage();
+        reader.turn_pages_into_regions();
+        let Some(mut detail) = Detail::new(reader.header(), &self.axes, place, (from, to)) else {
+            return Ok(None);
+        };
+        for item in reader {
+            detail.push(&item.with_context(cannot)?);
+        }
+        Ok(Some(detail.container()?))
+    }
+}
+
+/// Whether a file is a record as we write it: neither another's, nor packed.
+fn is_ours(file: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = fs::File::open(file)
+        .and_then(|file| file.take(DETECT_LENGTH as u64).read_to_end(&mut head));
+    read.is_ok() && Format::detect(&head) == Ok(Format::Isotherm)
 }
 
 /// Success, unless the record is damaged: then there is a report, of what comes before.

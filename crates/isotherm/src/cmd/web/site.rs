@@ -23,6 +23,7 @@ use isotherm_view::{Document, Finished};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 
+use crate::cmd::report::source::Parts;
 use crate::serve::Answer;
 use crate::serve::http::{self, Request};
 
@@ -41,8 +42,8 @@ pub(super) enum Content {
     Whole {
         /// [`Finished::container`].
         container: Vec<u8>,
-        /// Of each record the file, where it is a trace.
-        traces: Vec<Option<PathBuf>>,
+        /// What more can be had of each.
+        records: Vec<Record>,
     },
     /// What is watched now.
     Live {
@@ -53,6 +54,14 @@ pub(super) enum Content {
     },
 }
 
+/// What more can be had of a record than is on the page.
+pub(super) struct Record {
+    /// The file, where it is a trace.
+    pub(super) trace: Option<PathBuf>,
+    /// Where parts can be read by themselves.
+    pub(super) parts: Option<Parts>,
+}
+
 /// The site.
 pub(super) struct Site {
     token: String,
@@ -60,7 +69,7 @@ pub(super) struct Site {
     hosts: Vec<String>,
     page: Rc<Vec<u8>>,
     data: Rc<Vec<u8>>,
-    traces: Vec<Option<PathBuf>>,
+    records: Vec<Record>,
     live: Option<Live>,
 }
 
@@ -123,9 +132,9 @@ impl Site {
         let server = http::open(address, &poll, LIMITS)?;
         let address = server.listener().local_addr().context("no address")?;
         let token = token()?;
-        let (data, traces, live) = match content {
-            Content::Whole { container, traces } => {
-                (page::pack(&container, Compression::fast())?, traces, None)
+        let (data, records, live) = match content {
+            Content::Whole { container, records } => {
+                (page::pack(&container, Compression::fast())?, records, None)
             }
             Content::Live { document, items } => {
                 let live = Live {
@@ -140,11 +149,13 @@ impl Site {
         };
         let mut shown = Vec::new();
         let events = live.is_some().then_some(EVENTS);
-        let has_traces = page::what_if().is_some() && traces.iter().any(Option::is_some);
+        let has_traces =
+            page::what_if().is_some() && records.iter().any(|record| record.trace.is_some());
         let at = Data::At {
             data: DATA,
             events,
             has_traces,
+            has_details: records.iter().any(|record| record.parts.is_some()),
         };
         page::write(at, &mut shown)?;
         let url = format!("http://{address}/{token}/");
@@ -159,7 +170,7 @@ impl Site {
             token,
             page: Rc::new(shown),
             data: Rc::new(data),
-            traces,
+            records,
             live,
         };
         Ok((site, poll, server, url))
@@ -213,6 +224,7 @@ impl Site {
                 None => http::refusal("404 Not Found", "this isotherm was built without\n"),
             },
             Some(path) if path.starts_with("/trace/") => self.trace(&path["/trace/".len()..]),
+            Some(path) if path.starts_with("/detail/") => self.detail(&path["/detail/".len()..]),
             _ => http::refusal(
                 "404 Not Found",
                 "this is not the address that `isotherm web` printed\n",
@@ -222,11 +234,11 @@ impl Site {
 
     /// A record that is a trace, by its number.
     fn trace(&self, number: &str) -> Answer {
-        let traces = number
+        let record = number
             .parse()
             .ok()
-            .and_then(|at: usize| self.traces.get(at));
-        let Some(Some(file)) = traces else {
+            .and_then(|at: usize| self.records.get(at));
+        let Some(file) = record.and_then(|record| record.trace.as_ref()) else {
             let hint =
                 "this record holds no page scans; `isotherm record --pages` makes one that does\n";
             return http::refusal("404 Not Found", hint);
@@ -239,6 +251,41 @@ impl Site {
             ),
             Err(error) => http::refusal("404 Not Found", &format!("{}: {error}\n", file.display())),
         }
+    }
+
+    /// A part of a heat map: `RECORD/LAYER/FROM/TO`, numbers, and seconds after the beginning.
+    fn detail(&self, asked: &str) -> Answer {
+        let made = match self.part(asked) {
+            Some((parts, layer, part)) => parts.detail(layer, part),
+            None => Ok(None),
+        };
+        let pack = |container: Vec<u8>| page::pack(&container, Compression::fast());
+        match made.and_then(|made| Ok(made.map(pack).transpose()?)) {
+            Ok(Some(packed)) => {
+                let more = ["Cache-Control: no-store", "Content-Encoding: gzip"];
+                http::response("application/octet-stream", Rc::new(packed), &more)
+            }
+            Ok(None) => http::refusal("404 Not Found", "no part of a heat map of this page\n"),
+            Err(error) => http::refusal("500 Internal Server Error", &format!("{error:#}\n")),
+        }
+    }
+
+    fn part(&self, asked: &str) -> Option<(&Parts, usize, (Nanos, Nanos))> {
+        let words: Vec<&str> = asked.split('/').collect();
+        let [record, layer, from, to] = words[..] else {
+            return None;
+        };
+        let parts = self
+            .records
+            .get(record.parse::<usize>().ok()?)?
+            .parts
+            .as_ref()?;
+        let time = |text: &str| {
+            let time = Duration::try_from_secs_f64(text.parse().ok()?).ok()?;
+            Some(Nanos::from(time))
+        };
+        let part = (time(from)?, time(to)?);
+        (part.0 < part.1).then_some((parts, layer.parse().ok()?, part))
     }
 
     /// Takes what has come; if that is new, somebody wants it and it is time, makes data of it, and gives what

@@ -1,0 +1,62 @@
+// What schemes did and how guards stood: over time, and as tables.
+
+import {bytes, duration, percent, table} from "isotherm/format.js";
+import {note, wide} from "isotherm/lists.js";
+
+/** @typedef {import("./data.js").RecordJson} RecordJson */
+
+/** Why bytes were refused, the most first. @param {[string, number][]} reasons */
+const refusals = reasons => reasons.map(([why, amount]) => `${why.replaceAll("_", " ")} ${bytes(amount)}`).join(", ") || "—";
+
+/** What was tried, applied, refused and why; how the guard stood. @param {import("./data.js").Container} container @param {RecordJson} record
+ * @param {import("./series.js").Linked} linked @returns {HTMLElement[]} */
+export function schemes(container, record, linked) {
+  if (!record.schemes.length && !record.guards.length) return [note("The record tells of no schemes: nothing acted.")];
+  /** @type {HTMLElement[]} */
+  const parts = courses(container, record, linked);
+  if (record.schemes.length) {
+    const rows = record.schemes.map(s => [
+      s.label, s.action + (s.dry_run ? " (dry run)" : ""), String(s.nr_tried), bytes(s.tried), bytes(s.applied), percent(s.tried ? s.applied / s.tried : 0),
+      refusals(s.refused), duration(s.took_s), `${duration(s.from_s)} to ${duration(s.to_s)}`,
+    ]);
+    parts.push(wide(table(["scheme", "action", "regions tried", "tried", "applied", "of tried", "refused", "took", "between"], rows, "Schemes")));
+  }
+  if (record.guards.length) {
+    /** @param {number|null} share */
+    const shown = share => share === null ? "?" : percent(share);
+    const rows = record.guards.map(g => [
+      g.label, String(g.stops), duration(g.closed_s), g.strain_max === null ? "?" : g.strain_max.toFixed(2), `${shown(g.slowdown_mean)} / ${shown(g.slowdown_max)}`,
+      g.refaults_mean === null ? "?" : `${g.refaults_mean.toFixed(1)} / ${g.refaults_max?.toFixed(1)}`,
+    ]);
+    parts.push(wide(table(["guard", "stops", "closed for", "most strain", "waiting for memory, mean / most", "refaults per second, mean / most"], rows, "Guard")));
+  }
+  if (record.processes.length) {
+    const rows = record.processes.map(p => [p.label, bytes(p.tried), bytes(p.applied), refusals(p.refused)]);
+    parts.push(wide(table(["process", "tried", "applied", "refused"], rows, "By process")));
+  }
+  return parts;
+}
+
+/** What schemes did, and how guards stood, over time. @param {import("./data.js").Container} container @param {RecordJson} record
+ * @param {import("./series.js").Linked} linked */
+function courses(container, record, linked) {
+  const {schemes, guards} = record, parts = [];
+  /** @param {string} label @param {string} action */
+  const name = (label, action) => `${label}: ${action}`;
+  if (schemes.some(s => s.course.times_s.count)) {
+    const named = schemes.map(s => ({...s.course, name: name(s.label, s.action + (s.dry_run ? " (dry run)" : ""))}));
+    parts.push(linked.chart(container, "Acted on since the beginning", named));
+  }
+  const strained = guards.filter(g => g.strain.times_s.count);
+  if (strained.length) {
+    const spans = guards.flatMap(g => g.stopped);
+    parts.push(linked.chart(container, "The guard's strain: measured cost to its limit (shaded: it stopped the schemes)",
+      strained.map(g => ({...g.strain, name: g.label})), {format: n => n.toFixed(2), spans}));
+  }
+  const limited = guards.filter(g => g.stopped.length || container.array(g.allowed.means).some(n => n > 0));
+  if (limited.length) {
+    parts.push(linked.chart(container, "What the guard let schemes act on, a second",
+      limited.map(g => ({...g.allowed, name: g.label})), {spans: guards.flatMap(g => g.stopped)}));
+  }
+  return parts;
+}

@@ -1,0 +1,121 @@
+//! What schemes did, and how guards stood.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::Refusal;
+use isotherm_report::actions::{GuardCourse, ProcessActions, SchemeActions};
+use isotherm_report::render::reason;
+use serde::Serialize;
+
+use super::SeriesJson;
+use crate::container::Arrays;
+
+#[derive(Serialize)]
+pub(super) struct SchemeJson<'a> {
+    label: String,
+    action: &'a str,
+    dry_run: bool,
+    nr_tried: u64,
+    tried: u64,
+    applied: u64,
+    refused: Vec<(String, u64)>,
+    took_s: f64,
+    from_s: f64,
+    to_s: f64,
+    /// Bytes acted on since the beginning.
+    course: SeriesJson,
+    /// From node, to node, bytes.
+    moved: Vec<(u32, u32, u64)>,
+}
+
+#[derive(Serialize)]
+pub(super) struct GuardJson {
+    label: String,
+    stops: u64,
+    closed_s: f64,
+    strain_max: Option<f64>,
+    slowdown_mean: Option<f64>,
+    slowdown_max: Option<f64>,
+    refaults_mean: Option<f64>,
+    refaults_max: Option<f64>,
+    /// Measured cost to limit.
+    strain: SeriesJson,
+    /// Bytes a second that might be acted on.
+    allowed: SeriesJson,
+    /// From when to when it stopped the schemes.
+    stopped: Vec<(f64, f64)>,
+}
+
+#[derive(Serialize)]
+pub(super) struct ProcessJson {
+    label: String,
+    tried: u64,
+    applied: u64,
+    refused: Vec<(String, u64)>,
+}
+
+impl<'a> SchemeJson<'a> {
+    pub(super) fn of(of: &'a SchemeActions, arrays: &mut Arrays) -> Self {
+        Self {
+            label: labelled(of.context.as_deref(), &format!("scheme {}", of.scheme)),
+            action: &of.action,
+            dry_run: of.dry_run,
+            nr_tried: of.nr_tried,
+            tried: of.tried_bytes,
+            applied: of.applied_bytes,
+            refused: refused(&of.refused_bytes),
+            took_s: of.took_ns.as_secs_f64(),
+            from_s: of.from_ns.as_secs_f64(),
+            to_s: of.to_ns.as_secs_f64(),
+            course: SeriesJson::of(&of.series, arrays),
+            moved: { of.moved.iter() }
+                .map(|way| (way.from, way.to, way.bytes))
+                .collect(),
+        }
+    }
+}
+
+impl GuardJson {
+    pub(super) fn of(of: &GuardCourse, arrays: &mut Arrays) -> Self {
+        Self {
+            label: labelled(of.context.as_deref(), "guard"),
+            stops: of.stops,
+            closed_s: of.closed_ns.as_secs_f64(),
+            strain_max: of.strain_max,
+            slowdown_mean: of.slowdown_mean,
+            slowdown_max: of.slowdown_max,
+            refaults_mean: of.refaults_per_s_mean,
+            refaults_max: of.refaults_per_s_max,
+            strain: SeriesJson::scaled(&of.strain_ppm, 1e-6, arrays),
+            allowed: SeriesJson::of(&of.allowed, arrays),
+            stopped: { of.stopped.iter() }
+                .map(|of| (of.from_ns.as_secs_f64(), of.to_ns.as_secs_f64()))
+                .collect(),
+        }
+    }
+}
+
+impl ProcessJson {
+    pub(super) fn of(of: &ProcessActions) -> Self {
+        Self {
+            label: of.target.label(),
+            tried: of.tried_bytes,
+            applied: of.applied_bytes,
+            refused: refused(&of.refused_bytes),
+        }
+    }
+}
+
+fn labelled(context: Option<&str>, what: &str) -> String {
+    context.map_or_else(|| what.to_owned(), |context| format!("{context}, {what}"))
+}
+
+/// Reasons, those of most bytes first.
+fn refused(by_reason: &BTreeMap<Refusal, u64>) -> Vec<(String, u64)> {
+    let mut reasons: Vec<(String, u64)> = by_reason
+        .iter()
+        .map(|(why, bytes)| (reason(*why), *bytes))
+        .collect();
+    reasons.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    reasons
+}

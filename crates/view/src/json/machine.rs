@@ -1,0 +1,116 @@
+//! What the machine's memory is used for, at the last look.
+
+use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
+use isotherm_report::machine::{ClassMemory, MemoryClass};
+use isotherm_report::{MachineReport, Render as _, Style};
+use serde::Serialize;
+
+/// Processes, groups and files that are shown.
+const MOST: usize = 1000;
+
+#[derive(Serialize)]
+pub(super) struct MachineJson<'a> {
+    time_s: f64,
+    total: u64,
+    used: u64,
+    known_use: f64,
+    known_age: f64,
+    /// Of ages, from which time on each is.
+    age_bounds_s: Vec<f64>,
+    classes: Vec<ClassJson>,
+    nodes: Vec<NodeJson>,
+    processes: Vec<MachineProcessJson<'a>>,
+    /// Mapped by several processes.
+    several: Ages,
+    cached: Vec<CachedJson<'a>>,
+    /// The report, which says more.
+    text: String,
+}
+
+/// Touched, idle by age, unknown.
+type Ages = Vec<u64>;
+
+#[derive(Serialize)]
+struct ClassJson {
+    class: MemoryClass,
+    bytes: u64,
+    ages: Option<Ages>,
+}
+
+#[derive(Serialize)]
+struct NodeJson {
+    node: u32,
+    total: u64,
+    used: u64,
+    classes: Vec<ClassJson>,
+}
+
+#[derive(Serialize)]
+struct MachineProcessJson<'a> {
+    label: String,
+    group: Option<&'a str>,
+    ages: Ages,
+}
+
+/// Files' pages that nobody maps, of a control group; null where that is not known.
+#[derive(Serialize)]
+struct CachedJson<'a> {
+    group: Option<&'a str>,
+    ages: Ages,
+}
+
+impl<'a> MachineJson<'a> {
+    pub(super) fn of(of: &'a MachineReport) -> Self {
+        let mut text = Vec::new();
+        of.text(&Style::default(), &mut text)
+            .expect("memory takes everything");
+        Self {
+            time_s: of.time_ns.as_secs_f64(),
+            total: of.total_bytes,
+            used: of.used_bytes,
+            known_use: of.known_use,
+            known_age: of.known_age,
+            age_bounds_s: AGE_BOUNDS.iter().map(|bound| bound.as_secs_f64()).collect(),
+            classes: of.classes.iter().map(class).collect(),
+            nodes: { of.nodes.iter() }
+                .map(|node| NodeJson {
+                    node: node.node,
+                    total: node.total_bytes,
+                    used: node.used_bytes,
+                    classes: node.classes.iter().map(class).collect(),
+                })
+                .collect(),
+            processes: { of.processes.iter().take(MOST) }
+                .map(|process| MachineProcessJson {
+                    label: process.target.label(),
+                    group: process.group.as_deref(),
+                    ages: ages(&process.ages),
+                })
+                .collect(),
+            several: ages(&of.several),
+            cached: { of.page_cache.iter().flat_map(|cache| &cache.groups) }
+                .take(MOST)
+                .map(|group| CachedJson {
+                    group: group.group.as_deref(),
+                    ages: ages(&group.bytes.ages),
+                })
+                .collect(),
+            text: String::from_utf8_lossy(&text).into_owned(),
+        }
+    }
+}
+
+fn class(of: &ClassMemory) -> ClassJson {
+    ClassJson {
+        class: of.class,
+        bytes: of.bytes,
+        ages: of.ages.as_ref().map(ages),
+    }
+}
+
+fn ages(of: &AgeBytes) -> Ages {
+    let mut all = vec![of.touched];
+    all.extend(of.idle);
+    all.push(of.unknown);
+    all
+}
