@@ -149,7 +149,7 @@ fn add_argument(page: &mut String, argument: &Arg) {
         let defaults = defaults.iter().map(|value| value.to_string_lossy());
         let _ = write!(
             line,
-            " Default: `{}`.",
+            " (default: `{}`)",
             defaults.collect::<Vec<_>>().join(" ")
         );
     }
@@ -249,7 +249,7 @@ mod tests {
         for part in [
             "# isotherm record\n",
             "- `-p`, `--pid` `PID|NAME`: Running processes",
-            "Default: `linux`.\n  - `linux`: Isotherm, on any kernel\n",
+            " (default: `linux`)\n  - `linux`: Isotherm, on any kernel\n",
             "```text\nisotherm record [OPTIONS] [-- <COMMAND>...]\n```",
             "\n  isotherm record --duration 30s --pid 1234 ",
         ] {
