@@ -186,7 +186,7 @@ fn add_block(page: &mut String, lines: &str) {
 /// Text that Markdown shows as it is; what stands between backticks already is code.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    let is_paired = text.matches('`').count() % 2 == 0;
+    let is_paired = text.matches('`').count().is_multiple_of(2);
     let mut is_code = false;
     for letter in text.chars() {
         match letter {

@@ -97,7 +97,7 @@ fn follow(test: &str, chapter: &str, needs: &[&str]) {
     for line in lines {
         let may_say_no = MAY_SAY_NO.contains(&line.text.as_str());
         let end = if may_say_no { " || test $? -le 2" } else { "" };
-        script += &format!("{}{end}\n", line.text);
+        script.extend([line.text.as_str(), end, "\n"]);
     }
     let _swap = SwapOff;
     let output = Command::new("timeout")
