@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-vm test-long bench lint install dist clean build-deps
+.PHONY: help demo build test test-vm test-long bench book lint install dist clean build-deps
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -34,6 +34,9 @@ test-long: build-deps ## Everything, with the tests that take longer and a short
 bench: build-deps ## Measure accuracy and cost, and compare with other tools.
 	@scripts/install-deps demo test || echo "What needs these will be skipped."
 	$(CARGO) run --release -p xtask -- bench
+
+book: build-deps ## Build the documentation as a book: target/book/html/index.html (installs mdBook, once).
+	@scripts/book
 
 lint: build-deps ## Formatting, clippy, the rules of the house (xtask tidy), licences (cargo deny, where it is there).
 	$(CARGO) fmt --all --check

@@ -12,7 +12,7 @@ export CHROMIUM=${CHROMIUM:-$(command -v chromium || true)}
 [[ -n $CHROMIUM ]] || skip "there is no chromium"
 command -v npm >/dev/null || skip "there is no npm"
 root=$(realpath ../..)
-built=$(realpath -m "$root/${CARGO_TARGET_DIR:-target}")/debug
+built=$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}")/debug
 export ISOTHERM=${ISOTHERM:-$built/isotherm}
 [[ -x $ISOTHERM ]] || (cd "$root" && cargo build -q -p isotherm)
 # The same selection of packages as in all tests: nothing is compiled twice.
@@ -28,14 +28,14 @@ if ! cmp -s package-lock.json "$modules/package-lock.json"; then
     }
 fi
 ln -sfn "$modules/node_modules" node_modules
-tests=(page.test.mjs what-if.test.mjs fuzz.test.mjs)
+tests=(page.test.mjs what-if.test.mjs fuzz.test.mjs pictures.test.mjs)
 skipped=0
 try=$(mktemp -d)
 "$TRACE" "$try/trace.isotherm"
 "$ISOTHERM" report heatmap "$try/trace.isotherm" -o "$try/page.html"
 if ! grep -q 'id="what-if-worker"' "$try/page.html"; then
     echo "SKIP what-if: isotherm was built without it (rustup target add wasm32-unknown-unknown)"
-    skipped=1 tests=(page.test.mjs)
+    skipped=1 tests=(page.test.mjs pictures.test.mjs)
 fi
 rm -rf "$try"
 passed=0 failed=0

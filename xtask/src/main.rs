@@ -1,6 +1,8 @@
 //! The project's own chores: `cargo run --release -p xtask -- CHORE`.
 
 mod bench;
+mod book;
+mod docs;
 mod suites;
 mod tally;
 mod tidy;
@@ -12,7 +14,8 @@ use clap::Parser;
 
 const CHORES: &str = "\
 Chores:
-  tidy    check the rules of the house: who imports whom, file sizes, where unsafe may be
+  tidy    check the rules of the house: who imports whom, file sizes, where unsafe may be, links of documents
+  book    write the source of the book, or check its pages (see `book --help`; scripts/book does both)
   test    run every suite of tests and end with one line of totals (see `test --help`)
   bench   measure accuracy, overhead and speed (see `bench --help`)";
 
@@ -20,6 +23,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     let result = match args.peek().map(String::as_str) {
         Some("tidy") => tidy::run(&root()),
+        Some("book") => book::run(&root(), &book::Args::parse_from(args)),
         Some("test") => suites::run(&root(), &suites::Args::parse_from(args)),
         Some("bench") => bench::main(args),
         // How bench runs a command whose memory is to be measured alone.

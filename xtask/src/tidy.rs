@@ -6,6 +6,7 @@
 //! - every public item is documented, while fields and variants whose names say all need not be, so that
 //!   no documentation is one word;
 //! - a file has at most [`LINES_MAX`] lines and opens by saying what it is for;
+//! - links of documents lead somewhere, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
 //! Function lengths are clippy's `too_many_lines`, set in the `clippy.toml` files.
@@ -180,6 +181,7 @@ struct Dependency {
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let metadata = metadata(root)?;
     let mut faults = picture_faults(&metadata);
+    faults.extend(crate::docs::faults(root)?);
     let mut nr_files = 0;
     for package in &metadata.packages {
         let directory = package

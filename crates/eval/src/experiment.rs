@@ -47,6 +47,7 @@ pub struct Experiment {
 
 /// A program whose time and memory are measured. Commands are run by `sh -c`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "a workload with `name` and `run`")]
 pub struct Workload {
     /// As tables show it; `parsec3/canneal` and the like are compared with what was published.
@@ -136,6 +137,7 @@ pub fn number(text: &str) -> Option<f64> {
 
 /// Under which circumstances a workload runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "a configuration with `name`")]
 pub struct Configuration {
     /// As tables show it.
@@ -161,6 +163,7 @@ pub struct Configuration {
 
 /// `/sys/kernel/mm/transparent_hugepage/enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Thp {
     /// For all memory.

@@ -10,6 +10,7 @@ use crate::journal::Measured;
 
 /// Something that a workload tells of itself, such as the throughput of one of several programs, or a latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
     deny_unknown_fields,
     expecting = "a measure with `name`, `unit` and `output`"
@@ -29,6 +30,7 @@ pub struct Measure {
 /// The geometric mean of several measures. Programs that compete for a machine gain what others lose: what all of them
 /// got done says more than each alone, and a geometric mean weighs them alike, whatever their units.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "a mean with `name` and `of`")]
 pub struct Mean {
     /// As tables show it.
@@ -39,6 +41,7 @@ pub struct Mean {
 
 /// What somebody published of a measure, by configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "published values with `by`")]
 pub struct PublishedValues {
     /// Which document, in a few words.

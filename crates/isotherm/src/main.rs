@@ -32,7 +32,6 @@ mod whole_file;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{CommandFactory, Parser};
 use isotherm_linux::calibrate::subject::{SUBJECT, be_subject};
 
@@ -85,16 +84,8 @@ enum Command {
         /// For which shell.
         shell: clap_complete::Shell,
     },
-    /// Write a man page for each subcommand.
-    #[command(
-        hide = true,
-        after_help = "Example:\n  isotherm man --out /usr/local/share/man/man1"
-    )]
-    Man {
-        /// The folder to write them to; it is made where it is not there.
-        #[arg(long, value_name = "FOLDER")]
-        out: std::path::PathBuf,
-    },
+    #[command(hide = true)]
+    Man(cmd::man::Args),
 }
 
 impl Command {
@@ -166,7 +157,7 @@ fn main() -> ExitCode {
             print!("{}", String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Man { out } => write_man_pages(&out),
+        Command::Man(args) => cmd::man::run(&args, Cli::command()),
     };
     result.unwrap_or_else(|error| {
         if prints && out::is_broken_pipe(&error) {
@@ -176,14 +167,6 @@ fn main() -> ExitCode {
         tracing::error!("{error}");
         ExitCode::from(2)
     })
-}
-
-/// Writes `isotherm.1` and, for each subcommand that help lists, `isotherm-NAME.1`.
-fn write_man_pages(folder: &std::path::Path) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
-        .with_context(|| format!("cannot write man pages into {}", folder.display()))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// An error and its causes in a line, but those that are part of what was said before.
@@ -203,20 +186,6 @@ fn with_causes(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use anyhow::{Context, anyhow};
-    use clap::CommandFactory;
-
-    #[test]
-    fn each_command_that_help_lists_has_a_man_page() {
-        let folder = tempfile::tempdir().unwrap();
-        super::write_man_pages(folder.path()).unwrap();
-        let page = |name: &str| std::fs::read_to_string(folder.path().join(name));
-        for command in super::Cli::command().get_subcommands() {
-            let name = format!("isotherm-{}.1", command.get_name());
-            assert_eq!(page(&name).is_ok(), !command.is_hide_set(), "{name}");
-        }
-        let simulate = page("isotherm-simulate.1").unwrap();
-        assert!(simulate.contains("scenario.yaml"), "{simulate}");
-    }
 
     #[test]
     fn a_cause_is_named_once() {

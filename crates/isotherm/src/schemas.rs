@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use isotherm_engine::calibration::Calibration;
+use isotherm_eval::experiment::{Configuration, Workload};
 use isotherm_eval::tune::Tuned;
 use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
@@ -24,7 +25,7 @@ use crate::cmd::{check, convert, record, reproduce, swap};
 /// A schema: the name of its file, what it is of, and itself.
 type Named = (&'static str, &'static str, Schema);
 
-/// Every schema.
+/// Every schema of what is printed.
 fn schemas() -> Vec<Named> {
     let mut all = of_records();
     all.extend(of_commands());
@@ -115,6 +116,22 @@ fn of_commands() -> Vec<Named> {
     ]
 }
 
+/// Of files that serde reads. (Other configurations have a reader of their own: docs/interop.md.)
+fn of_files() -> Vec<Named> {
+    vec![
+        (
+            "experiment-workload",
+            "`[[workload]]` of an experiment",
+            schema_for!(Workload),
+        ),
+        (
+            "experiment-configuration",
+            "`[[configuration]]` of an experiment",
+            schema_for!(Configuration),
+        ),
+    ]
+}
+
 fn docs() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"))
 }
@@ -135,7 +152,7 @@ fn compare(path: &PathBuf, wanted: &str) {
 
 #[test]
 fn schemas_are_those_of_the_types() {
-    for (name, _, schema) in schemas() {
+    for (name, _, schema) in schemas().into_iter().chain(of_files()) {
         let text = serde_json::to_string_pretty(&schema).expect("JSON") + "\n";
         compare(&docs().join(format!("schema/{name}.json")), &text);
     }

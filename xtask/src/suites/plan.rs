@@ -169,6 +169,9 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
         all.push(Suite::new("page", Kind::Tests, 10, &["tests/page/run.sh"]));
     }
     if is_long {
+        // By mdBook, which has to be fetched.
+        let book = &["scripts/book", "--test"];
+        all.push(Suite::new("book", Kind::Tests, 15, book));
         all.push(Suite::new("fuzz", Kind::Tests, 30, &["scripts/fuzz"]));
     }
     Ok(all)
@@ -234,7 +237,11 @@ mod tests {
         // What the others run, and more.
         let long = names(Level::Long);
         let shorter = commit.iter().filter(|name| **name != "first");
-        assert!(shorter.chain(&["vm", "fuzz"]).all(|s| long.contains(s)));
+        assert!(
+            shorter
+                .chain(&["vm", "book", "fuzz"])
+                .all(|s| long.contains(s))
+        );
     }
 
     #[test]

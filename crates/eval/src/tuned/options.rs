@@ -16,6 +16,7 @@ const TAKEN: [&str; 1] = ["failed"];
 
 /// What is tuned for each workload, and what is sought.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
     default,
     deny_unknown_fields,

@@ -9,6 +9,7 @@ pub(crate) mod convert;
 pub(crate) mod damon;
 pub(crate) mod doctor;
 pub(crate) mod eval;
+pub(crate) mod man;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod reproduce;

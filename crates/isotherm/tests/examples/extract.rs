@@ -5,6 +5,8 @@
 //! set off by two spaces, and may begin with `#`. A comment goes on in the next line by standing under
 //! it, which is no command, so the first word of every line is looked at.
 
+use std::path::{Path, PathBuf};
+
 /// A command line of an example: one or more programs, joined by `|`, `&&` or `;`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
@@ -34,11 +36,28 @@ pub(crate) fn of_help(place: &str, help: &str) -> Vec<Line> {
     lines
 }
 
+/// Every document below `folder`, in the order of their paths, but for the book's list of chapters, whose lines
+/// may be indented like a block.
+pub(crate) fn documents(folder: &Path) -> Vec<PathBuf> {
+    let mut documents = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder of documents") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            documents.extend(self::documents(&path));
+        } else if path.extension().is_some_and(|end| end == "md") && !path.ends_with("SUMMARY.md") {
+            documents.push(path);
+        }
+    }
+    documents.sort();
+    documents
+}
+
 /// Fenced blocks of these hold no commands.
-const OTHERS: [&str; 3] = ["python", "yaml", "promql"];
+const OTHERS: [&str; 4] = ["python", "yaml", "promql", "text"];
 
 /// What stands in the blocks of a document, line by line. A list's own text, indented by three or less,
-/// is none; blocks of Python are run by `python/tests/test_docs.py`, those of YAML and PromQL are like what `tests/observe` runs.
+/// is none; blocks of Python are run by `python/tests/test_docs.py`, those of YAML and PromQL are like what `tests/observe` runs,
+/// those of text are what commands printed.
 pub(crate) fn of_document(place: &str, text: &str) -> Vec<Line> {
     let mut lines = Vec::new();
     let (mut is_fenced, mut is_other) = (false, false);
@@ -66,6 +85,8 @@ impl Line {
         for word in words(&self.text) {
             match word.as_str() {
                 "|" | "&&" | ";" => programs.push(Vec::new()),
+                // It ends the line.
+                "&" => {}
                 ">" => is_target = true,
                 _ if is_target => is_target = false,
                 _ => programs.last_mut().expect("at least one").push(word),

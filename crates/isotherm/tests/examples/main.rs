@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use extract::{Line, of_document, of_help};
+use extract::{Line, documents, of_document, of_help};
 use tempfile::TempDir;
 
 /// What begins so is only parsed, and why.
@@ -158,7 +158,9 @@ fn directory() -> TempDir {
     );
     done(at, "convert rec.isotherm damon.data");
     let record = fs::read(at.join("rec.isotherm")).expect("a record");
-    for name in ["redis", "before", "after", "run", "live", "sim"] {
+    for name in [
+        "redis", "before", "after", "run", "live", "sim", "first", "pg", "small", "large",
+    ] {
         fs::write(at.join(format!("{name}.isotherm")), &record).expect("written");
     }
     fs::copy(at.join("app.isotherm"), at.join("redis-pages.isotherm")).expect("a copy");
@@ -241,13 +243,14 @@ fn the_examples_of_help_texts_work() {
 fn the_examples_of_documents_work() {
     let directory = directory();
     let mut lines = Vec::new();
-    let docs = fs::read_dir(root().join("docs")).expect("docs");
-    let docs = docs.map(|entry| entry.expect("an entry").path());
-    for path in docs.chain([root().join("README.md")]) {
-        if path.extension().is_some_and(|end| end == "md") {
-            let text = fs::read_to_string(&path).expect("text");
-            lines.extend(of_document(&path.to_string_lossy(), &text));
-        }
+    for path in [
+        documents(&root().join("docs")),
+        vec![root().join("README.md")],
+    ]
+    .concat()
+    {
+        let text = fs::read_to_string(&path).expect("text");
+        lines.extend(of_document(&path.to_string_lossy(), &text));
     }
     let (nr_run, wrong) = run_all(directory.path(), &lines);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

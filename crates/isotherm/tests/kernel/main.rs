@@ -9,6 +9,7 @@
 mod accuracy;
 mod acting;
 mod calibrate;
+mod chapters;
 mod command_line;
 mod common;
 mod compaction;

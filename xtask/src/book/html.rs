@@ -1,0 +1,97 @@
+//! Looks whether the links of the book's pages lead somewhere: what mdBook itself does not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// A page: what it links to, and what can be linked to in it.
+struct Page {
+    links: Vec<String>,
+    ids: BTreeSet<String>,
+}
+
+/// How many pages there are below `folder`, and their links that lead nowhere.
+pub(super) fn faults(folder: &Path) -> anyhow::Result<(usize, Vec<String>)> {
+    let mut pages = BTreeMap::new();
+    add_pages(folder, &mut pages)?;
+    let mut faults = Vec::new();
+    for (path, page) in &pages {
+        // It shows all chapters with links that hold where they stand, and the page of errors those of the top.
+        if path.ends_with("print.html") || path.ends_with("404.html") {
+            continue;
+        }
+        for link in &page.links {
+            if let Some((to, anchor)) = crate::docs::resolve(path, link)
+                && !is_there(&pages, &to, anchor)
+            {
+                faults.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    Ok((pages.len(), faults))
+}
+
+fn is_there(pages: &BTreeMap<PathBuf, Page>, path: &Path, anchor: Option<&str>) -> bool {
+    match (pages.get(path), anchor) {
+        (Some(page), Some(anchor)) => anchor.is_empty() || page.ids.contains(anchor),
+        (Some(_), None) => true,
+        (None, _) => path.exists(),
+    }
+}
+
+fn add_pages(folder: &Path, pages: &mut BTreeMap<PathBuf, Page>) -> anyhow::Result<()> {
+    let entries = fs::read_dir(folder)
+        .with_context(|| format!("cannot list {}: has mdbook made it?", folder.display()))?;
+    for entry in entries {
+        let path = entry.context("cannot list a folder")?.path();
+        if path.is_dir() {
+            add_pages(&path, pages)?;
+        } else if path.extension().is_some_and(|end| end == "html") {
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let links = [values(&text, " href=\""), values(&text, " src=\"")].concat();
+            let ids = values(&text, " id=\"").into_iter().collect();
+            pages.insert(path, Page { links, ids });
+        }
+    }
+    Ok(())
+}
+
+/// The values of an attribute.
+fn values(text: &str, attribute: &str) -> Vec<String> {
+    let parts = text.split(attribute).skip(1);
+    let values = parts.filter_map(|part| part.split_once('"'));
+    values
+        .map(|(value, _)| value.replace("&amp;", "&"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_links_and_anchors_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        fs::create_dir(folder.path().join("a")).unwrap();
+        write("p.png", "");
+        write(
+            "index.html",
+            "<h1 id=\"top\"><a href=\"a/b.html#c\">x</a><img src=\"p.png\">",
+        );
+        write(
+            "a/b.html",
+            "<a href=\"../index.html#top\"><a href=\"#c\"><a href=\"c.html\"><a href=\"https://d\">",
+        );
+        let (nr_pages, faults) = faults(folder.path()).unwrap();
+        let names: Vec<&str> = faults
+            .iter()
+            .filter_map(|fault| fault.rsplit('/').next())
+            .collect();
+        assert_eq!(nr_pages, 2);
+        assert_eq!(names, ["b.html: #c", "b.html: c.html", "b.html#c"]);
+    }
+}

@@ -1,0 +1,283 @@
+//! The documents: links in them lead somewhere, and the book's list of chapters (docs/SUMMARY.md) is complete.
+//!
+//! Headings' anchors are made as GitHub and mdBook make them. What is in blocks or spans of code is no link.
+//! Links to other sites are not followed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::Context;
+
+/// The book's list of chapters.
+pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// A link `[text](target)` or `![text](target)`, by where its parts are in the document.
+pub(crate) struct Link {
+    /// From its bracket to its last parenthesis, without the exclamation mark of a picture.
+    pub(crate) whole: Range<usize>,
+    pub(crate) text: Range<usize>,
+    pub(crate) target: Range<usize>,
+}
+
+/// What is wrong with the documents below `root`.
+pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut documents = BTreeMap::new();
+    for path in documents_of(root)? {
+        let text = fs::read_to_string(root.join(&path))
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        documents.insert(path, text);
+    }
+    let mut faults = Vec::new();
+    for (path, text) in &documents {
+        for link in links(text) {
+            let target = &text[link.target];
+            if let Some(fault) = link_fault(root, &documents, path, target) {
+                let line = text[..link.whole.start].lines().count().max(1);
+                faults.push(format!("{}:{line}: {fault}", path.display()));
+            }
+        }
+    }
+    faults.extend(summary_faults(&documents));
+    Ok(faults)
+}
+
+/// The documents at the top and below docs/, relative to `root`.
+pub(crate) fn documents_of(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![(PathBuf::new(), false), (PathBuf::from("docs"), true)];
+    while let Some((folder, is_deep)) = folders.pop() {
+        let shown = root.join(&folder);
+        let entries =
+            fs::read_dir(&shown).with_context(|| format!("cannot list {}", shown.display()))?;
+        for entry in entries {
+            let entry = entry.context("cannot list a folder")?;
+            let path = folder.join(entry.file_name());
+            if entry.path().is_dir() && is_deep {
+                folders.push((path, true));
+            } else if path.extension().is_some_and(|end| end == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Where a link of the document at `from` leads, relative to the top, and its anchor. `None` for other sites.
+pub(crate) fn resolve<'a>(from: &Path, target: &'a str) -> Option<(PathBuf, Option<&'a str>)> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (path, anchor) = match target.split_once('#') {
+        Some((path, anchor)) => (path, Some(anchor)),
+        None => (target, None),
+    };
+    if path.is_empty() {
+        return Some((from.to_owned(), anchor));
+    }
+    let mut resolved = from.parent().unwrap_or(Path::new("")).to_owned();
+    for part in Path::new(path).components() {
+        match part {
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            Component::CurDir => {}
+            part => resolved.push(part),
+        }
+    }
+    Some((resolved, anchor))
+}
+
+fn link_fault(
+    root: &Path,
+    documents: &BTreeMap<PathBuf, String>,
+    from: &Path,
+    target: &str,
+) -> Option<String> {
+    let (path, anchor) = resolve(from, target)?;
+    if !root.join(&path).exists() {
+        return Some(format!("the link to `{target}` leads nowhere"));
+    }
+    let anchor = anchor?;
+    let Some(text) = documents.get(&path) else {
+        return Some(format!("`{target}`: only documents have anchors"));
+    };
+    let is_there = anchors(text).iter().any(|found| found == anchor);
+    (!is_there).then(|| format!("`{target}`: there is no such heading"))
+}
+
+/// Documents that the list of chapters lacks, or has more than once.
+fn summary_faults(documents: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let summary = Path::new(SUMMARY);
+    let Some(text) = documents.get(summary) else {
+        return vec![format!("{SUMMARY}: the book has no list of chapters")];
+    };
+    let chapters = links(text).into_iter();
+    let chapters: Vec<PathBuf> = chapters
+        .filter_map(|link| resolve(summary, &text[link.target]))
+        .map(|(path, _)| path)
+        .collect();
+    let below = |path: &&PathBuf| path.starts_with("docs") && *path != summary;
+    let mut faults = Vec::new();
+    for path in documents.keys().filter(below) {
+        let nr = chapters.iter().filter(|chapter| *chapter == path).count();
+        if nr != 1 {
+            let path = path.display();
+            faults.push(format!("{SUMMARY}: names {path} {nr} times, not once"));
+        }
+    }
+    faults
+}
+
+/// The links of a document, in their order.
+pub(crate) fn links(text: &str) -> Vec<Link> {
+    let mut links = Vec::new();
+    let mut at = 0;
+    for (line, is_text) in lines(text) {
+        if is_text {
+            let spans = code_spans(line);
+            let is_code = |at: usize| spans.iter().any(|span| span.contains(&at));
+            for (middle, _) in line.match_indices("](").filter(|(at, _)| !is_code(*at)) {
+                let (Some(open), Some(length)) =
+                    (opening(&line[..middle]), line[middle + 2..].find(')'))
+                else {
+                    continue;
+                };
+                let target = middle + 2..middle + 2 + length;
+                links.push(Link {
+                    whole: at + open..at + target.end + 1,
+                    text: at + open + 1..at + middle,
+                    target: at + target.start..at + target.end,
+                });
+            }
+        }
+        at += line.len();
+    }
+    links
+}
+
+/// Where the bracket stands that is open at the end of `text`.
+fn opening(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    for (at, letter) in text.char_indices().rev() {
+        match letter {
+            ']' => depth += 1,
+            '[' if depth == 0 => return Some(at),
+            '[' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The parts of a line between backticks.
+fn code_spans(line: &str) -> Vec<Range<usize>> {
+    let ticks: Vec<usize> = line.match_indices('`').map(|(at, _)| at).collect();
+    ticks.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
+}
+
+/// Lines with their ends, and whether each is text: neither in a block of code nor its fence.
+fn lines(text: &str) -> impl Iterator<Item = (&str, bool)> {
+    let mut is_fenced = false;
+    text.split_inclusive('\n').map(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        let is_text = !is_fence && !is_fenced && !line.starts_with("    ");
+        (line, is_text)
+    })
+}
+
+/// The anchors of a document's headings.
+fn anchors(text: &str) -> Vec<String> {
+    let mut anchors: Vec<String> = Vec::new();
+    let headings = lines(text).filter(|(line, is_text)| *is_text && line.starts_with('#'));
+    for (line, _) in headings {
+        let anchor = anchor(line.trim_start_matches('#').trim());
+        let nr = anchors.iter().filter(|before| **before == anchor).count();
+        anchors.push(if nr == 0 {
+            anchor
+        } else {
+            format!("{anchor}-{nr}")
+        });
+    }
+    anchors
+}
+
+/// A heading's anchor: letters, digits, `_` and `-` in lower case, a `-` for each blank.
+pub(crate) fn anchor(heading: &str) -> String {
+    let letters = heading.chars().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter.is_alphanumeric().then_some(letter),
+    });
+    letters.collect::<String>().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(files: &[(&str, &str)], wanted: &[&str]) {
+        let root = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        assert_eq!(faults(root.path()).unwrap(), wanted);
+    }
+
+    #[test]
+    fn each_document_is_a_chapter_once() {
+        let list = "- [A](a.md)\n  - [B](how-to/b.md)\n- [Top](../README.md)\n";
+        let files = [
+            ("README.md", "# Top\n"),
+            ("docs/a.md", "# A\n"),
+            ("docs/how-to/b.md", "# B\n"),
+        ];
+        check(&[&files[..], &[(SUMMARY, list)]].concat(), &[]);
+        check(
+            &[&files[..], &[(SUMMARY, "- [A](a.md)\n- [A](a.md)\n")]].concat(),
+            &[
+                "docs/SUMMARY.md: names docs/a.md 2 times, not once",
+                "docs/SUMMARY.md: names docs/how-to/b.md 0 times, not once",
+            ],
+        );
+        check(
+            &files[..2],
+            &["docs/SUMMARY.md: the book has no list of chapters"],
+        );
+    }
+
+    #[test]
+    fn links_and_anchors_lead_somewhere() {
+        let text = "# A `b` (c/d)\n\n[up](#a-b-cd), [down](#a), [no](../b.md), [web](https://a.b/c)\n\
+                    `[code](no.md)`\n\n    [block](no.md)\n\n```text\n[fence](no.md)\n```\n\
+                    ![a [picture]](p.svg) [to](../README.md#twice-1) [it](p.svg#a)\n";
+        check(
+            &[
+                ("README.md", "# Twice\n[a](docs/a.md#a-b-cd)\n# Twice\n"),
+                ("docs/a.md", text),
+                ("docs/p.svg", ""),
+                (SUMMARY, "- [A](a.md)\n"),
+            ],
+            &[
+                "docs/a.md:3: `#a`: there is no such heading",
+                "docs/a.md:3: the link to `../b.md` leads nowhere",
+                "docs/a.md:11: `p.svg#a`: only documents have anchors",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_link_is_found_in_its_parts() {
+        let text = "é ![a [b] c](d.md#e) f";
+        let links = links(text);
+        assert_eq!(links.len(), 1);
+        assert_eq!(&text[links[0].whole.clone()], "[a [b] c](d.md#e)");
+        assert_eq!(&text[links[0].text.clone()], "a [b] c");
+        assert_eq!(&text[links[0].target.clone()], "d.md#e");
+    }
+}
