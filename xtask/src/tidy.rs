@@ -104,6 +104,7 @@ const ROOMS: &[Room] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-report",
+            "isotherm-view",
             "isotherm-session",
         ],
     ),
