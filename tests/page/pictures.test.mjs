@@ -88,7 +88,7 @@ for (const [name, colorScheme, isTrace] of /** @type {const} */ ([
     const {page, wrong, close} = await opened(browser, url, {viewport: {width: 1000, height: 700}, colorScheme, reducedMotion: "reduce"});
     if (isTrace) {
       await page.getByRole("tab", {name: "What if"}).click();
-      await page.waitForSelector("#what[data-state=exact]", {timeout: 60_000});
+      await page.waitForSelector("#what-try[data-state=exact]", {timeout: 60_000});
     }
     await page.waitForTimeout(300);
     const taken = await page.screenshot({animations: "disabled", caret: "hide"}), file = join(images, `${name}.png`);
