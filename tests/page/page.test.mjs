@@ -223,33 +223,27 @@ test("hostile names are inert", async () => {
 
 test("two records are compared, by a server; a page of one has no such view", async () => {
   const other = made("other", scenario("server", "bigger"));
-  const server = spawn(isotherm, ["web", usual.record, other.record, "--no-browser"], {stdio: ["ignore", "pipe", "ignore"]});
-  try {
-    const address = await new Promise(done => server.stdout.once("data", data => done(String(data).trim())));
-    const context = await browser.newContext({viewport: {width: 1280, height: 900}}), page = await context.newPage();
-    await page.goto(address);
-    await page.waitForSelector("html[data-ready]", {timeout: 10_000});
+  await served([usual.record, other.record], async page => {
     await page.getByRole("tab", {name: "Compare"}).click();
     const text = await page.locator("#compare").innerText();
     assert.match(text, /bigger/);
     assert.match(text, /absent/);
+    await isOpenToAll(page);
+    await fits(page);
     await page.locator("#record").selectOption("1");
     await page.getByRole("tab", {name: "Memory"}).click();
     await page.locator("#find").fill("bigger");
     await page.keyboard.press("Enter");
     assert.match(await page.locator("#found").innerText(), /bigger/);
-    await context.close();
-  } finally {
-    server.kill();
-  }
+  });
   const {page, close} = await open(usual.page);
   assert.equal(await page.getByRole("tab", {name: "Compare"}).count(), 0);
   await close();
 });
 
-/** Serves a record, and opens the page. @param {string} record @param {(page: import("playwright-core").Page) => Promise<void>} look */
-async function served(record, look) {
-  const server = spawn(isotherm, ["web", record, "--no-browser"], {stdio: ["ignore", "pipe", "ignore"]});
+/** Serves what is named, and opens the page. @param {string[]} what @param {(page: import("playwright-core").Page) => Promise<void>} look */
+async function served(what, look) {
+  const server = spawn(isotherm, ["web", ...what, "--no-browser"], {stdio: ["ignore", "pipe", "ignore"]});
   try {
     const address = await new Promise(done => server.stdout.once("data", data => done(String(data).trim())));
     const context = await browser.newContext({viewport: {width: 1280, height: 900}}), page = await context.newPage();
@@ -264,7 +258,7 @@ async function served(record, look) {
 
 test("who looks closer at a long record is told more, of the same addresses", async () => {
   const long = made("long", {...scenario("server", "heap"), duration: "400s"});
-  await served(long.record, async page => {
+  await served([long.record], async page => {
     const facts = () => page.evaluate(() => {
       const {heat} = window.isotherm, {t0, t1} = heat.view, {layer} = heat.finest(t0, t1), column = Math.floor(((t0 + t1) / 2 - layer.start) / layer.step);
       const pieces = [];
@@ -284,6 +278,48 @@ test("who looks closer at a long record is told more, of the same addresses", as
     await page.evaluate(() => window.isotherm.heat.setView({...window.isotherm.heat.view, t0: 300, t1: 310}));
     assert.equal((await facts()).isExact, false);
   });
+});
+
+test("what is watched now comes as it happens, and the time that is shown goes with it", async () => {
+  await served(["--simulated"], async page => {
+    const end = () => page.evaluate(() => window.isotherm.heat.end);
+    await page.waitForFunction(() => window.isotherm.heat.layer?.length, undefined, {timeout: 30_000});
+    const before = await end();
+    await page.waitForFunction(before => window.isotherm.heat.end > before + 1, before, {timeout: 30_000});
+    const {t0, t1} = await view(page);
+    assert.deepEqual([t0, t1], [0, await end()]);
+    assert.equal(await page.locator("#status").innerText(), "live");
+    // Who looks at a part goes on looking at it.
+    await page.waitForFunction(() => window.isotherm.heat.end > 6 * window.isotherm.heat.layer.step, undefined, {timeout: 30_000});
+    await page.evaluate(() => window.isotherm.heat.setView({...window.isotherm.heat.view, t0: 0, t1: 0}));
+    const part = (await view(page)).t1, now = await end();
+    await page.waitForFunction(now => window.isotherm.heat.end > now, now, {timeout: 30_000});
+    assert.equal((await view(page)).t1, part);
+  });
+});
+
+const isRoot = process.getuid?.() === 0;
+test("the machine's memory is told by group and class, of all that runs", {skip: isRoot ? false : "it takes root to watch all processes"}, async () => {
+  const [record, made] = [".isotherm", ".html"].map(end => join(folder, "all" + end));
+  execFileSync(isotherm, ["record", "--all", "--duration", "6s", "-o", record], {stdio: "pipe"});
+  execFileSync(isotherm, ["report", "heatmap", record, "-o", made], {stdio: "pipe"});
+  const report = JSON.parse(execFileSync(isotherm, ["report", "machine", record, "--json"], {encoding: "utf8"}));
+  for (const options of [{}, {colorScheme: /** @type {const} */ ("dark")}, {viewport: {width: 390, height: 844}, isMobile: true}]) {
+    const {page, wrong, close} = await open(pathToFileURL(made).href, options);
+    await page.getByRole("tab", {name: "Machine"}).click();
+    await page.waitForSelector(".cell");
+    assert.ok(await page.locator(".cell").count() > 5);
+    assert.equal(await page.evaluate(() => window.isotherm.record.machine.used), report.used_bytes);
+    // No part of a whole is larger than it, and none is beside it.
+    assert.ok(await page.evaluate(() => {
+      const map = document.querySelector(".treemap").getBoundingClientRect();
+      return [...document.querySelectorAll(".cell")].every(cell => { const c = cell.getBoundingClientRect(); return c.left >= map.left - 1 && c.right <= map.right + 1 && c.bottom <= map.bottom + 1; });
+    }));
+    await isOpenToAll(page);
+    await fits(page);
+    assert.deepEqual(wrong, []);
+    await close();
+  }
 });
 
 test("what schemes did, the guard and tiers are over the same seconds, and as numbers", async () => {

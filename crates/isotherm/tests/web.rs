@@ -255,11 +255,16 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
             std::thread::sleep(Duration::from_millis(200));
         }
     };
-    wait_for("simulated");
-    wait_for("\"label\":\"scheme 0\"");
+    wait_for("[simulated]");
+    // And goes on coming.
+    let (before, began) = (unpacked(&served), Instant::now());
+    while unpacked(&served) == before {
+        assert!(began.elapsed() < Duration::from_mins(1), "{before}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
     daemon.kill().expect("it can be");
     daemon.wait().expect("it ends");
-    wait_for("simulated");
+    wait_for("[simulated]");
 }
 
 /// The beginning of the data of its page.

@@ -100,6 +100,8 @@ pub struct GuardCourse {
     pub allowed: Vec<Point>,
     /// Measured cost to limit over time, in millionths.
     pub strain_ppm: Vec<Point>,
+    /// Refaults over time, in a thousand seconds.
+    pub refaults_per_1000_s: Vec<Point>,
     /// When schemes had to leave processes' memory alone: the first thousand times.
     pub stopped: Vec<Stopped>,
 }
@@ -166,6 +168,7 @@ struct Guard {
     refaults: Most,
     allowed: Series,
     strains: Series,
+    refaults_seen: Series,
     stopped: Vec<Stopped>,
     last: Nanos,
 }
@@ -302,10 +305,14 @@ impl Actions {
             guard.account = Some(status.since_start);
         }
         guard.strain.push(status.strain);
-        if let Some(strain) = status.strain.filter(|strain| strain.is_finite()) {
-            let ppm = (strain * 1e6).clamp(0.0, 1e15) as u64;
-            guard.strains.push(time, Nanos(1), ppm);
-        }
+        let note = |series: &mut Series, value: Option<f64>, by: f64| {
+            if let Some(value) = value.filter(|value| value.is_finite()) {
+                series.push(time, Nanos(1), (value * by).clamp(0.0, 1e15) as u64);
+            }
+        };
+        note(&mut guard.strains, status.strain, 1e6);
+        let refaults = status.signals.refaults_per_s;
+        note(&mut guard.refaults_seen, refaults, 1e3);
         guard.slowdown.push(status.signals.slowdown);
         guard.refaults.push(status.signals.refaults_per_s);
         let allowed = if status.is_open {
@@ -385,6 +392,7 @@ impl Accumulate for Actions {
                 refaults_per_s_max: guard.refaults.max(),
                 allowed: guard.allowed.points(),
                 strain_ppm: guard.strains.points(),
+                refaults_per_1000_s: guard.refaults_seen.points(),
                 stopped: guard.stopped,
             }
         });

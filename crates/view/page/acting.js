@@ -53,6 +53,10 @@ function courses(container, record, linked) {
     parts.push(linked.chart(container, "The guard's strain: measured cost to its limit (shaded: it stopped the schemes)",
       strained.map(g => ({...g.strain, name: g.label})), {format: n => n.toFixed(2), spans}));
   }
+  const back = guards.filter(g => g.refaults.times_s.count);
+  if (back.length) {
+    parts.push(linked.chart(container, "Refaults a second: pages that were wanted back", back.map(g => ({...g.refaults, name: g.label})), {format: n => n.toFixed(n < 10 ? 1 : 0), spans: guards.flatMap(g => g.stopped)}));
+  }
   const limited = guards.filter(g => g.stopped.length || container.array(g.allowed.means).some(n => n > 0));
   if (limited.length) {
     parts.push(linked.chart(container, "What the guard let schemes act on, a second",

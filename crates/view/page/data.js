@@ -14,7 +14,7 @@
 /** @typedef {{label: string, action: string, dry_run: boolean, nr_tried: number, tried: number, applied: number,
  *   refused: [string, number][], took_s: number, from_s: number, to_s: number, course: SeriesJson, moved: [number, number, number][]}} SchemeJson */
 /** @typedef {{label: string, stops: number, closed_s: number, strain_max: number|null, slowdown_mean: number|null,
- *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null, strain: SeriesJson, allowed: SeriesJson,
+ *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null, strain: SeriesJson, refaults: SeriesJson, allowed: SeriesJson,
  *   stopped: [number, number][]}} GuardJson */
 /** Accessed, idle by age, unknown. @typedef {number[]} Ages */
 /** @typedef {{class: string, bytes: number, ages: Ages|null}} ClassJson */

@@ -166,7 +166,12 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
     }
     // The page, in a browser.
     if root.join("tests/page/run.sh").exists() {
-        all.push(Suite::new("page", Kind::Tests, 10, &["tests/page/run.sh"]));
+        let run: &[&str] = if is_long {
+            &["tests/page/run.sh", "--long"]
+        } else {
+            &["tests/page/run.sh"]
+        };
+        all.push(Suite::new("page", Kind::Tests, 10, run));
     }
     if is_long {
         // By mdBook, which has to be fetched.

@@ -40,6 +40,8 @@ pub(super) struct GuardJson {
     refaults_max: Option<f64>,
     /// Measured cost to limit.
     strain: SeriesJson,
+    /// A second.
+    refaults: SeriesJson,
     /// Bytes a second that might be acted on.
     allowed: SeriesJson,
     /// From when to when it stopped the schemes.
@@ -87,6 +89,7 @@ impl GuardJson {
             refaults_mean: of.refaults_per_s_mean,
             refaults_max: of.refaults_per_s_max,
             strain: SeriesJson::scaled(&of.strain_ppm, 1e-6, arrays),
+            refaults: SeriesJson::scaled(&of.refaults_per_1000_s, 1e-3, arrays),
             allowed: SeriesJson::of(&of.allowed, arrays),
             stopped: { of.stopped.iter() }
                 .map(|of| (of.from_ns.as_secs_f64(), of.to_ns.as_secs_f64()))
