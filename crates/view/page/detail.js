@@ -31,7 +31,7 @@ export class Details {
     if (!base || !finest || finest.isExact || span > LESS * (finest.stop - finest.start) || this.isAsking) return;
     this.isAsking = true;
     try {
-      const buffer = await this.ask(record, number, Math.max(0, t0 - span / 2), t1 + span / 2);
+      const buffer = await this.ask(record, number, Math.max(0, t0 - span / 4), t1 + span / 4);
       /** @type {Container<import("./data.js").LayersJson>} */
       const container = new Container(buffer);
       // Another may be shown by now.

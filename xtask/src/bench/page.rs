@@ -14,7 +14,7 @@ use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
 /// Where in a run's JSON a figure is, what it is called, and its digits.
-const FIGURES: [(&str, &str, usize); 8] = [
+const FIGURES: [(&str, &str, usize); 9] = [
     ("/read_s", "served after, s", 2),
     ("/open_s", "opens in, s", 2),
     ("/pieces", "pieces", 0),
@@ -22,6 +22,7 @@ const FIGURES: [(&str, &str, usize); 8] = [
     ("/pan/p95_ms", "95 % of frames, ms", 1),
     ("/zoom/frames_per_s", "zooming, frames/s", 1),
     ("/zoom/p95_ms", "95 % of frames, ms", 1),
+    ("/detail_s", "a hundredth in detail after, s", 2),
     ("/heap_mib", "JavaScript's heap, MiB", 0),
 ];
 
