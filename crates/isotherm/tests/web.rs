@@ -10,16 +10,19 @@ use tempfile::TempDir;
 
 /// A server of a simulated record.
 struct Served {
-    child: Child,
+    _child: Ended,
     address: String,
     token: String,
     _folder: TempDir,
 }
 
-impl Drop for Served {
+/// A process that ends with the test, however that ends.
+struct Ended(Child);
+
+impl Drop for Ended {
     fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 
@@ -50,21 +53,22 @@ fn served() -> Served {
 }
 
 fn serve(mut command: Command, folder: TempDir) -> Served {
-    let mut child = command
+    let child = command
         .current_dir(folder.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .expect("it runs");
+    let mut child = Ended(child);
     let mut line = String::new();
-    let mut printed = BufReader::new(child.stdout.take().expect("piped"));
+    let mut printed = BufReader::new(child.0.stdout.take().expect("piped"));
     printed.read_line(&mut line).expect("a line");
     let rest = line.trim().strip_prefix("http://").expect("an address");
     let (address, token) = rest.split_once('/').expect("a path");
     Served {
         address: address.to_owned(),
         token: token.trim_end_matches('/').to_owned(),
-        child,
+        _child: child,
         _folder: folder,
     }
 }
@@ -220,7 +224,7 @@ fn what_cannot_be_shown_is_said_before_anything_is_served() {
 fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("d.sock");
-    let mut daemon = isotherm()
+    let daemon = isotherm()
         .args([
             "start",
             "--simulated",
@@ -233,6 +237,7 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
         .stderr(Stdio::null())
         .spawn()
         .expect("it runs");
+    let daemon = Ended(daemon);
     let started = Instant::now();
     while UnixStream::connect(&socket).is_err() {
         assert!(started.elapsed() < Duration::from_mins(1), "it listens");
@@ -262,8 +267,7 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
         assert!(began.elapsed() < Duration::from_mins(1), "{before}");
         std::thread::sleep(Duration::from_millis(200));
     }
-    daemon.kill().expect("it can be");
-    daemon.wait().expect("it ends");
+    drop(daemon);
     wait_for("[simulated]");
 }
 
