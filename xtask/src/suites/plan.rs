@@ -168,6 +168,10 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
     if root.join("tests/page/run.sh").exists() {
         all.push(Suite::new("page", Kind::Tests, 10, &["tests/page/run.sh"]));
     }
+    // What is given away: the static command and its packages, which takes a build of its own.
+    if is_long && root.join("tests/dist/run.sh").exists() {
+        all.push(Suite::new("dist", Kind::Tests, 60, &["tests/dist/run.sh"]));
+    }
     if is_long {
         all.push(Suite::new("fuzz", Kind::Tests, 30, &["scripts/fuzz"]));
     }
@@ -234,7 +238,9 @@ mod tests {
         // What the others run, and more.
         let long = names(Level::Long);
         let shorter = commit.iter().filter(|name| **name != "first");
-        assert!(shorter.chain(&["vm", "fuzz"]).all(|s| long.contains(s)));
+        let longer = ["vm", "dist", "fuzz"];
+        assert!(shorter.chain(&longer).all(|s| long.contains(s)));
+        assert!(!commit.contains(&"dist"));
     }
 
     #[test]
