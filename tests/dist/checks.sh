@@ -86,7 +86,7 @@ records_in_a_container() {
     image=$(buildah "${storage[@]}" bud --quiet "$FOLDER/context")
     container=$(buildah "${storage[@]}" from "$image")
     bundle "$(buildah "${storage[@]}" mount "$container")"
-    crun --root "$FOLDER/crun" run --bundle "$FOLDER/bundle" isotherm-test
+    runc --root "$FOLDER/runc" run --bundle "$FOLDER/bundle" isotherm-test
     buildah "${storage[@]}" rm "$container"
     "$FIRST/isotherm" report wss --json "$FOLDER/out/r.isotherm" >"$FOLDER/out/wss.json"
     saw_it "$FOLDER/out/wss.json"

@@ -70,8 +70,8 @@ check "deb" installs_and_removes
 python3 tests/dist/busy.py &
 export TARGET=$! target=$!
 check "empty root" records_in_an_empty_root
-if ! command -v buildah >/dev/null || ! command -v crun >/dev/null; then
-    skip "there is no buildah or no crun"
+if ! command -v buildah >/dev/null || ! command -v runc >/dev/null; then
+    skip "there is no buildah or no runc"
 else
     check "image" records_in_a_container
 fi
