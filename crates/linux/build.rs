@@ -35,6 +35,7 @@ fn compile(program: &str) {
         .arg(format!("-I{include}"))
         // What BTF says of lines is the same wherever it is built.
         .arg(format!("-ffile-prefix-map={directory}=crates/linux"))
+        .arg(format!("-ffile-prefix-map={include}=libbpf"))
         .args(["-c", &source, "-o"])
         .arg(&out)
         .status();
