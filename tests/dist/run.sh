@@ -67,8 +67,12 @@ if ((EUID != 0)); then
     exit
 fi
 check "deb" installs_and_removes
-python3 tests/dist/busy.py &
+python3 tests/dist/busy.py "$folder/busy" &
 export TARGET=$! target=$!
+for _ in {1..100}; do
+    [[ ! -e $folder/busy ]] || break
+    sleep 0.1
+done
 check "empty root" records_in_an_empty_root
 if ! command -v buildah >/dev/null || ! command -v runc >/dev/null; then
     skip "there is no buildah or no runc"
