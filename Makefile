@@ -28,7 +28,7 @@ test-vm: build-deps ## Every scenario in virtual machines of Debian's kernels.
 	@scripts/run-tests --vm
 
 test-long: build-deps ## Everything, with the tests that take longer and a short run of the fuzzers.
-	@scripts/install-deps test || echo "What needs these will be skipped."
+	@scripts/install-deps test dist dist-test || echo "What needs these will be skipped."
 	@scripts/run-tests --long
 
 bench: build-deps ## Measure accuracy and cost, and compare with other tools.
@@ -47,15 +47,10 @@ lint: build-deps ## Formatting, clippy, the rules of the house (xtask tidy), lic
 	else echo "SKIP cargo deny: it is not installed (cargo install --locked cargo-deny)"; fi
 
 install: build ## Install the command, its completions, man pages and systemd unit under PREFIX (/usr/local).
-	install -Dm755 target/release/isotherm $(DESTDIR)$(PREFIX)/bin/isotherm
-	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	target/release/isotherm completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/isotherm
-	target/release/isotherm completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_isotherm
-	target/release/isotherm man --out $(DESTDIR)$(PREFIX)/share/man/man1
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/isotherm.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/isotherm.service
+	scripts/install-tree target/release/isotherm $(DESTDIR)$(PREFIX) $(PREFIX)
 
-dist: build-deps ## Wheels into dist/: the Python package and the command (x86-64; the package without live sessions for aarch64).
+dist: build-deps ## Into dist/: the static command, its tarball and Debian package, wheels (x86-64; the Python package also for aarch64).
+	@scripts/install-deps dist
 	@scripts/dist
 
 clean: ## Remove what was built.

@@ -20,6 +20,7 @@ fn compile(program: &str) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"))
         .join(format!("{program}.bpf.o"));
     let include = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
+    let directory = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let status = Command::new(&clang)
         .args([
@@ -32,6 +33,9 @@ fn compile(program: &str) {
             "-D__TARGET_ARCH_x86",
         ])
         .arg(format!("-I{include}"))
+        // What BTF says of lines is the same wherever it is built.
+        .arg(format!("-ffile-prefix-map={directory}=crates/linux"))
+        .arg(format!("-ffile-prefix-map={include}=libbpf"))
         .args(["-c", &source, "-o"])
         .arg(&out)
         .status();

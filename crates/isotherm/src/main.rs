@@ -35,6 +35,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use isotherm_linux::calibrate::subject::{SUBJECT, be_subject};
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// See which memory of a running program is hot, which is cold, since when, and what watching cost.
 #[derive(Parser)]
 #[command(name = "isotherm", version, arg_required_else_help = true)]

@@ -60,7 +60,7 @@ impl Clock {
     pub fn sleep_until(self, time: Nanos, wakes: &[BorrowedFd<'_>]) {
         let left = time.since(self.now()).0;
         let timeout = libc::timespec {
-            tv_sec: (left / 1_000_000_000) as libc::time_t,
+            tv_sec: (left / 1_000_000_000) as _,
             tv_nsec: (left % 1_000_000_000) as libc::c_long,
         };
         let mut polls: Vec<libc::pollfd> = wakes

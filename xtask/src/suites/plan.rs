@@ -173,6 +173,10 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
         };
         all.push(Suite::new("page", Kind::Tests, 10, run));
     }
+    // What is given away: the static command and its packages, which takes a build of its own.
+    if is_long && root.join("tests/dist/run.sh").exists() {
+        all.push(Suite::new("dist", Kind::Tests, 60, &["tests/dist/run.sh"]));
+    }
     if is_long {
         // By mdBook, which has to be fetched.
         let book = &["scripts/book", "--test"];
@@ -242,11 +246,9 @@ mod tests {
         // What the others run, and more.
         let long = names(Level::Long);
         let shorter = commit.iter().filter(|name| **name != "first");
-        assert!(
-            shorter
-                .chain(&["vm", "book", "fuzz"])
-                .all(|s| long.contains(s))
-        );
+        let longer = ["vm", "dist", "book", "fuzz"];
+        assert!(shorter.chain(&longer).all(|s| long.contains(s)));
+        assert!(!commit.contains(&"dist"));
     }
 
     #[test]

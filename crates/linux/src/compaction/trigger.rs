@@ -115,7 +115,7 @@ impl Compacting {
             revents: 0,
         };
         let time = libc::timespec {
-            tv_sec: (at_most.0 / 1_000_000_000) as libc::time_t,
+            tv_sec: (at_most.0 / 1_000_000_000) as _,
             tv_nsec: (at_most.0 % 1_000_000_000) as libc::c_long,
         };
         // SAFETY: one valid pollfd, a valid time, and no signal mask.
