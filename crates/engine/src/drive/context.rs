@@ -184,9 +184,7 @@ impl Context {
     pub fn forget(&mut self, target: TargetId) {
         self.history.forget(target);
         self.huge.forget(target);
-        for lane in &mut self.lanes {
-            lane.rest.retain(|operation| operation.target != target);
-        }
+        self.drop_rest_of(target);
         if let Some(dry_run) = &mut self.dry_run {
             dry_run.forget(target);
         }
@@ -215,6 +213,13 @@ impl Context {
     /// What is left of a plan is not wanted any more.
     pub fn drop_rest(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.rest.clear());
+    }
+
+    /// Nor is what is left of it for this target.
+    pub fn drop_rest_of(&mut self, target: TargetId) {
+        for lane in &mut self.lanes {
+            lane.rest.retain(|operation| operation.target != target);
+        }
     }
 
     /// Does what follows from `snapshots`, or goes on with what is left of a plan, as far as that goes
