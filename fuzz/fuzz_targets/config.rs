@@ -2,7 +2,9 @@
 //! same. And as a list of pods.
 #![no_main]
 
-use isotherm_config::{Format, Topology, load, plain, read_pods, scheme_line, text_of, to_json, to_yaml};
+use isotherm_config::{
+    Format, Topology, load, plain, read_pods, scheme_line, text_of, to_json, to_yaml,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
