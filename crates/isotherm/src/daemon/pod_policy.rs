@@ -86,7 +86,6 @@ impl PodPolicySource {
             .timeout_global(Some(timeout))
             .proxy(None)
             .max_redirects(0)
-            .max_redirects_will_error(true)
             .max_idle_connections(0)
             .build();
         let url = self.url();
@@ -98,6 +97,9 @@ impl PodPolicySource {
             }
             error => of_proxy(&error),
         })?;
+        if response.status() != 200 {
+            return Err(format!("{} says {}", self.address, response.status()));
+        }
         let reader = response.body_mut().with_config().limit(ANSWER_MAX).reader();
         read_pods(reader).map_err(|error| of_proxy(&error))
     }
@@ -220,7 +222,7 @@ mod tests {
         check(http("200 OK", r#"{"kind":"Status","items":[]}"#), "Status");
         check("SSH-2.0-OpenSSH\r\n\r\n".to_owned(), "127.0.0.1");
         let away = "HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/\r\nContent-Length: 0\r\n\r\n";
-        check(away.to_owned(), "redirect");
+        check(away.to_owned(), "says 302");
         // Cut in the middle.
         let cut = http("200 OK", LIST);
         check(cut[..cut.len() - 20].to_owned(), "no list of pods");
