@@ -1,11 +1,14 @@
 //! Any bytes as a configuration, in every format: what is read can be written and read again, to the
-//! same.
+//! same. And as a list of pods.
 #![no_main]
 
-use isotherm_config::{Format, Topology, load, plain, scheme_line, text_of, to_json, to_yaml};
+use isotherm_config::{
+    Format, Topology, load, plain, read_pods, scheme_line, text_of, to_json, to_yaml,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
+    let _ = read_pods(bytes);
     let Ok(text) = text_of(bytes) else { return };
     for format in [Format::Json, Format::Yaml, Format::Damos] {
         if let Ok(read) = load(text, format) {

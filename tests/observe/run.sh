@@ -18,6 +18,7 @@ finish() {
 }
 if [[ -x $venv/bin/kubernetes-validate ]]; then
     check "manifests" "$venv/bin/kubernetes-validate" --strict --quiet contrib/kubernetes/daemonset.yaml
+    check "manifests that act" "$venv/bin/python" tests/observe/acting.py
 else
     skip "there is no kubernetes-validate"
 fi

@@ -70,6 +70,22 @@ pub fn keep_only(work: Work) -> Result<(), PrivilegeError> {
     Ok(set().map_err(io::Error::from)?)
 }
 
+/// From now on this thread has no capability at all, nor has a program that it starts.
+pub fn keep_none() -> Result<(), PrivilegeError> {
+    let set = || -> rustix::io::Result<()> {
+        set_no_new_privs(true)?;
+        set_capabilities(
+            None,
+            CapabilitySets {
+                effective: CapabilitySet::empty(),
+                permitted: CapabilitySet::empty(),
+                inheritable: CapabilitySet::empty(),
+            },
+        )
+    };
+    Ok(set().map_err(io::Error::from)?)
+}
+
 /// Whether this thread may set up swap and take it away.
 pub fn may_swap() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))

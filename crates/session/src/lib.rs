@@ -62,7 +62,7 @@ pub use words::refusal_words;
 #[cfg(feature = "live")]
 pub use {
     acting::{
-        Acting, ActingStatus, ActingSummary, ContextStatus, SchemeSummary, lacking,
+        Acting, ActingStatus, ActingSummary, ContextStatus, PodPermits, SchemeSummary, lacking,
         progress::read as read_progress, warnings, warnings_of_schemes,
     },
     background::{Background, Next},

@@ -23,11 +23,13 @@ mod feed;
 mod live_state;
 mod machine;
 mod metrics;
+mod pods;
 mod text;
 
 pub use feed::{Feed, Roster};
 pub use live_state::LiveState;
 pub use metrics::Metrics;
+pub use pods::{PodPolicies, PodPolicyName};
 pub use text::status_text;
 
 /// The version of this protocol.
@@ -225,6 +227,9 @@ pub struct Status<'a> {
     /// The kernel's own counters of migration, in pages since boot; only where memory is on several nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_migrations: Option<&'a KernelMigrations>,
+    /// Where pods say who may be acted on (`start --pod-policy`): what they say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_policy: Option<&'a PodPolicies>,
     /// What watching costs.
     pub monitor: MonitorCost,
 }

@@ -5,7 +5,7 @@
 //! of our own: memory that came back soon after it was paged out is kept ([`RefaultHistory`]), the
 //! guard says how much may be done, and what does not go into a step waits for the next.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 use super::huge::HugeBound;
@@ -184,9 +184,7 @@ impl Context {
     pub fn forget(&mut self, target: TargetId) {
         self.history.forget(target);
         self.huge.forget(target);
-        for lane in &mut self.lanes {
-            lane.rest.retain(|operation| operation.target != target);
-        }
+        self.drop_rest_of(target);
         if let Some(dry_run) = &mut self.dry_run {
             dry_run.forget(target);
         }
@@ -215,6 +213,19 @@ impl Context {
     /// What is left of a plan is not wanted any more.
     pub fn drop_rest(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.rest.clear());
+    }
+
+    /// Whose memory is in what is left of plans.
+    pub fn targets_of_rest(&self) -> BTreeSet<TargetId> {
+        let rest = self.lanes.iter().flat_map(|lane| &lane.rest);
+        rest.map(|operation| operation.target).collect()
+    }
+
+    /// What is left of a plan for this target is not wanted any more.
+    pub fn drop_rest_of(&mut self, target: TargetId) {
+        for lane in &mut self.lanes {
+            lane.rest.retain(|operation| operation.target != target);
+        }
     }
 
     /// Does what follows from `snapshots`, or goes on with what is left of a plan, as far as that goes

@@ -149,8 +149,8 @@ impl SchemeEngine {
         }
         let mut planned = Vec::new();
         for snapshot in snapshots {
-            let older = system.older(snapshot.target);
-            walk::walk(snapshot, older, &mut live, &mut planned);
+            let asked = system.asked(snapshot.target);
+            walk::walk(snapshot, asked, &mut live, &mut planned);
         }
         coldest_first(&mut planned, system);
         let planned = planned.into_iter();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::quota::{Goal, GoalMetric};
+use crate::address::Nanos;
 use crate::monitor::page_cache::PAGE_CACHE;
 use crate::snapshot::TargetId;
 
@@ -51,6 +52,17 @@ pub struct SystemFacts {
     /// What is to be paged out of processes must be idle so many times as long as schemes say ([`crate::Guard::patience`]);
     /// 0 and 1: as they say.
     pub patience: u32,
+    /// Memory of these targets that schemes take for idle must be idle for at least so long, whatever they say.
+    pub least_age: BTreeMap<TargetId, Nanos>,
+}
+
+/// What is asked of ages beyond what schemes say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// Of what schemes about idle memory are for.
+    pub(super) at_least: Nanos,
+    /// So many times as old as that, what they page out.
+    pub(super) older: f64,
 }
 
 /// One thing to be measured.
@@ -98,11 +110,19 @@ impl SystemFacts {
 
     /// How many times as old as schemes say memory of `target` must be that is paged out. Without strain all goes that they
     /// ask for.
-    pub(super) fn older(&self, target: TargetId) -> f64 {
+    fn older(&self, target: TargetId) -> f64 {
         if self.patience <= 1 || target == PAGE_CACHE {
             return 1.0;
         }
         (f64::from(self.patience) / self.age_counts(target).max(1e-3)).min(OLDER_MAX)
+    }
+
+    /// What is asked of the ages of `target`'s memory beyond what schemes say.
+    pub(super) fn asked(&self, target: TargetId) -> Asked {
+        Asked {
+            at_least: self.least_age.get(&target).copied().unwrap_or_default(),
+            older: self.older(target),
+        }
     }
 
     /// What a goal's metric comes to. For `some_mem_psi_us`, which is a difference, the total.

@@ -149,6 +149,13 @@ impl PatternForSamples {
         self
     }
 
+    /// The same, of memory that is at least this old.
+    #[must_use]
+    pub(super) fn at_least(mut self, age: Nanos) -> Self {
+        self.time.min = self.time.min.max(age);
+        self
+    }
+
     /// Whether so many bytes are neither too few nor too many.
     pub(super) fn has_size(&self, bytes: u64) -> bool {
         self.size.contains(&bytes)

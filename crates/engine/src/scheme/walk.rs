@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use super::engine::State;
+use super::facts::Asked;
 use super::filter::Verdict;
 use super::pages::WalkedPages;
 use super::pattern::PatternForSamples;
@@ -35,11 +36,11 @@ pub(super) struct Walk<'a> {
     turn: usize,
 }
 
-/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index. What schemes about idle memory page
-/// out is at least `older` times as old as they say.
+/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index. Of ages, `asked` is asked beyond what
+/// they say.
 pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
-    older: f64,
+    asked: Asked,
     live: &mut [(usize, &mut State)],
     operations: &'a mut Vec<(Operation, TriedRegion)>,
 ) {
@@ -51,8 +52,12 @@ pub(super) fn walk<'a>(
             pattern, action, ..
         } = &state.scheme;
         let pattern = pattern.for_samples(snapshot.nr_samples);
-        if *action == Action::Pageout && state.scheme.is_idle_only() {
-            pattern.older_by(older)
+        if !state.scheme.is_idle_only() {
+            return pattern;
+        }
+        let pattern = pattern.at_least(asked.at_least);
+        if *action == Action::Pageout {
+            pattern.older_by(asked.older)
         } else {
             pattern
         }

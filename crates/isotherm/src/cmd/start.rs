@@ -12,7 +12,7 @@ use isotherm_config::Request;
 use isotherm_linux::state;
 use isotherm_record::printable_lines;
 
-use crate::daemon::{self, Config, SOCKET, client};
+use crate::daemon::{self, Config, PodPolicySource, SOCKET, client};
 use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, acting, watching};
 
 /// Act on memory as `isotherm run` does, as a service that can be asked and tuned while it works.
@@ -37,6 +37,19 @@ pub(crate) struct Args {
     /// Tell in the metrics which pods control groups are of (`isotherm_pod_info`), by the kubelet's folder of logs
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = isotherm_linux::pods::FOLDER, requires = "metrics")]
     pods: Option<PathBuf>,
+
+    /// Act on no process but those of pods that say so by their annotation `isotherm.io/policy: reclaim`, which a proxy of
+    /// the API server at this loopback address tells: http://127.0.0.1:8001
+    #[arg(long, value_name = "URL", requires = "node_name")]
+    pod_policy: Option<String>,
+
+    /// This node, as the cluster calls it
+    #[arg(long, value_name = "NAME", requires = "pod_policy")]
+    node_name: Option<String>,
+
+    /// How often pods' annotations are asked for
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = isotherm_engine::units::parse_time, requires = "pod_policy")]
+    pod_policy_every: isotherm_engine::Nanos,
 
     /// Return once it is at work, and leave it in the background. What it says is in PATH.log
     #[arg(long)]
@@ -64,6 +77,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         args.targets.command.is_empty(),
         "a daemon watches what runs already; `isotherm run -- COMMAND` starts a command"
     );
+    let pod_policy = pod_policy(&args)?;
     if args.detach {
         return detach(&args);
     }
@@ -74,6 +88,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         socket: args.socket,
         metrics: args.metrics,
         pods: args.pods,
+        pod_policy,
         request: Request {
             acting: acting(&args.schemes, &args.guard),
             ..watching(&args.targets, &args.how)
@@ -81,6 +96,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         file: args.schemes.config,
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who tells which pods may be acted on, if they are asked.
+fn pod_policy(args: &Args) -> anyhow::Result<Option<PodPolicySource>> {
+    let (Some(url), Some(node)) = (&args.pod_policy, &args.node_name) else {
+        return Ok(None);
+    };
+    let every = Duration::from_nanos(args.pod_policy_every.0);
+    PodPolicySource::new(url, node, every).map(Some)
 }
 
 /// How long the background may take to get to work.

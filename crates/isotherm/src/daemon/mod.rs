@@ -3,7 +3,7 @@
 //! Problem: schemes that work for weeks must be looked at, tuned and stopped while they work, by
 //! whoever may, and nobody else; and whoever talks to the daemon must not hold it up.
 //!
-//! Approach: one process and one thread. The loop is that of `isotherm run` (a session's step, then
+//! Approach: one process and, but for asking which pods may be acted on ([`pod_policy`]), one thread. The loop is that of `isotherm run` (a session's step, then
 //! acting on it); between two steps, requests that have come in on a unix socket are answered, and
 //! scrapes on a loopback port if one was asked for. A request ends the loop's sleep. Nothing that a
 //! client does or leaves undone makes the loop wait ([`crate::serve`]).
@@ -15,6 +15,7 @@
 
 pub(crate) mod client;
 mod notify;
+mod pod_policy;
 mod scrape;
 mod socket;
 
@@ -24,18 +25,26 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use anyhow::Context as _;
-use isotherm_config::{ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec};
+use anyhow::{Context as _, ensure};
+use isotherm_config::{
+    ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec, TargetSpec, World,
+};
 use isotherm_engine::Nanos;
+use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_linux::pods::Pods;
 use isotherm_record::{Item, printable};
-use isotherm_session::protocol::{Done, Feed, LiveState, Metrics, Reply, Request, Status};
-use isotherm_session::{Acting, Session, Step, warnings};
+use isotherm_session::protocol::{
+    Done, Feed, LiveState, Metrics, PodPolicies, Reply, Request, Status,
+};
+use isotherm_session::{Acting, PodPermits, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
+
+pub(crate) use pod_policy::PodPolicySource;
 
 use crate::flags::{load, lower, parse};
 use crate::serve::{Answer, Then};
 use notify::Manager;
+use pod_policy::PodPolicyWatch;
 use tracing::{debug, error, info, warn};
 
 /// Where the daemon is reached unless the user says otherwise.
@@ -54,6 +63,8 @@ pub(crate) struct Config {
     pub(crate) metrics: Option<SocketAddr>,
     /// The kubelet's folder of logs, where metrics are to say which pods control groups are of.
     pub(crate) pods: Option<PathBuf>,
+    /// Who tells which pods may be acted on; without it all of the targets are.
+    pub(crate) pod_policy: Option<PodPolicySource>,
     pub(crate) request: SessionRequest,
     /// A configuration, read again on SIGHUP.
     pub(crate) file: Option<PathBuf>,
@@ -70,6 +81,7 @@ struct Daemon {
     feed: Feed,
     manager: Manager,
     pods: Option<Pods>,
+    pod_policy: Option<PodPolicyWatch>,
     is_ending: bool,
 }
 
@@ -90,15 +102,23 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     session.wake_by(duplicate(&poll)?);
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
-    let acting = Acting::new(&spec, &session)?;
+    let mut acting = Acting::new(&spec, &session)?;
+    if config.pod_policy.is_some() {
+        // Nobody, until it is known who may be.
+        acting.permit_only(PodPermits::new())?;
+    }
     for warning in acting.warnings() {
         warn!("{warning}");
     }
     session.give_up_privileges(true)?;
+    let mut live = LiveState::new(session.now());
+    let of_pods = config.pod_policy.clone();
+    live.pods = of_pods.as_ref().map(|of| PodPolicies::new(&of.node));
     let mut daemon = Daemon {
-        live: LiveState::new(session.now()),
+        live,
         feed: Feed::new(session.header().clone()),
         pods: config.pods.as_deref().map(Pods::new),
+        pod_policy: of_pods.map(PodPolicyWatch::start).transpose()?,
         config,
         spec,
         session,
@@ -150,7 +170,29 @@ fn duplicate(poll: &Epoll) -> anyhow::Result<OwnedFd> {
 fn resolve(config: &Config) -> anyhow::Result<SessionSpec> {
     let file = config.file.as_deref().map(load).transpose()?;
     let contexts = file.map_or_else(Vec::new, |file| file.contexts);
-    lower(&config.request, &contexts)
+    let spec = lower(&config.request, &contexts)?;
+    if config.pod_policy.is_some() {
+        ensure_for_pods(&spec)?;
+    }
+    Ok(spec)
+}
+
+/// What pods permit is that their idle memory goes, and whose a process is, is known of processes.
+fn ensure_for_pods(spec: &SessionSpec) -> anyhow::Result<()> {
+    let is_all = |context: &ContextSpec| matches!(context.targets, TargetSpec::All { .. });
+    ensure!(
+        spec.world == World::Linux && spec.contexts.iter().all(is_all),
+        "--pod-policy goes with --all, by `--world linux`: whose memory it is must be known"
+    );
+    let is_reclaim = |scheme: &Scheme| {
+        matches!(scheme.action, Action::Pageout | Action::Stat) && scheme.is_idle_only()
+    };
+    let schemes = || spec.contexts.iter().flat_map(ContextSpec::schemes);
+    ensure!(
+        schemes().all(is_reclaim),
+        "with --pod-policy schemes may page out idle memory (pageout) or count it (stat), as that is what pods permit"
+    );
+    Ok(())
 }
 
 impl Daemon {
@@ -167,6 +209,7 @@ impl Daemon {
         let none = BTreeMap::new();
         let metrics = Metrics {
             version: env!("CARGO_PKG_VERSION"),
+            now: self.session.now(),
             live: &self.live,
             acting: self.acting.status(),
             cost: self.session.cost().0,
@@ -178,8 +221,25 @@ impl Daemon {
         metrics.text()
     }
 
+    /// Takes in what pods say of themselves, if they were asked since.
+    fn follow_pods(&mut self) -> anyhow::Result<()> {
+        let answer = self.pod_policy.as_ref().and_then(PodPolicyWatch::take);
+        let (Some(answer), Some(policies)) = (answer, &mut self.live.pods) else {
+            return Ok(());
+        };
+        let is_new = answer.is_ok();
+        for note in policies.take(self.session.now(), answer) {
+            warn!("{}", printable(&note));
+        }
+        if is_new {
+            self.acting.permit_only(policies.permits())?;
+        }
+        Ok(())
+    }
+
     /// One turn of the loop; says whether to go on.
     fn step(&mut self, items: &mut Vec<Item>) -> anyhow::Result<bool> {
+        self.follow_pods()?;
         let now = self.session.now();
         let until = (now + TURN).min(self.acting.wake_at(now).unwrap_or(now + TURN));
         let step = self.session.step(until, items)?;
@@ -306,8 +366,11 @@ impl Daemon {
     }
 
     fn apply(&mut self, spec: SessionSpec, name: &str) -> anyhow::Result<Vec<String>> {
+        if self.config.pod_policy.is_some() {
+            ensure_for_pods(&spec)?;
+        }
         let (nr, nr_at_work) = (spec.contexts.len(), self.spec.contexts.len());
-        anyhow::ensure!(
+        ensure!(
             nr == nr_at_work,
             "{name} holds {}, but {} at work; that takes a new start",
             contexts(nr),
@@ -317,7 +380,7 @@ impl Daemon {
             },
         );
         for (new, old) in spec.contexts.iter().zip(&self.spec.contexts) {
-            anyhow::ensure!(
+            ensure!(
                 new.targets.is_physical() == old.targets.is_physical(),
                 "{name} is for {} memory, but {} memory is watched; that takes a new start",
                 kind(new),

@@ -28,6 +28,7 @@ mod many;
 mod page_cache;
 mod pages;
 mod physical;
+mod pod_policy;
 mod safety;
 mod scale;
 mod simulated;

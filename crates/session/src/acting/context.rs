@@ -40,6 +40,7 @@ struct ThisMachine<'a> {
     executor: &'a mut Executor,
     meters: &'a mut Meters,
     scans: &'a mut PageScans,
+    least_age: Option<&'a BTreeMap<TargetId, Nanos>>,
     is_physical: bool,
 }
 
@@ -118,6 +119,7 @@ impl World for ThisMachine<'_> {
         SystemFacts {
             eligible_bp: eligible::shares(wanted, schemes, snapshots, session, is_physical),
             returned: self.meters.returned(self.session.now()),
+            least_age: self.least_age.cloned().unwrap_or_default(),
             ..system::facts(wanted)
         }
     }
@@ -180,6 +182,8 @@ pub(super) struct ContextActing {
     /// Memory is told by frame, and acted on by process.
     is_told_by_frame: bool,
     goal: Option<GoalMeter>,
+    /// Who may be acted on, where not all may, and how long their memory must be idle at least.
+    permitted: Option<BTreeMap<TargetId, Nanos>>,
     snapshots: Vec<Snapshot>,
     /// What scans of every page say, where these are what is watched by.
     scans: PageScans,
@@ -222,6 +226,7 @@ impl ContextActing {
             is_physical,
             is_told_by_frame: spec.targets.is_physical() && !is_physical,
             goal: GoalMeter::new(spec)?,
+            permitted: None,
             snapshots: Vec::new(),
             scans: PageScans::default(),
         })
@@ -240,6 +245,7 @@ impl ContextActing {
             executor: &mut self.executor,
             meters: &mut self.meters,
             scans: &mut self.scans,
+            least_age: self.permitted.as_ref(),
             is_physical: self.is_physical,
         };
         self.context.rests_until(now, &mut world)
@@ -265,6 +271,16 @@ impl ContextActing {
         self.meters.forget(target);
         self.context.forget(target);
         self.scans.forget(target);
+    }
+
+    /// From now on only these are acted on, the page cache neither; what is left of plans for others is dropped.
+    pub(super) fn permit_only(&mut self, permitted: BTreeMap<TargetId, Nanos>) {
+        for target in self.context.targets_of_rest() {
+            if !permitted.contains_key(&target) {
+                self.context.drop_rest_of(target);
+            }
+        }
+        self.permitted = Some(permitted);
     }
 
     /// Takes the snapshots among `items`, which are this context's.
@@ -334,6 +350,7 @@ impl ContextActing {
             executor: &mut self.executor,
             meters: &mut self.meters,
             scans: &mut self.scans,
+            least_age: self.permitted.as_ref(),
             is_physical: self.is_physical,
         };
         let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
@@ -358,8 +375,11 @@ impl ContextActing {
         self.context.has_rest().then(|| self.meters.next_step())
     }
 
-    /// Whether the schemes are for the page cache as well: there is nothing but to drop it.
+    /// Whether the schemes are for the page cache as well: there is nothing but to drop it. It is no pod's.
     fn drops_cache(&self) -> bool {
+        if self.permitted.is_some() {
+            return false;
+        }
         let mut schemes = self.context.schemes().status();
         schemes.all(|scheme| matches!(scheme.action, Action::Pageout | Action::Stat))
     }

@@ -35,6 +35,7 @@ mod grant;
 use super::Acts;
 use super::guard::{Meters, lacks_of};
 use super::locks::Locks;
+use super::permits::PodPermits;
 use super::summary::{ActingStatus, ContextStatus};
 use crate::kernel::{Force, held};
 use crate::session::Session;
@@ -147,6 +148,10 @@ impl Acts for KernelActing {
             context.meters.set(acting.limits, acting.act_budget);
         }
         Ok(())
+    }
+
+    fn permit_only(&mut self, _: PodPermits) -> anyhow::Result<()> {
+        anyhow::bail!("the kernel's DAMON knows nothing of pods; act by `--world linux`")
     }
 
     fn set_paused(&mut self, at: usize, is_paused: bool) {

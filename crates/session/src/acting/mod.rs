@@ -14,6 +14,7 @@ mod kernel;
 mod lacking;
 mod locks;
 mod own;
+mod permits;
 pub(crate) mod progress;
 mod spared;
 mod summary;
@@ -31,6 +32,7 @@ use own::OwnActing;
 
 pub use conflicts::{warnings, warnings_of_schemes};
 pub use lacking::lacking;
+pub use permits::PodPermits;
 pub use summary::{ActingStatus, ActingSummary, ContextStatus, SchemeSummary};
 
 /// Schemes at work on a session: those of all its contexts.
@@ -64,6 +66,9 @@ trait Acts {
 
     /// Stops acting in the context at this place, or goes on.
     fn set_paused(&mut self, at: usize, is_paused: bool);
+
+    /// Acts on nobody but processes of these pods.
+    fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()>;
 }
 
 impl Acting {
@@ -146,6 +151,14 @@ impl Acting {
     /// Stops acting in one context, or goes on.
     pub fn set_context_paused(&mut self, at: usize, is_paused: bool) {
         self.by.set_paused(at, is_paused);
+    }
+
+    /// From now on acts on nobody but processes of these pods. What was planned for others is dropped.
+    ///
+    /// # Errors
+    /// That the kernel acts, which knows nothing of pods.
+    pub fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()> {
+        self.by.permit_only(pods)
     }
 
     fn nr_contexts(&self) -> usize {

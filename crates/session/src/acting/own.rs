@@ -10,6 +10,7 @@ use super::Acts;
 use super::context::ContextActing;
 use super::guard::lacks_of;
 use super::locks::Locks;
+use super::permits::{Permits, PodPermits};
 use super::spared::Spared;
 use super::summary::{ActingStatus, ContextStatus};
 use crate::session::Session;
@@ -20,6 +21,8 @@ pub(super) struct OwnActing {
     locks: Locks,
     /// Where all of the machine is acted on: who is not.
     spared: Option<Spared>,
+    /// Where pods say who may be acted on.
+    permits: Option<Permits>,
     /// Nobody's end has to be noticed, so that watching may rest where schemes do.
     may_rest: bool,
     rests_until: Option<Nanos>,
@@ -49,6 +52,7 @@ impl OwnActing {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
             locks,
             spared: spared.then(Spared::who_started_us),
+            permits: None,
             may_rest: spec.contexts.iter().all(is_machine),
             rests_until: None,
             dry_run,
@@ -82,9 +86,27 @@ impl OwnActing {
         self.rests_until = until;
     }
 
+    fn follow_pods(&mut self, item: &Item) {
+        match (&mut self.permits, item) {
+            (Some(permits), Item::TargetStart(start)) => permits.start(start),
+            (Some(permits), Item::TargetExit(exit)) => permits.forget(exit.target),
+            _ => {}
+        }
+    }
+
+    /// Tells the contexts who may be acted on.
+    fn apply_permits(&mut self) {
+        if let Some(permits) = &self.permits {
+            for context in &mut self.contexts {
+                context.permit_only(permits.least_ages());
+            }
+        }
+    }
+
     fn follow_targets(&mut self, session: &Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let mut notes = Vec::new();
         for item in items.iter() {
+            self.follow_pods(item);
             match item {
                 Item::TargetStart(start)
                     if self
@@ -127,16 +149,23 @@ impl Acts for OwnActing {
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let (cpu_before, acted_before) = (process_cpu(), self.cpu);
         self.follow_targets(session, items)?;
+        if let Some(permits) = &mut self.permits
+            && permits.refresh(session.now())
+        {
+            self.apply_permits();
+        }
         let nr_seen = items.len();
         let unrecorded = session.take_unrecorded();
         for (at, context) in self.contexts.iter_mut().enumerate() {
             let (locks, spared, now) = (&self.locks, self.spared.as_ref(), session.now());
+            let permits = self.permits.as_ref();
             let is_ours = |item: &&Item| match item {
                 Item::Snapshot(Snapshot { target, .. })
                 | Item::Pages(PageSnapshot { target, .. }) => {
                     session.context_of(*target) == at
                         && !locks.is_anothers(*target)
                         && !spared.is_some_and(|spared| spared.has(*target))
+                        && permits.is_none_or(|permits| permits.has(*target))
                 }
                 _ => false,
             };
@@ -199,5 +228,11 @@ impl Acts for OwnActing {
 
     fn set_paused(&mut self, at: usize, is_paused: bool) {
         self.contexts[at].context.set_paused(is_paused);
+    }
+
+    fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()> {
+        self.permits.get_or_insert_default().set(pods);
+        self.apply_permits();
+        Ok(())
     }
 }

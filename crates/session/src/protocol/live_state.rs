@@ -7,7 +7,7 @@ use isotherm_engine::{Cost, Nanos};
 use isotherm_record::{GuardSample, Item, KernelMigrations};
 
 use super::machine::Machine;
-use super::{MonitorCost, Status, Target, Tuned, View};
+use super::{MonitorCost, PodPolicies, Status, Target, Tuned, View};
 use crate::ActingStatus;
 
 /// The guard's last openings and closings that are kept.
@@ -24,6 +24,8 @@ pub struct LiveState {
     pub(super) machine: Machine,
     pub(super) migrations: KernelMigrations,
     tuned: Option<Tuned>,
+    /// What pods say of themselves, where they are asked.
+    pub pods: Option<PodPolicies>,
 }
 
 impl LiveState {
@@ -38,6 +40,7 @@ impl LiveState {
             machine: Machine::default(),
             migrations: KernelMigrations::default(),
             tuned: None,
+            pods: None,
         }
     }
 
@@ -127,6 +130,7 @@ impl LiveState {
             acting,
             guard_events: self.guard_events.iter().collect(),
             kernel_migrations: (!self.migrations.is_empty()).then_some(&self.migrations),
+            pod_policy: self.pods.as_ref(),
             monitor: MonitorCost {
                 cpu_s,
                 cpu_share: cpu_s / uptime.max(1e-9),

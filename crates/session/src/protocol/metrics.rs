@@ -5,13 +5,14 @@
 
 mod huge;
 mod page;
+mod pods;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use isotherm_engine::Cost;
 use isotherm_engine::frames::{AgeBytes, MappedClass, NR_AGES};
 use isotherm_engine::scheme::SchemeStatus;
-use isotherm_linux::pods::{Pod, uid_of_group};
+use isotherm_engine::{Cost, Nanos};
+use isotherm_linux::pods::Pod;
 use prometheus_client::metrics::MetricType;
 
 use page::{Page, Value};
@@ -64,6 +65,8 @@ fn by_age(ages: &AgeBytes) -> impl Iterator<Item = (&'static str, u64)> {
 pub struct Metrics<'a> {
     /// The daemon's.
     pub version: &'static str,
+    /// The time that it is.
+    pub now: Nanos,
     /// What it saw.
     pub live: &'a LiveState,
     /// What it does.
@@ -86,6 +89,7 @@ impl Metrics<'_> {
         self.huge_pages(&mut page);
         self.page_cache(&mut page);
         self.pods(&mut page);
+        self.pod_policies(&mut page);
         self.nodes(&mut page);
         self.schemes(&mut page);
         self.moves(&mut page);
@@ -218,42 +222,6 @@ impl Metrics<'_> {
             for (age, bytes) in by_age(ages) {
                 page.sample(&[("cgroup", &group), ("age", age)], bytes);
             }
-        }
-    }
-
-    /// Of which pods the control groups are that are told of.
-    fn pods(&self, page: &mut Page) {
-        if self.pods.is_empty() {
-            return;
-        }
-        page.family(
-            "isotherm_pod",
-            MetricType::Info,
-            "Of which pod a control group is: join on (instance, cgroup).",
-        );
-        let mapped = self
-            .live
-            .machine
-            .by_owner()
-            .into_keys()
-            .map(|(owner, _)| owner);
-        let cached = self.live.machine.page_cache_by_owner().into_keys();
-        let owners: BTreeSet<Owner> = mapped.chain(cached).collect();
-        for owner in owners
-            .iter()
-            .filter(|owner| matches!(owner, Owner::Group(_)))
-        {
-            let uid = uid_of_group(owner.name());
-            let Some((uid, pod)) = uid.and_then(|uid| self.pods.get_key_value(&uid)) else {
-                continue;
-            };
-            let labels = [
-                ("cgroup", &*label(owner)),
-                ("namespace", &pod.namespace),
-                ("pod", &pod.name),
-                ("uid", uid),
-            ];
-            page.sample(&labels, 1);
         }
     }
 

@@ -61,6 +61,7 @@ pub fn status_text(status: &Value) -> String {
         let budget = budget_line(&context["guard"]["budget"]);
         lines.push(format!("{indent}{budget}"));
     }
+    lines.extend(pod_lines(&status["pod_policy"]));
     lines.extend(kernel_line(&status["kernel_migrations"]["machine"]));
     let monitor = &status["monitor"];
     lines.push(format!(
@@ -158,6 +159,42 @@ fn moved_line(way: &Value) -> String {
         way["to"],
         bytes(&way["bytes"])
     )
+}
+
+/// Which pods may be acted on, where they say so.
+fn pod_lines(policy: &Value) -> Vec<String> {
+    if !policy.is_object() {
+        return Vec::new();
+    }
+    let nr = |of: &str| policy["nr_pods"][of].as_u64().unwrap_or(0);
+    let mut lines = vec![format!(
+        "pods of {}: {} may be reclaimed, {} are only reported on, {} are left alone as what they say is wrong",
+        policy["node"].as_str().unwrap_or("?"),
+        nr("reclaim"),
+        nr("report"),
+        nr("invalid"),
+    )];
+    let pods = list(&policy["pods"]);
+    lines.extend(pods.iter().take(TARGETS_SHOWN).map(|pod| {
+        let text = |key: &str| pod[key].as_str().unwrap_or("?").to_owned();
+        let more = pod["min_age"].as_u64();
+        let more = more.map(|age| format!(", idle for {}", format_time(Nanos(age))));
+        let more = more.or_else(|| Some(format!(": {}", pod["problem"].as_str()?)));
+        format!(
+            "  {}/{}: {}{}",
+            text("namespace"),
+            text("pod"),
+            text("policy"),
+            more.unwrap_or_default()
+        )
+    }));
+    if pods.len() > TARGETS_SHOWN {
+        lines.push(format!("  and {} more", pods.len() - TARGETS_SHOWN));
+    }
+    if let Some(error) = policy["error"].as_str() {
+        lines.push(format!("  the API server tells no more: {error}"));
+    }
+    lines
 }
 
 /// What the kernel itself promoted and demoted, where it counts that.

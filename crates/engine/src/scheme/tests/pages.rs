@@ -154,6 +154,38 @@ fn where_much_comes_back_only_what_is_older_is_paged_out() {
     );
 }
 
+/// Of one target it is asked by whoever owns it, whatever schemes say; patience is of that.
+#[test]
+fn a_target_may_ask_for_more_age_than_schemes() {
+    let snapshots = snapshots_of("[0,10)=0@60 [10,20)=0@15|[0,4)=0@20", 100);
+    let places = |scheme: Scheme, seconds: u64, patience: u32| {
+        let facts = SystemFacts {
+            least_age: [(TargetId(0), Nanos(seconds * SECOND.0))].into(),
+            patience,
+            ..SystemFacts::default()
+        };
+        let plan = engine(&[scheme]).plan(SECOND, &snapshots, &facts);
+        let places = plan.iter().map(|o| (o.target.0, o.range.start / PAGE_SIZE));
+        places.collect::<Vec<_>>()
+    };
+    let pageout = || idle_for(10, Action::Pageout);
+    assert_eq!(places(pageout(), 5, 1), [(0, 0), (1, 0), (0, 10)]);
+    assert_eq!(places(pageout(), 30, 1), [(0, 0), (1, 0)]);
+    assert_eq!(places(pageout(), 30, 2), [(0, 0), (1, 0)], "60 s and 20 s");
+    assert_eq!(places(pageout(), 31, 2), [(1, 0)]);
+    assert_eq!(places(idle_for(10, Action::Stat), 61, 1), [(1, 0)]);
+    // Single pages as well.
+    let taken = |seconds: u64| {
+        let facts = SystemFacts {
+            least_age: [(in_use().target, Nanos(seconds * SECOND.0))].into(),
+            ..SystemFacts::default()
+        };
+        let plan = engine(&[pageout()]).plan(SECOND, &[in_use()], &facts);
+        plan.iter().map(|o| o.bytes / PAGE_SIZE).sum::<u64>()
+    };
+    assert_eq!((taken(0), taken(20), taken(61)), (25, 15, 0));
+}
+
 #[test]
 fn who_asks_for_more_or_for_memory_in_use_gets_no_others() {
     let of = |scheme: Scheme| plan(&mut engine(&[scheme]), in_use());

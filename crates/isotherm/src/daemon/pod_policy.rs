@@ -1,0 +1,304 @@
+//! Asks the API server what this node's pods let be done to their memory.
+//!
+//! Problem: annotations are known to the API server alone, and whoever is answered by it holds a token. A privileged
+//! process that watches the whole machine should hold none.
+//!
+//! Approach: a proxy beside us in the same pod has the token, may list pods and nothing else, and answers plain HTTP on
+//! loopback (`contrib/kubernetes`). A thread of its own, which has given up all capabilities, asks it every now and then for
+//! the metadata of this node's pods; the loop takes what came of it between two steps. Nothing that is answered, or is
+//! not, makes the loop wait.
+//!
+//! Limits: a change is known at the next question. Redirects and proxies of the environment are not followed: who
+//! answers is on loopback. An answer has [`ANSWER_MAX`] bytes and [`TIMEOUT`] at most.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use isotherm_config::{AnnotatedPod, read_pods};
+use isotherm_linux::privileges;
+use tracing::debug;
+
+/// How long an answer may take, all of it.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest answer: a node has some hundred pods, with some KiB of metadata each.
+const ANSWER_MAX: u64 = 64 << 20;
+/// Whoever did not answer is asked again after so long, then after twice that, and so on.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Only metadata, where the API server can do that: a pod's environment is none of our business.
+const ACCEPT: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
+
+/// What is asked, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodPolicySource {
+    /// The proxy.
+    address: SocketAddr,
+    /// This node, as the cluster calls it.
+    pub(super) node: String,
+    /// How often.
+    every: Duration,
+}
+
+impl PodPolicySource {
+    /// By the proxy at `url`, for `node`.
+    pub(crate) fn new(url: &str, node: &str, every: Duration) -> anyhow::Result<Self> {
+        let address = url
+            .strip_prefix("http://")
+            .map(|rest| rest.trim_end_matches('/'));
+        let address = address.and_then(|address| address.parse::<SocketAddr>().ok());
+        let address = address.with_context(|| {
+            format!("--pod-policy {url} is no http://ADDRESS:PORT, such as http://127.0.0.1:8001")
+        })?;
+        ensure!(
+            address.ip().is_loopback(),
+            "--pod-policy {url} is not on loopback; what answers there decides whose memory is acted on, so let it run \
+             beside isotherm (docs/kubernetes.md)"
+        );
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+        ensure!(
+            (1..=253).contains(&node.len()) && node.chars().all(is_plain),
+            "--node-name {node:?} is no name of a node; `kubectl get nodes` lists them"
+        );
+        ensure!(
+            every >= Duration::from_secs(1),
+            "--pod-policy-every may be 1s at least"
+        );
+        Ok(Self {
+            address,
+            node: node.to_owned(),
+            every,
+        })
+    }
+
+    /// Of its cache: it need not ask its store for each node.
+    fn url(&self) -> String {
+        format!(
+            "http://{}/api/v1/pods?fieldSelector=spec.nodeName%3D{}&resourceVersion=0",
+            self.address, self.node
+        )
+    }
+
+    /// Asks once.
+    fn ask(&self, timeout: Duration) -> Result<Vec<AnnotatedPod>, String> {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(timeout))
+            .proxy(None)
+            .max_redirects(0)
+            .max_idle_connections(0)
+            .build();
+        let url = self.url();
+        let request = config.new_agent().get(&url).header("Accept", ACCEPT);
+        let of_proxy = |error: &dyn std::fmt::Display| format!("{}: {error}", self.address);
+        let mut response = request.call().map_err(|error| match error {
+            ureq::Error::StatusCode(403) => {
+                format!("{} says 403: it may not list pods", self.address)
+            }
+            error => of_proxy(&error),
+        })?;
+        if response.status() != 200 {
+            return Err(format!("{} says {}", self.address, response.status()));
+        }
+        let reader = response.body_mut().with_config().limit(ANSWER_MAX).reader();
+        read_pods(reader).map_err(|error| of_proxy(&error))
+    }
+}
+
+/// What came of a question.
+pub(super) type Answer = Result<Vec<AnnotatedPod>, String>;
+
+/// A thread that asks.
+pub(super) struct PodPolicyWatch {
+    answers: Receiver<Answer>,
+    /// Ends it, by being dropped.
+    _ends: Sender<()>,
+}
+
+impl PodPolicyWatch {
+    /// Begins to ask.
+    pub(super) fn start(source: PodPolicySource) -> anyhow::Result<Self> {
+        let (send, answers) = sync_channel(1);
+        let (ends, ended) = channel();
+        std::thread::Builder::new()
+            .name("pod-policy".to_owned())
+            .spawn(move || keep_asking(&source, &send, &ended))
+            .context("cannot start a thread")?;
+        Ok(Self {
+            answers,
+            _ends: ends,
+        })
+    }
+
+    /// What was answered since, the newest.
+    pub(super) fn take(&self) -> Option<Answer> {
+        self.answers.try_iter().last()
+    }
+}
+
+fn keep_asking(source: &PodPolicySource, answers: &SyncSender<Answer>, ended: &Receiver<()>) {
+    if let Err(error) = privileges::keep_none() {
+        answers.send(Err(error.to_string())).ok();
+        return;
+    }
+    let mut again = AGAIN;
+    loop {
+        let answer = source.ask(TIMEOUT);
+        debug!("pods: {:?}", answer.as_ref().map(Vec::len));
+        let pause = if answer.is_ok() {
+            again = AGAIN;
+            source.every
+        } else {
+            let pause = again.min(source.every);
+            again = (again * 2).min(source.every);
+            pause
+        };
+        if answers.send(answer).is_err() {
+            return;
+        }
+        if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A server that answers one question with `respond`, and what was asked.
+    fn ask(respond: impl FnOnce(TcpStream) + Send + 'static) -> (Answer, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a question");
+            let mut asked = [0; 4096];
+            let n = stream.read(&mut asked).expect("a request");
+            respond(stream);
+            String::from_utf8_lossy(&asked[..n]).into_owned()
+        });
+        let source = PodPolicySource::new(&url, "node-1.example", TIMEOUT).expect("a source");
+        let answer = source.ask(Duration::from_millis(700));
+        (answer, server.join().expect("no panic"))
+    }
+
+    fn http(status: &str, body: &str) -> String {
+        let length = body.len();
+        format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}")
+    }
+
+    const LIST: &str =
+        r#"{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"b","uid":"c"}}]}"#;
+
+    #[test]
+    fn this_nodes_pods_are_asked_for() {
+        let (answer, asked) = ask(|mut stream| {
+            stream
+                .write_all(http("200 OK", LIST).as_bytes())
+                .expect("sent");
+        });
+        assert_eq!(answer.expect("a list").len(), 1);
+        let line = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1.example&resourceVersion=0 HTTP/1.1\r\n";
+        assert!(asked.starts_with(line), "{asked}");
+        assert!(asked.contains("PartialObjectMetadataList"), "{asked}");
+    }
+
+    #[test]
+    fn whoever_answers_badly_is_an_error() {
+        let check = |text: String, wanted: &str| {
+            let (answer, _) = ask(move |mut stream| {
+                stream.write_all(text.as_bytes()).ok();
+            });
+            let error = answer.expect_err(wanted);
+            assert!(error.contains(wanted), "{error}");
+        };
+        check(http("403 Forbidden", "{}"), "may not list pods");
+        check(http("500 Internal Server Error", LIST), "500");
+        check(http("200 OK", "<html>"), "no list of pods");
+        check(http("200 OK", r#"{"kind":"Status","items":[]}"#), "Status");
+        check("SSH-2.0-OpenSSH\r\n\r\n".to_owned(), "127.0.0.1");
+        let away = "HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/\r\nContent-Length: 0\r\n\r\n";
+        check(away.to_owned(), "says 302");
+        // Cut in the middle.
+        let cut = http("200 OK", LIST);
+        check(cut[..cut.len() - 20].to_owned(), "no list of pods");
+        check(String::new(), "127.0.0.1");
+    }
+
+    #[test]
+    fn whoever_is_silent_or_slow_is_not_waited_for() {
+        let begun = Instant::now();
+        let (answer, _) = ask(|stream| {
+            std::thread::sleep(Duration::from_millis(1_500));
+            drop(stream);
+        });
+        answer.expect_err("silence");
+        // A byte now and then is no answer either.
+        let (answer, _) = ask(|mut stream| {
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                .ok();
+            for _ in 0..15 {
+                stream.write_all(b" ").ok();
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        answer.expect_err("slowness");
+        assert!(begun.elapsed() < Duration::from_secs(8));
+        let gone = PodPolicySource::new("http://127.0.0.1:1", "n", TIMEOUT).expect("a source");
+        gone.ask(TIMEOUT).expect_err("nobody");
+    }
+
+    #[test]
+    fn an_answer_has_an_end() {
+        let (answer, _) = ask(|mut stream| {
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"kind\":\"PodList\",\"x\":\"")
+                .ok();
+            let many = vec![b'x'; 1 << 20];
+            while stream.write_all(&many).is_ok() {}
+        });
+        answer.expect_err("too much, or too long");
+    }
+
+    #[test]
+    fn only_loopback_is_asked() {
+        let of = |url: &str, node: &str| PodPolicySource::new(url, node, TIMEOUT);
+        of("http://127.0.0.1:8001", "a").expect("v4");
+        of("http://[::1]:8001/", "a-b.c").expect("v6");
+        for (url, node, wanted) in [
+            ("http://10.0.0.1:8001", "a", "not on loopback"),
+            ("http://0.0.0.0:8001", "a", "not on loopback"),
+            ("https://127.0.0.1:8001", "a", "no http"),
+            ("http://localhost:8001", "a", "no http"),
+            ("http://127.0.0.1:8001/api", "a", "no http"),
+            ("http://127.0.0.1:8001", "", "no name"),
+            ("http://127.0.0.1:8001", "a&b=c", "no name"),
+            ("http://127.0.0.1:8001", "a\r\nX: y", "no name"),
+        ] {
+            let error = of(url, node).expect_err(url).to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+        PodPolicySource::new("http://127.0.0.1:1", "a", Duration::ZERO).expect_err("too often");
+    }
+
+    #[test]
+    fn the_loop_does_not_wait() {
+        let source = PodPolicySource::new("http://127.0.0.1:1", "a", TIMEOUT).expect("a source");
+        let watch = PodPolicyWatch::start(source).expect("a thread");
+        let begun = Instant::now();
+        let answer = loop {
+            if let Some(answer) = watch.take() {
+                break answer;
+            }
+            assert!(begun.elapsed() < TIMEOUT);
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        answer.expect_err("nobody is there");
+        assert!(watch.take().is_none());
+    }
+}

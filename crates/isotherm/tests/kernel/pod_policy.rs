@@ -1,0 +1,283 @@
+//! Pods that say what may be done to their memory: by annotations, which an API server tells.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::acting::Swap;
+use crate::common::{
+    Running, isotherm, pause, proc_bytes, python, run, scratch, skip, until, with_swap,
+};
+use crate::groups::{Group, hierarchies};
+
+const MIB: u64 = 1 << 20;
+
+/// 96 MiB that nobody uses, but when a signal comes.
+const IDLE: &str = "import os, signal, time\n\
+    for path in os.environ['PROCS'].split(':'): open(path, 'w').write(str(os.getpid()))\n\
+    memory = bytearray(os.urandom(1 << 20)) * 96\n\
+    def touch(*_): print('touched', sum(memory[::4096]), flush=True)\n\
+    signal.signal(signal.SIGUSR1, touch)\n\
+    print('ready', flush=True)\n\
+    while True: time.sleep(60)";
+
+/// A pod as a kubelet leaves it: control groups with its uid, and a process in them.
+struct Pod {
+    uid: String,
+    process: Running,
+    _groups: Vec<Group>,
+}
+
+impl Pod {
+    fn start(nr: u32) -> Option<Self> {
+        let uid = format!("{:08x}-1111-2222-3333-44445555666{nr}", std::process::id());
+        let name = format!("isotherm-test-pod{}.slice", uid.replace('-', "_"));
+        let hierarchies = hierarchies();
+        let groups: Vec<Group> = { hierarchies.iter() }
+            .map(|hierarchy| hierarchy.join(&name).join("cri-containerd-0123.scope"))
+            .filter(|directory| fs::create_dir_all(directory).is_ok())
+            // The inner one goes first.
+            .flat_map(|inner| [inner.clone(), inner.parent().expect("a pod").to_owned()])
+            .map(|directory| Group { directory })
+            .collect();
+        let inner: Vec<String> = { groups.iter().step_by(2) }
+            .map(|group| group.procs().display().to_string())
+            .collect();
+        if inner.is_empty() {
+            return None;
+        }
+        let mut process = Running::start(python(IDLE).env("PROCS", inner.join(":")));
+        process.line("ready");
+        Some(Self {
+            uid,
+            process,
+            _groups: groups,
+        })
+    }
+
+    fn swapped(&self) -> u64 {
+        proc_bytes(self.process.pid(), "status", "VmSwap:")
+    }
+
+    fn told(&self, name: &str, annotations: &Value) -> Value {
+        json!({"metadata": {"uid": self.uid, "namespace": "shop", "name": name, "annotations": annotations}})
+    }
+}
+
+/// An API server, or what of it a proxy lets through.
+struct ApiServer {
+    address: SocketAddr,
+    /// Status and body of its answers.
+    answer: Arc<Mutex<(u16, String)>>,
+    is_ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ApiServer {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("possible");
+        let address = listener.local_addr().expect("its address");
+        let answer = Arc::new(Mutex::new((503, String::new())));
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let (answers, ends) = (Arc::clone(&answer), Arc::clone(&is_ending));
+        let thread = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => Self::serve(stream, &answers),
+                    Err(_) => pause(0.02),
+                }
+            }
+        });
+        Self {
+            address,
+            answer,
+            is_ending,
+            thread: Some(thread),
+        }
+    }
+
+    fn serve(mut stream: TcpStream, answer: &Mutex<(u16, String)>) {
+        stream.set_nonblocking(false).expect("possible");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(2)))
+            .expect("possible");
+        let mut asked = [0; 4096];
+        let n = stream.read(&mut asked).unwrap_or(0);
+        let asked = String::from_utf8_lossy(&asked[..n]);
+        let (status, body) = if asked.contains("fieldSelector=spec.nodeName%3Dnode-1&") {
+            answer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone()
+        } else {
+            (400, asked.into_owned())
+        };
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all((head + &body).as_bytes()).ok();
+    }
+
+    fn say(&self, status: u16, pods: &[Value]) {
+        let list = json!({"kind": "PartialObjectMetadataList", "items": pods}).to_string();
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = (status, list);
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+/// A daemon on this machine that does what pods permit.
+struct Daemon {
+    process: Running,
+    directory: tempfile::TempDir,
+    metrics: String,
+}
+
+impl Daemon {
+    fn start(server: &ApiServer) -> Self {
+        let directory = scratch();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let metrics = listener.local_addr().expect("its address").to_string();
+        drop(listener);
+        let url = format!("http://{}", server.address);
+        let mut command = isotherm(["start", "--all", "--preset", "prcl", "--cpu-budget", "5%"]);
+        command.args(["--pod-policy", &url, "--node-name", "node-1"]);
+        command.args(["--pod-policy-every", "1s", "--metrics", &metrics]);
+        command.arg("--socket").arg(directory.path().join("socket"));
+        Self {
+            process: Running::start(&mut command),
+            directory,
+            metrics,
+        }
+    }
+
+    fn status(&mut self) -> Option<Value> {
+        assert!(self.process.is_running(), "{}", self.process.stderr());
+        let mut command = isotherm(["status", "--json", "--socket"]);
+        let done = run(command.arg(self.directory.path().join("socket")));
+        serde_json::from_str(&done.stdout).ok()
+    }
+
+    /// Waits until what it knows of pods is so.
+    fn until_it_knows(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        until(what, || {
+            let status = self.status()?;
+            is_so(&status["pod_policy"]).then_some(status)
+        })
+    }
+
+    fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(&self.metrics).expect("a connection");
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text
+    }
+}
+
+/// Of three pods with idle memory, one permits that it is paged out, one is misspelt, of one nothing is known.
+#[test]
+fn only_a_pod_that_permits_it_is_paged_out() {
+    const TEST: &str = "only_a_pod_that_permits_it_is_paged_out";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_swap) = Swap::set_up(TEST) else {
+        return;
+    };
+    let (Some(willing), Some(misspelt), Some(unknown)) =
+        (Pod::start(1), Pod::start(2), Pod::start(3))
+    else {
+        return skip(TEST, "no control group can be made here");
+    };
+    let server = ApiServer::start();
+    let mut daemon = Daemon::start(&server);
+    let none = |of: &Value| of["error"].is_string() && of["answered_at"].is_null();
+    daemon.until_it_knows("that nobody answers", none);
+    pause(8.0);
+    assert_eq!(willing.swapped(), 0, "nothing was known");
+    let reclaim = json!({"isotherm.io/policy": "reclaim", "isotherm.io/min-age": "6s"});
+    let wrong = json!({"isotherm.io/policy": "Reclaim"});
+    let misspelt_told = misspelt.told("search", &wrong);
+    server.say(
+        200,
+        &[willing.told("cart", &reclaim), misspelt_told.clone()],
+    );
+    until("the first pod to be paged out", || {
+        (willing.swapped() > 64 * MIB).then_some(())
+    });
+    assert_eq!((misspelt.swapped(), unknown.swapped()), (0, 0));
+    let status = daemon.until_it_knows("two pods", |of| of["error"].is_null());
+    let policy = &status["pod_policy"];
+    assert_eq!(policy["nr_pods"], json!({"reclaim": 1, "invalid": 1}));
+    let metrics = daemon.metrics();
+    for (pod, says) in [
+        (&willing, "reclaim"),
+        (&misspelt, "invalid"),
+        (&unknown, "unknown"),
+    ] {
+        let label = format!("uid=\"{}\",policy=\"{says}\"}} 1", pod.uid);
+        assert!(metrics.contains(&label), "{label} is not in {metrics}");
+    }
+    assert!(metrics.contains("isotherm_pod_policy_up 1\n"), "{metrics}");
+    // It changes its mind, and uses its memory: from then on that stays.
+    server.say(200, &[willing.told("cart", &json!({})), misspelt_told]);
+    daemon.until_it_knows("nobody", |of| of["nr_pods"]["reclaim"].is_null());
+    willing.process.signal(Signal::SIGUSR1);
+    until("its memory to be back", || {
+        willing.process.stdout().contains("touched").then_some(())
+    });
+    assert!(willing.swapped() < 8 * MIB, "{}", willing.swapped());
+    pause(15.0);
+    for pod in [&willing, &misspelt, &unknown] {
+        assert!(pod.swapped() < 8 * MIB, "{}", pod.swapped());
+    }
+    // Who answers no more is told of once, and so is what is wrong with a pod.
+    server.say(403, &[]);
+    daemon.until_it_knows("an error", |of| of["error"].is_string());
+    assert!(daemon.metrics().contains("isotherm_pod_policy_up 0\n"));
+    let said = daemon.process.stderr();
+    for once in ["pod shop/search is left alone", "403"] {
+        assert_eq!(said.matches(once).count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn what_does_not_go_with_pods_is_refused() {
+    let url = "http://127.0.0.1:1";
+    let check = |flags: &[&str], wanted: &str| {
+        let done = run(isotherm(["start", "--socket", "/nowhere/s"]).args(flags));
+        assert_eq!(done.code(), 2, "{done:?}");
+        assert!(done.stderr.contains(wanted), "{done:?}");
+    };
+    let of = ["--pod-policy", url, "--node-name", "n"];
+    let with = |more: &[&'static str]| [&of[..], more].concat();
+    check(&with(&["--pid", "1", "--preset", "prcl"]), "--all");
+    check(&with(&["--all", "--preset", "ethp"]), "idle memory");
+    let all = "4K max min max min max pageout";
+    check(&with(&["--all", "--scheme", all]), "idle memory");
+    check(
+        &["--pod-policy", url, "--all", "--preset", "prcl"],
+        "--node-name",
+    );
+    let away = [
+        "--pod-policy",
+        "http://10.1.1.1:1",
+        "--node-name",
+        "n",
+        "--all",
+    ];
+    check(&away, "loopback");
+}

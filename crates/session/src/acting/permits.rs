@@ -1,0 +1,135 @@
+//! Whose memory is acted on, where pods say that themselves.
+//!
+//! Problem: on a node of a cluster all processes are watched, and only some pods want their memory reclaimed.
+//!
+//! Approach: a process is of the pod whose uid is in the name of its control group. Schemes see the snapshots of those
+//! alone whose pod permits it, so that quotas and the guard are not spent on memory that is left alone; a filter of
+//! DAMOS (`memcg`) would plan for all of it and leave it out page by page, and it names one control group, not those
+//! below it. What a pod asks of ages is a fact for the schemes, so that one scheme, with one quota, is for all pods.
+//!
+//! Limits: a process that is moved to another group counts as of the former for [`READ_EVERY`] at most. Page cache that
+//! nobody maps is left alone: it is charged to who read it first, which may be another pod.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_linux::{cgroup, pods};
+use isotherm_record::TargetStart;
+
+/// Groups of processes are read again after so long.
+const READ_EVERY: Nanos = Nanos(5_000_000_000);
+
+/// Pods that may be acted on, by uid: how long their memory must be idle at least, whatever schemes say.
+pub type PodPermits = BTreeMap<String, Nanos>;
+
+/// Who is in which pod, and which of them permit it.
+#[derive(Debug, Default)]
+pub(super) struct Permits {
+    pods: PodPermits,
+    /// All targets: their process, and the pod that it is in.
+    targets: BTreeMap<TargetId, (u32, Option<String>)>,
+    read_at: Nanos,
+    /// Since it was asked last.
+    has_changed: bool,
+}
+
+impl Permits {
+    /// From now on these pods permit it.
+    pub(super) fn set(&mut self, pods: PodPermits) {
+        self.pods = pods;
+    }
+
+    /// A process appears.
+    pub(super) fn start(&mut self, start: &TargetStart) {
+        let pod = pod_of(start.pid);
+        self.has_changed |= pod.is_some();
+        self.targets.insert(start.target, (start.pid, pod));
+    }
+
+    /// `target` is no more.
+    pub(super) fn forget(&mut self, target: TargetId) {
+        self.targets.remove(&target);
+    }
+
+    /// Reads again which pods the processes are in, where it is time for that. Says whether anything has changed
+    /// since it was asked last.
+    pub(super) fn refresh(&mut self, now: Nanos) -> bool {
+        if now >= self.read_at + READ_EVERY {
+            self.read_at = now;
+            self.refresh_by(pod_of);
+        }
+        std::mem::take(&mut self.has_changed)
+    }
+
+    fn refresh_by(&mut self, pod_of: impl Fn(u32) -> Option<String>) {
+        for (pid, pod) in self.targets.values_mut() {
+            let now_in = pod_of(*pid);
+            self.has_changed |= now_in != *pod;
+            *pod = now_in;
+        }
+    }
+
+    /// Whether `target` may be acted on. Of whom nothing is known may not.
+    pub(super) fn has(&self, target: TargetId) -> bool {
+        self.least_age(target).is_some()
+    }
+
+    /// Those that may be acted on, and what they ask of ages.
+    pub(super) fn least_ages(&self) -> BTreeMap<TargetId, Nanos> {
+        let targets = self.targets.keys();
+        targets
+            .filter_map(|target| Some((*target, self.least_age(*target)?)))
+            .collect()
+    }
+
+    fn least_age(&self, target: TargetId) -> Option<Nanos> {
+        let (_, pod) = self.targets.get(&target)?;
+        self.pods.get(pod.as_ref()?).copied()
+    }
+}
+
+fn pod_of(pid: u32) -> Option<String> {
+    pods::uid_of_group(&cgroup::of_process(pid)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Nanos = Nanos(60_000_000_000);
+
+    #[test]
+    fn only_pods_that_permit_it_are_acted_on() {
+        let mut permits = Permits::default();
+        for pid in 1..5 {
+            permits.targets.insert(TargetId(pid), (pid, None));
+        }
+        permits.set([("a".to_owned(), MINUTE), ("b".to_owned(), Nanos(0))].into());
+        assert_eq!(
+            permits.least_ages(),
+            [].into(),
+            "nobody knows where they are"
+        );
+        let groups = |pid: u32| {
+            let pods = ["a", "b", "c"];
+            pods.get(pid as usize - 1).map(|pod| (*pod).to_owned())
+        };
+        let changes = |permits: &mut Permits, of: &dyn Fn(u32) -> Option<String>| {
+            permits.refresh_by(of);
+            std::mem::take(&mut permits.has_changed)
+        };
+        assert!(changes(&mut permits, &groups));
+        assert!(!changes(&mut permits, &groups), "as before");
+        let wanted = [(TargetId(1), MINUTE), (TargetId(2), Nanos(0))].into();
+        assert_eq!(permits.least_ages(), wanted);
+        assert!(
+            !permits.has(TargetId(3)) && !permits.has(TargetId(4)) && !permits.has(TargetId(9))
+        );
+        // Moved out of it.
+        let moved = |pid: u32| groups(pid).filter(|pod| pod != "a");
+        assert!(changes(&mut permits, &moved));
+        assert!(!permits.has(TargetId(1)));
+        permits.set([].into());
+        assert_eq!(permits.least_ages(), [].into());
+    }
+}

@@ -1,0 +1,248 @@
+//! What is known of pods' own policies, as status and metrics tell it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use isotherm_config::{AnnotatedPod, PodPolicy};
+use isotherm_engine::Nanos;
+use serde::Serialize;
+
+use crate::PodPermits;
+
+/// Pods that are told one by one in a status.
+const PODS_TOLD: usize = 1_000;
+
+/// What pods of this node say of themselves, by what the API server answered last.
+#[derive(Clone, Debug, Serialize)]
+pub struct PodPolicies {
+    /// The node, as the cluster calls it.
+    node: String,
+    /// When pods were told last, nanoseconds since 1970; `null` before the first time: then nobody is acted on.
+    answered_at: Option<Nanos>,
+    /// Why there is no newer answer; what was known holds.
+    error: Option<String>,
+    /// How many pods there are of each policy.
+    nr_pods: BTreeMap<PodPolicyName, u64>,
+    /// Pods that are not merely reported on, the first 1,000 by uid.
+    pods: Vec<ToldPod>,
+    #[serde(skip)]
+    by_uid: BTreeMap<String, AnnotatedPod>,
+    /// Pods whose problem was told.
+    #[serde(skip)]
+    told: BTreeSet<(String, String)>,
+}
+
+/// A policy, as it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PodPolicyName {
+    /// Nothing is done to its memory.
+    Report,
+    /// Schemes may page it out.
+    Reclaim,
+    /// It is not understood; nothing is done.
+    Invalid,
+    /// The API server has not told of the pod; nothing is done.
+    Unknown,
+}
+
+impl PodPolicyName {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Reclaim => "reclaim",
+            Self::Invalid => "invalid",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    fn of(pod: &AnnotatedPod) -> Self {
+        match pod.policy {
+            Ok(PodPolicy::Report) => Self::Report,
+            Ok(PodPolicy::Reclaim { .. }) => Self::Reclaim,
+            Err(_) => Self::Invalid,
+        }
+    }
+}
+
+/// A pod of a status.
+#[derive(Clone, Debug, Serialize)]
+struct ToldPod {
+    namespace: String,
+    pod: String,
+    uid: String,
+    policy: PodPolicyName,
+    /// How long its memory must be idle at least, where it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_age: Option<Nanos>,
+    /// What is wrong with its annotations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+impl ToldPod {
+    fn of(pod: &AnnotatedPod) -> Self {
+        let min_age = match pod.policy {
+            Ok(PodPolicy::Reclaim { min_age }) => Some(min_age).filter(|age| age.0 > 0),
+            _ => None,
+        };
+        Self {
+            namespace: pod.namespace.clone(),
+            pod: pod.name.clone(),
+            uid: pod.uid.clone(),
+            policy: PodPolicyName::of(pod),
+            min_age,
+            problem: pod.policy.as_ref().err().map(ToString::to_string),
+        }
+    }
+}
+
+impl PodPolicies {
+    /// Of a node of which nothing is known yet.
+    pub fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            answered_at: None,
+            error: None,
+            nr_pods: BTreeMap::new(),
+            pods: Vec::new(),
+            by_uid: BTreeMap::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// Takes in what was answered. Yields what there is to tell of it that was not told before: what is wrong with pods'
+    /// annotations, that there is no answer any more, or that there is one again.
+    pub fn take(&mut self, now: Nanos, answer: Result<Vec<AnnotatedPod>, String>) -> Vec<String> {
+        match answer {
+            Ok(pods) => self.take_pods(now, pods),
+            Err(error) => {
+                let is_new = self.error.is_none();
+                let text = format!("it is not known which pods may be acted on: {error}; {}", {
+                    match self.answered_at {
+                        Some(_) => {
+                            "what they said before holds, and pods that came since are left alone"
+                        }
+                        None => "none is, until it is",
+                    }
+                });
+                self.error = Some(error);
+                is_new.then_some(text).into_iter().collect()
+            }
+        }
+    }
+
+    fn take_pods(&mut self, now: Nanos, pods: Vec<AnnotatedPod>) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.error.take().is_some() {
+            notes.push("pods say again what may be done to them".to_owned());
+        }
+        self.answered_at = Some(now);
+        self.by_uid = pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+        self.nr_pods = BTreeMap::new();
+        for pod in self.by_uid.values() {
+            *self.nr_pods.entry(PodPolicyName::of(pod)).or_default() += 1;
+        }
+        let told = { self.by_uid.values() }
+            .filter(|pod| PodPolicyName::of(pod) != PodPolicyName::Report)
+            .map(ToldPod::of);
+        self.pods = told.take(PODS_TOLD).collect();
+        // Whoever is gone, or says it well now, may be told of again.
+        let mut wrong = BTreeSet::new();
+        for pod in self.by_uid.values() {
+            let Err(problem) = &pod.policy else { continue };
+            let what = (pod.uid.clone(), problem.to_string());
+            if !self.told.contains(&what) {
+                let (namespace, name) = (&pod.namespace, &pod.name);
+                notes.push(format!("pod {namespace}/{name} is left alone: {problem}"));
+            }
+            wrong.insert(what);
+        }
+        self.told = wrong;
+        notes
+    }
+
+    /// Who may be acted on.
+    pub fn permits(&self) -> PodPermits {
+        let of = |pod: &AnnotatedPod| match pod.policy {
+            Ok(PodPolicy::Reclaim { min_age }) => Some((pod.uid.clone(), min_age)),
+            _ => None,
+        };
+        self.by_uid.values().filter_map(of).collect()
+    }
+
+    /// A pod's policy.
+    pub fn policy_of(&self, uid: &str) -> PodPolicyName {
+        self.by_uid
+            .get(uid)
+            .map_or(PodPolicyName::Unknown, PodPolicyName::of)
+    }
+
+    /// Namespace and name of a pod that the API server has told of.
+    pub(super) fn name_of(&self, uid: &str) -> Option<(&str, &str)> {
+        let pod = self.by_uid.get(uid)?;
+        Some((&pod.namespace, &pod.name))
+    }
+
+    pub(super) fn answered_at(&self) -> Option<Nanos> {
+        self.answered_at
+    }
+
+    pub(super) fn has_error(&self) -> bool {
+        self.error.is_some()
+    }
+
+    pub(super) fn nr_pods(&self, policy: PodPolicyName) -> u64 {
+        self.nr_pods.get(&policy).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_config::read_pods;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pods(of: &[(&str, &str)]) -> Result<Vec<AnnotatedPod>, String> {
+        let items = of.iter().map(|(uid, policy)| {
+            let annotations = json!({"isotherm.io/policy": policy, "isotherm.io/min-age": "1m"});
+            json!({"metadata": {"uid": uid, "namespace": "shop", "name": uid, "annotations": annotations}})
+        });
+        let list = json!({"kind": "PodList", "items": items.collect::<Vec<_>>()});
+        Ok(read_pods(list.to_string().as_bytes()).expect("a list"))
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_once_and_what_was_known_holds() {
+        let mut known = PodPolicies::new("n");
+        let refused = || Err("403".to_owned());
+        let notes = known.take(Nanos(1), refused());
+        assert!(
+            notes.len() == 1 && notes[0].contains("none is"),
+            "{notes:?}"
+        );
+        assert_eq!(known.take(Nanos(2), refused()), Vec::<String>::new());
+        assert!(known.permits().is_empty() && known.answered_at().is_none());
+        let both = || pods(&[("a", "reclaim"), ("b", "Reclaim"), ("c", "report")]);
+        let notes = known.take(Nanos(3), both());
+        assert!(notes.len() == 2 && notes[1].contains("shop/b"), "{notes:?}");
+        assert_eq!(known.take(Nanos(4), both()), Vec::<String>::new());
+        let wanted: PodPermits = [("a".to_owned(), Nanos(60_000_000_000))].into();
+        assert_eq!(known.permits(), wanted);
+        let notes = known.take(Nanos(5), refused());
+        assert!(
+            notes[0].contains("what they said before holds"),
+            "{notes:?}"
+        );
+        assert_eq!(known.permits(), wanted);
+        assert_eq!(known.answered_at(), Some(Nanos(4)));
+        assert_eq!(known.policy_of("b"), PodPolicyName::Invalid);
+        assert_eq!(known.policy_of("d"), PodPolicyName::Unknown);
+        assert_eq!(known.nr_pods(PodPolicyName::Report), 1);
+        // Taken away, and wrong in another way.
+        let notes = known.take(Nanos(6), pods(&[("b", "no"), ("a", "report")]));
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(known.permits().is_empty());
+    }
+}
