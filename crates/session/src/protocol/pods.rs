@@ -204,13 +204,13 @@ mod tests {
 
     use super::*;
 
-    fn pods(of: &[(&str, &str)]) -> Result<Vec<AnnotatedPod>, String> {
+    fn pods(of: &[(&str, &str)]) -> Vec<AnnotatedPod> {
         let items = of.iter().map(|(uid, policy)| {
             let annotations = json!({"isotherm.io/policy": policy, "isotherm.io/min-age": "1m"});
             json!({"metadata": {"uid": uid, "namespace": "shop", "name": uid, "annotations": annotations}})
         });
         let list = json!({"kind": "PodList", "items": items.collect::<Vec<_>>()});
-        Ok(read_pods(list.to_string().as_bytes()).expect("a list"))
+        read_pods(list.to_string().as_bytes()).expect("a list")
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         );
         assert_eq!(known.take(Nanos(2), refused()), Vec::<String>::new());
         assert!(known.permits().is_empty() && known.answered_at().is_none());
-        let both = || pods(&[("a", "reclaim"), ("b", "Reclaim"), ("c", "report")]);
+        let both = || Ok(pods(&[("a", "reclaim"), ("b", "Reclaim"), ("c", "report")]));
         let notes = known.take(Nanos(3), both());
         assert!(notes.len() == 2 && notes[1].contains("shop/b"), "{notes:?}");
         assert_eq!(known.take(Nanos(4), both()), Vec::<String>::new());
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(known.policy_of("d"), PodPolicyName::Unknown);
         assert_eq!(known.nr_pods(PodPolicyName::Report), 1);
         // Taken away, and wrong in another way.
-        let notes = known.take(Nanos(6), pods(&[("b", "no"), ("a", "report")]));
+        let notes = known.take(Nanos(6), Ok(pods(&[("b", "no"), ("a", "report")])));
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(known.permits().is_empty());
     }
