@@ -206,7 +206,7 @@ impl Site {
                 http::response("text/html; charset=utf-8", Rc::clone(&self.page), &more)
             }
             Some("/data") => {
-                if self.data.is_empty()
+                if (self.data.is_empty() || self.is_stale())
                     && let Err(error) = self.make()
                 {
                     return http::refusal("500 Internal Server Error", &format!("{error:#}\n"));
@@ -307,6 +307,12 @@ impl Site {
         } else {
             "event: new\ndata:\n\n"
         }))
+    }
+
+    /// There is more than was made, though nobody subscribes to that, and it is time.
+    fn is_stale(&self) -> bool {
+        let live = self.live.as_ref();
+        live.is_some_and(|live| live.is_new && Instant::now() >= live.due)
     }
 
     fn make(&mut self) -> anyhow::Result<()> {
