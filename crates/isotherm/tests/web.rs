@@ -267,6 +267,25 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
         assert!(began.elapsed() < Duration::from_mins(1), "{before}");
         std::thread::sleep(Duration::from_millis(200));
     }
+    // However many follow, others are heard.
+    let follow = || {
+        let mut stream = UnixStream::connect(&socket).expect("it listens");
+        stream.write_all(b"{\"do\":\"follow\"}\n").expect("sent");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).expect("an answer");
+        let is_good = answer.starts_with(b"{\"ok\":true");
+        (stream, is_good)
+    };
+    let followers: Vec<(UnixStream, bool)> = (0..10).map(|_| follow()).collect();
+    let nr_good = followers.iter().filter(|(_, is_good)| *is_good).count();
+    assert_eq!(nr_good, 7, "and the page is the eighth");
+    let status = isotherm()
+        .args(["status", "--socket"])
+        .arg(&socket)
+        .output()
+        .expect("it runs");
+    assert!(status.status.success(), "{status:?}");
+    drop(followers);
     drop(daemon);
     wait_for("[simulated]");
 }

@@ -52,6 +52,8 @@ pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
 /// The loop turns at least this often.
 const TURN: Nanos = Nanos(1_000_000_000);
 
+/// So many may follow: others have requests.
+const FOLLOWERS_MAX: usize = 8;
 /// Who follows and is behind by more than this is told no more.
 const BEHIND_MAX: usize = 64 << 20;
 /// So much of a request is logged by `-v`.
@@ -79,6 +81,7 @@ struct Daemon {
     acting: Acting,
     live: LiveState,
     feed: Feed,
+    nr_followers: usize,
     manager: Manager,
     pods: Option<Pods>,
     pod_policy: Option<PodPolicyWatch>,
@@ -117,6 +120,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let mut daemon = Daemon {
         live,
         feed: Feed::new(session.header().clone()),
+        nr_followers: 0,
         pods: config.pods.as_deref().map(Pods::new),
         pod_policy: of_pods.map(PodPolicyWatch::start).transpose()?,
         config,
@@ -130,10 +134,11 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     daemon.manager.ready();
     while daemon.step(&mut items)? {
         let now = daemon.session.now();
-        let news = daemon.feed.take()?;
+        let news = daemon.news();
         if !news.is_empty() {
             requests.publish_all(now, &news, BEHIND_MAX);
         }
+        daemon.nr_followers = requests.nr_subscribers();
         requests.serve(now, &mut |message| daemon.answer(message));
         if requests.nr_subscribers() == 0 {
             daemon.feed.rest();
@@ -318,7 +323,21 @@ impl Daemon {
         }
     }
 
+    /// What those who follow are to be told.
+    fn news(&mut self) -> Vec<u8> {
+        self.feed.take().unwrap_or_else(|error| {
+            warn!("who follows is told no more: {error}");
+            self.feed.rest();
+            Vec::new()
+        })
+    }
+
     fn follow(&mut self) -> Answer {
+        if self.nr_followers >= FOLLOWERS_MAX {
+            let why = format!("{FOLLOWERS_MAX} follow already, which is the most");
+            return Answer::line(&Reply::failed(why), Then::Listen);
+        }
+        self.nr_followers += 1;
         let begun = match self.feed.begin(self.session.now()) {
             Ok(begun) => begun,
             Err(error) => return Answer::line(&Reply::failed(error.to_string()), Then::Listen),
