@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::acting::Swap;
 use crate::common::{
-    Running, isotherm, pause, proc_bytes, python, run, scratch, skip, until, with_swap,
+    Running, alone, isotherm, pause, proc_bytes, python, run, scratch, skip, until,
 };
 use crate::groups::{Group, hierarchies};
 
@@ -193,7 +193,8 @@ impl Daemon {
 #[test]
 fn only_a_pod_that_permits_it_is_paged_out() {
     const TEST: &str = "only_a_pod_that_permits_it_is_paged_out";
-    let Some(_turn) = with_swap(TEST) else { return };
+    // It acts on all of the machine that permits it, and claims that.
+    let Some(_turn) = alone(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
     };
