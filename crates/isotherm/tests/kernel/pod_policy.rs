@@ -6,14 +6,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::acting::Swap;
 use crate::common::{
-    Running, alone, isotherm, pause, proc_bytes, python, run, scratch, skip, until,
+    PATIENCE, Running, alone, isotherm, pause, proc_bytes, python, run, scratch, skip, until,
 };
 use crate::groups::{Group, hierarchies};
 
@@ -172,6 +172,26 @@ impl Daemon {
         serde_json::from_str(&done.stdout).ok()
     }
 
+    /// Bytes that it says it has paged out.
+    fn applied(&mut self) -> u64 {
+        let status = self.status().expect("an answer");
+        let applied = &status["contexts"][0]["schemes"][0]["stats"]["sz_applied"];
+        applied.as_u64().expect("a number")
+    }
+
+    /// Whether somebody else was here first.
+    fn leaves_to_another(&self, pod: &Pod) -> bool {
+        let of = format!("not acted on: process {} ", pod.process.pid());
+        self.process.stderr().contains(&of)
+    }
+
+    /// What it did, for who looks why it failed.
+    fn account(&mut self) -> String {
+        let status = self.status().unwrap_or_default();
+        let of = &status["contexts"][0]["schemes"][0]["stats"];
+        format!("{of}; {}; {}", status["pod_policy"], self.process.stderr())
+    }
+
     /// Waits until what it knows of pods is so.
     fn until_it_knows(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         until(what, || {
@@ -193,7 +213,6 @@ impl Daemon {
 #[test]
 fn only_a_pod_that_permits_it_is_paged_out() {
     const TEST: &str = "only_a_pod_that_permits_it_is_paged_out";
-    // It acts on all of the machine that permits it, and claims that.
     let Some(_turn) = alone(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
@@ -208,7 +227,12 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     let none = |of: &Value| of["error"].is_string() && of["answered_at"].is_null();
     daemon.until_it_knows("that nobody answers", none);
     pause(8.0);
-    assert_eq!(willing.swapped(), 0, "nothing was known");
+    if daemon.leaves_to_another(&willing) {
+        return skip(TEST, "another isotherm acts on all of this machine");
+    }
+    // By its own account first: whoever else acts on this machine pages these out as well.
+    assert_eq!(daemon.applied(), 0, "nothing was known");
+    assert_eq!(willing.swapped(), 0, "{}", daemon.account());
     let reclaim = json!({"isotherm.io/policy": "reclaim", "isotherm.io/min-age": "6s"});
     let wrong = json!({"isotherm.io/policy": "Reclaim"});
     let misspelt_told = misspelt.told("search", &wrong);
@@ -216,10 +240,14 @@ fn only_a_pod_that_permits_it_is_paged_out() {
         200,
         &[willing.told("cart", &reclaim), misspelt_told.clone()],
     );
-    until("the first pod to be paged out", || {
-        (willing.swapped() > 64 * MIB).then_some(())
-    });
-    assert_eq!((misspelt.swapped(), unknown.swapped()), (0, 0));
+    let begun = Instant::now();
+    while willing.swapped() <= 64 * MIB {
+        assert!(begun.elapsed() < PATIENCE, "{}", daemon.account());
+        pause(0.1);
+    }
+    daemon.until_it_knows("an answer", |of| of["error"].is_null());
+    let others = (misspelt.swapped(), unknown.swapped());
+    assert_eq!(others, (0, 0), "{}", daemon.account());
     let status = daemon.until_it_knows("two pods", |of| of["error"].is_null());
     let policy = &status["pod_policy"];
     assert_eq!(policy["nr_pods"], json!({"reclaim": 1, "invalid": 1}));
@@ -241,9 +269,12 @@ fn only_a_pod_that_permits_it_is_paged_out() {
         willing.process.stdout().contains("touched").then_some(())
     });
     assert!(willing.swapped() < 8 * MIB, "{}", willing.swapped());
+    let applied = daemon.applied();
+    assert!(applied > 64 * MIB, "{}", daemon.account());
     pause(15.0);
+    assert_eq!(daemon.applied(), applied, "{}", daemon.account());
     for pod in [&willing, &misspelt, &unknown] {
-        assert!(pod.swapped() < 8 * MIB, "{}", pod.swapped());
+        assert!(pod.swapped() < 8 * MIB, "{}", daemon.account());
     }
     // Who answers no more is told of once, and so is what is wrong with a pod.
     server.say(403, &[]);
