@@ -38,7 +38,9 @@ end() {
     rm -rf "$folder"
 }
 trap end EXIT
-export FOLDER=$folder FIRST=$folder/first SECOND=$folder/second
+# Packed twice of the same time, whoever commits meanwhile.
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
+export SOURCE_DATE_EPOCH FOLDER=$folder FIRST=$folder/first SECOND=$folder/second
 
 if ! DIST=$FIRST scripts/dist tarball deb >"$folder/build" 2>&1; then
     if grep -q "^dist: rustup has no" "$folder/build"; then
