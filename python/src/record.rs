@@ -1,9 +1,10 @@
 //! Records: their tables, and reports about them.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use isotherm_engine::{Nanos, TargetId};
-use isotherm_record::convert::{DETECT_LENGTH, Format};
+use isotherm_record::convert::Format;
 use isotherm_record::input::RecordFile;
 use isotherm_record::{Header, Item, RecordError, printable, table};
 use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
@@ -95,10 +96,12 @@ impl Record {
     /// The file, where it is a record of page scans as we write it, which the page can replay.
     fn trace(&self) -> Option<Vec<u8>> {
         let is_trace = reader(&self.file, false).ok()?.is_page_record();
-        let bytes = std::fs::read(&self.path).ok().filter(|_| is_trace)?;
-        let head = &bytes[..bytes.len().min(DETECT_LENGTH)];
-        let is_ours = Format::detect(head) == Ok(Format::Isotherm);
-        (is_ours && bytes.len() <= page::TRACE_MAX).then_some(bytes)
+        let format = File::open(&self.path).and_then(Format::detect_in).ok()?;
+        let is_ours = is_trace && format == Ok(Format::Isotherm);
+        if !is_ours {
+            return None;
+        }
+        page::trace(&self.path).ok()?
     }
 
     fn failed(&self, error: impl Into<anyhow::Error>) -> PyErr {

@@ -1,7 +1,7 @@
 //! What conversions of any format share: the formats, how to tell them apart, what came of it.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read};
 
 use serde::Serialize;
 
@@ -73,6 +73,16 @@ impl Format {
             return Err("of no known format".to_string());
         }
         Ok(Self::PerfScript)
+    }
+
+    /// The same of what `input` begins with, which is read that far.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn detect_in(input: impl Read) -> io::Result<Result<Self, String>> {
+        let mut head = Vec::new();
+        input.take(DETECT_LENGTH as u64).read_to_end(&mut head)?;
+        Ok(Self::detect(&head))
     }
 }
 

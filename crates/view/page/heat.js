@@ -13,8 +13,8 @@ const GAP_SHARE = 0.03, LEAST_SHARE = 1 / 40, TOP = 10, BOTTOM = 30;
 /** Milliseconds of a frame that may go into making tiles. */
 const MAKING = 8;
 
-/** Colours of the page. @param {string} name */
-export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** A colour of the page (`--name`), or the colour itself. @param {string} name */
+export const colour = name => name.startsWith("--") ? getComputedStyle(document.documentElement).getPropertyValue(name).trim() : name;
 
 export class HeatMap {
   /** @param {HTMLCanvasElement} canvas

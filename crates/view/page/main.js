@@ -9,7 +9,12 @@ const {from, events, details} = inside.dataset;
 /** @returns {Promise<ArrayBuffer>} */
 async function read() {
   if (!from) return gunzip(bytesOf(inside.textContent?.trim() ?? ""));
-  const answer = await fetch(from, {cache: "no-store"});
+  return fetched(from);
+}
+
+/** What the server has at an address. @param {string} address @returns {Promise<ArrayBuffer>} */
+async function fetched(address) {
+  const answer = await fetch(address, {cache: "no-store"});
   if (!answer.ok) throw new Error(`the server says ${answer.status}: ${await answer.text()}`);
   return answer.arrayBuffer();
 }
@@ -51,20 +56,12 @@ const packed = id => gunzip(bytesOf(document.getElementById(id)?.textContent?.tr
 async function trace(record) {
   const worker = document.getElementById("what-if-worker")?.textContent ?? "";
   if (!from) return {wasm: await packed("what-if-wasm"), record: (await bytesOf(document.getElementById("trace")?.textContent?.trim() ?? "")).buffer, worker};
-  const [wasm, bytes] = await Promise.all(["what-if.wasm", `trace/${record}`].map(async address => {
-    const answer = await fetch(address, {cache: "no-store"});
-    if (!answer.ok) throw new Error(await answer.text());
-    return answer.arrayBuffer();
-  }));
+  const [wasm, bytes] = await Promise.all(["what-if.wasm", `trace/${record}`].map(fetched));
   return {wasm, record: bytes, worker};
 }
 
 /** A part of a heat map. @param {number} record @param {number} layer @param {number} start @param {number} end */
-async function detail(record, layer, start, end) {
-  const answer = await fetch(`${details}/${record}/${layer}/${start}/${end}`, {cache: "no-store"});
-  if (!answer.ok) throw new Error(await answer.text());
-  return answer.arrayBuffer();
-}
+const detail = (record, layer, start, end) => fetched(`${details}/${record}/${layer}/${start}/${end}`);
 
 try {
   const app = new App(await read(), document.getElementById("what-if-worker") ? trace : null, details ? detail : null);

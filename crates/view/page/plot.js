@@ -1,5 +1,7 @@
 // Small plots of a few lines over any quantity, with a table beside them elsewhere. What goes over the record's time is in series.js.
 
+import {colour} from "isotherm/heat.js";
+
 /** @type {WeakMap<HTMLElement, uPlot>} */
 const plots = new WeakMap();
 
@@ -14,9 +16,7 @@ export function draw(place, data, how) {
     there.setData(/** @type {any} */ (data));
     return;
   }
-  const colour = (/** @type {string} */ name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const ink = () => colour("--dim"), line = () => colour("--line");
-  const real = (/** @type {string} */ name) => name.startsWith("--") ? colour(name) : name;
   const from = (/** @type {uPlot} */ _, /** @type {number} */ __, /** @type {number} */ most) => /** @type {[number, number]} */ ([0, Math.max(most * 1.05, 1e-6)]);
   const {ticks} = how;
   const plot = new uPlot({
@@ -29,7 +29,7 @@ export function draw(place, data, how) {
     ],
     series: [
       {label: how.xLabel ?? "at", value: (_, v) => v === null ? "—" : how.x(v)},
-      ...how.lines.map(look => ({label: look.label, scale: look.scale, stroke: () => real(look.stroke), fill: look.fill, width: 1.5, dash: look.dash, points: {show: how.points ?? false, size: 5},
+      ...how.lines.map(look => ({label: look.label, scale: look.scale, stroke: () => colour(look.stroke), fill: look.fill, width: 1.5, dash: look.dash, points: {show: how.points ?? false, size: 5},
         value: (/** @type {uPlot} */ _, /** @type {number|null} */ v) => v === null ? "—" : (look.scale === "z" && how.z ? how.z : how.y)(v)})),
     ],
     hooks: {draw: [plot => {

@@ -72,8 +72,6 @@ export class Chart {
   draw(data, below, beside) {
     this.plot?.destroy();
     const ink = () => colour("--dim"), line = () => colour("--line"), {options} = this, isBytes = options.format === bytes;
-    /** @param {string} name */
-    const real = name => name.startsWith("--") ? colour(name) : name;
     /** @type {uPlot.Options} */
     const settings = {
       width: Math.max(120, this.place.clientWidth), height: 190,
@@ -92,7 +90,7 @@ export class Chart {
       series: [
         {label: "at", value: (_, t) => t === null ? "—" : duration(t)},
         ...[...below, ...beside].map((look, i) => ({
-          label: look.label, stroke: () => real(look.stroke), width: i < below.length ? 1 : 1.5, dash: look.dash, spanGaps: true,
+          label: look.label, stroke: () => colour(look.stroke), width: i < below.length ? 1 : 1.5, dash: look.dash, spanGaps: true,
           points: {show: false}, fill: i === 0 && look.fill ? look.fill : undefined,
           value: (/** @type {uPlot} */ _, /** @type {number|null} */ __, /** @type {number} */ ___, /** @type {number|null} */ at) => at === null ? "—" : this.said(this.told[i].values[at]),
         })),

@@ -1,6 +1,8 @@
 //! The page as one file: scripts, styles and data inside, and a policy that lets it fetch nothing.
 
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -43,7 +45,7 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data: 'wasm
     img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'";
 
 /// A longer trace is not put into a page: `isotherm web` serves it.
-pub const TRACE_MAX: usize = 24 << 20;
+const TRACE_MAX: u64 = 24 << 20;
 
 /// Where the page has its data from.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +73,15 @@ pub enum Data<'a> {
 /// The simulated machine for browsers (WebAssembly), packed by gzip; `None` where Isotherm was built without.
 pub fn what_if() -> Option<&'static [u8]> {
     (!MACHINE.is_empty()).then_some(MACHINE)
+}
+
+/// Reads a trace for [`Data::Inside`]; `None` where it is too long for that.
+///
+/// # Errors
+/// Those of reading.
+pub fn trace(file: &Path) -> io::Result<Option<Vec<u8>>> {
+    let is_short = fs::metadata(file)?.len() <= TRACE_MAX;
+    is_short.then(|| fs::read(file)).transpose()
 }
 
 /// Writes the page.

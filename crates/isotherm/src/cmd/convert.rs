@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail, ensure};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use isotherm_record::convert::{Conversion, ConvertError, DETECT_LENGTH, Format, LeftOut};
+use isotherm_record::convert::{Conversion, ConvertError, Format, LeftOut};
 use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
 use isotherm_report::Truncated;
 use serde::Serialize;
@@ -161,13 +161,12 @@ fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
 
 /// The format by the file's beginning; leaves the file where it was.
 fn detect(input: &mut File) -> anyhow::Result<Format> {
-    let mut head = Vec::new();
-    input.take(DETECT_LENGTH as u64).read_to_end(&mut head)?;
+    let format = Format::detect_in(&mut *input)?;
     // A pipe cannot go back.
     input
         .rewind()
         .context("its format can only be told of a file; name it with --from")?;
-    Format::detect(&head).map_err(|what| anyhow::anyhow!("it is {what}"))
+    format.map_err(|what| anyhow::anyhow!("it is {what}"))
 }
 
 fn by_name(path: &Path) -> anyhow::Result<Format> {

@@ -388,13 +388,11 @@ fn page(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     // A part of a trace is none.
     let is_whole = common.target.is_none() && common.from.is_none() && common.to.is_none();
     let trace = shown.trace.filter(|_| is_whole);
-    let trace = trace.map(std::fs::read).transpose()?;
+    let trace = trace.map(|file| page::trace(&file)).transpose()?.flatten();
     let mut out = common.output.open()?;
     let data = Data::Inside {
         container: &container,
-        trace: trace
-            .as_deref()
-            .filter(|trace| trace.len() <= page::TRACE_MAX),
+        trace: trace.as_deref(),
     };
     pipe_may_close(page::write(data, &mut out))?;
     out.finish()?;

@@ -3,10 +3,11 @@
 //! Problem: schemes that work for weeks must be looked at, tuned and stopped while they work, by
 //! whoever may, and nobody else; and whoever talks to the daemon must not hold it up.
 //!
-//! Approach: one process and, but for asking which pods may be acted on ([`pod_policy`]), one thread. The loop is that of `isotherm run` (a session's step, then
-//! acting on it); between two steps, requests that have come in on a unix socket are answered, and
-//! scrapes on a loopback port if one was asked for. A request ends the loop's sleep. Nothing that a
-//! client does or leaves undone makes the loop wait ([`crate::serve`]).
+//! Approach: one process and, but for asking which pods may be acted on ([`pod_policy`]), one
+//! thread. The loop is that of `isotherm run` (a session's step, then acting on it); between two steps,
+//! requests that have come in on a unix socket are answered, and scrapes on a loopback port if one was
+//! asked for. A request ends the loop's sleep. Nothing that a client does or leaves undone makes the
+//! loop wait ([`crate::serve`]).
 //!
 //! Limits: a request waits for the step at work, which may page out some 64 MiB. What is watched and
 //! how stays as it was at the start; schemes and the guard's limits can be tuned. Nothing in /sys or
@@ -32,7 +33,7 @@ use isotherm_config::{
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_linux::pods::Pods;
-use isotherm_record::{Item, printable};
+use isotherm_record::{Item, RecordError, printable};
 use isotherm_session::protocol::{
     Done, Feed, LiveState, Metrics, PodPolicies, Reply, Request, Status,
 };
@@ -273,9 +274,7 @@ impl Daemon {
                 info!("{}", printable(text));
             }
             if let Err(error) = self.feed.push(&item) {
-                // Who follows then knows of nothing that comes after it.
-                warn!("who follows is told no more: {error}");
-                self.feed.rest();
+                self.lose_followers(&error);
             }
             self.live.take(item);
         }
@@ -326,10 +325,15 @@ impl Daemon {
     /// What those who follow are to be told.
     fn news(&mut self) -> Vec<u8> {
         self.feed.take().unwrap_or_else(|error| {
-            warn!("who follows is told no more: {error}");
-            self.feed.rest();
+            self.lose_followers(&error);
             Vec::new()
         })
+    }
+
+    /// What could not be told leaves a gap, after which nothing can be understood.
+    fn lose_followers(&mut self, error: &RecordError) {
+        warn!("who follows is told no more: {error}");
+        self.feed.rest();
     }
 
     fn follow(&mut self) -> Answer {

@@ -1,13 +1,12 @@
 //! Scenarios: what a simulated machine is made of, what runs on it and what goes wrong.
 
 use std::fmt;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use isotherm_record::convert::{DETECT_LENGTH, Format};
+use isotherm_record::convert::Format;
 
 use isotherm_sim::machine::{
     AreaSpec, Defrag, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode, Use,
@@ -296,13 +295,11 @@ pub fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
 /// What cannot be read, or simulated.
 pub fn read_scenario_or_trace(path: &Path) -> anyhow::Result<Scenario> {
     let name = path.display();
-    let mut head = Vec::new();
-    let file = std::fs::File::open(path).with_context(|| format!("cannot read {name}"))?;
-    file.take(DETECT_LENGTH as u64)
-        .read_to_end(&mut head)
+    let format = std::fs::File::open(path)
+        .and_then(Format::detect_in)
         .with_context(|| format!("cannot read {name}"))?;
     // damo's records tell of regions, which cannot be replayed.
-    match Format::detect(&head) {
+    match format {
         Ok(Format::Isotherm | Format::Parquet) => Ok(Scenario::of(read_trace(path)?)),
         _ => read_scenario(path),
     }

@@ -1,14 +1,13 @@
 //! Finding, opening and reading the record that a report is about.
 
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context;
 use isotherm_engine::Nanos;
-use isotherm_record::convert::{DETECT_LENGTH, Format};
+use isotherm_record::convert::Format;
 use isotherm_record::index::{Skipping, TimeIndex};
 use isotherm_record::{Header, Item, Reader, RecordError};
 use isotherm_report::read::{self, Extent};
@@ -190,10 +189,8 @@ impl Parts {
 
 /// Whether a file is a record as we write it: neither another's, nor packed.
 fn is_ours(file: &Path) -> bool {
-    let mut head = Vec::new();
-    let read = fs::File::open(file)
-        .and_then(|file| file.take(DETECT_LENGTH as u64).read_to_end(&mut head));
-    read.is_ok() && Format::detect(&head) == Ok(Format::Isotherm)
+    let format = fs::File::open(file).and_then(Format::detect_in);
+    matches!(format, Ok(Ok(Format::Isotherm)))
 }
 
 /// Success, unless the record is damaged: then there is a report, of what comes before.
