@@ -36,8 +36,12 @@ public final class Pools {
     private static final int PAGE = 4096;
     /** Shares of the pools are of this. */
     private static final long WHOLE = 256;
-    private static final int WARMING_CALLS = 3000;
+    private static final int WARMING_CALLS = 1500;
     private static final long WARMING_BYTES = 2048;
+    /** With these, what is rare in little is compiled too. */
+    private static final int LONG_CALLS = 2;
+
+    private static final long LONG_BYTES = 1 << 20;
 
     private static long sink;
 
@@ -242,11 +246,14 @@ public final class Pools {
         return allocated[0];
     }
 
-    /** Until all functions are compiled. */
-    private static void warm() {
-        for (Pool pool : POOLS) {
+    /** Until all functions are compiled, and again after what a long call has shown to be compiled wrongly. */
+    private static void warm(Pool pool) {
+        for (int round = 0; round < 2; round++) {
             for (int call = 0; call < WARMING_CALLS; call++) {
                 sink += pool.build.apply(WARMING_BYTES).hashCode() & 1;
+            }
+            for (int call = 0; call < LONG_CALLS; call++) {
+                sink += pool.build.apply(LONG_BYTES).hashCode() & 1;
             }
         }
     }
@@ -305,7 +312,7 @@ public final class Pools {
                 }
             }
         }
-        warm();
+        POOLS.forEach(Pools::warm);
         if (isRecycled) {
             churnOpen(mib << 20);
             System.gc();
