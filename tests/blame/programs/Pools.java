@@ -36,12 +36,8 @@ public final class Pools {
     private static final int PAGE = 4096;
     /** Shares of the pools are of this. */
     private static final long WHOLE = 256;
-    private static final int WARMING_CALLS = 1500;
+    private static final int WARMING_CALLS = 3000;
     private static final long WARMING_BYTES = 2048;
-    /** With these, what is rare in little is compiled too. */
-    private static final int LONG_CALLS = 2;
-
-    private static final long LONG_BYTES = 1 << 20;
 
     private static long sink;
 
@@ -51,9 +47,10 @@ public final class Pools {
 
     /** Arrays of at most 8 MiB, filled at once. */
     static Touch indexBuild(long bytes) {
-        long[][] index = new long[(int) ((bytes + (8 << 20) - 1) / (8 << 20))][];
+        int words = (int) (Math.min(bytes / 4, 8 << 20) / 8);
+        long[][] index = new long[(int) (bytes / 8 / words)][];
         for (int at = 0; at < index.length; at++) {
-            index[at] = new long[(int) (Math.min(bytes, 8 << 20) / 8)];
+            index[at] = new long[words];
             Arrays.fill(index[at], at);
         }
         return () -> sink += index.length;
@@ -87,7 +84,7 @@ public final class Pools {
 
     /** Rows of their own. */
     static Touch imageDecode(long bytes) {
-        int row = (int) Math.min(bytes, 64 << 10);
+        int row = (int) Math.min(bytes / 4, 64 << 10);
         byte[][] image = new byte[(int) (bytes / row)][];
         for (int at = 0; at < image.length; at++) {
             image[at] = new byte[row];
@@ -100,7 +97,7 @@ public final class Pools {
 
     /** Arrays of at most 4 MiB, of which nothing but zeroes is stored to: the allocation does. */
     static Touch logRingOpen(long bytes) {
-        int segment = (int) Math.min(bytes, 4 << 20);
+        int segment = (int) Math.min(bytes / 4, 4 << 20);
         byte[][] ring = new byte[(int) (bytes / segment)][];
         for (int at = 0; at < ring.length; at++) {
             ring[at] = new byte[segment];
@@ -246,15 +243,10 @@ public final class Pools {
         return allocated[0];
     }
 
-    /** Until all functions are compiled, and again after what a long call has shown to be compiled wrongly. */
+    /** Until its function is compiled. */
     private static void warm(Pool pool) {
-        for (int round = 0; round < 2; round++) {
-            for (int call = 0; call < WARMING_CALLS; call++) {
-                sink += pool.build.apply(WARMING_BYTES).hashCode() & 1;
-            }
-            for (int call = 0; call < LONG_CALLS; call++) {
-                sink += pool.build.apply(LONG_BYTES).hashCode() & 1;
-            }
+        for (int call = 0; call < WARMING_CALLS; call++) {
+            sink += pool.build.apply(WARMING_BYTES).hashCode() & 1;
         }
     }
 
@@ -312,6 +304,8 @@ public final class Pools {
                 }
             }
         }
+        // Loads JMX first: a class that is loaded later may take back what was compiled.
+        writeMap();
         POOLS.forEach(Pools::warm);
         if (isRecycled) {
             churnOpen(mib << 20);

@@ -1,17 +1,17 @@
 """Pools of memory that known functions touch first, in Python: byte arrays, a mapping, a dict and lists of objects.
 
-When all are built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and nobody
-the idle ones. Pools are built one after the other. Started with `-X perf` by Python 3.12 or later, so that each function
-has code of its own and a name in /tmp/perf-PID.map.
+When all are built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and
+nobody the idle ones. Pools are built one after the other. Started with `-X perf` by Python 3.12 or later, so that each
+function has code of its own and a name in /tmp/perf-PID.map.
 
 `bytes` is counted, not measured: `sys.getsizeof` of each object, rounded up to what its allocator takes (`taken`). Of a
 mapping it is the pages that were stored to. Nothing moves.
 
 When all is built, the cyclic collector is turned off: each full collection would read and write all idle containers.
 
---recycle: `churn_open` and `churn_close` first allocate and free as many bytes as all pools have: half in blocks of 1 to
-2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, of which malloc keeps a part, and pools are built in
-it. One block of 1024 stays. `churn_steadily` goes on to replace small blocks.
+--recycle: `churn_open` and `churn_close` first allocate and free as many bytes as all pools have: half in blocks of 1
+to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, of which the allocators keep most, and pools
+are built in it. One block of 1024 stays. `churn_steadily` goes on to replace small blocks.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def metrics_table_load(size):
     each = taken_by(first, *first) + 9
     table = []
     for at in range(1000, 1000 + int(size / each)):
-        table.append((at, at * 0.5, at * 0.25))  # noqa: PERF401 (not another frame)
+        table.append((at, at * 0.5, at * 0.25))
     return table, len(table) * (each - 9) + taken_by(table)
 
 
