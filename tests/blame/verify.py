@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks the programs of known truth, without Isotherm: verify.py DIR [LANGUAGE...] [--runs N]. Needs root (clear_refs).
+"""Checks the programs of known truth, without Isotherm, as root: verify.py DIR [LANGUAGE...] [--runs N].
 
-Of each language, as it is and with --recycle: the resident memory is near the sum of the pools; what is referenced within
-two seconds (clear_refs, smaps) is near the sum of the hot ones; threads are called what they should; SIGTERM ends it at
-once; runs are alike. And the functions are there as symbols of their own, or in the map.
+Of each language, as it is and with --recycle: the resident memory is near the sum of the pools; what is referenced
+within two seconds (clear_refs, smaps) is near the sum of the hot ones; threads are called what they should; SIGTERM
+ends it at once; runs are alike. And the functions are there as symbols of their own, or in the map.
 """
 
 import argparse
@@ -31,7 +31,8 @@ def smaps_sum(pid, field):
 
 def run(directory, language, flags):
     started = time.monotonic()
-    process = subprocess.Popen([f"{directory}/{language}", "--seconds", "30", *flags], stdout=subprocess.PIPE, text=True)
+    command = [f"{directory}/{language}", "--seconds", "30", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     truth = json.loads(process.stdout.readline())
     pid = process.pid
     facts = {"truth": truth, "built_s": time.monotonic() - started, "anonymous": smaps_sum(pid, "Anonymous")}

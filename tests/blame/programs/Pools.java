@@ -15,22 +15,23 @@ import javax.management.JMException;
 import javax.management.ObjectName;
 
 /**
- * Pools of memory that known functions touch first, in Java: arrays, lists and maps of small objects, by several threads.
+ * Pools of memory that known functions touch first, in Java: arrays, lists and maps of small objects, by several
+ * threads.
  *
- * <p>When all are built, one line of JSON says them; from then on {@code serveRequests} touches the hot ones every 50 ms
- * and nobody the idle ones. Pools are built one after the other.
+ * <p>When all are built, one line of JSON says them; from then on {@code serveRequests} touches the hot ones every 50
+ * ms and nobody the idle ones. Pools are built one after the other.
  *
  * <p>Names: the functions are called on little until C2 has compiled them (so -Xbatch), for an interpreted frame has no
  * name in a map. The map, /tmp/perf-PID.map, is written then and after each pool, by the operation of jcmd's
  * Compiler.perfmap. It takes the place of what was there. The program fails if a function is missing in it.
  *
- * <p>{@code bytes} is what the thread has allocated meanwhile (ThreadMXBean), all of which stays: lists and maps begin at
- * the size that they end with. It is resident by this function for as long as nothing is collected: objects that a
- * collector moves are touched first by it. So the young generation is larger than all pools, unless --recycle.
+ * <p>{@code bytes} is what the thread has allocated meanwhile (ThreadMXBean), all of which stays: lists and maps
+ * begin at the size that they end with. It is resident by this function for as long as nothing is collected: objects
+ * that a collector moves are touched first by it. So the young generation is larger than all pools, unless --recycle.
  *
- * <p>--recycle: the heap begins small and is collected as it grows. {@code churnOpen} first allocates as many bytes as all
- * pools have and drops them; System.gc() makes the heap shrink. {@code churnSteadily} goes on to replace small blocks, 0.4
- * MB of garbage a second.
+ * <p>--recycle: the heap begins small and is collected as it grows. {@code churnOpen} first allocates as many bytes
+ * as all pools have and drops them; System.gc() makes the heap shrink. {@code churnSteadily} goes on to replace small
+ * blocks, 0.4 MB of garbage a second.
  */
 public final class Pools {
     private static final int PAGE = 4096;

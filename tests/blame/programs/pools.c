@@ -1,14 +1,15 @@
 // Pools of memory that known functions touch first, in C.
 //
-// Each pool is built by one function that is not inlined. Threads build theirs at the same time. When all are built, one
-// line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and nobody the idle ones.
+// Each pool is built by one function that is not inlined. Threads build theirs at the same time. When all are built,
+// one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and nobody the idle
+// ones.
 //
 // `bytes` is counted, not measured. A block that malloc maps by itself, or a mapping: its pages that were stored to. A
 // smaller block: malloc_usable_size and the 8 bytes of its header, for these lie side by side.
 //
-// --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn_open` and `churn_close`:
-// half in blocks of 1 to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, which its arena keeps and
-// pools are built in. One block of 1024 stays. `churn_steadily` goes on to replace small blocks.
+// --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn_open` and
+// `churn_close`: half in blocks of 1 to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, which
+// its arena keeps and pools are built in. One block of 1024 stays. `churn_steadily` goes on to replace small blocks.
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <pthread.h>

@@ -4,12 +4,13 @@
 // When all are built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and
 // nobody the idle ones. Threads build theirs at the same time.
 //
-// `bytes` is counted, not measured: of a large block its whole pages, of a small one what glibc takes for it (`block_of`).
-// What a container allocates is known from libstdc++: a node of a map of integers is a pointer and its value.
+// `bytes` is counted, not measured: of a large block its whole pages, of a small one what glibc takes for it
+// (`block_of`). What a container allocates is known from libstdc++: a node of a map of integers is a pointer and its
+// value.
 //
-// --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn::open` and `churn::close`:
-// half in blocks of 1 to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, which its arena keeps and
-// pools are built in. One block of 1024 stays. `churn::steadily` goes on to replace small blocks.
+// --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn::open` and
+// `churn::close`: half in blocks of 1 to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, which
+// its arena keeps and pools are built in. One block of 1024 stays. `churn::steadily` goes on to replace small blocks.
 #include <pthread.h>
 #include <unistd.h>
 

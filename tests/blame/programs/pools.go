@@ -1,19 +1,18 @@
 // Pools of memory that known functions touch first, in Go: slices, maps and structures of pointers, built by several
 // goroutines.
 //
-// When all are built, one line of JSON says them; from then on serveRequests touches the hot ones every 50 ms and nobody
-// the idle ones. Goroutines that name a thread are locked to it; the thread of others is "any". Pools are built one after
-// the other, so that each can be measured.
+// When all are built, one line of JSON says them; from then on serveRequests touches the hot ones every 50 ms and
+// nobody the idle ones. Goroutines that name a thread are locked to it; the thread of others is "any". Pools are
+// built one after the other, so that each can be measured.
 //
 // `bytes` is what live objects take on the heap (MemStats.HeapAlloc after a collection, which rounds each object up to
 // its size class), not resident memory: nothing moves, and a collection between two pools may leave spans for the next.
-// Of logRingOpen it is the pages that were stored to.
 //
 // When all is built, collections are turned off: each would read all idle objects that hold pointers.
 //
 // --recycle: churnOpen first allocates as many bytes as all pools have. One half is given back to the kernel
-// (debug.FreeOSMemory), the other is only collected: pools are built in it. churnSteadily goes on to replace small blocks,
-// 0.4 MB of garbage a second.
+// (debug.FreeOSMemory), the other is only collected: pools are built in it. churnSteadily goes on to replace small
+// blocks, 0.4 MB of garbage a second.
 package main
 
 import (
@@ -35,10 +34,9 @@ const (
 	whole = 256 // Shares of the pools are of this.
 )
 
-// What a pool consists of, and how to touch all of it. bytes is 0 where the heap's growth tells them.
+// How to touch all of a pool.
 type built struct {
 	touch func()
-	bytes int
 }
 
 var sink uint64
@@ -118,16 +116,16 @@ func decodeAll(bytes int) built {
 	}}
 }
 
-// One large allocation, of which three quarters are stored to, a word on each page.
+// One large allocation, a word stored to on each page. Not on a part of them: whether the allocation itself clears all
+// depends on what else the arena holds.
 //
 //go:noinline
 func logRingOpen(bytes int) built {
-	ring := make([]uint64, bytes/3*4/8)
-	used := ring[:bytes/8]
-	for at := 0; at < len(used); at += page / 8 {
-		used[at] = uint64(at) + 1
+	ring := make([]uint64, bytes/8)
+	for at := 0; at < len(ring); at += page / 8 {
+		ring[at] = uint64(at) + 1
 	}
-	return built{touch: func() { touchPages(used) }, bytes: bytes}
+	return built{touch: func() { touchPages(ring) }}
 }
 
 type metric struct {
@@ -254,6 +252,7 @@ type pool struct {
 	isIdle   bool
 	thread   string
 	built    built
+	bytes    int
 }
 
 var pools = []*pool{
@@ -337,11 +336,9 @@ func main() {
 	for _, pool := range pools {
 		before := heapBytes()
 		pool.buildOnThread(pool.share * *mib << 20 / whole)
-		if pool.built.bytes == 0 {
-			pool.built.bytes = heapBytes() - before
-		}
+		pool.bytes = heapBytes() - before
 		lines = append(lines, fmt.Sprintf(`{"function":"%s","bytes":%d,"idle":%t,"thread":"%s"}`,
-			pool.function, pool.built.bytes, pool.isIdle, pool.thread))
+			pool.function, pool.bytes, pool.isIdle, pool.thread))
 	}
 	debug.SetGCPercent(-1)
 	fmt.Fprintf(os.Stdout, "{\"language\":\"go\",\"pools\":[%s]}\n", strings.Join(lines, ","))

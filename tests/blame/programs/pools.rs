@@ -6,9 +6,9 @@
 //! `bytes` is counted, not measured: of a large block its whole pages, of a small one what glibc takes for it
 //! (`malloc_usable_size` and 8 bytes). A `HashMap` has a power of two of buckets, with one byte beside each.
 //!
-//! --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn_open` and `churn_close`:
-//! half in blocks of 1 to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, which its arena keeps and
-//! pools are built in. One block of 1024 stays. `churn_steadily` goes on to replace small blocks.
+//! --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn_open` and
+//! `churn_close`: half in blocks of 1 to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, which
+//! its arena keeps and pools are built in. One block of 1024 stays. `churn_steadily` goes on to replace small blocks.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
