@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Sources, without `.bpf.c`.
-const PROGRAMS: [&str; 3] = ["page_table", "page_cache", "damon_trace"];
+const PROGRAMS: [&str; 4] = ["page_table", "page_cache", "damon_trace", "faults"];
 
 fn main() {
     println!("cargo:rerun-if-changed=src/probe/bpf");

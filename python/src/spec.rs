@@ -321,6 +321,7 @@ impl SessionSpec {
                 ..ActingRequest::default()
             },
             world: named_world(world)?,
+            stacks: None,
         };
         lowered(&request, config, schemes, acts)
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How right a report of idle memory by stack is: check.py BLAME.json TRUTH.json. Tests: `python3 -m doctest check.py`.
 
-BLAME.json is [{"stack": ["outermost", ..., "innermost"], "idle_bytes": n}, ...]; TRUTH.json the line that a program of
+BLAME.json is what `isotherm report blame --json` wrote, TRUTH.json the line that a program of
 programs/ printed. A stack is a pool's if the pool's function is named in any frame; if those of several pools are, the
 innermost one's. Prints a table and one line of JSON:
 
@@ -28,9 +28,11 @@ def words(name):
     ['Pools', 'SessionCache', 'fill']
     >>> words("py::SessionCache.fill:/srv/index_build/pools.py"), words("py::_find:<frozen importlib._bootstrap>")
     (['SessionCache', 'fill'], ['_find'])
+    >>> words("index_build (/srv/pools.py)")
+    ['index_build']
     """
-    if python := re.fullmatch(r"py::(.*?):[/<].*", name):
-        name = python[1]
+    if python := re.fullmatch(r"py::(.*?):[/<].*|(.*?) \([/<].*\)", name):
+        name = python[1] or python[2]
     name = re.sub(r"\bL([\w/$]+);", r"\1", name)
     return re.findall(r"\w+", name)
 
@@ -74,9 +76,9 @@ def check(blame, truth):
     ...     {"function": "a", "bytes": 100, "idle": True, "thread": "main"},
     ...     {"function": "b", "bytes": 300, "idle": True, "thread": "main"},
     ...     {"function": "c", "bytes": 50, "idle": False, "thread": "main"}]}
-    >>> blame = [{"stack": ["main", "a"], "idle_bytes": 120}, {"stack": ["main", "b", "malloc"], "idle_bytes": 180},
-    ...     {"stack": ["main", "c"], "idle_bytes": 5}, {"stack": ["main", "d"], "idle_bytes": 7},
-    ...     {"stack": [], "idle_bytes": 1}]
+    >>> blame = [{"stack": ["main", "a"], "bytes": 120}, {"stack": ["main", "b", "malloc"], "bytes": 180},
+    ...     {"stack": ["main", "c"], "bytes": 5}, {"stack": ["main", "d"], "bytes": 7},
+    ...     {"stack": [], "bytes": 1}]
     >>> result = check(blame, truth)
     >>> {key: result[key] for key in ("accuracy", "true", "right", "over", "hot", "nobody")}
     {'accuracy': 0.7, 'true': 400, 'right': 280, 'over': 20, 'hot': 5, 'nobody': 8}
@@ -89,9 +91,9 @@ def check(blame, truth):
     for entry in blame:
         function = pool_of(entry["stack"], by_function)
         if function is None:
-            nobody += entry["idle_bytes"]
+            nobody += entry["bytes"]
         else:
-            by_function[function]["attributed"] += entry["idle_bytes"]
+            by_function[function]["attributed"] += entry["bytes"]
     idle = [pool for pool in pools if pool["idle"]]
     true = sum(pool["bytes"] for pool in idle)
     right = sum(min(pool["attributed"], pool["bytes"]) for pool in idle)
@@ -113,7 +115,7 @@ def mib(size):
 
 def table(result):
     """
-    >>> print(table(check([{"stack": ["f"], "idle_bytes": 1 << 20}], {"language": "c", "pools": [
+    >>> print(table(check([{"stack": ["f"], "bytes": 1 << 20}], {"language": "c", "pools": [
     ...     {"function": "f", "bytes": 2 << 20, "idle": True, "thread": "main"}]})))
     function  pool  true MiB  idle MiB attributed  part
     f         idle       2.0                  1.0   50%
@@ -135,6 +137,7 @@ def table(result):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: check.py BLAME.json TRUTH.json")
-    found = check(*(json.loads(Path(path).read_text()) for path in sys.argv[1:]))
+    report, truth = (json.loads(Path(path).read_text()) for path in sys.argv[1:])
+    found = check(report["stacks"], truth)
     print(table(found))
     print(json.dumps(found))

@@ -45,6 +45,7 @@ const ROOMS: &[Room] = &[
         &["isotherm-engine", "isotherm-record", "isotherm-report"],
     ),
     room("isotherm-sim", &["isotherm-engine"]),
+    room("isotherm-symbols", &["isotherm-record"]),
     room(
         "isotherm-session",
         &[
@@ -54,6 +55,7 @@ const ROOMS: &[Room] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-sim",
+            "isotherm-symbols",
             "isotherm-workload",
         ],
     ),
@@ -93,6 +95,7 @@ const ROOMS: &[Room] = &[
             "isotherm-eval",
             "isotherm-session",
             "isotherm-sim",
+            "isotherm-symbols",
         ],
     ),
     room(

@@ -55,7 +55,7 @@ pub use problem::{Place, Problem, Problems, Severity};
 pub use request::{ActingRequest, Request, RequestError};
 pub use spec::{
     ActingSpec, ClearBy, ContextSpec, MemoryGoal, MonitorSpec, PageAttributes, ProcessSpec,
-    SessionSpec, TargetSpec, ThpPolicy, World,
+    SessionSpec, StacksSpec, TargetSpec, ThpPolicy, World,
 };
 pub use tier::{HMSDK_MEMCG, Move, TierError, TierPlan};
 pub use topology::{Extent, Topology, TopologyError, node_extent};

@@ -16,7 +16,7 @@ use crate::preset::{PRESETS, preset};
 use crate::problem::Problem;
 use crate::scheme_line;
 use crate::spec::{
-    ActingSpec, ContextSpec, MemoryGoal, ProcessSpec, SessionSpec, TargetSpec, World,
+    ActingSpec, ContextSpec, MemoryGoal, ProcessSpec, SessionSpec, StacksSpec, TargetSpec, World,
 };
 
 /// More contexts than this in one process come from a mistake, or want another division of the
@@ -83,6 +83,10 @@ pub enum RequestError {
          `--world linux`"
     )]
     KernelHasOtherGoals { flag: &'static str },
+    #[error(
+        "--stacks are of page faults of real processes, and a simulated one has none; leave it out"
+    )]
+    StacksAreReal,
     #[error("these monitoring attributes do not fit together: {0}")]
     Attributes(#[from] AttributesError),
     #[error("{name} cannot be run: {error}")]
@@ -111,6 +115,8 @@ pub struct Request {
     pub acting: ActingRequest,
     /// Who watches and acts.
     pub world: World,
+    /// Whose code touches memory first.
+    pub stacks: Option<StacksSpec>,
 }
 
 /// What is said of acting.
@@ -206,6 +212,9 @@ impl Request {
     pub fn watch(&self) -> Result<SessionSpec, RequestError> {
         let targets = self.targets.clone().ok_or(RequestError::NoTarget)?;
         let targets = self.with_children(targets);
+        if self.stacks.is_some() && matches!(targets, TargetSpec::Simulated) {
+            return Err(RequestError::StacksAreReal);
+        }
         let monitor = self.monitoring.spec(self.seed, &targets, self.world)?;
         Ok(SessionSpec {
             contexts: vec![ContextSpec {
@@ -217,6 +226,7 @@ impl Request {
             }],
             seed: self.seed,
             world: self.world,
+            stacks: self.stacks,
         })
     }
 
@@ -264,6 +274,7 @@ impl Request {
             contexts,
             seed: self.seed,
             world: self.world,
+            stacks: self.stacks,
         })
     }
 

@@ -23,6 +23,9 @@ pub struct SessionSpec {
     /// Who watches and acts.
     #[serde(default)]
     pub world: World,
+    /// Whose code touches memory first is told, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<StacksSpec>,
 }
 
 impl SessionSpec {
@@ -30,6 +33,13 @@ impl SessionSpec {
     pub fn acts(&self) -> bool {
         self.contexts.iter().any(|context| context.acting.is_some())
     }
+}
+
+/// How stacks of page faults are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StacksSpec {
+    /// Most CPU time for it, with what it takes from the targets, as a share of one CPU.
+    pub cpu_budget: f64,
 }
 
 /// Who watches and acts on a live machine.

@@ -19,6 +19,7 @@ pub mod cpu;
 pub mod damon_trace;
 pub mod delays;
 mod elf_error;
+pub mod faults;
 pub mod frames;
 pub mod host;
 pub mod kernel_thread;

@@ -371,13 +371,15 @@ pub(crate) fn call_length(ranges: &[AddressRange], advice: i32) -> usize {
 
 /// The processes that this one descends from, its parent first; without the first of all.
 pub fn ancestors() -> Vec<u32> {
-    let parent_of = |pid: u32| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        line.trim().parse::<u32>().ok()
-    };
     let parents = std::iter::successors(parent_of(std::process::id()), |pid| parent_of(*pid));
     parents.take_while(|pid| *pid > 1).collect()
+}
+
+/// The parent of process `pid`.
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
 }
 
 /// Ids of all processes there are, kernel threads among them; but for this one.

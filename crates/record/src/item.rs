@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::blocks::SnapshotBlocks;
 use crate::machine::MachineSample;
 use crate::pages::PageSnapshot;
+use crate::stacks::{FrameSymbols, StackSamples};
 
 /// What is said once, at the start of a record (the Arrow schema's metadata).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -385,6 +386,10 @@ pub enum Item {
     Calibration(CalibrationSample),
     /// What the machine's memory is used for, every some seconds where all of it is watched.
     Machine(MachineSample),
+    /// Page faults with the stacks that led to them (`settings["stacks"]`).
+    Stacks(StackSamples),
+    /// What frames of stacks are called.
+    Symbols(FrameSymbols),
     /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
     Note { time: Nanos, text: String },
 }
@@ -407,6 +412,8 @@ impl Item {
             Self::Compaction(_) => "compaction",
             Self::Calibration(_) => "calibration",
             Self::Machine(_) => "machine",
+            Self::Stacks(_) => "stacks",
+            Self::Symbols(_) => "symbols",
             Self::Note { .. } => "note",
         }
     }
@@ -428,6 +435,8 @@ impl Item {
             Self::Compaction(round) => round.time,
             Self::Calibration(sample) => sample.time,
             Self::Machine(sample) => sample.time,
+            Self::Stacks(samples) => samples.time,
+            Self::Symbols(symbols) => symbols.time,
             Self::Note { time, .. } => *time,
         })
     }

@@ -25,6 +25,7 @@ mod printable;
 pub mod reader;
 mod rows;
 mod schema;
+pub mod stacks;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -44,4 +45,8 @@ pub use machine::{
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use printable::{printable, printable_lines};
 pub use reader::{Reader, Truncation};
+pub use stacks::{
+    CodeModule, FaultSample, FrameSymbol, FrameSymbols, FrameTable, StackFrame, StackId, StackNode,
+    StackSamples,
+};
 pub use writer::Writer;

@@ -33,6 +33,7 @@ use crate::item::{Header, Item};
 use crate::pages::{PageAges, check_blocks};
 use crate::rows::Rows;
 use crate::schema::{Kind, decoding_schema, header_of};
+use crate::stacks::StackCounts;
 
 /// How a record that was not finished ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,7 @@ pub struct Reader<R> {
     /// The message that is being handed out.
     place: Range<u64>,
     index: Option<TimeIndex>,
+    stacks: StackCounts,
 }
 
 impl<R: Read> Reader<R> {
@@ -127,6 +129,7 @@ impl<R: Read> Reader<R> {
             damage: None,
             place: 0..0,
             index: None,
+            stacks: StackCounts::default(),
         })
     }
 
@@ -280,7 +283,14 @@ impl<R: Read> Reader<R> {
             ));
         }
         if let Some(json) = Frame::item(&message) {
-            self.items.extend(parse_items(offset, json)?);
+            let items = parse_items(offset, json)?;
+            for item in &items {
+                if let Item::Stacks(samples) = item {
+                    let counted = self.stacks.take(samples);
+                    counted.map_err(|reason| RecordError::corrupt(offset, reason))?;
+                }
+            }
+            self.items.extend(items);
         }
         if batch.length() == 0 {
             // These belong to the rows that follow.

@@ -11,14 +11,17 @@ use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use crate::error::RecordError;
 use crate::item::Header;
 use crate::pages::{GRANULARITY, GRANULARITY_PAGE};
+use crate::stacks::STACKS_SETTING;
 
 /// Metadata key of the header's JSON.
 pub(crate) const HEADER_KEY: &str = "isotherm.header";
 /// Metadata key of the format's version.
 pub(crate) const VERSION_KEY: &str = "isotherm.version";
-/// The version written, and the highest one read. Version 1 has no columns about memory
-/// ([`MEMORY_COLUMNS`]), version 2 no blocks told by page ([`crate::blocks`]).
-pub(crate) const VERSION: u32 = 3;
+/// The highest version that is read. Version 1 has no columns about memory ([`MEMORY_COLUMNS`]), version 2
+/// no blocks told by page ([`crate::blocks`]), version 3 no stacks ([`crate::stacks`]).
+pub(crate) const VERSION: u32 = 4;
+/// What is written where there are no stacks.
+const VERSION_WITHOUT_STACKS: u32 = 3;
 /// What a region's addresses hold, in bytes; all null where the source cannot tell.
 pub(crate) const MEMORY_COLUMNS: [&str; 4] = ["resident", "touched", "unknown", "swapped"];
 /// Metadata key, on a message without rows, of an item as JSON.
@@ -100,7 +103,7 @@ pub(crate) fn schema_of(header: &Header) -> Result<Schema, RecordError> {
     let nanos = |name: &str, value: isotherm_engine::Nanos| (name.to_string(), value.0.to_string());
     metadata.extend([
         (HEADER_KEY.to_string(), json),
-        (VERSION_KEY.to_string(), VERSION.to_string()),
+        (VERSION_KEY.to_string(), version_of(header).to_string()),
         ("writer".to_string(), header.writer.clone()),
         ("host".to_string(), header.host.clone()),
         ("kernel".to_string(), header.kernel.clone()),
@@ -115,6 +118,15 @@ pub(crate) fn schema_of(header: &Header) -> Result<Schema, RecordError> {
         Kind::of(header).fields(),
         metadata,
     ))
+}
+
+/// The lowest version that holds what a record with this header may.
+fn version_of(header: &Header) -> u32 {
+    if header.settings.contains_key(STACKS_SETTING) {
+        VERSION
+    } else {
+        VERSION_WITHOUT_STACKS
+    }
 }
 
 /// The header that a schema holds and what the rows are, once the schema is known to be a record's.

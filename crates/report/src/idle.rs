@@ -185,19 +185,12 @@ struct Sum {
 impl Sum {
     fn add(&mut self, kept: &Kept, context: &mut RecordContext) {
         let snapshot = &kept.snapshot;
-        let interval = snapshot.end.since(snapshot.start);
         self.time = self.time.max(context.offset(snapshot.end));
         self.watched = self.watched.max(snapshot.end.since(kept.watched_since));
         for region in &snapshot.regions {
             self.totals.add(region);
-            let idle_for = match region.nr_accesses {
-                // Ages may count the first interval as well.
-                Some(n) if n <= 0.0 => (region.age_ns + interval).min(kept.known_for()),
-                // Its rest was touched at the interval's beginning at the latest, for all we know.
-                _ => Nanos(interval.0.saturating_sub(1)),
-            };
             if region.untouched() > 0 {
-                self.idle.push((idle_for, region.untouched()));
+                self.idle.push((kept.idle_for(region), region.untouched()));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{Nanos, Snapshot, TargetId};
+use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
 
 use super::context::RecordContext;
 
@@ -22,6 +22,17 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// For how long what a region holds and was not touched has been idle.
+    pub(super) fn idle_for(&self, region: &RegionSnapshot) -> Nanos {
+        let interval = self.snapshot.end.since(self.snapshot.start);
+        match region.nr_accesses {
+            // Ages may count the first interval as well.
+            Some(n) if n <= 0.0 => (region.age_ns + interval).min(self.known_for()),
+            // Its rest was touched at the interval's beginning at the latest, for all we know.
+            _ => Nanos(interval.0.saturating_sub(1)),
+        }
+    }
+
     /// Nothing can have been idle for longer.
     pub(super) fn known_for(&self) -> Nanos {
         self.snapshot.end.since(self.watched_since) + self.age_before

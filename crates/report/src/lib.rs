@@ -22,6 +22,7 @@ pub const VERSION: u32 = 2;
 
 pub mod access;
 pub mod actions;
+pub mod blame;
 pub mod context;
 pub mod course;
 pub mod diff;
@@ -59,6 +60,7 @@ mod tests;
 
 pub use access::{Access, AccessOptions, AccessReport, AccessTable};
 pub use actions::{Actions, ActionsReport};
+pub use blame::{Blame, BlameOptions, BlameReport};
 pub use context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
 pub use course::{Course, CourseReport};
 pub use diff::DiffReport;

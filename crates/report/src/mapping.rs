@@ -106,6 +106,15 @@ impl MappingTable {
             .map(|(part, entry)| (part, &entry.name))
     }
 
+    /// The whole mapping that `part` is of, or `part` itself where none is known.
+    pub fn whole(&self, target: TargetId, part: AddressRange) -> AddressRange {
+        let before = self.entries.range(..=(target, part.start)).next_back();
+        let whole = before.and_then(|(key, entry)| AddressRange::checked(key.1, entry.end));
+        whole
+            .filter(|whole| whole.contains(part.start))
+            .unwrap_or(part)
+    }
+
     /// The parts of `range` that are mapped, and by what.
     fn overlapping(
         &self,

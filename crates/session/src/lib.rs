@@ -49,6 +49,8 @@ mod session;
 mod signals;
 pub mod simulated;
 #[cfg(feature = "live")]
+mod stacks;
+#[cfg(feature = "live")]
 mod start;
 #[cfg(feature = "live")]
 mod targets;

@@ -16,6 +16,7 @@ use crate::kernel::KernelMonitor;
 use crate::meters::Meters;
 use crate::monitor::{CacheView, Monitor};
 use crate::signals::Signals;
+use crate::stacks::Stacks;
 use crate::start::{Started, header, start};
 
 /// What a step came to.
@@ -42,6 +43,7 @@ const ENDING: Duration = Duration::from_millis(200);
 pub struct Session {
     clock: Clock,
     monitor: Box<dyn Monitor>,
+    stacks: Option<Stacks>,
     meters: Meters,
     child: Option<Child>,
     /// The record says how the command ended.
@@ -81,6 +83,8 @@ impl Session {
         signals: Signals,
     ) -> anyhow::Result<Self> {
         let clock = Clock::start();
+        // First, so that nothing of a command is missed.
+        let stacks = Stacks::start(spec, clock)?;
         let Started {
             monitor,
             child,
@@ -91,6 +95,7 @@ impl Session {
         Ok(Self {
             clock,
             monitor,
+            stacks,
             meters: Meters::default(),
             child,
             child_end_told: false,
@@ -104,7 +109,7 @@ impl Session {
             notes,
             knows_every_page: spec.contexts.iter().map(knows_every_page).collect(),
             clears_refs: spec.contexts.iter().any(clears_refs),
-            opens_files: spec.contexts.iter().any(watches_page_cache),
+            opens_files: spec.contexts.iter().any(watches_page_cache) || spec.stacks.is_some(),
         })
     }
 
@@ -222,11 +227,16 @@ impl Session {
         }
         let mut wakes = vec![self.signals.wakes()];
         wakes.extend(self.wakes.as_ref().map(AsFd::as_fd));
+        wakes.extend(self.stacks.as_ref().map(Stacks::wakes));
         let wake_at = if self.is_resting {
             until
         } else {
             self.wake_at.min(until)
         };
+        let wake_at = self
+            .stacks
+            .as_ref()
+            .map_or(wake_at, |stacks| wake_at.min(stacks.next()));
         self.clock.sleep_until(wake_at, &wakes);
         if self.is_stopped() {
             return Ok(Step::Stopped);
@@ -251,10 +261,37 @@ impl Session {
             }
             self.first_cost.get_or_insert_with(|| self.monitor.cost());
         }
+        // Woken before its time: the buffer fills.
+        self.collect_stacks(now, now < wake_at, items)?;
         let before = process_cpu();
         self.meters.read(self.monitor.as_ref(), now, false, items);
         self.note_other_cpu(process_cpu().since(before));
         Ok(Step::Going)
+    }
+
+    /// Tells which code has touched memory since the last time. It has a budget of its own.
+    fn collect_stacks(
+        &mut self,
+        now: Nanos,
+        at_once: bool,
+        items: &mut Vec<Item>,
+    ) -> anyhow::Result<()> {
+        let Some(stacks) = &mut self.stacks else {
+            return Ok(());
+        };
+        if now < stacks.next() && !at_once {
+            return Ok(());
+        }
+        let before = stacks.cpu();
+        let live = self.monitor.live();
+        let live: Vec<_> = live
+            .iter()
+            .map(|(id, process)| (*id, process.pid()))
+            .collect();
+        stacks.step(now, &live, items)?;
+        let spent = stacks.cpu().since(before);
+        self.monitor.leave_out(spent);
+        Ok(())
     }
 
     /// Last words: what is known and was not told yet, the cost so far and, where the command was ours and has ended,
@@ -265,6 +302,13 @@ impl Session {
         if has_begun && let Err(error) = self.monitor.last_look(now, items) {
             let text = format!("the last look has failed: {error:#}");
             items.push(Item::Note { time: now, text });
+        }
+        if let Err(error) = self.collect_stacks(now, true, items) {
+            let text = format!("the last stacks are not known: {error:#}");
+            items.push(Item::Note { time: now, text });
+        }
+        if let Some(stacks) = &mut self.stacks {
+            stacks.symbols(now, items);
         }
         self.meters.read(self.monitor.as_ref(), now, true, items);
         if !self.child_end_told {

@@ -15,6 +15,7 @@ use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, node, process, thp};
 use isotherm_record::Header;
+use isotherm_record::stacks::STACKS_SETTING;
 
 use crate::monitor::{
     ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Monitor, Pages, Physical, Simulated,
@@ -316,6 +317,9 @@ pub(crate) fn header(
     let is_by_page = |context: &ContextSpec| matches!(context.monitor, MonitorSpec::Pages(_));
     if spec.contexts.iter().any(is_by_page) {
         settings.insert("granularity".to_owned(), "page".to_owned());
+    }
+    if let Some(stacks) = &spec.stacks {
+        settings.insert(STACKS_SETTING.to_owned(), stacks.cpu_budget.to_string());
     }
     operations.sort_unstable();
     operations.dedup();

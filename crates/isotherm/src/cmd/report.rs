@@ -3,6 +3,7 @@
 //! A report is an accumulator of `isotherm_report`; this file gives it the record's items and
 //! the user's wishes, and passes the result to a renderer.
 
+mod blame;
 pub(crate) mod ethp_curve;
 mod more;
 mod output;
@@ -48,6 +49,7 @@ enum Report {
     Heatmap(HeatmapArgs),
     Wss(WssArgs),
     Idle(IdleArgs),
+    Blame(blame::BlameArgs),
     Footprint(FootprintArgs),
     Fragmentation(FragmentationArgs),
     Machine(more::MachineArgs),
@@ -269,6 +271,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Report::Heatmap(args) => heatmap(&args),
         Report::Wss(args) => wss(args),
         Report::Idle(args) => idle(args),
+        Report::Blame(args) => blame::blame(&args),
         Report::Footprint(args) => footprint(&args),
         Report::Fragmentation(args) => fragmentation(&args),
         Report::Machine(args) => more::machine(&args),

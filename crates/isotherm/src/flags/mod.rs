@@ -14,7 +14,7 @@ pub(crate) use monitor::MonitorArgs;
 pub(crate) use targets::TargetArgs;
 
 use anyhow::ensure;
-use isotherm_config::{ContextConfig, Request, SessionSpec};
+use isotherm_config::{ContextConfig, Request, SessionSpec, StacksSpec};
 use tracing::warn;
 
 /// What only watches.
@@ -27,6 +27,7 @@ pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
         monitoring: how.monitoring(),
         seed: how.seed,
         world: targets.world.into(),
+        stacks: how.stacks.map(|cpu_budget| StacksSpec { cpu_budget }),
         ..Request::default()
     }
 }

@@ -49,6 +49,11 @@ pub(crate) struct MonitorArgs {
     #[arg(long, value_name = "WHICH", value_delimiter = ',', conflicts_with_all = ["faithful", "pages"])]
     pub(crate) strategy: Vec<Improvement>,
 
+    /// Take stacks of page faults, too, for `report blame`: within so much CPU time more, as a share of one CPU
+    /// [default: 0.5%]
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "0.5%", value_parser = parse_budget)]
+    pub(crate) stacks: Option<f64>,
+
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

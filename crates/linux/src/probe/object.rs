@@ -11,6 +11,11 @@ use crate::mapped::MappedArray;
 
 /// Opens and loads an object; where that fails, says why in libbpf's or the verifier's words.
 pub(crate) fn load(bytes: &[u8]) -> Result<Object, String> {
+    load_without(bytes, "")
+}
+
+/// The same, but for one of its programs.
+pub(crate) fn load_without(bytes: &[u8], program: &str) -> Result<Object, String> {
     static SAID: Mutex<String> = Mutex::new(String::new());
     #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs's signature")]
     fn keep(_: libbpf_rs::PrintLevel, text: String) {
@@ -23,7 +28,12 @@ pub(crate) fn load(bytes: &[u8]) -> Result<Object, String> {
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep)));
     let result = ObjectBuilder::default()
         .open_memory(bytes)
-        .and_then(libbpf_rs::OpenObject::load);
+        .and_then(|mut object| {
+            for mut left_out in object.progs_mut().filter(|found| found.name() == program) {
+                left_out.set_autoload(false);
+            }
+            object.load()
+        });
     result.map_err(|error| {
         let said = SAID
             .lock()

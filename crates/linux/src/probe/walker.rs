@@ -217,6 +217,18 @@ impl Walker {
         self.cpu.levels
     }
 
+    /// How page tables are read here: where the direct map starts, which bits of an entry are an address, and by how
+    /// many bits of an address the top level is indexed.
+    pub(crate) fn layout(&mut self) -> (u64, u64, u32) {
+        let control = self.control();
+        (control.page_offset, control.frame_mask, control.top_shift)
+    }
+
+    /// Whether process ids here are the kernel's own.
+    pub(crate) fn sees_all_ids(&self) -> bool {
+        self.sees_all_ids
+    }
+
     /// Finds the page tables of process `pid` (in our pid namespace).
     pub fn locate(&mut self, pid: u32) -> Result<AddressSpace, WalkerError> {
         let limits = [TaskLimit::Thread(pid), TaskLimit::Process(pid)];

@@ -104,6 +104,7 @@ fn kind(item: &Item) -> &'static str {
         Item::Fragmentation(_) | Item::Compaction(_) => "samples of fragmentation",
         Item::Machine(_) => "samples of the machine's memory",
         Item::Calibration(_) => "costs of acting",
+        Item::Stacks(_) | Item::Symbols(_) => "stacks of page faults",
         Item::Note { .. } => "notes",
     }
 }

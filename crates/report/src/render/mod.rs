@@ -5,8 +5,10 @@
 
 mod access;
 mod actions;
+mod blame;
 pub mod colour;
 mod ethp_curve;
+mod flame;
 mod footprint;
 mod fragmentation;
 mod heatmap;

@@ -341,6 +341,7 @@ fn scanning(spec: &SessionSpec, max_stall: Nanos) -> SessionSpec {
         }],
         seed: spec.seed,
         world: World::Linux,
+        stacks: None,
     }
 }
 

@@ -127,7 +127,10 @@ impl Contexts {
             | Item::Calibration(_)
             | Item::Guard(_)
             | Item::Fragmentation(_)
-            | Item::Compaction(_) => return,
+            | Item::Compaction(_)
+            // These are told by the session, and with its numbers.
+            | Item::Stacks(_)
+            | Item::Symbols(_) => return,
         };
         *target = self.number(at, *target);
     }

@@ -40,6 +40,17 @@ struct task_struct {
 	struct files_struct *files;
 	__s32 pid;
 	__s32 tgid;
+	struct task_struct *real_parent;
+};
+
+struct vm_fault {
+	unsigned long address;
+};
+
+struct pt_regs {
+	unsigned long bp;
+	unsigned long ip;
+	unsigned long sp;
 };
 
 struct bpf_iter_meta;

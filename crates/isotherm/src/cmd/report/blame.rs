@@ -1,0 +1,147 @@
+//! `isotherm report blame`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use isotherm_engine::Nanos;
+use isotherm_engine::units::parse_time;
+use isotherm_report::blame::{By, Measure, folded};
+use isotherm_report::{Accumulate, Blame, BlameOptions};
+use isotherm_symbols::{Places, Symbolizer};
+use tracing::{debug, warn};
+
+use super::CommonArgs;
+use super::output::pipe_may_close;
+use super::source::exit_code;
+
+/// Whose code made the memory that is idle: bytes by the stack that touched them first.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm record --stacks -o service.isotherm -- ./service
+  isotherm report blame service.isotherm --at-least 5min
+  isotherm report blame service.isotherm -o blame.svg            a flame graph
+  isotherm report blame service.isotherm --export folded | flamegraph.pl > blame.svg
+  isotherm report blame service.isotherm --of refaulted          who brings back what was paged out
+
+An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
+touched memory first, not who has it now.")]
+pub(super) struct BlameArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Which memory.
+    #[arg(long, value_enum, default_value_t = OfArg::Idle)]
+    of: OfArg,
+    /// Idle for at least so long.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "1min")]
+    at_least: Nanos,
+    /// When, since the beginning [default: the end].
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    at: Option<Nanos>,
+    /// By what to sum up.
+    #[arg(long, value_enum, default_value_t = ByArg::Function)]
+    by: ByArg,
+    /// Write the stacks as another tool reads them.
+    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["format", "json"])]
+    export: Option<ExportArg>,
+    /// Look for programs and libraries here, too, to name functions: a tree of the recorded machine, files side by side, or
+    /// by build id.
+    #[arg(long, value_name = "DIRECTORY")]
+    binaries: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OfArg {
+    /// What is resident and was not accessed
+    Idle,
+    /// All that is resident
+    Resident,
+    /// What was brought back from swap, by the code that did so
+    Refaulted,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ByArg {
+    /// The function that wanted it: the innermost that is no allocator's, copy's or run time's
+    Function,
+    /// All of the stack
+    Stack,
+    /// The file that the function is in
+    Library,
+    /// The thread's name
+    Thread,
+    /// What is mapped
+    Mapping,
+    /// The process
+    Target,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ExportArg {
+    /// A line for each stack: flamegraph.pl, inferno
+    Folded,
+}
+
+pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
+    let common = &args.common;
+    let options = BlameOptions {
+        measure: match args.of {
+            OfArg::Idle => Measure::Idle,
+            OfArg::Resident => Measure::Resident,
+            OfArg::Refaulted => Measure::Refaulted,
+        },
+        at_least: args.at_least,
+        at: args.at,
+        by: match args.by {
+            ByArg::Function => By::Function,
+            ByArg::Stack => By::Stack,
+            ByArg::Library => By::Library,
+            ByArg::Thread => By::Thread,
+            ByArg::Mapping => By::Mapping,
+            ByArg::Target => By::Target,
+        },
+    };
+    let make = |header: &_| Blame::new(header, common.scope(), options);
+    let (mut blame, extent) = common.open()?.accumulate(common.scope(), make)?;
+    extent.require(&common.scope(), args.at)?;
+    name_functions(&mut blame, &args.binaries);
+    let report = blame
+        .finish()
+        .context("the record has no stacks; `isotherm record --stacks` makes one that does")?;
+    match args.export {
+        None => common.output.write(&report, &common.output.style(false))?,
+        Some(ExportArg::Folded) => {
+            let mut out = common.output.open()?;
+            pipe_may_close(std::io::Write::write_all(
+                &mut out,
+                folded(&report).as_bytes(),
+            ))?;
+            out.finish()?;
+        }
+    }
+    Ok(exit_code(&extent))
+}
+
+/// Names what the recorder could not name, by the files that are here.
+fn name_functions(blame: &mut Blame, binaries: &[PathBuf]) {
+    let symbolizer = Symbolizer::by_debug_information(binaries);
+    let places = Places {
+        binaries: binaries.to_vec(),
+    };
+    let frames = blame.frames();
+    let named = symbolizer.name_frames(frames, false, &places);
+    frames.name(&named.symbols);
+    for (path, why, nr) in &named.failures {
+        debug!("{nr} places in {path} have no names: {why}");
+    }
+    if let [(path, why, _), rest @ ..] = &named.failures[..] {
+        let more = match rest.len() {
+            0 => String::new(),
+            nr => format!(", and of {nr} files more (-v says which)"),
+        };
+        warn!(
+            "functions of {path} have no names: {why}{more}; --binaries DIRECTORY says where to look"
+        );
+    }
+}

@@ -1,0 +1,343 @@
+//! The files whose code processes run, each once: which build it is, and what it says about stack frames.
+//!
+//! What is needed of a file is read into memory, not mapped: it is the target's, who may cut it at any moment.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use framehop::{ExplicitModuleSectionInfo, Module};
+use isotherm_engine::AddressRange;
+use object::elf::PF_X;
+use object::read::{ReadCache, ReadRef as _};
+use object::{Object as _, ObjectSection as _, ObjectSegment as _, SegmentFlags};
+
+/// Files that are known at most.
+const MODULES_MAX: usize = 16 << 10;
+/// Bytes of one file's sections, and of all files'.
+const SECTION_MAX: u64 = 64 << 20;
+const SECTIONS_MAX: u64 = 512 << 20;
+
+/// A file with code, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleId(pub u32);
+
+/// What a module is called, and which build it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModuleName {
+    /// Its path, as the process that maps it sees it.
+    pub path: String,
+    /// The linker's build id, as hexadecimal digits.
+    pub build_id: Option<String>,
+}
+
+/// Part of a process's addresses that may be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CodeArea {
+    pub(super) range: AddressRange,
+    /// Where in the file it begins.
+    pub(super) offset: u64,
+    /// `None`: code that was made at run time.
+    pub(super) module: Option<ModuleId>,
+}
+
+/// A line of `/proc/PID/maps` that maps code.
+#[derive(Debug)]
+pub(super) struct CodeMapping<'a> {
+    pub(super) range: AddressRange,
+    offset: u64,
+    device: &'a str,
+    inode: u64,
+    path: &'a str,
+}
+
+impl<'a> CodeMapping<'a> {
+    /// `None` for what is no code.
+    pub(super) fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let range = AddressRange::checked(hex(start)?, hex(end)?)?;
+        if words.next()?.as_bytes().get(2) != Some(&b'x') || range.end > 1 << 56 {
+            return None;
+        }
+        Some(Self {
+            range,
+            offset: hex(words.next()?)?,
+            device: words.next()?,
+            inode: words.next()?.parse().ok()?,
+            path: words.next().unwrap_or("").trim_start(),
+        })
+    }
+
+    fn is_file(&self) -> bool {
+        self.inode != 0 && self.path.starts_with('/')
+    }
+}
+
+/// What is known of a file.
+#[derive(Debug)]
+struct Known {
+    name: ModuleName,
+    segments: Vec<Segment>,
+    /// How its stack frames look, where that could be read.
+    frames: Option<ExplicitModuleSectionInfo<Arc<[u8]>>>,
+    /// To read names from, later.
+    file: Option<File>,
+}
+
+/// A part of a file that is mapped and may be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Segment {
+    offset: u64,
+    bytes: u64,
+    address: u64,
+}
+
+/// All files that were seen.
+#[derive(Debug, Default)]
+pub struct Modules {
+    known: Vec<Known>,
+    by_file: HashMap<(String, u64, String), ModuleId>,
+    section_bytes: u64,
+}
+
+impl Modules {
+    /// How many there are: ids are below this.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// What it is called.
+    pub fn name(&self, id: ModuleId) -> &ModuleName {
+        &self.known[id.0 as usize].name
+    }
+
+    /// The file itself, if it could be opened and is the one that was mapped.
+    pub fn file(&self, id: ModuleId) -> Option<&File> {
+        self.known[id.0 as usize].file.as_ref()
+    }
+
+    /// The area of a mapping of process `pid`; what is new is read.
+    pub(super) fn area(&mut self, pid: u32, mapping: &CodeMapping<'_>) -> CodeArea {
+        let module = mapping.is_file().then(|| self.find(pid, mapping)).flatten();
+        CodeArea {
+            range: mapping.range,
+            offset: mapping.offset,
+            module,
+        }
+    }
+
+    fn find(&mut self, pid: u32, mapping: &CodeMapping<'_>) -> Option<ModuleId> {
+        let key = (
+            mapping.device.to_owned(),
+            mapping.inode,
+            mapping.path.to_owned(),
+        );
+        if let Some(id) = self.by_file.get(&key) {
+            return Some(*id);
+        }
+        if self.known.len() >= MODULES_MAX {
+            return None;
+        }
+        let id = ModuleId(self.known.len() as u32);
+        let known = self.read(pid, mapping);
+        self.known.push(known);
+        self.by_file.insert(key, id);
+        Some(id)
+    }
+
+    fn read(&mut self, pid: u32, mapping: &CodeMapping<'_>) -> Known {
+        let mut known = Known {
+            name: ModuleName {
+                path: mapping.path.to_owned(),
+                build_id: None,
+            },
+            segments: Vec::new(),
+            frames: None,
+            file: None,
+        };
+        let Ok(file) = open(pid, mapping) else {
+            return known;
+        };
+        let room = SECTIONS_MAX.saturating_sub(self.section_bytes);
+        if let Some(elf) = ElfFacts::read(&file, room) {
+            self.section_bytes += elf.section_bytes;
+            known.name.build_id = elf.build_id;
+            known.segments = elf.segments;
+            known.frames = Some(elf.frames);
+        }
+        known.file = Some(file);
+        known
+    }
+
+    /// What an unwinder is told of an area.
+    pub(super) fn unwinding(&self, area: &CodeArea) -> Option<Module<Arc<[u8]>>> {
+        let known = &self.known[area.module?.0 as usize];
+        // A mapping begins with the page that a segment begins in.
+        let segment = known.segments.iter().find(|segment| {
+            (segment.offset & !0xfff..segment.offset + segment.bytes).contains(&area.offset)
+        })?;
+        let address = segment
+            .address
+            .wrapping_add(area.offset)
+            .wrapping_sub(segment.offset);
+        let base = area.range.start.checked_sub(address)?;
+        Some(Module::new(
+            String::new(),
+            area.range.start..area.range.end,
+            base,
+            known.frames.clone()?,
+        ))
+    }
+}
+
+/// The file that a process maps, as it sees it. One that was replaced since is another.
+fn open(pid: u32, mapping: &CodeMapping<'_>) -> io::Result<File> {
+    let deleted = " (deleted)";
+    let path = mapping.path.strip_suffix(deleted).unwrap_or(mapping.path);
+    let is_it = |file: &File| -> io::Result<bool> {
+        let metadata = file.metadata()?;
+        // On overlays and btrfs a mapping's number is not the file's.
+        let is_plain = libc::major(metadata.dev()) != 0;
+        Ok(metadata.is_file() && (metadata.ino() == mapping.inode || !is_plain))
+    };
+    for path in [
+        format!("/proc/{pid}/root{path}"),
+        format!("/proc/{pid}/exe"),
+    ] {
+        if let Ok(file) = open_regular(&path)
+            && is_it(&file)?
+        {
+            return Ok(file);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// Opens a file without waiting for anything.
+fn open_regular(path: &str) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    options.open(path)
+}
+
+/// What is needed of an ELF file.
+struct ElfFacts {
+    build_id: Option<String>,
+    segments: Vec<Segment>,
+    frames: ExplicitModuleSectionInfo<Arc<[u8]>>,
+    section_bytes: u64,
+}
+
+impl ElfFacts {
+    /// `None` if it is none. Sections of more than `room` bytes are left out.
+    fn read(file: &File, room: u64) -> Option<Self> {
+        let cache = ReadCache::new(file);
+        let elf = object::File::parse(&cache).ok()?;
+        let runs =
+            |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.contains(PF_X));
+        let segments = elf.segments().filter(|segment| runs(segment.flags()));
+        let segments = segments.map(|segment| {
+            let (offset, bytes) = segment.file_range();
+            Segment {
+                offset,
+                bytes,
+                address: segment.address(),
+            }
+        });
+        let segments = segments.filter(|segment| {
+            let ends = [segment.offset, segment.address].map(|at| at.checked_add(segment.bytes));
+            ends.iter().all(Option::is_some)
+        });
+        let segments = segments.collect();
+        let build_id = elf.build_id().ok().flatten();
+        let build_id = build_id.map(|bytes| {
+            let digits = bytes.iter().take(64).map(|byte| format!("{byte:02x}"));
+            digits.collect()
+        });
+        let mut section_bytes = 0;
+        let mut take = |name: &str| {
+            let section = elf.section_by_name(name)?;
+            let (offset, bytes) = section.file_range()?;
+            section_bytes += bytes;
+            if bytes > SECTION_MAX || section_bytes > room {
+                return None;
+            }
+            let end = section.address().checked_add(bytes)?;
+            let data = (&cache).read_bytes_at(offset, bytes).ok()?;
+            Some((section.address()..end, Arc::from(data)))
+        };
+        let (eh_frame_svma, eh_frame) = take(".eh_frame").unzip();
+        let (eh_frame_hdr_svma, eh_frame_hdr) = take(".eh_frame_hdr").unzip();
+        let range = |name: &str| {
+            let section = elf.section_by_name(name)?;
+            let end = section.address().checked_add(section.size())?;
+            Some(section.address()..end)
+        };
+        Some(Self {
+            build_id,
+            segments,
+            frames: ExplicitModuleSectionInfo {
+                text_svma: range(".text"),
+                got_svma: range(".got"),
+                eh_frame_svma,
+                eh_frame,
+                eh_frame_hdr_svma,
+                eh_frame_hdr,
+                ..ExplicitModuleSectionInfo::default()
+            },
+            section_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_told_from_data() {
+        let line = "7f00a000-7f00b000 r-xp 00001000 08:01 1234      /tmp/a b";
+        let code = CodeMapping::parse(line).expect("code");
+        assert_eq!(
+            (code.offset, code.inode, code.path),
+            (0x1000, 1234, "/tmp/a b")
+        );
+        assert!(code.is_file());
+        let data = "7f00a000-7f00b000 rw-p 00001000 08:01 1234      /tmp/a";
+        assert!(CodeMapping::parse(data).is_none());
+        let jit = CodeMapping::parse("1000-2000 rwxp 0 00:00 0 ").expect("code");
+        assert!(!jit.is_file());
+        for broken in [
+            "",
+            "1000-2000",
+            "2000-1000 r-xp 0 08:01 1 /a",
+            "1000-2000 r-xp x 08:01 1 /a",
+        ] {
+            assert!(CodeMapping::parse(broken).is_none(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn our_own_program_says_what_build_it_is_and_how_its_frames_look() {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("ours");
+        let mut modules = Modules::default();
+        let code = maps.lines().filter_map(CodeMapping::parse);
+        let code: Vec<CodeMapping<'_>> = code.filter(CodeMapping::is_file).collect();
+        let own = std::env::current_exe().expect("a path");
+        let own = code.iter().find(|area| area.path == own.to_string_lossy());
+        let area = modules.area(std::process::id(), own.expect("we run"));
+        assert!(modules.unwinding(&area).is_some());
+        assert_eq!(modules.area(std::process::id(), own.expect("we run")), area);
+        assert_eq!(modules.len(), 1);
+    }
+}

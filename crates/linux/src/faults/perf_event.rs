@@ -1,0 +1,70 @@
+//! Software events of perf, one for each processor: they count page faults, and run a program at every so
+//! many.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys::{
+    PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_TYPE_SOFTWARE,
+    perf_event_attr,
+};
+
+/// `PERF_EVENT_IOC_PERIOD`: `_IOW('$', 4, __u64)`.
+const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
+
+/// `PERF_FLAG_FD_CLOEXEC`.
+const FD_CLOEXEC: libc::c_ulong = 8;
+
+/// Which faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    /// Those that waited for nothing: first touches, and pages that were in memory already.
+    Minor,
+    /// Those that waited for a device, or for swap.
+    Major,
+}
+
+/// Counts the faults of all processes on one processor. It begins at once.
+///
+/// # Errors
+/// `EACCES` and `EPERM` without CAP_PERFMON, `ENODEV` where the processor is not there.
+pub(super) fn open(what: Counted, cpu: u32, period: u64) -> io::Result<OwnedFd> {
+    let mut attributes = perf_event_attr {
+        type_: PERF_TYPE_SOFTWARE,
+        size: size_of::<perf_event_attr>() as u32,
+        config: u64::from(match what {
+            Counted::Minor => PERF_COUNT_SW_PAGE_FAULTS_MIN,
+            Counted::Major => PERF_COUNT_SW_PAGE_FAULTS_MAJ,
+        }),
+        ..perf_event_attr::default()
+    };
+    attributes.__bindgen_anon_1.sample_period = period;
+    let (everybody, no_group) = (-1, -1);
+    // SAFETY: perf_event_open(2) reads an attribute of the size that it says; the rest are numbers, and a
+    // result that is not negative is a new descriptor.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            everybody,
+            cpu as libc::c_int,
+            no_group,
+            FD_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// From now on the program runs at every `period` faults.
+pub(super) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
+    // SAFETY: this ioctl reads one number (perf_event_set_period in kernel/events/core.c).
+    let done = unsafe { libc::ioctl(event.as_raw_fd(), IOC_PERIOD, &raw const period) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

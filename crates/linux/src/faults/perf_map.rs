@@ -1,0 +1,255 @@
+//! What a JIT says about the code that it made: `/tmp/perf-PID.map`, lines of `start size name` in hexadecimal.
+//!
+//! The file mostly grows while the program runs, and then only what is new is read; `jcmd PID Compiler.perfmap` writes all of
+//! it anew. It is anybody's who may write to `/tmp`:
+//! one that does not belong to the process's user (or root) is left alone, as perf does.
+//!
+//! Source: `tools/perf/Documentation/jit-interface.txt`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes of a map that are read, and names that are kept of it.
+const BYTES_MAX: u64 = 256 << 20;
+const NAMES_MAX: usize = 1 << 20;
+/// So much of what was read is compared.
+const TAIL: usize = 128;
+/// A name is cut here.
+const NAME_MAX: usize = 512;
+
+/// Names of one process's code.
+#[derive(Debug, Default)]
+pub struct PerfMap {
+    /// By first address: where it ends, and what it is called.
+    names: BTreeMap<u64, (u64, Arc<str>)>,
+    place: Option<Place>,
+    read: u64,
+    /// What the file said of itself when it was read.
+    seen: (u64, i64, i64),
+    /// The last bytes of what was read: where these are others, it was written anew.
+    tail: Vec<u8>,
+    /// The end of what was read, if it is no whole line yet.
+    rest: Vec<u8>,
+}
+
+/// Where a process's map is, and whose it must be.
+#[derive(Clone, Debug)]
+struct Place {
+    path: PathBuf,
+    /// The same, once the process has ended.
+    afterwards: Option<PathBuf>,
+    user: u32,
+}
+
+impl PerfMap {
+    /// Reads what was added since the last time. Yields whether there was anything.
+    pub fn update(&mut self, pid: u32) -> bool {
+        if self.place.is_none() {
+            self.place = Place::of(pid);
+        }
+        let Some(mut file) = self.place.as_ref().and_then(Place::open) else {
+            return false;
+        };
+        let Ok(metadata) = file.metadata() else {
+            return false;
+        };
+        let seen = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+        if seen == std::mem::replace(&mut self.seen, seen) {
+            return false;
+        }
+        if metadata.len() < self.read || !self.is_grown(&mut file) {
+            *self = Self {
+                place: self.place.take(),
+                seen,
+                ..Self::default()
+            };
+        }
+        let left = metadata.len().min(BYTES_MAX).saturating_sub(self.read);
+        let mut new = Vec::new();
+        let read = file
+            .seek(SeekFrom::Start(self.read))
+            .and_then(|_| file.take(left).read_to_end(&mut new));
+        if read.is_err() || new.is_empty() {
+            return false;
+        }
+        self.read += new.len() as u64;
+        self.tail = new[new.len().saturating_sub(TAIL)..].to_vec();
+        self.add(&new);
+        true
+    }
+
+    /// Whether what was read still stands there.
+    fn is_grown(&self, file: &mut File) -> bool {
+        let mut tail = vec![0; self.tail.len()];
+        let at = self.read - self.tail.len() as u64;
+        let read = file.seek(SeekFrom::Start(at));
+        read.and_then(|_| file.read_exact(&mut tail)).is_ok() && tail == self.tail
+    }
+
+    /// What the code at `address` is called.
+    pub fn name(&self, address: u64) -> Option<&Arc<str>> {
+        let (_, (end, name)) = self.names.range(..=address).next_back()?;
+        (address < *end).then_some(name)
+    }
+
+    fn add(&mut self, new: &[u8]) {
+        let mut text = std::mem::take(&mut self.rest);
+        text.extend_from_slice(new);
+        let whole = text
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |at| at + 1);
+        for line in text[..whole].split(|byte| *byte == b'\n') {
+            if let Some((start, end, name)) = parse(line) {
+                self.insert(start, end, name);
+            }
+        }
+        let rest = &text[whole..];
+        // A line without an end is none.
+        if rest.len() <= NAME_MAX + 64 {
+            self.rest = rest.to_vec();
+        }
+    }
+
+    /// Code that takes the place of other code replaces its name.
+    fn insert(&mut self, start: u64, end: u64, name: Arc<str>) {
+        let over: Vec<u64> = self.names.range(start..end).map(|(at, _)| *at).collect();
+        for at in over {
+            self.names.remove(&at);
+        }
+        if let Some((_, (before, _))) = self.names.range_mut(..start).next_back() {
+            *before = start.min(*before);
+        }
+        if self.names.len() < NAMES_MAX {
+            self.names.insert(start, (end, name));
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Option<(u64, u64, Arc<str>)> {
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.splitn(3, ' ');
+    let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+    let start = hex(words.next()?)?;
+    let size = hex(words.next()?)?;
+    let name = words.next()?.trim();
+    let end = start.checked_add(size)?;
+    if size == 0 || name.is_empty() {
+        return None;
+    }
+    let cut = name.floor_char_boundary(NAME_MAX);
+    Some((start, end, name[..cut].into()))
+}
+
+impl Place {
+    /// In the process's own `/tmp`, by its own number.
+    fn of(pid: u32) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let inner = field("NSpid:")?.split_whitespace().last()?;
+        let user = field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?;
+        let name = format!("tmp/perf-{inner}.map");
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let same = |a: &Path, b: &Path| {
+            let [a, b] = [a, b].map(|path| fs::metadata(path).map(|m| (m.dev(), m.ino())));
+            a.is_ok_and(|a| b.is_ok_and(|b| a == b))
+        };
+        let is_ours = same(&root.join("tmp"), Path::new("/tmp"));
+        Some(Self {
+            path: root.join(&name),
+            afterwards: is_ours.then(|| Path::new("/").join(&name)),
+            user,
+        })
+    }
+
+    fn open(&self) -> Option<File> {
+        let mut options = File::options();
+        options
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = options.open(&self.path);
+        let file = file.or_else(|error| match &self.afterwards {
+            Some(path) => options.open(path),
+            None => Err(error),
+        });
+        let file = file.ok()?;
+        let metadata = file.metadata().ok()?;
+        let is_theirs = [0, self.user].contains(&metadata.uid());
+        (metadata.is_file() && is_theirs).then_some(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn map(text: &str) -> PerfMap {
+        let mut map = PerfMap::default();
+        map.add(text.as_bytes());
+        map
+    }
+
+    #[test]
+    fn names_are_found_by_address() {
+        let map = map("1000 10 java.lang.String::hash\n0x2000 0x20 py::f:/a b.py\n3000 0 none\n");
+        let name = |at| map.name(at).map(|name| &**name);
+        assert_eq!(name(0x100f), Some("java.lang.String::hash"));
+        assert_eq!(name(0x1010), None);
+        assert_eq!(name(0x201f), Some("py::f:/a b.py"));
+        assert_eq!((name(0xfff), name(0x3000)), (None, None));
+    }
+
+    #[test]
+    fn a_line_may_come_in_parts_and_code_be_replaced() {
+        let mut map = map("1000 100 old\n10");
+        map.add(b"40 10 new\n");
+        let name = |at| map.name(at).map(|name| &**name);
+        assert_eq!((name(0x1000), name(0x1040)), (Some("old"), Some("new")));
+        assert_eq!(name(0x1060), None, "what was behind is no longer known");
+    }
+
+    #[test]
+    fn a_map_that_grows_is_read_on_and_one_that_was_replaced_anew() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("map");
+        let mut map = PerfMap {
+            place: Some(Place {
+                path: path.clone(),
+                afterwards: None,
+                user: fs::metadata("/proc/self").expect("ours").uid(),
+            }),
+            ..PerfMap::default()
+        };
+        let mut write = |text: &str| {
+            fs::write(&path, text).expect("written");
+            map.update(0);
+            [0x1000, 0x2000, 0x3000].map(|at| map.name(at).map(ToString::to_string))
+        };
+        let some = |name: &str| Some(name.to_owned());
+        assert_eq!(write("1000 10 a\n"), [some("a"), None, None]);
+        assert_eq!(
+            write("1000 10 a\n2000 10 b\n"),
+            [some("a"), some("b"), None]
+        );
+        let other = "1000 10 c\n3000 10 long enough to be no shorter\n";
+        let wanted = [some("c"), None, some("long enough to be no shorter")];
+        assert_eq!(write(other), wanted);
+    }
+
+    proptest! {
+        #[test]
+        fn no_map_is_too_strange(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..5)) {
+            let mut map = PerfMap::default();
+            for part in parts {
+                map.add(&part);
+            }
+            map.name(0x1000);
+        }
+    }
+}

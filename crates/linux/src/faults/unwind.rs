@@ -1,0 +1,297 @@
+//! From the registers and the top of a stack to the chain of calls.
+//!
+//! Approach: where a frame's code is of a file, the file says where the frame ends (framehop, by `.eh_frame`).
+//! Other code was made at run time. Its frames are followed by frame pointers, but for Python's trampolines
+//! (`-X perf`), whose frames are eight bytes and hold none. A chain ends where it would leave the code that
+//! is mapped: what stands there is no return address.
+//!
+//! Source: framehop; `Python/asm_trampoline.S` of CPython.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{FrameAddress, Unwinder as _};
+use isotherm_engine::Nanos;
+
+use super::events::Fault;
+use super::modules::{CodeArea, CodeMapping, ModuleId, Modules};
+use super::perf_map::PerfMap;
+
+/// Frames of a chain, as perf has it.
+const FRAMES_MAX: usize = 127;
+/// What is farther up is no frame of this stack.
+const STACK_MAX: u64 = 8 << 20;
+/// Processes whose code is known at a time.
+const SPACES_MAX: usize = 8192;
+/// What a process maps is read again after this long, if code runs that was not there.
+const AGAIN: Nanos = Nanos::from_millis(500);
+/// What a JIT says is looked at again after this long, if there is code that it has not named.
+const JIT_AGAIN: Nanos = Nanos::from_millis(10);
+
+/// Where a frame's code is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In a file, so many bytes after its beginning.
+    File { module: ModuleId, offset: u64 },
+    /// Made at run time, and called this by who made it.
+    Named(Arc<str>),
+    /// Made at run time, at this address: who made it has not said what it is, or not yet.
+    Unnamed(u64),
+}
+
+/// A chain of calls, the innermost first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    pub places: Vec<Place>,
+    /// It goes on, but nobody knows where.
+    pub is_cut: bool,
+}
+
+/// Finds chains of calls. Knows the code of the processes whose faults it was given.
+#[derive(Default)]
+pub struct Unwinder {
+    modules: Modules,
+    spaces: HashMap<u32, Space>,
+    cache: CacheX86_64,
+}
+
+/// The code of one process.
+struct Space {
+    /// Which address space of the process.
+    number: u64,
+    areas: Vec<CodeArea>,
+    unwinder: UnwinderX86_64<Arc<[u8]>>,
+    jit: PerfMap,
+    /// By CLOCK_MONOTONIC, when the areas were read, and what the JIT says.
+    read: Nanos,
+    jit_read: Nanos,
+    used: Nanos,
+}
+
+impl Unwinder {
+    /// The files that places name.
+    pub fn modules(&self) -> &Modules {
+        &self.modules
+    }
+
+    /// Forgets a process.
+    pub fn forget(&mut self, pid: u32) {
+        self.spaces.remove(&pid);
+    }
+
+    /// What the code of a process at each of these addresses is called by now, if it was made at run time and has a name.
+    pub fn jit_names(&mut self, pid: u32, addresses: &[u64]) -> Vec<Option<Arc<str>>> {
+        let Some(space) = self.spaces.get_mut(&pid) else {
+            return vec![None; addresses.len()];
+        };
+        space.jit.update(pid);
+        let names = addresses
+            .iter()
+            .map(|address| space.jit.name(*address).cloned());
+        names.collect()
+    }
+
+    /// The calls that led to a fault.
+    pub fn unwind(&mut self, fault: &Fault) -> Chain {
+        let mut chain = Chain::default();
+        let mut registers = UnwindRegsX86_64::new(fault.ip, fault.sp, fault.bp);
+        let mut address = FrameAddress::from_instruction_pointer(fault.ip);
+        loop {
+            if chain.places.len() == FRAMES_MAX {
+                chain.is_cut = true;
+                return chain;
+            }
+            let Some((place, above)) = self.frame(fault, address, &mut registers) else {
+                // A process that has ended without being looked at has no chain.
+                chain.is_cut = !chain.places.is_empty() || self.spaces.contains_key(&fault.pid);
+                return chain;
+            };
+            chain.places.push(place);
+            let next = match above {
+                Some(Above::Caller(caller)) => FrameAddress::from_return_address(caller),
+                Some(Above::Nothing) => return chain,
+                None => None,
+            };
+            let Some(next) = next else {
+                chain.is_cut = true;
+                return chain;
+            };
+            address = next;
+        }
+    }
+
+    /// A frame and what is above it, if that can be known; `None` where no code is mapped.
+    fn frame(
+        &mut self,
+        fault: &Fault,
+        address: FrameAddress,
+        registers: &mut UnwindRegsX86_64,
+    ) -> Option<(Place, Option<Above>)> {
+        let at = address.address_for_lookup();
+        self.look_at(fault, at);
+        let space = self.spaces.get_mut(&fault.pid)?;
+        let is_jit = space.area(at)?.module.is_none();
+        let place = space.place(fault, at);
+        let mut read_stack = |at: u64| word(fault, at).ok_or(());
+        if is_jit {
+            let is_trampoline = matches!(&place, Place::Named(name) if name.starts_with("py::"));
+            let above = above(space, registers, is_trampoline, &mut read_stack);
+            return Some((place, above));
+        }
+        let found =
+            (space.unwinder).unwind_frame(address, registers, &mut self.cache, &mut read_stack);
+        let above = found.map(|caller| caller.map_or(Above::Nothing, Above::Caller));
+        Some((place, above.ok()))
+    }
+
+    /// Reads what the process maps, if code at `address` is not known.
+    fn look_at(&mut self, fault: &Fault, address: u64) {
+        let now = fault.monotonic;
+        let known = self.spaces.get_mut(&fault.pid);
+        let known = known.filter(|space| space.number == fault.space);
+        if let Some(space) = known {
+            space.used = now;
+            if space.area(address).is_some() || now.since(space.read) < AGAIN {
+                return;
+            }
+        }
+        let maps = fs::read(format!("/proc/{}/maps", fault.pid)).unwrap_or_default();
+        let maps = String::from_utf8_lossy(&maps);
+        if maps.is_empty() {
+            // It has ended: what was known of it has to do.
+            return;
+        }
+        self.make_room();
+        let jit = self.spaces.remove(&fault.pid);
+        let jit = jit.filter(|space| space.number == fault.space);
+        let (jit, jit_read) =
+            jit.map_or_else(Default::default, |space| (space.jit, space.jit_read));
+        let mut space = Space {
+            number: fault.space,
+            areas: Vec::new(),
+            unwinder: UnwinderX86_64::new(),
+            jit,
+            read: now,
+            jit_read,
+            used: now,
+        };
+        for mapping in maps.lines().filter_map(CodeMapping::parse) {
+            let area = self.modules.area(fault.pid, &mapping);
+            if let Some(module) = self.modules.unwinding(&area) {
+                space.unwinder.add_module(module);
+            }
+            space.areas.push(area);
+        }
+        self.spaces.insert(fault.pid, space);
+    }
+
+    fn make_room(&mut self) {
+        if self.spaces.len() >= SPACES_MAX {
+            let oldest = self.spaces.iter().min_by_key(|(_, space)| space.used);
+            if let Some(pid) = oldest.map(|(pid, _)| *pid) {
+                self.spaces.remove(&pid);
+            }
+        }
+    }
+}
+
+impl Space {
+    fn area(&self, address: u64) -> Option<&CodeArea> {
+        let at = self.areas.partition_point(|area| area.range.end <= address);
+        self.areas
+            .get(at)
+            .filter(|area| area.range.start <= address)
+    }
+
+    fn place(&mut self, fault: &Fault, address: u64) -> Place {
+        let area = self.area(address);
+        if let Some((range, offset, module)) =
+            area.and_then(|area| Some((area.range, area.offset, area.module?)))
+        {
+            let offset = offset.saturating_add(address - range.start);
+            return Place::File { module, offset };
+        }
+        if self.jit.name(address).is_none() && fault.monotonic.since(self.jit_read) >= JIT_AGAIN {
+            self.jit_read = fault.monotonic;
+            self.jit.update(fault.pid);
+        }
+        let name = self.jit.name(address);
+        name.map_or(Place::Unnamed(address), |name| {
+            Place::Named(Arc::clone(name))
+        })
+    }
+}
+
+/// What is above a frame.
+enum Above {
+    Caller(u64),
+    /// It has no caller.
+    Nothing,
+}
+
+/// The caller of code that no file describes, if it can be known; the registers become the caller's.
+fn above(
+    space: &Space,
+    registers: &mut UnwindRegsX86_64,
+    is_trampoline: bool,
+    read_stack: &mut impl FnMut(u64) -> Result<u64, ()>,
+) -> Option<Above> {
+    if is_trampoline {
+        return above_trampoline(space, registers, read_stack)
+            .or_else(|| above_frame(space, registers, read_stack));
+    }
+    above_frame(space, registers, read_stack)
+        .or_else(|| above_trampoline(space, registers, read_stack))
+}
+
+/// By the frame pointer.
+fn above_frame(
+    space: &Space,
+    registers: &mut UnwindRegsX86_64,
+    read_stack: &mut impl FnMut(u64) -> Result<u64, ()>,
+) -> Option<Above> {
+    let (sp, bp) = (registers.sp(), registers.bp());
+    if bp < sp || bp % 8 != 0 {
+        return None;
+    }
+    let saved = read_stack(bp).ok()?;
+    let caller = read_stack(bp.checked_add(8)?).ok()?;
+    if caller != 0 {
+        space.area(caller - 1)?;
+    }
+    registers.set_sp(bp.checked_add(16)?);
+    registers.set_bp(saved);
+    registers.set_ip(caller);
+    Some(if caller == 0 {
+        Above::Nothing
+    } else {
+        Above::Caller(caller)
+    })
+}
+
+/// Of a Python trampoline: a word of padding, or the caller's frame pointer, and the return address.
+fn above_trampoline(
+    space: &Space,
+    registers: &mut UnwindRegsX86_64,
+    read_stack: &mut impl FnMut(u64) -> Result<u64, ()>,
+) -> Option<Above> {
+    let sp = registers.sp();
+    let saved = read_stack(sp).ok()?;
+    let caller = read_stack(sp.checked_add(8)?).ok()?;
+    space.area(caller.checked_sub(1)?)?;
+    if saved > sp && saved - sp < STACK_MAX {
+        registers.set_bp(saved);
+    }
+    registers.set_sp(sp.checked_add(16)?);
+    registers.set_ip(caller);
+    Some(Above::Caller(caller))
+}
+
+/// A word of the stack, if that much of it was seen.
+fn word(fault: &Fault, address: u64) -> Option<u64> {
+    let at = usize::try_from(address.checked_sub(fault.sp)?).ok()?;
+    let bytes = fault.stack.get(at..at.checked_add(8)?)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+}

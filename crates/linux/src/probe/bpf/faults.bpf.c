@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Hands out every so many page faults of the targets with what is needed to tell whose code they were:
+ * the address, three registers and the top of the user stack (../../faults/).
+ *
+ * It runs on software events of perf that count faults once these are done with, those that waited for
+ * a device or swap (major) and all others (minor) apart; the kernel calls it for every so many of them.
+ * What a fault has mapped, a page or a huge page, the page table says. Faults that map huge pages are few and
+ * long, and missed by counting: where the kernel lets functions be traced it runs on each of them
+ * (fault_huge). A token bucket of each processor bounds how many are handed out:
+ * the emptier it is, the more memory there is between two. What is left out counts for the next one.
+ *
+ * Source: mm_account_fault in mm/memory.c; do_huge_pmd_anonymous_page in mm/huge_memory.c;
+ * bpf_perf_event_data in include/uapi/linux/bpf_perf_event.h.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define STACK_BYTES 16384
+#define PAGE 4096
+#define BUFFER_BYTES (16 << 20)
+#define MAX_TARGETS 16384
+#define COMM 16
+
+enum {
+	MAP_TYPE_HASH = 1,
+	MAP_TYPE_ARRAY = 2,
+	MAP_TYPE_PERCPU_ARRAY = 6,
+	MAP_TYPE_RINGBUF = 27,
+};
+
+/* What struct bpf_perf_event_data is on x86-64: its registers are not used. */
+struct fault_event {
+	__u64 registers[21];
+	__u64 sample_period;
+	__u64 address;
+};
+
+struct fault {
+	__u64 time; /* CLOCK_MONOTONIC, nanoseconds */
+	__u64 address;
+	__u64 space; /* the address space, as a number */
+	__u64 ip;
+	__u64 sp;
+	__u64 bp;
+	__u64 pages; /* that it stands for */
+	__u32 tgid;
+	__u32 is_major;
+	char comm[COMM];
+	__u8 stack[STACK_BYTES];
+};
+
+#define HEAD_BYTES (sizeof(struct fault) - STACK_BYTES)
+
+struct config {
+	__u64 token_ns; /* time in which a processor gets a token */
+	__u64 burst_ns; /* tokens that it may save, as time */
+	__u64 pages_min; /* between two samples while the bucket is full */
+	__u32 own; /* who asks: never sampled, but its children are */
+	__u32 all; /* all processes but that */
+	__u32 children; /* those of targets are targets */
+	__u32 sees_huge; /* fault_huge runs: these need not be counted here */
+	__u64 page_offset; /* where the direct map starts; 0: not known */
+	__u64 frame_mask; /* address bits of an entry */
+	__u64 top_shift; /* 39 with 4 levels of page tables, 48 with 5 */
+};
+
+struct state {
+	__u64 last;
+	__u64 saved_ns;
+	__u64 left_out; /* pages since the last fault that was handed out */
+	__u64 lost; /* found no room */
+	__u64 took_ns; /* time that all this took */
+	__u64 calls;
+};
+
+struct {
+	__uint(type, MAP_TYPE_RINGBUF);
+	__uint(max_entries, BUFFER_BYTES);
+} events SEC(".maps");
+
+struct {
+	__uint(type, MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u32);
+	__type(value, __u32);
+} targets SEC(".maps");
+
+struct {
+	__uint(type, MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct config);
+} configuration SEC(".maps");
+
+struct {
+	__uint(type, MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct state);
+} states SEC(".maps");
+
+struct {
+	__uint(type, MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fault);
+} scratch SEC(".maps");
+
+static __always_inline bool is_wanted(const struct config *config, __u32 tgid,
+				      struct task_struct *task)
+{
+	__u32 parent, flags = 0;
+
+	if (tgid == config->own)
+		return 0;
+	if (config->all || bpf_map_lookup_elem(&targets, &tgid))
+		return 1;
+	parent = BPF_CORE_READ(task, real_parent, tgid);
+	if (parent == config->own)
+		return 1;
+	if (!config->children || !bpf_map_lookup_elem(&targets, &parent))
+		return 0;
+	/* Its own children are found by it. */
+	bpf_map_update_elem(&targets, &tgid, &flags, 0);
+	return 1;
+}
+
+#define ENTRY_PRESENT 0x001ULL
+#define ENTRY_LEAF 0x080ULL
+#define PAGES_PER_HUGE_PAGE 512
+
+/* Pages that the fault has mapped: it is done with, so the page table says. */
+static __always_inline __u64 pages_mapped(const struct config *config, struct task_struct *task,
+					  __u64 address)
+{
+	__u64 here = (__u64)BPF_CORE_READ(task, mm, pgd);
+	__u32 shift = config->top_shift;
+	__u64 entry = 0;
+
+	if (!config->page_offset || !here)
+		return 1;
+	for (int level = 0; level < 4; level++) {
+		if (bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(here + ((address >> shift) & 511) * 8)))
+			return 1;
+		if (!(entry & ENTRY_PRESENT) || shift < 21)
+			return 1;
+		if (entry & ENTRY_LEAF)
+			return PAGES_PER_HUGE_PAGE;
+		if (shift == 21)
+			return 1;
+		here = config->page_offset + (entry & config->frame_mask);
+		shift -= 9;
+	}
+	return 1;
+}
+
+static __always_inline int hand_out(__u64 address, __u64 faults, __u64 pages, __u32 is_major)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct pt_regs *registers;
+	struct config *config;
+	struct state *state;
+	struct fault *fault;
+	__u64 now, bytes, part, held, flags;
+	__u32 zero = 0;
+	int page;
+
+	config = bpf_map_lookup_elem(&configuration, &zero);
+	state = bpf_map_lookup_elem(&states, &zero);
+	fault = bpf_map_lookup_elem(&scratch, &zero);
+	if (!config || !state || !fault || !is_wanted(config, tgid, task))
+		return 0;
+	now = bpf_ktime_get_ns();
+	state->calls++;
+	if (!pages)
+		pages = pages_mapped(config, task, address);
+	if (faults && pages > 1 && config->sees_huge)
+		return 0;
+	pages *= faults ? faults : 1;
+	state->saved_ns += now - state->last;
+	state->last = now;
+	if (state->saved_ns > config->burst_ns)
+		state->saved_ns = config->burst_ns;
+	state->left_out += pages;
+	if (state->left_out > 1 << 28)
+		state->left_out = 1 << 28;
+	if (state->saved_ns < config->token_ns ||
+	    state->left_out * state->saved_ns < config->pages_min * config->burst_ns)
+		return 0;
+	held = bpf_ringbuf_query(&events, 0 /* BPF_RB_AVAIL_DATA */);
+	if (held > BUFFER_BYTES - 2 * STACK_BYTES) {
+		state->lost++;
+		return 0;
+	}
+	state->saved_ns -= config->token_ns;
+
+	/* Of a fault within a system call these are the program's, too. */
+	registers = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	fault->time = now;
+	fault->address = address;
+	fault->space = (__u64)BPF_CORE_READ(task, mm);
+	fault->ip = BPF_CORE_READ(registers, ip);
+	fault->sp = BPF_CORE_READ(registers, sp);
+	fault->bp = BPF_CORE_READ(registers, bp);
+	fault->pages = state->left_out;
+	fault->tgid = tgid;
+	fault->is_major = is_major;
+	bpf_get_current_comm(fault->comm, COMM);
+
+	/* Page by page: the stack ends somewhere, and a page that is not there is not waited for. */
+	bytes = 0;
+	part = PAGE - (fault->sp & (PAGE - 1));
+	for (page = 0; page < STACK_BYTES / PAGE; page++) {
+		if (bytes > STACK_BYTES - PAGE || part > PAGE)
+			break;
+		if (bpf_probe_read_user(&fault->stack[bytes], part, (void *)(fault->sp + bytes)))
+			break;
+		bytes += part;
+		part = PAGE;
+	}
+	if (bytes > STACK_BYTES)
+		return 0;
+	/* Whoever reads comes by himself, and needs not be woken for each; but before there is no room. */
+	flags = held > BUFFER_BYTES / 8 ? 2 /* BPF_RB_FORCE_WAKEUP */ : 1 /* BPF_RB_NO_WAKEUP */;
+	if (bpf_ringbuf_output(&events, fault, HEAD_BYTES + bytes, flags))
+		state->lost++;
+	else
+		state->left_out = 0;
+	state->took_ns += bpf_ktime_get_ns() - now;
+	return 0;
+}
+
+SEC("perf_event")
+int fault_minor(struct fault_event *event)
+{
+	return hand_out(event->address, event->sample_period, 0, 0);
+}
+
+SEC("perf_event")
+int fault_major(struct fault_event *event)
+{
+	return hand_out(event->address, event->sample_period, 1, 1);
+}
+
+/* Whether a huge page was mapped: VM_FAULT_ERROR, which includes falling back to small ones, if not. */
+#define FAULT_ERROR 0x873
+
+SEC("fexit/do_huge_pmd_anonymous_page")
+int fault_huge(__u64 *arguments)
+{
+	struct vm_fault *fault = (void *)arguments[0];
+
+	if (arguments[1] & FAULT_ERROR)
+		return 0;
+	return hand_out(BPF_CORE_READ(fault, address), 0, PAGES_PER_HUGE_PAGE, 0);
+}

@@ -1,0 +1,83 @@
+//! Bytes of stacks summed up by something that stacks share.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::StackBytes;
+use crate::context::RecordContext;
+
+/// By what bytes are summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// The function that wanted the memory.
+    #[default]
+    Function,
+    /// All of the stack.
+    Stack,
+    /// The file that the function is in.
+    Library,
+    /// The thread's name.
+    Thread,
+    /// What is mapped.
+    Mapping,
+    /// Whose memory it is.
+    Target,
+}
+
+/// Bytes of one of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Blamed {
+    /// Its name.
+    pub name: String,
+    /// Bytes whose stack it is what it is for.
+    pub bytes: u64,
+    /// Of these, laid to the nearer of two stacks.
+    pub likely_bytes: u64,
+    /// Bytes that it or what it called touched, where these are functions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inclusive_bytes: Option<u64>,
+}
+
+pub(super) fn sum_up(by: By, stacks: &[StackBytes], context: &RecordContext) -> Vec<Blamed> {
+    let mut sums: BTreeMap<String, Blamed> = BTreeMap::new();
+    for stack in stacks {
+        let sum = sums.entry(name(by, stack, context)).or_default();
+        sum.bytes += stack.bytes;
+        sum.likely_bytes += stack.likely_bytes;
+    }
+    if by == By::Function {
+        for stack in stacks {
+            let mut functions: Vec<&String> = stack.stack.iter().collect();
+            functions.sort_unstable();
+            functions.dedup();
+            for function in functions {
+                if let Some(sum) = sums.get_mut(function) {
+                    *sum.inclusive_bytes.get_or_insert(0) += stack.bytes;
+                }
+            }
+        }
+    }
+    let sums = sums.into_iter().map(|(name, sum)| Blamed { name, ..sum });
+    let mut sums: Vec<Blamed> = sums.collect();
+    sums.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    sums
+}
+
+fn name(by: By, stack: &StackBytes, context: &RecordContext) -> String {
+    match by {
+        By::Function => stack.function.clone(),
+        By::Stack => stack.stack.join(";"),
+        By::Library => {
+            let at = stack.stack.iter().rposition(|name| *name == stack.function);
+            let library = at.and_then(|at| stack.libraries.get(at).cloned().flatten());
+            library.unwrap_or_else(|| "[code made at run time]".to_owned())
+        }
+        By::Thread => stack.thread.clone(),
+        By::Mapping => stack.mapping.to_string(),
+        By::Target => context.target_info(stack.target).label(),
+    }
+}

@@ -1,0 +1,456 @@
+//! Whose code made the memory that is idle: bytes by the stack that touched them first.
+//!
+//! Two things are joined: the last snapshot (which bytes are idle, for how long) and the samples of page faults up
+//! to it (which code touched which address first). Memory that an allocator keeps and gives to somebody else is not
+//! touched anew: a stack says who *touched it first*, not who has it now.
+//!
+//! How sure that is, is told: `likely_bytes` lie between samples of different stacks, and were laid to the nearer.
+//! What was there before sampling began, and what is far from any sample, is unknown, and adds up with the rest to
+//! all the bytes that the report is about.
+//!
+//! JSON: [`BlameReport`].
+
+mod by;
+mod export;
+mod flame;
+mod ranges;
+mod stacks;
+mod touches;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, TargetId};
+use isotherm_record::item::{Header, Item};
+use isotherm_record::stacks::STACKS_SETTING;
+use isotherm_record::{FaultSample, FrameTable, StackId, StackSamples};
+use serde::Serialize;
+
+use crate::Accumulate;
+use crate::context::{RecordContext, RecordEnd, RecordInfo, Scope};
+use crate::latest::{Kept, Latest};
+use crate::mapping::{ANONYMOUS, MappingTable};
+use stacks::StackTable;
+use touches::{Owner, Touches};
+
+pub use by::{Blamed, By};
+pub use export::folded;
+pub use flame::FlameNode;
+
+/// Which bytes are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// Resident, and not accessed for so long.
+    #[default]
+    Idle,
+    /// All that is resident.
+    Resident,
+    /// Brought back from swap, however often: by whose code, not whose memory.
+    Refaulted,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct BlameOptions {
+    /// Which bytes.
+    pub measure: Measure,
+    /// Idle for at least so long.
+    pub at_least: Nanos,
+    /// When, since the beginning; at the end if `None`.
+    pub at: Option<Nanos>,
+    /// By what they are summed up.
+    pub by: By,
+}
+
+impl Default for BlameOptions {
+    fn default() -> Self {
+        Self {
+            measure: Measure::Idle,
+            at_least: Nanos::from_millis(60_000),
+            at: None,
+            by: By::Function,
+        }
+    }
+}
+
+/// Bytes of one stack, in one thread and one mapping of one target.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct StackBytes {
+    pub target: TargetId,
+    /// The thread's name.
+    pub thread: String,
+    /// The mapping's name.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    #[serde(serialize_with = "serialize_name")]
+    pub mapping: Arc<str>,
+    /// Functions, the outermost first.
+    pub stack: Vec<String>,
+    /// The files that they are in; `null` for code that was made at run time.
+    pub libraries: Vec<Option<String>>,
+    /// The function that wanted it: the innermost that is no allocator's, copy's or run time's.
+    pub function: String,
+    /// Of the innermost, where in the sources, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<String>,
+    pub bytes: u64,
+    /// Of these, laid to the nearer of two stacks.
+    pub likely_bytes: u64,
+}
+
+/// Bytes of which nobody knows whose code touched them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NotBlamed {
+    /// They were there before sampling began.
+    pub before_sampling: u64,
+    /// No sample is near: the kernel filled them without a fault, or there were too few samples.
+    pub not_sampled: u64,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BlameReport {
+    /// `blame`.
+    pub report: &'static str,
+    /// The version of this JSON.
+    pub version: u32,
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// Which bytes these are.
+    pub measure: Measure,
+    /// Idle for at least so long, where idle bytes are counted.
+    pub at_least_ns: Nanos,
+    /// Of which moment it tells.
+    pub time_ns: Nanos,
+    /// For how long the targets had been watched then, at most.
+    pub watched_ns: Nanos,
+    /// All bytes that this is about.
+    pub total_bytes: u64,
+    /// Of these, whose code touched them is known.
+    pub blamed_bytes: u64,
+    /// Of the blamed ones, laid to the nearer of two stacks.
+    pub likely_bytes: u64,
+    /// The others.
+    pub unknown: NotBlamed,
+    /// Samples that it follows from.
+    pub nr_samples: u64,
+    /// Samples that found no room.
+    pub nr_lost: u64,
+    /// By what `blamed` sums up.
+    pub by: By,
+    /// Bytes summed up, most first.
+    pub blamed: Vec<Blamed>,
+    /// By stack, most first.
+    pub stacks: Vec<StackBytes>,
+}
+
+fn serialize_name<S: serde::Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(name)
+}
+
+/// The accumulator.
+#[derive(Debug)]
+pub struct Blame {
+    context: RecordContext,
+    options: BlameOptions,
+    latest: Latest,
+    mappings: MappingTable,
+    table: StackTable,
+    touches: BTreeMap<TargetId, Touches>,
+    /// Pages that were brought back, by stack, thread, target and mapping.
+    refaults: Sums,
+    has_stacks: bool,
+    nr_samples: u64,
+    nr_lost: u64,
+}
+
+/// What bytes are summed up by, first.
+type Key = (TargetId, StackId, u32, Arc<str>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    sure: f64,
+    likely: f64,
+}
+
+type Sums = HashMap<Key, Sum>;
+
+impl Blame {
+    /// For a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope, options: BlameOptions) -> Self {
+        let latest = Latest::until(options.at);
+        Self {
+            context: RecordContext::new(header, scope),
+            options,
+            latest,
+            mappings: MappingTable::default(),
+            table: StackTable::default(),
+            touches: BTreeMap::new(),
+            refaults: Sums::new(),
+            has_stacks: header.settings.contains_key(STACKS_SETTING),
+            nr_samples: 0,
+            nr_lost: 0,
+        }
+    }
+
+    /// The frames of all stacks, to give them names.
+    pub fn frames(&mut self) -> &mut FrameTable {
+        &mut self.table.frames
+    }
+
+    fn take_samples(&mut self, samples: &StackSamples) {
+        self.has_stacks = true;
+        self.table.extend(samples);
+        self.nr_lost = samples.nr_lost;
+        let is_later = !self.is_due(samples.time);
+        if is_later {
+            return;
+        }
+        for target in &samples.begun_before {
+            self.touches.entry(*target).or_default().begin_before();
+        }
+        for sample in &samples.samples {
+            if self.context.admits_target(sample.target) && self.is_due(sample.time) {
+                self.take_sample(sample);
+            }
+        }
+    }
+
+    fn take_sample(&mut self, sample: &FaultSample) {
+        self.nr_samples += 1;
+        let mapping = self.mapping_at(sample.target, sample.address);
+        let is_file = mapping.as_ref().is_some_and(|name| name.starts_with('/'));
+        if !sample.is_major || is_file {
+            // A page of a file that is read is touched like any other.
+            self.touches.entry(sample.target).or_default().push(sample);
+            return;
+        }
+        let is_admitted = self.context.admits_time(sample.time);
+        if is_admitted {
+            let mapping = mapping.unwrap_or_else(|| ANONYMOUS.into());
+            let key = (sample.target, sample.stack, sample.thread, mapping);
+            let sum = self.refaults.entry(key).or_default();
+            sum.sure += sample.pages.saturating_mul(PAGE_SIZE) as f64;
+        }
+    }
+
+    fn mapping_at(&self, target: TargetId, address: u64) -> Option<Arc<str>> {
+        let page = AddressRange::new(address, address.saturating_add(PAGE_SIZE));
+        let (_, name) = self.mappings.parts(target, page).next()?;
+        Some(Arc::clone(name))
+    }
+
+    /// Whether this moment counts.
+    fn is_due(&mut self, time: Nanos) -> bool {
+        let offset = self.context.offset(time);
+        self.latest.reaches(offset)
+    }
+
+    /// The bytes of one target's last snapshot, by who touched them.
+    fn add(&self, kept: &Kept, whole: &mut Whole) {
+        let snapshot = &kept.snapshot;
+        let nothing = Touches::default();
+        let touches = self.touches.get(&snapshot.target).unwrap_or(&nothing);
+        for region in &snapshot.regions {
+            let bytes = self.counted(kept, region);
+            if bytes == 0 {
+                continue;
+            }
+            whole.total += bytes;
+            let density = bytes as f64 / region.range.len() as f64;
+            let mut seen = 0;
+            for (part, name) in self.mappings.parts(snapshot.target, region.range) {
+                let mapping = self.mappings.whole(snapshot.target, part);
+                seen += part.len();
+                touches.owners(part, mapping, &mut |part, share, owner| {
+                    let bytes = part.len() as f64 * share * density;
+                    whole.take(bytes, owner, |touch: &touches::Touch| {
+                        (snapshot.target, touch.stack, touch.thread, Arc::clone(name))
+                    });
+                });
+            }
+            // A region can outlive its mapping.
+            whole.not_sampled +=
+                (region.range.len() - seen.min(region.range.len())) as f64 * density;
+        }
+    }
+
+    fn counted(&self, kept: &Kept, region: &RegionSnapshot) -> u64 {
+        match self.options.measure {
+            Measure::Resident => region.resident(),
+            Measure::Idle if kept.idle_for(region) >= self.options.at_least => region.untouched(),
+            _ => 0,
+        }
+    }
+}
+
+/// All bytes, as they are summed up.
+#[derive(Default)]
+struct Whole {
+    total: u64,
+    sums: Sums,
+    before: f64,
+    not_sampled: f64,
+}
+
+impl Whole {
+    fn take(&mut self, bytes: f64, owner: Owner, key: impl FnOnce(&touches::Touch) -> Key) {
+        match owner {
+            Owner::Touch { touch, is_sure } => {
+                let sum = self.sums.entry(key(&touch)).or_default();
+                if is_sure {
+                    sum.sure += bytes;
+                } else {
+                    sum.likely += bytes;
+                }
+            }
+            Owner::Before => self.before += bytes,
+            Owner::NotSampled => self.not_sampled += bytes,
+        }
+    }
+}
+
+impl Accumulate for Blame {
+    type Report = Option<BlameReport>;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Snapshot(snapshot) => {
+                if !self.context.admits_target(snapshot.target) || !self.is_due(snapshot.start) {
+                    return;
+                }
+                let by_page = (!snapshot.blocks.is_empty()).then(|| snapshot.clone().by_page());
+                let snapshot = by_page.as_ref().unwrap_or(snapshot);
+                if let Some(touches) = self.touches.get_mut(&snapshot.target) {
+                    touches.look(snapshot);
+                }
+                self.latest.push(&mut self.context, snapshot, 0);
+            }
+            Item::Mappings(change) if self.is_due(change.time) => {
+                self.mappings.apply(change);
+                if let Some(touches) = self.touches.get_mut(&change.target) {
+                    touches.apply(change);
+                }
+            }
+            Item::Stacks(samples) => self.take_samples(samples),
+            Item::Symbols(symbols) => self.table.frames.name(symbols),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(mut self) -> Option<BlameReport> {
+        if !self.has_stacks {
+            return None;
+        }
+        let (kept, _) = std::mem::take(&mut self.latest).finish();
+        self.join_stacks();
+        let mut whole = Whole::default();
+        for kept in &kept {
+            self.add(kept, &mut whole);
+        }
+        if self.options.measure == Measure::Refaulted {
+            whole.sums = std::mem::take(&mut self.refaults);
+            whole.total = whole.sums.values().map(|sum| sum.sure).sum::<f64>() as u64;
+        }
+        let watched = kept.iter().map(Kept::known_for).max().unwrap_or_default();
+        let time = kept.iter().map(|kept| kept.snapshot.end).max();
+        let time = time.map(|end| self.context.offset(end)).unwrap_or_default();
+        let stacks = self.stacks(&whole.sums);
+        let likely = whole.sums.values().map(|sum| sum.likely).sum::<f64>() as u64;
+        let unknown = NotBlamed {
+            before_sampling: whole.before as u64,
+            not_sampled: whole.not_sampled as u64,
+        };
+        let blamed = by::sum_up(self.options.by, &stacks, &self.context);
+        Some(BlameReport {
+            report: "blame",
+            version: crate::VERSION,
+            record: self.context.record_info(),
+            measure: self.options.measure,
+            at_least_ns: self.options.at_least,
+            time_ns: time,
+            watched_ns: watched,
+            total_bytes: whole.total,
+            blamed_bytes: (whole.total)
+                .saturating_sub(unknown.before_sampling + unknown.not_sampled),
+            likely_bytes: likely.min(whole.total),
+            unknown,
+            nr_samples: self.nr_samples,
+            nr_lost: self.nr_lost,
+            by: self.options.by,
+            blamed,
+            stacks,
+        })
+    }
+}
+
+impl Blame {
+    /// Stacks that differ in return addresses alone, and not in what functions are called, are one from now on.
+    fn join_stacks(&mut self) {
+        let mut first: HashMap<Vec<stacks::Function>, StackId> = HashMap::new();
+        let mut numbers: HashMap<StackId, StackId> = HashMap::new();
+        let table = &self.table;
+        let mut number = |stack: StackId| {
+            *numbers.entry(stack).or_insert_with(|| {
+                let mut functions = table.functions(stack);
+                for function in &mut functions {
+                    function.line = None;
+                }
+                *first.entry(functions).or_insert(stack)
+            })
+        };
+        for touches in self.touches.values_mut() {
+            touches.renumber(&mut number);
+        }
+    }
+
+    /// The sums by what functions are called: stacks that differ in return addresses alone are one.
+    fn stacks(&self, sums: &Sums) -> Vec<StackBytes> {
+        let mut by_name: BTreeMap<_, (StackBytes, Sum)> = BTreeMap::new();
+        let mut functions: HashMap<StackId, Vec<stacks::Function>> = HashMap::new();
+        for ((target, stack, thread, mapping), sum) in sums {
+            let functions = functions.entry(*stack);
+            let functions = functions.or_insert_with(|| self.table.functions(*stack));
+            let thread = self.table.threads.get(*thread as usize);
+            let thread = thread.map_or_else(String::new, Clone::clone);
+            let names: Vec<String> = functions.iter().map(|f| f.name.clone()).collect();
+            let key = (*target, thread.clone(), Arc::clone(mapping), names.clone());
+            let entry = by_name.entry(key).or_insert_with(|| {
+                let owner = functions.iter().rfind(|function| !function.is_helper());
+                let owner = owner.or(functions.last());
+                let line = functions.last().and_then(|function| function.line.as_ref());
+                let bytes = StackBytes {
+                    target: *target,
+                    thread,
+                    mapping: Arc::clone(mapping),
+                    stack: names,
+                    libraries: functions.iter().map(|f| f.library.clone()).collect(),
+                    function: owner.map_or_else(String::new, |function| function.name.clone()),
+                    line: line.map(|(file, line)| format!("{file}:{line}")),
+                    bytes: 0,
+                    likely_bytes: 0,
+                };
+                (bytes, Sum::default())
+            });
+            entry.1.sure += sum.sure;
+            entry.1.likely += sum.likely;
+        }
+        let all = by_name.into_values().map(|(stack, sum)| StackBytes {
+            bytes: (sum.sure + sum.likely).round() as u64,
+            likely_bytes: sum.likely.round() as u64,
+            ..stack
+        });
+        let mut all: Vec<StackBytes> = all.filter(|stack| stack.bytes > 0).collect();
+        all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.stack.cmp(&b.stack)));
+        all
+    }
+}

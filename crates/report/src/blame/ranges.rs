@@ -1,0 +1,130 @@
+//! Values of ranges of addresses that do not overlap.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::AddressRange;
+
+/// What holds from where to where.
+#[derive(Clone, Debug)]
+pub(super) struct RangeMap<V> {
+    /// By first address: where it ends, and what holds there.
+    entries: BTreeMap<u64, (u64, V)>,
+}
+
+impl<V> Default for RangeMap<V> {
+    fn default() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+        }
+    }
+}
+
+impl<V: Clone> RangeMap<V> {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The parts of `range` of which something holds, in address order.
+    pub(super) fn parts(&self, range: AddressRange) -> impl Iterator<Item = (AddressRange, &V)> {
+        let before = self.entries.range(..=range.start).next_back();
+        let first = before.map_or(range.start, |(start, _)| *start);
+        let entries = self.entries.range(first..range.end);
+        entries.filter_map(move |(start, (end, value))| {
+            let part = AddressRange::checked(*start, *end)?.intersection(range)?;
+            Some((part, value))
+        })
+    }
+
+    /// From now on nothing holds in `range`.
+    pub(super) fn cut(&mut self, range: AddressRange) {
+        let starts: Vec<u64> = self.parts(range).map(|(part, _)| part.start).collect();
+        for start in starts {
+            let key = self
+                .entries
+                .range(..=start)
+                .next_back()
+                .map(|(key, _)| *key);
+            let Some((key, (end, value))) = key.and_then(|key| self.entries.remove_entry(&key))
+            else {
+                continue;
+            };
+            if key < range.start {
+                self.entries.insert(key, (range.start, value.clone()));
+            }
+            if range.end < end {
+                self.entries.insert(range.end, (end, value));
+            }
+        }
+    }
+
+    /// From now on `value` holds in `range`.
+    pub(super) fn insert(&mut self, range: AddressRange, value: V) {
+        self.cut(range);
+        self.entries.insert(range.start, (range.end, value));
+    }
+}
+
+/// What is in one of `ranges` and in none of `without`, both in address order.
+pub(super) fn difference(ranges: &[AddressRange], without: &[AddressRange]) -> Vec<AddressRange> {
+    let mut left = Vec::new();
+    for range in ranges {
+        let mut start = range.start;
+        let first = without.partition_point(|other| other.end <= range.start);
+        for other in &without[first..] {
+            if other.start >= range.end {
+                break;
+            }
+            left.extend(AddressRange::checked(start, other.start));
+            start = start.max(other.end);
+        }
+        left.extend(AddressRange::checked(start, range.end));
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(start: u64, end: u64) -> AddressRange {
+        AddressRange::new(start, end)
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_an_array_would_be(changes in prop::collection::vec((0..60_u64, 1..20_u64, prop::option::of(0..9_u8)), 0..30)) {
+            let mut map = RangeMap::default();
+            let mut array = [None; 80];
+            for (start, length, value) in changes {
+                let place = range(start, start + length);
+                match value {
+                    Some(value) => map.insert(place, value),
+                    None => map.cut(place),
+                }
+                array[start as usize..(start + length) as usize].fill(value);
+            }
+            let mut found = [None; 80];
+            for (part, value) in map.parts(range(0, 80)) {
+                found[part.start as usize..part.end as usize].fill(Some(*value));
+            }
+            prop_assert_eq!(found, array);
+            let mut middle = [None; 80];
+            for (part, value) in map.parts(range(20, 40)) {
+                middle[part.start as usize..part.end as usize].fill(Some(*value));
+            }
+            prop_assert_eq!(&middle[20..40], &array[20..40]);
+            prop_assert_eq!(&middle[..20], &[None; 20]);
+        }
+    }
+
+    #[test]
+    fn what_is_mapped_again_at_once_has_not_gone() {
+        let removed = [range(0, 10), range(20, 30)];
+        let added = [range(0, 4), range(6, 22), range(28, 40)];
+        assert_eq!(difference(&removed, &added), [range(4, 6), range(22, 28)]);
+        assert_eq!(difference(&removed, &[]), removed);
+        assert_eq!(difference(&removed, &[range(0, 99)]), []);
+    }
+}

@@ -1,0 +1,428 @@
+//! Who touched which address of a target first, as far as samples tell.
+//!
+//! Problem: samples are few: between two of them lie pages of which nobody knows who touched them. Addresses are
+//! used again for something else, by programs that unmap and map, and by those that give memory back and touch
+//! it again.
+//!
+//! Approach: pages are mostly touched in the order of their addresses. So a page is laid to the sample that is
+//! nearest in its mapping: of two neighbours of one stack that is sure, of two of different stacks it is likely.
+//! A sample reaches no farther than a few times what it stands for ([`Touch::reach`]): beyond, memory was filled
+//! without faults that anybody saw, and is unknown. What was there before sampling began is unknown until it
+//! goes ([`Touches::begin_before`]). Samples go with their mapping, with the memory (a region that holds none any
+//! more), and where a newer run of the same stack goes over them.
+//!
+//! Limits: memory that an allocator gives to somebody else without giving it back stays with who touched it first.
+//! A mapping that goes and comes back between two looks is seen by the newer run alone.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
+use isotherm_record::{FaultSample, MappingChange, StackId};
+
+use super::ranges::{RangeMap, difference};
+
+/// Samples of one target that are kept; when there are more, those between two of the same stack go.
+const KEPT_MAX: usize = 1 << 20;
+/// A sample reaches this far at least, and so many times what it stands for.
+const REACH_MIN: u64 = 2 << 20;
+const REACH_TIMES: u64 = 8;
+/// Parts of what was there before sampling began.
+const BEFORE_MAX: usize = 1 << 20;
+
+/// The first touch of a page that was sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Touch {
+    pub(super) stack: StackId,
+    pub(super) thread: u32,
+    time: Nanos,
+    pages: u64,
+}
+
+impl Touch {
+    /// How far from it pages may be that it stands for, in bytes.
+    fn reach(&self) -> u64 {
+        let stands_for = self.pages.saturating_mul(PAGE_SIZE * REACH_TIMES);
+        stands_for.max(REACH_MIN)
+    }
+}
+
+/// To whom bytes are laid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Of a sample; `is_sure`: the one on the other side is of the same stack.
+    Touch { touch: Touch, is_sure: bool },
+    /// It was there before sampling began.
+    Before,
+    /// No sample is near.
+    NotSampled,
+}
+
+/// The touches of one target.
+#[derive(Debug, Default)]
+pub(super) struct Touches {
+    space: u32,
+    by_page: BTreeMap<u64, Touch>,
+    /// The address of each stack's newest sample.
+    newest: BTreeMap<StackId, (u64, Nanos)>,
+    /// Which part of what was there before is in memory.
+    before: RangeMap<f32>,
+    /// Sampling began when it had run already, and nothing has been seen of it yet.
+    awaits_before: bool,
+}
+
+impl Touches {
+    /// It ran before sampling began: what its next snapshot holds, nobody saw being touched.
+    pub(super) fn begin_before(&mut self) {
+        self.awaits_before = true;
+    }
+
+    /// Takes a sample of a page that was not there before.
+    pub(super) fn push(&mut self, sample: &FaultSample) {
+        if sample.space != self.space {
+            // Another program.
+            *self = Self {
+                space: sample.space,
+                ..Self::default()
+            };
+        }
+        let touch = Touch {
+            stack: sample.stack,
+            thread: sample.thread,
+            time: sample.time,
+            pages: sample.pages,
+        };
+        self.drop_older(sample.address, &touch);
+        self.before.cut(page(sample.address));
+        // A huge page's fault may be sampled as a small one's, too.
+        let known = self.by_page.insert(sample.address, touch);
+        if let Some(known) = known.filter(|known| known.stack == touch.stack) {
+            let pages = known.pages.max(touch.pages);
+            self.by_page
+                .insert(sample.address, Touch { pages, ..touch });
+        }
+        if self.by_page.len() > KEPT_MAX {
+            self.thin_out();
+        }
+    }
+
+    /// Mappings came and went.
+    pub(super) fn apply(&mut self, change: &MappingChange) {
+        let mut added: Vec<AddressRange> = change.added.iter().map(|added| added.range).collect();
+        added.sort_unstable();
+        let mut removed = change.removed.clone();
+        removed.sort_unstable();
+        for gone in difference(&removed, &added) {
+            self.forget(gone, change.time);
+        }
+    }
+
+    /// Memory was seen.
+    pub(super) fn look(&mut self, snapshot: &Snapshot) {
+        if std::mem::take(&mut self.awaits_before) {
+            for region in &snapshot.regions {
+                let share = region.resident() as f32 / region.range.len() as f32;
+                if share > 0.0 && self.before.len() < BEFORE_MAX {
+                    self.before.insert(region.range, share.min(1.0));
+                }
+            }
+            let sampled: Vec<u64> = self.by_page.keys().copied().collect();
+            for address in sampled {
+                self.before.cut(page(address));
+            }
+            return;
+        }
+        for region in &snapshot.regions {
+            let holds_nothing =
+                |memory: isotherm_engine::RegionMemory| memory.resident == 0 && memory.swapped == 0;
+            if region.memory.is_some_and(holds_nothing) {
+                self.forget(region.range, snapshot.start);
+            }
+        }
+    }
+
+    /// From now on stacks are called by these other numbers.
+    pub(super) fn renumber(&mut self, number: &mut impl FnMut(StackId) -> StackId) {
+        for touch in self.by_page.values_mut() {
+            touch.stack = number(touch.stack);
+        }
+    }
+
+    /// To whom the parts of `range` are laid, which lies in one mapping: with the share of each that this is
+    /// about.
+    pub(super) fn owners(
+        &self,
+        range: AddressRange,
+        mapping: AddressRange,
+        take: &mut impl FnMut(AddressRange, f64, Owner),
+    ) {
+        let mut at = range.start;
+        for (part, share) in self.before.parts(range) {
+            if let Some(free) = AddressRange::checked(at, part.start) {
+                self.nearest(free, mapping, 1.0, take);
+            }
+            take(part, f64::from(*share), Owner::Before);
+            if *share < 1.0 {
+                self.nearest(part, mapping, 1.0 - f64::from(*share), take);
+            }
+            at = part.end;
+        }
+        if let Some(free) = AddressRange::checked(at, range.end) {
+            self.nearest(free, mapping, 1.0, take);
+        }
+    }
+
+    /// The samples on both sides of each part of `range`.
+    fn nearest(
+        &self,
+        range: AddressRange,
+        mapping: AddressRange,
+        share: f64,
+        take: &mut impl FnMut(AddressRange, f64, Owner),
+    ) {
+        let before = self.by_page.range(mapping.start..=range.start).next_back();
+        let mut low = before.map(|(address, touch)| (*address, *touch));
+        let mut at = range.start;
+        let above = (
+            Bound::Excluded(range.start),
+            Bound::Excluded(mapping.end.max(range.start + 1)),
+        );
+        for (address, touch) in self.by_page.range(above) {
+            let high = (*address, *touch);
+            between(
+                AddressRange::checked(at, range.end.min(*address)),
+                low,
+                Some(high),
+                share,
+                take,
+            );
+            at = at.max(range.end.min(*address));
+            low = Some(high);
+            if *address >= range.end {
+                return;
+            }
+        }
+        between(AddressRange::checked(at, range.end), low, None, share, take);
+    }
+
+    /// Forgets what is older than `before`.
+    fn forget(&mut self, range: AddressRange, before: Nanos) {
+        self.before.cut(range);
+        let old = self.by_page.range(range.start..range.end);
+        let old = old.filter(|(_, touch)| touch.time < before);
+        let old: Vec<u64> = old.map(|(address, _)| *address).collect();
+        for address in old {
+            self.by_page.remove(&address);
+        }
+    }
+
+    /// A run of one stack from its newest sample to this one has replaced what is older in between.
+    fn drop_older(&mut self, address: u64, touch: &Touch) {
+        let Some((from, since)) = self.newest.insert(touch.stack, (address, touch.time)) else {
+            return;
+        };
+        if from.abs_diff(address) > touch.reach() {
+            return;
+        }
+        let (low, high) = (from.min(address) + 1, from.max(address));
+        if low < high {
+            self.forget(AddressRange::new(low, high), since);
+        }
+    }
+
+    fn thin_out(&mut self) {
+        let mut last: Option<StackId> = None;
+        let mut is_odd = false;
+        self.by_page.retain(|_, touch| {
+            let is_same = last.replace(touch.stack) == Some(touch.stack);
+            is_odd = !is_odd;
+            !is_same || is_odd
+        });
+        while self.by_page.len() > KEPT_MAX {
+            self.by_page.pop_first();
+        }
+    }
+}
+
+/// Lays what lies between two samples to the nearer, as far as it reaches.
+fn between(
+    range: Option<AddressRange>,
+    low: Option<(u64, Touch)>,
+    high: Option<(u64, Touch)>,
+    share: f64,
+    take: &mut impl FnMut(AddressRange, f64, Owner),
+) {
+    let Some(range) = range else { return };
+    let is_sure = low
+        .zip(high)
+        .is_some_and(|((_, low), (_, high))| low.stack == high.stack);
+    let middle = match (low, high) {
+        (Some((low, _)), Some((high, _))) => (low + (high - low) / 2).next_multiple_of(PAGE_SIZE),
+        (Some(_), None) => u64::MAX,
+        _ => 0,
+    };
+    let low_end = low.map_or(0, |(at, touch)| {
+        middle.min(at.saturating_add(touch.reach()))
+    });
+    let high_start = high.map_or(u64::MAX, |(at, touch)| {
+        middle.max(at.saturating_sub(touch.reach()))
+    });
+    let mut part = |start: u64, end: u64, owner: Owner| {
+        let part = AddressRange::checked(start.max(range.start), end.min(range.end));
+        if let Some(part) = part {
+            take(part, share, owner);
+        }
+    };
+    if let Some((_, touch)) = low {
+        part(range.start, low_end, Owner::Touch { touch, is_sure });
+    }
+    part(low_end, high_start, Owner::NotSampled);
+    if let Some((_, touch)) = high {
+        part(high_start, range.end, Owner::Touch { touch, is_sure });
+    }
+}
+
+fn page(address: u64) -> AddressRange {
+    AddressRange::new(address, address.saturating_add(PAGE_SIZE))
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::{RegionMemory, RegionSnapshot, TargetId};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn sample(mib: u64, stack: u32, second: u64) -> FaultSample {
+        FaultSample {
+            time: Nanos::from_millis(second * 1000),
+            address: mib * MIB,
+            stack: StackId(stack),
+            pages: 17,
+            ..FaultSample::default()
+        }
+    }
+
+    fn touches(samples: &[(u64, u32, u64)]) -> Touches {
+        let mut touches = Touches::default();
+        for (mib, stack, second) in samples {
+            touches.push(&sample(*mib, *stack, *second));
+        }
+        touches
+    }
+
+    /// MiB by MiB who owns `0..20`: a digit for a stack, in brackets if only likely; `b` before, `.` nobody.
+    fn picture(touches: &Touches) -> String {
+        let mut text = String::new();
+        let range = AddressRange::new(0, 20 * MIB);
+        touches.owners(range, range, &mut |part, share, owner| {
+            let mib = part.len() / MIB;
+            let mark = match owner {
+                Owner::Touch {
+                    touch,
+                    is_sure: true,
+                } => touch.stack.0.to_string(),
+                Owner::Touch { touch, .. } => format!("({})", touch.stack.0),
+                Owner::Before => "b".to_owned(),
+                Owner::NotSampled => ".".to_owned(),
+            };
+            let times = (mib as f64 * share).round() as usize;
+            text += &mark.repeat(times);
+        });
+        text
+    }
+
+    fn look(parts: &[(u64, u64, u64)], second: u64) -> Snapshot {
+        let region = |(from, to, resident): &(u64, u64, u64)| RegionSnapshot {
+            range: AddressRange::new(from * MIB, to * MIB),
+            nr_accesses: Some(0.0),
+            age: 0,
+            age_ns: Nanos(0),
+            memory: Some(RegionMemory {
+                resident: resident * MIB,
+                ..RegionMemory::default()
+            }),
+        };
+        Snapshot {
+            target: TargetId(0),
+            start: Nanos::from_millis(second * 1000),
+            end: Nanos::from_millis(second * 1000 + 500),
+            regions: parts.iter().map(region).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn a_page_belongs_to_the_nearest_sample_as_far_as_it_reaches() {
+        let two = touches(&[(2, 1, 1), (4, 1, 2), (8, 2, 3)]);
+        assert_eq!(picture(&two), "(1)(1)11(1)(1)(2)(2)(2)(2)..........");
+        assert_eq!(picture(&touches(&[])), ".".repeat(20));
+    }
+
+    #[test]
+    fn a_newer_run_replaces_what_is_older_below_it() {
+        let older = [(2, 1, 1), (3, 1, 1), (4, 1, 1)];
+        let newer = [(2, 2, 5), (6, 2, 6)];
+        let mut both = touches(&older);
+        for (mib, stack, second) in newer {
+            let mut sample = sample(mib, stack, second);
+            sample.pages = 200;
+            both.push(&sample);
+        }
+        assert_eq!(picture(&both), "(2)(2)2222(2)(2)(2)(2)(2)(2).......");
+    }
+
+    #[test]
+    fn what_was_there_before_is_nobodys_until_it_goes() {
+        let mut touches = touches(&[(6, 1, 1)]);
+        touches.begin_before();
+        touches.look(&look(&[(0, 4, 4), (4, 8, 2), (8, 20, 0)], 2));
+        let text = picture(&touches);
+        assert!(text.starts_with("bbbb"), "{text}");
+        assert_eq!(text.matches('b').count(), 6, "{text}");
+        touches.look(&look(&[(0, 4, 0)], 3));
+        assert!(!picture(&touches).starts_with('b'));
+    }
+
+    #[test]
+    fn samples_go_with_their_memory_and_their_mapping() {
+        let all = [(2, 1, 1), (10, 2, 1)];
+        let mut by_look = touches(&all);
+        by_look.look(&look(&[(0, 8, 0)], 4));
+        assert_eq!(picture(&by_look), "........(2)(2)(2)(2)........");
+        let mut newer = touches(&[(2, 1, 5)]);
+        newer.look(&look(&[(0, 8, 0)], 4));
+        assert!(
+            picture(&newer).starts_with("(1)"),
+            "it was touched after that look"
+        );
+        let mut unmapped = touches(&all);
+        let change = |added: &[(u64, u64)]| MappingChange {
+            time: Nanos::from_millis(9000),
+            removed: vec![AddressRange::new(0, 20 * MIB)],
+            added: added
+                .iter()
+                .map(|(from, to)| isotherm_record::Mapping {
+                    range: AddressRange::new(from * MIB, to * MIB),
+                    permissions: "rw-p".to_owned(),
+                    name: String::new(),
+                })
+                .collect(),
+            ..MappingChange::default()
+        };
+        unmapped.apply(&change(&[(0, 30)]));
+        assert!(picture(&unmapped).contains('1'), "it only grew");
+        unmapped.apply(&change(&[(0, 8)]));
+        assert!(!picture(&unmapped).contains('2'));
+    }
+
+    #[test]
+    fn another_program_begins_anew() {
+        let mut touches = touches(&[(2, 1, 1)]);
+        let mut next = sample(10, 2, 2);
+        next.space = 1;
+        touches.push(&next);
+        assert!(!picture(&touches).contains('1'));
+    }
+}

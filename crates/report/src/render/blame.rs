@@ -1,0 +1,252 @@
+//! The blame report as text, CSV, SVG and HTML.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use isotherm_engine::units;
+
+use super::table::{Align, Table};
+use super::{CsvWriter, Render, Style, page};
+use crate::blame::{BlameReport, Blamed, By, FlameNode, Measure};
+
+/// Rows of the table, and children of a node, that text shows.
+const ROWS: usize = 20;
+/// What is less than this share of all is summed up in the tree.
+const SHARE_MIN: f64 = 0.01;
+
+impl Render for BlameReport {
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "{}, at {}\n",
+            self.title(style),
+            style.duration(self.time_ns)
+        )?;
+        if self.total_bytes == 0 {
+            return writeln!(out, "{}", self.nothing(style));
+        }
+        self.table(style, out)?;
+        writeln!(out)?;
+        writeln!(
+            out,
+            "Who called whom (bytes that it and what it called touched first):\n"
+        )?;
+        let tree = FlameNode::tree(&self.stacks);
+        for child in shown(&tree.children, self.total_bytes) {
+            branch(child, 0, self.total_bytes, style, out)?;
+        }
+        writeln!(out, "\n{}", self.facts(style))
+    }
+
+    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
+        out.write_record([
+            "target",
+            "thread",
+            "mapping",
+            "function",
+            "bytes",
+            "likely_bytes",
+            "stack",
+        ])?;
+        for stack in &self.stacks {
+            out.write_record([
+                &stack.target.0.to_string(),
+                &stack.thread,
+                &*stack.mapping,
+                &stack.function,
+                &stack.bytes.to_string(),
+                &stack.likely_bytes.to_string(),
+                &stack.stack.join(";"),
+            ])?;
+        }
+        for (what, bytes) in [
+            ("[before sampling]", self.unknown.before_sampling),
+            ("[not sampled]", self.unknown.not_sampled),
+        ] {
+            out.write_record(["", "", "", what, &bytes.to_string(), "0", ""])?;
+        }
+        Ok(())
+    }
+
+    fn svg(&self) -> String {
+        let tree = FlameNode::tree(&self.stacks);
+        super::flame::svg(
+            &self.title(&Style::default()),
+            &self.facts(&Style::default()),
+            &tree,
+        )
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let style = Style::default();
+        let title = self.title(&style);
+        let mut html = page::start(&title, &self.record);
+        html += &page::figure(&title, "", &self.svg());
+        let rows = self.blamed.iter().take(200).map(|blamed| {
+            vec![
+                blamed.name.clone(),
+                units::format_bytes(blamed.bytes),
+                units::format_bytes(blamed.likely_bytes),
+            ]
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
+        let heads = [self.by_name(), "Bytes", "Of these, likely"];
+        html += &page::table("Touched first by", &self.facts(&style), &heads, &rows);
+        html += page::END;
+        out.write_all(html.as_bytes())
+    }
+}
+
+impl BlameReport {
+    /// What this is about.
+    fn title(&self, style: &Style) -> String {
+        match self.measure {
+            Measure::Idle => format!(
+                "Memory idle for {} or more, by the code that touched it first",
+                style.duration(self.at_least_ns)
+            ),
+            Measure::Resident => "Resident memory, by the code that touched it first".to_owned(),
+            Measure::Refaulted => {
+                "Memory brought back from swap, by the code that touched it then".to_owned()
+            }
+        }
+    }
+
+    fn by_name(&self) -> &'static str {
+        match self.by {
+            By::Function => "FUNCTION",
+            By::Stack => "STACK",
+            By::Library => "LIBRARY",
+            By::Thread => "THREAD",
+            By::Mapping => "MAPPING",
+            By::Target => "TARGET",
+        }
+    }
+
+    fn nothing(&self, style: &Style) -> String {
+        match self.measure {
+            Measure::Idle if self.watched_ns < self.at_least_ns => format!(
+                "nothing has been watched for so long: the record tells of {} (--at-least)",
+                style.duration(self.watched_ns)
+            ),
+            Measure::Idle => "no byte".to_owned(),
+            Measure::Resident => "no snapshot in this part of the record".to_owned(),
+            Measure::Refaulted => "no page of a sample was brought back from swap".to_owned(),
+        }
+    }
+
+    fn table(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        let mut table = Table::new(&[
+            ("BYTES", Align::Right),
+            ("SHARE", Align::Right),
+            ("LIKELY", Align::Right),
+            ("WITH CALLED", Align::Right),
+            (self.by_name(), Align::Left),
+        ]);
+        let share = |bytes: u64| units::format_share(bytes as f64 / self.total_bytes as f64);
+        for Blamed {
+            name,
+            bytes,
+            likely_bytes,
+            inclusive_bytes,
+        } in self.blamed.iter().take(ROWS)
+        {
+            let inclusive = inclusive_bytes.map(|bytes| style.bytes(bytes));
+            table.row(vec![
+                style.bytes(*bytes),
+                share(*bytes),
+                style.bytes(*likely_bytes),
+                inclusive.unwrap_or_default(),
+                name.clone(),
+            ]);
+        }
+        if self.blamed.len() > ROWS {
+            let rest = self.blamed[ROWS..].iter().map(|blamed| blamed.bytes).sum();
+            let others = format!("({} others)", self.blamed.len() - ROWS);
+            table.row(vec![
+                style.bytes(rest),
+                share(rest),
+                String::new(),
+                String::new(),
+                others,
+            ]);
+        }
+        for (bytes, what) in [
+            (
+                self.unknown.before_sampling,
+                "? touched before sampling began",
+            ),
+            (self.unknown.not_sampled, "? far from any sample"),
+        ] {
+            if bytes > 0 {
+                let none = String::new;
+                table.row(vec![
+                    style.bytes(bytes),
+                    share(bytes),
+                    none(),
+                    none(),
+                    what.to_owned(),
+                ]);
+            }
+        }
+        table.write(out)
+    }
+
+    fn facts(&self, style: &Style) -> String {
+        let mut facts = format!(
+            "{} of {}: touched first by known code {}, of these {} likely; unknown {}; by {} samples",
+            style.bytes(self.total_bytes),
+            match self.measure {
+                Measure::Idle => "idle memory",
+                Measure::Resident => "resident memory",
+                Measure::Refaulted => "memory brought back",
+            },
+            style.bytes(self.blamed_bytes),
+            style.bytes(self.likely_bytes),
+            style.bytes(self.unknown.before_sampling + self.unknown.not_sampled),
+            self.nr_samples
+        );
+        if self.nr_lost > 0 {
+            let _ = write!(facts, " ({} found no room)", self.nr_lost);
+        }
+        facts
+    }
+}
+
+fn shown(children: &[FlameNode], total: u64) -> impl Iterator<Item = &FlameNode> {
+    let least = total as f64 * SHARE_MIN;
+    children
+        .iter()
+        .take(ROWS)
+        .take_while(move |child| child.bytes as f64 >= least)
+}
+
+/// A node and what it called. Who called one function only stands on its line.
+fn branch(
+    node: &FlameNode,
+    depth: usize,
+    total: u64,
+    style: &Style,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut names = vec![node.name.as_str()];
+    let mut at = node;
+    while let [child] = &at.children[..]
+        && child.bytes == at.bytes
+    {
+        names.push(&child.name);
+        at = child;
+    }
+    let share = units::format_share(node.bytes as f64 / total as f64);
+    let indent = "  ".repeat(depth);
+    writeln!(
+        out,
+        "{:>10} {share:>6}  {indent}{}",
+        style.bytes(node.bytes),
+        names.join(" > ")
+    )?;
+    for child in shown(&at.children, total) {
+        branch(child, depth + 1, total, style, out)?;
+    }
+    Ok(())
+}

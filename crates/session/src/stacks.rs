@@ -1,0 +1,470 @@
+//! Page faults with their stacks, from the sampler to the record.
+//!
+//! Problem: a program that starts touches memory millions of times a second, and what looking costs is to stay
+//! within a budget; and who is sampled is known by process id, who is watched by target.
+//!
+//! Approach: the sampler is there before the command starts, so nothing of it is missed. Each processor has a
+//! token bucket that holds some seconds' samples, and hands out the fewer of them the emptier it is; so the first
+//! burst is seen in full, and a long one thinner and thinner. What samples cost, here and in the kernel, rules
+//! how many there are a second. Faults of processes that are no targets yet wait a little for it.
+//!
+//! Limits: what a target of a control group, or a new process of the machine, touches before it is found is sampled
+//! only if it descends from one that is known.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use isotherm_config::{SessionSpec, StacksSpec, TargetSpec};
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_linux::clock::{Clock, process_cpu};
+use isotherm_linux::faults::modules::ModuleId;
+use isotherm_linux::faults::unwind::{Chain, Place, Unwinder};
+use isotherm_linux::faults::{Fault, FaultError, FaultSampler, SampledTargets, SamplerTotals};
+use isotherm_record::stacks::{
+    FRAMES_MAX, MODULES_MAX, NO_STACK, SAMPLES_MAX, STACKS_MAX, THREADS_MAX,
+};
+use isotherm_record::{
+    CodeModule, FaultSample, FrameSymbol, FrameSymbols, Item, StackFrame, StackId, StackNode,
+    StackSamples,
+};
+use isotherm_symbols::Symbolizer;
+
+/// Every so many minor faults are looked at, while there are few; huge pages are few.
+const PERIOD_MIN: u64 = 3;
+const PERIOD_MAX: u64 = 4099;
+/// Samples a second of each processor, to begin with, and at most.
+const RATE_FIRST: f64 = 300.0;
+const RATE_MAX: f64 = 5_000.0;
+/// Looks at faults that come to nothing, a second: each costs as much as a tenth of a sample.
+const CALLS_A_SECOND: f64 = 5_000.0;
+/// The buffer is emptied so often.
+const DRAIN: Nanos = Nanos::from_millis(100);
+/// Names are looked for that long at most, when all is over.
+const NAMING_MAX: Duration = Duration::from_secs(10);
+/// The rate is adapted so often.
+const ADAPT: Nanos = Nanos::from_millis(1000);
+/// Faults of who is no target are kept so long, and so many.
+const WAIT: Nanos = Nanos::from_millis(3000);
+const WAITING_MAX: usize = 4096;
+
+/// Samples faults, and makes items of them.
+pub(crate) struct Stacks {
+    sampler: FaultSampler,
+    unwinder: Unwinder,
+    tables: Tables,
+    targets: BTreeMap<u32, Sampled>,
+    waiting: VecDeque<Fault>,
+    offset: u64,
+    budget: StacksSpec,
+    rate: f64,
+    period: u64,
+    /// CPU time of this process that went into stacks.
+    cpu: Nanos,
+    next_drain: Nanos,
+    adapted: Adapted,
+    /// The same of the period.
+    counted: Adapted,
+}
+
+/// When the rate was last adapted, and what had been used by then.
+#[derive(Default)]
+struct Adapted {
+    at: Nanos,
+    cpu: Nanos,
+    totals: SamplerTotals,
+}
+
+/// A target whose faults are sampled.
+struct Sampled {
+    id: TargetId,
+    /// Its address space in the kernel's number, and in the record's.
+    space: u64,
+    space_number: u32,
+}
+
+/// What the record has numbers for.
+#[derive(Default)]
+struct Tables {
+    /// Numbers of the unwinder's modules are the record's.
+    nr_modules: usize,
+    frames: HashMap<StackFrame, u32>,
+    stacks: HashMap<StackNode, StackId>,
+    threads: HashMap<String, u32>,
+    /// By process, frames of code that was made at run time and has no name so far, with its address.
+    unnamed: BTreeMap<u32, Vec<(u32, u64)>>,
+    new: StackSamples,
+}
+
+impl Stacks {
+    /// Begins to sample, if `spec` asks for it: before anything is started.
+    ///
+    /// # Errors
+    /// Where this kernel or our privileges do not allow it.
+    pub(crate) fn start(spec: &SessionSpec, clock: Clock) -> Result<Option<Self>, FaultError> {
+        let Some(budget) = spec.stacks else {
+            return Ok(None);
+        };
+        let targets = || spec.contexts.iter().map(|context| &context.targets);
+        let whose = SampledTargets {
+            all: targets().any(TargetSpec::is_machine),
+            children: targets().any(|targets| {
+                targets.follows_children() || matches!(targets, TargetSpec::Cgroup(_))
+            }),
+        };
+        let sampler = FaultSampler::attach(whose, PERIOD_MIN, RATE_FIRST as u64)?;
+        Ok(Some(Self {
+            sampler,
+            unwinder: Unwinder::default(),
+            tables: Tables::default(),
+            targets: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            offset: clock.offset(),
+            budget,
+            rate: RATE_FIRST,
+            period: PERIOD_MIN,
+            cpu: Nanos(0),
+            next_drain: clock.now(),
+            adapted: Adapted {
+                at: clock.now(),
+                ..Adapted::default()
+            },
+            counted: Adapted {
+                at: clock.now(),
+                ..Adapted::default()
+            },
+        }))
+    }
+
+    /// Readable when faults are to be collected before that.
+    pub(crate) fn wakes(&self) -> BorrowedFd<'_> {
+        self.sampler.wakes()
+    }
+
+    /// When faults are to be collected next.
+    pub(crate) fn next(&self) -> Nanos {
+        self.next_drain
+    }
+
+    /// Collects what was sampled; `live` are the targets.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn step(
+        &mut self,
+        now: Nanos,
+        live: &[(TargetId, u32)],
+        items: &mut Vec<Item>,
+    ) -> Result<(), FaultError> {
+        self.next_drain = now + DRAIN;
+        let before = process_cpu();
+        self.follow(live)?;
+        items.extend(self.collect(now)?);
+        self.forget(now, live, items);
+        self.set_period(now);
+        self.cpu = self.cpu + process_cpu().since(before);
+        if now.since(self.adapted.at) >= ADAPT {
+            items.extend(self.jit_symbols(now));
+            self.adapt(now)?;
+        }
+        Ok(())
+    }
+
+    /// CPU time of this process that went into stacks.
+    pub(crate) fn cpu(&self) -> Nanos {
+        self.cpu
+    }
+
+    /// What frames are called, by the files that were mapped: once, at the end. Those of a file that cannot be read have
+    /// no names, and are named by who reads the record, if he can.
+    pub(crate) fn symbols(&mut self, now: Nanos, items: &mut Vec<Item>) {
+        items.extend(self.jit_symbols(now));
+        let modules = self.unwinder.modules();
+        let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
+        for (frame, number) in &self.tables.frames {
+            if let StackFrame::File { module, offset } = frame {
+                by_module
+                    .entry(*module)
+                    .or_default()
+                    .push((*number, *offset));
+            }
+        }
+        let symbolizer = Symbolizer::by_symbols();
+        let started = Instant::now();
+        let mut symbols = BTreeMap::new();
+        for (module, frames) in by_module {
+            let Some(file) = modules.file(ModuleId(module)) else {
+                continue;
+            };
+            if started.elapsed() > NAMING_MAX {
+                break;
+            }
+            let offsets: Vec<u64> = frames.iter().map(|(_, offset)| *offset).collect();
+            if let Ok(names) = symbolizer.file_names(file, &offsets) {
+                let names = frames.iter().zip(names);
+                symbols.extend(names.filter_map(|((frame, _), name)| Some((*frame, name?))));
+            }
+        }
+        if !symbols.is_empty() {
+            items.push(Item::Symbols(FrameSymbols { time: now, symbols }));
+        }
+    }
+
+    fn follow(&mut self, live: &[(TargetId, u32)]) -> Result<(), FaultError> {
+        for (id, pid) in live {
+            match self.targets.get_mut(pid) {
+                Some(known) if known.id == *id => {}
+                // The number is another process's now.
+                Some(known) => {
+                    known.id = *id;
+                    self.tables.new.begun_before.push(*id);
+                }
+                None => {
+                    if !self.sampler.add(*pid)? {
+                        self.tables.new.begun_before.push(*id);
+                    }
+                    let sampled = Sampled {
+                        id: *id,
+                        space: 0,
+                        space_number: 0,
+                    };
+                    self.targets.insert(*pid, sampled);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Names that JITs have said since. A frame has one as soon as it is there.
+    fn jit_symbols(&mut self, now: Nanos) -> Option<Item> {
+        let mut symbols = BTreeMap::new();
+        for (pid, unnamed) in &mut self.tables.unnamed {
+            let addresses: Vec<u64> = unnamed.iter().map(|(_, address)| *address).collect();
+            let mut names = self.unwinder.jit_names(*pid, &addresses).into_iter();
+            unnamed.retain(|(frame, _)| {
+                let name = names.next().flatten();
+                let is_unnamed = name.is_none();
+                if let Some(name) = name {
+                    let name = name.to_string();
+                    symbols.insert(
+                        *frame,
+                        FrameSymbol {
+                            name,
+                            ..FrameSymbol::default()
+                        },
+                    );
+                }
+                is_unnamed
+            });
+        }
+        let symbols = FrameSymbols { time: now, symbols };
+        (!symbols.symbols.is_empty()).then_some(Item::Symbols(symbols))
+    }
+
+    /// Lets go of who has ended: what he did last was collected.
+    fn forget(&mut self, now: Nanos, live: &[(TargetId, u32)], items: &mut Vec<Item>) {
+        if self.targets.len() == live.len() {
+            return;
+        }
+        items.extend(self.jit_symbols(now));
+        let alive: BTreeSet<u32> = live.iter().map(|(_, pid)| *pid).collect();
+        self.targets.retain(|pid, _| {
+            let stays = alive.contains(pid);
+            if !stays {
+                self.sampler.remove(*pid);
+                self.unwinder.forget(*pid);
+                self.tables.unnamed.remove(pid);
+            }
+            stays
+        });
+    }
+
+    fn collect(&mut self, now: Nanos) -> Result<Option<Item>, FaultError> {
+        let mut faults: Vec<Fault> = self.waiting.drain(..).collect();
+        self.sampler.take(&mut faults)?;
+        for fault in faults {
+            if self.tables.new.samples.len() >= SAMPLES_MAX {
+                break;
+            }
+            let time = Nanos(fault.monotonic.0 + self.offset);
+            if !self.targets.contains_key(&fault.pid) {
+                // Whoever is taken in while it is looked for is a target soon; its code is read while it is there.
+                if now.since(time) < WAIT && self.waiting.len() < WAITING_MAX {
+                    self.waiting.push_back(fault);
+                }
+                continue;
+            }
+            self.push(time, &fault);
+        }
+        self.tables.take_modules(&self.unwinder);
+        let new = std::mem::take(&mut self.tables.new);
+        if new.samples.is_empty() && new.modules.is_empty() && new.begun_before.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Item::Stacks(StackSamples {
+            time: now,
+            period: self.period,
+            nr_lost: self.sampler.totals().nr_lost,
+            ..new
+        })))
+    }
+
+    fn push(&mut self, time: Nanos, fault: &Fault) {
+        let chain = self.unwinder.unwind(fault);
+        let Some(target) = self.targets.get(&fault.pid) else {
+            return;
+        };
+        let stack = self.tables.stack(target.id, fault.pid, &chain);
+        let thread = self.tables.thread(&fault.thread);
+        let Some(target) = self.targets.get_mut(&fault.pid) else {
+            return;
+        };
+        if target.space != fault.space {
+            target.space_number += u32::from(target.space != 0);
+            target.space = fault.space;
+        }
+        self.tables.new.samples.push(FaultSample {
+            time,
+            target: target.id,
+            space: target.space_number,
+            address: fault.address & !0xfff,
+            stack,
+            thread,
+            pages: fault.pages,
+            is_major: fault.is_major,
+        });
+    }
+
+    /// Sets the period for how many faults there are at present.
+    fn set_period(&mut self, now: Nanos) {
+        let totals = self.sampler.totals();
+        let seconds = now.since(self.counted.at).0 as f64 / 1e9;
+        let calls =
+            totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) as f64 / seconds.max(0.01);
+        let wanted = (self.period as f64 * calls / CALLS_A_SECOND) as u64;
+        // Odd, and never twice the same: a program may do things in rounds.
+        let jitter = match wanted {
+            0..16 => 0,
+            _ => (now.0 >> 10) % 8,
+        };
+        let period = (wanted + jitter).clamp(PERIOD_MIN, PERIOD_MAX) | 1;
+        // Refused: it stays as it was.
+        if period != self.period && self.sampler.set_period(period).is_ok() {
+            self.period = period;
+        }
+        self.counted = Adapted {
+            at: now,
+            cpu: self.cpu,
+            totals,
+        };
+    }
+
+    /// Sets the rate for what a second has cost.
+    fn adapt(&mut self, now: Nanos) -> Result<(), FaultError> {
+        let totals = self.sampler.totals();
+        let before = &self.adapted;
+        let seconds = now.since(before.at).0 as f64 / 1e9;
+        let spent = self.cpu.since(before.cpu).0 + totals.took.since(before.totals.took).0;
+        let share = spent as f64 / 1e9 / seconds;
+        let by_cost = (self.budget.cpu_budget / share.max(1e-6)).clamp(0.25, 1.25);
+        let rate = (self.rate * by_cost).clamp(1.0, RATE_MAX);
+        if rate as u64 != self.rate as u64 {
+            self.sampler.set_rate(rate as u64)?;
+        }
+        self.rate = rate;
+        self.adapted = Adapted {
+            at: now,
+            cpu: self.cpu,
+            totals,
+        };
+        Ok(())
+    }
+}
+
+impl Tables {
+    /// The number of a chain. What has no number any more is left out at its inner end.
+    fn stack(&mut self, target: TargetId, pid: u32, chain: &Chain) -> StackId {
+        let mut stack = NO_STACK;
+        if chain.is_cut {
+            stack = self.node(stack, StackFrame::Cut).unwrap_or(stack);
+        }
+        for place in chain.places.iter().rev() {
+            let frame = match place {
+                Place::File { module, offset } if (module.0 as usize) < MODULES_MAX => {
+                    StackFrame::File {
+                        module: module.0,
+                        offset: *offset,
+                    }
+                }
+                Place::Named(name) => StackFrame::Named(name.to_string()),
+                Place::Unnamed(address) => {
+                    let address = *address;
+                    let frame = StackFrame::Unnamed { target, address };
+                    if !self.frames.contains_key(&frame) && self.frames.len() < FRAMES_MAX {
+                        let unnamed = self.unnamed.entry(pid).or_default();
+                        unnamed.push((self.frames.len() as u32, address));
+                    }
+                    frame
+                }
+                Place::File { .. } => StackFrame::Cut,
+            };
+            let Some(node) = self.node(stack, frame) else {
+                break;
+            };
+            stack = node;
+        }
+        stack
+    }
+
+    fn node(&mut self, caller: StackId, frame: StackFrame) -> Option<StackId> {
+        let frame = match self.frames.get(&frame) {
+            Some(number) => *number,
+            None if self.frames.len() >= FRAMES_MAX => return None,
+            None => {
+                let number = self.frames.len() as u32;
+                self.new.frames.push(frame.clone());
+                self.frames.insert(frame, number);
+                number
+            }
+        };
+        let node = StackNode { caller, frame };
+        if let Some(id) = self.stacks.get(&node) {
+            return Some(*id);
+        }
+        if self.stacks.len() >= STACKS_MAX {
+            return None;
+        }
+        let id = StackId(self.stacks.len() as u32 + 1);
+        self.stacks.insert(node, id);
+        self.new.stacks.push(node);
+        Some(id)
+    }
+
+    /// The number of a thread's name; of one more than there may be, the first's.
+    fn thread(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.threads.get(name) {
+            return *number;
+        }
+        if self.threads.len() >= THREADS_MAX {
+            return 0;
+        }
+        let number = self.threads.len() as u32;
+        self.threads.insert(name.to_owned(), number);
+        self.new.threads.push(name.to_owned());
+        number
+    }
+
+    /// Tells the modules that the unwinder has found since.
+    fn take_modules(&mut self, unwinder: &Unwinder) {
+        let modules = unwinder.modules();
+        let all = modules.len().min(MODULES_MAX);
+        for number in self.nr_modules..all {
+            let name = modules.name(ModuleId(number as u32));
+            self.new.modules.push(CodeModule {
+                path: name.path.clone(),
+                build_id: name.build_id.clone(),
+            });
+        }
+        self.nr_modules = all;
+    }
+}

@@ -1,0 +1,352 @@
+//! What the code in files is called: functions' names, and what was inlined where.
+//!
+//! Problem: a record's frames are places in files, and what they are called stands in those files, or in others
+//! that belong to them (`/usr/lib/debug`); the files are anybody's, and may be broken, replaced or cut meanwhile.
+//!
+//! Approach: blazesym reads symbols and DWARF, and demangles. It maps files into memory, where one that is cut
+//! ends who reads it; so a file of somebody who may do that is copied first ([`Symbolizer::file_names`]). A file
+//! that was replaced since the record is known for that by its build id ([`Symbolizer::path_names`]). What is
+//! wrong with one file leaves its frames without names, and harms no other's.
+//!
+//! Limits: names are cut at [`NAME_MAX`] bytes, files of more than [`COPY_MAX`] are not copied.
+
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
+use std::os::fd::AsRawFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use blazesym::helper::read_elf_build_id;
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{Input, Sym, Symbolized};
+use isotherm_record::{CodeModule, FrameSymbol, FrameSymbols, FrameTable, printable};
+use rustix::fs::{MemfdFlags, memfd_create};
+use thiserror::Error;
+
+/// Where a name is cut: templates have longer ones than anybody reads.
+pub const NAME_MAX: usize = 1024;
+/// Functions that are inlined at one place, at most.
+const INLINED_MAX: usize = 64;
+/// Files that are longer are not copied.
+pub const COPY_MAX: u64 = 1 << 30;
+
+/// Why a file's frames have no names.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum SymbolError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} is another build than was recorded (build id {found}, recorded {recorded}); name the directory \
+         with the recorded one (--binaries)"
+    )]
+    OtherBuild {
+        path: PathBuf,
+        found: String,
+        recorded: String,
+    },
+    #[error("it is longer than {COPY_MAX} bytes")]
+    TooLong,
+    #[error("cannot copy it into memory: {0}")]
+    Copy(io::Error),
+    #[error("its symbols cannot be read: {0}")]
+    Broken(String),
+}
+
+/// Finds names.
+pub struct Symbolizer {
+    inner: blazesym::symbolize::Symbolizer,
+    reads_debug: bool,
+}
+
+impl Symbolizer {
+    /// Finds names in files' own symbols alone: fast, without lines and without what is inlined.
+    pub fn by_symbols() -> Self {
+        let builder = blazesym::symbolize::Symbolizer::builder();
+        Self {
+            inner: builder.enable_code_info(false).build(),
+            reads_debug: false,
+        }
+    }
+
+    /// Finds names, lines and what is inlined by debug information, too, where there is any: in the files,
+    /// below `directories` and in the usual places.
+    pub fn by_debug_information(directories: &[PathBuf]) -> Self {
+        let usual = ["/usr/lib/debug", "/lib/debug"].map(PathBuf::from);
+        let all: Vec<PathBuf> = directories.iter().cloned().chain(usual).collect();
+        let builder = blazesym::symbolize::Symbolizer::builder();
+        Self {
+            inner: builder.set_debug_dirs(Some(all)).build(),
+            reads_debug: true,
+        }
+    }
+
+    /// The names of the code at these offsets of the file at `path`, which is of the build that was recorded if
+    /// that is known.
+    ///
+    /// # Errors
+    /// If the file is not there, is another build, or cannot be read.
+    pub fn path_names(
+        &self,
+        path: &Path,
+        build_id: Option<&str>,
+        offsets: &[u64],
+    ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
+        let metadata = std::fs::metadata(path);
+        let metadata = metadata.and_then(|metadata| {
+            let is_file = metadata.is_file();
+            is_file
+                .then_some(metadata)
+                .ok_or_else(|| io::Error::other("it is no regular file"))
+        });
+        metadata.map_err(|source| SymbolError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        if let Some(recorded) = build_id {
+            let found = build_id_of(path)?.unwrap_or_default();
+            if found != recorded {
+                return Err(SymbolError::OtherBuild {
+                    path: path.to_owned(),
+                    found: if found.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        found
+                    },
+                    recorded: recorded.to_owned(),
+                });
+            }
+        }
+        self.names(path, offsets)
+    }
+
+    /// The names of the code at these offsets of a file that is not ours: of a copy.
+    ///
+    /// # Errors
+    /// If it is too long, or cannot be read.
+    pub fn file_names(
+        &self,
+        file: &File,
+        offsets: &[u64],
+    ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
+        let copy = copy(file)?;
+        let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
+        self.names(Path::new(&path), offsets)
+    }
+
+    fn names(&self, path: &Path, offsets: &[u64]) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
+        let mut elf = Elf::new(path);
+        elf.debug_syms = self.reads_debug;
+        let source = Source::Elf(elf);
+        // What is in a file must not end who reads it.
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            let found = self.inner.symbolize(&source, Input::FileOffset(offsets));
+            found.map(|found| found.iter().map(symbol).collect())
+        }));
+        match found {
+            Ok(found) => found.map_err(|error| SymbolError::Broken(error.to_string())),
+            Err(_) => Err(SymbolError::Broken("they make no sense".to_owned())),
+        }
+    }
+}
+
+/// Where files may be besides where they were.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Directories with binaries: as a tree of the recorded machine, side by side, or by build id
+    /// (`.build-id/ab/cdef...`).
+    pub binaries: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Where the file of a module may be, the likeliest first.
+    fn candidates(&self, module: &CodeModule) -> Vec<PathBuf> {
+        let path = module.path.strip_suffix(" (deleted)");
+        let path = Path::new(path.unwrap_or(&module.path));
+        let below = path.strip_prefix("/").unwrap_or(path);
+        let mut all = Vec::new();
+        for directory in &self.binaries {
+            if let Some((first, rest)) = module
+                .build_id
+                .as_deref()
+                .and_then(|id| id.split_at_checked(2))
+            {
+                let by_id = directory.join(".build-id").join(first);
+                all.extend([by_id.join(rest), by_id.join(format!("{rest}.debug"))]);
+            }
+            all.push(directory.join(below));
+            all.extend(path.file_name().map(|name| directory.join(name)));
+        }
+        all.push(path.to_owned());
+        all
+    }
+}
+
+/// Frames that were given names.
+#[derive(Debug, Default)]
+pub struct Named {
+    /// By the frames' numbers.
+    pub symbols: FrameSymbols,
+    /// Files whose frames have none, why, and how many these are.
+    pub failures: Vec<(String, SymbolError, usize)>,
+}
+
+impl Symbolizer {
+    /// Names the frames that have no name yet, or all, by files that are here.
+    pub fn name_frames(&self, frames: &FrameTable, with_named: bool, places: &Places) -> Named {
+        let mut named = Named::default();
+        for (module, places_in_it) in frames.in_files(with_named) {
+            let offsets: Vec<u64> = places_in_it.iter().map(|(_, offset)| *offset).collect();
+            let mut found = None;
+            let mut failure = None;
+            for path in places.candidates(module) {
+                match self.path_names(&path, module.build_id.as_deref(), &offsets) {
+                    Ok(names) => {
+                        found = Some(names);
+                        break;
+                    }
+                    // Another build is worth more to know than that there is none elsewhere.
+                    Err(error) => match failure {
+                        Some(SymbolError::OtherBuild { .. }) => {}
+                        _ => failure = Some(error),
+                    },
+                }
+            }
+            match (found, failure) {
+                (Some(names), _) => {
+                    let names = places_in_it.iter().zip(names);
+                    let names = names.filter_map(|((frame, _), name)| Some((*frame, name?)));
+                    named.symbols.symbols.extend(names);
+                }
+                (None, Some(failure)) => {
+                    let path = printable(&module.path).into_owned();
+                    named.failures.push((path, failure, offsets.len()));
+                }
+                (None, None) => {}
+            }
+        }
+        named
+    }
+}
+
+/// The build id of a file, as hexadecimal digits, if it has one.
+///
+/// # Errors
+/// If it is no ELF file.
+pub fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
+    let found = catch_unwind(|| read_elf_build_id(path));
+    let found = found.map_err(|_| SymbolError::Broken("its notes make no sense".to_owned()))?;
+    let found = found.map_err(|error| SymbolError::Broken(error.to_string()))?;
+    Ok(found.map(|id| {
+        let digits = id.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect()
+    }))
+}
+
+/// A copy in memory, which nobody else can cut.
+fn copy(file: &File) -> Result<File, SymbolError> {
+    let mut file = file.try_clone().map_err(SymbolError::Copy)?;
+    let length = file.metadata().map_err(SymbolError::Copy)?.len();
+    if length > COPY_MAX {
+        return Err(SymbolError::TooLong);
+    }
+    let copy = memfd_create("isotherm-symbols", MemfdFlags::CLOEXEC);
+    let mut copy = copy
+        .map(File::from)
+        .map_err(|error| SymbolError::Copy(error.into()))?;
+    let copied = file
+        .rewind()
+        .and_then(|()| io::copy(&mut file.take(COPY_MAX), &mut copy));
+    copied.map_err(SymbolError::Copy)?;
+    Ok(copy)
+}
+
+fn symbol(found: &Symbolized<'_>) -> Option<FrameSymbol> {
+    let Symbolized::Sym(Sym {
+        name,
+        inlined,
+        code_info,
+        ..
+    }) = found
+    else {
+        return None;
+    };
+    // The innermost's line is the place's own.
+    let innermost = inlined
+        .last()
+        .map_or(code_info.as_deref(), |last| last.code_info.as_ref());
+    let file = innermost.map(|info| cut(&info.to_path().to_string_lossy()));
+    let inlined = inlined.iter().take(INLINED_MAX);
+    Some(FrameSymbol {
+        name: cut(name),
+        inlined: inlined.map(|function| cut(&function.name)).collect(),
+        line: innermost.and_then(|info| info.line),
+        file,
+    })
+}
+
+fn cut(name: &str) -> String {
+    name[..name.floor_char_boundary(NAME_MAX)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a function of this program is in its file, by what the kernel says is mapped where.
+    fn offset_of(address: u64) -> (PathBuf, u64) {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("ours");
+        let found = maps.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (start, end) = words[0].split_once('-')?;
+            let hex = |text| u64::from_str_radix(text, 16).ok();
+            let (start, end, offset) = (hex(start)?, hex(end)?, hex(words[2])?);
+            let path = words.get(5)?;
+            (start..end)
+                .contains(&address)
+                .then(|| (PathBuf::from(path), address - start + offset))
+        });
+        found.expect("it is mapped")
+    }
+
+    #[inline(never)]
+    fn a_function_of_ours(by: u64) -> u64 {
+        std::hint::black_box(by) + 1
+    }
+
+    #[test]
+    fn our_own_code_has_a_name_by_symbols_and_by_debug_information() {
+        let address = a_function_of_ours as fn(u64) -> u64 as usize as u64;
+        let (path, offset) = offset_of(address + 1);
+        let id = build_id_of(&path).expect("ELF");
+        for symbolizer in [
+            Symbolizer::by_symbols(),
+            Symbolizer::by_debug_information(&[]),
+        ] {
+            let names = symbolizer.path_names(&path, id.as_deref(), &[offset, u64::MAX]);
+            let names = names.expect("readable");
+            let name = &names[0].as_ref().expect("a name").name;
+            assert!(name.contains("a_function_of_ours"), "{name}");
+            assert!(!name.contains("17h"), "{name}");
+            assert_eq!(names[1], None);
+        }
+        let file = File::open(&path).expect("ours");
+        let names = Symbolizer::by_symbols().file_names(&file, &[offset]);
+        assert!(names.expect("readable")[0].is_some());
+        let other = Symbolizer::by_symbols().path_names(&path, Some("00"), &[offset]);
+        assert!(matches!(other, Err(SymbolError::OtherBuild { .. })));
+    }
+
+    #[test]
+    fn what_is_no_program_has_no_names() {
+        let symbolizer = Symbolizer::by_debug_information(&[]);
+        for path in ["/dev/zero", "/nowhere", "/"] {
+            let names = symbolizer.path_names(Path::new(path), None, &[1]);
+            assert!(matches!(names, Err(SymbolError::Read { .. })), "{path}");
+        }
+        let text = symbolizer.path_names(Path::new("/proc/self/status"), None, &[1]);
+        assert!(text.is_err());
+    }
+}
