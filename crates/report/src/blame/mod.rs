@@ -13,7 +13,10 @@
 mod by;
 mod export;
 mod flame;
+mod pprof;
 mod ranges;
+#[cfg(test)]
+pub(crate) mod samples;
 mod stacks;
 mod touches;
 
@@ -34,8 +37,9 @@ use stacks::StackTable;
 use touches::{Owner, Touches};
 
 pub use by::{Blamed, By};
-pub use export::folded;
+pub use export::{folded, speedscope};
 pub use flame::FlameNode;
+pub use pprof::pprof;
 
 /// Which bytes are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -111,7 +115,7 @@ pub struct NotBlamed {
 }
 
 /// The result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlameReport {
     /// `blame`.

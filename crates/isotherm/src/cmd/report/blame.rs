@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::parse_time;
-use isotherm_report::blame::{By, Measure, folded};
+use isotherm_report::blame::{By, Measure, folded, pprof, speedscope};
 use isotherm_report::{Accumulate, Blame, BlameOptions};
 use isotherm_symbols::{Places, Symbolizer};
 use tracing::{debug, warn};
@@ -23,6 +23,7 @@ use super::source::exit_code;
   isotherm report blame service.isotherm --at-least 5min
   isotherm report blame service.isotherm -o blame.svg            a flame graph
   isotherm report blame service.isotherm --export folded | flamegraph.pl > blame.svg
+  isotherm report blame service.isotherm -o blame.pb.gz          for go tool pprof
   isotherm report blame service.isotherm --of refaulted          who brings back what was paged out
 
 An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
@@ -42,7 +43,7 @@ pub(super) struct BlameArgs {
     /// By what to sum up.
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
-    /// Write the stacks as another tool reads them.
+    /// Write the stacks as another tool reads them [default: what the output file's name ends in].
     #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["format", "json"])]
     export: Option<ExportArg>,
     /// Look for programs and libraries here, too, to name functions: a tree of the recorded machine, files side by side, or
@@ -79,9 +80,21 @@ enum ByArg {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ExportArg {
-    /// A line for each stack: flamegraph.pl, inferno
+    /// A line for each stack: flamegraph.pl, inferno; FILE.folded
     Folded,
+    /// JSON of speedscope.app; FILE.speedscope.json
+    Speedscope,
+    /// A gzipped profile.proto: go tool pprof; FILE.pb.gz, FILE.pprof
+    Pprof,
 }
+
+/// What the names of other tools' files end in.
+const ENDINGS: [(&str, ExportArg); 4] = [
+    (".folded", ExportArg::Folded),
+    (".speedscope.json", ExportArg::Speedscope),
+    (".pb.gz", ExportArg::Pprof),
+    (".pprof", ExportArg::Pprof),
+];
 
 pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
@@ -109,18 +122,34 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
     let report = blame
         .finish()
         .context("the record has no stacks; `isotherm record --stacks` makes one that does")?;
-    match args.export {
+    match args.export() {
         None => common.output.write(&report, &common.output.style(false))?,
-        Some(ExportArg::Folded) => {
+        Some(export) => {
+            let bytes = match export {
+                ExportArg::Folded => folded(&report).into_bytes(),
+                ExportArg::Speedscope => serde_json::to_vec(&speedscope(&report))?,
+                ExportArg::Pprof => pprof(&report)?,
+            };
             let mut out = common.output.open()?;
-            pipe_may_close(std::io::Write::write_all(
-                &mut out,
-                folded(&report).as_bytes(),
-            ))?;
+            pipe_may_close(std::io::Write::write_all(&mut out, &bytes))?;
             out.finish()?;
         }
     }
     Ok(exit_code(&extent))
+}
+
+impl BlameArgs {
+    /// For which other tool, if for any: as asked for, or by the output file's name.
+    fn export(&self) -> Option<ExportArg> {
+        let by_name = || {
+            let name = self.common.output.file_without_format()?.file_name()?;
+            let ending = ENDINGS.iter().find(|(ending, _)| {
+                name.as_encoded_bytes().ends_with(ending.as_bytes())
+            });
+            ending.map(|(_, export)| *export)
+        };
+        self.export.or_else(by_name)
+    }
 }
 
 /// Names what the recorder could not name, by the files that are here.
