@@ -176,9 +176,16 @@ pub struct FrameTable {
     pub modules: Vec<CodeModule>,
     pub frames: Vec<StackFrame>,
     pub symbols: BTreeMap<u32, FrameSymbol>,
+    /// Frames below this number are not asked for any more, named or not.
+    given_up: u32,
 }
 
 impl FrameTable {
+    /// From now on frames that are there and have no name are not asked for.
+    pub fn give_up(&mut self) {
+        self.given_up = self.frames.len() as u32;
+    }
+
     /// Takes what an item brings.
     pub fn extend(&mut self, item: &StackSamples) {
         self.modules.extend(item.modules.iter().cloned());
@@ -198,7 +205,7 @@ impl FrameTable {
         let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
         for (number, frame) in (0..).zip(&self.frames) {
             if let StackFrame::File { module, offset } = frame
-                && (with_named || !self.symbols.contains_key(&number))
+                && (with_named || number >= self.given_up && !self.symbols.contains_key(&number))
             {
                 by_module
                     .entry(*module)

@@ -9,13 +9,13 @@ use super::BlameReport;
 pub fn folded(report: &BlameReport) -> String {
     let mut text = String::new();
     for stack in &report.stacks {
-        // A name may hold what separates names.
-        let names: Vec<String> = stack
-            .stack
-            .iter()
-            .map(|name| name.replace(';', ":"))
-            .collect();
-        let _ = writeln!(text, "{} {}", names.join(";"), stack.bytes);
+        let _ = writeln!(text, "{} {}", folded_names(&stack.stack), stack.bytes);
     }
     text
+}
+
+/// A stack on a line. A name may hold what separates names.
+pub(super) fn folded_names(stack: &[String]) -> String {
+    let names: Vec<String> = stack.iter().map(|name| name.replace(';', ":")).collect();
+    names.join(";")
 }

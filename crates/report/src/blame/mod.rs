@@ -11,6 +11,7 @@
 //! JSON: [`BlameReport`].
 
 mod by;
+mod diff;
 mod export;
 mod flame;
 mod ranges;
@@ -34,6 +35,7 @@ use stacks::StackTable;
 use touches::{Owner, Touches};
 
 pub use by::{Blamed, By};
+pub use diff::{BlameDiffReport, BlameTotals, BlamedDiff, StackDiff, folded_diff};
 pub use export::folded;
 pub use flame::FlameNode;
 
@@ -348,17 +350,24 @@ impl Accumulate for Blame {
     }
 
     fn finish(mut self) -> Option<BlameReport> {
+        self.report()
+    }
+}
+
+impl Blame {
+    /// The report of what was told so far; more may be told after it. `None` without stacks.
+    pub fn report(&mut self) -> Option<BlameReport> {
         if !self.has_stacks {
             return None;
         }
-        let (kept, _) = std::mem::take(&mut self.latest).finish();
+        let (kept, _) = self.latest.clone().finish();
         self.join_stacks();
         let mut whole = Whole::default();
         for kept in &kept {
             self.add(kept, &mut whole);
         }
         if self.options.measure == Measure::Refaulted {
-            whole.sums = std::mem::take(&mut self.refaults);
+            whole.sums.clone_from(&self.refaults);
             whole.total = whole.sums.values().map(|sum| sum.sure).sum::<f64>() as u64;
         }
         let watched = kept.iter().map(Kept::known_for).max().unwrap_or_default();
@@ -391,9 +400,7 @@ impl Accumulate for Blame {
             stacks,
         })
     }
-}
 
-impl Blame {
     /// Stacks that differ in return addresses alone, and not in what functions are called, are one from now on.
     fn join_stacks(&mut self) {
         let mut first: HashMap<Vec<stacks::Function>, StackId> = HashMap::new();
