@@ -117,6 +117,9 @@ pub struct StackSamples {
     /// Samples that found no room since the beginning.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nr_lost: u64,
+    /// For how long since the beginning faults were not counted, as that would have cost more than the budget.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub not_counted: Nanos,
     /// New files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<CodeModule>,
@@ -223,6 +226,11 @@ impl FrameTable {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_no_time(time: &Nanos) -> bool {
+    *time == Nanos(0)
 }
 
 /// How much of each a record has brought so far: what a new item may name.

@@ -257,6 +257,7 @@ pub struct BlameStatus {
 pub struct BlamedFunction {
     /// What it is called.
     pub function: String,
+    /// Idle memory that it touched first.
     pub bytes: u64,
 }
 

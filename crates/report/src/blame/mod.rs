@@ -142,6 +142,8 @@ pub struct BlameReport {
     pub nr_samples: u64,
     /// Samples that found no room.
     pub nr_lost: u64,
+    /// For how long faults were not counted, as that would have cost more than the budget.
+    pub not_counted_ns: Nanos,
     /// By what `blamed` sums up.
     pub by: By,
     /// Bytes summed up, most first.
@@ -168,6 +170,7 @@ pub struct Blame {
     has_stacks: bool,
     nr_samples: u64,
     nr_lost: u64,
+    not_counted: Nanos,
 }
 
 /// What bytes are summed up by, first.
@@ -196,6 +199,7 @@ impl Blame {
             has_stacks: header.settings.contains_key(STACKS_SETTING),
             nr_samples: 0,
             nr_lost: 0,
+            not_counted: Nanos(0),
         }
     }
 
@@ -208,6 +212,7 @@ impl Blame {
         self.has_stacks = true;
         self.table.extend(samples);
         self.nr_lost = samples.nr_lost;
+        self.not_counted = samples.not_counted;
         let is_later = !self.is_due(samples.time);
         if is_later {
             return;
@@ -395,6 +400,7 @@ impl Blame {
             unknown,
             nr_samples: self.nr_samples,
             nr_lost: self.nr_lost,
+            not_counted_ns: self.not_counted,
             by: self.options.by,
             blamed,
             stacks,

@@ -184,6 +184,13 @@ impl BlameReport {
         if self.nr_lost > 0 {
             let _ = write!(facts, " ({} found no room)", self.nr_lost);
         }
+        if self.not_counted_ns > Nanos(0) {
+            let _ = write!(
+                facts,
+                "; none were taken for {}, for the budget",
+                style.duration(self.not_counted_ns)
+            );
+        }
         facts
     }
 }
