@@ -22,18 +22,21 @@ pub(super) const NOT_SAMPLED: &str = "[not sampled]";
 pub fn folded(report: &BlameReport) -> String {
     let mut text = String::new();
     for stack in &report.stacks {
-        // A name may hold what separates names.
-        let names: Vec<String> = stack
-            .stack
-            .iter()
-            .map(|name| named(name).replace(';', ":"))
-            .collect();
-        let _ = writeln!(text, "{} {}", names.join(";"), stack.bytes);
+        let _ = writeln!(text, "{} {}", folded_names(&stack.stack), stack.bytes);
     }
     for (name, bytes) in unknown(report) {
         let _ = writeln!(text, "{name} {bytes}");
     }
     text
+}
+
+/// A stack on a line. A name may hold what separates names.
+pub(super) fn folded_names(stack: &[String]) -> String {
+    let names: Vec<String> = stack
+        .iter()
+        .map(|name| named(name).replace(';', ":"))
+        .collect();
+    names.join(";")
 }
 
 /// A profile in speedscope's format (<https://www.speedscope.app/file-format-schema.json>): one sampled profile, whose

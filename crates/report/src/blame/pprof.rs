@@ -212,7 +212,10 @@ impl Making {
             library.map_or(0, |library| self.text(library)),
         );
         let functions = self.functions.len() as u64;
-        let function_id = *self.functions.entry((name, library)).or_insert(functions + 1);
+        let function_id = *self
+            .functions
+            .entry((name, library))
+            .or_insert(functions + 1);
         if function_id > functions {
             self.profile.function.push(Function {
                 id: function_id,
