@@ -357,3 +357,41 @@ fn help_has_examples() {
         check(&[report, "--help"], b"", "Example", "", 0);
     }
 }
+
+#[test]
+fn stacks_are_written_for_the_tool_that_the_files_name_says() {
+    let directory = TempDir::new().expect("a directory");
+    let settings = [("stacks".to_owned(), "0.5 %".to_owned())];
+    let header = Header {
+        started: Nanos(STARTED),
+        settings: settings.into(),
+        ..Header::default()
+    };
+    let writer = Writer::create(Vec::new(), &header).expect("a writer");
+    let record = writer.finish().expect("a whole record");
+    fs::write(directory.path().join("s.isotherm"), record).expect("written");
+    let told = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
+        let command = command.current_dir(directory.path());
+        let command = command.args(["report", "blame", "s.isotherm", "--of", "refaulted", "-o"]);
+        command.arg(name).output().expect("it starts")
+    };
+    for (name, begins) in [
+        ("x.folded", &b""[..]),
+        ("x.speedscope.json", b"{\"$schema\""),
+        ("x.pb.gz", b"\x1f\x8b"),
+        ("x.pprof", b"\x1f\x8b"),
+        ("x.json", b"{\n"),
+    ] {
+        let output = told(name);
+        assert!(output.status.success(), "{name}: {output:?}");
+        let written = fs::read(directory.path().join(name)).expect("it is there");
+        assert!(written.starts_with(begins), "{name}: {written:?}");
+    }
+    let output = told("x.gz");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("the extension .gz"),
+        "{said}"
+    );
+}

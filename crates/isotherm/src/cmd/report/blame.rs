@@ -105,7 +105,12 @@ const ENDINGS: [(&str, ExportArg); 4] = [
 
 pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
     let output = &args.common.output;
-    let (report, code) = args.report(args.common.open()?)?;
+    // Another tool's file is of no format that reports have.
+    let source = match args.export() {
+        Some(_) => Source::open(args.common.file.as_deref())?,
+        None => args.common.open()?,
+    };
+    let (report, code) = args.report(source)?;
     let Some(against) = &args.against else {
         match args.export() {
             None => output.write(&report, &output.style(false))?,
