@@ -182,11 +182,13 @@ impl Making {
     fn sample(&mut self, stack: &StackBytes) {
         let innermost = stack.stack.len().saturating_sub(1);
         let mut location_id = Vec::with_capacity(stack.stack.len());
-        for (at, name) in stack.stack.iter().enumerate().rev() {
+        // The outermost first: readers take the first mapping for the program.
+        for (at, name) in stack.stack.iter().enumerate() {
             let library = stack.libraries.get(at).and_then(Option::as_deref);
             let place = (at == innermost).then(|| source_line(stack)).flatten();
             location_id.push(self.location(name, library, place));
         }
+        location_id.reverse();
         let labels = [
             ("thread", stack.thread.clone()),
             ("target", stack.target.0.to_string()),
