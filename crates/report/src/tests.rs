@@ -568,3 +568,18 @@ fn access_tables(report: &mut Access) -> Vec<super::AccessTable> {
     let empty = Access::new(&header(), Scope::default(), AccessOptions::default());
     std::mem::replace(report, empty).finish().0
 }
+
+#[test]
+fn blame() {
+    let report = super::blame::samples::report();
+    check("blame", &report);
+    compare("blame.svg", &report.svg());
+    let hostile = super::blame::samples::hostile_report();
+    for (format, extension) in [(Format::Svg, "svg"), (Format::Html, "html")] {
+        let mut out = Vec::new();
+        write(&hostile, format, &Style::default(), &mut out).expect("writing to memory");
+        let output = String::from_utf8(out).expect("UTF-8");
+        check_output("blame of hostile names", format, extension, &output);
+        assert!(!output.contains("<b>"), "{output}");
+    }
+}

@@ -1,10 +1,18 @@
 //! Stacks as a tree of calls: what flame graphs and the text show.
+//!
+//! A recorder takes 127 frames, each with all functions that were inlined there. What walks the tree does so by
+//! recursion, so of a deep stack the middle is left out.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::StackBytes;
+
+/// The most functions of a stack that are in the tree.
+const DEPTH_MAX: usize = 512;
+/// In the place of functions in the middle of a deeper one.
+const LEFT_OUT: &str = "[functions left out]";
 
 /// A function, called by those above it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -16,6 +24,8 @@ pub struct FlameNode {
     pub library: Option<String>,
     /// Bytes that it and what it called touched.
     pub bytes: u64,
+    /// Of these, laid to the nearer of two stacks.
+    pub likely_bytes: u64,
     /// What it called, most bytes first.
     pub children: Vec<FlameNode>,
 }
@@ -23,6 +33,7 @@ pub struct FlameNode {
 #[derive(Default)]
 struct Growing {
     bytes: u64,
+    likely_bytes: u64,
     children: BTreeMap<(String, Option<String>), Growing>,
 }
 
@@ -32,21 +43,39 @@ impl FlameNode {
         let mut root = Growing::default();
         for stack in stacks {
             let mut at = &mut root;
-            at.bytes += stack.bytes;
-            for (name, library) in stack.stack.iter().zip(&stack.libraries) {
-                at = at
-                    .children
-                    .entry((name.clone(), library.clone()))
-                    .or_default();
-                at.bytes += stack.bytes;
+            at.take(stack);
+            for function in functions(stack) {
+                at = at.children.entry(function).or_default();
+                at.take(stack);
             }
         }
         root.finish(String::new(), None)
     }
 }
 
+/// A stack's functions and their libraries, the outermost first.
+fn functions(stack: &StackBytes) -> impl Iterator<Item = (String, Option<String>)> {
+    let deep = stack.stack.len() > DEPTH_MAX;
+    let (outer, inner) = if deep {
+        (DEPTH_MAX / 2, DEPTH_MAX / 2 - 1)
+    } else {
+        (stack.stack.len(), 0)
+    };
+    let all = || {
+        let all = stack.stack.iter().cloned();
+        all.zip(stack.libraries.iter().cloned())
+    };
+    let middle = deep.then(|| (LEFT_OUT.to_owned(), None));
+    let rest = all().skip(stack.stack.len() - inner);
+    all().take(outer).chain(middle).chain(rest)
+}
+
 impl Growing {
-    /// Stacks are of bounded depth: a recorder takes 127 frames, each with the functions that were inlined there.
+    fn take(&mut self, stack: &StackBytes) {
+        self.bytes += stack.bytes;
+        self.likely_bytes += stack.likely_bytes;
+    }
+
     fn finish(self, name: String, library: Option<String>) -> FlameNode {
         let children = self.children.into_iter();
         let children = children.map(|((name, library), node)| node.finish(name, library));
@@ -56,7 +85,44 @@ impl Growing {
             name,
             library,
             bytes: self.bytes,
+            likely_bytes: self.likely_bytes,
             children,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::stack;
+    use super::*;
+
+    #[test]
+    fn callers_have_the_bytes_of_what_they_called() {
+        let stacks = [
+            stack(&["main", "load"], 5, 2),
+            stack(&["main", "serve"], 7, 0),
+        ];
+        let tree = FlameNode::tree(&stacks);
+        let [main] = &tree.children[..] else {
+            panic!("one main: {tree:?}");
+        };
+        assert_eq!((main.bytes, main.likely_bytes), (12, 2));
+        let names: Vec<&str> = main.children.iter().map(|of| of.name.as_str()).collect();
+        assert_eq!(names, ["serve", "load"]);
+    }
+
+    #[test]
+    fn the_middle_of_a_deep_stack_is_left_out() {
+        let names: Vec<String> = (0..127 * 64).map(|at| format!("f{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut at = &FlameNode::tree(&[stack(&names, 4096, 0)]);
+        let mut found = Vec::new();
+        while let [child] = &at.children[..] {
+            found.push(child.name.as_str());
+            at = child;
+        }
+        assert_eq!(found.len(), DEPTH_MAX);
+        assert_eq!((found[0], found[DEPTH_MAX / 2]), ("f0", LEFT_OUT));
+        assert_eq!(found.last(), Some(&"f8127"));
     }
 }

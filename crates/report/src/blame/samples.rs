@@ -1,8 +1,11 @@
 //! Reports for tests.
 
-use isotherm_engine::TargetId;
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_record::item::Header;
 
-use super::{BlameReport, NotBlamed, StackBytes};
+use super::by::sum_up;
+use super::{BlameReport, By, NotBlamed, StackBytes};
+use crate::context::{RecordContext, Scope};
 
 /// A stack of functions that are of one library, innermost last.
 pub(crate) fn stack(functions: &[&str], bytes: u64, likely_bytes: u64) -> StackBytes {
@@ -23,9 +26,16 @@ pub(crate) fn stack(functions: &[&str], bytes: u64, likely_bytes: u64) -> StackB
 pub(crate) fn report() -> BlameReport {
     let mut load = stack(&["main", "load", "malloc"], 6 << 20, 1 << 20);
     load.libraries[2] = Some("libc.so.6".to_owned());
+    "load".clone_into(&mut load.function);
     load.line = Some("malloc.c:7".to_owned());
+    let stacks = vec![load, stack(&["main", "serve"], 2 << 20, 0)];
+    let context = RecordContext::new(&Header::default(), Scope::default());
     BlameReport {
         report: "blame",
+        at_least_ns: Nanos::from_millis(60_000),
+        time_ns: Nanos::from_millis(90_000),
+        watched_ns: Nanos::from_millis(90_000),
+        nr_samples: 12,
         total_bytes: (9 << 20) + (1 << 19),
         blamed_bytes: 8 << 20,
         likely_bytes: 1 << 20,
@@ -33,7 +43,8 @@ pub(crate) fn report() -> BlameReport {
             before_sampling: 1 << 20,
             not_sampled: 1 << 19,
         },
-        stacks: vec![load, stack(&["main", "serve"], 2 << 20, 0)],
+        blamed: sum_up(By::Function, &stacks, &context),
+        stacks,
         ..BlameReport::default()
     }
 }

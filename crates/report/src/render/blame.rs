@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, units};
 
+use super::flame::Flame;
 use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, page};
 use crate::blame::{BlameReport, Blamed, By, FlameNode, Measure};
@@ -69,19 +70,14 @@ impl Render for BlameReport {
     }
 
     fn svg(&self) -> String {
-        let tree = FlameNode::tree(&self.stacks);
-        super::flame::svg(
-            &title(self.measure, self.at_least_ns, &Style::default()),
-            &self.facts(&Style::default()),
-            &tree,
-        )
+        self.flame(|flame| flame.svg(false))
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
         let style = Style::default();
         let title = title(self.measure, self.at_least_ns, &style);
         let mut html = page::start(&title, &self.record);
-        html += &page::figure(&title, "", &self.svg());
+        html += &self.flame(|flame| flame.interactive());
         let rows = self.blamed.iter().take(200).map(|blamed| {
             vec![
                 blamed.name.clone(),
@@ -98,6 +94,22 @@ impl Render for BlameReport {
 }
 
 impl BlameReport {
+    fn flame(&self, draw: impl FnOnce(&Flame<'_>) -> String) -> String {
+        let style = Style::default();
+        draw(&Flame {
+            title: &title(self.measure, self.at_least_ns, &style),
+            note: &self.facts(&style),
+            tree: &FlameNode::tree(&self.stacks),
+            unknown: &[
+                (
+                    "touched before sampling began",
+                    self.unknown.before_sampling,
+                ),
+                ("far from any sample", self.unknown.not_sampled),
+            ],
+        })
+    }
+
     fn nothing(&self, style: &Style) -> String {
         match self.measure {
             Measure::Idle if self.watched_ns < self.at_least_ns => format!(

@@ -1,94 +1,327 @@
-//! A tree of calls as a flame graph (icicles: callers above).
+//! A tree of calls as a flame graph (icicles: callers above), whose width is all bytes.
+//!
+//! Boxes are drawn the largest first, at most [`BOXES_MAX`]; a caller is as large as what it called at least, so no
+//! box is without its caller. What nobody is blamed for is grey, at the right.
 
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
 use std::fmt::Write as _;
 
 use isotherm_engine::units;
 
 use super::page::escape;
-use super::plot::{CHARACTER, WIDTH};
+use super::plot::{CHARACTER, WIDTH, open};
 use crate::blame::FlameNode;
 
+const BOXES_MAX: usize = 20_000;
 const ROW: f64 = 18.0;
-/// What is narrower is not drawn.
-const WIDTH_MIN: f64 = 0.5;
-const TOP: f64 = 56.0;
+const TOP: f64 = 58.0;
+const MARGIN: f64 = 16.0;
+const ROOM: f64 = WIDTH - 2.0 * MARGIN;
+/// What is narrower is not drawn in a picture; where one can look closer, a tenth of it.
+const NARROW: f64 = 0.4;
+/// Colours of libraries.
+const HUES: [u32; 12] = [205, 28, 150, 330, 52, 265, 180, 5, 95, 230, 300, 120];
 
-/// The picture.
-pub(super) fn svg(title: &str, note: &str, tree: &FlameNode) -> String {
-    let depth = depth(tree, WIDTH);
-    let height = TOP + ROW * depth as f64 + 8.0;
-    let mut svg = super::plot::open(WIDTH, height, title);
-    let _ = write!(
-        svg,
-        "<text x=\"0\" y=\"18\" font-weight=\"600\">{}</text><text x=\"0\" y=\"38\" class=\"dim\">{}</text>",
-        escape(title),
-        escape(note)
-    );
-    let mut x = 0.0;
-    for child in &tree.children {
-        let width = WIDTH * child.bytes as f64 / tree.bytes.max(1) as f64;
-        draw(child, x, TOP, width, tree.bytes, &mut svg);
-        x += width;
-    }
-    svg + "</svg>"
+/// What is drawn.
+pub(super) struct Flame<'a> {
+    pub(super) title: &'a str,
+    pub(super) note: &'a str,
+    pub(super) tree: &'a FlameNode,
+    /// Bytes that nobody is blamed for.
+    pub(super) unknown: &'a [(&'static str, u64)],
 }
 
-fn depth(node: &FlameNode, width: f64) -> usize {
-    let wide = node.children.iter().filter_map(|child| {
-        let width = width * child.bytes as f64 / node.bytes.max(1) as f64;
-        (width >= WIDTH_MIN).then(|| 1 + depth(child, width))
-    });
-    wide.max().unwrap_or(0)
+/// A node, and where it is: bytes to the left of it, and callers above it.
+#[derive(Clone, Copy)]
+struct Placed<'a> {
+    node: &'a FlameNode,
+    left: u64,
+    depth: usize,
 }
 
-fn draw(node: &FlameNode, x: f64, y: f64, width: f64, total: u64, svg: &mut String) {
-    if width < WIDTH_MIN {
-        return;
-    }
-    let share = units::format_share(node.bytes as f64 / total.max(1) as f64);
-    let library = node.library.as_deref().unwrap_or("made at run time");
-    let tip = format!(
-        "{} ({library}): {}, {share}",
-        node.name,
-        units::format_bytes(node.bytes)
-    );
-    let _ = write!(
-        svg,
-        "<g><title>{}</title><rect x=\"{x:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"{}\" fill=\"{}\"/>",
-        escape(&tip),
-        (width - 0.5).max(0.5),
-        ROW - 1.0,
-        colour(node)
-    );
-    let room = ((width - 6.0) / CHARACTER) as usize;
-    if room >= 3 {
-        let name: String = if node.name.chars().count() <= room {
-            node.name.clone()
-        } else {
-            node.name.chars().take(room - 1).chain(['…']).collect()
+/// What is drawn of it.
+struct Shape<'a> {
+    class: &'a str,
+    name: &'a str,
+    tip: &'a str,
+    left: u64,
+    bytes: u64,
+    row: usize,
+}
+
+impl Flame<'_> {
+    /// The picture; `closer` if it is one that is looked at more closely.
+    pub(super) fn svg(&self, closer: bool) -> String {
+        let unknown: u64 = self.unknown.iter().map(|(_, bytes)| bytes).sum();
+        let total = (self.tree.bytes + unknown).max(1);
+        let narrow = if closer { NARROW / 10.0 } else { NARROW };
+        let placed = place(self.tree, (total as f64 * narrow / ROOM) as u64);
+        let rows = placed.iter().map(|placed| placed.depth + 1).max();
+        let rows = rows.unwrap_or(0).max(usize::from(unknown > 0)) + 1;
+        let mut svg = open(WIDTH, TOP + ROW * rows as f64 + 12.0, self.title);
+        svg += &style();
+        let _ = writeln!(
+            svg,
+            "<text class=\"t\" x=\"{MARGIN}\" y=\"26\">{}</text><text class=\"d\" x=\"{MARGIN}\" y=\"45\">{}</text>",
+            escape(self.title),
+            escape(self.note)
+        );
+        let all = format!("all: {}", units::format_bytes(self.tree.bytes + unknown));
+        let whole = Shape {
+            class: "u",
+            name: &all,
+            tip: &all,
+            left: 0,
+            bytes: total,
+            row: 0,
         };
+        whole.draw(total, &mut svg);
+        let classes = classes(&placed);
+        for Placed { node, left, depth } in &placed {
+            let name = one_line(&node.name);
+            let shape = Shape {
+                class: &classes[&node.library],
+                name: &name,
+                tip: &tip(node, &name, total),
+                left: *left,
+                bytes: node.bytes,
+                row: depth + 1,
+            };
+            shape.draw(total, &mut svg);
+        }
+        let mut left = self.tree.bytes;
+        for (name, bytes) in self.unknown.iter().filter(|(_, bytes)| *bytes > 0) {
+            let shape = Shape {
+                class: "u",
+                name,
+                tip: &format!("{name}\n{}", amount(*bytes, total)),
+                left,
+                bytes: *bytes,
+                row: 1,
+            };
+            shape.draw(total, &mut svg);
+            left += bytes;
+        }
+        svg + "</svg>\n"
+    }
+
+    /// The picture with a field to search it, and what makes a click show a part of it.
+    pub(super) fn interactive(&self) -> String {
+        format!(
+            "<section aria-label=\"{}\"><p><label>Find functions <input id=\"flame-find\" type=\"search\" autocomplete=\"off\" \
+             spellcheck=\"false\"></label> <button id=\"flame-all\">Show all</button> <span id=\"flame-told\" role=\"status\"></span></p>\n\
+             <div id=\"flame\">{}</div><p>A click shows what a function called. Enter in the field shows the largest that is found, \
+             Escape all.</p></section>\n<script>{}</script>\n",
+            escape(self.title),
+            self.svg(true),
+            include_str!("flame.js")
+        )
+    }
+}
+
+impl Shape<'_> {
+    fn draw(&self, total: u64, svg: &mut String) {
+        let x = MARGIN + ROOM * self.left as f64 / total as f64;
+        let y = TOP + ROW * self.row as f64;
+        let width = (ROOM * self.bytes as f64 / total as f64).max(0.001);
         let _ = write!(
             svg,
-            "<text x=\"{:.1}\" y=\"{}\" style=\"fill:#1d2127\">{}</text>",
-            x + 3.0,
-            y + 13.0,
-            escape(&name)
+            "<g class=\"f {}\" data-b=\"{}\"><title>{}</title><rect x=\"{x:.3}\" y=\"{y}\" width=\"{width:.3}\" height=\"{ROW}\"/>",
+            self.class,
+            self.bytes,
+            escape(self.tip)
         );
-    }
-    svg.push_str("</g>");
-    let mut x = x;
-    for child in &node.children {
-        let width = width * child.bytes as f64 / node.bytes.max(1) as f64;
-        draw(child, x, y + ROW, width, total, svg);
-        x += width;
+        let room = ((width - 8.0) / CHARACTER).max(0.0) as usize;
+        if room >= 3 {
+            let _ = write!(
+                svg,
+                "<text x=\"{:.3}\" y=\"{}\">{}</text>",
+                x + 4.0,
+                y + 13.0,
+                escape(&shortened(self.name, room))
+            );
+        }
+        svg.push_str("</g>\n");
     }
 }
 
-/// One hue for each library, light enough for dark text.
-fn colour(node: &FlameNode) -> String {
-    let library = node.library.as_deref().unwrap_or_default();
-    let hash = library.bytes().fold(7u32, |hash, byte| {
-        hash.wrapping_mul(31).wrapping_add(byte.into())
+/// The largest nodes of at least so many bytes, row by row.
+fn place(tree: &FlameNode, least: u64) -> Vec<Placed<'_>> {
+    let mut waiting = BinaryHeap::new();
+    open_node(tree, 0, 0, least, &mut waiting);
+    let mut placed = Vec::new();
+    while placed.len() < BOXES_MAX
+        && let Some(largest) = waiting.pop()
+    {
+        let Placed { node, left, depth } = largest;
+        open_node(node, left, depth + 1, least, &mut waiting);
+        placed.push(largest);
+    }
+    placed.sort_by_key(|placed| (placed.depth, placed.left));
+    placed
+}
+
+/// Places what a node called, the largest first.
+fn open_node<'a>(
+    parent: &'a FlameNode,
+    mut left: u64,
+    depth: usize,
+    least: u64,
+    waiting: &mut BinaryHeap<Placed<'a>>,
+) {
+    let drawn = parent.children.iter();
+    for node in drawn.take_while(|node| node.bytes >= least.max(1)) {
+        waiting.push(Placed { node, left, depth });
+        left += node.bytes;
+    }
+}
+
+impl Placed<'_> {
+    /// The larger is drawn before the smaller, and a caller before what it called.
+    fn rank(&self) -> impl Ord {
+        (self.node.bytes, Reverse(self.depth), Reverse(self.left))
+    }
+}
+
+impl Ord for Placed<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Placed<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Placed<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Placed<'_> {}
+
+/// A colour for each library: by its name, and another one where a larger library has that already.
+fn classes<'a>(placed: &[Placed<'a>]) -> HashMap<&'a Option<String>, String> {
+    let mut bytes: HashMap<&Option<String>, u64> = HashMap::new();
+    for Placed { node, .. } in placed {
+        *bytes.entry(&node.library).or_default() += node.bytes;
+    }
+    let mut libraries: Vec<(&Option<String>, u64)> = bytes.into_iter().collect();
+    libraries.sort_by_key(|(library, bytes)| (Reverse(*bytes), *library));
+    let mut is_taken = [false; HUES.len()];
+    let classes = libraries.into_iter().map(|(library, _)| {
+        let Some(name) = library else {
+            return (library, "n".to_owned());
+        };
+        let own = name.bytes().fold(7_usize, |hash, byte| {
+            hash.wrapping_mul(31).wrapping_add(byte.into())
+        }) % HUES.len();
+        let mut free = (0..HUES.len()).map(|by| (own + by) % HUES.len());
+        let hue = free.find(|hue| !is_taken[*hue]).unwrap_or(own);
+        is_taken[hue] = true;
+        (library, format!("h{hue}"))
     });
-    format!("hsl({} 70% 74%)", hash % 360)
+    classes.collect()
+}
+
+/// Light boxes with dark text in both schemes; what is unknown is grey.
+fn style() -> String {
+    let mut style = "<style>.iso .f rect{stroke:var(--bg);stroke-width:.7}.iso .f text{fill:#14171c;pointer-events:none}\
+        .iso .u rect{fill:var(--grid)}.iso .u text{fill:var(--dim)}.iso .n rect{fill:hsl(40 14% 76%)}\
+        .iso .f.found rect{fill:#e6007e}.iso .f.found text{fill:#fff}.iso .above{opacity:.55}"
+        .to_owned();
+    for (number, hue) in HUES.iter().enumerate() {
+        let _ = write!(style, ".iso .h{number} rect{{fill:hsl({hue} 68% 78%)}}");
+    }
+    style += "@media(prefers-color-scheme:dark){.iso .n rect{fill:hsl(40 10% 62%)}";
+    for (number, hue) in HUES.iter().enumerate() {
+        let _ = write!(style, ".iso .h{number} rect{{fill:hsl({hue} 42% 66%)}}");
+    }
+    style + "}</style>\n"
+}
+
+fn tip(node: &FlameNode, name: &str, total: u64) -> String {
+    let library = node.library.as_deref().map(one_line);
+    let library = library.as_deref().unwrap_or("code of no file");
+    let likely = match node.likely_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of it likely", units::format_bytes(bytes)),
+    };
+    format!("{name}\n{library}\n{}{likely}", amount(node.bytes, total))
+}
+
+fn amount(bytes: u64, total: u64) -> String {
+    let share = units::format_share(bytes as f64 / total as f64);
+    format!("{}, {share} of all", units::format_bytes(bytes))
+}
+
+fn one_line(name: &str) -> String {
+    let name = name.replace(char::is_control, " ");
+    if name.is_empty() {
+        "[no name]".to_owned()
+    } else {
+        name
+    }
+}
+
+/// What fits into so many characters.
+fn shortened(name: &str, room: usize) -> String {
+    if name.chars().count() <= room {
+        return name.to_owned();
+    }
+    name.chars().take(room - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blame::samples::stack;
+
+    fn drawn(stacks: &[crate::blame::StackBytes]) -> String {
+        let flame = Flame {
+            title: "title",
+            note: "note",
+            tree: &FlameNode::tree(stacks),
+            unknown: &[("not sampled", 100)],
+        };
+        flame.svg(true)
+    }
+
+    #[test]
+    fn there_are_no_more_boxes_than_may_be() {
+        let names = (0..15_000).map(|n| [format!("f{n}"), "g".to_owned(), "h".to_owned()]);
+        let stacks = names.map(|names| {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            stack(&names, 4096, 0)
+        });
+        let stacks: Vec<_> = stacks.collect();
+        let nr = drawn(&stacks).matches("<rect x=").count();
+        assert_eq!(nr, BOXES_MAX + 2);
+    }
+
+    #[test]
+    fn names_are_text() {
+        let name = "</title><script>alert(1)</script>\u{1b}\"\n&";
+        let mut hostile = stack(&["main", name], 4096, 0);
+        hostile.libraries[1] = Some(name.to_owned());
+        let svg = drawn(&[hostile]);
+        assert!(!svg.contains("<script"), "{svg}");
+        assert!(
+            svg.contains("&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; &quot; &amp;"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn nothing_makes_a_picture() {
+        let svg = drawn(&[]);
+        assert!(
+            svg.ends_with("</svg>\n") && svg.contains("not sampled"),
+            "{svg}"
+        );
+    }
 }
