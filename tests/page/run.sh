@@ -21,8 +21,8 @@ built=$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}")/debug
 export ISOTHERM=${ISOTHERM:-$built/isotherm}
 [[ -x $ISOTHERM ]] || (cd "$root" && cargo build -q -p isotherm)
 # The same selection of packages as in all tests: nothing is compiled twice.
-(cd "$root" && cargo build -q --workspace --example ask --example trace)
-export ASK=$built/examples/ask TRACE=$built/examples/trace
+(cd "$root" && cargo build -q --workspace --example ask --example trace --example stacks_record)
+export ASK=$built/examples/ask TRACE=$built/examples/trace STACKS=$built/examples/stacks_record
 modules=$root/.venv/page
 if ! cmp -s package-lock.json "$modules/package-lock.json"; then
     mkdir -p "$modules"
@@ -33,14 +33,14 @@ if ! cmp -s package-lock.json "$modules/package-lock.json"; then
     }
 fi
 ln -sfn "$modules/node_modules" node_modules
-tests=(page.test.mjs what-if.test.mjs fuzz.test.mjs pictures.test.mjs)
+tests=(page.test.mjs blame.test.mjs what-if.test.mjs fuzz.test.mjs pictures.test.mjs)
 skipped=0
 try=$(mktemp -d)
 "$TRACE" "$try/trace.isotherm"
 "$ISOTHERM" report heatmap "$try/trace.isotherm" -o "$try/page.html"
 if ! grep -q 'id="what-if-worker"' "$try/page.html"; then
     echo "SKIP what-if: isotherm was built without it (rustup target add wasm32-unknown-unknown)"
-    skipped=1 tests=(page.test.mjs pictures.test.mjs)
+    skipped=1 tests=(page.test.mjs blame.test.mjs pictures.test.mjs)
 fi
 rm -rf "$try"
 passed=0 failed=0

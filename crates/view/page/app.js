@@ -1,5 +1,6 @@
 // The page: one record at a time, its views joined by the seconds that they show.
 
+import {Blame} from "isotherm/blame.js";
 import {Container, Layer} from "isotherm/data.js";
 import {bytes, duration, element, hex, percent, table} from "isotherm/format.js";
 import {HeatMap, colour} from "isotherm/heat.js";
@@ -18,7 +19,7 @@ import {WhatIf} from "isotherm/what-if.js";
 /** @typedef {import("./data.js").RecordJson} RecordJson */
 /** @typedef {import("./heat.js").Selection} Selection */
 
-const TABS = ["memory", "processes", "schemes", "what", "machine", "tiers", "compare"];
+const TABS = ["memory", "processes", "schemes", "what", "machine", "tiers", "blame", "compare"];
 /** Tabs of what-if. */
 const WAYS = ["try", "reclaim", "huge"];
 const NO_TRACE = "What would come of a scheme is told by page scans: record with `isotherm record --pages`, and open that record (with an isotherm that was built with its what-if).";
@@ -56,6 +57,7 @@ export class App {
       margins: () => { const p = this.heat.plot(); return {left: Math.max(56, p.x), right: Math.max(8, this.heat.canvas.clientWidth - p.x - p.w)}; },
     });
     this.details = ask && new Details(this.heat, ask);
+    this.blame = new Blame(at("blame"));
     this.linked = new Linked((t0, t1) => this.heat.setView({...this.heat.view, t0, t1}));
     const record = /** @type {HTMLSelectElement} */ (at("record"));
     json.records.forEach((r, i) => record.add(new Option(r.subject || `record ${i}`, String(i))));
@@ -109,6 +111,8 @@ export class App {
     at("tab-machine").hidden = !record.machine && !record.pictures.length;
     at("tiers").replaceChildren(...record.tiers ? tiersOf(this.container, record.tiers, this.linked) : []);
     at("tab-tiers").hidden = !record.tiers;
+    at("tab-blame").hidden = !record.blame;
+    if (record.blame) this.blame.show(this.container, record.blame);
     at("tab-compare").hidden = this.container.json.records.length < 2;
     this.whatIf = undefined;
     this.curves();
@@ -187,6 +191,7 @@ export class App {
     this.heat.refresh();
     this.chart.resize();
     this.linked.redraw();
+    this.blame.draw();
   }
 
   /** The views that this record has. */
@@ -210,6 +215,7 @@ export class App {
     this.heat.refresh();
     this.chart.redraw();
     this.linked.redraw();
+    this.blame.draw();
   }
 
   ramp() {
@@ -384,7 +390,7 @@ export class App {
       "s": () => at("selecting").click(), "m": () => this.marked(), "Escape": () => { this.mark = null; heat.setSelection(null); },
       "[": () => targets && this.target((shown + targets - 1) % targets), "]": () => targets && this.target((shown + 1) % targets),
       "1": () => this.tab(TABS[0]), "2": () => this.tab(TABS[1]), "3": () => this.tab(TABS[2]), "4": () => this.tab(TABS[3]),
-      ...Object.fromEntries(["5", "6", "7"].map(key => [key, () => this.shown().length >= Number(key) && this.tab(this.shown()[Number(key) - 1])])),
+      ...Object.fromEntries(["5", "6", "7", "8"].map(key => [key, () => this.shown().length >= Number(key) && this.tab(this.shown()[Number(key) - 1])])),
     };
     const arrows = e.key.startsWith("Arrow");
     // Elsewhere arrows scroll the page.

@@ -2,14 +2,17 @@
 
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::item::{Header, Item};
+use isotherm_record::stacks::STACKS_SETTING;
 use isotherm_record::{PageAges, PageSnapshot};
 use isotherm_report::actions::ActionsReport;
+use isotherm_report::blame::Measure;
 use isotherm_report::context::RecordEnd;
 use isotherm_report::heatmap::{LayerAxis, Layers};
 use isotherm_report::{
-    Accumulate, Actions, Course, CourseReport, EthpCurve, EthpCurveOptions, EthpCurveReport,
-    Fragmentation, FragmentationReport, Heatmap, HeatmapOptions, Machine, MachineReport, Overview,
-    Overviews, ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport, Scope, Tiers, TiersReport,
+    Accumulate, Actions, Blame, BlameOptions, BlameReport, Course, CourseReport, EthpCurve,
+    EthpCurveOptions, EthpCurveReport, Fragmentation, FragmentationReport, Heatmap, HeatmapOptions,
+    Machine, MachineReport, Overview, Overviews, ReclaimCurve, ReclaimCurveOptions,
+    ReclaimCurveReport, Scope, Tiers, TiersReport,
 };
 
 use crate::container::Arrays;
@@ -23,6 +26,9 @@ const OPTIONS: HeatmapOptions = HeatmapOptions {
     targets: 16,
 };
 
+/// For how long memory of stacks is idle, of which one can choose: in seconds.
+const IDLE_S: [u64; 5] = [5, 30, 60, 300, 600];
+
 /// The accumulator of one record. Page scans are read as regions.
 #[derive(Clone, Debug)]
 pub struct Document {
@@ -34,6 +40,8 @@ pub struct Document {
     tiers: Tiers,
     fragmentation: Fragmentation,
     ages: PageAges,
+    /// Whose code touched memory, where stacks were taken.
+    blame: Option<Box<Blame>>,
     /// What page scans say of policies, where that is asked.
     curves: Option<Box<(ReclaimCurve, EthpCurve)>>,
 }
@@ -50,6 +58,10 @@ impl Document {
             tiers: Tiers::new(header, scope),
             fragmentation: Fragmentation::new(header, scope),
             ages: PageAges::default(),
+            blame: header.settings.contains_key(STACKS_SETTING).then(|| {
+                let options = BlameOptions::default();
+                Box::new(Blame::new(header, scope, options))
+            }),
             curves: None,
         }
     }
@@ -104,6 +116,9 @@ impl Accumulate for Document {
         self.machine.push(item);
         self.tiers.push(item);
         self.fragmentation.push(item);
+        if let Some(blame) = &mut self.blame {
+            blame.push(item);
+        }
     }
 
     fn end(&mut self, end: RecordEnd) {
@@ -113,7 +128,10 @@ impl Accumulate for Document {
         self.actions.end(end.clone());
         self.machine.end(end.clone());
         self.tiers.end(end.clone());
-        self.fragmentation.end(end);
+        self.fragmentation.end(end.clone());
+        if let Some(blame) = &mut self.blame {
+            blame.end(end);
+        }
     }
 
     fn finish(self) -> Finished {
@@ -133,8 +151,26 @@ impl Accumulate for Document {
             tiers: self.tiers.finish(),
             fragmentation: Some(self.fragmentation.finish()).filter(|of| !of.nodes.is_empty()),
             curves,
+            blame: self.blame.map_or_else(Vec::new, |blame| blamed(*blame)),
         }
     }
+}
+
+/// Whose code touched what: of memory that is idle for as long as the record can tell, of all that is resident, and
+/// of what came back from swap.
+fn blamed(mut blame: Blame) -> Vec<BlameReport> {
+    let Some(resident) = blame.report_of(Measure::Resident, Nanos(0)) else {
+        return Vec::new();
+    };
+    let idle = IDLE_S.map(|seconds| Nanos::from_millis(seconds * 1000));
+    let idle = idle.into_iter().filter(|age| *age <= resident.watched_ns);
+    let mut all: Vec<BlameReport> = idle
+        .filter_map(|age| blame.report_of(Measure::Idle, age))
+        .collect();
+    all.push(resident);
+    let refaulted = blame.report_of(Measure::Refaulted, Nanos(0));
+    all.extend(refaulted.filter(|report| report.total_bytes > 0));
+    all
 }
 
 /// What page scans say of any threshold and bound.
@@ -155,6 +191,8 @@ pub struct Finished {
     pub(crate) tiers: Option<TiersReport>,
     pub(crate) fragmentation: Option<FragmentationReport>,
     pub(crate) curves: Option<Curves>,
+    /// By what is asked; none without stacks.
+    pub(crate) blame: Vec<BlameReport>,
 }
 
 impl Finished {

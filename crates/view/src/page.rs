@@ -17,9 +17,10 @@ const STYLES: [&str; 2] = [
 /// What defines globals.
 const UPLOT: &str = include_str!("../page/vendor/uplot-1.6.32/uPlot.iife.min.js");
 /// Modules by name, as they import each other: `isotherm/NAME`.
-const MODULES: [(&str, &str); 17] = [
+const MODULES: [(&str, &str); 18] = [
     ("acting.js", include_str!("../page/acting.js")),
     ("app.js", include_str!("../page/app.js")),
+    ("blame.js", include_str!("../page/blame.js")),
     ("compare.js", include_str!("../page/compare.js")),
     ("curves.js", include_str!("../page/curves.js")),
     ("data.js", include_str!("../page/data.js")),

@@ -3,7 +3,8 @@
 //! A recorder takes 127 frames, each with all functions that were inlined there. What walks the tree does so by
 //! recursion, so of a deep stack the middle is left out.
 
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use serde::Serialize;
 
@@ -30,6 +31,16 @@ pub struct FlameNode {
     pub children: Vec<FlameNode>,
 }
 
+/// A node, and where a picture has it.
+#[derive(Clone, Copy, Debug)]
+pub struct PlacedNode<'a> {
+    pub node: &'a FlameNode,
+    /// Bytes to the left of it.
+    pub left: u64,
+    /// How many call it, one another.
+    pub depth: usize,
+}
+
 #[derive(Default)]
 struct Growing {
     bytes: u64,
@@ -51,7 +62,66 @@ impl FlameNode {
         }
         root.finish(String::new(), None)
     }
+
+    /// The largest nodes below this one, at most so many and of at least so many bytes: row by row, from the left. A
+    /// caller is as large as what it called, so none is without its caller.
+    pub fn largest(&self, most: usize, least: u64) -> Vec<PlacedNode<'_>> {
+        let mut waiting = BinaryHeap::new();
+        self.open(0, 0, least, &mut waiting);
+        let mut placed = Vec::new();
+        while placed.len() < most
+            && let Some(largest) = waiting.pop()
+        {
+            let PlacedNode { node, left, depth } = largest;
+            node.open(left, depth + 1, least, &mut waiting);
+            placed.push(largest);
+        }
+        placed.sort_by_key(|placed| (placed.depth, placed.left));
+        placed
+    }
+
+    /// Places what a node called, the largest first.
+    fn open<'a>(
+        &'a self,
+        mut left: u64,
+        depth: usize,
+        least: u64,
+        waiting: &mut BinaryHeap<PlacedNode<'a>>,
+    ) {
+        let drawn = self.children.iter();
+        for node in drawn.take_while(|node| node.bytes >= least.max(1)) {
+            waiting.push(PlacedNode { node, left, depth });
+            left += node.bytes;
+        }
+    }
 }
+
+impl PlacedNode<'_> {
+    /// The larger is drawn before the smaller, and a caller before what it called.
+    fn rank(&self) -> impl Ord {
+        (self.node.bytes, Reverse(self.depth), Reverse(self.left))
+    }
+}
+
+impl Ord for PlacedNode<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for PlacedNode<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for PlacedNode<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for PlacedNode<'_> {}
 
 /// A stack's functions and their libraries, the outermost first.
 fn functions(stack: &StackBytes) -> impl Iterator<Item = (String, Option<String>)> {

@@ -40,7 +40,7 @@ use touches::{Owner, Touches};
 pub use by::{Blamed, By};
 pub use diff::{BlameDiffReport, BlameTotals, BlamedDiff, StackDiff, folded_diff};
 pub use export::{folded, speedscope};
-pub use flame::FlameNode;
+pub use flame::{FlameNode, PlacedNode};
 pub use pprof::pprof;
 
 /// Which bytes are counted.
@@ -161,7 +161,7 @@ fn serialize_name<S: serde::Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Blame {
     context: RecordContext,
     options: BlameOptions,
@@ -364,6 +364,13 @@ impl Accumulate for Blame {
 }
 
 impl Blame {
+    /// The same as [`Blame::report`], of other bytes than were asked for at first.
+    pub fn report_of(&mut self, measure: Measure, at_least: Nanos) -> Option<BlameReport> {
+        self.options.measure = measure;
+        self.options.at_least = at_least;
+        self.report()
+    }
+
     /// The report of what was told so far; more may be told after it. `None` without stacks.
     pub fn report(&mut self) -> Option<BlameReport> {
         if !self.has_stacks {

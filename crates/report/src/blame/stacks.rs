@@ -20,7 +20,7 @@ pub(super) struct Function {
 }
 
 /// Everything that stacks name.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StackTable {
     pub(super) frames: FrameTable,
     nodes: Vec<StackNode>,

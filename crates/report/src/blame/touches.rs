@@ -59,7 +59,7 @@ pub(super) enum Owner {
 }
 
 /// The touches of one target.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Touches {
     space: u32,
     by_page: BTreeMap<u64, Touch>,

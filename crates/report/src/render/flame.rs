@@ -3,15 +3,15 @@
 //! Boxes are drawn the largest first, at most [`BOXES_MAX`]; a caller is as large as what it called at least, so no
 //! box is without its caller. What nobody is blamed for is grey, at the right.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use isotherm_engine::units;
 
 use super::page::escape;
 use super::plot::{CHARACTER, WIDTH, open};
-use crate::blame::FlameNode;
+use crate::blame::{FlameNode, PlacedNode};
 
 const BOXES_MAX: usize = 20_000;
 const ROW: f64 = 18.0;
@@ -32,14 +32,6 @@ pub(super) struct Flame<'a> {
     pub(super) unknown: &'a [(&'static str, u64)],
 }
 
-/// A node, and where it is: bytes to the left of it, and callers above it.
-#[derive(Clone, Copy)]
-struct Placed<'a> {
-    node: &'a FlameNode,
-    left: u64,
-    depth: usize,
-}
-
 /// What is drawn of it.
 struct Shape<'a> {
     class: &'a str,
@@ -56,7 +48,9 @@ impl Flame<'_> {
         let unknown: u64 = self.unknown.iter().map(|(_, bytes)| bytes).sum();
         let total = (self.tree.bytes + unknown).max(1);
         let narrow = if closer { NARROW / 10.0 } else { NARROW };
-        let placed = place(self.tree, (total as f64 * narrow / ROOM) as u64);
+        let placed = self
+            .tree
+            .largest(BOXES_MAX, (total as f64 * narrow / ROOM) as u64);
         let rows = placed.iter().map(|placed| placed.depth + 1).max();
         let rows = rows.unwrap_or(0).max(usize::from(unknown > 0)) + 1;
         let mut svg = open(WIDTH, TOP + ROW * rows as f64 + 12.0, self.title);
@@ -78,7 +72,7 @@ impl Flame<'_> {
         };
         whole.draw(total, &mut svg);
         let classes = classes(&placed);
-        for Placed { node, left, depth } in &placed {
+        for PlacedNode { node, left, depth } in &placed {
             let name = one_line(&node.name);
             let shape = Shape {
                 class: &classes[&node.library],
@@ -146,68 +140,10 @@ impl Shape<'_> {
     }
 }
 
-/// The largest nodes of at least so many bytes, row by row.
-fn place(tree: &FlameNode, least: u64) -> Vec<Placed<'_>> {
-    let mut waiting = BinaryHeap::new();
-    open_node(tree, 0, 0, least, &mut waiting);
-    let mut placed = Vec::new();
-    while placed.len() < BOXES_MAX
-        && let Some(largest) = waiting.pop()
-    {
-        let Placed { node, left, depth } = largest;
-        open_node(node, left, depth + 1, least, &mut waiting);
-        placed.push(largest);
-    }
-    placed.sort_by_key(|placed| (placed.depth, placed.left));
-    placed
-}
-
-/// Places what a node called, the largest first.
-fn open_node<'a>(
-    parent: &'a FlameNode,
-    mut left: u64,
-    depth: usize,
-    least: u64,
-    waiting: &mut BinaryHeap<Placed<'a>>,
-) {
-    let drawn = parent.children.iter();
-    for node in drawn.take_while(|node| node.bytes >= least.max(1)) {
-        waiting.push(Placed { node, left, depth });
-        left += node.bytes;
-    }
-}
-
-impl Placed<'_> {
-    /// The larger is drawn before the smaller, and a caller before what it called.
-    fn rank(&self) -> impl Ord {
-        (self.node.bytes, Reverse(self.depth), Reverse(self.left))
-    }
-}
-
-impl Ord for Placed<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.rank().cmp(&other.rank())
-    }
-}
-
-impl PartialOrd for Placed<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Placed<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Placed<'_> {}
-
 /// A colour for each library: by its name, and another one where a larger library has that already.
-fn classes<'a>(placed: &[Placed<'a>]) -> HashMap<&'a Option<String>, String> {
+fn classes<'a>(placed: &[PlacedNode<'a>]) -> HashMap<&'a Option<String>, String> {
     let mut bytes: HashMap<&Option<String>, u64> = HashMap::new();
-    for Placed { node, .. } in placed {
+    for PlacedNode { node, .. } in placed {
         *bytes.entry(&node.library).or_default() += node.bytes;
     }
     let mut libraries: Vec<(&Option<String>, u64)> = bytes.into_iter().collect();
@@ -232,7 +168,7 @@ fn classes<'a>(placed: &[Placed<'a>]) -> HashMap<&'a Option<String>, String> {
 fn style() -> String {
     let mut style = "<style>.iso .f rect{stroke:var(--bg);stroke-width:.7}.iso .f text{fill:#14171c;pointer-events:none}\
         .iso .u rect{fill:var(--grid)}.iso .u text{fill:var(--dim)}.iso .n rect{fill:hsl(40 14% 76%)}\
-        .iso .f.found rect{fill:#e6007e}.iso .f.found text{fill:#fff}.iso .above{opacity:.55}"
+        .iso .f.found rect{fill:#e6007e}.iso .f.found text{fill:#fff}.iso .above{opacity:.7}"
         .to_owned();
     for (number, hue) in HUES.iter().enumerate() {
         let _ = write!(style, ".iso .h{number} rect{{fill:hsl({hue} 68% 78%)}}");

@@ -2,6 +2,7 @@
 //! ([`crate::container`]).
 
 mod actions;
+mod blame;
 mod curves;
 mod layers;
 mod machine;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use crate::container::{Arrays, Ref};
 use crate::document::Finished;
 use actions::{GuardJson, ProcessJson, SchemeJson};
+use blame::BlameJson;
 use curves::CurvesJson;
 pub(crate) use layers::LayersJson;
 use machine::MachineJson;
@@ -67,6 +69,7 @@ struct RecordJson<'a> {
     machine: Option<MachineJson<'a>>,
     tiers: Option<TiersJson<'a>>,
     curves: Option<CurvesJson>,
+    blame: Option<BlameJson>,
     pictures: Vec<PictureJson>,
 }
 
@@ -170,6 +173,7 @@ impl<'a> RecordJson<'a> {
             machine: of.machine.as_ref().map(MachineJson::of),
             tiers: { of.tiers.as_ref() }.map(|of| TiersJson::of(of, arrays)),
             curves: { of.curves.as_ref() }.map(|of| CurvesJson::of(of, arrays)),
+            blame: BlameJson::of(&of.blame, arrays),
             pictures: fragmentation.into_iter().collect(),
         }
     }

@@ -1,0 +1,184 @@
+//! Whose code touched memory first: of each question a tree of calls, as boxes that are placed already, and a list of
+//! functions.
+
+use std::collections::HashMap;
+
+use isotherm_report::BlameReport;
+use isotherm_report::blame::{Blamed, FlameNode, Measure};
+use serde::Serialize;
+
+use crate::container::{Arrays, Ref};
+
+/// Stacks of the tree, the largest; the others are one sum.
+const STACKS: usize = 2000;
+/// Boxes of one tree, the largest.
+const BOXES: usize = 8000;
+/// Functions of one list.
+const FUNCTIONS: usize = 200;
+
+#[derive(Serialize)]
+pub(super) struct BlameJson {
+    time_s: f64,
+    nr_samples: u64,
+    nr_lost: u64,
+    names: Vec<String>,
+    /// Name and library of each function; the library is null for code that is in no file.
+    functions: Vec<(usize, Option<usize>)>,
+    answers: Vec<AnswerJson>,
+}
+
+/// What is said of some bytes.
+#[derive(Serialize)]
+struct AnswerJson {
+    measure: Measure,
+    at_least_s: f64,
+    total: u64,
+    blamed: u64,
+    likely: u64,
+    before_sampling: u64,
+    not_sampled: u64,
+    /// Stacks that are not in the tree.
+    nr_others: usize,
+    others: u64,
+    /// Of each box the function; how many call it; bytes to the left of it; its own and of what it called; the likely ones.
+    boxes: Ref,
+    depths: Ref,
+    lefts: Ref,
+    bytes: Ref,
+    likely_bytes: Ref,
+    list: Vec<FunctionJson>,
+    /// Functions that are not in the list, and their bytes.
+    nr_unlisted: usize,
+    unlisted: u64,
+}
+
+#[derive(Serialize)]
+struct FunctionJson {
+    name: String,
+    bytes: u64,
+    likely: u64,
+    /// With what it called.
+    inclusive: u64,
+}
+
+impl BlameJson {
+    pub(super) fn of(reports: &[BlameReport], arrays: &mut Arrays) -> Option<Self> {
+        let first = reports.first()?;
+        let mut functions = Functions::default();
+        let answers = reports.iter();
+        let answers = answers.map(|report| answer(report, &mut functions, arrays));
+        let answers = answers.collect();
+        Some(Self {
+            time_s: first.time_ns.as_secs_f64(),
+            nr_samples: first.nr_samples,
+            nr_lost: first.nr_lost,
+            answers,
+            names: functions.names,
+            functions: functions.all,
+        })
+    }
+}
+
+fn answer(report: &BlameReport, functions: &mut Functions, arrays: &mut Arrays) -> AnswerJson {
+    let (shown, others) = report.stacks.split_at(report.stacks.len().min(STACKS));
+    let tree = FlameNode::tree(shown);
+    let placed = tree.largest(BOXES, 1);
+    let numbers: Vec<u32> = placed.iter().map(|at| functions.number(at.node)).collect();
+    let (listed, unlisted) = report.blamed.split_at(report.blamed.len().min(FUNCTIONS));
+    AnswerJson {
+        measure: report.measure,
+        at_least_s: report.at_least_ns.as_secs_f64(),
+        total: report.total_bytes,
+        blamed: report.blamed_bytes,
+        likely: report.likely_bytes,
+        before_sampling: report.unknown.before_sampling,
+        not_sampled: report.unknown.not_sampled,
+        nr_others: others.len(),
+        others: others.iter().map(|stack| stack.bytes).sum(),
+        boxes: arrays.u32(numbers.into_iter()),
+        depths: arrays.u32(placed.iter().map(|at| at.depth as u32)),
+        lefts: arrays.f64(placed.iter().map(|at| at.left as f64)),
+        bytes: arrays.f64(placed.iter().map(|at| at.node.bytes as f64)),
+        likely_bytes: arrays.f64(placed.iter().map(|at| at.node.likely_bytes as f64)),
+        list: listed.iter().map(function).collect(),
+        nr_unlisted: unlisted.len(),
+        unlisted: unlisted.iter().map(|of| of.bytes).sum(),
+    }
+}
+
+fn function(of: &Blamed) -> FunctionJson {
+    FunctionJson {
+        name: of.name.clone(),
+        bytes: of.bytes,
+        likely: of.likely_bytes,
+        inclusive: of.inclusive_bytes.unwrap_or(of.bytes),
+    }
+}
+
+/// Functions by number, and their names.
+#[derive(Default)]
+struct Functions {
+    names: Vec<String>,
+    name_numbers: HashMap<String, usize>,
+    all: Vec<(usize, Option<usize>)>,
+    numbers: HashMap<(usize, Option<usize>), u32>,
+}
+
+impl Functions {
+    fn number(&mut self, node: &FlameNode) -> u32 {
+        let library = node.library.as_deref().map(|library| self.name(library));
+        let function = (self.name(&node.name), library);
+        let next = self.all.len() as u32;
+        let number = *self.numbers.entry(function).or_insert(next);
+        if number == next {
+            self.all.push(function);
+        }
+        number
+    }
+
+    fn name(&mut self, name: &str) -> usize {
+        if let Some(number) = self.name_numbers.get(name) {
+            return *number;
+        }
+        self.names.push(name.to_owned());
+        self.name_numbers
+            .insert(name.to_owned(), self.names.len() - 1);
+        self.names.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isotherm_report::blame::StackBytes;
+
+    fn stack(n: usize) -> StackBytes {
+        StackBytes {
+            target: isotherm_engine::TargetId(0),
+            thread: String::new(),
+            mapping: "".into(),
+            stack: vec!["main".to_owned(), format!("f{n}")],
+            libraries: vec![Some("app".to_owned()); 2],
+            function: format!("f{n}"),
+            line: None,
+            bytes: 4096,
+            likely_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_to_show_is_summed_up() {
+        let report = BlameReport {
+            stacks: (0..STACKS + 3).map(stack).collect(),
+            ..BlameReport::default()
+        };
+        let json = BlameJson::of(&[report], &mut Arrays::default()).expect("there are stacks");
+        assert_eq!(
+            (json.answers[0].nr_others, json.answers[0].others),
+            (3, 3 * 4096)
+        );
+        assert_eq!(json.functions.len(), STACKS + 1);
+        assert_eq!(json.names.len(), STACKS + 2);
+        assert!(BlameJson::of(&[], &mut Arrays::default()).is_none());
+    }
+}
