@@ -67,6 +67,7 @@ struct Label {
     text: i64,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "pprof's message")]
 #[derive(Clone, Copy, PartialEq, Message)]
 struct Mapping {
     #[prost(uint64, tag = "1")]

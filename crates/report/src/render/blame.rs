@@ -70,14 +70,14 @@ impl Render for BlameReport {
     }
 
     fn svg(&self) -> String {
-        self.flame(|flame| flame.svg(false))
+        self.flame(false)
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
         let style = Style::default();
         let title = title(self.measure, self.at_least_ns, &style);
         let mut html = page::start(&title, &self.record);
-        html += &self.flame(|flame| flame.interactive());
+        html += &self.flame(true);
         let rows = self.blamed.iter().take(200).map(|blamed| {
             vec![
                 blamed.name.clone(),
@@ -94,9 +94,10 @@ impl Render for BlameReport {
 }
 
 impl BlameReport {
-    fn flame(&self, draw: impl FnOnce(&Flame<'_>) -> String) -> String {
+    /// The flame graph: as a picture, or as what answers clicks.
+    fn flame(&self, is_interactive: bool) -> String {
         let style = Style::default();
-        draw(&Flame {
+        let flame = Flame {
             title: &title(self.measure, self.at_least_ns, &style),
             note: &self.facts(&style),
             tree: &FlameNode::tree(&self.stacks),
@@ -107,7 +108,12 @@ impl BlameReport {
                 ),
                 ("far from any sample", self.unknown.not_sampled),
             ],
-        })
+        };
+        if is_interactive {
+            flame.interactive()
+        } else {
+            flame.svg(false)
+        }
     }
 
     fn nothing(&self, style: &Style) -> String {
