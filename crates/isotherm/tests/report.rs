@@ -367,7 +367,13 @@ fn stacks_are_written_for_the_tool_that_the_files_name_says() {
         settings: settings.into(),
         ..Header::default()
     };
-    let writer = Writer::create(Vec::new(), &header).expect("a writer");
+    let mut writer = Writer::create(Vec::new(), &header).expect("a writer");
+    let snapshot = Snapshot {
+        start: Nanos(STARTED),
+        end: Nanos(STARTED + 1_000_000_000),
+        ..Snapshot::default()
+    };
+    writer.write(&Item::Snapshot(snapshot)).expect("written");
     let record = writer.finish().expect("a whole record");
     fs::write(directory.path().join("s.isotherm"), record).expect("written");
     let told = |name: &str| {

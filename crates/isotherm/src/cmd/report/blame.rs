@@ -116,7 +116,7 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
             None => output.write(&report, &output.style(false))?,
             Some(ExportArg::Folded) => args.write(folded(&report).as_bytes())?,
             Some(ExportArg::Speedscope) => {
-                args.write(&serde_json::to_vec(&speedscope(&report))?)?
+                args.write(&serde_json::to_vec(&speedscope(&report))?)?;
             }
             Some(ExportArg::Pprof) => args.write(&pprof(&report)?)?,
         }
