@@ -14,7 +14,10 @@ mod by;
 mod diff;
 mod export;
 mod flame;
+mod pprof;
 mod ranges;
+#[cfg(test)]
+pub(crate) mod samples;
 mod stacks;
 mod touches;
 
@@ -36,8 +39,9 @@ use touches::{Owner, Touches};
 
 pub use by::{Blamed, By};
 pub use diff::{BlameDiffReport, BlameTotals, BlamedDiff, StackDiff, folded_diff};
-pub use export::folded;
+pub use export::{folded, speedscope};
 pub use flame::FlameNode;
+pub use pprof::pprof;
 
 /// Which bytes are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -113,7 +117,7 @@ pub struct NotBlamed {
 }
 
 /// The result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlameReport {
     /// `blame`.

@@ -4,11 +4,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::parse_time;
-use isotherm_report::blame::{BlameDiffReport, By, Measure, folded, folded_diff};
+use isotherm_report::blame::{
+    BlameDiffReport, By, Measure, folded, folded_diff, pprof, speedscope,
+};
 use isotherm_report::{Accumulate, Blame, BlameOptions, BlameReport};
 use isotherm_symbols::{Places, Symbolizer};
 use tracing::{debug, warn};
@@ -24,6 +26,7 @@ use super::source::{Source, exit_code};
   isotherm report blame service.isotherm --at-least 5min
   isotherm report blame service.isotherm -o blame.svg            a flame graph
   isotherm report blame service.isotherm --export folded | flamegraph.pl > blame.svg
+  isotherm report blame service.isotherm -o blame.pb.gz          for go tool pprof
   isotherm report blame service.isotherm --of refaulted          who brings back what was paged out
   isotherm report blame after.isotherm --against before.isotherm what a deploy has changed
 
@@ -47,7 +50,7 @@ pub(super) struct BlameArgs {
     /// By what to sum up.
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
-    /// Write the stacks as another tool reads them.
+    /// Write the stacks as another tool reads them [default: what the output file's name ends in].
     #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["format", "json"])]
     export: Option<ExportArg>,
     /// Look for programs and libraries here, too, to name functions: a tree of the recorded machine, files side by side, or
@@ -84,17 +87,33 @@ enum ByArg {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ExportArg {
-    /// A line for each stack: flamegraph.pl, inferno
+    /// A line for each stack: flamegraph.pl, inferno; FILE.folded
     Folded,
+    /// JSON of speedscope.app; FILE.speedscope.json
+    Speedscope,
+    /// A gzipped profile.proto: go tool pprof; FILE.pb.gz, FILE.pprof
+    Pprof,
 }
+
+/// What the names of other tools' files end in.
+const ENDINGS: [(&str, ExportArg); 4] = [
+    (".folded", ExportArg::Folded),
+    (".speedscope.json", ExportArg::Speedscope),
+    (".pb.gz", ExportArg::Pprof),
+    (".pprof", ExportArg::Pprof),
+];
 
 pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
     let output = &args.common.output;
     let (report, code) = args.report(args.common.open()?)?;
     let Some(against) = &args.against else {
-        match args.export {
+        match args.export() {
             None => output.write(&report, &output.style(false))?,
             Some(ExportArg::Folded) => args.write(folded(&report).as_bytes())?,
+            Some(ExportArg::Speedscope) => {
+                args.write(&serde_json::to_vec(&speedscope(&report))?)?
+            }
+            Some(ExportArg::Pprof) => args.write(&pprof(&report)?)?,
         }
         return Ok(code);
     };
@@ -102,9 +121,13 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
     let (before, before_code) =
         before.with_context(|| format!("cannot compare with {}", against.display()))?;
     let diff = BlameDiffReport::new(&before, &report);
-    match args.export {
+    match args.export() {
         None => output.write(&diff, &output.style(false))?,
         Some(ExportArg::Folded) => args.write(folded_diff(&diff).as_bytes())?,
+        Some(ExportArg::Speedscope | ExportArg::Pprof) => bail!(
+            "a difference is written as folded stacks with two numbers (--export folded), text, json, csv, svg or html; \
+             `go tool pprof -diff_base` compares two profiles itself"
+        ),
     }
     Ok(if code == ExitCode::SUCCESS {
         before_code
@@ -114,6 +137,18 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl BlameArgs {
+    /// For which other tool, if for any: as asked for, or by the output file's name.
+    fn export(&self) -> Option<ExportArg> {
+        let by_name = || {
+            let name = self.common.output.file_without_format()?.file_name()?;
+            let ending = ENDINGS
+                .iter()
+                .find(|(ending, _)| name.as_encoded_bytes().ends_with(ending.as_bytes()));
+            ending.map(|(_, export)| *export)
+        };
+        self.export.or_else(by_name)
+    }
+
     fn options(&self) -> BlameOptions {
         BlameOptions {
             measure: match self.of {
