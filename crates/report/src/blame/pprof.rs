@@ -67,6 +67,7 @@ struct Label {
     text: i64,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "the message has them")]
 #[derive(Clone, Copy, PartialEq, Message)]
 struct Mapping {
     #[prost(uint64, tag = "1")]

@@ -24,11 +24,11 @@ use super::source::{Source, exit_code};
 #[command(after_help = "Examples:
   isotherm record --stacks -o service.isotherm -- ./service
   isotherm report blame service.isotherm --at-least 5min
-  isotherm report blame service.isotherm -o blame.svg            a flame graph
-  isotherm report blame service.isotherm --export folded | flamegraph.pl > blame.svg
-  isotherm report blame service.isotherm -o blame.pb.gz          for go tool pprof
-  isotherm report blame service.isotherm --of refaulted          who brings back what was paged out
-  isotherm report blame after.isotherm --against before.isotherm what a deploy has changed
+  isotherm report blame service.isotherm -o blame.svg                a flame graph
+  isotherm report blame service.isotherm -o blame.folded             for flamegraph.pl and inferno
+  isotherm report blame service.isotherm -o blame.pb.gz              for go tool pprof
+  isotherm report blame service.isotherm --of refaulted              who brings back what was paged out
+  isotherm report blame after.isotherm --against before.isotherm     what a deploy has changed
 
 An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
 touched memory first, not who has it now.")]
@@ -111,7 +111,7 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
             None => output.write(&report, &output.style(false))?,
             Some(ExportArg::Folded) => args.write(folded(&report).as_bytes())?,
             Some(ExportArg::Speedscope) => {
-                args.write(&serde_json::to_vec(&speedscope(&report))?)?
+                args.write(&serde_json::to_vec(&speedscope(&report))?)?;
             }
             Some(ExportArg::Pprof) => args.write(&pprof(&report)?)?,
         }
