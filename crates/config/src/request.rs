@@ -87,6 +87,11 @@ pub enum RequestError {
         "--stacks are of page faults of real processes, and a simulated one has none; leave it out"
     )]
     StacksAreReal,
+    #[error(
+        "--stacks tell whose code touched which virtual address, and --physical and --node tell physical ones: leave one \
+         out, or record --all"
+    )]
+    StacksAreVirtual,
     #[error("these monitoring attributes do not fit together: {0}")]
     Attributes(#[from] AttributesError),
     #[error("{name} cannot be run: {error}")]
@@ -212,9 +217,7 @@ impl Request {
     pub fn watch(&self) -> Result<SessionSpec, RequestError> {
         let targets = self.targets.clone().ok_or(RequestError::NoTarget)?;
         let targets = self.with_children(targets);
-        if self.stacks.is_some() && matches!(targets, TargetSpec::Simulated) {
-            return Err(RequestError::StacksAreReal);
-        }
+        self.ensure_that_stacks_fit(&targets)?;
         let monitor = self.monitoring.spec(self.seed, &targets, self.world)?;
         Ok(SessionSpec {
             contexts: vec![ContextSpec {
@@ -270,12 +273,25 @@ impl Request {
         } else {
             vec![self.one(contexts.first(), self.monitoring, or_targets)?]
         };
+        for context in &contexts {
+            self.ensure_that_stacks_fit(&context.targets)?;
+        }
         Ok(SessionSpec {
             contexts,
             seed: self.seed,
             world: self.world,
             stacks: self.stacks,
         })
+    }
+
+    /// Whether stacks say anything of these targets, if they are asked for.
+    fn ensure_that_stacks_fit(&self, targets: &TargetSpec) -> Result<(), RequestError> {
+        match targets {
+            _ if self.stacks.is_none() => Ok(()),
+            TargetSpec::Simulated => Err(RequestError::StacksAreReal),
+            TargetSpec::Physical { .. } => Err(RequestError::StacksAreVirtual),
+            _ => Ok(()),
+        }
     }
 
     fn with_children(&self, mut targets: TargetSpec) -> TargetSpec {

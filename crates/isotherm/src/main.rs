@@ -14,6 +14,7 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::out::note(format_args!("{}\n", format_args!($($text)*))) };
 }
 
+mod blame;
 mod cmd;
 mod daemon;
 #[cfg(test)]
@@ -71,6 +72,7 @@ enum Command {
     Top(cmd::top::Args),
     Web(cmd::web::Args),
     Convert(cmd::convert::Args),
+    Symbolize(cmd::symbolize::Args),
     #[command(alias = "exercise")]
     Workload(cmd::workload::Args),
     Eval(cmd::eval::Args),
@@ -105,6 +107,7 @@ impl Command {
                 | Self::ReclaimCurve(_)
                 | Self::EthpCurve(_)
                 | Self::Convert(_)
+                | Self::Symbolize(_)
                 | Self::Workload(_)
                 | Self::Eval(_)
                 | Self::Simulate(_)
@@ -148,6 +151,7 @@ fn main() -> ExitCode {
         Command::Top(args) => cmd::top::run(&args),
         Command::Web(args) => cmd::web::run(&args),
         Command::Convert(args) => cmd::convert::run(&args),
+        Command::Symbolize(args) => cmd::symbolize::run(&args),
         Command::Workload(args) => cmd::workload::run(args),
         Command::Eval(args) => cmd::eval::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),

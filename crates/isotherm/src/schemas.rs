@@ -10,10 +10,12 @@ use isotherm_eval::experiment::{Configuration, Workload};
 use isotherm_eval::tune::Tuned;
 use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
+use isotherm_report::blame::BlameDiffReport;
 use isotherm_report::flat::{Column, TABLES};
 use isotherm_report::{
-    AccessReport, ActionsReport, DiffReport, EthpCurveReport, FootprintReport, FragmentationReport,
-    HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport, SummaryReport, WssReport,
+    AccessReport, ActionsReport, BlameReport, DiffReport, EthpCurveReport, FootprintReport,
+    FragmentationReport, HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport,
+    SummaryReport, WssReport,
 };
 use isotherm_session::KernelDamonReport;
 use isotherm_session::compare::Comparison;
@@ -50,6 +52,12 @@ fn of_records() -> Vec<Named> {
             "report-actions",
             "`report actions`",
             schema_for!(ActionsReport),
+        ),
+        ("report-blame", "`report blame`", schema_for!(BlameReport)),
+        (
+            "report-blame-against",
+            "`report blame --against`",
+            schema_for!(BlameDiffReport),
         ),
         ("report-diff", "`report diff`", schema_for!(DiffReport)),
         (

@@ -117,6 +117,9 @@ pub struct StackSamples {
     /// Samples that found no room since the beginning.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nr_lost: u64,
+    /// For how long since the beginning faults were not counted, as that would have cost more than the budget.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub not_counted: Nanos,
     /// New files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<CodeModule>,
@@ -176,9 +179,16 @@ pub struct FrameTable {
     pub modules: Vec<CodeModule>,
     pub frames: Vec<StackFrame>,
     pub symbols: BTreeMap<u32, FrameSymbol>,
+    /// Frames below this number are not asked for any more, named or not.
+    given_up: u32,
 }
 
 impl FrameTable {
+    /// From now on frames that are there and have no name are not asked for.
+    pub fn give_up(&mut self) {
+        self.given_up = self.frames.len() as u32;
+    }
+
     /// Takes what an item brings.
     pub fn extend(&mut self, item: &StackSamples) {
         self.modules.extend(item.modules.iter().cloned());
@@ -198,7 +208,7 @@ impl FrameTable {
         let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
         for (number, frame) in (0..).zip(&self.frames) {
             if let StackFrame::File { module, offset } = frame
-                && (with_named || !self.symbols.contains_key(&number))
+                && (with_named || number >= self.given_up && !self.symbols.contains_key(&number))
             {
                 by_module
                     .entry(*module)
@@ -216,6 +226,11 @@ impl FrameTable {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_no_time(time: &Nanos) -> bool {
+    *time == Nanos(0)
 }
 
 /// How much of each a record has brought so far: what a new item may name.

@@ -230,8 +230,35 @@ pub struct Status<'a> {
     /// Where pods say who may be acted on (`start --pod-policy`): what they say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_policy: Option<&'a PodPolicies>,
+    /// Where stacks are taken (`--stacks`): whose code touched idle memory first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blame: Option<&'a BlameStatus>,
     /// What watching costs.
     pub monitor: MonitorCost,
+}
+
+/// Whose code touched idle memory first.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct BlameStatus {
+    /// When this was so; nanoseconds since 1970.
+    pub at: Nanos,
+    /// Idle for at least so long.
+    pub at_least_ns: Nanos,
+    /// All such memory.
+    pub idle_bytes: u64,
+    /// Of it, whose code touched it is not known.
+    pub unknown_bytes: u64,
+    /// The functions with most of it.
+    pub functions: Vec<BlamedFunction>,
+}
+
+/// A function, and idle memory that it touched first.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct BlamedFunction {
+    /// What it is called.
+    pub function: String,
+    /// Idle memory that it touched first.
+    pub bytes: u64,
 }
 
 /// What watching costs.

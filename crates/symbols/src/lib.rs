@@ -122,6 +122,26 @@ impl Symbolizer {
         self.names(path, offsets)
     }
 
+    /// The same of a copy.
+    fn copied_names(
+        &self,
+        path: &Path,
+        build_id: Option<&str>,
+        offsets: &[u64],
+    ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
+        let unreadable = |source| SymbolError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let is_file = std::fs::metadata(path).map_err(unreadable)?.is_file();
+        if !is_file {
+            return Err(unreadable(io::Error::other("it is no regular file")));
+        }
+        let copy = copy(&File::open(path).map_err(unreadable)?)?;
+        let copied = PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+        self.path_names(&copied, build_id, offsets)
+    }
+
     /// The names of the code at these offsets of a file that is not ours: of a copy.
     ///
     /// # Errors
@@ -158,6 +178,8 @@ pub struct Places {
     /// Directories with binaries: as a tree of the recorded machine, side by side, or by build id
     /// (`.build-id/ab/cdef...`).
     pub binaries: Vec<PathBuf>,
+    /// Read copies, not the files themselves: somebody else may cut them meanwhile.
+    pub copies: bool,
 }
 
 impl Places {
@@ -202,7 +224,12 @@ impl Symbolizer {
             let mut found = None;
             let mut failure = None;
             for path in places.candidates(module) {
-                match self.path_names(&path, module.build_id.as_deref(), &offsets) {
+                let names = if places.copies {
+                    self.copied_names(&path, module.build_id.as_deref(), &offsets)
+                } else {
+                    self.path_names(&path, module.build_id.as_deref(), &offsets)
+                };
+                match names {
                     Ok(names) => {
                         found = Some(names);
                         break;

@@ -17,6 +17,7 @@ pub(crate) mod run;
 pub(crate) mod simulate;
 pub(crate) mod start;
 pub(crate) mod swap;
+pub(crate) mod symbolize;
 pub(crate) mod tier;
 pub(crate) mod top;
 pub(crate) mod tune;

@@ -32,6 +32,7 @@ use isotherm_config::{
 };
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{Action, Scheme};
+use isotherm_linux::clock::process_cpu;
 use isotherm_linux::pods::Pods;
 use isotherm_record::{Item, RecordError, printable};
 use isotherm_session::protocol::{
@@ -42,6 +43,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 pub(crate) use pod_policy::PodPolicySource;
 
+use crate::blame::LiveBlame;
 use crate::flags::{load, lower, parse};
 use crate::serve::{Answer, Then};
 use notify::Manager;
@@ -52,6 +54,10 @@ use tracing::{debug, error, info, warn};
 pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
 /// The loop turns at least this often.
 const TURN: Nanos = Nanos(1_000_000_000);
+
+/// Memory idle for so long is laid to functions, anew after so long.
+const BLAME_AT_LEAST: Nanos = Nanos(60_000_000_000);
+const BLAME_EVERY: Nanos = Nanos(30_000_000_000);
 
 /// So many may follow: others have requests.
 const FOLLOWERS_MAX: usize = 8;
@@ -81,6 +87,7 @@ struct Daemon {
     session: Session,
     acting: Acting,
     live: LiveState,
+    blame: Option<LiveBlame>,
     feed: Feed,
     nr_followers: usize,
     manager: Manager,
@@ -121,6 +128,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let mut daemon = Daemon {
         live,
         feed: Feed::new(session.header().clone()),
+        blame: LiveBlame::new(session.header(), BLAME_AT_LEAST, BLAME_EVERY),
         nr_followers: 0,
         pods: config.pods.as_deref().map(Pods::new),
         pod_policy: of_pods.map(PodPolicyWatch::start).transpose()?,
@@ -276,9 +284,26 @@ impl Daemon {
             if let Err(error) = self.feed.push(&item) {
                 self.lose_followers(&error);
             }
+            if let Some(blame) = &mut self.blame {
+                blame.push(&item);
+            }
             self.live.take(item);
         }
+        self.blame();
         Ok(())
+    }
+
+    /// Says whose code touched idle memory first, if that is asked for and it is time.
+    fn blame(&mut self) {
+        let Some(blame) = &mut self.blame else {
+            return;
+        };
+        // It is no cost of watching, and must not make intervals longer.
+        let before = process_cpu();
+        if let Some(status) = blame.take(self.session.now()) {
+            self.live.blame = Some(status);
+        }
+        self.session.leave_out(process_cpu().since(before));
     }
 
     /// A line about how it goes, for the service manager.

@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 
 use super::state::{State, sums};
 use super::style::{bold, dim, legend};
-use super::{bar, gauges, lists};
+use super::{bar, blame, gauges, lists};
 use isotherm_engine::units::{format_bytes, format_time};
 
 const WIDTH_MIN: u16 = 40;
@@ -44,7 +44,17 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     match state.target() {
         Some((id, target)) if target.has_snapshot() => {
             bar::draw(frame, bar, state, target);
-            lists::draw(frame, middle, state, id, target);
+            let height = if state.blame.is_some() && middle.height >= LISTS_HEIGHT + blame::HEIGHT {
+                blame::HEIGHT
+            } else {
+                0
+            };
+            let [lists_area, blame_area] =
+                Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).areas(middle);
+            lists::draw(frame, lists_area, state, id, target);
+            if height > 0 {
+                blame::draw(frame, blame_area, state);
+            }
             gauges::draw(frame, gauges, state, target);
         }
         _ => {

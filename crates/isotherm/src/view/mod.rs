@@ -1,6 +1,7 @@
 //! The live view of `isotherm top`: state that items change, a picture of it, and the loop around.
 
 mod bar;
+mod blame;
 mod draw;
 mod gauges;
 mod lists;
@@ -11,16 +12,20 @@ mod style;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use isotherm_engine::Nanos;
 use isotherm_linux::clock::process_cpu;
 
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+use crate::blame::LiveBlame;
 pub(crate) use source::{ItemSource, LiveSource, ReplaySource};
 use state::State;
 
+/// Whose code idle memory is of is found out so often.
+const BLAME_EVERY: Nanos = Nanos(5_000_000_000);
 /// How often the picture is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);
 
@@ -39,6 +44,8 @@ fn watch(
     title: &str,
 ) -> anyhow::Result<()> {
     let mut state = State::new(title, style::palette_of_terminal());
+    let began = Instant::now();
+    let mut blame = LiveBlame::new(source.header(), state::IDLE, BLAME_EVERY);
     let mut items = Vec::new();
     loop {
         if !state.ended {
@@ -48,8 +55,16 @@ fn watch(
         let cpu_before = process_cpu();
         for item in items.drain(..) {
             state.update(&item);
+            if let Some(blame) = &mut blame {
+                blame.push(&item);
+            }
         }
         state.now = source.now();
+        // Of a record that is played back, by the clock of who looks.
+        let now = state.now.unwrap_or_else(|| Nanos::from(began.elapsed()));
+        if let Some(status) = blame.as_mut().and_then(|blame| blame.take(now)) {
+            state.blame = Some(status);
+        }
         terminal
             .draw(|frame| draw::draw(frame, &state))
             .context("cannot draw on the terminal")?;

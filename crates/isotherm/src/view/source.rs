@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use isotherm_engine::Nanos;
-use isotherm_record::{Item, Reader};
+use isotherm_record::{Header, Item, Reader};
 
 use isotherm_session::{Session, Step};
 
@@ -22,6 +22,9 @@ pub(crate) trait ItemSource {
 
     /// `cpu` was spent on drawing, which is no cost of watching.
     fn leave_out(&mut self, _cpu: Nanos) {}
+
+    /// What the items' record says of itself.
+    fn header(&self) -> &Header;
 
     /// The time by the clock of the items; `None` where they are not of now.
     fn now(&self) -> Option<Nanos> {
@@ -62,6 +65,10 @@ impl ItemSource for LiveSource {
 
     fn leave_out(&mut self, cpu: Nanos) {
         self.session.leave_out(cpu);
+    }
+
+    fn header(&self) -> &Header {
+        self.session.header()
     }
 
     fn now(&self) -> Option<Nanos> {
@@ -127,6 +134,10 @@ impl ItemSource for ReplaySource {
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    fn header(&self) -> &Header {
+        self.reader.header()
     }
 }
 

@@ -7,6 +7,7 @@ use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::{CacheSample, CostSample, Item, PageAges};
 use isotherm_report::MappingTable;
 use isotherm_report::render::colour::Palette;
+use isotherm_session::protocol::BlameStatus;
 
 use super::page_cache;
 
@@ -127,6 +128,8 @@ pub(super) struct State {
     pub(super) clears_per_second: f64,
     pub(super) checks_per_second: f64,
     pub(super) note: Option<String>,
+    /// Whose code touched idle memory first, where stacks are taken.
+    pub(super) blame: Option<BlameStatus>,
     pub(super) sort: Sort,
     pub(super) scroll: usize,
     pub(super) paused: bool,
@@ -150,6 +153,7 @@ impl State {
             clears_per_second: 0.0,
             checks_per_second: 0.0,
             note: None,
+            blame: None,
             sort: Sort::Rate,
             scroll: 0,
             paused: false,

@@ -8,6 +8,7 @@
 
 mod accuracy;
 mod acting;
+mod blame;
 mod calibrate;
 mod chapters;
 mod command_line;

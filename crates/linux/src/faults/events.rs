@@ -266,6 +266,16 @@ impl FaultSampler {
         unsafe { BorrowedFd::borrow_raw(self.buffer.epoll_fd()) }
     }
 
+    /// Whether minor faults are counted, and so sampled, from now on: what counting them takes, every fault pays.
+    ///
+    /// # Errors
+    /// If the kernel does not take it.
+    pub fn set_counting(&self, counts: bool) -> io::Result<()> {
+        self.minor
+            .iter()
+            .try_for_each(|event| perf_event::set_counting(event, counts))
+    }
+
     /// Appends what was sampled since the last time.
     ///
     /// # Errors

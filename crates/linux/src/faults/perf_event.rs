@@ -12,6 +12,9 @@ use libbpf_rs::libbpf_sys::{
 /// `PERF_EVENT_IOC_PERIOD`: `_IOW('$', 4, __u64)`.
 const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
 
+/// `PERF_EVENT_IOC_ENABLE` and `PERF_EVENT_IOC_DISABLE`: `_IO('$', 0)` and `_IO('$', 1)`.
+const IOC_ENABLE: libc::c_ulong = 0x2400;
+const IOC_DISABLE: libc::c_ulong = 0x2401;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FD_CLOEXEC: libc::c_ulong = 8;
 
@@ -63,6 +66,17 @@ pub(super) fn open(what: Counted, cpu: u32, period: u64) -> io::Result<OwnedFd> 
 pub(super) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     // SAFETY: this ioctl reads one number (perf_event_set_period in kernel/events/core.c).
     let done = unsafe { libc::ioctl(event.as_raw_fd(), IOC_PERIOD, &raw const period) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Whether it counts.
+pub(super) fn set_counting(event: &OwnedFd, counts: bool) -> io::Result<()> {
+    let what = if counts { IOC_ENABLE } else { IOC_DISABLE };
+    // SAFETY: these ioctls take a flag, here none.
+    let done = unsafe { libc::ioctl(event.as_raw_fd(), what, 0) };
     if done < 0 {
         return Err(io::Error::last_os_error());
     }

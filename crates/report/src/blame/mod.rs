@@ -11,9 +11,13 @@
 //! JSON: [`BlameReport`].
 
 mod by;
+mod diff;
 mod export;
 mod flame;
+mod pprof;
 mod ranges;
+#[cfg(test)]
+pub(crate) mod samples;
 mod stacks;
 mod touches;
 
@@ -34,8 +38,10 @@ use stacks::StackTable;
 use touches::{Owner, Touches};
 
 pub use by::{Blamed, By};
-pub use export::folded;
+pub use diff::{BlameDiffReport, BlameTotals, BlamedDiff, StackDiff, folded_diff};
+pub use export::{folded, speedscope};
 pub use flame::FlameNode;
+pub use pprof::pprof;
 
 /// Which bytes are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -111,7 +117,7 @@ pub struct NotBlamed {
 }
 
 /// The result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlameReport {
     /// `blame`.
@@ -140,6 +146,8 @@ pub struct BlameReport {
     pub nr_samples: u64,
     /// Samples that found no room.
     pub nr_lost: u64,
+    /// For how long faults were not counted, as that would have cost more than the budget.
+    pub not_counted_ns: Nanos,
     /// By what `blamed` sums up.
     pub by: By,
     /// Bytes summed up, most first.
@@ -166,6 +174,7 @@ pub struct Blame {
     has_stacks: bool,
     nr_samples: u64,
     nr_lost: u64,
+    not_counted: Nanos,
 }
 
 /// What bytes are summed up by, first.
@@ -194,6 +203,7 @@ impl Blame {
             has_stacks: header.settings.contains_key(STACKS_SETTING),
             nr_samples: 0,
             nr_lost: 0,
+            not_counted: Nanos(0),
         }
     }
 
@@ -206,6 +216,7 @@ impl Blame {
         self.has_stacks = true;
         self.table.extend(samples);
         self.nr_lost = samples.nr_lost;
+        self.not_counted = samples.not_counted;
         let is_later = !self.is_due(samples.time);
         if is_later {
             return;
@@ -348,17 +359,24 @@ impl Accumulate for Blame {
     }
 
     fn finish(mut self) -> Option<BlameReport> {
+        self.report()
+    }
+}
+
+impl Blame {
+    /// The report of what was told so far; more may be told after it. `None` without stacks.
+    pub fn report(&mut self) -> Option<BlameReport> {
         if !self.has_stacks {
             return None;
         }
-        let (kept, _) = std::mem::take(&mut self.latest).finish();
+        let (kept, _) = self.latest.clone().finish();
         self.join_stacks();
         let mut whole = Whole::default();
         for kept in &kept {
             self.add(kept, &mut whole);
         }
         if self.options.measure == Measure::Refaulted {
-            whole.sums = std::mem::take(&mut self.refaults);
+            whole.sums.clone_from(&self.refaults);
             whole.total = whole.sums.values().map(|sum| sum.sure).sum::<f64>() as u64;
         }
         let watched = kept.iter().map(Kept::known_for).max().unwrap_or_default();
@@ -386,14 +404,13 @@ impl Accumulate for Blame {
             unknown,
             nr_samples: self.nr_samples,
             nr_lost: self.nr_lost,
+            not_counted_ns: self.not_counted,
             by: self.options.by,
             blamed,
             stacks,
         })
     }
-}
 
-impl Blame {
     /// Stacks that differ in return addresses alone, and not in what functions are called, are one from now on.
     fn join_stacks(&mut self) {
         let mut first: HashMap<Vec<stacks::Function>, StackId> = HashMap::new();

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use isotherm_engine::units;
+use isotherm_engine::{Nanos, units};
 
 use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, page};
@@ -19,7 +19,7 @@ impl Render for BlameReport {
         writeln!(
             out,
             "{}, at {}\n",
-            self.title(style),
+            title(self.measure, self.at_least_ns, style),
             style.duration(self.time_ns)
         )?;
         if self.total_bytes == 0 {
@@ -71,7 +71,7 @@ impl Render for BlameReport {
     fn svg(&self) -> String {
         let tree = FlameNode::tree(&self.stacks);
         super::flame::svg(
-            &self.title(&Style::default()),
+            &title(self.measure, self.at_least_ns, &Style::default()),
             &self.facts(&Style::default()),
             &tree,
         )
@@ -79,7 +79,7 @@ impl Render for BlameReport {
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
         let style = Style::default();
-        let title = self.title(&style);
+        let title = title(self.measure, self.at_least_ns, &style);
         let mut html = page::start(&title, &self.record);
         html += &page::figure(&title, "", &self.svg());
         let rows = self.blamed.iter().take(200).map(|blamed| {
@@ -90,7 +90,7 @@ impl Render for BlameReport {
             ]
         });
         let rows: Vec<Vec<String>> = rows.collect();
-        let heads = [self.by_name(), "Bytes", "Of these, likely"];
+        let heads = [by_name(self.by), "Bytes", "Of these, likely"];
         html += &page::table("Touched first by", &self.facts(&style), &heads, &rows);
         html += page::END;
         out.write_all(html.as_bytes())
@@ -98,31 +98,6 @@ impl Render for BlameReport {
 }
 
 impl BlameReport {
-    /// What this is about.
-    fn title(&self, style: &Style) -> String {
-        match self.measure {
-            Measure::Idle => format!(
-                "Memory idle for {} or more, by the code that touched it first",
-                style.duration(self.at_least_ns)
-            ),
-            Measure::Resident => "Resident memory, by the code that touched it first".to_owned(),
-            Measure::Refaulted => {
-                "Memory brought back from swap, by the code that touched it then".to_owned()
-            }
-        }
-    }
-
-    fn by_name(&self) -> &'static str {
-        match self.by {
-            By::Function => "FUNCTION",
-            By::Stack => "STACK",
-            By::Library => "LIBRARY",
-            By::Thread => "THREAD",
-            By::Mapping => "MAPPING",
-            By::Target => "TARGET",
-        }
-    }
-
     fn nothing(&self, style: &Style) -> String {
         match self.measure {
             Measure::Idle if self.watched_ns < self.at_least_ns => format!(
@@ -141,7 +116,7 @@ impl BlameReport {
             ("SHARE", Align::Right),
             ("LIKELY", Align::Right),
             ("WITH CALLED", Align::Right),
-            (self.by_name(), Align::Left),
+            (by_name(self.by), Align::Left),
         ]);
         let share = |bytes: u64| units::format_share(bytes as f64 / self.total_bytes as f64);
         for Blamed {
@@ -209,7 +184,40 @@ impl BlameReport {
         if self.nr_lost > 0 {
             let _ = write!(facts, " ({} found no room)", self.nr_lost);
         }
+        if self.not_counted_ns > Nanos(0) {
+            let _ = write!(
+                facts,
+                "; none were taken for {}, for the budget",
+                style.duration(self.not_counted_ns)
+            );
+        }
         facts
+    }
+}
+
+/// What a report of these bytes is about.
+pub(super) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String {
+    match measure {
+        Measure::Idle => format!(
+            "Memory idle for {} or more, by the code that touched it first",
+            style.duration(at_least)
+        ),
+        Measure::Resident => "Resident memory, by the code that touched it first".to_owned(),
+        Measure::Refaulted => {
+            "Memory brought back from swap, by the code that touched it then".to_owned()
+        }
+    }
+}
+
+/// What stands above the names of what bytes are summed up by.
+pub(super) fn by_name(by: By) -> &'static str {
+    match by {
+        By::Function => "FUNCTION",
+        By::Stack => "STACK",
+        By::Library => "LIBRARY",
+        By::Thread => "THREAD",
+        By::Mapping => "MAPPING",
+        By::Target => "TARGET",
     }
 }
 

@@ -6,6 +6,7 @@
 mod access;
 mod actions;
 mod blame;
+mod blame_diff;
 pub mod colour;
 mod ethp_curve;
 mod flame;

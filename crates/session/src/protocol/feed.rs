@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use isotherm_engine::{AddressRange, Nanos, TargetId};
+use isotherm_record::stacks::STACKS_SETTING;
 use isotherm_record::{Header, Item, Mapping, MappingChange, RecordError, TargetStart, Writer};
 
 /// Mappings of one item, of which a message of a record holds some.
@@ -48,7 +49,8 @@ impl Write for Shared {
 
 impl Feed {
     /// Of a session with this header.
-    pub fn new(header: Header) -> Self {
+    pub fn new(mut header: Header) -> Self {
+        header.settings.remove(STACKS_SETTING);
         Self {
             header,
             roster: Roster::default(),
@@ -61,6 +63,10 @@ impl Feed {
     /// # Errors
     /// What a record cannot hold; nobody is told of it.
     pub fn push(&mut self, item: &Item) -> Result<(), RecordError> {
+        if matches!(item, Item::Stacks(_) | Item::Symbols(_)) {
+            // They count from the session's beginning, which who comes later has not.
+            return Ok(());
+        }
         self.roster.push(item);
         match &mut self.writer {
             Some((writer, _)) => writer.write(item),

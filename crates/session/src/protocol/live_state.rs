@@ -7,7 +7,7 @@ use isotherm_engine::{Cost, Nanos};
 use isotherm_record::{GuardSample, Item, KernelMigrations};
 
 use super::machine::Machine;
-use super::{MonitorCost, PodPolicies, Status, Target, Tuned, View};
+use super::{BlameStatus, MonitorCost, PodPolicies, Status, Target, Tuned, View};
 use crate::ActingStatus;
 
 /// The guard's last openings and closings that are kept.
@@ -26,6 +26,8 @@ pub struct LiveState {
     tuned: Option<Tuned>,
     /// What pods say of themselves, where they are asked.
     pub pods: Option<PodPolicies>,
+    /// Whose code touched idle memory first, where that is asked for.
+    pub blame: Option<BlameStatus>,
 }
 
 impl LiveState {
@@ -41,6 +43,7 @@ impl LiveState {
             migrations: KernelMigrations::default(),
             tuned: None,
             pods: None,
+            blame: None,
         }
     }
 
@@ -131,6 +134,7 @@ impl LiveState {
             guard_events: self.guard_events.iter().collect(),
             kernel_migrations: (!self.migrations.is_empty()).then_some(&self.migrations),
             pod_policy: self.pods.as_ref(),
+            blame: self.blame.as_ref(),
             monitor: MonitorCost {
                 cpu_s,
                 cpu_share: cpu_s / uptime.max(1e-9),

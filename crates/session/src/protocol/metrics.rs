@@ -90,12 +90,33 @@ impl Metrics<'_> {
         self.page_cache(&mut page);
         self.pods(&mut page);
         self.pod_policies(&mut page);
+        self.blame(&mut page);
         self.nodes(&mut page);
         self.schemes(&mut page);
         self.moves(&mut page);
         self.contexts(&mut page);
         self.monitor(&mut page);
         page.text()
+    }
+
+    /// Where stacks are taken. Series are few: functions come and go.
+    fn blame(&self, page: &mut Page) {
+        let Some(blame) = &self.live.blame else {
+            return;
+        };
+        page.family(
+            "isotherm_blamed_idle_bytes",
+            MetricType::Gauge,
+            "Memory idle for a minute or more by the function that touched it first: those with most of it; `other` and \
+             `unknown` are the rest.",
+        );
+        let mut other = blame.idle_bytes.saturating_sub(blame.unknown_bytes);
+        for of in &blame.functions {
+            page.sample(&[("function", &of.function)], of.bytes);
+            other = other.saturating_sub(of.bytes);
+        }
+        page.sample(&[("function", "other")], other);
+        page.sample(&[("function", "unknown")], blame.unknown_bytes);
     }
 
     fn memory(&self, page: &mut Page) {

@@ -1,29 +1,34 @@
 //! `isotherm report blame`.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::parse_time;
-use isotherm_report::blame::{By, Measure, folded};
-use isotherm_report::{Accumulate, Blame, BlameOptions};
+use isotherm_report::blame::{
+    BlameDiffReport, By, Measure, folded, folded_diff, pprof, speedscope,
+};
+use isotherm_report::{Accumulate, Blame, BlameOptions, BlameReport};
 use isotherm_symbols::{Places, Symbolizer};
 use tracing::{debug, warn};
 
 use super::CommonArgs;
 use super::output::pipe_may_close;
-use super::source::exit_code;
+use super::source::{Source, exit_code};
 
 /// Whose code made the memory that is idle: bytes by the stack that touched them first.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm record --stacks -o service.isotherm -- ./service
   isotherm report blame service.isotherm --at-least 5min
-  isotherm report blame service.isotherm -o blame.svg            a flame graph
-  isotherm report blame service.isotherm --export folded | flamegraph.pl > blame.svg
-  isotherm report blame service.isotherm --of refaulted          who brings back what was paged out
+  isotherm report blame service.isotherm -o blame.svg                a flame graph
+  isotherm report blame service.isotherm -o blame.folded             for flamegraph.pl and inferno
+  isotherm report blame service.isotherm -o blame.pb.gz              for go tool pprof
+  isotherm report blame service.isotherm --of refaulted              who brings back what was paged out
+  isotherm report blame after.isotherm --against before.isotherm     what a deploy has changed
 
 An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
 touched memory first, not who has it now.")]
@@ -39,10 +44,13 @@ pub(super) struct BlameArgs {
     /// When, since the beginning [default: the end].
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
+    /// What changed since this record.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
     /// By what to sum up.
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
-    /// Write the stacks as another tool reads them.
+    /// Write the stacks as another tool reads them [default: what the output file's name ends in].
     #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["format", "json"])]
     export: Option<ExportArg>,
     /// Look for programs and libraries here, too, to name functions: a tree of the recorded machine, files side by side, or
@@ -79,48 +87,105 @@ enum ByArg {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ExportArg {
-    /// A line for each stack: flamegraph.pl, inferno
+    /// A line for each stack: flamegraph.pl, inferno; FILE.folded
     Folded,
+    /// JSON of speedscope.app; FILE.speedscope.json
+    Speedscope,
+    /// A gzipped profile.proto: go tool pprof; FILE.pb.gz, FILE.pprof
+    Pprof,
 }
 
+/// What the names of other tools' files end in.
+const ENDINGS: [(&str, ExportArg); 4] = [
+    (".folded", ExportArg::Folded),
+    (".speedscope.json", ExportArg::Speedscope),
+    (".pb.gz", ExportArg::Pprof),
+    (".pprof", ExportArg::Pprof),
+];
+
 pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
-    let common = &args.common;
-    let options = BlameOptions {
-        measure: match args.of {
-            OfArg::Idle => Measure::Idle,
-            OfArg::Resident => Measure::Resident,
-            OfArg::Refaulted => Measure::Refaulted,
-        },
-        at_least: args.at_least,
-        at: args.at,
-        by: match args.by {
-            ByArg::Function => By::Function,
-            ByArg::Stack => By::Stack,
-            ByArg::Library => By::Library,
-            ByArg::Thread => By::Thread,
-            ByArg::Mapping => By::Mapping,
-            ByArg::Target => By::Target,
-        },
+    let output = &args.common.output;
+    let (report, code) = args.report(args.common.open()?)?;
+    let Some(against) = &args.against else {
+        match args.export() {
+            None => output.write(&report, &output.style(false))?,
+            Some(ExportArg::Folded) => args.write(folded(&report).as_bytes())?,
+            Some(ExportArg::Speedscope) => {
+                args.write(&serde_json::to_vec(&speedscope(&report))?)?;
+            }
+            Some(ExportArg::Pprof) => args.write(&pprof(&report)?)?,
+        }
+        return Ok(code);
     };
-    let make = |header: &_| Blame::new(header, common.scope(), options);
-    let (mut blame, extent) = common.open()?.accumulate(common.scope(), make)?;
-    extent.require(&common.scope(), args.at)?;
-    name_functions(&mut blame, &args.binaries);
-    let report = blame
-        .finish()
-        .context("the record has no stacks; `isotherm record --stacks` makes one that does")?;
-    match args.export {
-        None => common.output.write(&report, &common.output.style(false))?,
-        Some(ExportArg::Folded) => {
-            let mut out = common.output.open()?;
-            pipe_may_close(std::io::Write::write_all(
-                &mut out,
-                folded(&report).as_bytes(),
-            ))?;
-            out.finish()?;
+    let before = Source::open(Some(against)).and_then(|source| args.report(source));
+    let (before, before_code) =
+        before.with_context(|| format!("cannot compare with {}", against.display()))?;
+    let diff = BlameDiffReport::new(&before, &report);
+    match args.export() {
+        None => output.write(&diff, &output.style(false))?,
+        Some(ExportArg::Folded) => args.write(folded_diff(&diff).as_bytes())?,
+        Some(ExportArg::Speedscope | ExportArg::Pprof) => bail!(
+            "a difference is written as folded stacks with two numbers (--export folded), text, json, csv, svg or html; \
+             `go tool pprof -diff_base` compares two profiles itself"
+        ),
+    }
+    Ok(if code == ExitCode::SUCCESS {
+        before_code
+    } else {
+        code
+    })
+}
+
+impl BlameArgs {
+    /// For which other tool, if for any: as asked for, or by the output file's name.
+    fn export(&self) -> Option<ExportArg> {
+        let by_name = || {
+            let name = self.common.output.file_without_format()?.file_name()?;
+            let ending = ENDINGS
+                .iter()
+                .find(|(ending, _)| name.as_encoded_bytes().ends_with(ending.as_bytes()));
+            ending.map(|(_, export)| *export)
+        };
+        self.export.or_else(by_name)
+    }
+
+    fn options(&self) -> BlameOptions {
+        BlameOptions {
+            measure: match self.of {
+                OfArg::Idle => Measure::Idle,
+                OfArg::Resident => Measure::Resident,
+                OfArg::Refaulted => Measure::Refaulted,
+            },
+            at_least: self.at_least,
+            at: self.at,
+            by: match self.by {
+                ByArg::Function => By::Function,
+                ByArg::Stack => By::Stack,
+                ByArg::Library => By::Library,
+                ByArg::Thread => By::Thread,
+                ByArg::Mapping => By::Mapping,
+                ByArg::Target => By::Target,
+            },
         }
     }
-    Ok(exit_code(&extent))
+
+    /// What one record says.
+    fn report(&self, source: Source) -> anyhow::Result<(BlameReport, ExitCode)> {
+        let scope = self.common.scope();
+        let make = |header: &_| Blame::new(header, scope, self.options());
+        let (mut blame, extent) = source.accumulate(scope, make)?;
+        extent.require(&scope, self.at)?;
+        name_functions(&mut blame, &self.binaries);
+        let report = blame.finish();
+        let missing = "the record has no stacks; `isotherm record --stacks` makes one that does";
+        Ok((report.context(missing)?, exit_code(&extent)))
+    }
+
+    fn write(&self, bytes: &[u8]) -> anyhow::Result<()> {
+        let mut out = self.common.output.open()?;
+        pipe_may_close(out.write_all(bytes))?;
+        out.finish()
+    }
 }
 
 /// Names what the recorder could not name, by the files that are here.
@@ -128,6 +193,7 @@ fn name_functions(blame: &mut Blame, binaries: &[PathBuf]) {
     let symbolizer = Symbolizer::by_debug_information(binaries);
     let places = Places {
         binaries: binaries.to_vec(),
+        copies: false,
     };
     let frames = blame.frames();
     let named = symbolizer.name_frames(frames, false, &places);

@@ -168,6 +168,11 @@ impl OutputArgs {
             .filter(|path| path.as_os_str() != "-")
     }
 
+    /// The file whose name says what it shall be: no format was asked for.
+    pub(super) fn file_without_format(&self) -> Option<&Path> {
+        self.file().filter(|_| self.format.is_none() && !self.json)
+    }
+
     /// Writes a finished report.
     pub(super) fn write(&self, report: &impl Render, style: &Style) -> anyhow::Result<()> {
         let format = self.format()?;

@@ -11,6 +11,8 @@
 //! Limits: what a target of a control group, or a new process of the machine, touches before it is found is sampled
 //! only if it descends from one that is known.
 
+mod counting;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -29,6 +31,8 @@ use isotherm_record::{
     StackSamples,
 };
 use isotherm_symbols::Symbolizer;
+
+use counting::Counting;
 
 /// Every so many minor faults are looked at, while there are few; huge pages are few.
 const PERIOD_MIN: u64 = 3;
@@ -65,6 +69,9 @@ pub(crate) struct Stacks {
     adapted: Adapted,
     /// The same of the period.
     counted: Adapted,
+    counting: Counting,
+    /// Pages that the samples to come stand for besides: those that were missed.
+    missed: u64,
 }
 
 /// When the rate was last adapted, and what had been used by then.
@@ -133,6 +140,8 @@ impl Stacks {
                 at: clock.now(),
                 ..Adapted::default()
             },
+            counting: Counting::new(budget.cpu_budget / 2.0, clock.now()),
+            missed: 0,
         }))
     }
 
@@ -305,6 +314,7 @@ impl Stacks {
             time: now,
             period: self.period,
             nr_lost: self.sampler.totals().nr_lost,
+            not_counted: self.counting.off(),
             ..new
         })))
     }
@@ -330,7 +340,7 @@ impl Stacks {
             address: fault.address & !0xfff,
             stack,
             thread,
-            pages: fault.pages,
+            pages: fault.pages.saturating_add(self.missed),
             is_major: fault.is_major,
         });
     }
@@ -341,6 +351,24 @@ impl Stacks {
         let seconds = now.since(self.counted.at).0 as f64 / 1e9;
         let calls =
             totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) as f64 / seconds.max(0.01);
+        self.missed = 0;
+        let faults = totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) * self.period;
+        if let Some(counts) = self.counting.update(now, faults) {
+            // Refused: they go on being counted.
+            self.sampler.set_counting(counts).ok();
+            if counts {
+                self.missed = self.counting.missed(now);
+            }
+        }
+        self.counted = Adapted {
+            at: now,
+            cpu: self.cpu,
+            totals,
+        };
+        if faults == 0 && self.counting.off() > Nanos(0) {
+            // There may be as many as before the pause.
+            return;
+        }
         let wanted = (self.period as f64 * calls / CALLS_A_SECOND) as u64;
         // Odd, and never twice the same: a program may do things in rounds.
         let jitter = match wanted {
@@ -352,11 +380,6 @@ impl Stacks {
         if period != self.period && self.sampler.set_period(period).is_ok() {
             self.period = period;
         }
-        self.counted = Adapted {
-            at: now,
-            cpu: self.cpu,
-            totals,
-        };
     }
 
     /// Sets the rate for what a second has cost.
@@ -366,7 +389,8 @@ impl Stacks {
         let seconds = now.since(before.at).0 as f64 / 1e9;
         let spent = self.cpu.since(before.cpu).0 + totals.took.since(before.totals.took).0;
         let share = spent as f64 / 1e9 / seconds;
-        let by_cost = (self.budget.cpu_budget / share.max(1e-6)).clamp(0.25, 1.25);
+        // The other half is for counting.
+        let by_cost = (self.budget.cpu_budget / 2.0 / share.max(1e-6)).clamp(0.25, 1.25);
         let rate = (self.rate * by_cost).clamp(1.0, RATE_MAX);
         if rate as u64 != self.rate as u64 {
             self.sampler.set_rate(rate as u64)?;

@@ -1,0 +1,144 @@
+//! Two records side by side: what code has more idle memory to answer for than before.
+//!
+//! JSON: [`BlameDiffReport`].
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::Nanos;
+use serde::Serialize;
+
+use super::{BlameReport, By, Measure, NotBlamed};
+use crate::context::RecordInfo;
+
+/// All bytes of one of the records.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BlameTotals {
+    /// Where the facts come from.
+    pub record: RecordInfo,
+    /// Of which moment it tells.
+    pub time_ns: Nanos,
+    /// All bytes that this is about.
+    pub total_bytes: u64,
+    /// Of these, whose code touched them is known.
+    pub blamed_bytes: u64,
+    /// Of the blamed ones, laid to the nearer of two stacks.
+    pub likely_bytes: u64,
+    /// The others.
+    pub unknown: NotBlamed,
+}
+
+/// Bytes of one name in both records.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BlamedDiff {
+    /// What it is called.
+    pub name: String,
+    /// In the first.
+    pub before_bytes: u64,
+    /// In the second.
+    pub after_bytes: u64,
+}
+
+/// Bytes of one stack in both records.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct StackDiff {
+    /// Functions, the outermost first.
+    pub stack: Vec<String>,
+    /// In the first.
+    pub before_bytes: u64,
+    /// In the second.
+    pub after_bytes: u64,
+}
+
+/// What changed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BlameDiffReport {
+    /// `blame_diff`.
+    pub report: &'static str,
+    /// The version of this JSON.
+    pub version: u32,
+    /// Which bytes these are.
+    pub measure: Measure,
+    /// Idle for at least so long, where idle bytes are counted.
+    pub at_least_ns: Nanos,
+    /// Of the first record.
+    pub before: BlameTotals,
+    /// Of the second.
+    pub after: BlameTotals,
+    /// By what `blamed` sums up.
+    pub by: By,
+    /// What changed most first.
+    pub blamed: Vec<BlamedDiff>,
+    /// By stack, what changed most first.
+    pub stacks: Vec<StackDiff>,
+}
+
+impl BlameDiffReport {
+    /// Compares two reports that were asked the same.
+    pub fn new(before: &BlameReport, after: &BlameReport) -> Self {
+        let mut blamed: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+        let mut stacks: BTreeMap<&[String], [u64; 2]> = BTreeMap::new();
+        for (side, report) in [before, after].into_iter().enumerate() {
+            for one in &report.blamed {
+                blamed.entry(&one.name).or_default()[side] += one.bytes;
+            }
+            for stack in &report.stacks {
+                stacks.entry(&stack.stack).or_default()[side] += stack.bytes;
+            }
+        }
+        let blamed = blamed
+            .into_iter()
+            .map(|(name, [before, after])| BlamedDiff {
+                name: name.to_owned(),
+                before_bytes: before,
+                after_bytes: after,
+            });
+        let mut blamed: Vec<BlamedDiff> = blamed.collect();
+        blamed.sort_by_key(|one| std::cmp::Reverse(one.before_bytes.abs_diff(one.after_bytes)));
+        let stacks = stacks
+            .into_iter()
+            .map(|(stack, [before, after])| StackDiff {
+                stack: stack.to_vec(),
+                before_bytes: before,
+                after_bytes: after,
+            });
+        let mut stacks: Vec<StackDiff> = stacks.collect();
+        stacks.sort_by_key(|one| std::cmp::Reverse(one.before_bytes.abs_diff(one.after_bytes)));
+        Self {
+            report: "blame_diff",
+            version: crate::VERSION,
+            measure: after.measure,
+            at_least_ns: after.at_least_ns,
+            before: BlameTotals::of(before),
+            after: BlameTotals::of(after),
+            by: after.by,
+            blamed,
+            stacks,
+        }
+    }
+}
+
+impl BlameTotals {
+    fn of(report: &BlameReport) -> Self {
+        Self {
+            record: report.record.clone(),
+            time_ns: report.time_ns,
+            total_bytes: report.total_bytes,
+            blamed_bytes: report.blamed_bytes,
+            likely_bytes: report.likely_bytes,
+            unknown: report.unknown,
+        }
+    }
+}
+
+/// Folded stacks with the bytes of both: what `difffolded.pl` makes, and `flamegraph.pl` draws in red and blue.
+pub fn folded_diff(report: &BlameDiffReport) -> String {
+    let lines = report.stacks.iter().map(|stack| {
+        let names = super::export::folded_names(&stack.stack);
+        format!("{names} {} {}\n", stack.before_bytes, stack.after_bytes)
+    });
+    lines.collect()
+}

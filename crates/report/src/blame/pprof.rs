@@ -1,0 +1,346 @@
+//! Stacks as a gzipped `profile.proto`, which `go tool pprof` and most stores of profiles read.
+//!
+//! The messages are those of <https://github.com/google/pprof/blob/main/proto/profile.proto>, written down by hand:
+//! what pprof reads and we have no use for is left out. A record's frames have no addresses of one process, so a
+//! location is a function at a line, and a mapping is a library without a range.
+
+use std::collections::HashMap;
+use std::io::{self, Write as _};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+
+use super::export::{measure_name, named, source_line, unknown};
+use super::{BlameReport, StackBytes};
+
+/// A profile.
+#[derive(Clone, PartialEq, Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    /// All texts, by number; the first is empty.
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    duration_nanos: i64,
+    #[prost(int64, repeated, tag = "13")]
+    comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    default_sample_type: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    kind: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    /// The innermost first.
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    label: Vec<Label>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Label {
+    #[prost(int64, tag = "1")]
+    key: i64,
+    #[prost(int64, tag = "2")]
+    text: i64,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "the message has them")]
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    /// Without these pprof looks for the file, to name functions by it.
+    #[prost(bool, tag = "7")]
+    has_functions: bool,
+    #[prost(bool, tag = "8")]
+    has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    has_line_numbers: bool,
+    #[prost(bool, tag = "10")]
+    has_inline_frames: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "3")]
+    system_name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
+}
+
+/// A profile of two kinds of values: all bytes of the report, and those of them that are only likely. Labels tell
+/// thread, target and mapping.
+///
+/// # Errors
+/// None: memory takes everything.
+pub fn pprof(report: &BlameReport) -> io::Result<Vec<u8>> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(&profile(report).encode_to_vec())?;
+    packed.finish()
+}
+
+fn profile(report: &BlameReport) -> Profile {
+    let mut made = Making::default();
+    made.text("");
+    let name = measure_name(report.measure);
+    made.profile.sample_type = vec![
+        ValueType {
+            kind: made.text(name),
+            unit: made.text("bytes"),
+        },
+        ValueType {
+            kind: made.text(&format!("likely_{name}")),
+            unit: made.text("bytes"),
+        },
+    ];
+    made.profile.default_sample_type = made.text(name);
+    made.profile.time_nanos = signed(report.record.started_ns.0 + report.time_ns.0);
+    made.profile.duration_nanos = signed(report.watched_ns.0);
+    let comment = isotherm_record::printable(&report.record.command.join(" ")).into_owned();
+    made.profile.comment = vec![made.text(&comment)];
+    for stack in &report.stacks {
+        made.sample(stack);
+    }
+    for (name, bytes) in unknown(report) {
+        let location_id = vec![made.location(name, None, None)];
+        made.profile.sample.push(Sample {
+            location_id,
+            value: vec![signed(bytes), 0],
+            label: Vec::new(),
+        });
+    }
+    made.profile
+}
+
+/// A profile, and the numbers of what is in it.
+#[derive(Default)]
+struct Making {
+    profile: Profile,
+    texts: HashMap<String, i64>,
+    mappings: HashMap<String, u64>,
+    functions: HashMap<(i64, i64), u64>,
+    locations: HashMap<(u64, u64, i64), u64>,
+}
+
+impl Making {
+    fn text(&mut self, text: &str) -> i64 {
+        if let Some(number) = self.texts.get(text) {
+            return *number;
+        }
+        let number = self.profile.string_table.len() as i64;
+        self.profile.string_table.push(text.to_owned());
+        self.texts.insert(text.to_owned(), number);
+        number
+    }
+
+    fn sample(&mut self, stack: &StackBytes) {
+        let innermost = stack.stack.len().saturating_sub(1);
+        let mut location_id = Vec::with_capacity(stack.stack.len());
+        for (at, name) in stack.stack.iter().enumerate().rev() {
+            let library = stack.libraries.get(at).and_then(Option::as_deref);
+            let place = (at == innermost).then(|| source_line(stack)).flatten();
+            location_id.push(self.location(name, library, place));
+        }
+        let labels = [
+            ("thread", stack.thread.clone()),
+            ("target", stack.target.0.to_string()),
+            ("mapping", stack.mapping.to_string()),
+        ];
+        let labels = labels.into_iter().filter(|(_, text)| !text.is_empty());
+        let labels = labels.map(|(key, text)| Label {
+            key: self.text(key),
+            text: self.text(&text),
+        });
+        let label = labels.collect();
+        self.profile.sample.push(Sample {
+            location_id,
+            value: vec![signed(stack.bytes), signed(stack.likely_bytes)],
+            label,
+        });
+    }
+
+    fn location(&mut self, name: &str, library: Option<&str>, place: Option<(&str, i64)>) -> u64 {
+        let mapping_id = library.map_or(0, |library| self.mapping(library));
+        let (name, library) = (
+            self.text(&named(name)),
+            library.map_or(0, |library| self.text(library)),
+        );
+        let functions = self.functions.len() as u64;
+        let function_id = *self
+            .functions
+            .entry((name, library))
+            .or_insert(functions + 1);
+        if function_id > functions {
+            self.profile.function.push(Function {
+                id: function_id,
+                name,
+                system_name: name,
+                filename: 0,
+            });
+        }
+        if let Some((file, _)) = place {
+            // A function is in one file, whatever calls it.
+            let file = self.text(file);
+            self.profile.function[function_id as usize - 1].filename = file;
+        }
+        let line = place.map_or(0, |(_, line)| line);
+        let locations = self.locations.len() as u64;
+        let key = (mapping_id, function_id, line);
+        let id = *self.locations.entry(key).or_insert(locations + 1);
+        if id > locations {
+            self.profile.location.push(Location {
+                id,
+                mapping_id,
+                line: vec![Line { function_id, line }],
+            });
+        }
+        id
+    }
+
+    fn mapping(&mut self, library: &str) -> u64 {
+        if let Some(id) = self.mappings.get(library) {
+            return *id;
+        }
+        let id = self.mappings.len() as u64 + 1;
+        let filename = self.text(library);
+        self.profile.mapping.push(Mapping {
+            id,
+            filename,
+            has_functions: true,
+            has_filenames: true,
+            has_line_numbers: true,
+            has_inline_frames: true,
+        });
+        self.mappings.insert(library.to_owned(), id);
+        id
+    }
+}
+
+/// Bytes and times as the format has them.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+
+    use super::super::samples::{hostile_report, report};
+    use super::*;
+
+    /// What a reader sees: each sample's functions from the innermost on, its values and labels.
+    fn read(report: &BlameReport) -> (Profile, Vec<String>) {
+        let packed = pprof(report).expect("memory takes everything");
+        let mut bytes = Vec::new();
+        let mut gzip = GzDecoder::new(&packed[..]);
+        gzip.read_to_end(&mut bytes).expect("gzip");
+        let profile = Profile::decode(&bytes[..]).expect("a profile");
+        let text = |number: i64| profile.string_table[number as usize].as_str();
+        let location = |id: &u64| {
+            let location = &profile.location[*id as usize - 1];
+            assert_eq!(location.id, *id);
+            let line = location.line[0];
+            let function = &profile.function[line.function_id as usize - 1];
+            let mapping = (location.mapping_id as usize).checked_sub(1);
+            let library = mapping.map_or("", |at| text(profile.mapping[at].filename));
+            let place = format!("{}:{}", text(function.filename), line.line);
+            format!("{} ({library}) {place}", text(function.name))
+        };
+        let samples = profile.sample.iter().map(|sample| {
+            let functions: Vec<String> = sample.location_id.iter().map(location).collect();
+            let labels = sample.label.iter();
+            let labels: Vec<String> = labels
+                .map(|label| format!("{}={}", text(label.key), text(label.text)))
+                .collect();
+            format!(
+                "{} {:?} {}",
+                functions.join(" < "),
+                sample.value,
+                labels.join(" ")
+            )
+        });
+        let samples = samples.collect();
+        (profile, samples)
+    }
+
+    #[test]
+    fn a_profile_reads_back_as_it_was() {
+        let (profile, samples) = read(&report());
+        assert_eq!(
+            samples,
+            [
+                "malloc (libc.so.6) malloc.c:7 < load (app) :0 < main (app) :0 [6291456, 1048576] thread=worker target=0 mapping=[heap]",
+                "serve (app) :0 < main (app) :0 [2097152, 0] thread=worker target=0 mapping=[heap]",
+                "[before sampling] () :0 [1048576, 0] ",
+                "[not sampled] () :0 [524288, 0] ",
+            ]
+        );
+        let text = |number: i64| profile.string_table[number as usize].as_str();
+        let kinds: Vec<&str> = profile.sample_type.iter().map(|of| text(of.kind)).collect();
+        assert_eq!(kinds, ["idle_space", "likely_idle_space"]);
+        assert_eq!(text(profile.default_sample_type), "idle_space");
+        assert_eq!(profile.mapping.len(), 2);
+        assert_eq!(profile.function.len(), 6);
+    }
+
+    #[test]
+    fn any_name_and_no_stack_make_a_profile() {
+        let (profile, samples) = read(&hostile_report());
+        assert_eq!(
+            samples[0].split(" [4096").next(),
+            Some("[no name] (app) :0 < <b>&\"x\" y (app) :0 < a;b (app) :0")
+        );
+        assert_eq!(profile.string_table[0], "");
+        let (profile, samples) = read(&BlameReport::default());
+        assert!(samples.is_empty() && profile.location.is_empty());
+    }
+}
