@@ -24,11 +24,11 @@ use super::source::{Source, exit_code};
 #[command(after_help = "Examples:
   isotherm record --stacks -o service.isotherm -- ./service
   isotherm report blame service.isotherm --at-least 5min
-  isotherm report blame service.isotherm -o blame.svg                a flame graph
-  isotherm report blame service.isotherm -o blame.folded             for flamegraph.pl and inferno
-  isotherm report blame service.isotherm -o blame.pb.gz              for go tool pprof
-  isotherm report blame service.isotherm --of refaulted              who brings back what was paged out
-  isotherm report blame after.isotherm --against before.isotherm     what a deploy has changed
+  isotherm report blame service.isotherm -o blame.svg            a flame graph
+  isotherm report blame service.isotherm -o blame.folded         for flamegraph.pl
+  isotherm report blame service.isotherm -o blame.pb.gz          for go tool pprof
+  isotherm report blame service.isotherm --of refaulted          who brings it back
+  isotherm report blame after.isotherm --against before.isotherm   what changed
 
 An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
 touched memory first, not who has it now.")]
@@ -105,7 +105,12 @@ const ENDINGS: [(&str, ExportArg); 4] = [
 
 pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
     let output = &args.common.output;
-    let (report, code) = args.report(args.common.open()?)?;
+    // Other tools' formats are none of a report's own.
+    let source = match args.export() {
+        None => args.common.open()?,
+        Some(_) => Source::open(args.common.file.as_deref())?,
+    };
+    let (report, code) = args.report(source)?;
     let Some(against) = &args.against else {
         match args.export() {
             None => output.write(&report, &output.style(false))?,
