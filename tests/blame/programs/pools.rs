@@ -348,9 +348,13 @@ impl Options {
 /// Anonymous resident memory.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux has it");
-    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.parse::<usize>().ok()).expect("a number") << 10
+    kib.and_then(|kib| kib.parse::<usize>().ok())
+        .expect("a number")
+        << 10
 }
 
 /// A pool, by its place in [`POOLS`].
@@ -366,10 +370,7 @@ fn build_on(thread: &str, options: Options, all_wait: &Barrier) -> Vec<Measured>
     if options.is_recycled {
         let mut seed = 3 + thread.len() as u64;
         let of_thread = POOLS.iter().filter(|pool| pool.thread == thread);
-        let blocks = churn_open(
-            bytes_of(of_thread.map(|pool| pool.share).sum()),
-            &mut seed,
-        );
+        let blocks = churn_open(bytes_of(of_thread.map(|pool| pool.share).sum()), &mut seed);
         churn_close(blocks, &mut seed);
     }
     all_wait.wait();
