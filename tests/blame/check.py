@@ -6,6 +6,9 @@ programs/ printed. A stack is a pool's if the pool's function is named in any fr
 innermost one's. Prints a table and one line of JSON:
 
     accuracy   which part of the bytes of idle pools has the right name: sum of min(attributed, true) / sum of true
+    touched_accuracy
+               the same of what was touched first while the pool was built, true being min(bytes, touched): what an
+               allocator had before is left out, since no stack of a first touch can name who has it now
     over       bytes attributed to idle pools beyond what they have
     hot        bytes attributed to pools that are hot: wrong, they are not idle
     nobody     bytes of no pool: the language's runtime, churn_*, and stacks that end too early
@@ -73,17 +76,25 @@ def pool_of(stack, functions):
 def check(blame, truth):
     """
     >>> truth = {"language": "c", "pools": [
-    ...     {"function": "a", "bytes": 100, "idle": True, "thread": "main"},
-    ...     {"function": "b", "bytes": 300, "idle": True, "thread": "main"},
-    ...     {"function": "c", "bytes": 50, "idle": False, "thread": "main"}]}
+    ...     {"function": "a", "bytes": 100, "touched": 101, "idle": True, "thread": "main"},
+    ...     {"function": "b", "bytes": 300, "touched": 200, "idle": True, "thread": "main"},
+    ...     {"function": "c", "bytes": 50, "touched": 50, "idle": False, "thread": "main"}]}
     >>> blame = [{"stack": ["main", "a"], "bytes": 120}, {"stack": ["main", "b", "malloc"], "bytes": 180},
     ...     {"stack": ["main", "c"], "bytes": 5}, {"stack": ["main", "d"], "bytes": 7},
     ...     {"stack": [], "bytes": 1}]
     >>> result = check(blame, truth)
     >>> {key: result[key] for key in ("accuracy", "true", "right", "over", "hot", "nobody")}
     {'accuracy': 0.7, 'true': 400, 'right': 280, 'over': 20, 'hot': 5, 'nobody': 8}
-    >>> check([], truth)["accuracy"]
-    0.0
+    >>> {key: result[key] for key in ("touched_accuracy", "touched", "right_touched")}
+    {'touched_accuracy': 0.9333, 'touched': 300, 'right_touched': 280}
+    >>> check([], truth)["accuracy"], check([], truth)["touched_accuracy"]
+    (0.0, 0.0)
+
+    Of a pool that was built in memory of others alone nothing has to be found:
+
+    >>> truth["pools"][1]["touched"] = 0
+    >>> check([{"stack": ["a"], "bytes": 99}], truth)["touched_accuracy"]
+    0.99
     """
     pools = [{**pool, "attributed": 0} for pool in truth["pools"]]
     by_function = {pool["function"]: pool for pool in pools}
@@ -97,11 +108,16 @@ def check(blame, truth):
     idle = [pool for pool in pools if pool["idle"]]
     true = sum(pool["bytes"] for pool in idle)
     right = sum(min(pool["attributed"], pool["bytes"]) for pool in idle)
+    touched = sum(min(pool["bytes"], pool["touched"]) for pool in idle)
+    right_touched = sum(min(pool["attributed"], pool["bytes"], pool["touched"]) for pool in idle)
     return {
         "language": truth["language"],
         "accuracy": round(right / true, 4),
+        "touched_accuracy": round(right_touched / touched, 4),
         "true": true,
         "right": right,
+        "touched": touched,
+        "right_touched": right_touched,
         "over": sum(pool["attributed"] for pool in idle) - right,
         "hot": sum(pool["attributed"] for pool in pools if not pool["idle"]),
         "nobody": nobody,
@@ -116,21 +132,22 @@ def mib(size):
 def table(result):
     """
     >>> print(table(check([{"stack": ["f"], "bytes": 1 << 20}], {"language": "c", "pools": [
-    ...     {"function": "f", "bytes": 2 << 20, "idle": True, "thread": "main"}]})))
-    function  pool  true MiB  idle MiB attributed  part
-    f         idle       2.0                  1.0   50%
-    (nobody)  -          0.0                  0.0
+    ...     {"function": "f", "bytes": 2 << 20, "touched": 1 << 20, "idle": True, "thread": "main"}]})))
+    function  pool  true MiB  touched MiB  idle MiB attributed  part
+    f         idle       2.0          1.0                  1.0   50%
+    (nobody)  -          0.0          0.0                  0.0
     """
     rows = [
-        (pool["function"], "idle" if pool["idle"] else "hot", pool["bytes"], pool["attributed"])
+        (pool["function"], "idle" if pool["idle"] else "hot", pool["bytes"], pool["touched"], pool["attributed"])
         for pool in result["pools"]
     ]
-    rows.append(("(nobody)", "-", 0, result["nobody"]))
+    rows.append(("(nobody)", "-", 0, 0, result["nobody"]))
     width = max(len(row[0]) for row in rows)
-    lines = [f"{'function':{width}}  pool  {'true MiB':>8}  idle MiB attributed  part"]
-    for function, kind, true, attributed in rows:
+    lines = [f"{'function':{width}}  pool  {'true MiB':>8}  {'touched MiB':>11}  idle MiB attributed  part"]
+    for function, kind, true, touched, attributed in rows:
         part = f"{attributed / true:5.0%}" if kind == "idle" else ""
-        lines.append(f"{function:{width}}  {kind:4}  {mib(true):>8}  {mib(attributed):>19} {part}".rstrip())
+        sizes = f"{mib(true):>8}  {mib(touched):>11}  {mib(attributed):>19}"
+        lines.append(f"{function:{width}}  {kind:4}  {sizes} {part}".rstrip())
     return "\n".join(lines)
 
 

@@ -2,11 +2,11 @@
 // the function that asks for it.
 //
 // When all are built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and
-// nobody the idle ones. Threads build theirs at the same time.
+// nobody the idle ones. Four threads build them, one after the other.
 //
 // `bytes` is counted, not measured: of a large block its whole pages, of a small one what glibc takes for it
 // (`block_of`). What a container allocates is known from libstdc++: a node of a map of integers is a pointer and its
-// value.
+// value. `touched` is measured: by how much anonymous resident memory has grown while the pool was built.
 //
 // --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn::open` and
 // `churn::close`: half in blocks of 1 to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, which
@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <list>
 #include <map>
@@ -216,6 +217,7 @@ struct Pool {
     bool is_idle;
     int thread;
     Built built = {};
+    std::size_t touched = 0;
 };
 
 std::array<Pool, 6> pools = {{
@@ -229,7 +231,28 @@ std::array<Pool, 6> pools = {{
 
 std::size_t mib = 256;
 bool is_recycled = false;
-std::barrier all_churned(threads.size()), all_built(threads.size());
+std::barrier all_churned(threads.size()), one_built(threads.size());
+
+// Anonymous resident memory.
+std::size_t resident() {
+    std::ifstream file("/proc/self/smaps_rollup");
+    std::string word;
+    while (file >> word)
+        if (word == "Anonymous:") {
+            std::size_t kib = 0;
+            file >> kib;
+            return kib << 10;
+        }
+    std::perror("cannot read /proc/self/smaps_rollup");
+    std::exit(1);
+}
+
+void build_and_measure(Pool &pool) {
+    std::size_t before = resident();
+    pool.built = pool.build((pool.share * mib << 20) / whole);
+    std::size_t after = resident();
+    pool.touched = after > before ? after - before : 0;
+}
 
 void build_on(int thread) {
     if (is_recycled) {
@@ -242,10 +265,11 @@ void build_on(int thread) {
         churn::close(blocks, random);
     }
     all_churned.arrive_and_wait();
-    for (auto &pool : pools)
+    for (auto &pool : pools) {
         if (pool.thread == thread)
-            pool.built = pool.build((pool.share * mib << 20) / whole);
-    all_built.arrive_and_wait();
+            build_and_measure(pool);
+        one_built.arrive_and_wait();
+    }
 }
 
 template <class Run> void start(const char *name, Run run) {
@@ -266,9 +290,9 @@ void serve_requests(double seconds) {
 void print_truth() {
     std::printf("{\"language\":\"cpp\",\"pools\":[");
     for (auto &pool : pools)
-        std::printf("%s{\"function\":\"%s\",\"bytes\":%zu,\"idle\":%s,\"thread\":\"%s\"}", &pool == &pools[0] ? "" : ",",
-                    pool.function, pool.built.bytes, pool.is_idle ? "true" : "false",
-                    threads[static_cast<std::size_t>(pool.thread)]);
+        std::printf("%s{\"function\":\"%s\",\"bytes\":%zu,\"touched\":%zu,\"idle\":%s,\"thread\":\"%s\"}",
+                    &pool == &pools[0] ? "" : ",", pool.function, pool.built.bytes, pool.touched,
+                    pool.is_idle ? "true" : "false", threads[static_cast<std::size_t>(pool.thread)]);
     std::printf("]}\n");
     std::fflush(stdout);
 }

@@ -8,6 +8,10 @@
 // `bytes` is what live objects take on the heap (MemStats.HeapAlloc after a collection, which rounds each object up to
 // its size class), not resident memory: nothing moves, and a collection between two pools may leave spans for the next.
 //
+// `touched` is measured: by how much anonymous resident memory has grown while the pool was built. Collections run
+// meanwhile as they do in any program, and what the runtime returns to the kernel then is missing in it. With --recycle
+// it differs between runs, by which spans are free when.
+//
 // When all is built, collections are turned off: each would read all idle objects that hold pointers.
 //
 // --recycle: churnOpen first allocates as many bytes as all pools have. One half is given back to the kernel
@@ -253,6 +257,7 @@ type pool struct {
 	thread   string
 	built    built
 	bytes    int
+	touched  int
 }
 
 var pools = []*pool{
@@ -275,6 +280,20 @@ func heapBytes() int {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return int(stats.HeapAlloc)
+}
+
+// Anonymous resident memory.
+func resident() int {
+	text, err := os.ReadFile("/proc/self/smaps_rollup")
+	if err != nil {
+		panic(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "Anonymous:")
+	var kib int
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		panic(err)
+	}
+	return kib << 10
 }
 
 func (pool *pool) buildOnThread(bytes int) {
@@ -334,11 +353,12 @@ func main() {
 	}
 	var lines []string
 	for _, pool := range pools {
-		before := heapBytes()
+		before, residentBefore := heapBytes(), resident()
 		pool.buildOnThread(pool.share * *mib << 20 / whole)
+		pool.touched = max(0, resident()-residentBefore)
 		pool.bytes = heapBytes() - before
-		lines = append(lines, fmt.Sprintf(`{"function":"%s","bytes":%d,"idle":%t,"thread":"%s"}`,
-			pool.function, pool.bytes, pool.isIdle, pool.thread))
+		lines = append(lines, fmt.Sprintf(`{"function":"%s","bytes":%d,"touched":%d,"idle":%t,"thread":"%s"}`,
+			pool.function, pool.bytes, pool.touched, pool.isIdle, pool.thread))
 	}
 	debug.SetGCPercent(-1)
 	fmt.Fprintf(os.Stdout, "{\"language\":\"go\",\"pools\":[%s]}\n", strings.Join(lines, ","))

@@ -1,10 +1,11 @@
 //! Pools of memory that known functions touch first, in Rust: generic functions, methods of types and collections.
 //!
 //! When all are built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and
-//! nobody the idle ones. Threads build theirs at the same time.
+//! nobody the idle ones. Four threads build them, one after the other.
 //!
 //! `bytes` is counted, not measured: of a large block its whole pages, of a small one what glibc takes for it
 //! (`malloc_usable_size` and 8 bytes). A `HashMap` has a power of two of buckets, with one byte beside each.
+//! `touched` is measured: by how much anonymous resident memory has grown while the pool was built.
 //!
 //! --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn_open` and
 //! `churn_close`: half in blocks of 1 to 2 MiB, which go back to the kernel, half in blocks of 16 B to 64 KiB, which
@@ -344,27 +345,46 @@ impl Options {
     }
 }
 
-/// The pools of one thread, by their places in [`POOLS`].
-fn build_on(thread: &str, options: Options, all_churned: &Barrier) -> Vec<(usize, Built)> {
-    let of_thread = || {
-        POOLS
-            .iter()
-            .enumerate()
-            .filter(|(_, pool)| pool.thread == thread)
-    };
+/// Anonymous resident memory.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux has it");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.parse::<usize>().ok())
+        .expect("a number")
+        << 10
+}
+
+/// A pool, by its place in [`POOLS`].
+struct Measured {
+    at: usize,
+    built: Built,
+    touched: usize,
+}
+
+/// The pools of one thread. `all_wait` for each other after each pool.
+fn build_on(thread: &str, options: Options, all_wait: &Barrier) -> Vec<Measured> {
     let bytes_of = |share| (share * options.mib << 20) / WHOLE;
     if options.is_recycled {
         let mut seed = 3 + thread.len() as u64;
-        let blocks = churn_open(
-            bytes_of(of_thread().map(|(_, pool)| pool.share).sum()),
-            &mut seed,
-        );
+        let of_thread = POOLS.iter().filter(|pool| pool.thread == thread);
+        let blocks = churn_open(bytes_of(of_thread.map(|pool| pool.share).sum()), &mut seed);
         churn_close(blocks, &mut seed);
     }
-    all_churned.wait();
-    of_thread()
-        .map(|(at, pool)| (at, (pool.build)(bytes_of(pool.share))))
-        .collect()
+    all_wait.wait();
+    let mut pools = Vec::with_capacity(POOLS.len());
+    for (at, pool) in POOLS.iter().enumerate() {
+        if pool.thread == thread {
+            let before = resident();
+            let built = (pool.build)(bytes_of(pool.share));
+            let touched = resident().saturating_sub(before);
+            pools.push(Measured { at, built, touched });
+        }
+        all_wait.wait();
+    }
+    pools
 }
 
 fn start(name: &str, run: impl FnOnce() + Send + 'static) {
@@ -374,24 +394,26 @@ fn start(name: &str, run: impl FnOnce() + Send + 'static) {
         .expect("cannot start a thread");
 }
 
-fn serve_requests(pools: &mut [(usize, Built)], seconds: f64) {
+fn serve_requests(pools: &mut [Measured], seconds: f64) {
     for _ in 0..(seconds / 0.05) as u64 {
-        for (at, built) in &mut *pools {
-            if !POOLS[*at].is_idle {
-                built.memory.touch();
+        for pool in &mut *pools {
+            if !POOLS[pool.at].is_idle {
+                pool.built.memory.touch();
             }
         }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-fn print_truth(pools: &[(usize, Built)]) {
+fn print_truth(pools: &[Measured]) {
     let lines: Vec<String> = pools
         .iter()
-        .map(|(at, built)| {
+        .map(|Measured { at, built, touched }| {
             let Pool { function, is_idle, thread, .. } = &POOLS[*at];
             let bytes = built.bytes;
-            format!(r#"{{"function":"{function}","bytes":{bytes},"idle":{is_idle},"thread":"{thread}"}}"#)
+            format!(
+                r#"{{"function":"{function}","bytes":{bytes},"touched":{touched},"idle":{is_idle},"thread":"{thread}"}}"#
+            )
         })
         .collect();
     println!(r#"{{"language":"rust","pools":[{}]}}"#, lines.join(","));
@@ -403,24 +425,24 @@ fn main() {
         eprintln!("usage: pools [--mib N] [--seconds S] [--recycle]");
         std::process::exit(2);
     };
-    let all_churned = Arc::new(Barrier::new(THREADS.len()));
+    let all_wait = Arc::new(Barrier::new(THREADS.len()));
     let (sender, receiver) = mpsc::channel();
     for thread in &THREADS[1..] {
-        let (sender, all_churned) = (sender.clone(), all_churned.clone());
+        let (sender, all_wait) = (sender.clone(), all_wait.clone());
         start(thread, move || {
             sender
-                .send(build_on(thread, options, &all_churned))
+                .send(build_on(thread, options, &all_wait))
                 .expect("main waits");
             loop {
                 std::thread::park();
             }
         });
     }
-    let mut pools = build_on(THREADS[0], options, &all_churned);
+    let mut pools = build_on(THREADS[0], options, &all_wait);
     for _ in &THREADS[1..] {
         pools.extend(receiver.recv().expect("each thread sends"));
     }
-    pools.sort_by_key(|(at, _)| *at);
+    pools.sort_by_key(|pool| pool.at);
     if options.is_recycled {
         start("churn", churn_steadily);
     }

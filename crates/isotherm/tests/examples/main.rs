@@ -4,6 +4,7 @@
 mod extract;
 mod machine_record;
 mod page_record;
+mod stacks_record;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -159,9 +160,12 @@ fn directory() -> TempDir {
     done(at, "convert rec.isotherm damon.data");
     let record = fs::read(at.join("rec.isotherm")).expect("a record");
     for name in [
-        "redis", "before", "after", "run", "live", "sim", "first", "pg", "small", "large",
+        "redis", "run", "live", "sim", "first", "pg", "small", "large",
     ] {
         fs::write(at.join(format!("{name}.isotherm")), &record).expect("written");
+    }
+    for name in ["service", "before", "after", "in"] {
+        stacks_record::stacks_record(&at.join(format!("{name}.isotherm")));
     }
     fs::copy(at.join("app.isotherm"), at.join("redis-pages.isotherm")).expect("a copy");
     fs::copy(at.join("compact.isotherm"), at.join("c.isotherm")).expect("a copy");

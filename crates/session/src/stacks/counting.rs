@@ -28,7 +28,7 @@ pub(super) struct Counting {
     faults_a_second: f64,
     /// Since they were counted last.
     off_since: Nanos,
-    /// Altogether.
+    /// For how long they were not, altogether.
     off: Nanos,
 }
 

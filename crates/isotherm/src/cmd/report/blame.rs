@@ -25,10 +25,10 @@ use super::source::{Source, exit_code};
   isotherm record --stacks -o service.isotherm -- ./service
   isotherm report blame service.isotherm --at-least 5min
   isotherm report blame service.isotherm -o blame.svg            a flame graph
-  isotherm report blame service.isotherm --export folded | flamegraph.pl > blame.svg
+  isotherm report blame service.isotherm -o blame.folded         for flamegraph.pl
   isotherm report blame service.isotherm -o blame.pb.gz          for go tool pprof
-  isotherm report blame service.isotherm --of refaulted          who brings back what was paged out
-  isotherm report blame after.isotherm --against before.isotherm what a deploy has changed
+  isotherm report blame service.isotherm --of refaulted          who brings it back
+  isotherm report blame after.isotherm --against before.isotherm   what changed
 
 An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
 touched memory first, not who has it now.")]
@@ -105,10 +105,10 @@ const ENDINGS: [(&str, ExportArg); 4] = [
 
 pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
     let output = &args.common.output;
-    // Another tool's file is of no format that reports have.
+    // Other tools' formats are none of a report's own.
     let source = match args.export() {
-        Some(_) => Source::open(args.common.file.as_deref())?,
         None => args.common.open()?,
+        Some(_) => Source::open(args.common.file.as_deref())?,
     };
     let (report, code) = args.report(source)?;
     let Some(against) = &args.against else {

@@ -1,0 +1,235 @@
+// What makes life hard for who takes stacks of page faults, each by a name: hostile MODE [ARGUMENT].
+//
+// Each touches memory first, says `ready` on stdout and sleeps until it is killed, two minutes at most.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SEEN __attribute__((noipa, visibility("default")))
+#define MIB ((size_t)1 << 20)
+#define PAGE 4096
+
+static void fail(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static char *map(size_t bytes, int more) {
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE | more, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        fail("cannot map");
+    return memory;
+}
+
+static void touch(volatile char *memory, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += PAGE)
+        memory[at] = 1;
+}
+
+// Two names for one thing: what comes before and after something else.
+SEEN void touch_before(size_t bytes) {
+    touch(map(bytes, 0), bytes);
+}
+
+SEEN void touch_after(size_t bytes) {
+    touch(map(bytes, 0), bytes);
+    __asm__ volatile("");
+}
+
+#ifndef LIBRARY
+
+static void ready_and_sleep(void) {
+    puts("ready");
+    fflush(stdout);
+    sleep(120);
+    exit(0);
+}
+
+static volatile sig_atomic_t is_asked;
+static void be_asked(int signal) {
+    (void)signal;
+    is_asked = 1;
+}
+
+// Touches 64 MiB, and as many again after SIGUSR1.
+static void touch_when_asked(void) {
+    signal(SIGUSR1, be_asked);
+    touch_before(64 * MIB);
+    puts("waiting");
+    fflush(stdout);
+    while (!is_asked)
+        usleep(10000);
+    touch_after(64 * MIB);
+}
+
+SEEN void *touch_on_thread(void *unused) {
+    touch(map(MIB / 4, 0), MIB / 4);
+    pause();
+    return unused;
+}
+
+static void start_threads(void) {
+    for (int at = 0; at < 300; at++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, touch_on_thread, NULL))
+            fail("cannot start a thread");
+    }
+    sleep(1);
+}
+
+SEEN size_t descend(size_t depth) {
+    if (!depth) {
+        touch(map(32 * MIB, 0), 32 * MIB);
+        return 1;
+    }
+    return descend(depth - 1) + 1;
+}
+
+// Code that no file has: push rbp; mov rbp, rsp; mov byte [rdi], 1; pop rbp; ret.
+static const uint8_t CODE[] = {0x55, 0x48, 0x89, 0xe5, 0xc6, 0x07, 0x01, 0x5d, 0xc3};
+
+SEEN void run_made_code(char *code, size_t bytes) {
+    char *memory = map(bytes, 0);
+    for (size_t at = 0; at < bytes; at += PAGE)
+        ((void (*)(char *))(void *)code)(memory + at);
+}
+
+static void write_map(const char *path, const char *kind, const char *code) {
+    FILE *file = fopen(path, "w");
+    if (!file)
+        fail(path);
+    if (!strcmp(kind, "million"))
+        for (size_t line = 0; line < 1000000; line++)
+            fprintf(file, "%zx 10 filler_%zu\n", 0x10000 + 16 * line, line);
+    const char *name = strcmp(kind, "control") ? "made_code" : "made\x1b[31m\r\b\x07\xe2\x80\xae\xff_code";
+    fprintf(file, "%zx %zx %s\n", (size_t)code, sizeof CODE, name);
+    if (!strcmp(kind, "control")) {
+        // Lines that are none.
+        fprintf(file, "ffffffffffffffff ffffffffffffffff over\n-1 -1 minus\n\n zz\n%zx\n", (size_t)code);
+        for (size_t at = 0; at < 1 * MIB; at++)
+            fputc('x', file);
+    }
+    fclose(file);
+}
+
+// A map as a JIT writes it, of a kind; none if that is "none".
+static void make_code(const char *kind) {
+    char *code = map(PAGE, PROT_EXEC), path[64], other[80];
+    memcpy(code, CODE, sizeof CODE);
+    snprintf(path, sizeof path, "/tmp/perf-%d.map", getpid());
+    snprintf(other, sizeof other, "%s.other", path);
+    if (!strcmp(kind, "symlink")) {
+        write_map(other, kind, code);
+        if (symlink(other, path))
+            fail("cannot link");
+    } else if (!strcmp(kind, "fifo")) {
+        if (mkfifo(path, 0600))
+            fail("cannot make a fifo");
+    } else if (strcmp(kind, "none")) {
+        write_map(path, kind, code);
+    }
+    if (!strcmp(kind, "foreign") && chown(path, 65534, 65534))
+        fail("cannot give it away");
+    run_made_code(code, 32 * MIB);
+}
+
+// Touches memory by a library that is then cut to a page.
+static void use_library(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void (*touch_there)(size_t) = library ? (void (*)(size_t))dlsym(library, "touch_before") : NULL;
+    if (!touch_there)
+        fail(dlerror());
+    touch_there(32 * MIB);
+    if (truncate(path, PAGE))
+        fail("cannot truncate");
+}
+
+static char *arena;
+static size_t used;
+
+SEEN void one(uint32_t bits, int depth);
+SEEN void zero(uint32_t bits, int depth);
+
+static inline void next(uint32_t bits, int depth) {
+    if (!depth)
+        arena[used] = 1;
+    else if (bits & 1)
+        one(bits >> 1, depth - 1);
+    else
+        zero(bits >> 1, depth - 1);
+}
+
+void one(uint32_t bits, int depth) {
+    next(bits, depth);
+    __asm__ volatile("nop");
+}
+
+void zero(uint32_t bits, int depth) {
+    next(bits, depth);
+    __asm__ volatile("nop; nop");
+}
+
+// Each fault has a stack of its own, by the bits of a number that is used once.
+static void make_stacks(uint32_t count) {
+    size_t bytes = 64 * MIB;
+    arena = map(bytes, 0);
+    for (uint32_t number = 0; number < count; number++) {
+        next(number * 2654435761u, 32);
+        used += PAGE;
+        if (used == bytes && number + 1 < count) {
+            madvise(arena, bytes, MADV_DONTNEED);
+            used = 0;
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "", *argument = argc > 2 ? argv[2] : "";
+    if (!strcmp(mode, "asked")) {
+        touch_when_asked();
+    } else if (!strcmp(mode, "threads")) {
+        start_threads();
+    } else if (!strcmp(mode, "deep")) {
+        descend(10000);
+    } else if (!strcmp(mode, "code")) {
+        make_code(argument);
+    } else if (!strcmp(mode, "exec")) {
+        touch_before(32 * MIB);
+        // The name stays what it was; all else is another program's.
+        execl("/proc/self/exe", argv[0], "executed", NULL);
+        fail("cannot exec");
+    } else if (!strcmp(mode, "executed")) {
+        touch_after(32 * MIB);
+    } else if (!strcmp(mode, "deleted")) {
+        if (unlink(argv[0]))
+            fail("cannot delete");
+        touch_before(32 * MIB);
+    } else if (!strcmp(mode, "replaced")) {
+        // Garbage where the program was.
+        char garbage[4096];
+        memset(garbage, 0x7f, sizeof garbage);
+        unlink(argv[0]);
+        int file = open(argv[0], O_CREAT | O_WRONLY, 0755);
+        if (write(file, garbage, sizeof garbage) < 0)
+            fail("cannot write");
+        touch_before(32 * MIB);
+    } else if (!strcmp(mode, "library")) {
+        use_library(argument);
+    } else if (!strcmp(mode, "stacks")) {
+        make_stacks((uint32_t)strtoul(argument, NULL, 10));
+    } else {
+        fprintf(stderr, "usage: hostile MODE [ARGUMENT]\n");
+        return 2;
+    }
+    ready_and_sleep();
+}
+#endif
