@@ -13,7 +13,7 @@ import {wide} from "isotherm/lists.js";
 const ROW = 19;
 const FONT = "12px system-ui,sans-serif";
 /** Colours of libraries, light enough for dark text. */
-const HUES = [205, 28, 150, 330, 52, 265, 180, 5, 95, 230, 300, 120];
+const HUES = [205, 28, 150, 75, 52, 265, 180, 5, 95, 230, 300, 120];
 const USUAL_S = 60;
 
 /** The view. What was chosen stays so when there is more to show. */
@@ -200,13 +200,14 @@ export class Blame {
 
   /** @param {PointerEvent} e */
   point(e) {
-    const box = this.under(e), {tip} = this, stage = /** @type {HTMLElement} */ (this.canvas.parentElement), frame = stage.getBoundingClientRect();
+    const box = this.under(e), {tip} = this;
     tip.style.display = box ? "block" : "none";
     if (!box) return;
     tip.replaceChildren(...told(box, this.boxes[0]).map(line => element("div", line)));
-    const x = e.clientX - frame.left, y = e.clientY - frame.top + stage.scrollTop;
-    tip.style.left = `${Math.max(4, Math.min(x + 14, stage.clientWidth - tip.offsetWidth - 6))}px`;
-    tip.style.top = `${y + 18}px`;
+    // Within the window, and under the pointer if there is room.
+    const w = tip.offsetWidth, h = tip.offsetHeight, isLow = e.clientY + 18 + h > window.innerHeight;
+    tip.style.left = `${Math.max(4, Math.min(e.clientX + 14, window.innerWidth - w - 16))}px`;
+    tip.style.top = `${isLow ? Math.max(4, e.clientY - h - 12) : e.clientY + 18}px`;
   }
 
   /** From box to box. @param {KeyboardEvent} e */

@@ -20,8 +20,8 @@ const MARGIN: f64 = 16.0;
 const ROOM: f64 = WIDTH - 2.0 * MARGIN;
 /// What is narrower is not drawn in a picture; where one can look closer, a tenth of it.
 const NARROW: f64 = 0.4;
-/// Colours of libraries.
-const HUES: [u32; 12] = [205, 28, 150, 330, 52, 265, 180, 5, 95, 230, 300, 120];
+/// Colours of libraries; none is like what is found.
+const HUES: [u32; 12] = [205, 28, 150, 75, 52, 265, 180, 5, 95, 230, 300, 120];
 
 /// What is drawn.
 pub(super) struct Flame<'a> {
