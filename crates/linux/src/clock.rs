@@ -30,6 +30,11 @@ pub(crate) fn thread_cpu() -> Nanos {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// The time by CLOCK_MONOTONIC.
+pub(crate) fn monotonic() -> Nanos {
+    read(libc::CLOCK_MONOTONIC)
+}
+
 /// The time of day at the start, then monotonic: timestamps that never step back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

@@ -18,6 +18,7 @@ use isotherm_engine::Nanos;
 use super::events::Fault;
 use super::modules::{CodeArea, CodeMapping, ModuleId, Modules};
 use super::perf_map::PerfMap;
+use crate::clock::monotonic;
 
 /// Frames of a chain, as perf has it.
 const FRAMES_MAX: usize = 127;
@@ -25,8 +26,10 @@ const FRAMES_MAX: usize = 127;
 const STACK_MAX: u64 = 8 << 20;
 /// Processes whose code is known at a time.
 const SPACES_MAX: usize = 8192;
-/// What a process maps is read again after this long, if code runs that was not there.
-const AGAIN: Nanos = Nanos::from_millis(500);
+/// What a process maps is read again after this long, if code runs that was not there: at first, and at most, where
+/// reading it again showed nothing new.
+const AGAIN_MIN: Nanos = Nanos::from_millis(1);
+const AGAIN_MAX: Nanos = Nanos::from_millis(2000);
 /// What a JIT says is looked at again after this long, if there is code that it has not named.
 const JIT_AGAIN: Nanos = Nanos::from_millis(10);
 
@@ -66,6 +69,8 @@ struct Space {
     jit: PerfMap,
     /// By CLOCK_MONOTONIC, when the areas were read, and what the JIT says.
     read: Nanos,
+    /// They are not read again before so long has passed.
+    patience: Nanos,
     jit_read: Nanos,
     used: Nanos,
 }
@@ -153,7 +158,8 @@ impl Unwinder {
         let known = known.filter(|space| space.number == fault.space);
         if let Some(space) = known {
             space.used = now;
-            if space.area(address).is_some() || now.since(space.read) < AGAIN {
+            // What was read after the fault has all that was there.
+            if space.area(address).is_some() || now < space.read + space.patience {
                 return;
             }
         }
@@ -166,6 +172,9 @@ impl Unwinder {
         self.make_room();
         let jit = self.spaces.remove(&fault.pid);
         let jit = jit.filter(|space| space.number == fault.space);
+        let known = jit
+            .as_ref()
+            .map(|space| (space.areas.len(), space.patience));
         let (jit, jit_read) =
             jit.map_or_else(Default::default, |space| (space.jit, space.jit_read));
         let mut space = Space {
@@ -173,7 +182,8 @@ impl Unwinder {
             areas: Vec::new(),
             unwinder: UnwinderX86_64::new(),
             jit,
-            read: now,
+            read: monotonic(),
+            patience: AGAIN_MIN,
             jit_read,
             used: now,
         };
@@ -183,6 +193,11 @@ impl Unwinder {
                 space.unwinder.add_module(module);
             }
             space.areas.push(area);
+        }
+        if let Some((nr_areas, patience)) = known
+            && nr_areas == space.areas.len()
+        {
+            space.patience = Nanos(patience.0 * 2).min(AGAIN_MAX);
         }
         self.spaces.insert(fault.pid, space);
     }
