@@ -164,6 +164,15 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
             &["tests/observe/run.sh"],
         ));
     }
+    // Whose code made idle memory, in six languages.
+    let run: &[&str] = if is_long {
+        &["tests/blame/run.sh", "--long"]
+    } else {
+        &["tests/blame/run.sh"]
+    };
+    if root.join(run[0]).exists() {
+        all.push(Suite::new("blame", Kind::Tests, 10, run));
+    }
     // The page, in a browser.
     if root.join("tests/page/run.sh").exists() {
         let run: &[&str] = if is_long {

@@ -33,6 +33,7 @@ mod pod_policy;
 mod safety;
 mod scale;
 mod simulated;
+mod stacks;
 mod targets;
 mod tune;
 mod unit;

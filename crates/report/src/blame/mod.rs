@@ -450,6 +450,8 @@ impl Blame {
             let key = (*target, thread.clone(), Arc::clone(mapping), names.clone());
             let entry = by_name.entry(key).or_insert_with(|| {
                 let owner = functions.iter().rfind(|function| !function.is_helper());
+                // Of a run time's own work, what it does; not the copy that it does it by.
+                let owner = owner.or_else(|| functions.iter().rfind(|f| f.is_run_time()));
                 let owner = owner.or(functions.last());
                 let line = functions.last().and_then(|function| function.line.as_ref());
                 let bytes = StackBytes {

@@ -119,10 +119,19 @@ impl Function {
             || HELPER_PATHS.iter().any(|prefix| name.starts_with(prefix))
             || HELPERS.contains(&name)
     }
+
+    /// Whether it is of a program that runs another language.
+    pub(super) fn is_run_time(&self) -> bool {
+        let library = self.library.as_deref().unwrap_or_default();
+        RUN_TIMES.iter().any(|prefix| library.starts_with(prefix))
+    }
 }
 
+/// Programs that run other languages.
+const RUN_TIMES: [&str; 3] = ["libpython", "python3", "libjvm"];
+
 /// Libraries whose functions are called for others: C's and C++'s, allocators, and programs that run other languages.
-const HELPER_LIBRARIES: [&str; 17] = [
+const HELPER_LIBRARIES: [&str; 18] = [
     "libc.so",
     "libc-",
     "libc.musl",
@@ -139,6 +148,7 @@ const HELPER_LIBRARIES: [&str; 17] = [
     "libpython",
     "python3",
     "libjvm",
+    "libjli",
     "[vdso]",
 ];
 /// What is called for others and linked into programs, by where it belongs.

@@ -1,0 +1,280 @@
+//! Stacks of page faults (`record --stacks`) where something makes it hard: recorders that are killed, files that lie,
+//! code that comes late, and more stacks than anybody can keep. The programs: tests/blame/programs/hostile.c.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{
+    Record, Running, isotherm, pause, record_pid, run, scratch, shared, skip, until_snapshot,
+};
+
+const MIB: u64 = 1 << 20;
+const SOURCE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/blame/programs/hostile.c"
+);
+
+/// The program, where it was built.
+struct Hostile {
+    directory: TempDir,
+}
+
+impl Hostile {
+    /// `None`, having said so, where nobody can compile it.
+    fn build(test: &str) -> Option<Self> {
+        let hostile = Self {
+            directory: scratch(),
+        };
+        let built = [
+            compile(&["-fno-optimize-sibling-calls"], &hostile.path("hostile")),
+            compile(
+                &["-fPIC", "-shared", "-DLIBRARY"],
+                &hostile.path("hostile.so"),
+            ),
+        ];
+        if built.iter().all(|is_built| *is_built) {
+            return Some(hostile);
+        }
+        skip(test, "there is no gcc to compile a program with");
+        None
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.path("hostile"));
+        command.args(arguments);
+        command
+    }
+
+    /// Records it from its start, for as long as ages of 2 s need. The recorder says nothing.
+    fn record(&self, flags: &[&str], arguments: &[&str]) -> Record {
+        let mut command = isotherm(["record", "--quiet", "--stop-command", "-o"]);
+        command
+            .arg(self.path("record"))
+            .args(flags)
+            .arg("--")
+            .arg(self.path("hostile"))
+            .args(arguments);
+        let done = run(&mut command).success();
+        let record = Record::whole(&self.path("record"));
+        for start in record.starts() {
+            // What a JIT leaves behind.
+            let map = format!("/tmp/perf-{}.map", start.pid);
+            fs::remove_file(&map).ok();
+            fs::remove_file(map + ".other").ok();
+        }
+        assert_eq!(done.complaints(), "");
+        record
+    }
+
+    fn report(&self, flags: &[&str]) -> String {
+        let mut command = isotherm(["report", "blame", "--at-least", "2s"]);
+        let done = run(command.arg(self.path("record")).args(flags));
+        assert!([0, 1].contains(&done.code()), "{done:?}");
+        assert!(!has_raw_control(&done.stderr), "{:?}", done.stderr);
+        done.stdout
+    }
+
+    /// By function.
+    fn blame(&self) -> Value {
+        serde_json::from_str(&self.report(&["--json"])).expect("JSON")
+    }
+}
+
+fn compile(flags: &[&str], program: &Path) -> bool {
+    let mut compiler = Command::new("gcc");
+    let common = ["-std=gnu11", "-O2", "-fomit-frame-pointer", "-pthread"];
+    compiler.args(common).args(flags).arg(SOURCE).arg("-o");
+    let status = compiler.arg(program).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// What a terminal could take for a command.
+fn has_raw_control(text: &str) -> bool {
+    text.chars().any(|c| c.is_control() && c != '\n')
+        || text.contains(['\u{202e}', '\u{2066}', '\u{200f}'])
+}
+
+fn bytes_of(report: &Value, function: &str) -> u64 {
+    let blamed = report["blamed"].as_array().expect("a list");
+    let of = blamed.iter().find(|blamed| blamed["name"] == function);
+    of.map_or(0, |of| of["bytes"].as_u64().expect("a number"))
+}
+
+/// That a function has so many MiB, within 5 %.
+fn expect(report: &Value, function: &str, mib: u64) {
+    let (found, true_bytes) = (bytes_of(report, function), mib * MIB);
+    assert!(
+        found.abs_diff(true_bytes) <= true_bytes / 20,
+        "{function}: {found} of {mib} MiB: {}",
+        report["blamed"]
+    );
+}
+
+#[test]
+fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_told() {
+    let test = "what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_told";
+    let Some(_turn) = shared(test) else { return };
+    let Some(hostile) = Hostile::build(test) else {
+        return;
+    };
+    let mut target = Running::start(&mut hostile.command(&["asked"]));
+    target.line("waiting");
+    let path = hostile.path("record");
+    let recorder = record_pid(target.pid(), &path, &["--stacks", "--duration", "10s"]);
+    until_snapshot(&path);
+    target.signal(Signal::SIGUSR1);
+    recorder.finish().success();
+    let report = hostile.blame();
+    expect(&report, "touch_after", 64);
+    assert_eq!(bytes_of(&report, "touch_before"), 0, "{report}");
+    let before = report["unknown"]["before_sampling"]
+        .as_u64()
+        .expect("bytes");
+    assert!(before.abs_diff(64 * MIB) < 4 * MIB, "{}", report["unknown"]);
+}
+
+#[test]
+fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
+    let test = "a_recorder_that_is_killed_leaves_a_record_that_names_functions";
+    let Some(_turn) = shared(test) else { return };
+    let Some(hostile) = Hostile::build(test) else {
+        return;
+    };
+    let mut target = Running::start(&mut hostile.command(&["asked"]));
+    target.line("waiting");
+    let path = hostile.path("record");
+    let recorder = record_pid(target.pid(), &path, &["--stacks"]);
+    until_snapshot(&path);
+    target.signal(Signal::SIGUSR1);
+    target.line("ready");
+    pause(7.0);
+    recorder.signal(Signal::SIGKILL);
+    assert_eq!(recorder.finish().code(), 128 + 9);
+    assert!(Record::read(&path).truncated.is_some());
+    expect(&hostile.blame(), "touch_after", 64);
+    // The files are gone, too: places in files are what is left.
+    fs::remove_file(hostile.path("hostile")).expect("removed");
+    let report = hostile.blame();
+    let names = report["blamed"].to_string();
+    assert!(names.contains("hostile+0x"), "{names}");
+}
+
+#[test]
+fn maps_of_names_that_lie_mislead_nobody() {
+    let test = "maps_of_names_that_lie_mislead_nobody";
+    let Some(_turn) = shared(test) else { return };
+    let Some(hostile) = Hostile::build(test) else {
+        return;
+    };
+    for (kind, name) in [
+        ("none", "run_made_code"),
+        ("plain", "made_code"),
+        ("million", "made_code"),
+        // Anybody may write to /tmp.
+        ("symlink", "run_made_code"),
+        ("foreign", "run_made_code"),
+        ("fifo", "run_made_code"),
+        (
+            "control",
+            "made\\u{1b}[31m\\r\\u{8}\\u{7}\\u{202e}\u{fffd}_code",
+        ),
+    ] {
+        let flags = ["--stacks", "--duration", "6s"];
+        let record = hostile.record(&flags, &["code", kind]);
+        let report = hostile.blame();
+        eprintln!(
+            "{test}: {kind}: {} MiB of memory",
+            record.peak_rss_and_unknown().0 / MIB
+        );
+        expect(&report, name, 32);
+        for flags in [&["--by", "stack"][..], &["--export", "folded"], &[]] {
+            let text = hostile.report(flags);
+            assert!(!has_raw_control(&text), "{kind} {flags:?}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn code_that_changes_while_it_runs_is_told_all_the_same() {
+    let test = "code_that_changes_while_it_runs_is_told_all_the_same";
+    let Some(_turn) = shared(test) else { return };
+    let library = |hostile: &Hostile| hostile.path("hostile.so").display().to_string();
+    for (mode, function, mib) in [
+        ("exec", "touch_after", 32),
+        ("deep", "descend", 32),
+        ("threads", "touch_on_thread", 75),
+        ("deleted", "touch_before", 32),
+        ("replaced", "touch_before", 32),
+        ("library", "", 0),
+    ] {
+        let Some(hostile) = Hostile::build(test) else {
+            return;
+        };
+        let flags = ["--stacks", "--duration", "6s"];
+        hostile.record(&flags, &[mode, &library(&hostile)]);
+        let report = hostile.blame();
+        if mode == "library" {
+            // It was cut to a page: no names are left, but it is known that it was the library.
+            let names = report["blamed"].to_string();
+            assert!(names.contains("hostile.so+0x"), "{names}");
+        } else {
+            expect(&report, function, mib);
+        }
+    }
+}
+
+/// Each fault has a stack of 35 frames that no other has; the last 64 MiB become idle.
+fn many_stacks(test: &str, count: &str, flags: &[&str]) {
+    let Some(hostile) = Hostile::build(test) else {
+        return;
+    };
+    let record = hostile.record(flags, &["stacks", count]);
+    let rss = record.peak_rss_and_unknown().0;
+    let size = fs::metadata(hostile.path("record"))
+        .expect("a record")
+        .len();
+    let report = hostile.blame();
+    eprintln!(
+        "{test}: {} samples, {} lost, recorder {} MiB, record {} MiB",
+        report["nr_samples"],
+        report["nr_lost"],
+        rss / MIB,
+        size / MIB
+    );
+    assert!(rss < 512 * MIB, "{} MiB", rss / MIB);
+    let whole = (
+        report["total_bytes"].as_u64(),
+        report["blamed_bytes"].as_u64(),
+    );
+    assert!(
+        whole.0 > Some(60 * MIB) && whole.1 > Some(40 * MIB),
+        "{whole:?}"
+    );
+    let folded = hostile.report(&["--export", "folded"]);
+    assert!(folded.contains("zero;one") && folded.contains("one;zero"));
+}
+
+#[test]
+fn a_million_stacks_are_kept_within_bounds() {
+    let test = "a_million_stacks_are_kept_within_bounds";
+    let Some(_turn) = shared(test) else { return };
+    many_stacks(test, "1015808", &["--stacks", "--duration", "8s"]);
+}
+
+#[test]
+#[ignore = "long: as many samples as there can be, for a minute"]
+fn as_many_stacks_as_there_can_be_are_kept_within_bounds() {
+    let test = "as_many_stacks_as_there_can_be_are_kept_within_bounds";
+    let Some(_turn) = shared(test) else { return };
+    // A multiple of the pages of 64 MiB; the rest of the minute is for the last ones to become idle.
+    many_stacks(test, "10010624", &["--stacks=50%", "--duration", "1min"]);
+}
