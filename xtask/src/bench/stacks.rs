@@ -1,12 +1,14 @@
-//! What taking stacks of page faults costs a program: recorded from its start without and with `--stacks`, in turns.
+//! What taking stacks of page faults costs a program: while it runs it is recorded without and with `--stacks`, in
+//! turns.
 //!
-//! The programs do the same work each time and say how long it took: one that does nothing but fault, a heap that
-//! grows and shrinks, a compiler and an interpreter. Compared is each run's CPU time with that of the run
-//! before it; the time that passed tells also what the machine did else.
+//! The programs do the same work round after round and say how much CPU time each took: one that does nothing but fault,
+//! a heap that grows and shrinks, a compiler and an interpreter. Compared is the mean of the rounds in a turn with that of
+//! the turn before it: the first burst of samples, which is the dearest, is in each of them.
 
+use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use isotherm_engine::statistics::{Interval, median};
@@ -15,61 +17,42 @@ use serde_json::json;
 
 use super::child::{Guarded, compile};
 use super::table::Table;
-use super::{BenchContext, BenchOutcome, stats};
+use super::{BenchContext, BenchOutcome};
 
-/// How long one run may take.
-const RUN_MAX: Duration = Duration::from_mins(3);
 const ARMS: [&[&str]; 2] = [&[], &["--stacks"]];
-/// Pairs for each of the repeats.
-const PAIRS: u32 = 5;
-
-/// What one run took.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Took {
-    cpu_s: f64,
-    wall_s: f64,
-}
+/// Pairs of turns for each of the repeats.
+const PAIRS: u32 = 10;
+/// How long a turn is, unless it was said.
+const TURN: Duration = Duration::from_secs(5);
+/// Time that a recorder may take beyond its turn.
+const SLACK: Duration = Duration::from_secs(20);
 
 #[derive(Serialize)]
 struct Outcome {
     program: &'static str,
-    /// Without and with stacks, pair by pair.
-    pairs: Vec<[Took; 2]>,
+    /// CPU seconds of a round, without and with stacks, pair by pair.
+    pairs: Vec<[f64; 2]>,
 }
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !context.named {
         return Ok(BenchOutcome::Skip(
-            "runs only when named, as it takes a quarter of an hour".into(),
+            "runs only when named, as it takes twenty minutes".into(),
         ));
     }
     let Some(program) = compile(context, "faults")? else {
         return Ok(BenchOutcome::Skip("there is no C compiler (cc)".into()));
     };
     let mut table = Table::new(
-        "slowdown by --stacks, pair by pair",
-        &[
-            "program",
-            "pairs",
-            "s",
-            "CPU time, median %",
-            "mean % [95 %]",
-            "elapsed, median %",
-        ],
+        "CPU time that --stacks adds, pair by pair",
+        &["program", "pairs", "round, ms", "median %", "mean % [95 %]"],
     );
     let mut outcomes = Vec::new();
     for (name, arguments) in programs(context)? {
         if !context.only.is_empty() && !context.only.iter().any(|only| only == name) {
             continue;
         }
-        let mut pairs = Vec::new();
-        for _ in 0..context.repeats * PAIRS {
-            let mut both = ARMS
-                .iter()
-                .map(|arm| one(context, &program, &arguments, arm));
-            let (without, with) = (both.next(), both.next());
-            pairs.push([without.context("a run")??, with.context("a run")??]);
-        }
+        let pairs = measure(context, Command::new(&program).args(&arguments))?;
         table.row(row(name, &pairs));
         outcomes.push(Outcome {
             program: name,
@@ -82,91 +65,116 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-fn row(name: &str, pairs: &[[Took; 2]]) -> Vec<String> {
-    let percents = |of: fn(&Took) -> f64| -> Vec<f64> {
-        let slower = |[without, with]: &[Took; 2]| 100.0 * (of(with) / of(without) - 1.0);
-        pairs.iter().map(slower).collect()
-    };
-    let cpu = percents(|took| took.cpu_s);
-    let mean = Interval::of(cpu.iter().copied());
+fn row(name: &str, pairs: &[[f64; 2]]) -> Vec<String> {
+    let more = |[without, with]: &[f64; 2]| 100.0 * (with / without - 1.0);
+    let percents: Vec<f64> = pairs.iter().map(more).collect();
+    let mean = Interval::of(percents.iter().copied());
     let mean = mean.map_or_else(String::new, |mean| {
         let (low, high) = mean.bounds().unwrap_or((f64::NAN, f64::NAN));
         format!("{:.2} [{low:.2}..{high:.2}]", mean.mean)
     });
-    let middle = |values: Vec<f64>| format!("{:.2}", median(values).unwrap_or(f64::NAN));
-    let seconds: Vec<f64> = pairs.iter().map(|pair| pair[0].wall_s).collect();
+    let round = median(pairs.iter().map(|pair| pair[0]).collect());
     vec![
         name.to_owned(),
         pairs.len().to_string(),
-        stats::cell(&seconds, 1),
-        middle(cpu),
+        format!("{:.1}", 1000.0 * round.unwrap_or(f64::NAN)),
+        format!("{:.2}", median(percents).unwrap_or(f64::NAN)),
         mean,
-        middle(percents(|took| took.wall_s)),
     ]
 }
 
 /// What is run, by name.
 fn programs(context: &BenchContext) -> anyhow::Result<Vec<(&'static str, Vec<String>)>> {
-    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let rounds = |full: u32| if context.quick { full / 10 } else { full };
-    // A compiler is many short processes.
     let unit = context.scratch("unit.c");
-    let functions = (0..600).map(|n| {
+    let functions = (0..200).map(|n| {
         format!("int f{n}(int *a, int n) {{ int s = {n}; for (int i = 0; i < n; i++) s = s * a[i] + (s >> 3); return s; }}\n")
     });
     std::fs::write(&unit, functions.collect::<String>()).context("cannot write a program")?;
-    let make = format!(
-        "for i in $(seq {}); do cc -O2 -c -o /dev/null {}; done",
-        rounds(10).max(1),
-        unit.display()
-    );
-    let interpret = format!(
-        "for round in range({}): table = {{i: str(i) * 3 for i in range(200000)}}; rows = [[i, i + 1] for i in range(200000)]; del table, rows",
-        rounds(40)
-    );
-    let run = |command: &[&str], last: String| {
-        let mut all: Vec<String> = ["run"]
-            .iter()
-            .chain(command)
-            .map(|&w| w.to_owned())
-            .collect();
-        all.push(last);
-        all
-    };
+    let unit = unit.display().to_string();
+    let rows = "table = {i: str(i) * 3 for i in range(200000)}; rows = [[i, i + 1] for i in range(200000)]";
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     Ok(vec![
-        ("map", words(&format!("map {}", rounds(400)))),
-        ("heap", words(&format!("heap {}", rounds(500)))),
-        ("cc", run(&["sh", "-c"], make)),
-        ("python", run(&["python3", "-c"], interpret)),
+        ("map", owned(&["map"])),
+        ("heap", owned(&["heap"])),
+        // Many short processes.
+        (
+            "cc",
+            owned(&["run", "cc", "-O1", "-c", "-o", "/dev/null", &unit]),
+        ),
+        ("python", owned(&["run", "python3", "-c", rows])),
     ])
 }
 
-/// Records one run.
-fn one(
-    context: &BenchContext,
-    program: &Path,
-    arguments: &[String],
-    arm: &[&str],
-) -> anyhow::Result<Took> {
+/// The pairs of one program.
+fn measure(context: &BenchContext, command: &mut Command) -> anyhow::Result<Vec<[f64; 2]>> {
+    let path = context.scratch("rounds");
+    let file = File::create(&path).context("cannot write to the temporary folder")?;
+    let mut workload = Guarded::spawn(context, command.stdout(file))?;
+    context.sleep(Duration::from_secs(1))?;
+    let mut turns = Vec::new();
+    for _ in 0..context.repeats * PAIRS {
+        for arm in ARMS {
+            turns.push(turn(context, workload.id(), arm)?);
+            workload.check_running()?;
+        }
+    }
+    let rounds = read(&path)?;
+    let means: Vec<f64> = turns.iter().map(|turn| mean(&rounds, *turn)).collect();
+    Ok(means.as_chunks::<2>().0.to_vec())
+}
+
+/// Records for a turn; from when to when that was.
+fn turn(context: &BenchContext, pid: u32, arm: &[&str]) -> anyhow::Result<(f64, f64)> {
+    let length = context.asked_duration.unwrap_or(TURN);
     let mut command = Command::new(&context.isotherm);
     command
         .args(["record", "--quiet", "--children", "-o"])
         .arg(context.scratch("record.isotherm"))
-        .args(arm)
-        .arg("--")
-        .arg(program)
-        .args(arguments)
-        .stdout(Stdio::piped());
+        .args(["--duration", &format!("{}s", length.as_secs())])
+        .args(["--pid", &pid.to_string()])
+        .args(arm);
+    let from = now()?;
     let mut recorder = Guarded::spawn(context, &mut command)?;
-    let output = recorder.stdout()?;
-    recorder.finish(context, RUN_MAX)?;
-    let said = std::io::read_to_string(output).context("cannot read what the program said")?;
-    let numbers: Vec<f64> = said
-        .split_whitespace()
-        .filter_map(|w| w.parse().ok())
-        .collect();
-    let &[cpu_s, wall_s] = &numbers[..] else {
-        anyhow::bail!("the program said `{}`", said.trim());
+    recorder.finish(context, length + SLACK)?;
+    Ok((from, now()?))
+}
+
+fn now() -> anyhow::Result<f64> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64())
+}
+
+/// When each round ended, and what it took.
+fn read(path: &Path) -> anyhow::Result<Vec<(f64, f64)>> {
+    let text = std::fs::read_to_string(path).context("cannot read the rounds")?;
+    let round = |line: &str| {
+        let (at, took) = line.split_once(' ')?;
+        Some((at.parse().ok()?, took.parse().ok()?))
     };
-    Ok(Took { cpu_s, wall_s })
+    // The last line may be cut.
+    Ok(text.lines().filter_map(round).collect())
+}
+
+/// Of the rounds that ended in a turn; not a number if none did.
+fn mean(rounds: &[(f64, f64)], (from, to): (f64, f64)) -> f64 {
+    let inside = rounds.iter().filter(|(at, _)| from < *at && *at < to);
+    let (mut sum, mut count) = (0.0, 0.0);
+    for (_, took) in inside {
+        sum += took;
+        count += 1.0;
+    }
+    sum / count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_of_the_turn_in_which_they_end() {
+        let rounds = [(1.0, 5.0), (2.0, 1.0), (3.0, 3.0), (4.0, 9.0)];
+        assert!((mean(&rounds, (1.5, 3.5)) - 2.0).abs() < 1e-9);
+        assert!(mean(&rounds, (5.0, 6.0)).is_nan());
+        let row = row("p", &[[1.0, 1.01], [2.0, 2.02]]);
+        assert_eq!(row, ["p", "2", "1500.0", "1.00", "1.00 [1.00..1.00]"]);
+    }
 }
