@@ -5,7 +5,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_record::stacks::STACKS_SETTING;
-use isotherm_record::{Header, Item};
+use isotherm_record::{FrameTable, Header, Item};
 use isotherm_report::{Accumulate as _, Blame, BlameOptions, Scope};
 use isotherm_session::protocol::{BlameStatus, BlamedFunction};
 use isotherm_symbols::{Places, Symbolizer};
@@ -13,10 +13,44 @@ use isotherm_symbols::{Places, Symbolizer};
 /// Functions that are told.
 const FUNCTIONS: usize = 5;
 
+/// Names functions as their stacks come, by the files that are here.
+pub(crate) struct FunctionNames {
+    symbolizer: Symbolizer,
+    places: Places,
+}
+
+impl FunctionNames {
+    /// Of what runs: by symbols alone, and of copies, since the files are others'.
+    pub(crate) fn live() -> Self {
+        Self {
+            symbolizer: Symbolizer::by_symbols(),
+            places: Places {
+                copies: true,
+                ..Places::default()
+            },
+        }
+    }
+
+    /// Of a record, by all that there is.
+    pub(crate) fn of_record() -> Self {
+        Self {
+            symbolizer: Symbolizer::by_debug_information(&[]),
+            places: Places::default(),
+        }
+    }
+
+    /// Names those that have come since. What cannot be named is not looked for again.
+    pub(crate) fn name(&self, frames: &mut FrameTable) {
+        let named = self.symbolizer.name_frames(frames, false, &self.places);
+        frames.name(&named.symbols);
+        frames.give_up();
+    }
+}
+
 /// The join of idle memory and stacks, kept up to date.
 pub(crate) struct LiveBlame {
     blame: Blame,
-    symbolizer: Symbolizer,
+    names: FunctionNames,
     at_least: Nanos,
     every: Nanos,
     next: Nanos,
@@ -32,7 +66,7 @@ impl LiveBlame {
         };
         Some(Self {
             blame: Blame::new(header, Scope::default(), options),
-            symbolizer: Symbolizer::by_symbols(),
+            names: FunctionNames::live(),
             at_least,
             every,
             next: Nanos(0),
@@ -50,15 +84,7 @@ impl LiveBlame {
             return None;
         }
         self.next = now + self.every;
-        let places = Places {
-            copies: true,
-            ..Places::default()
-        };
-        let frames = self.blame.frames();
-        let named = self.symbolizer.name_frames(frames, false, &places);
-        frames.name(&named.symbols);
-        // They are not looked for each time.
-        frames.give_up();
+        self.names.name(self.blame.frames());
         let report = self.blame.report()?;
         let functions = report.blamed.iter().take(FUNCTIONS);
         Some(BlameStatus {

@@ -3,7 +3,7 @@
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::item::{Header, Item};
 use isotherm_record::stacks::STACKS_SETTING;
-use isotherm_record::{PageAges, PageSnapshot};
+use isotherm_record::{FrameTable, PageAges, PageSnapshot};
 use isotherm_report::actions::ActionsReport;
 use isotherm_report::blame::Measure;
 use isotherm_report::context::RecordEnd;
@@ -64,6 +64,11 @@ impl Document {
             }),
             curves: None,
         }
+    }
+
+    /// The frames of stacks, to give them names; `None` where none were taken.
+    pub fn frames(&mut self) -> Option<&mut FrameTable> {
+        self.blame.as_mut().map(|blame| blame.frames())
     }
 
     /// The same, which also tells what page scans say of reclaiming and of huge pages.

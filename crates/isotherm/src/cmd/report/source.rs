@@ -14,6 +14,7 @@ use isotherm_report::read::{self, Extent};
 use isotherm_report::{Accumulate, Scope};
 use isotherm_view::{Axes, Detail, Document, Finished};
 
+use crate::blame::FunctionNames;
 use crate::input;
 use crate::progress::Watched;
 use tracing::{info, warn};
@@ -80,6 +81,10 @@ impl Source {
             Ok(())
         })?;
         document.end(extent.record_end().clone());
+        if let Some(frames) = document.frames() {
+            // Of a recorder that was killed they have none.
+            FunctionNames::of_record().name(frames);
+        }
         let document = document.finish();
         if document.is_empty() {
             extent.require(&scope, None)?;

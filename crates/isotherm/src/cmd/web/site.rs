@@ -23,6 +23,7 @@ use isotherm_view::{Document, Finished};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 
+use crate::blame::FunctionNames;
 use crate::cmd::report::source::Parts;
 use crate::serve::Answer;
 use crate::serve::http::{self, Request};
@@ -76,6 +77,7 @@ pub(super) struct Site {
 /// What grows.
 struct Live {
     document: Box<Document>,
+    names: FunctionNames,
     items: Receiver<Vec<Item>>,
     /// There is more in it than on the page.
     is_new: bool,
@@ -139,6 +141,7 @@ impl Site {
             Content::Live { document, items } => {
                 let live = Live {
                     document,
+                    names: FunctionNames::live(),
                     items,
                     is_new: true,
                     has_ended: false,
@@ -318,6 +321,9 @@ impl Site {
     fn make(&mut self) -> anyhow::Result<()> {
         if let Some(live) = &mut self.live {
             let began = Instant::now();
+            if let Some(frames) = live.document.frames() {
+                live.names.name(frames);
+            }
             let container = Finished::container(&[live.document.as_ref().clone().finish()])?;
             self.data = Rc::new(page::pack(&container, Compression::fast())?);
             live.is_new = false;
