@@ -120,9 +120,7 @@ fn pack_reads<S: Serializer>(reads: &[HugePageRead], serializer: S) -> Result<S:
     serializer.serialize_str(&pack(&bytes).map_err(ser::Error::custom)?)
 }
 
-fn unpack_reads<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<HugePageRead>, D::Error> {
+fn unpack_reads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HugePageRead>, D::Error> {
     let bytes = unpack(&String::deserialize(deserializer)?).map_err(de::Error::custom)?;
     let mut rest = &bytes[..];
     let (mut next, mut time) = (0, 0);
@@ -233,7 +231,10 @@ mod tests {
         check(|item| item.targets.reverse(), "not in order");
         check(|item| item.targets[0].target = TargetId(3), "not in order");
         check(|item| item.targets[1].bytes += 4096, "bytes in huge pages");
-        check(|item| item.targets[1].bytes = 1 << 62, "bytes in huge pages");
+        check(
+            |item| item.targets[1].bytes = 1 << 62,
+            "bytes in huge pages",
+        );
         check(
             |item| item.targets[1].bytes = 2 * BLOCK_SIZE,
             "than there are",

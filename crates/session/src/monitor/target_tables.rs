@@ -15,11 +15,7 @@ pub(crate) struct TargetTables<'a> {
 
 impl<'a> TargetTables<'a> {
     /// Those of the target that `probe` and `targets` call so.
-    pub(crate) fn new(
-        probe: &'a mut PageTableProbe,
-        targets: &'a TargetSet,
-        id: TargetId,
-    ) -> Self {
+    pub(crate) fn new(probe: &'a mut PageTableProbe, targets: &'a TargetSet, id: TargetId) -> Self {
         Self { probe, targets, id }
     }
 
