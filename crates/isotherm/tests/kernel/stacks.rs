@@ -267,7 +267,7 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
     assert_eq!(bytes_of(&report, "touch_fully"), 0, "{}", report["blamed"]);
     assert_eq!(bytes_of(&report, "only_read"), 0, "{}", report["blamed"]);
     let text = of_waste(&[]);
-    let wanted = "Huge pages: 128.0 MiB, of which 128.0 MiB were read: 48.0 MiB never written";
+    let wanted = "Huge pages: 128 MiB, of which 128 MiB were read: 48 MiB never written";
     assert!(text.contains(wanted), "{text}");
     let folded = of_waste(&["--export", "folded"]);
     assert!(folded.contains("main;touch_sparsely "), "{folded}");

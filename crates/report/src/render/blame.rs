@@ -187,26 +187,20 @@ impl BlameReport {
     }
 
     fn facts(&self, style: &Style) -> String {
-        let mut facts = String::new();
-        if let Some(huge) = self.huge {
-            let _ = write!(
-                facts,
-                "Huge pages: {}, of which {} were read: {} never written. ",
-                style.bytes(huge.bytes),
-                style.bytes(huge.read_bytes),
-                style.bytes(self.total_bytes)
-            );
-        }
+        let total = style.bytes(self.total_bytes);
+        let mut facts = match (self.measure, self.huge) {
+            (Measure::Idle, _) => format!("{total} of idle memory:"),
+            (Measure::Resident, _) => format!("{total} of resident memory:"),
+            (Measure::Refaulted, _) => format!("{total} of memory brought back:"),
+            (Measure::Waste, huge) => {
+                let HugeBytes { bytes, read_bytes } = huge.unwrap_or_default();
+                let [bytes, read] = [bytes, read_bytes].map(|bytes| style.bytes(bytes));
+                format!("Huge pages: {bytes}, of which {read} were read: {total} never written;")
+            }
+        };
         let _ = write!(
             facts,
-            "{} of {}: touched first by known code {}, of these {} likely; unknown {}; by {} samples",
-            style.bytes(self.total_bytes),
-            match self.measure {
-                Measure::Idle => "idle memory",
-                Measure::Resident => "resident memory",
-                Measure::Refaulted => "memory brought back",
-                Measure::Waste => "huge pages that was never written",
-            },
+            " touched first by known code {}, of these {} likely; unknown {}; by {} samples",
             style.bytes(self.blamed_bytes),
             style.bytes(self.likely_bytes),
             style.bytes(self.unknown.before_sampling + self.unknown.not_sampled),
