@@ -1,6 +1,6 @@
 //! What huge pages of targets hold, and what of that nobody has written: for whose code wastes them.
 //!
-//! Problem: what a huge page wastes is in its content only, and reading all of it takes a quarter of a second a
+//! Problem: what a huge page wastes is in its content only, and reading all of it takes 0.15 s a
 //! gigabyte. Huge pages come and go, and programs fill them while they are looked at.
 //!
 //! Approach: about once a second it is looked which blocks are huge pages, one level above the tables of pages. Of these some
@@ -27,9 +27,9 @@ use crate::monitor::{Monitor, scramble};
 const LISTING: Nanos = Nanos::from_millis(1_000);
 /// Looking for them takes this part of what there is to spend at most.
 const LISTING_SHARE: f64 = 0.5;
-/// Tokens that may be saved: about a hundred huge pages.
+/// Tokens that may be saved: some 60 huge pages.
 const SAVED_NS_MAX: f64 = 20e6;
-/// Huge pages that are read in one go, 0.5 ms, and in a step.
+/// Huge pages that are read in one go, 1 ms, and in a step.
 const PER_RUN: usize = 4;
 const PER_STEP: usize = 8;
 /// Those that are read next are chosen at each listing: so many.

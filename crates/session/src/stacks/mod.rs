@@ -52,9 +52,9 @@ const NAMING_MAX: Duration = Duration::from_secs(10);
 /// The rate is adapted so often.
 const ADAPT: Nanos = Nanos::from_millis(1000);
 /// What each has of the budget: samples, counting faults, and reading huge pages.
-const SAMPLES_SHARE: f64 = 0.45;
-const COUNTING_SHARE: f64 = 0.45;
-const HUGE_PAGES_SHARE: f64 = 0.1;
+const SAMPLES_SHARE: f64 = 0.4;
+const COUNTING_SHARE: f64 = 0.4;
+const HUGE_PAGES_SHARE: f64 = 0.2;
 /// Faults of who is no target are kept so long, and so many.
 const WAIT: Nanos = Nanos::from_millis(3000);
 const WAITING_MAX: usize = 4096;
