@@ -8,15 +8,19 @@
 //! what it held when it was read last. Both lists are packed like samples of stacks ([`crate::stacks`]): base64 of zlib of LEB128
 //! numbers, in the order of addresses, as differences in blocks of 2 MiB.
 //!
-//! Limits: [`READS_MAX`] of each list of an item.
+//! Limits: [`READS_MAX`] of an item.
+
+use std::fmt;
 
 use isotherm_engine::{BLOCK_SIZE, Nanos, PAGES_PER_BLOCK, TargetId};
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use crate::stacks::{pack, push, take, unpack};
 
-/// Most huge pages of a target that an item tells of, and most that have gone.
+/// Most huge pages that an item tells of: read, and gone.
 pub const READS_MAX: usize = 64 << 10;
+const TOO_MANY: &str = "has more huge pages than an item may tell of";
 /// Blocks that an address space has at most: 57 bits of address.
 const BLOCKS_END: u64 = (1 << 57) / BLOCK_SIZE;
 
@@ -27,6 +31,7 @@ pub struct HugePagesSample {
     /// When it was looked which pages are huge.
     pub time: Nanos,
     /// Targets of which there is something new, in their order.
+    #[serde(deserialize_with = "bounded")]
     pub targets: Vec<TargetHugePages>,
 }
 
@@ -68,9 +73,25 @@ pub struct HugePageRead {
     pub time: Nanos,
 }
 
+impl TargetHugePages {
+    /// Huge pages that it tells of.
+    pub fn nr_told(&self) -> usize {
+        self.read.len() + self.gone.len()
+    }
+}
+
 impl HugePagesSample {
     /// Says what is wrong with it, if anything.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if self
+            .targets
+            .iter()
+            .map(TargetHugePages::nr_told)
+            .sum::<usize>()
+            > READS_MAX
+        {
+            return Err(TOO_MANY.to_owned());
+        }
         if !self.targets.is_sorted_by(|a, b| a.target < b.target) {
             return Err("has huge pages of targets that are not in order".to_owned());
         }
@@ -87,11 +108,6 @@ impl TargetHugePages {
                 self.bytes
             ));
         }
-        if self.read.len().max(self.gone.len()) > READS_MAX {
-            return Err(format!(
-                "has more than {READS_MAX} huge pages of target {target}"
-            ));
-        }
         if self.read.len() as u64 > self.bytes / BLOCK_SIZE {
             return Err(format!(
                 "has read more huge pages of target {target} than there are"
@@ -105,6 +121,31 @@ impl TargetHugePages {
         }
         Ok(())
     }
+}
+
+/// Targets, as long as they have not too many huge pages together: a few bytes can be packed that come to gigabytes.
+fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TargetHugePages>, D::Error> {
+    struct Targets;
+    impl<'de> Visitor<'de> for Targets {
+        type Value = Vec<TargetHugePages>;
+
+        fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("a list of targets")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let (mut targets, mut nr) = (Vec::new(), 0);
+            while let Some(target) = list.next_element::<TargetHugePages>()? {
+                nr += target.nr_told();
+                if nr > READS_MAX {
+                    return Err(de::Error::custom(TOO_MANY));
+                }
+                targets.push(target);
+            }
+            Ok(targets)
+        }
+    }
+    deserializer.deserialize_seq(Targets)
 }
 
 fn pack_reads<S: Serializer>(reads: &[HugePageRead], serializer: S) -> Result<S::Ok, S::Error> {
@@ -126,6 +167,9 @@ fn unpack_reads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HugePa
     let (mut next, mut time) = (0, 0);
     let mut reads = Vec::new();
     while !rest.is_empty() {
+        if reads.len() >= READS_MAX {
+            return Err(de::Error::custom(TOO_MANY));
+        }
         let mut read = || {
             let block = take_block(&mut rest, &mut next)?;
             let never_written = u32::try_from(take(&mut rest)?).ok()?;
@@ -157,6 +201,9 @@ fn unpack_gone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D
     let mut next = 0;
     let mut gone = Vec::new();
     while !rest.is_empty() {
+        if gone.len() >= READS_MAX {
+            return Err(de::Error::custom(TOO_MANY));
+        }
         let block = take_block(&mut rest, &mut next);
         gone.push(block.ok_or_else(|| de::Error::custom("a huge page that has gone is none"))?);
     }
@@ -244,12 +291,34 @@ mod tests {
             "more pages than it can have",
         );
         check(
-            |item| item.targets[1].gone = vec![0; READS_MAX + 1],
-            "has more than",
+            |item| item.targets[1].gone = vec![0; READS_MAX],
+            "more huge pages than an item",
         );
         let mut twice = item();
         twice.targets[1].read[1].block = 0;
         serde_json::to_string(&twice).expect_err("out of order");
+    }
+
+    #[test]
+    fn few_bytes_that_come_to_much_are_refused() {
+        let gone = |nr: u64| (0..nr).map(|number| number * BLOCK_SIZE).collect();
+        let target = |target, nr| TargetHugePages {
+            target: TargetId(target),
+            gone: gone(nr),
+            ..TargetHugePages::default()
+        };
+        let half = READS_MAX as u64 / 2;
+        for (targets, is_whole) in [
+            (vec![target(0, half), target(1, half)], true),
+            (vec![target(0, half), target(1, half + 1)], false),
+            (vec![target(0, 2 * half + 1)], false),
+        ] {
+            let time = Nanos(0);
+            let json = serde_json::to_string(&HugePagesSample { time, targets }).expect("packs");
+            assert!(json.len() < 2000, "{}", json.len());
+            let back = serde_json::from_str::<HugePagesSample>(&json);
+            assert_eq!(back.is_ok(), is_whole);
+        }
     }
 
     proptest! {

@@ -12,7 +12,7 @@
 //! Of a target [`READS_MAX`] huge pages are read, 128 GiB; others count as not read. Of a process that ends by itself nothing is
 //! read at its end.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{BLOCK_SIZE, Nanos, TargetId};
@@ -143,9 +143,9 @@ impl HugePages {
 
     /// Looks which blocks are huge pages, and chooses those that are read next.
     fn list(&mut self, now: Nanos, live: &[(TargetId, u32)], monitor: &mut dyn Monitor) {
-        let is_live = |id: &TargetId| live.iter().any(|(live, _)| live == id);
-        let ended = self.targets.extract_if(.., |id, _| !is_live(id));
-        let last_words = ended.filter_map(|(id, mut of_target)| of_target.tell(id));
+        let alive: BTreeSet<TargetId> = live.iter().map(|(id, _)| *id).collect();
+        let ended = self.targets.extract_if(.., |id, _| !alive.contains(id));
+        let last_words = ended.filter_map(|(id, mut of_target)| of_target.tell(id, READS_MAX));
         self.ended.extend(last_words);
         for (id, _) in live {
             let Some(mut tables) = monitor.target_tables(*id) else {
@@ -204,9 +204,19 @@ impl HugePages {
 
     /// What is new since this was last asked.
     fn tell(&mut self, now: Nanos) -> Option<Item> {
-        let mut targets = std::mem::take(&mut self.ended);
-        let live = self.targets.iter_mut();
-        targets.extend(live.filter_map(|(id, of_target)| of_target.tell(*id)));
+        // What has no room is told the next time.
+        let mut room = READS_MAX;
+        let ended = self.ended.extract_if(.., |of_target| {
+            let fits = of_target.nr_told() <= room;
+            room -= if fits { of_target.nr_told() } else { 0 };
+            fits
+        });
+        let mut targets: Vec<TargetHugePages> = ended.collect();
+        for (id, of_target) in &mut self.targets {
+            let told = of_target.tell(*id, room);
+            room -= told.as_ref().map_or(0, TargetHugePages::nr_told);
+            targets.extend(told);
+        }
         targets.sort_by_key(|of_target| of_target.target);
         (!targets.is_empty()).then_some(Item::HugePages(HugePagesSample { time: now, targets }))
     }
@@ -242,14 +252,17 @@ impl OfTarget {
         }
     }
 
-    /// What is new of it.
-    fn tell(&mut self, target: TargetId) -> Option<TargetHugePages> {
-        let mut gone = std::mem::take(&mut self.gone);
-        gone.sort_unstable();
-        gone.dedup();
-        gone.truncate(READS_MAX);
+    /// What is new of it: so many huge pages at most.
+    fn tell(&mut self, target: TargetId, room: usize) -> Option<TargetHugePages> {
+        self.gone.sort_unstable();
+        self.gone.dedup();
+        let later = self.gone.split_off(self.gone.len().min(room));
+        let gone = std::mem::replace(&mut self.gone, later);
         let mut read = Vec::new();
         for (block, known) in &mut self.blocks {
+            if gone.len() + read.len() >= room {
+                break;
+            }
             let Some(known) = known.as_mut().filter(|known| !known.is_told) else {
                 continue;
             };
