@@ -19,7 +19,7 @@ use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
-use isotherm_engine::{Nanos, TargetId};
+use isotherm_engine::{AddressRange, Nanos, TargetId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use std::collections::BTreeMap;
 
@@ -103,6 +103,21 @@ pub struct FaultSample {
     pub is_major: bool,
 }
 
+/// Memory that is at other addresses now, with what was touched of it (mremap).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MovedMemory {
+    pub target: TargetId,
+    /// Where it was.
+    pub from: AddressRange,
+    /// Its first address now.
+    pub to: u64,
+    /// When it was last seen where it was: what was touched there since is something else.
+    pub until: Nanos,
+    /// It is at its new place before this sample of the item, counting from 0.
+    pub before_sample: u32,
+}
+
 /// Faults that were sampled since the item before, and what is new with them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -120,6 +135,9 @@ pub struct StackSamples {
     /// For how long since the beginning faults were not counted, as that would have cost more than the budget.
     #[serde(default, skip_serializing_if = "is_no_time")]
     pub not_counted: Nanos,
+    /// Memory that was moved, in the order of `before_sample`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<MovedMemory>,
     /// New files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<CodeModule>,
@@ -291,6 +309,11 @@ impl StackCounts {
         };
         if !item.samples.iter().all(is_whole) {
             return Err("has a sample of a stack or a thread that is not there".to_owned());
+        }
+        let is_in_order = item.moved.is_sorted_by_key(|moved| moved.before_sample);
+        let mut moved = item.moved.iter();
+        if !is_in_order || !moved.all(|moved| moved.to.checked_add(moved.from.len()).is_some()) {
+            return Err("has memory that was moved out of order, or out of memory".to_owned());
         }
         Ok(())
     }
@@ -480,6 +503,13 @@ mod tests {
                 sample(8, 0x5000, 0),
                 sample(6, 0x7fff_0000_1000, 1),
             ],
+            moved: vec![MovedMemory {
+                target: TargetId(1),
+                from: AddressRange::new(0x1000, 0x2000),
+                to: 0x9000,
+                until: Nanos(5),
+                before_sample: 1,
+            }],
             ..StackSamples::default()
         }
     }
@@ -505,6 +535,7 @@ mod tests {
         check(|item| item.stacks[0].caller = StackId(1), "stack 1");
         check(|item| item.stacks.clear(), "a sample");
         check(|item| item.threads.clear(), "a sample");
+        check(|item| item.moved[0].to = u64::MAX - 1, "out of memory");
     }
 
     proptest! {

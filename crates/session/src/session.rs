@@ -248,8 +248,8 @@ impl Session {
             self.monitor.look_for_ends(now);
             self.wake_at = now;
         }
+        let first_new = items.len();
         if now >= self.wake_at && !self.is_resting {
-            let first_new = items.len();
             let next = self.monitor.step(now, items)?;
             self.tell_child_end(&mut items[first_new..], ENDING);
             match next {
@@ -261,8 +261,11 @@ impl Session {
             }
             self.first_cost.get_or_insert_with(|| self.monitor.cost());
         }
-        // Woken before its time: the buffer fills.
-        self.collect_stacks(now, now < wake_at, items)?;
+        // Woken before its time: the buffer fills. And of mappings that are gone, what was touched comes first.
+        let at_once = now < wake_at || items[first_new..].iter().any(is_of_mappings);
+        let mut stacks = Vec::new();
+        self.collect_stacks(now, at_once, &mut stacks)?;
+        items.splice(first_new..first_new, stacks);
         let before = process_cpu();
         self.meters.read(self.monitor.as_ref(), now, false, items);
         self.note_other_cpu(process_cpu().since(before));
@@ -295,15 +298,18 @@ impl Session {
     /// how.
     pub fn finish(&mut self, items: &mut Vec<Item>) {
         let now = self.clock.now();
+        let first_new = items.len();
         let has_begun = self.first_cost.is_some() && !self.is_resting;
         if has_begun && let Err(error) = self.monitor.last_look(now, items) {
             let text = format!("the last look has failed: {error:#}");
             items.push(Item::Note { time: now, text });
         }
-        if let Err(error) = self.collect_stacks(now, true, items) {
+        let mut stacks = Vec::new();
+        if let Err(error) = self.collect_stacks(now, true, &mut stacks) {
             let text = format!("the last stacks are not known: {error:#}");
             items.push(Item::Note { time: now, text });
         }
+        items.splice(first_new..first_new, stacks);
         if let Some(stacks) = &mut self.stacks {
             let live = process_ids(self.monitor.as_ref());
             let before = stacks.cpu();
@@ -393,6 +399,11 @@ fn watches_page_cache(context: &ContextSpec) -> bool {
 fn clears_refs(context: &ContextSpec) -> bool {
     let is_by_regions = matches!(context.monitor, MonitorSpec::Regions(_));
     !matches!(context.targets, TargetSpec::Simulated) && !is_by_regions
+}
+
+/// Whether it says where memory is mapped.
+fn is_of_mappings(item: &Item) -> bool {
+    matches!(item, Item::Mappings(_))
 }
 
 /// How the command ended, if it does within `timeout`.

@@ -153,6 +153,41 @@ static void use_library(const char *path) {
         fail("cannot truncate");
 }
 
+struct growing {
+    char *memory;
+    size_t size, room;
+};
+
+// Doubles what it has when there is no room, as arrays of most languages do: realloc moves it by mremap.
+static void append(struct growing *array, size_t bytes) {
+    if (array->size + bytes > array->room) {
+        array->room = array->room ? 2 * array->room : PAGE;
+        array->memory = realloc(array->memory, array->room);
+        if (!array->memory)
+            fail("cannot grow");
+    }
+    memset(array->memory + array->size, 1, bytes);
+    array->size += bytes;
+}
+
+SEEN void grow_alone(struct growing *array) {
+    for (size_t at = 0; at < 96 * MIB; at += 32)
+        append(array, 32);
+}
+
+SEEN void grow_in_turns(struct growing *one, struct growing *other) {
+    for (size_t at = 0; at < 32 * MIB; at += 16) {
+        append(one, 16);
+        append(other, 16);
+    }
+}
+
+static void grow(void) {
+    static struct growing arrays[3];
+    grow_alone(&arrays[0]);
+    grow_in_turns(&arrays[1], &arrays[2]);
+}
+
 static char *arena;
 static size_t used;
 
@@ -253,6 +288,8 @@ int main(int argc, char **argv) {
         touch_before(32 * MIB);
     } else if (!strcmp(mode, "library")) {
         use_library(argument);
+    } else if (!strcmp(mode, "grow")) {
+        grow();
     } else if (!strcmp(mode, "stacks")) {
         make_stacks((uint32_t)strtoul(argument, NULL, 10));
     } else if (!strcmp(mode, "huge")) {

@@ -21,6 +21,23 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Children so far: each writes to a file of its own.
 static NR_SPAWNED: AtomicU64 = AtomicU64::new(0);
 
+/// A program of `experiments/workloads`, made anew; `None` without a compiler.
+pub(super) fn compile(context: &BenchContext, name: &str) -> anyhow::Result<Option<PathBuf>> {
+    let source = format!("experiments/workloads/{name}.c");
+    let (source, program) = (context.root.join(source), context.scratch(name));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-o"]).args([&program, &source]);
+    let Ok(status) = compiler.status() else {
+        return Ok(None);
+    };
+    ensure!(
+        status.success(),
+        "cc could not compile {}",
+        source.display()
+    );
+    Ok(Some(program))
+}
+
 /// A running child; ended when dropped.
 pub(super) struct Guarded {
     child: Child,

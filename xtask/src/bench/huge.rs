@@ -8,7 +8,7 @@
 //! Limits: where huge pages gain nothing on a machine, the share that is kept means nothing, and is not told.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use isotherm_engine::statistics::Summary;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::child::Guarded;
+use super::child::{Guarded, compile};
 use super::stats::cell;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
@@ -95,7 +95,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !context.named {
         return Ok(BenchOutcome::Skip("runs only when named".into()));
     }
-    let Some(program) = compile(context)? else {
+    let Some(program) = compile(context, "grid")? else {
         return Ok(BenchOutcome::Skip("cc is not installed".into()));
     };
     let (mut tables, mut data) = (Vec::new(), serde_json::Map::new());
@@ -123,30 +123,9 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// The program, made anew; `None` without a compiler.
-fn compile(context: &BenchContext) -> anyhow::Result<Option<PathBuf>> {
-    let (source, program) = (
-        context.root.join("experiments/workloads/grid.c"),
-        context.scratch("grid"),
-    );
-    let compiler = Command::new("cc")
-        .args(["-O2", "-o"])
-        .args([&program, &source])
-        .status();
-    let Ok(status) = compiler else {
-        return Ok(None);
-    };
-    ensure!(
-        status.success(),
-        "cc could not compile {}",
-        source.display()
-    );
-    Ok(Some(program))
-}
-
 fn one(
     context: &BenchContext,
-    program: &PathBuf,
+    program: &Path,
     arm: &Arm,
     table_percent: u32,
 ) -> anyhow::Result<Outcome> {

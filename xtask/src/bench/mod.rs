@@ -20,6 +20,7 @@ mod prediction;
 mod recording;
 mod redis;
 mod report_vs_damo;
+mod stacks;
 mod stats;
 mod subject;
 mod table;
@@ -67,6 +68,7 @@ Benches:
                    from a seed; runs only when named
   tune             what `tune` finds on traces of programs drawn from a seed, and by how many replays, beside the
                    published methods; runs only when named
+  stacks           what taking stacks of page faults costs programs; runs only when named
   ceiling          CPU time, memory and interval where many blocks, mappings or processes are watched;
                    runs only when named
 
@@ -88,7 +90,7 @@ struct Args {
     /// Small workloads and short windows: does it work, not how well
     #[arg(long)]
     quick: bool,
-    /// accuracy, toggle, guard: only these workloads; fragmentation: only these arms
+    /// accuracy, toggle, guard, stacks: only these workloads; fragmentation: only these arms
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// accuracy, overhead, truth: these modes of `isotherm record` instead of the usual ones
@@ -195,7 +197,7 @@ impl BenchContext {
 }
 
 type Bench = fn(&BenchContext) -> anyhow::Result<BenchOutcome>;
-const BENCHES: [(&str, Bench); 14] = [
+const BENCHES: [(&str, Bench); 15] = [
     ("accuracy", accuracy::run),
     ("overhead", overhead::run),
     ("toggle", toggle::run),
@@ -210,6 +212,7 @@ const BENCHES: [(&str, Bench); 14] = [
     ("ceiling", ceiling::run),
     ("huge", huge::run),
     ("page-cache", page_cache::run),
+    ("stacks", stacks::run),
 ];
 
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {

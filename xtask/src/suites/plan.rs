@@ -140,48 +140,7 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
     } else {
         Suite::of_cargo("first", 15, &["--test", VM], &[FIRST], false)
     });
-    // Against programs that are not ours: pandas, polars, DuckDB, damo.
-    if root.join("tests/interop/run.sh").exists() {
-        let run = &["tests/interop/run.sh"];
-        all.push(Suite::new("interop", Kind::Tests, 10, run));
-    }
-    // The Python package, in the same environment.
-    let run: &[&str] = if is_long {
-        &["tests/python/run.sh", "--long"]
-    } else {
-        &["tests/python/run.sh"]
-    };
-    if root.join(run[0]).exists() {
-        let minutes = if is_long { 40 } else { 10 };
-        all.push(Suite::new("python", Kind::Tests, minutes, run));
-    }
-    // What Prometheus and Grafana are given, by a real Prometheus.
-    if root.join("tests/observe/run.sh").exists() {
-        all.push(Suite::new(
-            "observe",
-            Kind::Tests,
-            5,
-            &["tests/observe/run.sh"],
-        ));
-    }
-    // Whose code made idle memory, in six languages.
-    let run: &[&str] = if is_long {
-        &["tests/blame/run.sh", "--long"]
-    } else {
-        &["tests/blame/run.sh"]
-    };
-    if root.join(run[0]).exists() {
-        all.push(Suite::new("blame", Kind::Tests, 10, run));
-    }
-    // The page, in a browser.
-    if root.join("tests/page/run.sh").exists() {
-        let run: &[&str] = if is_long {
-            &["tests/page/run.sh", "--long"]
-        } else {
-            &["tests/page/run.sh"]
-        };
-        all.push(Suite::new("page", Kind::Tests, 10, run));
-    }
+    all.extend(of_scripts(root, is_long));
     // What is given away: the static command and its packages, which takes a build of its own.
     if is_long && root.join("tests/dist/run.sh").exists() {
         all.push(Suite::new("dist", Kind::Tests, 60, &["tests/dist/run.sh"]));
@@ -193,6 +152,35 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
         all.push(Suite::new("fuzz", Kind::Tests, 30, &["scripts/fuzz"]));
     }
     Ok(all)
+}
+
+/// Suites that are scripts, `tests/NAME/run.sh`: their names, how many minutes they may take, and where they have
+/// longer tests, how many these may.
+const SCRIPTS: [(&str, u64, Option<u64>); 5] = [
+    // Against programs that are not ours: pandas, polars, DuckDB, damo.
+    ("interop", 10, None),
+    // The Python package, in the same environment.
+    ("python", 10, Some(40)),
+    // What Prometheus and Grafana are given, by a real Prometheus.
+    ("observe", 5, None),
+    // Whose code made idle memory, in six languages.
+    ("blame", 10, Some(20)),
+    // The page, in a browser.
+    ("page", 10, Some(10)),
+];
+
+fn of_scripts(root: &Path, is_long: bool) -> impl Iterator<Item = Suite> {
+    SCRIPTS.iter().filter_map(move |(name, minutes, long)| {
+        let script = format!("tests/{name}/run.sh");
+        if !root.join(&script).exists() {
+            return None;
+        }
+        let suite = match long.filter(|_| is_long) {
+            Some(minutes) => Suite::new(name, Kind::Tests, minutes, &[&script, "--long"]),
+            None => Suite::new(name, Kind::Tests, *minutes, &[&script]),
+        };
+        Some(suite)
+    })
 }
 
 /// The names of the workspace's integration tests, but for the two that have suites of their own.

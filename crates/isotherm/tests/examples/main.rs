@@ -164,7 +164,17 @@ fn directory() -> TempDir {
     ] {
         fs::write(at.join(format!("{name}.isotherm")), &record).expect("written");
     }
-    for name in ["service", "before", "after", "in"] {
+    let with_stacks = [
+        "service",
+        "before",
+        "after",
+        "in",
+        "redis-stacks",
+        "pg-stacks",
+        "jvm-stacks",
+        "duck-stacks",
+    ];
+    for name in with_stacks {
         stacks_record::stacks_record(&at.join(format!("{name}.isotherm")));
     }
     fs::copy(at.join("app.isotherm"), at.join("redis-pages.isotherm")).expect("a copy");

@@ -232,6 +232,21 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
     }
 }
 
+#[test]
+fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
+    let test = "memory_that_moves_as_it_grows_is_still_whose_it_was";
+    let Some(_turn) = shared(test) else { return };
+    let Some(hostile) = Hostile::build(test) else {
+        return;
+    };
+    hostile.record(&["--stacks", "--duration", "7s"], &["grow"]);
+    let report = hostile.blame();
+    expect(&report, "grow_alone", 96);
+    // Two at once are now and then taken for each other, and a part of them is far from any sample.
+    let both = bytes_of(&report, "grow_in_turns");
+    assert!(both > 48 * MIB && both < 66 * MIB, "{report}");
+}
+
 /// Bytes of huge pages that the program gets for what it asks for.
 fn huge_bytes(hostile: &Hostile) -> u64 {
     let mut target = Running::start(&mut hostile.command(&["huge"]));

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{AddressRange, Nanos};
 use libbpf_rs::{Link, MapCore as _, MapFlags, Object, RingBuffer, RingBufferBuilder};
 use thiserror::Error;
 
@@ -16,7 +16,8 @@ use crate::process;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults.bpf.o"));
 /// Of an event, what stands before the stack: `struct fault`.
-const HEAD_BYTES: usize = 7 * 8 + 2 * 4 + COMM_BYTES;
+const HEAD_BYTES: usize = WORDS * 8 + 2 * 4 + COMM_BYTES;
+const WORDS: usize = 11;
 const COMM_BYTES: usize = 16;
 /// Tokens that a processor may save: a program that has just started touches much at once.
 const BURST_S: u64 = 5;
@@ -68,6 +69,18 @@ pub struct SampledTargets {
     pub children: bool,
 }
 
+/// A private anonymous mapping, as it was at a fault. What stays with memory that mremap moves: `memory`, and for
+/// each page how far it is from `range.start`, plus `origin` (copy_vma in the kernel's mm/vma.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnonymousMapping {
+    /// Where it is.
+    pub range: AddressRange,
+    /// Where its start was when it was made.
+    pub origin: u64,
+    /// The kernel's anon_vma, as a number. Mappings that were split from one another have the same.
+    pub memory: u64,
+}
+
 /// A fault that was sampled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
@@ -89,6 +102,8 @@ pub struct Fault {
     pub bp: u64,
     /// Pages that it stands for: those that were mapped since the last sample of this processor.
     pub pages: u64,
+    /// The mapping, where it is private and anonymous, and known.
+    pub anonymous: Option<AnonymousMapping>,
     /// It waited for a device or for swap.
     pub is_major: bool,
     /// The stack from `sp` on.
@@ -327,12 +342,26 @@ pub struct SamplerTotals {
 /// `struct fault` of faults.bpf.c.
 fn parse(bytes: &[u8]) -> Option<Fault> {
     let (head, stack) = bytes.split_at_checked(HEAD_BYTES)?;
-    let (words, rest) = head.split_at(7 * 8);
-    let words: [u64; 7] = std::array::from_fn(|i| u64::from_ne_bytes(words.as_chunks::<8>().0[i]));
+    let (words, rest) = head.split_at(WORDS * 8);
+    let words: [u64; WORDS] =
+        std::array::from_fn(|i| u64::from_ne_bytes(words.as_chunks::<8>().0[i]));
     let (numbers, comm) = rest.split_at(8);
     let number = |at: usize| u32::from_ne_bytes(numbers.as_chunks::<4>().0[at]);
     let comm = comm.split(|byte| *byte == 0).next().unwrap_or_default();
-    let [time, address, space, ip, sp, bp, pages] = words;
+    let [
+        time,
+        address,
+        space,
+        ip,
+        sp,
+        bp,
+        pages,
+        start,
+        end,
+        origin,
+        memory,
+    ] = words;
+    let mapping = AddressRange::checked(start, end).filter(|_| memory != 0);
     Some(Fault {
         monotonic: Nanos(time),
         pid: number(0),
@@ -343,6 +372,11 @@ fn parse(bytes: &[u8]) -> Option<Fault> {
         sp,
         bp,
         pages,
+        anonymous: mapping.map(|range| AnonymousMapping {
+            range,
+            origin,
+            memory,
+        }),
         is_major: number(1) != 0,
         stack: stack.to_vec(),
     })

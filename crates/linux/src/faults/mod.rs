@@ -22,4 +22,6 @@ mod perf_event;
 pub mod perf_map;
 pub mod unwind;
 
-pub use events::{Fault, FaultError, FaultSampler, SampledTargets, SamplerTotals};
+pub use events::{
+    AnonymousMapping, Fault, FaultError, FaultSampler, SampledTargets, SamplerTotals,
+};

@@ -237,7 +237,13 @@ impl Blame {
         for target in &samples.begun_before {
             self.touches.entry(*target).or_default().begin_before();
         }
-        for sample in &samples.samples {
+        let mut moved = samples.moved.iter().peekable();
+        for (at, sample) in (0..).zip(&samples.samples) {
+            while let Some(moved) = moved.next_if(|moved| moved.before_sample <= at) {
+                if let Some(touches) = self.touches.get_mut(&moved.target) {
+                    touches.relocate(moved);
+                }
+            }
             if self.context.admits_target(sample.target) && self.is_due(sample.time) {
                 self.take_sample(sample);
             }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
-use isotherm_record::{FaultSample, MappingChange, StackId};
+use isotherm_record::{FaultSample, MappingChange, MovedMemory, StackId};
 
 use super::ranges::{RangeMap, difference};
 
@@ -138,6 +138,34 @@ impl Touches {
             if region.memory.is_some_and(holds_nothing) {
                 self.forget(region.range, snapshot.start);
             }
+        }
+    }
+
+    /// Memory is at other addresses now.
+    pub(super) fn relocate(&mut self, moved: &MovedMemory) {
+        let (from, until) = (moved.from, moved.until);
+        let to = AddressRange::new(moved.to, moved.to.saturating_add(from.len()));
+        let there = |address: u64| address - from.start + to.start;
+        let touched = self.by_page.range(from.start..from.end);
+        let touched = touched.filter(|(_, touch)| touch.time <= until);
+        let touched: Vec<(u64, Touch)> = touched.map(|(at, touch)| (*at, *touch)).collect();
+        let before = self.before.parts(from);
+        let before: Vec<(AddressRange, f32)> = before.map(|(part, share)| (part, *share)).collect();
+        self.forget(from, Nanos(until.0.saturating_add(1)));
+        self.forget(to, Nanos(until.0.saturating_add(1)));
+        for (part, share) in before {
+            let part = AddressRange::checked(there(part.start), there(part.end));
+            if let Some(part) = part {
+                self.before.insert(part, share);
+            }
+        }
+        for (at, touch) in touched {
+            if let Some(newest) = self.newest.get_mut(&touch.stack)
+                && newest.0 == at
+            {
+                newest.0 = there(at);
+            }
+            self.by_page.entry(there(at)).or_insert(touch);
         }
     }
 
@@ -431,6 +459,23 @@ mod tests {
         assert!(picture(&unmapped).contains('1'), "it only grew");
         unmapped.apply(&change(&[(0, 8)]));
         assert!(!picture(&unmapped).contains('2'));
+    }
+
+    #[test]
+    fn memory_that_is_moved_keeps_its_samples_and_those_of_what_was_there() {
+        let mut touches = touches(&[(2, 1, 1), (4, 1, 1), (12, 3, 1)]);
+        touches.begin_before();
+        touches.look(&look(&[(0, 1, 1)], 2));
+        // Somebody else touches what was left behind, before it is known that something was.
+        touches.push(&sample(3, 2, 5));
+        touches.relocate(&MovedMemory {
+            target: TargetId(0),
+            from: AddressRange::new(0, 6 * MIB),
+            to: 10 * MIB,
+            until: Nanos::from_millis(1000),
+            before_sample: 0,
+        });
+        assert_eq!(picture(&touches), ".(2)(2)(2)(2).....b(1)(1)(1)11(1)(1)..");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 mod counting;
 mod huge;
+mod moved;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -28,14 +29,15 @@ use isotherm_record::stacks::{
     FRAMES_MAX, MODULES_MAX, NO_STACK, SAMPLES_MAX, STACKS_MAX, THREADS_MAX,
 };
 use isotherm_record::{
-    CodeModule, FaultSample, FrameSymbol, FrameSymbols, Item, StackFrame, StackId, StackNode,
-    StackSamples,
+    CodeModule, FaultSample, FrameSymbol, FrameSymbols, Item, MovedMemory, StackFrame, StackId,
+    StackNode, StackSamples,
 };
 use isotherm_symbols::Symbolizer;
 
 use crate::monitor::Monitor;
 use counting::Counting;
 use huge::HugePages;
+use moved::Places;
 
 /// Every so many minor faults are looked at, while there are few; huge pages are few.
 const PERIOD_MIN: u64 = 3;
@@ -96,6 +98,7 @@ struct Sampled {
     /// Its address space in the kernel's number, and in the record's.
     space: u64,
     space_number: u32,
+    places: Places,
 }
 
 /// What the record has numbers for.
@@ -267,6 +270,7 @@ impl Stacks {
                         id: *id,
                         space: 0,
                         space_number: 0,
+                        places: Places::default(),
                     };
                     self.targets.insert(*pid, sampled);
                 }
@@ -363,6 +367,17 @@ impl Stacks {
         if target.space != fault.space {
             target.space_number += u32::from(target.space != 0);
             target.space = fault.space;
+            target.places = Places::default();
+        }
+        if let Some(mapping) = &fault.anonymous {
+            let moved = target.places.see(mapping, fault.address & !0xfff, time);
+            self.tables.new.moved.extend(moved.map(|moved| MovedMemory {
+                target: target.id,
+                from: moved.from,
+                to: moved.to,
+                until: moved.until,
+                before_sample: self.tables.new.samples.len() as u32,
+            }));
         }
         self.tables.new.samples.push(FaultSample {
             time,

@@ -10,8 +10,11 @@
  * (fault_huge). A token bucket of each processor bounds how many are handed out:
  * the emptier it is, the more memory there is between two. What is left out counts for the next one.
  *
- * Source: mm_account_fault in mm/memory.c; do_huge_pmd_anonymous_page in mm/huge_memory.c;
- * bpf_perf_event_data in include/uapi/linux/bpf_perf_event.h.
+ * Memory that mremap has moved is known again by its mapping's vm_pgoff and anon_vma: as long as it was
+ * touched before, both stay with it wherever it goes.
+ *
+ * Source: mm_account_fault in mm/memory.c; do_huge_pmd_anonymous_page in mm/huge_memory.c; copy_vma in
+ * mm/vma.c; bpf_perf_event_data in include/uapi/linux/bpf_perf_event.h.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -39,6 +42,14 @@ struct fault_event {
 	__u64 address;
 };
 
+/* Where it is private and anonymous; zeros otherwise, or if it is not known. */
+struct mapping {
+	__u64 start;
+	__u64 end;
+	__u64 origin; /* where its start was when it was made */
+	__u64 memory; /* the kernel's anon_vma, as a number */
+};
+
 struct fault {
 	__u64 time; /* CLOCK_MONOTONIC, nanoseconds */
 	__u64 address;
@@ -47,6 +58,7 @@ struct fault {
 	__u64 sp;
 	__u64 bp;
 	__u64 pages; /* that it stands for */
+	struct mapping mapping;
 	__u32 tgid;
 	__u32 is_major;
 	char comm[COMM];
@@ -158,6 +170,18 @@ static __always_inline __u64 pages_mapped(const struct config *config, struct ta
 	return 1;
 }
 
+static long find_mapping(struct task_struct *task, struct vm_area_struct *vma,
+			 struct mapping *mapping)
+{
+	if (BPF_CORE_READ(vma, vm_file))
+		return 0;
+	mapping->memory = (__u64)BPF_CORE_READ(vma, anon_vma);
+	mapping->start = BPF_CORE_READ(vma, vm_start);
+	mapping->end = BPF_CORE_READ(vma, vm_end);
+	mapping->origin = BPF_CORE_READ(vma, vm_pgoff) * PAGE;
+	return 0;
+}
+
 static __always_inline int hand_out(__u64 address, __u64 faults, __u64 pages, __u32 is_major)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
@@ -166,6 +190,7 @@ static __always_inline int hand_out(__u64 address, __u64 faults, __u64 pages, __
 	struct config *config;
 	struct state *state;
 	struct fault *fault;
+	struct mapping mapping = {};
 	__u64 now, bytes, part, held, flags;
 	__u32 zero = 0;
 	int page;
@@ -210,6 +235,9 @@ static __always_inline int hand_out(__u64 address, __u64 faults, __u64 pages, __
 	fault->pages = state->left_out;
 	fault->tgid = tgid;
 	fault->is_major = is_major;
+	/* Fails where another thread changes mappings. */
+	bpf_find_vma(bpf_get_current_task_btf(), address, find_mapping, &mapping, 0);
+	fault->mapping = mapping;
 	bpf_get_current_comm(fault->comm, COMM);
 
 	/* Page by page: the stack ends somewhere, and a page that is not there is not waited for. */

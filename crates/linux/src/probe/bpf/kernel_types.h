@@ -47,6 +47,16 @@ struct vm_fault {
 	unsigned long address;
 };
 
+struct anon_vma;
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
+	struct anon_vma *anon_vma;
+	unsigned long vm_pgoff;
+	struct file *vm_file;
+};
+
 struct pt_regs {
 	unsigned long bp;
 	unsigned long ip;
