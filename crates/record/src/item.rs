@@ -11,6 +11,7 @@ use isotherm_engine::{
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::SnapshotBlocks;
+use crate::huge::HugePagesSample;
 use crate::machine::MachineSample;
 use crate::pages::PageSnapshot;
 use crate::stacks::{FrameSymbols, StackSamples};
@@ -390,6 +391,8 @@ pub enum Item {
     Stacks(StackSamples),
     /// What frames of stacks are called.
     Symbols(FrameSymbols),
+    /// What huge pages hold, as far as it was read (`settings["stacks"]`).
+    HugePages(HugePagesSample),
     /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
     Note { time: Nanos, text: String },
 }
@@ -414,6 +417,7 @@ impl Item {
             Self::Machine(_) => "machine",
             Self::Stacks(_) => "stacks",
             Self::Symbols(_) => "symbols",
+            Self::HugePages(_) => "huge_pages",
             Self::Note { .. } => "note",
         }
     }
@@ -437,6 +441,7 @@ impl Item {
             Self::Machine(sample) => sample.time,
             Self::Stacks(samples) => samples.time,
             Self::Symbols(symbols) => symbols.time,
+            Self::HugePages(sample) => sample.time,
             Self::Note { time, .. } => *time,
         })
     }

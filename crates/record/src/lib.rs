@@ -11,6 +11,7 @@ pub mod convert;
 pub mod damo;
 pub mod error;
 mod frame;
+pub mod huge;
 pub mod index;
 pub mod input;
 pub mod item;
@@ -33,6 +34,7 @@ pub mod writer;
 
 pub use blocks::SnapshotBlocks;
 pub use error::RecordError;
+pub use huge::{HugePageRead, HugePagesSample, TargetHugePages};
 pub use item::{
     ActionSample, CalibrationSample, CompactionSample, CostSample, FragmentationSample,
     GuardSample, Header, Item, KernelMigrations, Mapping, MappingChange, TargetActions, TargetExit,

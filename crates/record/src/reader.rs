@@ -285,10 +285,12 @@ impl<R: Read> Reader<R> {
         if let Some(json) = Frame::item(&message) {
             let items = parse_items(offset, json)?;
             for item in &items {
-                if let Item::Stacks(samples) = item {
-                    let counted = self.stacks.take(samples);
-                    counted.map_err(|reason| RecordError::corrupt(offset, reason))?;
-                }
+                let checked = match item {
+                    Item::Stacks(samples) => self.stacks.take(samples),
+                    Item::HugePages(sample) => sample.check(),
+                    _ => Ok(()),
+                };
+                checked.map_err(|reason| RecordError::corrupt(offset, reason))?;
             }
             self.items.extend(items);
         }

@@ -403,13 +403,13 @@ fn take_sample(rest: &mut &[u8], before: &FaultSample) -> Option<FaultSample> {
     })
 }
 
-fn pack(bytes: &[u8]) -> std::io::Result<String> {
+pub(crate) fn pack(bytes: &[u8]) -> std::io::Result<String> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes)?;
     Ok(BASE64_STANDARD.encode(encoder.finish()?))
 }
 
-fn unpack(text: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn unpack(text: &str) -> Result<Vec<u8>, String> {
     let packed = BASE64_STANDARD
         .decode(text)
         .map_err(|error| error.to_string())?;
@@ -425,7 +425,7 @@ fn unpack(text: &str) -> Result<Vec<u8>, String> {
 }
 
 /// Appends a number as LEB128.
-fn push(bytes: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn push(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -433,7 +433,7 @@ fn push(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn take(rest: &mut &[u8]) -> Option<u64> {
+pub(crate) fn take(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first()?;
@@ -447,12 +447,12 @@ fn take(rest: &mut &[u8]) -> Option<u64> {
 }
 
 /// Zigzag: small differences of either sign are small numbers.
-fn difference(before: u64, now: u64) -> u64 {
+pub(crate) fn difference(before: u64, now: u64) -> u64 {
     let signed = now.wrapping_sub(before) as i64;
     (signed << 1 ^ signed >> 63) as u64
 }
 
-fn apply(before: u64, difference: u64) -> u64 {
+pub(crate) fn apply(before: u64, difference: u64) -> u64 {
     let signed = (difference >> 1) as i64 ^ -((difference & 1) as i64);
     before.wrapping_add(signed as u64)
 }

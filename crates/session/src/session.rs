@@ -286,12 +286,9 @@ impl Session {
             return Ok(());
         }
         let before = stacks.cpu();
-        let live = self.monitor.live();
-        let live: Vec<_> = live
-            .iter()
-            .map(|(id, process)| (*id, process.pid()))
-            .collect();
+        let live = process_ids(self.monitor.as_ref());
         stacks.step(now, &live, items)?;
+        stacks.read_huge_pages(now, &live, self.monitor.as_mut(), items);
         let spent = stacks.cpu().since(before);
         self.monitor.leave_out(spent);
         Ok(())
@@ -314,6 +311,10 @@ impl Session {
         }
         items.splice(first_new..first_new, stacks);
         if let Some(stacks) = &mut self.stacks {
+            let live = process_ids(self.monitor.as_ref());
+            let before = stacks.cpu();
+            stacks.last_huge_pages(now, &live, self.monitor.as_mut(), items);
+            self.monitor.leave_out(stacks.cpu().since(before));
             stacks.symbols(now, items);
         }
         self.meters.read(self.monitor.as_ref(), now, true, items);
@@ -374,6 +375,12 @@ impl Session {
     pub fn summary(&self) -> Option<String> {
         self.monitor.summary()
     }
+}
+
+/// The live targets' process ids.
+fn process_ids(monitor: &dyn Monitor) -> Vec<(TargetId, u32)> {
+    let live = monitor.live().into_iter();
+    live.map(|(id, process)| (id, process.pid())).collect()
 }
 
 fn knows_every_page(context: &ContextSpec) -> bool {

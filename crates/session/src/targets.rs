@@ -421,6 +421,23 @@ impl TargetSet {
             .collect()
     }
 
+    /// Where its private anonymous memory is, as far as it is watched; in address order.
+    pub(crate) fn anonymous(&self, id: TargetId) -> Vec<AddressRange> {
+        let areas = self.areas(id).iter();
+        let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
+        let ranges = anonymous.map(|area| area.range);
+        if self.limits.is_empty() {
+            return ranges.collect();
+        }
+        let parts = ranges.flat_map(|area| {
+            let limits = self.limits.iter();
+            limits.filter_map(move |limit| area.intersection(*limit))
+        });
+        let mut parts: Vec<AddressRange> = parts.collect();
+        parts.sort_unstable();
+        parts
+    }
+
     /// The ranges that watching is limited to, if it is.
     pub(crate) fn limits(&self) -> Option<&[AddressRange]> {
         (!self.limits.is_empty()).then_some(&self.limits)

@@ -99,8 +99,9 @@ export class Blame {
     this.zoomed = path.reduce((/** @type {Box} */ at, name) => this.boxes.find(b => b.above === at && b.name === name) ?? at, this.boxes[0]);
     this.at = null;
     const lost = json.nr_lost ? ` (${json.nr_lost} found no room)` : "";
+    const read = answer.huge ? `Huge pages: ${bytes(answer.huge.bytes)}, of which ${bytes(answer.huge.read)} were read. ` : "";
     this.facts.textContent = answer.total
-      ? `${bytes(answer.total)} at ${duration(json.time_s)}: touched first by known code ${bytes(answer.blamed)}, of these ${bytes(answer.likely)} likely; unknown ${bytes(answer.before_sampling + answer.not_sampled)}; by ${json.nr_samples} samples${lost}.`
+      ? `${read}${bytes(answer.total)} at ${duration(json.time_s)}: touched first by known code ${bytes(answer.blamed)}, of these ${bytes(answer.likely)} likely; unknown ${bytes(answer.before_sampling + answer.not_sampled)}; by ${json.nr_samples} samples${lost}.`
       : "No byte.";
     this.list.replaceChildren(this.functions(answer));
     this.find();
@@ -242,6 +243,7 @@ const key = answer => `${answer.measure}/${answer.at_least_s}`;
 function titled(answer) {
   if (answer.measure === "resident") return "all that is resident";
   if (answer.measure === "refaulted") return "brought back from swap";
+  if (answer.measure === "waste") return "never written, of huge pages";
   return `idle for ${duration(answer.at_least_s)} and longer`;
 }
 

@@ -30,9 +30,10 @@
  *   bounds: HugePoint[]}} HugeJson */
 /** @typedef {{scan_interval_s: number, resident_mean: number, unknown_mean: number, refault_cost_s: number, idle: ReclaimJson,
  *   patient: ReclaimJson, huge: HugeJson|null}} CurvesJson */
-/** What is said of some bytes; arrays are of boxes. @typedef {{measure: "idle"|"resident"|"refaulted", at_least_s: number, total: number, blamed: number,
+/** What is said of some bytes; arrays are of boxes. @typedef {{measure: "idle"|"resident"|"refaulted"|"waste", at_least_s: number, total: number, blamed: number,
  *   likely: number, before_sampling: number, not_sampled: number, nr_others: number, others: number, boxes: Ref, depths: Ref, lefts: Ref, bytes: Ref,
- *   likely_bytes: Ref, list: {name: string, bytes: number, likely: number, inclusive: number}[], nr_unlisted: number, unlisted: number}} AnswerJson */
+ *   likely_bytes: Ref, list: {name: string, bytes: number, likely: number, inclusive: number}[], nr_unlisted: number, unlisted: number,
+ *   huge: {bytes: number, read: number}|null}} AnswerJson */
 /** Functions are a name and a library's name. @typedef {{time_s: number, nr_samples: number, nr_lost: number, names: string[],
  *   functions: [number, number|null][], answers: AnswerJson[]}} BlameJson */
 /** @typedef {{subject: string, duration_s: number, layers: LayersJson, total: CourseJson, courses: CourseJson[], targets: TargetJson[],

@@ -161,8 +161,8 @@ impl Accumulate for Document {
     }
 }
 
-/// Whose code touched what: of memory that is idle for as long as the record can tell, of all that is resident, and
-/// of what came back from swap.
+/// Whose code touched what: of memory that is idle for as long as the record can tell, of all that is resident, of what
+/// came back from swap, and of what huge pages waste.
 fn blamed(mut blame: Blame) -> Vec<BlameReport> {
     let Some(resident) = blame.report_of(Measure::Resident, Nanos(0)) else {
         return Vec::new();
@@ -173,8 +173,10 @@ fn blamed(mut blame: Blame) -> Vec<BlameReport> {
         .filter_map(|age| blame.report_of(Measure::Idle, age))
         .collect();
     all.push(resident);
-    let refaulted = blame.report_of(Measure::Refaulted, Nanos(0));
-    all.extend(refaulted.filter(|report| report.total_bytes > 0));
+    for measure in [Measure::Refaulted, Measure::Waste] {
+        let report = blame.report_of(measure, Nanos(0));
+        all.extend(report.filter(|report| report.total_bytes > 0));
+    }
     all
 }
 

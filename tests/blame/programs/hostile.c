@@ -227,6 +227,35 @@ static void make_stacks(uint32_t count) {
     }
 }
 
+// Memory in huge pages, beside memory that is not: so it is a mapping of its own.
+static char *map_huge(size_t bytes) {
+    uintptr_t start = (uintptr_t)map(bytes + 4 * MIB, 0);
+    char *memory = (char *)((start + 2 * MIB) & ~(2 * MIB - 1));
+    if (madvise(memory, bytes, MADV_HUGEPAGE))
+        fail("cannot ask for huge pages");
+    return memory;
+}
+
+// One page in four is written.
+SEEN void touch_sparsely(size_t bytes) {
+    volatile char *memory = map_huge(bytes);
+    for (size_t at = 0; at < bytes; at += 4 * PAGE)
+        memory[at] = 1;
+}
+
+SEEN void touch_fully(size_t bytes) {
+    touch(map_huge(bytes), bytes);
+}
+
+// The huge zero page is nobody's.
+SEEN char only_read(size_t bytes) {
+    volatile char *memory = map_huge(bytes);
+    char sum = 0;
+    for (size_t at = 0; at < bytes; at += PAGE)
+        sum += memory[at];
+    return sum;
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "", *argument = argc > 2 ? argv[2] : "";
     if (!strcmp(mode, "asked")) {
@@ -263,6 +292,10 @@ int main(int argc, char **argv) {
         grow();
     } else if (!strcmp(mode, "stacks")) {
         make_stacks((uint32_t)strtoul(argument, NULL, 10));
+    } else if (!strcmp(mode, "huge")) {
+        touch_sparsely(64 * MIB);
+        touch_fully(64 * MIB);
+        only_read(16 * MIB);
     } else {
         fprintf(stderr, "usage: hostile MODE [ARGUMENT]\n");
         return 2;

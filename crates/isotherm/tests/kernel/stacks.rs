@@ -247,6 +247,51 @@ fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
     assert!(both > 48 * MIB && both < 66 * MIB, "{report}");
 }
 
+/// Bytes of huge pages that the program gets for what it asks for.
+fn huge_bytes(hostile: &Hostile) -> u64 {
+    let mut target = Running::start(&mut hostile.command(&["huge"]));
+    target.line("ready");
+    let path = format!("/proc/{}/smaps_rollup", target.pid());
+    let text = fs::read_to_string(path).expect("a process");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("AnonHugePages:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.map_or(0, |kib| kib.parse::<u64>().expect("a number") << 10)
+}
+
+#[test]
+fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_first() {
+    let test = "pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_first";
+    let Some(_turn) = shared(test) else { return };
+    let Some(hostile) = Hostile::build(test) else {
+        return;
+    };
+    if huge_bytes(&hostile) < 128 * MIB {
+        skip(test, "programs get no huge pages by asking for them");
+        return;
+    }
+    hostile.record(&["--stacks", "--duration", "6s"], &["huge"]);
+    let of_waste = |flags: &[&str]| hostile.report(&[&["--of", "waste"], flags].concat());
+    let report: Value = serde_json::from_str(&of_waste(&["--json"])).expect("JSON");
+    eprintln!("{test}: {} of {}", report["huge"], report["blamed"]);
+    assert_eq!(report["huge"]["bytes"], 128 * MIB);
+    // When recording ends there is time for more than these 64.
+    assert_eq!(report["huge"]["read_bytes"], 128 * MIB);
+    expect(&report, "touch_sparsely", 48);
+    assert_eq!(bytes_of(&report, "touch_fully"), 0, "{}", report["blamed"]);
+    assert_eq!(bytes_of(&report, "only_read"), 0, "{}", report["blamed"]);
+    let text = of_waste(&[]);
+    let wanted = "Huge pages: 128 MiB, of which 128 MiB were read: 48 MiB never written";
+    assert!(text.contains(wanted), "{text}");
+    let folded = of_waste(&["--export", "folded"]);
+    assert!(folded.contains("main;touch_sparsely "), "{folded}");
+    // One of which nothing is huge.
+    hostile.record(&["--stacks", "--duration", "4s"], &["deep"]);
+    let text = of_waste(&[]);
+    assert!(text.contains("there are no huge pages"), "{text}");
+}
+
 /// Each fault has a stack of 35 frames that no other has; the last 64 MiB become idle.
 fn many_stacks(test: &str, count: &str, flags: &[&str]) {
     let Some(hostile) = Hostile::build(test) else {

@@ -2,6 +2,7 @@
 
 mod clear_refs;
 pub mod entry;
+pub mod huge;
 pub(crate) mod object;
 pub mod page_table;
 pub mod physical;

@@ -10,10 +10,10 @@ use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 
 use super::page_table::{PageTableProbe, ProbeError};
 use super::scan::ClearMethod;
-use super::walker::{Table, WalkerError};
+use super::walker::{AddressSpace, Table, Walker, WalkerError};
 
 const TOP_SHIFT: u32 = 30;
-const BLOCK_SHIFT: u32 = 21;
+pub(super) const BLOCK_SHIFT: u32 = 21;
 
 impl PageTableProbe {
     /// Addresses of the 2 MiB blocks within `ranges` that have a lowest-level table or a huge leaf.
@@ -29,12 +29,7 @@ impl PageTableProbe {
         let mut found = Vec::new();
         let walker = &mut self.walker;
         let mut collect = || -> Result<(), WalkerError> {
-            let tops = aligned_parts(ranges, TOP_SHIFT + 9);
-            let mut gigabytes = Vec::new();
-            walker.occupied(&space, TOP_SHIFT, &tops, |gigabyte| {
-                gigabytes.push(gigabyte);
-            })?;
-            retain_overlapping(&mut gigabytes, TOP_SHIFT, ranges);
+            let gigabytes = walker.gigabytes(&space, ranges)?;
             walker.occupied(&space, BLOCK_SHIFT, &gigabytes, |block| found.push(block))
         };
         match collect() {
@@ -130,6 +125,21 @@ impl PageTableProbe {
             Err(WalkerError::Gone) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+impl Walker {
+    /// Addresses of the gigabytes within `ranges` that have a table of blocks or a leaf.
+    pub(super) fn gigabytes(
+        &mut self,
+        space: &AddressSpace,
+        ranges: &[AddressRange],
+    ) -> Result<Vec<u64>, WalkerError> {
+        let tops = aligned_parts(ranges, TOP_SHIFT + 9);
+        let mut gigabytes = Vec::new();
+        self.occupied(space, TOP_SHIFT, &tops, |gigabyte| gigabytes.push(gigabyte))?;
+        retain_overlapping(&mut gigabytes, TOP_SHIFT, ranges);
+        Ok(gigabytes)
     }
 }
 

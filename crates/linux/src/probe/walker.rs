@@ -363,6 +363,17 @@ impl Walker {
         starts: &[u64],
         mut see: impl FnMut(u64),
     ) -> Result<(), WalkerError> {
+        self.entries(space, shift, starts, |address, _| see(address))
+    }
+
+    /// The same, with the entry of each; 0 where a larger leaf covers it.
+    pub(super) fn entries(
+        &mut self,
+        space: &AddressSpace,
+        shift: u32,
+        starts: &[u64],
+        mut see: impl FnMut(u64, u64),
+    ) -> Result<(), WalkerError> {
         for chunk in starts.chunks(MAX_TABLES) {
             self.copy_chunk(space, chunk, shift)?;
             for (i, &start) in chunk.iter().enumerate() {
@@ -370,13 +381,14 @@ impl Walker {
                 let first = start & !((1 << (shift + 9)) - 1);
                 if slot & Leaf::TABLE == 0 {
                     if Leaf(slot).is_present() {
-                        (0..ENTRIES_PER_TABLE as u64).for_each(|part| see(first + (part << shift)));
+                        (0..ENTRIES_PER_TABLE as u64)
+                            .for_each(|part| see(first + (part << shift), 0));
                     }
                     continue;
                 }
                 for (part, &entry) in self.tables.get()[i].iter().enumerate() {
                     if entry & 0x101 != 0 {
-                        see(first + ((part as u64) << shift));
+                        see(first + ((part as u64) << shift), entry);
                     }
                 }
             }

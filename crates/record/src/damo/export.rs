@@ -105,6 +105,7 @@ fn kind(item: &Item) -> &'static str {
         Item::Machine(_) => "samples of the machine's memory",
         Item::Calibration(_) => "costs of acting",
         Item::Stacks(_) | Item::Symbols(_) => "stacks of page faults",
+        Item::HugePages(_) => "contents of huge pages",
         Item::Note { .. } => "notes",
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::Nanos;
 use serde::Serialize;
 
-use super::{BlameReport, By, Measure, NotBlamed};
+use super::{BlameReport, By, HugeBytes, Measure, NotBlamed};
 use crate::context::RecordInfo;
 
 /// All bytes of one of the records.
@@ -26,6 +26,9 @@ pub struct BlameTotals {
     pub likely_bytes: u64,
     /// The others.
     pub unknown: NotBlamed,
+    /// How much of huge pages was read, where their waste is counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub huge: Option<HugeBytes>,
 }
 
 /// Bytes of one name in both records.
@@ -130,6 +133,7 @@ impl BlameTotals {
             blamed_bytes: report.blamed_bytes,
             likely_bytes: report.likely_bytes,
             unknown: report.unknown,
+            huge: report.huge,
         }
     }
 }

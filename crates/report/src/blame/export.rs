@@ -117,6 +117,7 @@ pub(super) fn measure_name(measure: Measure) -> &'static str {
         Measure::Idle => "idle_space",
         Measure::Resident => "resident_space",
         Measure::Refaulted => "refaulted_space",
+        Measure::Waste => "unwritten_space",
     }
 }
 

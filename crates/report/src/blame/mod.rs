@@ -8,6 +8,9 @@
 //! What was there before sampling began, and what is far from any sample, is unknown, and adds up with the rest to
 //! all the bytes that the report is about.
 //!
+//! What huge pages waste is laid to code in the same way ([`Measure::Waste`]): pages of them that were read, and that nobody
+//! has written.
+//!
 //! JSON: [`BlameReport`].
 
 mod by;
@@ -20,6 +23,7 @@ mod ranges;
 pub(crate) mod samples;
 mod stacks;
 mod touches;
+mod waste;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,12 +40,14 @@ use crate::latest::{Kept, Latest};
 use crate::mapping::{ANONYMOUS, MappingTable};
 use stacks::StackTable;
 use touches::{Owner, Touches};
+use waste::HugePages;
 
 pub use by::{Blamed, By};
 pub use diff::{BlameDiffReport, BlameTotals, BlamedDiff, StackDiff, folded_diff};
 pub use export::{folded, speedscope};
 pub use flame::{FlameNode, PlacedNode};
 pub use pprof::pprof;
+pub use waste::HugeBytes;
 
 /// Which bytes are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -55,6 +61,8 @@ pub enum Measure {
     Resident,
     /// Brought back from swap, however often: by whose code, not whose memory.
     Refaulted,
+    /// Pages of huge pages that were never written, of those huge pages that were read.
+    Waste,
 }
 
 /// What is asked.
@@ -142,6 +150,9 @@ pub struct BlameReport {
     pub likely_bytes: u64,
     /// The others.
     pub unknown: NotBlamed,
+    /// How much of huge pages was read, where their waste is counted; `null` where the record does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub huge: Option<HugeBytes>,
     /// Samples that it follows from.
     pub nr_samples: u64,
     /// Samples that found no room.
@@ -171,6 +182,7 @@ pub struct Blame {
     touches: BTreeMap<TargetId, Touches>,
     /// Pages that were brought back, by stack, thread, target and mapping.
     refaults: Sums,
+    huge: HugePages,
     has_stacks: bool,
     nr_samples: u64,
     nr_lost: u64,
@@ -200,6 +212,7 @@ impl Blame {
             table: StackTable::default(),
             touches: BTreeMap::new(),
             refaults: Sums::new(),
+            huge: HugePages::default(),
             has_stacks: header.settings.contains_key(STACKS_SETTING),
             nr_samples: 0,
             nr_lost: 0,
@@ -350,12 +363,18 @@ impl Accumulate for Blame {
             }
             Item::Mappings(change) if self.is_due(change.time) => {
                 self.mappings.apply(change);
+                self.huge.apply(change);
                 if let Some(touches) = self.touches.get_mut(&change.target) {
                     touches.apply(change);
                 }
             }
             Item::Stacks(samples) => self.take_samples(samples),
             Item::Symbols(symbols) => self.table.frames.name(symbols),
+            Item::HugePages(sample) if self.is_due(sample.time) => {
+                let context = &self.context;
+                self.huge
+                    .take(sample, |target| context.admits_target(target));
+            }
             _ => {}
         }
     }
@@ -384,9 +403,12 @@ impl Blame {
         }
         let (kept, _) = self.latest.clone().finish();
         self.join_stacks();
-        let mut whole = Whole::default();
+        let (mut whole, mut huge) = (Whole::default(), None);
         for kept in &kept {
-            self.add(kept, &mut whole);
+            match self.options.measure {
+                Measure::Waste => self.add_waste(kept.snapshot.target, &mut whole, &mut huge),
+                _ => self.add(kept, &mut whole),
+            }
         }
         if self.options.measure == Measure::Refaulted {
             whole.sums.clone_from(&self.refaults);
@@ -415,6 +437,7 @@ impl Blame {
                 .saturating_sub(unknown.before_sampling + unknown.not_sampled),
             likely_bytes: likely.min(whole.total),
             unknown,
+            huge,
             nr_samples: self.nr_samples,
             nr_lost: self.nr_lost,
             not_counted_ns: self.not_counted,

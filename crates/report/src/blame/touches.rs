@@ -200,6 +200,22 @@ impl Touches {
         }
     }
 
+    /// The same of a huge page at `block`: the first touch within it is that of all of it.
+    pub(super) fn owners_of_block(
+        &self,
+        block: AddressRange,
+        mapping: AddressRange,
+        take: &mut impl FnMut(AddressRange, f64, Owner),
+    ) {
+        let within = || self.by_page.range(block.start..block.end);
+        let first = within().map(|(_, touch)| *touch);
+        let Some(touch) = first.min_by_key(|touch| touch.time) else {
+            return self.owners(block, mapping, take);
+        };
+        let is_sure = within().all(|(_, other)| other.stack == touch.stack);
+        take(block, 1.0, Owner::Touch { touch, is_sure });
+    }
+
     /// The samples on both sides of each part of `range`.
     fn nearest(
         &self,

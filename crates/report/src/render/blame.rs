@@ -8,7 +8,7 @@ use isotherm_engine::{Nanos, units};
 use super::flame::Flame;
 use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, page};
-use crate::blame::{BlameReport, Blamed, By, FlameNode, Measure};
+use crate::blame::{BlameReport, Blamed, By, FlameNode, HugeBytes, Measure};
 
 /// Rows of the table, and children of a node, that text shows.
 const ROWS: usize = 20;
@@ -125,6 +125,7 @@ impl BlameReport {
             Measure::Idle => "no byte".to_owned(),
             Measure::Resident => "no snapshot in this part of the record".to_owned(),
             Measure::Refaulted => "no page of a sample was brought back from swap".to_owned(),
+            Measure::Waste => no_waste(self.huge, style),
         }
     }
 
@@ -186,14 +187,20 @@ impl BlameReport {
     }
 
     fn facts(&self, style: &Style) -> String {
-        let mut facts = format!(
-            "{} of {}: touched first by known code {}, of these {} likely; unknown {}; by {} samples",
-            style.bytes(self.total_bytes),
-            match self.measure {
-                Measure::Idle => "idle memory",
-                Measure::Resident => "resident memory",
-                Measure::Refaulted => "memory brought back",
-            },
+        let total = style.bytes(self.total_bytes);
+        let mut facts = match (self.measure, self.huge) {
+            (Measure::Idle, _) => format!("{total} of idle memory:"),
+            (Measure::Resident, _) => format!("{total} of resident memory:"),
+            (Measure::Refaulted, _) => format!("{total} of memory brought back:"),
+            (Measure::Waste, huge) => {
+                let HugeBytes { bytes, read_bytes } = huge.unwrap_or_default();
+                let [bytes, read] = [bytes, read_bytes].map(|bytes| style.bytes(bytes));
+                format!("Huge pages: {bytes}, of which {read} were read: {total} never written;")
+            }
+        };
+        let _ = write!(
+            facts,
+            " touched first by known code {}, of these {} likely; unknown {}; by {} samples",
             style.bytes(self.blamed_bytes),
             style.bytes(self.likely_bytes),
             style.bytes(self.unknown.before_sampling + self.unknown.not_sampled),
@@ -213,6 +220,28 @@ impl BlameReport {
     }
 }
 
+/// Why there is no waste.
+fn no_waste(huge: Option<HugeBytes>, style: &Style) -> String {
+    match huge {
+        None => "the record does not tell what huge pages hold".to_owned(),
+        Some(HugeBytes { bytes: 0, .. }) => {
+            "there are no huge pages of private anonymous memory".to_owned()
+        }
+        Some(HugeBytes {
+            bytes,
+            read_bytes: 0,
+        }) => format!(
+            "none of the {} in huge pages was read: what was never written of them is not known",
+            style.bytes(bytes)
+        ),
+        Some(HugeBytes { bytes, read_bytes }) => format!(
+            "every page was written of the {} in huge pages that were read, of {}",
+            style.bytes(read_bytes),
+            style.bytes(bytes)
+        ),
+    }
+}
+
 /// What a report of these bytes is about.
 pub(super) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String {
     match measure {
@@ -223,6 +252,9 @@ pub(super) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String 
         Measure::Resident => "Resident memory, by the code that touched it first".to_owned(),
         Measure::Refaulted => {
             "Memory brought back from swap, by the code that touched it then".to_owned()
+        }
+        Measure::Waste => {
+            "Pages of huge pages that were never written, by the code that touched the huge page first".to_owned()
         }
     }
 }

@@ -7,7 +7,7 @@ use isotherm_engine::units;
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, page};
-use crate::blame::{BlameDiffReport, BlameTotals};
+use crate::blame::{BlameDiffReport, BlameTotals, HugeBytes};
 
 /// Rows that text and pictures show.
 const ROWS: usize = 20;
@@ -42,6 +42,15 @@ impl Render for BlameDiffReport {
             row(before, after, "? whose code is not known");
         }
         row(self.before.total_bytes, self.after.total_bytes, "all");
+        for (bytes, name) in [
+            (|huge| huge.read_bytes, "(huge pages that were read)"),
+            (|huge| huge.bytes, "(huge pages)"),
+        ] as [(fn(HugeBytes) -> u64, &str); 2]
+        {
+            if let Some((before, after)) = self.before.huge.zip(self.after.huge) {
+                row(bytes(before), bytes(after), name);
+            }
+        }
         table.write(out)
     }
 

@@ -25,14 +25,14 @@ use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, Target
 use isotherm_damon::{
     Claim, DamonContext, DamonError, DirectoryTree, MODULES_ROOT, Module, SYSFS_ROOT,
 };
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::damon_trace::DamonTrace;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, state};
 use isotherm_record::Item;
 
-use crate::monitor::{Contexts, Monitor};
+use crate::monitor::{Contexts, Monitor, TargetTables};
 use crate::start::{Started, ram, wanted};
 use crate::targets::TargetSet;
 pub use tell::{KdamondReport, KernelDamonReport, ModuleReport};
@@ -158,6 +158,16 @@ pub fn kernel_plan(spec: &SessionSpec) -> anyhow::Result<Vec<(String, String)>> 
     Ok(writes
         .map(|write| (write.path.to_string(), write.value))
         .collect())
+}
+
+impl Watched {
+    /// How page tables of a target are read, if it is a process.
+    fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
+        match self {
+            Self::Processes { probe, set } => Some(TargetTables::new(probe, set, target)),
+            Self::Physical { .. } => None,
+        }
+    }
 }
 
 fn ram_of(context: &ContextSpec) -> anyhow::Result<Vec<isotherm_engine::AddressRange>> {

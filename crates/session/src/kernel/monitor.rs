@@ -19,7 +19,7 @@ use super::assemble::{Assembler, snapshot};
 use super::hub::Hub;
 use super::lower;
 use super::schemes::{Force, SchemeCounters};
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, TargetTables};
 use crate::targets::TargetSet;
 
 /// How often counters are read, and processes are looked for.
@@ -582,6 +582,10 @@ impl Monitor for KernelMonitor {
                 .collect(),
             Watched::Physical { .. } => Vec::new(),
         }
+    }
+
+    fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
+        self.watched.target_tables(target)
     }
 
     fn kdamond(&mut self, _context: usize) -> Option<&mut KernelMonitor> {

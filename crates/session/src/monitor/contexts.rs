@@ -20,7 +20,7 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{CacheView, Monitor};
+use super::{CacheView, Monitor, TargetTables};
 use crate::kernel::KernelMonitor;
 use isotherm_engine::units::format_time;
 
@@ -130,7 +130,8 @@ impl Contexts {
             | Item::Compaction(_)
             // These are told by the session, and with its numbers.
             | Item::Stacks(_)
-            | Item::Symbols(_) => return,
+            | Item::Symbols(_)
+            | Item::HugePages(_) => return,
         };
         *target = self.number(at, *target);
     }
@@ -205,6 +206,11 @@ impl Monitor for Contexts {
         for member in &mut self.members {
             member.monitor.note_other_cpu(part);
         }
+    }
+
+    fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
+        let (at, number) = self.targets.context(target)?;
+        self.members[at].monitor.target_tables(number)
     }
 
     fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {

@@ -110,7 +110,7 @@ impl HugePages {
 }
 
 /// Neighbours far from each other (the finalizer of splitmix64).
-fn scramble(block: u64) -> u64 {
+pub(crate) fn scramble(block: u64) -> u64 {
     let mut mixed = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ (mixed >> 27)

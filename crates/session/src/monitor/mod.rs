@@ -8,15 +8,18 @@ mod page_cache;
 mod pages;
 mod physical;
 mod simulated;
+mod target_tables;
 mod virtual_memory;
 
 pub(crate) use by_frame::{ByFrame, FIRST_PROCESS};
 pub(crate) use contexts::Contexts;
+pub(crate) use huge::scramble;
 pub(crate) use machine::MachineView;
 pub(crate) use page_cache::CacheView;
 pub(crate) use pages::Pages;
 pub(crate) use physical::Physical;
 pub(crate) use simulated::Simulated;
+pub(crate) use target_tables::TargetTables;
 pub(crate) use virtual_memory::VirtualMemory;
 
 use isotherm_engine::{Cost, Intervals, Nanos};
@@ -77,6 +80,11 @@ pub(crate) trait Monitor {
 
     /// Memory use of targets that are not real processes.
     fn made_up_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {
+        None
+    }
+
+    /// How page tables of a target are read, where they can be.
+    fn target_tables(&mut self, _target: isotherm_engine::TargetId) -> Option<TargetTables<'_>> {
         None
     }
 

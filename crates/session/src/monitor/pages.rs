@@ -13,7 +13,7 @@ use isotherm_linux::probe::scan::{ClearMethod, ScanError, ScannedBlock, Scanner}
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
 
-use super::{ByFrame, Monitor};
+use super::{ByFrame, Monitor, TargetTables};
 use crate::targets::TargetSet;
 
 /// More of the accessed pages unknown than this: clearing by madvise misses too much.
@@ -278,6 +278,11 @@ impl Monitor for Pages {
             .iter_mut()
             .flat_map(std::mem::take)
             .collect()
+    }
+
+    fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
+        let is_told = self.by_frame.is_none();
+        is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
     }
 
     fn leave_out(&mut self, cpu: Nanos) {

@@ -9,7 +9,7 @@ use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{CacheView, MachineView, Monitor};
+use super::{CacheView, MachineView, Monitor, TargetTables};
 use crate::targets::TargetSet;
 
 pub(crate) struct VirtualMemory {
@@ -195,6 +195,12 @@ impl Monitor for VirtualMemory {
 
     fn note_other_cpu(&mut self, cpu: Nanos) {
         self.monitor.note_other_cpu(cpu);
+    }
+
+    fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
+        // Where memory is told by frame, nothing is told by a process's addresses.
+        let is_told = !self.is_by_frame();
+        is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
     }
 
     fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {

@@ -63,7 +63,10 @@ impl Feed {
     /// # Errors
     /// What a record cannot hold; nobody is told of it.
     pub fn push(&mut self, item: &Item) -> Result<(), RecordError> {
-        if matches!(item, Item::Stacks(_) | Item::Symbols(_)) {
+        if matches!(
+            item,
+            Item::Stacks(_) | Item::Symbols(_) | Item::HugePages(_)
+        ) {
             // They count from the session's beginning, which who comes later has not.
             return Ok(());
         }

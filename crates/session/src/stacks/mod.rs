@@ -6,12 +6,13 @@
 //! Approach: the sampler is there before the command starts, so nothing of it is missed. Each processor has a
 //! token bucket that holds some seconds' samples, and hands out the fewer of them the emptier it is; so the first
 //! burst is seen in full, and a long one thinner and thinner. What samples cost, here and in the kernel, rules
-//! how many there are a second. Faults of processes that are no targets yet wait a little for it.
+//! how many there are a second. What huge pages hold is read beside it ([`huge`]). Faults of processes that are no targets yet wait a little for it.
 //!
 //! Limits: what a target of a control group, or a new process of the machine, touches before it is found is sampled
 //! only if it descends from one that is known.
 
 mod counting;
+mod huge;
 mod moved;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -33,7 +34,9 @@ use isotherm_record::{
 };
 use isotherm_symbols::Symbolizer;
 
+use crate::monitor::Monitor;
 use counting::Counting;
+use huge::HugePages;
 use moved::Places;
 
 /// Every so many minor faults are looked at, while there are few; huge pages are few.
@@ -53,6 +56,10 @@ const SAMPLE_BESIDE: Nanos = Nanos(1_500);
 const NAMING_MAX: Duration = Duration::from_secs(10);
 /// The rate is adapted so often.
 const ADAPT: Nanos = Nanos::from_millis(1000);
+/// What each has of the budget: samples, counting faults, and reading huge pages.
+const SAMPLES_SHARE: f64 = 0.4;
+const COUNTING_SHARE: f64 = 0.4;
+const HUGE_PAGES_SHARE: f64 = 0.2;
 /// Faults of who is no target are kept so long, and so many.
 const WAIT: Nanos = Nanos::from_millis(3000);
 const WAITING_MAX: usize = 4096;
@@ -77,6 +84,7 @@ pub(crate) struct Stacks {
     /// The same of the period.
     counted: Adapted,
     counting: Counting,
+    huge: HugePages,
     /// Pages that the samples to come stand for besides: those that were missed.
     missed: u64,
 }
@@ -150,7 +158,8 @@ impl Stacks {
                 at: clock.now(),
                 ..Adapted::default()
             },
-            counting: Counting::new(budget.cpu_budget / 2.0, clock.now()),
+            counting: Counting::new(budget.cpu_budget * COUNTING_SHARE, clock.now()),
+            huge: HugePages::new(budget.cpu_budget * HUGE_PAGES_SHARE, clock.now()),
             missed: 0,
         }))
     }
@@ -191,7 +200,29 @@ impl Stacks {
 
     /// CPU time of this process that went into stacks.
     pub(crate) fn cpu(&self) -> Nanos {
-        self.cpu
+        self.cpu + self.huge.cpu()
+    }
+
+    /// Reads some of the targets' huge pages, which `monitor` watches.
+    pub(crate) fn read_huge_pages(
+        &mut self,
+        now: Nanos,
+        live: &[(TargetId, u32)],
+        monitor: &mut dyn Monitor,
+        items: &mut Vec<Item>,
+    ) {
+        self.huge.step(now, live, monitor, items);
+    }
+
+    /// The same, once, when all is over.
+    pub(crate) fn last_huge_pages(
+        &mut self,
+        now: Nanos,
+        live: &[(TargetId, u32)],
+        monitor: &mut dyn Monitor,
+        items: &mut Vec<Item>,
+    ) {
+        items.extend(self.huge.last(now, live, monitor));
     }
 
     /// What frames are called, by the files that were mapped: once, at the end. Those of a file that cannot be read have
@@ -416,8 +447,7 @@ impl Stacks {
         let in_program = totals.took.since(before.totals.took) + self.beside.since(before.beside);
         let spent = self.cpu.since(before.cpu).0 + in_program.0;
         let share = spent as f64 / 1e9 / seconds;
-        // The other half is for counting.
-        let by_cost = (self.budget.cpu_budget / 2.0 / share.max(1e-6)).clamp(0.25, 1.25);
+        let by_cost = (self.budget.cpu_budget * SAMPLES_SHARE / share.max(1e-6)).clamp(0.25, 1.25);
         let rate = (self.rate * by_cost).clamp(1.0, RATE_MAX);
         if rate as u64 != self.rate as u64 {
             self.sampler.set_rate(rate as u64)?;

@@ -50,6 +50,15 @@ struct AnswerJson {
     /// Functions that are not in the list, and their bytes.
     nr_unlisted: usize,
     unlisted: u64,
+    /// Where it is about their waste.
+    huge: Option<HugeJson>,
+}
+
+/// How much is in huge pages, and how much of that was read.
+#[derive(Serialize)]
+struct HugeJson {
+    bytes: u64,
+    read: u64,
 }
 
 #[derive(Serialize)]
@@ -103,6 +112,10 @@ fn answer(report: &BlameReport, functions: &mut Functions, arrays: &mut Arrays) 
         list: listed.iter().map(function).collect(),
         nr_unlisted: unlisted.len(),
         unlisted: unlisted.iter().map(|of| of.bytes).sum(),
+        huge: report.huge.map(|huge| HugeJson {
+            bytes: huge.bytes,
+            read: huge.read_bytes,
+        }),
     }
 }
 

@@ -28,6 +28,7 @@ use super::source::{Source, exit_code};
   isotherm report blame service.isotherm -o blame.folded         for flamegraph.pl
   isotherm report blame service.isotherm -o blame.pb.gz          for go tool pprof
   isotherm report blame service.isotherm --of refaulted          who brings it back
+  isotherm report blame service.isotherm --of waste              whose huge pages are not used in full
   isotherm report blame after.isotherm --against before.isotherm   what changed
 
 An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
@@ -67,6 +68,8 @@ enum OfArg {
     Resident,
     /// What was brought back from swap, by the code that did so
     Refaulted,
+    /// What of huge pages was never written, as far as they were read (pages of zeros)
+    Waste,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -160,6 +163,7 @@ impl BlameArgs {
                 OfArg::Idle => Measure::Idle,
                 OfArg::Resident => Measure::Resident,
                 OfArg::Refaulted => Measure::Refaulted,
+                OfArg::Waste => Measure::Waste,
             },
             at_least: self.at_least,
             at: self.at,

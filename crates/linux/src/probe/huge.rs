@@ -1,0 +1,111 @@
+//! Which blocks of a target are huge pages.
+//!
+//! The problem: to know that of a terabyte, half a million tables of pages would be copied. The approach: one level above
+//! them an entry says whether it is a huge page, and one table has the entries of a gigabyte.
+//!
+//! Limits: the huge zero page is told by its entry, which is neither written nor writable; so is a huge page that was
+//! marked free (`MADV_FREE`) and is then shared by fork.
+
+use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
+
+use super::page_table::{PageTableProbe, ProbeError};
+use super::tables::BLOCK_SHIFT;
+use super::walker::WalkerError;
+
+/// Bits of an entry (arch/x86/include/asm/pgtable_types.h): `_PAGE_RW`, `_PAGE_DIRTY`, `_PAGE_PSE`,
+/// `_PAGE_SPECIAL`, `_PAGE_SAVED_DIRTY`.
+const WRITABLE: u64 = 1 << 1;
+const DIRTY: u64 = 1 << 6;
+const LEAF: u64 = 1 << 7;
+const SPECIAL: u64 = 1 << 9;
+const SAVED_DIRTY: u64 = 1 << 58;
+
+impl PageTableProbe {
+    /// Addresses of the huge pages (2 MiB) that lie within one of `ranges`, which are in address order. No accessed bit is
+    /// set by asking. `None` if the target is gone.
+    pub fn huge_pages(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+    ) -> Result<Option<Vec<u64>>, ProbeError> {
+        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
+            return Ok(None);
+        };
+        // Others have no room for one.
+        let mut ranges: Vec<AddressRange> = ranges.to_vec();
+        ranges.retain(|range| first_block(*range) + BLOCK_SIZE <= range.end);
+        let mut found = Vec::new();
+        let walker = &mut self.walker;
+        let read = walker.gigabytes(&space, &ranges).and_then(|gigabytes| {
+            walker.entries(&space, BLOCK_SHIFT, &gigabytes, |block, entry| {
+                if is_huge_page(entry) {
+                    found.push(block);
+                }
+            })
+        });
+        match read {
+            Ok(()) => {
+                retain_within(&mut found, &ranges);
+                Ok(Some(found))
+            }
+            Err(WalkerError::Gone) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether an entry one level above pages is a huge page of the process's own.
+fn is_huge_page(entry: u64) -> bool {
+    let was_written = entry & (WRITABLE | DIRTY | SAVED_DIRTY) != 0;
+    entry & (LEAF | SPECIAL) == LEAF && was_written
+}
+
+fn first_block(range: AddressRange) -> u64 {
+    range.start.next_multiple_of(BLOCK_SIZE)
+}
+
+/// Keeps those of `blocks` that lie within one of `ranges` as a whole; both in address order.
+fn retain_within(blocks: &mut Vec<u64>, ranges: &[AddressRange]) {
+    let mut ranges = ranges.iter().peekable();
+    blocks.retain(|&block| {
+        let end = block + BLOCK_SIZE;
+        while ranges.next_if(|range| range.end < end).is_some() {}
+        ranges.peek().is_some_and(|range| range.start <= block)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_within_a_range_as_a_whole_is_kept() {
+        let block = |number: u64| number * BLOCK_SIZE;
+        let range = |start, end| AddressRange::new(start, end);
+        let ranges = [
+            range(4096, block(3)),
+            range(block(3), block(5) - 4096),
+            range(block(7), block(8)),
+        ];
+        let mut blocks: Vec<u64> = (0..10).map(block).collect();
+        retain_within(&mut blocks, &ranges);
+        assert_eq!(blocks, [1, 2, 3, 7].map(block));
+        retain_within(&mut blocks, &[]);
+        assert_eq!(blocks, []);
+    }
+
+    #[test]
+    fn tables_the_zero_page_and_device_memory_are_no_huge_pages() {
+        // Present, user, accessed; a table's entry has the bits of a small page that is in use.
+        let check = |flags: u64, wanted| {
+            assert_eq!(is_huge_page(0x8_0000_0025 | flags), wanted, "{flags:#x}");
+        };
+        check(LEAF | DIRTY | WRITABLE, true);
+        check(LEAF | DIRTY, true);
+        check(LEAF | SAVED_DIRTY, true);
+        check(DIRTY | WRITABLE, false);
+        check(LEAF, false);
+        check(LEAF | SPECIAL | WRITABLE, false);
+        assert!(!is_huge_page(0));
+    }
+}

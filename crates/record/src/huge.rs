@@ -1,0 +1,339 @@
+//! What huge pages of targets hold, as it stands in a record: pages of them that nobody has written.
+//!
+//! Problem: what a huge page wastes is in its content only, which is read a few pages a second; and huge pages come, go and
+//! are split in between.
+//!
+//! Approach: an item says of a target how much of its memory is in huge pages, which of them were read since the item
+//! before, and which of those that were read earlier are huge pages no more. So who has read all items knows of each huge page
+//! what it held when it was read last. Both lists are packed like samples of stacks ([`crate::stacks`]): base64 of zlib of LEB128
+//! numbers, in the order of addresses, as differences in blocks of 2 MiB.
+//!
+//! Limits: [`READS_MAX`] of an item.
+
+use std::fmt;
+
+use isotherm_engine::{BLOCK_SIZE, Nanos, PAGES_PER_BLOCK, TargetId};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use crate::stacks::{pack, push, take, unpack};
+
+/// Most huge pages that an item tells of: read, and gone.
+pub const READS_MAX: usize = 64 << 10;
+const TOO_MANY: &str = "has more huge pages than an item may tell of";
+/// Blocks that an address space has at most: 57 bits of address.
+const BLOCKS_END: u64 = (1 << 57) / BLOCK_SIZE;
+
+/// What huge pages of targets hold, as far as it was read since the item before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HugePagesSample {
+    /// When it was looked which pages are huge.
+    pub time: Nanos,
+    /// Targets of which there is something new, in their order.
+    #[serde(deserialize_with = "bounded")]
+    pub targets: Vec<TargetHugePages>,
+}
+
+/// One target's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TargetHugePages {
+    pub target: TargetId,
+    /// Private anonymous memory that it has in huge pages now, read or not.
+    pub bytes: u64,
+    /// Huge pages that were read, and still are huge pages; packed: each address, pages and time.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "pack_reads",
+        deserialize_with = "unpack_reads"
+    )]
+    pub read: Vec<HugePageRead>,
+    /// Addresses of those that were read earlier, and are huge pages no more; packed.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "pack_gone",
+        deserialize_with = "unpack_gone"
+    )]
+    pub gone: Vec<u64>,
+}
+
+/// What a huge page held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HugePageRead {
+    /// Its address.
+    pub block: u64,
+    /// Pages of zeros: never written, as far as content tells.
+    pub never_written: u32,
+    /// When it was read, by the record's clock.
+    pub time: Nanos,
+}
+
+impl TargetHugePages {
+    /// Huge pages that it tells of.
+    pub fn nr_told(&self) -> usize {
+        self.read.len() + self.gone.len()
+    }
+}
+
+impl HugePagesSample {
+    /// Says what is wrong with it, if anything.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self
+            .targets
+            .iter()
+            .map(TargetHugePages::nr_told)
+            .sum::<usize>()
+            > READS_MAX
+        {
+            return Err(TOO_MANY.to_owned());
+        }
+        if !self.targets.is_sorted_by(|a, b| a.target < b.target) {
+            return Err("has huge pages of targets that are not in order".to_owned());
+        }
+        self.targets.iter().try_for_each(TargetHugePages::check)
+    }
+}
+
+impl TargetHugePages {
+    fn check(&self) -> Result<(), String> {
+        let target = self.target.0;
+        if self.bytes % BLOCK_SIZE != 0 || self.bytes / BLOCK_SIZE > BLOCKS_END {
+            return Err(format!(
+                "has {} bytes in huge pages of target {target}",
+                self.bytes
+            ));
+        }
+        if self.read.len() as u64 > self.bytes / BLOCK_SIZE {
+            return Err(format!(
+                "has read more huge pages of target {target} than there are"
+            ));
+        }
+        let is_whole = |read: &HugePageRead| read.never_written as usize <= PAGES_PER_BLOCK;
+        if !self.read.iter().all(is_whole) {
+            return Err(format!(
+                "has a huge page of target {target} with more pages than it can have"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Targets, as long as they have not too many huge pages together: a few bytes can be packed that come to gigabytes.
+fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TargetHugePages>, D::Error> {
+    struct Targets;
+    impl<'de> Visitor<'de> for Targets {
+        type Value = Vec<TargetHugePages>;
+
+        fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("a list of targets")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let (mut targets, mut nr) = (Vec::new(), 0);
+            while let Some(target) = list.next_element::<TargetHugePages>()? {
+                nr += target.nr_told();
+                if nr > READS_MAX {
+                    return Err(de::Error::custom(TOO_MANY));
+                }
+                targets.push(target);
+            }
+            Ok(targets)
+        }
+    }
+    deserializer.deserialize_seq(Targets)
+}
+
+fn pack_reads<S: Serializer>(reads: &[HugePageRead], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut bytes = Vec::new();
+    let (mut next, mut time) = (0, 0);
+    for read in reads {
+        push_block(&mut bytes, &mut next, read.block).map_err(ser::Error::custom)?;
+        push(&mut bytes, read.never_written.into());
+        // They are read in turns, not in the order of addresses.
+        push(&mut bytes, crate::stacks::difference(time, read.time.0));
+        time = read.time.0;
+    }
+    serializer.serialize_str(&pack(&bytes).map_err(ser::Error::custom)?)
+}
+
+fn unpack_reads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HugePageRead>, D::Error> {
+    let bytes = unpack(&String::deserialize(deserializer)?).map_err(de::Error::custom)?;
+    let mut rest = &bytes[..];
+    let (mut next, mut time) = (0, 0);
+    let mut reads = Vec::new();
+    while !rest.is_empty() {
+        if reads.len() >= READS_MAX {
+            return Err(de::Error::custom(TOO_MANY));
+        }
+        let mut read = || {
+            let block = take_block(&mut rest, &mut next)?;
+            let never_written = u32::try_from(take(&mut rest)?).ok()?;
+            time = crate::stacks::apply(time, take(&mut rest)?);
+            let time = Nanos(time);
+            Some(HugePageRead {
+                block,
+                never_written,
+                time,
+            })
+        };
+        reads.push(read().ok_or_else(|| de::Error::custom("a huge page is cut, or none"))?);
+    }
+    Ok(reads)
+}
+
+fn pack_gone<S: Serializer>(gone: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut bytes = Vec::new();
+    let mut next = 0;
+    for block in gone {
+        push_block(&mut bytes, &mut next, *block).map_err(ser::Error::custom)?;
+    }
+    serializer.serialize_str(&pack(&bytes).map_err(ser::Error::custom)?)
+}
+
+fn unpack_gone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    let bytes = unpack(&String::deserialize(deserializer)?).map_err(de::Error::custom)?;
+    let mut rest = &bytes[..];
+    let mut next = 0;
+    let mut gone = Vec::new();
+    while !rest.is_empty() {
+        if gone.len() >= READS_MAX {
+            return Err(de::Error::custom(TOO_MANY));
+        }
+        let block = take_block(&mut rest, &mut next);
+        gone.push(block.ok_or_else(|| de::Error::custom("a huge page that has gone is none"))?);
+    }
+    Ok(gone)
+}
+
+/// Blocks between this one and the one before; `next` is the first that may follow.
+fn push_block(bytes: &mut Vec<u8>, next: &mut u64, block: u64) -> Result<(), String> {
+    let number = block / BLOCK_SIZE;
+    if block % BLOCK_SIZE != 0 || number < *next || number >= BLOCKS_END {
+        return Err(format!("no huge page, or out of order: {block:#x}"));
+    }
+    push(bytes, number - *next);
+    *next = number + 1;
+    Ok(())
+}
+
+fn take_block(rest: &mut &[u8], next: &mut u64) -> Option<u64> {
+    let number = next.checked_add(take(rest)?)?;
+    if number >= BLOCKS_END {
+        return None;
+    }
+    *next = number + 1;
+    Some(number * BLOCK_SIZE)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn item() -> HugePagesSample {
+        let read = |block: u64, never_written, time| HugePageRead {
+            block: block * BLOCK_SIZE,
+            never_written,
+            time: Nanos(time),
+        };
+        let target = TargetHugePages {
+            target: TargetId(3),
+            bytes: 9 * BLOCK_SIZE,
+            read: vec![
+                read(0, 512, 7),
+                read(1, 0, 3),
+                read(0x3fff_8000, 384, 1 << 40),
+            ],
+            gone: vec![4 * BLOCK_SIZE, BLOCK_SIZE << 30],
+        };
+        let nothing = TargetHugePages::default();
+        HugePagesSample {
+            time: Nanos(9),
+            targets: vec![nothing, target],
+        }
+    }
+
+    #[test]
+    fn reads_come_back_as_they_were() {
+        let json = serde_json::to_string(&item()).expect("packs");
+        let back: HugePagesSample = serde_json::from_str(&json).expect("unpacks");
+        assert_eq!(back, item());
+        back.check().expect("whole");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let check = |change: fn(&mut HugePagesSample), wanted: &str| {
+            let mut broken = item();
+            change(&mut broken);
+            let said = broken.check().expect_err(wanted);
+            assert!(said.contains(wanted), "{said}");
+        };
+        check(|item| item.targets.reverse(), "not in order");
+        check(|item| item.targets[0].target = TargetId(3), "not in order");
+        check(|item| item.targets[1].bytes += 4096, "bytes in huge pages");
+        check(
+            |item| item.targets[1].bytes = 1 << 62,
+            "bytes in huge pages",
+        );
+        check(
+            |item| item.targets[1].bytes = 2 * BLOCK_SIZE,
+            "than there are",
+        );
+        check(
+            |item| item.targets[1].read[1].never_written = 513,
+            "more pages than it can have",
+        );
+        check(
+            |item| item.targets[1].gone = vec![0; READS_MAX],
+            "more huge pages than an item",
+        );
+        let mut twice = item();
+        twice.targets[1].read[1].block = 0;
+        serde_json::to_string(&twice).expect_err("out of order");
+    }
+
+    #[test]
+    fn few_bytes_that_come_to_much_are_refused() {
+        let gone = |nr: u64| (0..nr).map(|number| number * BLOCK_SIZE).collect();
+        let target = |target, nr| TargetHugePages {
+            target: TargetId(target),
+            gone: gone(nr),
+            ..TargetHugePages::default()
+        };
+        let half = READS_MAX as u64 / 2;
+        for (targets, is_whole) in [
+            (vec![target(0, half), target(1, half)], true),
+            (vec![target(0, half), target(1, half + 1)], false),
+            (vec![target(0, 2 * half + 1)], false),
+        ] {
+            let time = Nanos(0);
+            let json = serde_json::to_string(&HugePagesSample { time, targets }).expect("packs");
+            assert!(json.len() < 2000, "{}", json.len());
+            let back = serde_json::from_str::<HugePagesSample>(&json);
+            assert_eq!(back.is_ok(), is_whole);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_packed_is_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let text = pack(&bytes).expect("packs");
+            for name in ["read", "gone"] {
+                let json = serde_json::json!({"target": 0, "bytes": 1 << 30, name: text});
+                if let Ok(target) = serde_json::from_value::<TargetHugePages>(json) {
+                    let blocks = || target.read.iter().map(|read| read.block).chain(target.gone.iter().copied());
+                    prop_assert!(blocks().all(|block| block % BLOCK_SIZE == 0 && block < 1 << 57));
+                    prop_assert!(blocks().is_sorted());
+                    let _ = target.check();
+                }
+            }
+        }
+    }
+}

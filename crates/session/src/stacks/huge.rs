@@ -1,0 +1,387 @@
+//! What huge pages of targets hold, and what of that nobody has written: for whose code wastes them.
+//!
+//! Problem: what a huge page wastes is in its content only, and reading all of it takes 0.15 s a
+//! gigabyte. Huge pages come and go, and programs fill them while they are looked at.
+//!
+//! Approach: about once a second it is looked which blocks are huge pages, one level above the tables of pages. Of these some
+//! are read, those first that never were, in an order that is as good as random, then those that were read longest ago; where all
+//! pages were written, later. What both takes is paid from a token bucket, half for each. When recording ends, what
+//! can be read in a quarter of a second is read once more.
+//!
+//! Limits: a page of zeros counts as not written. A huge page that is filled after it was read last counts as it was then.
+//! Of a target [`READS_MAX`] huge pages are read, 128 GiB; others count as not read. Of a process that ends by itself nothing is
+//! read at its end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use isotherm_engine::monitor::bits;
+use isotherm_engine::{BLOCK_SIZE, Nanos, TargetId};
+use isotherm_linux::clock::process_cpu;
+use isotherm_linux::probe::BlockContents;
+use isotherm_record::huge::READS_MAX;
+use isotherm_record::{HugePageRead, HugePagesSample, Item, TargetHugePages};
+
+use crate::monitor::{Monitor, scramble};
+
+/// It is looked which blocks are huge pages so often at most.
+const LISTING: Nanos = Nanos::from_millis(1_000);
+/// Looking for them takes this part of what there is to spend at most.
+const LISTING_SHARE: f64 = 0.5;
+/// Tokens that may be saved: some 60 huge pages.
+const SAVED_NS_MAX: f64 = 20e6;
+/// Huge pages that are read in one go, 1 ms, and in a step.
+const PER_RUN: usize = 4;
+const PER_STEP: usize = 8;
+/// Those that are read next are chosen at each listing: so many.
+const TURN_MAX: usize = 1024;
+/// What was written stays so, as long as it is the same huge page: such are read again so much later.
+const WRITTEN_LATER: Nanos = Nanos::from_millis(60_000);
+/// CPU time that reading takes when recording ends, at most.
+const LAST_MAX: Nanos = Nanos::from_millis(250);
+
+/// Reads huge pages, and tells of them.
+pub(super) struct HugePages {
+    /// Of one CPU.
+    share: f64,
+    saved_ns: f64,
+    at: Nanos,
+    next_listing: Nanos,
+    /// What it has taken so far.
+    cpu: Nanos,
+    targets: BTreeMap<TargetId, OfTarget>,
+    /// Those that are read next.
+    turn: VecDeque<(TargetId, u64)>,
+    /// What is to be told of targets that have ended.
+    ended: Vec<TargetHugePages>,
+}
+
+/// The huge pages of a target.
+#[derive(Default)]
+struct OfTarget {
+    /// The address space that they are in.
+    space: Option<u64>,
+    bytes: u64,
+    told_bytes: Option<u64>,
+    /// As of the last listing, by address; with what is known of those that were read.
+    blocks: BTreeMap<u64, Option<Read>>,
+    /// Those that were told of, and are none any more.
+    gone: Vec<u64>,
+}
+
+/// What reading one came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Read {
+    never_written: u32,
+    time: Nanos,
+    is_told: bool,
+}
+
+impl HugePages {
+    /// From now on, for this share of one CPU.
+    pub(super) fn new(share: f64, now: Nanos) -> Self {
+        Self {
+            share,
+            saved_ns: SAVED_NS_MAX,
+            at: now,
+            next_listing: now,
+            cpu: Nanos(0),
+            targets: BTreeMap::new(),
+            turn: VecDeque::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// CPU time that it has taken.
+    pub(super) fn cpu(&self) -> Nanos {
+        self.cpu
+    }
+
+    /// Looks for huge pages and reads some, as far as there are tokens for it.
+    pub(super) fn step(
+        &mut self,
+        now: Nanos,
+        live: &[(TargetId, u32)],
+        monitor: &mut dyn Monitor,
+        items: &mut Vec<Item>,
+    ) {
+        let earned = self.share * now.since(self.at).0 as f64;
+        self.at = now;
+        self.saved_ns = (self.saved_ns + earned).min(SAVED_NS_MAX);
+        let before = process_cpu();
+        if now >= self.next_listing {
+            self.list(now, live, monitor);
+            let took = process_cpu().since(before).0 as f64;
+            let wait = Nanos((took / (self.share * LISTING_SHARE).max(1e-9)) as u64);
+            self.next_listing = now + wait.max(LISTING);
+            items.extend(self.tell(now));
+        }
+        let mut nr = 0;
+        while nr < PER_STEP
+            && self.saved_ns > process_cpu().since(before).0 as f64
+            && self.read_some(now, monitor)
+        {
+            nr += PER_RUN;
+        }
+        let took = process_cpu().since(before);
+        self.saved_ns -= took.0 as f64;
+        self.cpu = self.cpu + took;
+    }
+
+    /// It ends: reads what can be read in a moment, and tells what was not told yet.
+    pub(super) fn last(
+        &mut self,
+        now: Nanos,
+        live: &[(TargetId, u32)],
+        monitor: &mut dyn Monitor,
+    ) -> Option<Item> {
+        let before = process_cpu();
+        self.list(now, live, monitor);
+        while process_cpu().since(before) < LAST_MAX && self.read_some(now, monitor) {}
+        self.cpu = self.cpu + process_cpu().since(before);
+        self.tell(now)
+    }
+
+    /// Looks which blocks are huge pages, and chooses those that are read next.
+    fn list(&mut self, now: Nanos, live: &[(TargetId, u32)], monitor: &mut dyn Monitor) {
+        let alive: BTreeSet<TargetId> = live.iter().map(|(id, _)| *id).collect();
+        let ended = self.targets.extract_if(.., |id, _| !alive.contains(id));
+        let last_words = ended.filter_map(|(id, mut of_target)| of_target.tell(id, READS_MAX));
+        self.ended.extend(last_words);
+        for (id, _) in live {
+            let Some(mut tables) = monitor.target_tables(*id) else {
+                continue;
+            };
+            // It has gone, or the kernel was short of something: the next look tells.
+            if let Ok(Some(found)) = tables.huge_pages() {
+                let of_target = self.targets.entry(*id).or_default();
+                of_target.update(tables.space(), &found);
+            }
+        }
+        self.choose(now);
+    }
+
+    /// Chooses those that are read next.
+    fn choose(&mut self, now: Nanos) {
+        let all = self.targets.iter().flat_map(|(id, of_target)| {
+            let blocks = of_target.blocks.iter();
+            blocks.map(move |(block, read)| {
+                let due = read.map_or(Nanos(0), |read| read.due());
+                (due, scramble(*block), (*id, *block))
+            })
+        });
+        // One that was read just now has nothing new.
+        let all = all.filter(|(due, ..)| *due < now);
+        let mut all: Vec<(Nanos, u64, (TargetId, u64))> = all.collect();
+        if all.len() > TURN_MAX {
+            all.select_nth_unstable(TURN_MAX);
+            all.truncate(TURN_MAX);
+        }
+        all.sort_unstable();
+        self.turn = all.into_iter().map(|(_, _, of)| of).collect();
+    }
+
+    /// Reads the next ones. `false` if there are none.
+    fn read_some(&mut self, now: Nanos, monitor: &mut dyn Monitor) -> bool {
+        let nr = self.turn.len().min(PER_RUN);
+        let mut next: Vec<(TargetId, u64)> = self.turn.drain(..nr).collect();
+        next.sort_unstable();
+        for of_target in next.chunk_by(|a, b| a.0 == b.0) {
+            let id = of_target[0].0;
+            let blocks: Vec<u64> = of_target.iter().map(|(_, block)| *block).collect();
+            let known = self.targets.get_mut(&id);
+            let Some((known, mut tables)) = known.zip(monitor.target_tables(id)) else {
+                continue;
+            };
+            if known.space != tables.space() {
+                // Another program: the next listing tells what it has.
+                continue;
+            }
+            // It has gone, or the kernel was short of something: it stays as it was.
+            let _ = tables.contents(&blocks, |contents| known.take(now, &contents));
+        }
+        nr > 0
+    }
+
+    /// What is new since this was last asked.
+    fn tell(&mut self, now: Nanos) -> Option<Item> {
+        // What has no room is told the next time.
+        let mut room = READS_MAX;
+        let ended = self.ended.extract_if(.., |of_target| {
+            let fits = of_target.nr_told() <= room;
+            room -= if fits { of_target.nr_told() } else { 0 };
+            fits
+        });
+        let mut targets: Vec<TargetHugePages> = ended.collect();
+        for (id, of_target) in &mut self.targets {
+            let told = of_target.tell(*id, room);
+            room -= told.as_ref().map_or(0, TargetHugePages::nr_told);
+            targets.extend(told);
+        }
+        targets.sort_by_key(|of_target| of_target.target);
+        (!targets.is_empty()).then_some(Item::HugePages(HugePagesSample { time: now, targets }))
+    }
+}
+
+impl OfTarget {
+    /// These are its huge pages now, in address order.
+    fn update(&mut self, space: Option<u64>, found: &[u64]) {
+        let is_same = self.space == space;
+        self.space = space;
+        self.bytes = found.len() as u64 * BLOCK_SIZE;
+        let mut before = std::mem::take(&mut self.blocks);
+        for block in found.iter().take(READS_MAX) {
+            let read = if is_same { before.remove(block) } else { None };
+            self.blocks.insert(*block, read.flatten());
+        }
+        let told = before.into_iter();
+        let told = told.filter(|(_, read)| read.is_some_and(|read| read.is_told));
+        self.gone.extend(told.map(|(block, _)| block));
+    }
+
+    /// Takes what one of them holds.
+    fn take(&mut self, now: Nanos, contents: &BlockContents) {
+        let Some(known) = self.blocks.get_mut(&contents.block) else {
+            return;
+        };
+        if contents.is_huge && bits::is_empty(&contents.unreadable) {
+            *known = Some(Read {
+                never_written: bits::count(&contents.zeros),
+                time: now,
+                is_told: false,
+            });
+        }
+    }
+
+    /// What is new of it: so many huge pages at most.
+    fn tell(&mut self, target: TargetId, room: usize) -> Option<TargetHugePages> {
+        self.gone.sort_unstable();
+        self.gone.dedup();
+        let later = self.gone.split_off(self.gone.len().min(room));
+        let gone = std::mem::replace(&mut self.gone, later);
+        let mut read = Vec::new();
+        for (block, known) in &mut self.blocks {
+            if gone.len() + read.len() >= room {
+                break;
+            }
+            let Some(known) = known.as_mut().filter(|known| !known.is_told) else {
+                continue;
+            };
+            known.is_told = true;
+            read.push(HugePageRead {
+                block: *block,
+                never_written: known.never_written,
+                time: known.time,
+            });
+        }
+        let is_new = self.told_bytes.replace(self.bytes) != Some(self.bytes);
+        (is_new || !read.is_empty() || !gone.is_empty()).then_some(TargetHugePages {
+            target,
+            bytes: self.bytes,
+            read,
+            gone,
+        })
+    }
+}
+
+impl Read {
+    /// What is due first is read again first.
+    fn due(&self) -> Nanos {
+        match self.never_written {
+            0 => self.time + WRITTEN_LATER,
+            _ => self.time,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::PAGES_PER_BLOCK;
+
+    use super::*;
+
+    const TARGET: TargetId = TargetId(3);
+
+    fn block(number: u64) -> u64 {
+        number * BLOCK_SIZE
+    }
+
+    /// With so many huge pages, as of the first listing.
+    fn with(nr: u64) -> HugePages {
+        let mut pages = HugePages::new(0.001, Nanos(0));
+        let found: Vec<u64> = (0..nr).map(block).collect();
+        let of_target = pages.targets.entry(TARGET).or_default();
+        of_target.update(Some(1), &found);
+        pages.choose(Nanos(1));
+        pages
+    }
+
+    fn take(pages: &mut HugePages, number: u64, never_written: usize, now: Nanos) {
+        let mut contents = BlockContents {
+            block: block(number),
+            is_huge: true,
+            ..BlockContents::default()
+        };
+        (0..never_written).for_each(|page| bits::set(&mut contents.zeros, page));
+        let of_target = pages.targets.get_mut(&TARGET).expect("the target");
+        of_target.take(now, &contents);
+    }
+
+    fn told(pages: &mut HugePages) -> Option<TargetHugePages> {
+        match pages.tell(Nanos(9)) {
+            Some(Item::HugePages(mut sample)) => sample.targets.pop(),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_was_never_read_comes_first_then_the_oldest_and_what_is_full_last() {
+        let mut pages = with(5);
+        assert_eq!(pages.turn.len(), 5);
+        let second = |s: u64| Nanos::from_millis(s * 1000);
+        take(&mut pages, 0, 0, second(1));
+        take(&mut pages, 1, 7, second(3));
+        take(&mut pages, 2, 7, second(2));
+        let turn = |pages: &mut HugePages, now| {
+            pages.choose(now);
+            let turn = pages.turn.iter();
+            turn.map(|(_, at)| at / BLOCK_SIZE).collect::<Vec<u64>>()
+        };
+        let early = turn(&mut pages, second(4));
+        assert!(
+            [[3, 4], [4, 3]].contains(&[early[0], early[1]]),
+            "{early:?}"
+        );
+        assert_eq!(early[2..], [2, 1]);
+        assert_eq!(turn(&mut pages, second(70))[2..], [2, 1, 0]);
+    }
+
+    #[test]
+    fn what_is_new_is_told_once() {
+        let mut pages = with(3);
+        let first = told(&mut pages).expect("how much there is");
+        assert_eq!((first.bytes, first.read.len()), (3 * BLOCK_SIZE, 0));
+        assert_eq!(told(&mut pages), None);
+        take(&mut pages, 1, 384, Nanos(7));
+        let read = told(&mut pages).expect("what was read").read;
+        assert_eq!((read[0].block, read[0].never_written), (block(1), 384));
+        assert_eq!(told(&mut pages), None);
+    }
+
+    #[test]
+    fn what_is_split_or_unmapped_or_of_another_program_has_gone() {
+        let mut pages = with(4);
+        (0..3).for_each(|number| take(&mut pages, number, PAGES_PER_BLOCK, Nanos(7)));
+        told(&mut pages).expect("what was read");
+        take(&mut pages, 0, 1, Nanos(8));
+        let of_target = pages.targets.get_mut(&TARGET).expect("the target");
+        of_target.update(Some(1), &[block(0), block(3)]);
+        let after = told(&mut pages).expect("two have gone");
+        assert_eq!(after.gone, [block(1), block(2)]);
+        assert_eq!((after.bytes, after.read.len()), (2 * BLOCK_SIZE, 1));
+        let of_target = pages.targets.get_mut(&TARGET).expect("the target");
+        of_target.update(Some(2), &[block(0), block(3)]);
+        let after = told(&mut pages).expect("another program");
+        assert_eq!((after.gone, after.read), (vec![block(0)], Vec::new()));
+        assert_eq!(after.bytes, 2 * BLOCK_SIZE);
+    }
+}
