@@ -149,7 +149,7 @@ impl FaultSampler {
             older: BTreeSet::new(),
             links: Vec::new(),
         };
-        sampler.see_huge_pages()?;
+        sampler.see_huge_pages();
         sampler.set_rate(a_second)?;
         sampler.count(period)?;
         sampler.older = process::all().collect();
@@ -192,17 +192,14 @@ impl FaultSampler {
         self.sees_huge_pages
     }
 
-    fn see_huge_pages(&mut self) -> Result<(), FaultError> {
+    /// Where that is refused, as where functions are not traced or somebody else changes this one, we do without.
+    fn see_huge_pages(&mut self) {
         let mut programs = self.object.progs_mut();
-        let Some(program) = programs.find(|found| found.name() == HUGE && found.autoload()) else {
-            return Ok(());
-        };
-        let link = program.attach_trace();
+        let found = programs.find(|found| found.name() == HUGE && found.autoload());
+        let link = found.and_then(|program| program.attach_trace().ok());
         drop(programs);
-        self.links
-            .push(link.map_err(FaultError::bpf("attach to faults"))?);
-        self.sees_huge_pages = true;
-        Ok(())
+        self.sees_huge_pages = link.is_some();
+        self.links.extend(link);
     }
 
     /// Samples the faults of `pid`, too. Yields whether they have been sampled since it was made.

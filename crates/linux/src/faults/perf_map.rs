@@ -96,7 +96,8 @@ impl PerfMap {
         (address < *end).then_some(name)
     }
 
-    fn add(&mut self, new: &[u8]) {
+    /// Takes what was appended to the file.
+    pub fn add(&mut self, new: &[u8]) {
         let mut text = std::mem::take(&mut self.rest);
         text.extend_from_slice(new);
         let whole = text
