@@ -76,7 +76,11 @@ fn check_links(
             return Err(SymbolError::Broken(format!("its {name} names nothing")));
         };
         // Of a program and its debug information it is the same one.
-        let id = if name == ".gnu_debuglink" { own_id } else { &rest };
+        let id = if name == ".gnu_debuglink" {
+            own_id
+        } else {
+            &rest
+        };
         for candidate in candidates(path, &target, id, directories) {
             let Ok(metadata) = std::fs::metadata(&candidate) else {
                 continue;
@@ -93,10 +97,7 @@ fn check_links(
 }
 
 /// Refuses sections that take too much memory.
-fn check_sections<'a>(
-    elf: &object::File<'a, Bounded<'a>>,
-    file: &File,
-) -> Result<(), SymbolError> {
+fn check_sections<'a>(elf: &object::File<'a, Bounded<'a>>, file: &File) -> Result<(), SymbolError> {
     let (mut file, mut unpacked) = (file, 0);
     for section in elf.sections() {
         let is_table = matches!(section.name(), Ok(".symtab" | ".dynsym"));
@@ -203,5 +204,133 @@ impl<'a> ReadRef<'a> for Bounded<'a> {
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
         self.count(STRING)?;
         self.cache.read_bytes_at_until(range, delimiter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::Symbolizer;
+
+    const COMPRESSED: u64 = 1 << 11;
+
+    /// An ELF file of these sections.
+    fn elf(sections: &[(&str, u64, &[u8])]) -> Vec<u8> {
+        let names: Vec<u8> = sections
+            .iter()
+            .flat_map(|(name, ..)| [name.as_bytes(), &[0]].concat())
+            .collect();
+        let mut name_at = 1;
+        let (mut body, mut headers) = (Vec::new(), vec![0; 64]);
+        let mut add = |name: u32, kind: u32, flags: u64, bytes: &[u8]| {
+            let words = [
+                flags,
+                0,
+                64 + body.len() as u64,
+                bytes.len() as u64,
+                0,
+                1,
+                0,
+            ];
+            headers.extend([name, kind].map(u32::to_le_bytes).concat());
+            headers.extend(words.map(u64::to_le_bytes).concat());
+            body.extend_from_slice(bytes);
+        };
+        for (name, flags, bytes) in sections {
+            add(name_at, 1, *flags, bytes);
+            name_at += name.len() as u32 + 1;
+        }
+        add(0, 3, 0, &[&[0], &names[..]].concat());
+        let at = (64 + body.len() as u64).to_le_bytes();
+        let count = sections.len() as u16;
+        let counts = [64, 56, 0, 64, count + 2, count + 1];
+        let counts: Vec<u8> = counts.map(u16::to_le_bytes).concat();
+        let start = [
+            b"\x7fELF\x02\x01\x01",
+            &[0; 9][..],
+            &[3, 0, 62, 0, 1, 0, 0, 0],
+        ]
+        .concat();
+        [
+            start,
+            vec![0; 16],
+            at.to_vec(),
+            vec![0; 4],
+            counts,
+            body,
+            headers,
+        ]
+        .concat()
+    }
+
+    fn packed(says: u64, bytes: usize) -> Vec<u8> {
+        let header = [1, says, 1].map(u64::to_le_bytes).concat();
+        let mut encoder = flate2::write::ZlibEncoder::new(header, flate2::Compression::fast());
+        encoder.write_all(&vec![0; bytes]).expect("memory");
+        encoder.finish().expect("memory")
+    }
+
+    #[test]
+    fn what_takes_all_memory_is_refused() {
+        let expect = |name: &str, says: u64, bytes: usize, is_refused: bool| {
+            let directory = tempfile::tempdir().expect("a directory");
+            let path = directory.path().join("program");
+            let content = elf(&[(name, COMPRESSED, &packed(says, bytes))]);
+            std::fs::write(&path, content).expect("written");
+            let found = check(&path, None);
+            assert_eq!(
+                found.is_err(),
+                is_refused,
+                "{name} {says} {bytes}: {found:?}"
+            );
+            for names in [
+                Symbolizer::by_symbols(),
+                Symbolizer::by_debug_information(&[]),
+            ] {
+                let _ = names.path_names(&path, Some("ab"), &[1]);
+            }
+        };
+        expect(".debug_info", 4096, 4096, false);
+        expect(".debug_info", 4096, 64 << 20, true);
+        expect(".debug_info", 1 << 40, 4096, true);
+        expect(".note.gnu.build-id", u64::MAX, 16, true);
+        expect(".symtab", UNPACKED_MAX + 1, 4096, true);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_taken_for_a_part_of_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("program");
+        let fifo = directory.path().join("fifo");
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0)
+            .expect("a FIFO");
+        let absolute = fifo.to_string_lossy().into_owned();
+        for (name, target) in [
+            (".gnu_debuglink", "fifo"),
+            (".gnu_debuglink", &absolute),
+            (".gnu_debugaltlink", "/dev/zero"),
+            (".debug_sup", &absolute),
+        ] {
+            let head: &[u8] = if name == ".debug_sup" {
+                &[5, 0, 0]
+            } else {
+                &[]
+            };
+            let content = [head, target.as_bytes(), &[0; 32]].concat();
+            std::fs::write(&path, elf(&[(name, 0, &content)])).expect("written");
+            let names = Symbolizer::by_debug_information(&[]).path_names(&path, None, &[1]);
+            assert!(
+                matches!(names, Err(SymbolError::Link { .. })),
+                "{name} {target}"
+            );
+            assert!(
+                Symbolizer::by_symbols()
+                    .path_names(&path, None, &[1])
+                    .is_ok()
+            );
+        }
     }
 }

@@ -107,7 +107,11 @@ const WANTED: [(&str, &[(&str, u64)]); 4] = [
     ),
     (
         "traced-idle",
-        &[("fill_index", PART), ("fill_table", PART), ("fill_cache", 0)],
+        &[
+            ("fill_index", PART),
+            ("fill_table", PART),
+            ("fill_cache", 0),
+        ],
     ),
     (
         "traced-resident",
@@ -141,7 +145,10 @@ fn check(
         }
     }
     ensure(wrong.is_none(), || {
-        format!("{of}: {wrong:?} has something else\n{report}{}", json["blamed"])
+        format!(
+            "{of}: {wrong:?} has something else\n{report}{}",
+            json["blamed"]
+        )
     })
 }
 

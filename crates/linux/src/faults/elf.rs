@@ -255,3 +255,71 @@ fn ends(
         true
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EH_FRAME: u64 = 0x2000;
+    const TABLE: u64 = 0x1000;
+
+    /// What a file says of one function, whose caller's stack pointer is told by `expression`.
+    fn frames(expression: &[u8], has_table: bool) -> ExplicitModuleSectionInfo<Arc<[u8]>> {
+        let entry = |content: &[u8]| [&(content.len() as u32).to_le_bytes(), content].concat();
+        // Version 1, no augmentation, code by 1 and data by -8, return address in register 16.
+        let common = entry(&[0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0]);
+        let to_common = (common.len() as u32 + 4).to_le_bytes();
+        let numbers = [0x100_u64, 0x40].map(u64::to_le_bytes).concat();
+        let rule = [0x0f, expression.len() as u8];
+        let function = entry(&[&to_common[..], &numbers, &rule, expression].concat());
+        let at = EH_FRAME - TABLE + common.len() as u64;
+        let eh_frame = [common, function, vec![0; 4]].concat();
+        // Relative to the table, in four bytes each.
+        let words = [EH_FRAME - TABLE - 4, 1, 0x100_u64.wrapping_sub(TABLE), at];
+        let words = words.map(|word| (word as u32).to_le_bytes()).concat();
+        let table = [&[1, 0x1b, 0x03, 0x3b][..], &words].concat();
+        let range = |start: u64, bytes: &[u8]| start..start + bytes.len() as u64;
+        ExplicitModuleSectionInfo {
+            eh_frame_svma: Some(range(EH_FRAME, &eh_frame)),
+            eh_frame: Some(eh_frame.into()),
+            eh_frame_hdr_svma: has_table.then(|| range(TABLE, &table)),
+            eh_frame_hdr: has_table.then(|| table.into()),
+            ..ExplicitModuleSectionInfo::default()
+        }
+    }
+
+    #[test]
+    fn frames_whose_expressions_jump_are_not_believed() {
+        // As linkers say it of a PLT: rsp + 8 + ((rip & 15) >= 11) * 8.
+        let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+        // DW_OP_skip to itself.
+        let endless = [0x2f, 0xfd, 0xff];
+        // DW_OP_skip into the operand of DW_OP_const8u, which is the same.
+        let hidden = [0x2f, 1, 0, 0x0e, 0x2f, 0xfd, 0xff, 0, 0, 0, 0, 0];
+        let long = vec![0x96; 200];
+        for has_table in [false, true] {
+            assert!(ends_always(&frames(&plt, has_table)));
+            assert!(ends_always(&frames(&long, has_table)));
+            assert!(!ends_always(&frames(&endless, has_table)));
+            assert!(!ends_always(&frames(&hidden, has_table)));
+        }
+    }
+
+    #[test]
+    fn no_more_is_read_than_there_may_be() {
+        let file = tempfile::tempfile().expect("a file");
+        // A file of 1 TiB of holes whose sections are most of it: `e_shnum` is 0, so that the first section says how many.
+        let mut header = vec![0_u8; 64];
+        header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        header[16..24].copy_from_slice(&[2, 0, 62, 0, 1, 0, 0, 0]);
+        header[40..48].copy_from_slice(&64_u64.to_le_bytes());
+        header[52..54].copy_from_slice(&64_u16.to_le_bytes());
+        header[58..60].copy_from_slice(&64_u16.to_le_bytes());
+        let mut first = vec![0_u8; 64];
+        first[32..40].copy_from_slice(&(1_u64 << 32).to_le_bytes());
+        std::io::Write::write_all(&mut &file, &[header, first].concat()).expect("written");
+        file.set_len(1 << 40).expect("holes");
+        let elf = ElfFacts::read(&file, SECTION_MAX);
+        assert!(elf.is_none_or(|elf| elf.section_bytes == 0));
+    }
+}

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder as _};
@@ -59,6 +60,8 @@ pub struct Unwinder {
     modules: Modules,
     spaces: HashMap<u32, Space>,
     cache: CacheX86_64,
+    /// Bytes of names that JITs said.
+    jit_bytes: Arc<AtomicU64>,
 }
 
 /// The code of one process.
@@ -103,7 +106,7 @@ impl Unwinder {
     #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn of_file(file: &fs::File, base: u64, fault: &Fault) -> Self {
         let mut unwinder = Self::default();
-        let mut space = Space::new(fault);
+        let mut space = Space::new(fault, PerfMap::default());
         let mut areas = unwinder.modules.map(file, base);
         areas.sort_by_key(|area| area.range.start);
         for area in areas {
@@ -197,7 +200,7 @@ impl Unwinder {
         let known = jit
             .as_ref()
             .map(|space| (space.areas.len(), space.patience));
-        let mut space = Space::new(fault);
+        let mut space = Space::new(fault, PerfMap::beside(&self.jit_bytes));
         if let Some(before) = jit {
             (space.jit, space.jit_read) = (before.jit, before.jit_read);
         }
@@ -224,12 +227,12 @@ impl Unwinder {
 }
 
 impl Space {
-    fn new(fault: &Fault) -> Self {
+    fn new(fault: &Fault, jit: PerfMap) -> Self {
         Self {
             number: fault.space,
             areas: Vec::new(),
             unwinder: UnwinderX86_64::new(),
-            jit: PerfMap::default(),
+            jit,
             read: monotonic(),
             patience: AGAIN_MIN,
             jit_read: Nanos(0),
