@@ -36,18 +36,23 @@ const LINKS: [&str; 3] = [".gnu_debuglink", ".gnu_debugaltlink", ".debug_sup"];
 const PATH_MAX: u64 = 4096;
 /// From a program to its debug information, and from there to what several share.
 const LINKS_MAX: usize = 2;
+/// Files that are looked at for one.
+const FILES_MAX: usize = 16;
 
 /// Refuses a file that would take too much; with `directories`, where debug information is looked for, also one that
 /// names what is no file.
 pub(crate) fn check(path: &Path, directories: Option<&[PathBuf]>) -> Result<(), SymbolError> {
-    check_links(path, directories, LINKS_MAX)
+    check_links(path, directories, LINKS_MAX, &Cell::new(FILES_MAX))
 }
 
 fn check_links(
     path: &Path,
     directories: Option<&[PathBuf]>,
     links_max: usize,
+    files_left: &Cell<usize>,
 ) -> Result<(), SymbolError> {
+    let left = files_left.get().checked_sub(1);
+    files_left.set(left.ok_or(SymbolError::TooMany)?);
     let unreadable = |source| SymbolError::Read {
         path: path.to_owned(),
         source,
@@ -67,7 +72,8 @@ fn check_links(
     };
     let own_id = elf.build_id().ok().flatten().unwrap_or_default();
     for section in elf.sections() {
-        let Some(name) = LINKS.into_iter().find(|name| section.name() == Ok(name)) else {
+        let found = section.name().map_err(|_| nameless())?;
+        let Some(name) = LINKS.into_iter().find(|name| *name == found) else {
             continue;
         };
         let range = section.file_range();
@@ -89,19 +95,24 @@ fn check_links(
                 return Err(SymbolError::Link { path: candidate });
             }
             if links_max > 0 {
-                check_links(&candidate, Some(directories), links_max - 1)?;
+                check_links(&candidate, Some(directories), links_max - 1, files_left)?;
             }
         }
     }
     Ok(())
 }
 
+/// A section that cannot be told from others, or too many of them.
+fn nameless() -> SymbolError {
+    SymbolError::Broken("its sections have no names, or there are too many".to_owned())
+}
+
 /// Refuses sections that take too much memory.
 fn check_sections<'a>(elf: &object::File<'a, Bounded<'a>>, file: &File) -> Result<(), SymbolError> {
     let (mut file, mut unpacked) = (file, 0);
     for section in elf.sections() {
-        let is_table = matches!(section.name(), Ok(".symtab" | ".dynsym"));
-        if is_table && section.size() > SYMBOLS_MAX {
+        let name = section.name().map_err(|_| nameless())?;
+        if [".symtab", ".dynsym"].contains(&name) && section.size() > SYMBOLS_MAX {
             return Err(SymbolError::TooMany);
         }
         let Ok(packed) = section.compressed_file_range() else {
@@ -111,8 +122,7 @@ fn check_sections<'a>(elf: &object::File<'a, Bounded<'a>>, file: &File) -> Resul
             continue;
         }
         unpacked += packed.uncompressed_size.min(UNPACKED_MAX + 1);
-        let is_link = matches!(section.name(), Ok(name) if LINKS.contains(&name));
-        if is_link || unpacked > UNPACKED_MAX {
+        if LINKS.contains(&name) || unpacked > UNPACKED_MAX {
             return Err(SymbolError::TooMany);
         }
         let at_it = file.seek(SeekFrom::Start(packed.offset));
