@@ -55,9 +55,9 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
          }}\n\
          # Then what is attached to functions is not called.\n\
          echo 0 >/proc/sys/kernel/ftrace_enabled\n\
-         record plain 5s && say plain resident\n\
+         record plain 8s && say plain resident\n\
          echo 1 >/proc/sys/kernel/ftrace_enabled\n\
-         record traced 9s --swap && say traced idle && say traced refaulted\n\
+         record traced 10s --swap && say traced idle && say traced refaulted\n\
          echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
          su nobody -c 'isotherm record --stacks -o /tmp/user -- true' >/out/user 2>&1 && exit 1\n\
          unshare -m -p -f --mount-proc isotherm record --stacks -o /tmp/container -- true >/out/container 2>&1 && exit 1\n\
