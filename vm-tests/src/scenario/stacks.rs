@@ -51,7 +51,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
                  taskset 1 vm-guest blamed \"$@\" || exit 1\n\
          }}\n\
          say() {{\n\
-             isotherm report blame /out/$1.isotherm --of $2 --at-least 3s --json >/out/$1-$2.json || exit 1\n\
+             isotherm report blame /out/$1.isotherm --of $2 --at-least 2s --json >/out/$1-$2.json || exit 1\n\
          }}\n\
          # Then what is attached to functions is not called.\n\
          echo 0 >/proc/sys/kernel/ftrace_enabled\n\
