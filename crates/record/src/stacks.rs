@@ -38,6 +38,8 @@ const UNPACKED_MAX: u64 = 16 << 20;
 
 /// The header's setting that says how stacks were taken; without it a record has none.
 pub const STACKS_SETTING: &str = "stacks";
+/// The header's setting that says how faults that map huge pages were found, for people.
+pub const HUGE_PAGES_SETTING: &str = "stacks_huge_pages";
 
 /// The stack of which nothing is known. The first node is stack 1.
 pub const NO_STACK: StackId = StackId(0);

@@ -91,7 +91,10 @@ impl Session {
             notes,
         } = start(spec, clock.now())?;
         let now = clock.now();
-        let header = header(spec, command_line, monitor.as_ref(), now);
+        let mut header = header(spec, command_line, monitor.as_ref(), now);
+        header
+            .settings
+            .extend(stacks.as_ref().map(Stacks::huge_pages_setting));
         Ok(Self {
             clock,
             monitor,

@@ -5,12 +5,15 @@
 //!
 //! Approach: blazesym reads symbols and DWARF, and demangles. It maps files into memory, where one that is cut
 //! ends who reads it; so a file of somebody who may do that is copied first ([`Symbolizer::file_names`]). A file
-//! that was replaced since the record is known for that by its build id ([`Symbolizer::path_names`]). What is
+//! that was replaced since the record is known for that by its build id ([`Symbolizer::path_names`]). What would take
+//! all memory, or never end, is refused before blazesym sees it (`check.rs`), and its panics are caught. What is
 //! wrong with one file leaves its frames without names, and harms no other's.
 //!
 //! Limits: names are cut at [`NAME_MAX`] bytes, files of more than [`COPY_MAX`] are not copied.
 
 #![forbid(unsafe_code)]
+
+mod check;
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
@@ -51,6 +54,10 @@ pub enum SymbolError {
     TooLong,
     #[error("cannot copy it into memory: {0}")]
     Copy(io::Error),
+    #[error("its symbols or packed sections take too much memory")]
+    TooMany,
+    #[error("it names {path} as a part of it, which is no regular file")]
+    Link { path: PathBuf },
     #[error("its symbols cannot be read: {0}")]
     Broken(String),
 }
@@ -58,7 +65,8 @@ pub enum SymbolError {
 /// Finds names.
 pub struct Symbolizer {
     inner: blazesym::symbolize::Symbolizer,
-    reads_debug: bool,
+    /// Where debug information is looked for, if it is read.
+    debug_directories: Option<Vec<PathBuf>>,
 }
 
 impl Symbolizer {
@@ -67,7 +75,7 @@ impl Symbolizer {
         let builder = blazesym::symbolize::Symbolizer::builder();
         Self {
             inner: builder.enable_code_info(false).build(),
-            reads_debug: false,
+            debug_directories: None,
         }
     }
 
@@ -78,8 +86,8 @@ impl Symbolizer {
         let all: Vec<PathBuf> = directories.iter().cloned().chain(usual).collect();
         let builder = blazesym::symbolize::Symbolizer::builder();
         Self {
-            inner: builder.set_debug_dirs(Some(all)).build(),
-            reads_debug: true,
+            inner: builder.set_debug_dirs(Some(&all)).build(),
+            debug_directories: Some(all),
         }
     }
 
@@ -105,6 +113,7 @@ impl Symbolizer {
             path: path.to_owned(),
             source,
         })?;
+        self.check(path)?;
         if let Some(recorded) = build_id {
             let found = build_id_of(path)?.unwrap_or_default();
             if found != recorded {
@@ -120,6 +129,12 @@ impl Symbolizer {
             }
         }
         self.names(path, offsets)
+    }
+
+    fn check(&self, path: &Path) -> Result<(), SymbolError> {
+        let directories = self.debug_directories.as_deref();
+        let checked = catch_unwind(AssertUnwindSafe(|| check::check(path, directories)));
+        checked.unwrap_or_else(|_| Err(SymbolError::Broken("its headers make no sense".to_owned())))
     }
 
     /// The same of a copy.
@@ -152,13 +167,14 @@ impl Symbolizer {
         offsets: &[u64],
     ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
         let copy = copy(file)?;
-        let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
-        self.names(Path::new(&path), offsets)
+        let path = PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+        self.check(&path)?;
+        self.names(&path, offsets)
     }
 
     fn names(&self, path: &Path, offsets: &[u64]) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
         let mut elf = Elf::new(path);
-        elf.debug_syms = self.reads_debug;
+        elf.debug_syms = self.debug_directories.is_some();
         let source = Source::Elf(elf);
         // What is in a file must not end who reads it.
         let found = catch_unwind(AssertUnwindSafe(|| {

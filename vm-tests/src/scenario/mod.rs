@@ -17,6 +17,7 @@ mod kernel_damon_truth;
 mod page_cache;
 mod record;
 mod side_by_side;
+mod stacks;
 mod tiering;
 mod workload;
 
@@ -73,6 +74,7 @@ pub fn all() -> Vec<Scenario> {
         record::five_levels(),
         record::node(),
         page_cache::scenario(),
+        stacks::scenario(),
         side_by_side::scenario(),
         kernel_damon::records(),
         kernel_damon::acts(),

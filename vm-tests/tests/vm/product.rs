@@ -63,6 +63,16 @@ fn page_cache_on_6_12() {
 }
 
 #[test]
+fn stacks_on_6_1() {
+    test("stacks", Kernel::Debian61);
+}
+
+#[test]
+fn stacks_on_6_12() {
+    test("stacks", Kernel::Debian612);
+}
+
+#[test]
 fn side_by_side_on_6_12() {
     test("side-by-side", Kernel::Debian612);
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use libbpf_rs::{Link, MapCore as _, MapFlags, Object, RingBuffer, RingBufferBuil
 use thiserror::Error;
 
 use super::perf_event::{self, Counted};
-use crate::probe::{Walker, object};
+use crate::probe::{Walker, WalkerError, object};
 use crate::process;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults.bpf.o"));
@@ -25,6 +26,8 @@ const BURST_S: u64 = 5;
 const PAGES_MIN: u64 = 17;
 /// The program that sees huge pages.
 const HUGE: &str = "fault_huge";
+/// Whether the kernel calls who traces its functions.
+const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
 /// Every major fault is one: it has waited for longer than a sample takes.
 const MAJOR_PERIOD: u64 = 1;
 
@@ -34,6 +37,9 @@ pub enum FaultError {
     /// The program could not be loaded.
     #[error("cannot load the program that takes stacks of page faults: {0}")]
     Load(String),
+    /// Nobody can be watched.
+    #[error("page faults are not seen here: {0}")]
+    Watch(#[source] WalkerError),
     /// The kernel counts no faults for us.
     #[error(
         "cannot count page faults (perf_event_open, CPU {cpu}): {source}; it needs CAP_PERFMON (or root), and \
@@ -134,13 +140,19 @@ impl FaultSampler {
     /// Where this kernel or our privileges do not allow it.
     pub fn attach(whose: SampledTargets, period: u64, a_second: u64) -> Result<Self, FaultError> {
         // To tell huge pages; who watches cannot do without either.
-        let mut walker = Walker::new().ok();
-        if walker.as_ref().is_some_and(|walker| !walker.sees_all_ids()) {
+        let mut walker = Walker::new();
+        if walker.as_ref().is_ok_and(|walker| !walker.sees_all_ids()) {
             return Err(FaultError::PidNamespace);
         }
         // Not every kernel lets functions be traced.
         let object = object::load(OBJECT).or_else(|_| object::load_without(OBJECT, HUGE));
-        let object = object.map_err(FaultError::Load)?;
+        let object = match (object, &mut walker) {
+            (Ok(object), _) => object,
+            // It says better what is lacking.
+            (Err(_), Err(_)) => return Err(walker.err().map(FaultError::Watch).expect("refused")),
+            (Err(said), Ok(_)) => return Err(FaultError::Load(said)),
+        };
+        let walker = walker.as_mut().ok();
         let taken = Rc::new(RefCell::new(Vec::new()));
         let mut builder = RingBufferBuilder::new();
         let sink = Rc::clone(&taken);
@@ -160,11 +172,11 @@ impl FaultSampler {
             minor: Vec::new(),
             whose,
             sees_huge_pages: false,
-            tables: walker.as_mut().map(Walker::layout).unwrap_or_default(),
+            tables: walker.map(Walker::layout).unwrap_or_default(),
             older: BTreeSet::new(),
             links: Vec::new(),
         };
-        sampler.see_huge_pages()?;
+        sampler.see_huge_pages();
         sampler.set_rate(a_second)?;
         sampler.count(period)?;
         sampler.older = process::all().collect();
@@ -207,17 +219,18 @@ impl FaultSampler {
         self.sees_huge_pages
     }
 
-    fn see_huge_pages(&mut self) -> Result<(), FaultError> {
+    /// Where that is refused, as where functions are not traced or somebody else changes this one, we do without.
+    fn see_huge_pages(&mut self) {
+        // With it off the kernel lets programs be attached, and never calls them.
+        if fs::read_to_string(FTRACE).is_ok_and(|on| on.trim() == "0") {
+            return;
+        }
         let mut programs = self.object.progs_mut();
-        let Some(program) = programs.find(|found| found.name() == HUGE && found.autoload()) else {
-            return Ok(());
-        };
-        let link = program.attach_trace();
+        let found = programs.find(|found| found.name() == HUGE && found.autoload());
+        let link = found.and_then(|program| program.attach_trace().ok());
         drop(programs);
-        self.links
-            .push(link.map_err(FaultError::bpf("attach to faults"))?);
-        self.sees_huge_pages = true;
-        Ok(())
+        self.sees_huge_pages = link.is_some();
+        self.links.extend(link);
     }
 
     /// Samples the faults of `pid`, too. Yields whether they have been sampled since it was made.

@@ -16,7 +16,10 @@
 //!
 //! Source: perf_event_open(2); `mm_account_fault` in `mm/memory.c`.
 
+mod elf;
 mod events;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod modules;
 mod perf_event;
 pub mod perf_map;

@@ -6,18 +6,17 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use framehop::{ExplicitModuleSectionInfo, Module};
 use isotherm_engine::AddressRange;
-use object::elf::PF_X;
-use object::read::{ReadCache, ReadRef as _};
-use object::{Object as _, ObjectSection as _, ObjectSegment as _, SegmentFlags};
+
+use super::elf::{ElfFacts, Segment};
 
 /// Files that are known at most.
 const MODULES_MAX: usize = 16 << 10;
-/// Bytes of one file's sections, and of all files'.
-const SECTION_MAX: u64 = 64 << 20;
+/// Bytes of all files' sections.
 const SECTIONS_MAX: u64 = 512 << 20;
 
 /// A file with code, by its number.
@@ -78,7 +77,7 @@ impl<'a> CodeMapping<'a> {
 }
 
 /// What is known of a file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
     name: ModuleName,
     segments: Vec<Segment>,
@@ -86,14 +85,6 @@ struct Known {
     frames: Option<ExplicitModuleSectionInfo<Arc<[u8]>>>,
     /// To read names from, later.
     file: Option<File>,
-}
-
-/// A part of a file that is mapped and may be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Segment {
-    offset: u64,
-    bytes: u64,
-    address: u64,
 }
 
 /// All files that were seen.
@@ -160,22 +151,45 @@ impl Modules {
                 path: mapping.path.to_owned(),
                 build_id: None,
             },
-            segments: Vec::new(),
-            frames: None,
-            file: None,
+            ..Known::default()
         };
         let Ok(file) = open(pid, mapping) else {
             return known;
         };
         let room = SECTIONS_MAX.saturating_sub(self.section_bytes);
-        if let Some(elf) = ElfFacts::read(&file, room) {
+        self.take(&mut known, &file, room);
+        known.file = Some(file);
+        known
+    }
+
+    fn take(&mut self, known: &mut Known, file: &File, room: u64) {
+        // The same of what reads ELF files.
+        let elf = catch_unwind(|| ElfFacts::read(file, room));
+        if let Ok(Some(elf)) = elf {
             self.section_bytes += elf.section_bytes;
             known.name.build_id = elf.build_id;
             known.segments = elf.segments;
             known.frames = Some(elf.frames);
         }
-        known.file = Some(file);
-        known
+    }
+
+    /// Takes a file that no process maps, as if one did from `base` on.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(super) fn map(&mut self, file: &File, base: u64) -> Vec<CodeArea> {
+        let id = ModuleId(self.known.len() as u32);
+        let mut known = Known::default();
+        self.take(&mut known, file, SECTIONS_MAX);
+        let areas = known.segments.iter().filter_map(|segment| {
+            let start = base.checked_add(segment.address)?;
+            Some(CodeArea {
+                range: AddressRange::checked(start, start.checked_add(segment.bytes)?)?,
+                offset: segment.offset,
+                module: Some(id),
+            })
+        });
+        let areas = areas.collect();
+        self.known.push(known);
+        areas
     }
 
     /// What an unwinder is told of an area.
@@ -190,12 +204,9 @@ impl Modules {
             .wrapping_add(area.offset)
             .wrapping_sub(segment.offset);
         let base = area.range.start.checked_sub(address)?;
-        Some(Module::new(
-            String::new(),
-            area.range.start..area.range.end,
-            base,
-            known.frames.clone()?,
-        ))
+        let (range, frames) = (area.range, known.frames.clone()?);
+        // What is in a file must not end who reads it, should framehop not expect it.
+        catch_unwind(|| Module::new(String::new(), range.start..range.end, base, frames)).ok()
     }
 }
 
@@ -228,76 +239,6 @@ fn open_regular(path: &str) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     options.open(path)
-}
-
-/// What is needed of an ELF file.
-struct ElfFacts {
-    build_id: Option<String>,
-    segments: Vec<Segment>,
-    frames: ExplicitModuleSectionInfo<Arc<[u8]>>,
-    section_bytes: u64,
-}
-
-impl ElfFacts {
-    /// `None` if it is none. Sections of more than `room` bytes are left out.
-    fn read(file: &File, room: u64) -> Option<Self> {
-        let cache = ReadCache::new(file);
-        let elf = object::File::parse(&cache).ok()?;
-        let runs =
-            |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.contains(PF_X));
-        let segments = elf.segments().filter(|segment| runs(segment.flags()));
-        let segments = segments.map(|segment| {
-            let (offset, bytes) = segment.file_range();
-            Segment {
-                offset,
-                bytes,
-                address: segment.address(),
-            }
-        });
-        let segments = segments.filter(|segment| {
-            let ends = [segment.offset, segment.address].map(|at| at.checked_add(segment.bytes));
-            ends.iter().all(Option::is_some)
-        });
-        let segments = segments.collect();
-        let build_id = elf.build_id().ok().flatten();
-        let build_id = build_id.map(|bytes| {
-            let digits = bytes.iter().take(64).map(|byte| format!("{byte:02x}"));
-            digits.collect()
-        });
-        let mut section_bytes = 0;
-        let mut take = |name: &str| {
-            let section = elf.section_by_name(name)?;
-            let (offset, bytes) = section.file_range()?;
-            section_bytes += bytes;
-            if bytes > SECTION_MAX || section_bytes > room {
-                return None;
-            }
-            let end = section.address().checked_add(bytes)?;
-            let data = (&cache).read_bytes_at(offset, bytes).ok()?;
-            Some((section.address()..end, Arc::from(data)))
-        };
-        let (eh_frame_svma, eh_frame) = take(".eh_frame").unzip();
-        let (eh_frame_hdr_svma, eh_frame_hdr) = take(".eh_frame_hdr").unzip();
-        let range = |name: &str| {
-            let section = elf.section_by_name(name)?;
-            let end = section.address().checked_add(section.size())?;
-            Some(section.address()..end)
-        };
-        Some(Self {
-            build_id,
-            segments,
-            frames: ExplicitModuleSectionInfo {
-                text_svma: range(".text"),
-                got_svma: range(".got"),
-                eh_frame_svma,
-                eh_frame,
-                eh_frame_hdr_svma,
-                eh_frame_hdr,
-                ..ExplicitModuleSectionInfo::default()
-            },
-            section_bytes,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -12,10 +12,15 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a map that are read, and names that are kept of it.
-const BYTES_MAX: u64 = 256 << 20;
-const NAMES_MAX: usize = 1 << 20;
+/// Bytes of a map that are read, and how many at once.
+const BYTES_MAX: u64 = 128 << 20;
+const PART: u64 = 1 << 20;
+/// Bytes of names that are kept of all processes: anybody can have many, each with a map.
+const KEPT_MAX: u64 = 128 << 20;
+/// What an entry takes besides its name.
+const ENTRY: u64 = 64;
 /// So much of what was read is compared.
 const TAIL: usize = 128;
 /// A name is cut here.
@@ -34,6 +39,14 @@ pub struct PerfMap {
     tail: Vec<u8>,
     /// The end of what was read, if it is no whole line yet.
     rest: Vec<u8>,
+    kept: Kept,
+}
+
+/// Bytes that are kept of one process, and of all that share the count.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    own: u64,
+    all: Arc<AtomicU64>,
 }
 
 /// Where a process's map is, and whose it must be.
@@ -62,24 +75,44 @@ impl PerfMap {
             return false;
         }
         if metadata.len() < self.read || !self.is_grown(&mut file) {
-            *self = Self {
-                place: self.place.take(),
-                seen,
-                ..Self::default()
-            };
+            self.forget();
         }
-        let left = metadata.len().min(BYTES_MAX).saturating_sub(self.read);
-        let mut new = Vec::new();
-        let read = file
-            .seek(SeekFrom::Start(self.read))
-            .and_then(|_| file.take(left).read_to_end(&mut new));
-        if read.is_err() || new.is_empty() {
+        let end = metadata.len().min(BYTES_MAX);
+        let before = self.read;
+        if file.seek(SeekFrom::Start(self.read)).is_err() {
             return false;
         }
-        self.read += new.len() as u64;
-        self.tail = new[new.len().saturating_sub(TAIL)..].to_vec();
-        self.add(&new);
-        true
+        while self.read < end {
+            let mut new = Vec::new();
+            let part = (end - self.read).min(PART);
+            let read = (&file).take(part).read_to_end(&mut new);
+            if read.is_err() || new.is_empty() {
+                break;
+            }
+            self.read += new.len() as u64;
+            self.tail.extend_from_slice(&new);
+            self.tail.drain(..self.tail.len().saturating_sub(TAIL));
+            self.add(&new);
+        }
+        self.read > before
+    }
+
+    /// One whose names count together with those of others.
+    pub(super) fn beside(all: &Arc<AtomicU64>) -> Self {
+        let all = Arc::clone(all);
+        Self {
+            kept: Kept { own: 0, all },
+            ..Self::default()
+        }
+    }
+
+    /// Forgets what was read, but not when that was.
+    fn forget(&mut self) {
+        self.names.clear();
+        self.kept.release(self.kept.own);
+        self.read = 0;
+        self.tail.clear();
+        self.rest.clear();
     }
 
     /// Whether what was read still stands there.
@@ -96,7 +129,8 @@ impl PerfMap {
         (address < *end).then_some(name)
     }
 
-    fn add(&mut self, new: &[u8]) {
+    /// Takes what was appended to the file.
+    pub fn add(&mut self, new: &[u8]) {
         let mut text = std::mem::take(&mut self.rest);
         text.extend_from_slice(new);
         let whole = text
@@ -119,14 +153,40 @@ impl PerfMap {
     fn insert(&mut self, start: u64, end: u64, name: Arc<str>) {
         let over: Vec<u64> = self.names.range(start..end).map(|(at, _)| *at).collect();
         for at in over {
-            self.names.remove(&at);
+            if let Some((_, name)) = self.names.remove(&at) {
+                self.kept.release(name.len() as u64 + ENTRY);
+            }
         }
         if let Some((_, (before, _))) = self.names.range_mut(..start).next_back() {
             *before = start.min(*before);
         }
-        if self.names.len() < NAMES_MAX {
+        if self.kept.take(name.len() as u64 + ENTRY) {
             self.names.insert(start, (end, name));
         }
+    }
+}
+
+impl Kept {
+    /// Counts what is to be kept. Yields whether there is room.
+    fn take(&mut self, bytes: u64) -> bool {
+        let all = self.all.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.own += bytes;
+        let has_room = all <= KEPT_MAX;
+        if !has_room {
+            self.release(bytes);
+        }
+        has_room
+    }
+
+    fn release(&mut self, bytes: u64) {
+        self.own -= bytes;
+        self.all.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.release(self.own);
     }
 }
 
@@ -188,6 +248,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn names_of_all_processes_have_one_bound() {
+        let all = Arc::default();
+        let [mut first, mut second] = [(); 2].map(|()| PerfMap::beside(&all));
+        first.add(b"1000 10 a\n1000 10 b\n");
+        assert_eq!(first.kept.own, ENTRY + 1);
+        assert!(first.kept.take(KEPT_MAX - 2 * ENTRY));
+        second.add(b"1000 10 c\n2000 10 d\n");
+        assert!(second.name(0x1000).is_none() || second.name(0x2000).is_none());
+        drop(first);
+        drop(second);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
 
     fn map(text: &str) -> PerfMap {
         let mut map = PerfMap::default();

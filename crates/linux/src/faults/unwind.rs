@@ -9,7 +9,9 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder as _};
@@ -58,6 +60,8 @@ pub struct Unwinder {
     modules: Modules,
     spaces: HashMap<u32, Space>,
     cache: CacheX86_64,
+    /// Bytes of names that JITs said.
+    jit_bytes: Arc<AtomicU64>,
 }
 
 /// The code of one process.
@@ -96,6 +100,20 @@ impl Unwinder {
             .iter()
             .map(|address| space.jit.name(*address).cloned());
         names.collect()
+    }
+
+    /// One that knows a file as the code of process `fault.pid`, from `base` on.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(super) fn of_file(file: &fs::File, base: u64, fault: &Fault) -> Self {
+        let mut unwinder = Self::default();
+        let mut space = Space::new(fault, PerfMap::default());
+        let mut areas = unwinder.modules.map(file, base);
+        areas.sort_by_key(|area| area.range.start);
+        for area in areas {
+            space.add(area, &unwinder.modules);
+        }
+        unwinder.spaces.insert(fault.pid, space);
+        unwinder
     }
 
     /// The calls that led to a fault.
@@ -145,8 +163,15 @@ impl Unwinder {
             let above = above(space, registers, is_trampoline, &mut read_stack);
             return Some((place, above));
         }
-        let found =
-            (space.unwinder).unwind_frame(address, registers, &mut self.cache, &mut read_stack);
+        // What is in a file must not end who reads it, should framehop not expect it.
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            (space.unwinder).unwind_frame(address, registers, &mut self.cache, &mut read_stack)
+        }));
+        let Ok(found) = found else {
+            space.unwinder = UnwinderX86_64::new();
+            self.cache = CacheX86_64::default();
+            return Some((place, None));
+        };
         let above = found.map(|caller| caller.map_or(Above::Nothing, Above::Caller));
         Some((place, above.ok()))
     }
@@ -175,24 +200,13 @@ impl Unwinder {
         let known = jit
             .as_ref()
             .map(|space| (space.areas.len(), space.patience));
-        let (jit, jit_read) =
-            jit.map_or_else(Default::default, |space| (space.jit, space.jit_read));
-        let mut space = Space {
-            number: fault.space,
-            areas: Vec::new(),
-            unwinder: UnwinderX86_64::new(),
-            jit,
-            read: monotonic(),
-            patience: AGAIN_MIN,
-            jit_read,
-            used: now,
-        };
+        let mut space = Space::new(fault, PerfMap::beside(&self.jit_bytes));
+        if let Some(before) = jit {
+            (space.jit, space.jit_read) = (before.jit, before.jit_read);
+        }
         for mapping in maps.lines().filter_map(CodeMapping::parse) {
             let area = self.modules.area(fault.pid, &mapping);
-            if let Some(module) = self.modules.unwinding(&area) {
-                space.unwinder.add_module(module);
-            }
-            space.areas.push(area);
+            space.add(area, &self.modules);
         }
         if let Some((nr_areas, patience)) = known
             && nr_areas == space.areas.len()
@@ -213,6 +227,26 @@ impl Unwinder {
 }
 
 impl Space {
+    fn new(fault: &Fault, jit: PerfMap) -> Self {
+        Self {
+            number: fault.space,
+            areas: Vec::new(),
+            unwinder: UnwinderX86_64::new(),
+            jit,
+            read: monotonic(),
+            patience: AGAIN_MIN,
+            jit_read: Nanos(0),
+            used: fault.monotonic,
+        }
+    }
+
+    fn add(&mut self, area: CodeArea, modules: &Modules) {
+        if let Some(module) = modules.unwinding(&area) {
+            self.unwinder.add_module(module);
+        }
+        self.areas.push(area);
+    }
+
     fn area(&self, address: u64) -> Option<&CodeArea> {
         let at = self.areas.partition_point(|area| area.range.end <= address);
         self.areas

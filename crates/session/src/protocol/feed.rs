@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use isotherm_engine::{AddressRange, Nanos, TargetId};
-use isotherm_record::stacks::STACKS_SETTING;
+use isotherm_record::stacks::{HUGE_PAGES_SETTING, STACKS_SETTING};
 use isotherm_record::{Header, Item, Mapping, MappingChange, RecordError, TargetStart, Writer};
 
 /// Mappings of one item, of which a message of a record holds some.
@@ -50,7 +50,9 @@ impl Write for Shared {
 impl Feed {
     /// Of a session with this header.
     pub fn new(mut header: Header) -> Self {
-        header.settings.remove(STACKS_SETTING);
+        for setting in [STACKS_SETTING, HUGE_PAGES_SETTING] {
+            header.settings.remove(setting);
+        }
         Self {
             header,
             roster: Roster::default(),

@@ -26,7 +26,7 @@ use isotherm_linux::faults::modules::ModuleId;
 use isotherm_linux::faults::unwind::{Chain, Place, Unwinder};
 use isotherm_linux::faults::{Fault, FaultError, FaultSampler, SampledTargets, SamplerTotals};
 use isotherm_record::stacks::{
-    FRAMES_MAX, MODULES_MAX, NO_STACK, SAMPLES_MAX, STACKS_MAX, THREADS_MAX,
+    FRAMES_MAX, HUGE_PAGES_SETTING, MODULES_MAX, NO_STACK, SAMPLES_MAX, STACKS_MAX, THREADS_MAX,
 };
 use isotherm_record::{
     CodeModule, FaultSample, FrameSymbol, FrameSymbols, Item, MovedMemory, StackFrame, StackId,
@@ -162,6 +162,15 @@ impl Stacks {
             huge: HugePages::new(budget.cpu_budget * HUGE_PAGES_SHARE, clock.now()),
             missed: 0,
         }))
+    }
+
+    /// What the record's header says of how faults that map huge pages are found.
+    pub(crate) fn huge_pages_setting(&self) -> (String, String) {
+        let how = match self.sampler.sees_huge_pages() {
+            true => "each fault, by tracing the kernel's function",
+            false => "by the page table, of the faults that are sampled",
+        };
+        (HUGE_PAGES_SETTING.to_owned(), how.to_owned())
     }
 
     /// Readable when faults are to be collected before that.

@@ -1,5 +1,6 @@
 //! `vm-guest`: what the guest needs and busybox lacks. One file per job.
 
+mod blamed;
 mod family;
 mod frames;
 mod hot;
@@ -28,6 +29,7 @@ enum Job {
         every_us: u64,
     },
     Hot(hot::Args),
+    Blamed(blamed::Args),
     Frames(frames::Args),
     Pages(pages::Args),
     Kdamond(kdamond::Args),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
             thread::sleep(Duration::from_micros(every_us));
         },
         Job::Hot(args) => hot::run(&args),
+        Job::Blamed(args) => blamed::run(&args),
         Job::Frames(args) => frames::run(&args),
         Job::Pages(args) => pages::run(&args),
         Job::Kdamond(args) => kdamond::run(&args),

@@ -1,17 +1,20 @@
-//! Anonymous memory, where asked for: the one system call that safe Rust cannot place.
+//! Anonymous memory, where and how asked for: the system calls that safe Rust does not have.
+
+#![expect(
+    unsafe_code,
+    reason = "the standard library maps no memory at a chosen address, and advises nothing of it"
+)]
 
 use std::io;
 use std::sync::atomic::AtomicU8;
 
 /// Where high mappings are asked for: above the 47 bits that four levels of tables give to users.
 const HIGH: usize = 1 << 50;
+/// Bytes of a huge page.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// `len` bytes of zeroes, never unmapped; with `high`, above 47 bits, which fails where the
 /// processor's page tables have four levels.
-#[expect(
-    unsafe_code,
-    reason = "the standard library maps no memory at a chosen address"
-)]
 pub(crate) fn map(len: usize, high: bool) -> io::Result<&'static [AtomicU8]> {
     let hint = std::ptr::without_provenance_mut(if high { HIGH } else { 0 });
     // SAFETY: a new private anonymous mapping without MAP_FIXED replaces nothing; mmap(2) returns
@@ -36,4 +39,28 @@ pub(crate) fn map(len: usize, high: bool) -> io::Result<&'static [AtomicU8]> {
         return Err(io::Error::other("no addresses above 47 bits"));
     }
     Ok(bytes)
+}
+
+/// The same, of whole huge pages and advised to be made of them.
+pub(crate) fn map_huge(len: usize) -> io::Result<&'static [AtomicU8]> {
+    let memory = map(len + HUGE_PAGE, false)?;
+    let skip = memory.as_ptr().addr().next_multiple_of(HUGE_PAGE) - memory.as_ptr().addr();
+    let memory = &memory[skip..skip + len];
+    advise(memory, libc::MADV_HUGEPAGE)?;
+    Ok(memory)
+}
+
+/// Pages memory out.
+pub(crate) fn page_out(memory: &'static [AtomicU8]) -> io::Result<()> {
+    advise(memory, libc::MADV_PAGEOUT)
+}
+
+fn advise(memory: &'static [AtomicU8], advice: libc::c_int) -> io::Result<()> {
+    let address = memory.as_ptr().cast_mut().cast();
+    // SAFETY: a mapping of ours that is never unmapped; both kinds of advice that are given here (madvise(2)) keep its
+    // content.
+    match unsafe { libc::madvise(address, memory.len(), advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

@@ -1,0 +1,19 @@
+//! Any bytes as what a JIT says of its code, in one part or in two: the same names are found by both.
+#![no_main]
+
+use isotherm_linux::faults::perf_map::PerfMap;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let (mut whole, mut parts) = (PerfMap::default(), PerfMap::default());
+    whole.add(bytes);
+    parts.add(first);
+    parts.add(second);
+    for address in [0, 0x1000, 0x1040, 0x2000, u64::MAX] {
+        // What has no end yet is kept only if it is no longer than a line may be.
+        if first.len() < 500 {
+            assert_eq!(whole.name(address), parts.name(address));
+        }
+    }
+});

@@ -1,0 +1,166 @@
+//! Whose code made idle memory (`record --stacks`), of a program of known truth (`vm-guest blamed`): memory in small pages
+//! and in huge ones, what is in use, and what was brought back from swap; with the kernel's function traced that maps huge
+//! pages, and without. Then who must not: a user, one in a container, root under lockdown.
+
+use std::time::Duration;
+
+use isotherm_record::Reader;
+use isotherm_record::stacks::HUGE_PAGES_SETTING;
+use serde_json::Value;
+
+use super::acting::{mib, parsed};
+use super::{Report, Scenario, ensure};
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::product;
+use crate::vm::{Vm, VmOutput};
+
+/// Of each function.
+const PART: u64 = 32 << 20;
+/// What may be laid to somebody else.
+const SLACK: u64 = PART / 10;
+/// Samples take longer under emulation.
+const BUDGET: &str = "--stacks=20% --cpu-budget 20%";
+
+/// `stacks`.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "stacks",
+        about: "idle memory is laid to the function that touched it first, in small and huge pages; refaults to who caused them",
+        kernels: &Kernel::ALL,
+        long: false,
+        run,
+    }
+}
+
+/// What must be refused, and a part of what is said then.
+const REFUSED: [(&str, &str); 3] = [
+    ("user", "isotherm doctor"),
+    ("container", "hostPID: true"),
+    ("lockdown", "isotherm doctor"),
+];
+
+fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let script = format!(
+        "isotherm swap zram --size 128M || exit 1\n\
+         echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
+         # record NAME SECONDS OPTIONS: of a program that touches its memory in functions of its own.\n\
+         record() {{\n\
+             name=$1; seconds=$2; shift 2\n\
+             taskset 2 isotherm record {BUDGET} --duration $seconds --stop-command -o /out/$name.isotherm -- \
+                 taskset 1 vm-guest blamed \"$@\" || exit 1\n\
+         }}\n\
+         say() {{\n\
+             isotherm report blame /out/$1.isotherm --of $2 --at-least 2s --json >/out/$1-$2.json || exit 1\n\
+         }}\n\
+         # Then what is attached to functions is not called.\n\
+         echo 0 >/proc/sys/kernel/ftrace_enabled\n\
+         record plain 8s && say plain resident\n\
+         echo 1 >/proc/sys/kernel/ftrace_enabled\n\
+         record traced 10s --swap && say traced idle && say traced refaulted\n\
+         echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
+         su nobody -c 'isotherm record --stacks -o /tmp/user -- true' >/out/user 2>&1 && exit 1\n\
+         unshare -m -p -f --mount-proc isotherm record --stacks -o /tmp/container -- true >/out/container 2>&1 && exit 1\n\
+         mount -t securityfs security /sys/kernel/security\n\
+         echo confidentiality >/sys/kernel/security/lockdown || exit 1\n\
+         isotherm record --stacks -o /tmp/lockdown -- true >/out/lockdown 2>&1 && exit 1\n\
+         exit 0\n"
+    );
+    let vm = Vm::new(kernel)
+        .program(product::isotherm_with("record", &["--stacks"])?, "isotherm")
+        .program(product::guest_tool()?, "vm-guest")
+        .zram()
+        .script(&script)
+        .timeout(Duration::from_mins(3))
+        .alone();
+    let output = vm.run_ok()?;
+    let mut report = Report::default();
+    for (name, how) in [("plain", "page table"), ("traced", "tracing")] {
+        let setting = huge_pages_setting(&output, name)?;
+        report.say(format!("{name}: huge pages are seen by: {setting}"));
+        ensure(setting.contains(how), || {
+            format!("{name}: not by {how}\n{report}")
+        })?;
+    }
+    for (of, wanted) in WANTED {
+        check(&mut report, &output, of, wanted)?;
+    }
+    for (who, wanted) in REFUSED {
+        let said = output.text(who)?;
+        report.say(format!("{who}: {}", said.trim()));
+        ensure(said.contains(wanted), || {
+            format!("{who} is not told of `{wanted}`\n{report}")
+        })?;
+    }
+    Ok(report)
+}
+
+/// By report, functions and the bytes that are theirs.
+const WANTED: [(&str, &[(&str, u64)]); 3] = [
+    (
+        "plain-resident",
+        &[
+            ("fill_index", PART),
+            ("fill_table", PART),
+            ("fill_cache", PART),
+        ],
+    ),
+    (
+        "traced-idle",
+        &[
+            ("fill_index", PART),
+            ("fill_table", PART),
+            ("fill_cache", 0),
+        ],
+    ),
+    ("traced-refaulted", &[("read_log", PART), ("write_log", 0)]),
+];
+
+/// Whether a report lays to each of these functions what is theirs.
+fn check(
+    report: &mut Report,
+    output: &VmOutput,
+    of: &str,
+    wanted: &[(&str, u64)],
+) -> Result<(), VmError> {
+    let json: Value = parsed(output, of)?;
+    let mut wrong = None;
+    for (function, bytes) in wanted {
+        let found = blamed(&json, function);
+        report.say(format!(
+            "{of:<18} {function:<12} {} of {}",
+            mib(found),
+            mib(*bytes)
+        ));
+        if found.abs_diff(*bytes) > SLACK {
+            wrong = Some(function);
+        }
+    }
+    ensure(wrong.is_none(), || {
+        format!(
+            "{of}: {wrong:?} has something else\n{report}{}",
+            json["blamed"]
+        )
+    })
+}
+
+/// Bytes of a function of `vm-guest`.
+fn blamed(report: &Value, function: &str) -> u64 {
+    let blamed = report["blamed"].as_array().into_iter().flatten();
+    let is_it = |of: &&Value| {
+        let name = of["name"].as_str().unwrap_or_default();
+        name.rsplit("::").next() == Some(function)
+    };
+    blamed
+        .filter(is_it)
+        .filter_map(|of| of["bytes"].as_u64())
+        .sum()
+}
+
+fn huge_pages_setting(output: &VmOutput, name: &str) -> Result<String, VmError> {
+    let file = format!("{name}.isotherm");
+    let reader = Reader::open(output.bytes(&file)?);
+    let reader = reader.map_err(|e| VmError::Wrong(format!("{file}: {e}")))?;
+    let setting = reader.header().settings.get(HUGE_PAGES_SETTING).cloned();
+    setting.ok_or_else(|| VmError::Wrong(format!("{file} does not say how huge pages are seen")))
+}
