@@ -102,7 +102,7 @@ impl HugePagesSample {
 impl TargetHugePages {
     fn check(&self) -> Result<(), String> {
         let target = self.target.0;
-        if self.bytes % BLOCK_SIZE != 0 || self.bytes / BLOCK_SIZE > BLOCKS_END {
+        if !self.bytes.is_multiple_of(BLOCK_SIZE) || self.bytes / BLOCK_SIZE > BLOCKS_END {
             return Err(format!(
                 "has {} bytes in huge pages of target {target}",
                 self.bytes
@@ -213,7 +213,7 @@ fn unpack_gone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D
 /// Blocks between this one and the one before; `next` is the first that may follow.
 fn push_block(bytes: &mut Vec<u8>, next: &mut u64, block: u64) -> Result<(), String> {
     let number = block / BLOCK_SIZE;
-    if block % BLOCK_SIZE != 0 || number < *next || number >= BLOCKS_END {
+    if !block.is_multiple_of(BLOCK_SIZE) || number < *next || number >= BLOCKS_END {
         return Err(format!("no huge page, or out of order: {block:#x}"));
     }
     push(bytes, number - *next);

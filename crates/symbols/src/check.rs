@@ -169,8 +169,7 @@ fn linked(bounded: Bounded<'_>, range: (u64, u64), name: &str) -> Option<(PathBu
 fn candidates(linker: &Path, target: &Path, id: &[u8], directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut all = Vec::new();
     if let Some((first, rest)) = id.split_first() {
-        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let by_id = format!(".build-id/{first:02x}/{rest}.debug");
+        let by_id = format!(".build-id/{first:02x}/{}.debug", super::digits(rest));
         all.extend(directories.iter().map(|directory| directory.join(&by_id)));
     }
     all.extend(directories.iter().map(|directory| directory.join(target)));

@@ -282,10 +282,13 @@ pub fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
     let found = catch_unwind(|| read_elf_build_id(path));
     let found = found.map_err(|_| SymbolError::Broken("its notes make no sense".to_owned()))?;
     let found = found.map_err(|error| SymbolError::Broken(error.to_string()))?;
-    Ok(found.map(|id| {
-        let digits = id.iter().map(|byte| format!("{byte:02x}"));
-        digits.collect()
-    }))
+    Ok(found.map(|id| digits(&id)))
+}
+
+/// As hexadecimal digits.
+fn digits(bytes: &[u8]) -> String {
+    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
 }
 
 /// A copy in memory, which nobody else can cut.

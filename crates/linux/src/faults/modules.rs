@@ -174,7 +174,7 @@ impl Modules {
     }
 
     /// Takes a file that no process maps, as if one did from `base` on.
-    #[cfg(any(test, feature = "fuzz"))]
+    #[cfg(feature = "fuzz")]
     pub(super) fn map(&mut self, file: &File, base: u64) -> Vec<CodeArea> {
         let id = ModuleId(self.known.len() as u32);
         let mut known = Known::default();

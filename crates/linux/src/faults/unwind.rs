@@ -103,7 +103,7 @@ impl Unwinder {
     }
 
     /// One that knows a file as the code of process `fault.pid`, from `base` on.
-    #[cfg(any(test, feature = "fuzz"))]
+    #[cfg(feature = "fuzz")]
     pub(super) fn of_file(file: &fs::File, base: u64, fault: &Fault) -> Self {
         let mut unwinder = Self::default();
         let mut space = Space::new(fault, PerfMap::default());

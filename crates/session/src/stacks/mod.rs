@@ -166,9 +166,10 @@ impl Stacks {
 
     /// What the record's header says of how faults that map huge pages are found.
     pub(crate) fn huge_pages_setting(&self) -> (String, String) {
-        let how = match self.sampler.sees_huge_pages() {
-            true => "each fault, by tracing the kernel's function",
-            false => "by the page table, of the faults that are sampled",
+        let how = if self.sampler.sees_huge_pages() {
+            "each fault, by tracing the kernel's function"
+        } else {
+            "by the page table, of the faults that are sampled"
         };
         (HUGE_PAGES_SETTING.to_owned(), how.to_owned())
     }

@@ -73,7 +73,7 @@ fn fill_cache(memory: &[AtomicU8]) {
 fn write_log(memory: &[AtomicU8]) {
     // What is all alike is no memory in swap.
     for (at, byte) in memory.iter().enumerate().step_by(97) {
-        byte.store((at * 31 >> 7) as u8, Ordering::Relaxed);
+        byte.store(((at * 31) >> 7) as u8, Ordering::Relaxed);
     }
     black_box("write");
 }
@@ -84,7 +84,6 @@ fn read_log(memory: &[AtomicU8]) {
     black_box("read");
 }
 
-#[inline(always)]
 fn touch(memory: &[AtomicU8]) {
     for page in memory.iter().step_by(PAGE_SIZE as usize) {
         page.fetch_add(1, Ordering::Relaxed);
