@@ -35,6 +35,7 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     ("curl", "is not ours: tests/observe asks a daemon the same"),
     ("grep", "is not ours"),
+    ("cc", "is not ours"),
 ];
 
 /// Programs that chapters start: tests/kernel/chapters.rs follows these chapters with them.
@@ -47,6 +48,7 @@ const OF_CHAPTERS: &[&str] = &[
     "pgbench",
     "printf",
     "psql",
+    "python3",
     "redis-benchmark",
     "redis-cli",
     "redis-server",

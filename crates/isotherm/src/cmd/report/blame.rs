@@ -28,7 +28,7 @@ use super::source::{Source, exit_code};
   isotherm report blame service.isotherm -o blame.folded         for flamegraph.pl
   isotherm report blame service.isotherm -o blame.pb.gz          for go tool pprof
   isotherm report blame service.isotherm --of refaulted          who brings it back
-  isotherm report blame service.isotherm --of waste              whose huge pages are not used in full
+  isotherm report blame service.isotherm --of waste              who wastes huge pages
   isotherm report blame after.isotherm --against before.isotherm   what changed
 
 An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
