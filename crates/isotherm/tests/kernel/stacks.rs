@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -172,10 +173,7 @@ fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
 fn maps_of_names_that_lie_mislead_nobody() {
     let test = "maps_of_names_that_lie_mislead_nobody";
     let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
-        return;
-    };
-    for (kind, name) in [
+    let kinds = [
         ("none", "run_made_code"),
         ("plain", "made_code"),
         ("million", "made_code"),
@@ -187,7 +185,11 @@ fn maps_of_names_that_lie_mislead_nobody() {
             "control",
             "made\\u{1b}[31m\\r\\u{8}\\u{7}\\u{202e}\u{fffd}_code",
         ),
-    ] {
+    ];
+    at_once(&kinds, |(kind, name)| {
+        let Some(hostile) = Hostile::build(test) else {
+            return;
+        };
         let flags = ["--stacks", "--duration", "6s"];
         let record = hostile.record(&flags, &["code", kind]);
         let report = hostile.blame();
@@ -200,7 +202,17 @@ fn maps_of_names_that_lie_mislead_nobody() {
             let text = hostile.report(flags);
             assert!(!has_raw_control(&text), "{kind} {flags:?}: {text:?}");
         }
-    }
+    });
+}
+
+/// Tries each of `all`, in threads of their own: they mostly wait.
+fn at_once<T: Sync>(all: &[T], one: impl Fn(&T) + Sync) {
+    thread::scope(|threads| {
+        for case in all {
+            let one = &one;
+            threads.spawn(move || one(case));
+        }
+    });
 }
 
 #[test]
@@ -208,14 +220,15 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
     let test = "code_that_changes_while_it_runs_is_told_all_the_same";
     let Some(_turn) = shared(test) else { return };
     let library = |hostile: &Hostile| hostile.path("hostile.so").display().to_string();
-    for (mode, function, mib) in [
+    let modes = [
         ("exec", "touch_after", 32),
         ("deep", "descend", 32),
         ("threads", "touch_on_thread", 75),
         ("deleted", "touch_before", 32),
         ("replaced", "touch_before", 32),
         ("library", "", 0),
-    ] {
+    ];
+    at_once(&modes, |&(mode, function, mib)| {
         let Some(hostile) = Hostile::build(test) else {
             return;
         };
@@ -229,7 +242,7 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
         } else {
             expect(&report, function, mib);
         }
-    }
+    });
 }
 
 #[test]
