@@ -475,7 +475,7 @@ mod tests {
             until: Nanos::from_millis(1000),
             before_sample: 0,
         });
-        assert_eq!(picture(&touches), ".(2)(2)(2)(2).....b(1)(1)(1)11(1)(1)..");
+        assert_eq!(picture(&touches), ".(2)(2)(2)(2).....b(1)11(1)(1)....");
     }
 
     #[test]
