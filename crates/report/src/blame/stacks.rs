@@ -124,6 +124,10 @@ impl Function {
     pub(super) fn is_run_time(&self) -> bool {
         let library = self.library.as_deref().unwrap_or_default();
         RUN_TIMES.iter().any(|prefix| library.starts_with(prefix))
+            || self.is_helper()
+                && ["v8::", "Builtins_"]
+                    .iter()
+                    .any(|part| self.name.contains(part))
     }
 }
 
@@ -152,7 +156,12 @@ const HELPER_LIBRARIES: [&str; 18] = [
     "[vdso]",
 ];
 /// What is called for others and linked into programs, by where it belongs.
-const HELPER_PATHS: [&str; 14] = [
+const HELPER_PATHS: [&str; 19] = [
+    "v8::",
+    "heap::base::",
+    "cppgc::",
+    "node::",
+    "Builtins_",
     "std::",
     "__gnu_cxx::",
     "alloc::",
@@ -186,11 +195,22 @@ const HELPERS: [&str; 14] = [
     "_start",
 ];
 /// Code that was made at run time for others.
-const RUNTIME_CODE: [&str; 5] = ["java.", "jdk.", "sun.", "Interpreter", "StubRoutines"];
+const RUNTIME_CODE: [&str; 6] = [
+    "java.",
+    "jdk.",
+    "sun.",
+    "Interpreter",
+    "StubRoutines",
+    " (node:",
+];
 
-/// What Python's trampolines are called: `py::function:file`. Others are left as they are.
+/// What Python's trampolines (`py::function:file`) and V8's functions (`JS:*function file:line:column`) are called.
+/// Others are left as they are.
 fn jit_name(name: &str) -> String {
     let name = printable(name);
+    if let Some(name) = name.strip_prefix("JS:").and_then(javascript_name) {
+        return name;
+    }
     let python = name
         .strip_prefix("py::")
         .and_then(|rest| rest.split_once(':'));
@@ -200,7 +220,52 @@ fn jit_name(name: &str) -> String {
     }
 }
 
+/// Of V8: how it is compiled is left out, as it changes while the program runs; and so is the column.
+fn javascript_name(name: &str) -> Option<String> {
+    let name = name.trim_start_matches(['~', '*', '^', '+']);
+    let files = [" /", " file:", " node:"].iter();
+    let at = files.filter_map(|start| name.find(start)).min();
+    let (function, place) = name.split_at_checked(at.or_else(|| name.rfind(' '))?)?;
+    let (place, _column) = place.rsplit_once(':')?;
+    let function = if function.is_empty() {
+        "(anonymous)"
+    } else {
+        function
+    };
+    Some(format!("{function} ({})", place.trim_start()))
+}
+
 fn library_of(path: &str) -> String {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     printable(path.rsplit('/').next().unwrap_or(path)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_jits_are_called_as_in_the_source() {
+        let check = |name: &str, wanted: &str| assert_eq!(jit_name(name), wanted);
+        check("py::load:/srv/app.py", "load (/srv/app.py)");
+        check("JS:*loadRows /srv/n.js:2:18", "loadRows (/srv/n.js:2)");
+        check("JS:~ /srv/my app.js:1:1", "(anonymous) (/srv/my app.js:1)");
+        check("JS:~odd", "JS:~odd");
+        check("JS: ::", "(anonymous) (:)");
+        check("void Service.fillCache()", "void Service.fillCache()");
+    }
+
+    #[test]
+    fn what_v8_does_for_a_function_is_that_functions() {
+        let of = |name: &str, library: Option<&str>| Function {
+            library: library.map(str::to_owned),
+            ..Function::without_file(name.to_owned())
+        };
+        let runtime = of("void v8::internal::Heap::Fill<int>(int)", Some("node"));
+        assert!(runtime.is_helper() && runtime.is_run_time());
+        assert!(of("Builtins_JSEntry", Some("node")).is_helper());
+        assert!(of("load (node:internal/modules:3)", None).is_helper());
+        assert!(!of("loadRows (/srv/n.js:2)", None).is_helper());
+        assert!(!of("nodes_of(int)", Some("app")).is_helper());
+    }
 }
