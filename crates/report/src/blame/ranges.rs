@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::AddressRange;
+use isotherm_record::MappingChange;
 
 /// What holds from where to where.
 #[derive(Clone, Debug)]
@@ -64,8 +65,17 @@ impl<V: Clone> RangeMap<V> {
     }
 }
 
+/// What is mapped no more: what only moved its borders still is.
+pub(super) fn unmapped(change: &MappingChange) -> Vec<AddressRange> {
+    let mut added: Vec<AddressRange> = change.added.iter().map(|added| added.range).collect();
+    added.sort_unstable();
+    let mut removed = change.removed.clone();
+    removed.sort_unstable();
+    difference(&removed, &added)
+}
+
 /// What is in one of `ranges` and in none of `without`, both in address order.
-pub(super) fn difference(ranges: &[AddressRange], without: &[AddressRange]) -> Vec<AddressRange> {
+fn difference(ranges: &[AddressRange], without: &[AddressRange]) -> Vec<AddressRange> {
     let mut left = Vec::new();
     for range in ranges {
         let mut start = range.start;

@@ -20,7 +20,7 @@ use std::ops::Bound;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_record::{FaultSample, MappingChange, MovedMemory, StackId};
 
-use super::ranges::{RangeMap, difference};
+use super::ranges::{RangeMap, unmapped};
 
 /// Samples of one target that are kept; when there are more, those between two of the same stack go.
 const KEPT_MAX: usize = 1 << 20;
@@ -108,11 +108,7 @@ impl Touches {
 
     /// Mappings came and went.
     pub(super) fn apply(&mut self, change: &MappingChange) {
-        let mut added: Vec<AddressRange> = change.added.iter().map(|added| added.range).collect();
-        added.sort_unstable();
-        let mut removed = change.removed.clone();
-        removed.sort_unstable();
-        for gone in difference(&removed, &added) {
+        for gone in unmapped(change) {
             self.forget(gone, change.time);
         }
     }

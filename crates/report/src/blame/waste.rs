@@ -14,7 +14,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_record::{HugePagesSample, MappingChange};
 use serde::Serialize;
 
-use super::ranges::difference;
+use super::ranges::unmapped;
 use super::touches::{Touch, Touches};
 use super::{Blame, Whole};
 
@@ -61,11 +61,7 @@ impl HugePages {
         let Some(of_target) = self.targets.get_mut(&change.target) else {
             return;
         };
-        let mut added: Vec<AddressRange> = change.added.iter().map(|added| added.range).collect();
-        added.sort_unstable();
-        let mut removed = change.removed.clone();
-        removed.sort_unstable();
-        for gone in difference(&removed, &added) {
+        for gone in unmapped(change) {
             // Also one of which a part is gone: it is no huge page any more.
             let first = gone.start.saturating_sub(BLOCK_SIZE - 1);
             let gone = of_target.read.extract_if(first..gone.end, |_, _| true);
