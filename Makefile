@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-vm test-long bench book lint install dist clean build-deps
+.PHONY: help demo build test test-ci test-vm test-long bench book lint install dist clean build-deps
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -23,6 +23,10 @@ test: build-deps ## Before a commit: lint, unit, property, command line, this ke
 	@scripts/install-deps test || echo "What needs these will be skipped."
 	@scripts/run-tests
 
+test-ci: build-deps ## What CI runs: that, the virtual machines, an eighth of the long tests, and those that a change touches.
+	@scripts/install-deps test || echo "What needs these will be skipped."
+	@scripts/run-tests --ci
+
 test-vm: build-deps ## Every scenario in virtual machines of Debian's kernels.
 	@scripts/install-deps test || echo "What needs these will be skipped."
 	@scripts/run-tests --vm
@@ -33,7 +37,7 @@ test-long: build-deps ## Everything, with the tests that take longer and a short
 
 bench: build-deps ## Measure accuracy and cost, and compare with other tools.
 	@scripts/install-deps demo test || echo "What needs these will be skipped."
-	$(CARGO) run --release -p xtask -- bench
+	$(CARGO) run --release -p isotherm-bench
 
 book: build-deps ## Build the documentation as a book: target/book/html/index.html (installs mdBook, once).
 	@scripts/book
@@ -42,7 +46,7 @@ lint: build-deps ## Formatting, clippy, the rules of the house (xtask tidy), lic
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p isotherm --no-default-features -- -D warnings
-	$(CARGO) run -q -p xtask -- tidy
+	$(CARGO) run -q --bin xtask -- tidy
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
 	else echo "SKIP cargo deny: it is not installed (cargo install --locked cargo-deny)"; fi
 

@@ -1,4 +1,4 @@
-// How fast the page opens and pans: `node bench.mjs RECORD [REPEATS]`, numbers as JSON. `xtask bench page` runs it.
+// How fast the page opens and pans: `node bench.mjs RECORD [REPEATS]`, numbers as JSON. `isotherm-bench page` runs it.
 
 import {spawn} from "node:child_process";
 import {launched} from "./browser.mjs";

@@ -1,6 +1,5 @@
-//! The project's own chores: `cargo run --release -p xtask -- CHORE`.
+//! The project's own chores: `cargo run -p xtask -- CHORE`.
 
-mod bench;
 mod book;
 mod docs;
 mod suites;
@@ -16,8 +15,7 @@ const CHORES: &str = "\
 Chores:
   tidy    check the rules of the house: who imports whom, file sizes, where unsafe may be, links of documents
   book    write the source of the book, or check its pages (see `book --help`; scripts/book does both)
-  test    run every suite of tests and end with one line of totals (see `test --help`)
-  bench   measure accuracy, overhead and speed (see `bench --help`)";
+  test    run every suite of tests and end with one line of totals (see `test --help`)";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
@@ -25,15 +23,8 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&root()),
         Some("book") => book::run(&root(), &book::Args::parse_from(args)),
         Some("test") => suites::run(&root(), &suites::Args::parse_from(args)),
-        Some("bench") => bench::main(args),
-        // How bench runs a command whose memory is to be measured alone.
-        Some("measure") => bench::measure::main(args.skip(1)),
-        // The bench's driver, whose memory is to be its own.
-        Some("drive") => bench::fragmentation::driver::main(args),
-        // A program of the truth bench.
-        Some("truth-case") => bench::truth::program::main(args),
         _ => {
-            eprintln!("usage: cargo run --release -p xtask -- CHORE\n{CHORES}");
+            eprintln!("usage: cargo run -p xtask -- CHORE\n{CHORES}");
             return ExitCode::from(2);
         }
     };

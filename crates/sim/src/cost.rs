@@ -52,7 +52,7 @@ pub const PUBLISHED_MACHINE: CompactionCosts = CompactionCosts {
     huge_fault: Nanos(540_000),
 };
 
-/// Compaction on the machines that Isotherm is developed on (`xtask bench fragmentation`, docs/benchmarks.md).
+/// Compaction on the machines that Isotherm is developed on (`isotherm-bench fragmentation`, docs/benchmarks.md).
 pub const THIS_MACHINES_COMPACTION: CompactionCosts = CompactionCosts {
     take: Nanos(0),
     // Calibrated on the CPU time of kcompactd at proactiveness 80 (3.0 s, 2.25 with `MIGRATE_PAGE`).

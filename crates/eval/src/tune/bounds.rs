@@ -5,7 +5,7 @@
 //!
 //! **Approach.** The same schemes are replayed again: at the least and at the most that each cost was measured to be,
 //! with CPUs less and more busy, and by other draws. What these come to is the interval; it is widened by what the
-//! simulated machine was found to be off by on programs that it was not made for (`xtask bench prediction`,
+//! simulated machine was found to be off by on programs that it was not made for (`isotherm-bench prediction`,
 //! docs/benchmarks.md), of what no variation tells: caches, locks, a run that is not like the one that was recorded.
 //!
 //! **Limits.** Four replays are no distribution. The widening is by one kind of machine.

@@ -585,6 +585,6 @@ fn the_prediction_is_near_what_happens() {
     let against = &report["against"];
     let points = |name: &str| against[name].as_f64().expect("a number");
     assert!(points("live_saved_percent") > 20.0, "{report}");
-    // `xtask bench prediction` measures how near; on a busy machine a test can only be rough.
+    // `isotherm-bench prediction` measures how near; on a busy machine a test can only be rough.
     assert!(points("error_points").abs() < 15.0, "{report}");
 }

@@ -26,7 +26,7 @@ const HEAD: [&str; 6] = [
 ];
 /// What the numbers are not.
 const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
-     covered: what the TLB is spared at most. It is not time; measure that (`isotherm eval`, `xtask bench huge`)";
+     covered: what the TLB is spared at most. It is not time; measure that (`isotherm eval`, `isotherm-bench huge`)";
 
 impl Render for EthpCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {

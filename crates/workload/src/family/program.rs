@@ -1,4 +1,4 @@
-//! A program of the generated family, as a process of its own (`xtask truth-case`, `vm-guest truth-case`).
+//! A program of the generated family, as a process of its own (`isotherm-bench truth-case`, `vm-guest truth-case`).
 //!
 //! It maps its memory with a wide margin on both sides, so that no other mapping is merged with it,
 //! populates what the case says, and then makes its touches until it is told to end. Every batch of

@@ -1,6 +1,6 @@
 //! The driver: asks for huge pages one after the other, and notes how long each fault takes.
 //!
-//! A process of its own (`xtask drive`), so that what it took is free again at its end, and so that
+//! A process of its own (`isotherm-bench drive`), so that what it took is free again at its end, and so that
 //! the kernel takes it first if memory runs out.
 
 use std::fs::{self, File};
@@ -43,7 +43,10 @@ pub(super) struct Demand {
 }
 
 #[derive(Parser)]
-#[command(name = "xtask drive", about = "Take huge pages and time each fault")]
+#[command(
+    name = "isotherm-bench drive",
+    about = "Take huge pages and time each fault"
+)]
 struct Args {
     #[command(flatten)]
     demand: Demand,
@@ -93,7 +96,7 @@ pub(super) fn run(context: &BenchContext, demand: Demand) -> anyhow::Result<Driv
     Ok(serde_json::from_str(&text)?)
 }
 
-/// `xtask drive`.
+/// `isotherm-bench drive`.
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
     let args = Args::parse_from(args);
     fs::write("/proc/self/oom_score_adj", "1000")

@@ -1,7 +1,7 @@
 //! Time and largest resident memory of a command.
 //!
 //! The kernel keeps the largest memory over *all* children of a process, so each command is run by a
-//! process of its own: `xtask measure -- COMMAND ARGS...`, which prints the numbers as JSON.
+//! process of its own: `isotherm-bench measure -- COMMAND ARGS...`, which prints the numbers as JSON.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -21,11 +21,11 @@ pub(super) struct Measured {
     pub(super) max_rss_bytes: u64,
 }
 
-/// `xtask measure`: runs a command with its output thrown away.
+/// `isotherm-bench measure`: runs a command with its output thrown away.
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
     let args: Vec<String> = args.skip_while(|arg| arg == "--").collect();
     let [program, rest @ ..] = args.as_slice() else {
-        bail!("usage: xtask measure -- COMMAND ARGS...");
+        bail!("usage: isotherm-bench measure -- COMMAND ARGS...");
     };
     let start = Instant::now();
     let status = Command::new(program)

@@ -198,7 +198,7 @@ impl Busy {
 
 fn shell(context: &BenchContext, script: &str, folder: &Path) -> Command {
     let mut command = Command::new("bash");
-    let here = context.root.join("xtask/src/bench/truth");
+    let here = context.root.join("lab/bench/src/truth");
     command
         .args(["-c", &format!("set -e; {script}")])
         .env("DIR", folder)

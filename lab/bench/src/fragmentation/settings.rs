@@ -37,11 +37,12 @@ impl Settings {
         };
         let mut lines = text.lines();
         let pid = lines.next().unwrap_or_default();
-        if fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "xtask")
+        if fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| comm.trim() == "isotherm-bench")
         {
             bail!("another bench is running (process {pid}); two at once would disturb each other");
         }
-        eprintln!("xtask: undoing what a bench that was killed has left");
+        eprintln!("isotherm-bench: undoing what a bench that was killed has left");
         let noted = lines.filter_map(|line| line.split_once('\t'));
         settings.before = noted
             .map(|(path, value)| (PathBuf::from(path), value.to_owned()))
@@ -109,7 +110,7 @@ impl Drop for Settings {
     fn drop(&mut self) {
         if let Err(error) = self.undo() {
             eprintln!(
-                "xtask: {error:#}; {} says what is to be undone, and the next bench tries again",
+                "isotherm-bench: {error:#}; {} says what is to be undone, and the next bench tries again",
                 self.note.display()
             );
         }

@@ -107,7 +107,7 @@ pub(super) fn write(
     let file = BufWriter::new(File::create(&path).context("cannot create the trace")?);
     let memory = journal.ready.memory;
     let header = Header {
-        writer: "xtask bench truth".into(),
+        writer: "isotherm-bench truth".into(),
         operations: "vaddr".into(),
         started: start,
         settings: BTreeMap::from([(

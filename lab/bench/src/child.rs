@@ -157,7 +157,7 @@ impl Drop for Guarded {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
             eprintln!(
-                "xtask: cannot end {} (pid {}): {error}",
+                "isotherm-bench: cannot end {} (pid {}): {error}",
                 self.name,
                 self.id()
             );

@@ -6,7 +6,7 @@ use isotherm_workload::family::verdict::Verdict;
 use serde::Serialize;
 
 use super::{Rss, Run, Watched};
-use crate::bench::table::Table;
+use crate::table::Table;
 
 /// What is aimed at for precision and recall.
 const AIM: f64 = 0.95;

@@ -161,7 +161,7 @@ pub(super) fn synthesize(path: &Path, snapshots: u64) -> anyhow::Result<()> {
     let file = File::create(path).context("cannot write to the temporary folder")?;
     let start = Nanos(1_800_000_000_000_000_000);
     let header = Header {
-        writer: "xtask bench".into(),
+        writer: "isotherm-bench".into(),
         operations: "vaddr".into(),
         started: start,
         sample_interval: Nanos::from_millis(5),

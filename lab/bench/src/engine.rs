@@ -14,15 +14,15 @@ use super::{BenchContext, BenchOutcome};
 const LIMIT: Duration = Duration::from_mins(30);
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    let benches = benches(&context.root.join("crates/engine/benches"));
+    let benches = benches(&context.root.join("lab/bench/benches"));
     if benches.is_empty() {
-        return Ok(BenchOutcome::Skip("crates/engine has no benches".into()));
+        return Ok(BenchOutcome::Skip("lab/bench has no benches".into()));
     }
     // File times may be rounded down to a tick.
     let started = SystemTime::now() - Duration::from_millis(20);
     let mut cargo = Command::new(env!("CARGO"));
     cargo
-        .args(["bench", "-p", "isotherm-engine"])
+        .args(["bench", "-p", "isotherm-bench"])
         .current_dir(&context.root);
     // By name: `--benches` would run the library's unit tests as well, which take no `--quick`.
     for bench in benches {

@@ -2,13 +2,7 @@
 //! regions, and the CPU time at the prices measured in docs/benchmarks.md. Prints a table; being synthetic and
 //! seeded, it says the same on every machine.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::disallowed_macros,
-    reason = "printing is its purpose"
-)]
-
-#[path = "../tests/world/mod.rs"]
+#[path = "../../../crates/engine/tests/world/mod.rs"]
 mod world;
 
 use isotherm_engine::{Attributes, Strategy};

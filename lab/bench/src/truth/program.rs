@@ -1,4 +1,4 @@
-//! A program of the generated family: `xtask truth-case SEED INDEX ...`, a process of its own.
+//! A program of the generated family: `isotherm-bench truth-case SEED INDEX ...`, a process of its own.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use isotherm_workload::family::program::{self, Options};
 
 #[derive(Parser)]
 #[command(
-    name = "xtask truth-case",
+    name = "isotherm-bench truth-case",
     about = "Run a program of the generated family"
 )]
 struct Args {
@@ -20,7 +20,7 @@ struct Args {
     options: Options,
 }
 
-/// `xtask truth-case`.
+/// `isotherm-bench truth-case`.
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
     program::run(&Args::parse_from(args).options)?;
     Ok(ExitCode::SUCCESS)

@@ -8,11 +8,11 @@ mod accuracy;
 mod ceiling;
 mod child;
 mod engine;
-pub(crate) mod fragmentation;
+mod fragmentation;
 mod guard;
 mod huge;
 mod machine;
-pub(crate) mod measure;
+mod measure;
 mod overhead;
 mod page;
 mod page_cache;
@@ -25,7 +25,7 @@ mod stats;
 mod subject;
 mod table;
 mod toggle;
-pub(crate) mod truth;
+mod truth;
 mod tune;
 mod workload;
 
@@ -44,7 +44,7 @@ use table::Table;
 /// Measure accuracy, overhead and speed.
 #[derive(Parser)]
 #[command(
-    name = "xtask bench",
+    name = "isotherm-bench",
     after_help = "\
 Benches:
   accuracy         each monitoring mode against workloads of known truth, and redis
@@ -73,10 +73,10 @@ Benches:
                    runs only when named
 
 Examples:
-  cargo run --release -p xtask -- bench --quick
-  cargo run --release -p xtask -- bench accuracy --only static_1g --mode '5ms=--sample-interval 5ms'
-  cargo run --release -p xtask -- bench fragmentation --repeats 2
-  cargo run --release -p xtask -- bench truth --seed 7 --cases 20 --budgets 1%,10%"
+  cargo run --release -p isotherm-bench -- --quick
+  cargo run --release -p isotherm-bench -- accuracy --only static_1g --mode '5ms=--sample-interval 5ms'
+  cargo run --release -p isotherm-bench -- fragmentation --repeats 2
+  cargo run --release -p isotherm-bench -- truth --seed 7 --cases 20 --budgets 1%,10%"
 )]
 struct Args {
     /// Benches to run; all if none is named
@@ -215,8 +215,22 @@ const BENCHES: [(&str, Bench); 15] = [
     ("stacks", stacks::run),
 ];
 
-pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
-    let args = Args::parse_from(args);
+fn main() -> ExitCode {
+    // Parts of benches that are processes of their own: each runs this program with its name.
+    let mut args = std::env::args().skip(1).peekable();
+    let result = match args.peek().map(String::as_str) {
+        Some("measure") => measure::main(args.skip(1)),
+        Some("drive") => fragmentation::driver::main(args),
+        Some("truth-case") => truth::program::main(args),
+        _ => run(Args::parse()),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("isotherm-bench: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(args: Args) -> anyhow::Result<ExitCode> {
     for name in &args.names {
         if !BENCHES.iter().any(|bench| bench.0 == name) {
             let known: Vec<&str> = BENCHES.iter().map(|bench| bench.0).collect();
@@ -271,8 +285,9 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCod
 
 fn context(args: Args) -> anyhow::Result<BenchContext> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("xtask lies in the workspace")?
+        .ancestors()
+        .nth(2)
+        .context("the benches lie in lab/bench")?
         .to_owned();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

@@ -4,12 +4,6 @@
 //! Every other region is hot, so that tens of thousands remain apart when merged, and splitting them
 //! makes 100,000 again. The engine runs on, as it would in a monitor; only its aggregating ticks are timed.
 
-#![expect(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "a bench must read the clock"
-)]
-
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
