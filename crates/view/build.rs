@@ -1,5 +1,8 @@
-//! Builds `isotherm-what-if` as WebAssembly, packed, for the page to carry; where Rust has no such target the page is
-//! built without, and says so.
+//! Builds `isotherm-what-if` as WebAssembly, packed, for the page to carry. Where Rust has no such target the page is
+//! built without it, and says so.
+//!
+//! Only release profiles carry it: it is a build of nine crates with LTO, which would run at nearly every change. A
+//! build for development reads the module from the target folder when it runs; `scripts/what-if` puts it there.
 //!
 //! The build within the build has a folder of its own under the target folder, which all profiles share: so it is
 //! done once, and waits for no lock that its caller holds.
@@ -14,7 +17,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 const TARGET: &str = "wasm32-unknown-unknown";
-/// What it is made of.
+/// The crates that the module is made of.
 const CRATES: [&str; 8] = [
     "what-if", "eval", "session", "sim", "engine", "config", "record", "report",
 ];
@@ -23,20 +26,27 @@ fn main() -> std::io::Result<()> {
     let variable = |name| PathBuf::from(env::var_os(name).unwrap_or_default());
     let out = variable("OUT_DIR");
     let root = variable("CARGO_MANIFEST_DIR").join("../..");
-    for name in CRATES {
-        println!(
-            "cargo:rerun-if-changed={}",
-            root.join("crates").join(name).display()
-        );
-    }
-    println!(
-        "cargo:rerun-if-changed={}",
-        root.join("Cargo.lock").display()
-    );
+    // target/PROFILE/build/NAME/out
+    let folder = out.ancestors().nth(4).unwrap_or(&out).join("what-if");
     println!("cargo:rerun-if-changed=build.rs");
-    let wanted = env::var_os("CARGO_FEATURE_WHAT_IF").is_some();
-    let wasm = if wanted {
-        build(&root, &out)
+    println!(
+        "cargo:rustc-env=ISOTHERM_WHAT_IF={}",
+        folder.join("what-if.wasm.gz").display()
+    );
+    println!("cargo:rustc-check-cfg=cfg(what_if_at_run_time)");
+    let is_wanted = env::var_os("CARGO_FEATURE_WHAT_IF").is_some();
+    if is_wanted && env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+        println!("cargo:rustc-cfg=what_if_at_run_time");
+        return Ok(());
+    }
+    let wasm = if is_wanted {
+        for name in CRATES {
+            let path = root.join("crates").join(name);
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
+        let lock = root.join("Cargo.lock");
+        println!("cargo:rerun-if-changed={}", lock.display());
+        build(&root, &folder)
     } else {
         Vec::new()
     };
@@ -51,9 +61,7 @@ fn main() -> std::io::Result<()> {
 }
 
 /// The module; nothing where it cannot be built.
-fn build(root: &Path, out: &Path) -> Vec<u8> {
-    // target/PROFILE/build/NAME/out
-    let target = out.ancestors().nth(4).unwrap_or(out).join("what-if");
+fn build(root: &Path, target: &Path) -> Vec<u8> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args([
@@ -65,9 +73,9 @@ fn build(root: &Path, out: &Path) -> Vec<u8> {
             "isotherm-what-if",
         ])
         .args(["--profile", "wasm", "--target", TARGET, "--target-dir"])
-        .arg(&target)
+        .arg(target)
         .current_dir(root);
-    // What the outer build was told is not for this one: its flags, its wrappers (clippy), its features.
+    // The inner build must not inherit the outer one's flags, wrappers (clippy) and features.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         let is_of_cargo =

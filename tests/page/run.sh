@@ -19,9 +19,11 @@ command -v npm >/dev/null || skip "there is no npm"
 root=$(realpath ../..)
 built=$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}")/debug
 export ISOTHERM=${ISOTHERM:-$built/isotherm}
-[[ -x $ISOTHERM ]] || (cd "$root" && cargo build -q -p isotherm)
+[[ -x $ISOTHERM ]] || (cd "$root" && cargo build -q --bin isotherm)
 # The same selection of packages as in all tests: nothing is compiled twice.
-(cd "$root" && cargo build -q --workspace --example ask --example trace --example stacks_record)
+(cd "$root" && cargo build -q --example ask --example trace --example stacks_record)
+# A debug build reads the page's what-if from there.
+(cd "$root" && scripts/what-if) || true
 export ASK=$built/examples/ask TRACE=$built/examples/trace STACKS=$built/examples/stacks_record
 modules=$root/.venv/page
 if ! cmp -s package-lock.json "$modules/package-lock.json"; then
@@ -39,7 +41,7 @@ try=$(mktemp -d)
 "$TRACE" "$try/trace.isotherm"
 "$ISOTHERM" report heatmap "$try/trace.isotherm" -o "$try/page.html"
 if ! grep -q 'id="what-if-worker"' "$try/page.html"; then
-    echo "SKIP what-if: isotherm was built without it (rustup target add wasm32-unknown-unknown)"
+    echo "SKIP what-if: scripts/what-if could not build it (rustup target add wasm32-unknown-unknown)"
     skipped=1 tests=(page.test.mjs blame.test.mjs pictures.test.mjs)
 fi
 rm -rf "$try"

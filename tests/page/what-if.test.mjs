@@ -39,10 +39,11 @@ async function open(options) {
   return all;
 }
 
-test("a page with the machine inside is small enough to send", () => {
+test("a page is small enough to send", () => {
+  // The machine is of a release in what is sent: tests/dist weighs that.
   const text = readFileSync(new URL(url), "utf8");
-  const data = text.match(/id="(data|trace)" type="application\/octet-stream">[^<]*/g).join("");
-  assert.ok(text.length - data.length < 1_500_000, `${statSync(new URL(url)).size} bytes, ${data.length} of them data`);
+  const data = text.match(/id="(data|trace|what-if-wasm)" type="application\/octet-stream">[^<]*/g).join("");
+  assert.ok(text.length - data.length < 400_000, `${statSync(new URL(url)).size} bytes, ${data.length} of them data`);
 });
 
 test("the browser answers what is answered natively, byte for byte", async () => {

@@ -39,8 +39,6 @@ const MODULES: [(&str, &str); 18] = [
 ];
 /// Runs in a worker, which imports nothing.
 const WORKER: &str = include_str!("../page/what-if-worker.js");
-/// The simulated machine, packed; empty where it was not built.
-const MACHINE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/what-if.wasm.gz"));
 /// Nothing is fetched, and no text of a record can become a script that fetches. Modules are `data:` addresses.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data: 'wasm-unsafe-eval'; style-src 'unsafe-inline'; \
     img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'";
@@ -73,7 +71,21 @@ pub enum Data<'a> {
 
 /// The simulated machine for browsers (WebAssembly), packed by gzip; `None` where Isotherm was built without.
 pub fn what_if() -> Option<&'static [u8]> {
-    (!MACHINE.is_empty()).then_some(MACHINE)
+    let machine = machine();
+    (!machine.is_empty()).then_some(machine)
+}
+
+/// Releases carry the module (build.rs).
+#[cfg(not(what_if_at_run_time))]
+fn machine() -> &'static [u8] {
+    include_bytes!(concat!(env!("OUT_DIR"), "/what-if.wasm.gz"))
+}
+
+/// Builds for development read the module that `scripts/what-if` has put into the target folder.
+#[cfg(what_if_at_run_time)]
+fn machine() -> &'static [u8] {
+    static MACHINE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+    MACHINE.get_or_init(|| fs::read(env!("ISOTHERM_WHAT_IF")).unwrap_or_default())
 }
 
 /// Reads a trace for [`Data::Inside`]; `None` where it is too long for that.
