@@ -31,7 +31,7 @@ finish() {
 if (cd $here && python3 -B -m doctest check.py); then passed=$((passed + 1)); else fail "check.py's own tests"; fi
 if [[ -z $isotherm ]]; then
     isotherm=$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/isotherm
-    [[ -x $isotherm ]] || cargo build -q -p isotherm
+    [[ -x $isotherm ]] || cargo build -q --bin isotherm
 fi
 if ((EUID != 0)); then
     skip "watching page faults takes root"

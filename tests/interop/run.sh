@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/venv.sh
 . tests/venv.sh interop
 isotherm=${ISOTHERM:-target/debug/isotherm}
-[[ -x $isotherm ]] || cargo build -q -p isotherm
+[[ -x $isotherm ]] || cargo build -q --bin isotherm
 record=$(mktemp --suffix=.isotherm)
 trap 'rm -f "$record"' EXIT
 "$isotherm" record --simulated --quiet --duration 3s -o "$record"
@@ -71,7 +71,7 @@ we_read_damos() {
 # damo makes of a configuration that we rewrote what it makes of its own.
 damo_reads_our_configurations() {
     local file form
-    cargo build -q -p isotherm-config --example rewrite || return 1
+    cargo build -q --example rewrite || return 1
     for file in crates/config/tests/fixtures/*.{json,yaml}; do
         for form in json yaml; do
             target/debug/examples/rewrite $form <"$file" >"$theirs/configuration" &&

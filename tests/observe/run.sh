@@ -31,7 +31,7 @@ check "alert rules" promtool check rules contrib/prometheus/isotherm.rules.yaml
 check "alerts" promtool test rules contrib/prometheus/isotherm.rules.test.yaml
 built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug
 isotherm=${ISOTHERM:-$built/isotherm}
-[[ -x $isotherm ]] || cargo build -q -p isotherm
+[[ -x $isotherm ]] || cargo build -q --bin isotherm
 if ((EUID != 0)); then
     skip "watching a machine takes root"
     finish

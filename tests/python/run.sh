@@ -8,10 +8,10 @@ cd "$(dirname "$0")/../.."
 . tests/venv.sh python
 
 # The same selection of packages as in all tests: nothing is compiled twice.
-cargo test -q --workspace --test module >/dev/null
+cargo test -q --test module >/dev/null
 built=$(realpath "${CARGO_TARGET_DIR:-target}")/debug
 export ISOTHERM=${ISOTHERM:-$built/isotherm}
-[[ -x $ISOTHERM ]] || cargo build -q -p isotherm
+[[ -x $ISOTHERM ]] || cargo build -q --bin isotherm
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp -r python/python/isotherm "$folder/"

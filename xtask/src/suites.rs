@@ -2,15 +2,20 @@
 //!
 //! A suite that fails does not stop the next. What a suite prints goes to the terminal as it comes
 //! and to `target/test-logs/`. A suite has a time limit, past which it is stopped and has failed.
-//! The limits leave room for a busy machine.
+//! The limits leave room for a busy machine. `times.csv` there has the wall time of every test.
+//!
+//! Virtual machines count their own time ([`plan::VM`]), so in CI they run in the background, at idle priority: they
+//! use the processor time that waiting tests leave. Their output is shown when they have ended.
 //!
 //! Tests that run real programs on a real kernel depend on how fast the machine is at the moment, and it
-//! may be shared. So a few that are not in virtual machines (those have tries of their own) may fail, and
-//! are run again, alone, up to twice: one that passes then is counted as passed and named on a line
+//! may be shared. So a few that are not in virtual machines (those have a second try of their own) may fail, and
+//! are run again, once, alone: one that passes then is counted as passed and named on a line
 //! `AGAIN`, with what it said before in the log. Whoever changes what such a line names should read that.
 
+mod change;
 mod plan;
 mod shown;
+mod times;
 mod undo;
 
 use std::fmt::Write as _;
@@ -18,30 +23,29 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 
 use crate::tally::Tally;
+use change::Change;
 use plan::{Kind, Level, Suite, suites};
 use shown::Shown;
+use times::Times;
 use undo::Undo;
 
 /// More failures than this are no chance.
 const AGAIN_MAX: usize = 6;
-/// How often each is run again.
-const TRIES: usize = 2;
+/// When the caller began, in seconds since 1970: `.ci/run` also installs packages and builds this program.
+const STARTED: &str = "ISOTHERM_TESTS_STARTED";
 
 /// Run suites of tests and end with one line of totals: without a flag, those that are run before a commit.
 #[derive(clap::Parser)]
 #[command(name = "xtask test")]
 pub(crate) struct Args {
-    /// Run the tests marked as long, too, and the fuzzers for a short while.
-    #[arg(long)]
-    long: bool,
-    /// Run the matrix of virtual machines alone.
-    #[arg(long, conflicts_with = "long")]
-    vm: bool,
+    #[command(flatten)]
+    level: LevelArgs,
     /// Only these suites (--list names them).
     suites: Vec<String>,
     /// List the suites and end.
@@ -49,20 +53,46 @@ pub(crate) struct Args {
     list: bool,
 }
 
+#[derive(clap::Args)]
+#[group(multiple = false)]
+struct LevelArgs {
+    /// Run the tests marked as long, too, and the fuzzers for a short while.
+    #[arg(long)]
+    long: bool,
+    /// Run the matrix of virtual machines alone.
+    #[arg(long)]
+    vm: bool,
+    /// Run what CI runs: all but the long tests, an eighth of these, and those that the change touches.
+    #[arg(long)]
+    ci: bool,
+}
+
+impl LevelArgs {
+    fn level(&self) -> Level {
+        match (self.vm, self.long, self.ci) {
+            (true, _, _) => Level::Vm,
+            (_, true, _) => Level::Long,
+            (_, _, true) => Level::Ci,
+            _ => Level::Commit,
+        }
+    }
+}
+
 /// How a suite went, and for how long.
 struct Result {
     name: &'static str,
     tally: Tally,
+    times: Times,
     elapsed: Duration,
+    is_background: bool,
 }
 
 pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
-    let level = match (args.vm, args.long) {
-        (true, _) => Level::Vm,
-        (_, true) => Level::Long,
-        _ => Level::Commit,
-    };
-    let mut suites = suites(root, level)?;
+    let before = before_us();
+    let started = Instant::now();
+    let level = args.level.level();
+    let change = Change::of(root);
+    let mut suites = suites(root, level, &change)?;
     if args.list {
         for suite in &suites {
             println!("{:<9} {}", suite.name, suite.command.join(" "));
@@ -77,27 +107,43 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
         anyhow::bail!("no suite is called `{unknown}`; --list names them");
     }
     suites.retain(|suite| args.suites.is_empty() || args.suites.iter().any(|s| s == suite.name));
-
-    let target = target(root);
-    let logs = target.join("test-logs");
-    fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let undo = Undo::new(target.join("debug/isotherm"), &logs);
-    let mut results = Vec::new();
-    for suite in &suites {
-        println!("\n==> {}: {}", suite.name, suite.command.join(" "));
-        let started = Instant::now();
-        let log = logs.join(format!("{}.log", suite.name));
-        let mut tally = run_suite(root, suite, &log, &mut std::io::stdout())?;
-        undo.all();
-        run_again(root, suite, &mut tally, &logs, &mut std::io::stdout())?;
-        undo.all();
-        results.push(Result {
-            name: suite.name,
-            tally,
-            elapsed: started.elapsed(),
-        });
+    let wants_due = level == Level::Ci && args.suites.is_empty();
+    if wants_due {
+        println!("{}", turn(&change));
     }
-    let (text, success) = summary(results);
+
+    let runner = Runner::new(root)?;
+    let mut results = vec![before];
+    let mut machines = Background::default();
+    let mut due = Vec::new();
+    for suite in suites {
+        let is_build = suite.name == "build";
+        if suite.is_background {
+            machines.queue.push(suite);
+        } else {
+            results.push(runner.run(&suite, &mut std::io::stdout())?);
+        }
+        if is_build && wants_due {
+            for suite in plan::due(root, &change)? {
+                if suite.is_background {
+                    machines.queue.push(suite);
+                } else {
+                    due.push(suite);
+                }
+            }
+        }
+        let is_built = results.iter().any(|result| result.name == "build");
+        if is_built && !machines.queue.is_empty() && !is_build {
+            machines.start(&runner);
+        }
+    }
+    for suite in due {
+        results.push(runner.run(&suite, &mut std::io::stdout())?);
+    }
+    results.extend(machines.finish()?);
+    fs::write(runner.logs.join("times.csv"), csv(&results)).context("cannot write times.csv")?;
+    let elapsed = results[0].elapsed + started.elapsed();
+    let (text, success) = summary(results, elapsed);
     print!("{text}");
     Ok(if success {
         ExitCode::SUCCESS
@@ -106,17 +152,136 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Says which of the long tests run, and why.
+fn turn(change: &Change) -> String {
+    let mut text = format!(
+        "Long tests: part {} of {} (commit {:.8}); {} files changed since {:.8}",
+        change.part + 1,
+        change::PARTS,
+        change.head,
+        change.nr_files,
+        change.base
+    );
+    if !change.runs.is_empty() {
+        let _ = write!(text, ", which adds: {}", change.runs.join(", "));
+    }
+    text
+}
+
+/// The time that passed before this program began, where its caller says when that was.
+fn before_us() -> Result {
+    let started = std::env::var(STARTED).ok().and_then(|s| s.parse().ok());
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    Result {
+        name: "setup",
+        tally: Tally::default(),
+        times: Times::default(),
+        elapsed: now.saturating_sub(started.map_or(now, Duration::from_secs)),
+        is_background: false,
+    }
+}
+
+/// Runs suites in a checkout.
+#[derive(Clone)]
+struct Runner {
+    root: PathBuf,
+    logs: PathBuf,
+    undo: std::sync::Arc<Undo>,
+}
+
+impl Runner {
+    fn new(root: &Path) -> anyhow::Result<Self> {
+        let target = target(root);
+        let logs = target.join("test-logs");
+        fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+        let undo = Undo::new(target.join("debug/isotherm"), &logs);
+        Ok(Self {
+            root: root.to_owned(),
+            logs,
+            undo: undo.into(),
+        })
+    }
+
+    fn run(&self, suite: &Suite, terminal: &mut impl Write) -> anyhow::Result<Result> {
+        let _ = writeln!(
+            terminal,
+            "\n==> {}: {}",
+            suite.name,
+            suite.command.join(" ")
+        );
+        let started = Instant::now();
+        let log = self.logs.join(format!("{}.log", suite.name));
+        let (mut tally, output) = run_suite(&self.root, suite, &log, terminal)?;
+        if !suite.is_background {
+            self.undo.all();
+        }
+        run_again(&self.root, suite, &mut tally, &self.logs, terminal)?;
+        if !suite.is_background {
+            self.undo.all();
+        }
+        Ok(Result {
+            name: suite.name,
+            tally,
+            times: Times::read(&output),
+            elapsed: started.elapsed(),
+            is_background: suite.is_background,
+        })
+    }
+}
+
+/// A suite's result, with its output.
+type Ended = (Result, Vec<u8>);
+
+/// Suites that run beside the others, one after the other.
+#[derive(Default)]
+struct Background {
+    queue: Vec<Suite>,
+    running: Vec<JoinHandle<anyhow::Result<Vec<Ended>>>>,
+}
+
+impl Background {
+    fn start(&mut self, runner: &Runner) {
+        let queue = std::mem::take(&mut self.queue);
+        let names: Vec<&str> = queue.iter().map(|suite| suite.name).collect();
+        println!("\n==> in the background: {}", names.join(", "));
+        let runner = runner.clone();
+        let all = move || {
+            let run = |suite: &Suite| {
+                let mut output = Vec::new();
+                let result = runner.run(suite, &mut output)?;
+                Ok((result, output))
+            };
+            queue.iter().map(run).collect()
+        };
+        self.running.push(std::thread::spawn(all));
+    }
+
+    /// Waits for them, and shows what they printed.
+    fn finish(self) -> anyhow::Result<Vec<Result>> {
+        let mut results = Vec::new();
+        for running in self.running {
+            let all = running.join().expect("a suite's failure is no panic")?;
+            for (result, output) in all {
+                let _ = std::io::stdout().write_all(&output);
+                results.push(result);
+            }
+        }
+        Ok(results)
+    }
+}
+
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
-/// Runs one suite, shows what it prints on `terminal`, and counts its tests.
+/// Runs one suite, shows what it prints on `terminal`, counts its tests, and returns what it printed.
 fn run_suite(
     root: &Path,
     suite: &Suite,
     log: &Path,
     terminal: &mut impl Write,
-) -> anyhow::Result<Tally> {
+) -> anyhow::Result<(Tally, String)> {
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let mut command = Command::new("timeout");
     if std::io::stdout().is_terminal() {
@@ -159,10 +324,10 @@ fn run_suite(
     } else if status.success() && tally.is_empty() {
         tally.fail(&format!("{}: it ran no test", suite.name));
     }
-    Ok(tally)
+    Ok((tally, output))
 }
 
-/// Gives the tests of `suite` that failed, and may, further tries, each alone.
+/// Gives the tests of `suite` that failed, and may, a second try, each alone.
 fn run_again(
     root: &Path,
     suite: &Suite,
@@ -178,15 +343,12 @@ fn run_again(
         command.push(name.clone());
         let mut alone = Suite::new(suite.name, Kind::Tests, 8, &[]);
         alone.command = command;
-        for attempt in 1..=TRIES {
-            let _ = writeln!(terminal, "\n==> again, alone: {name}");
-            let log = logs.join(format!("{}-again-{i}-{attempt}.log", suite.name));
-            let tally_alone = run_suite(root, &alone, &log, terminal)?;
-            // Two crates may have a test of that name.
-            if tally_alone.passed > 0 && tally_alone.failed == 0 {
-                tally.passed_again(&name);
-                break;
-            }
+        let _ = writeln!(terminal, "\n==> again, alone: {name}");
+        let log = logs.join(format!("{}-again-{i}.log", suite.name));
+        let (tally_alone, _) = run_suite(root, &alone, &log, terminal)?;
+        // Two crates may have a test of that name.
+        if tally_alone.passed > 0 && tally_alone.failed == 0 {
+            tally.passed_again(&name);
         }
     }
     Ok(())
@@ -220,25 +382,51 @@ fn copy_lines(
     }
 }
 
-/// What stands at the end: a table of the suites, what was skipped, what failed, the totals.
-fn summary(results: Vec<Result>) -> (String, bool) {
+/// The wall times of all tests that were measured.
+fn csv(results: &[Result]) -> String {
+    let lines = results.iter().map(|result| result.times.csv(result.name));
+    std::iter::once("suite,test,seconds\n".to_owned())
+        .chain(lines)
+        .collect()
+}
+
+/// What stands at the end: a table of the suites, the slowest tests, what was skipped, what failed, the totals.
+fn summary(results: Vec<Result>, elapsed: Duration) -> (String, bool) {
     let mut text = String::from("\n");
     let mut total = Tally::default();
-    for Result {
-        name,
-        tally,
-        elapsed,
-    } in results
-    {
+    let slowest = times::slowest(results.iter().map(|result| (result.name, &result.times)));
+    for result in results {
+        let tally = result.tally;
         let _ = writeln!(
             text,
-            "{name:<9} {:>5} passed {:>4} failed {:>4} skipped {:>7}",
+            "{:<11} {:>5} passed {:>4} failed {:>4} skipped {:>7}{}",
+            result.name,
             tally.passed,
             tally.failed,
             tally.skipped.len(),
-            format!("{} s", elapsed.as_secs()),
+            format!("{} s", result.elapsed.as_secs()),
+            if result.is_background {
+                " beside others"
+            } else {
+                ""
+            }
         );
         total.add(tally);
+    }
+    let minutes = elapsed.as_secs_f64() / 60.0;
+    let _ = writeln!(
+        text,
+        "All of it took {} s ({minutes:.1} min).",
+        elapsed.as_secs()
+    );
+    if !slowest.is_empty() {
+        let _ = writeln!(
+            text,
+            "The slowest tests (target/test-logs/times.csv has all):"
+        );
+    }
+    for line in slowest {
+        let _ = writeln!(text, "{line}");
     }
     for skip in &total.skipped {
         let _ = writeln!(text, "SKIP {skip}");
@@ -276,7 +464,9 @@ mod tests {
         let suite = Suite::new("suite", kind, 1, &["sh", "-c", script]);
         // Not to this test's output, where the lines would be counted as this test's own.
         let log = dir.join(format!("{}.log", script.len()));
-        run_suite(&dir, &suite, &log, &mut std::io::sink()).unwrap()
+        run_suite(&dir, &suite, &log, &mut std::io::sink())
+            .unwrap()
+            .0
     }
 
     #[test]
@@ -338,30 +528,34 @@ mod tests {
 
     #[test]
     fn the_totals_stand_alone_on_the_last_line() {
+        let result = |name, tally, seconds, is_background| Result {
+            name,
+            tally,
+            times: Times::read(&format!("TOOK {name}::test: {seconds} s")),
+            elapsed: Duration::from_secs(seconds),
+            is_background,
+        };
+        let output = "SKIP b: no\nAGAIN c on 6.1: try 1\n2 passed, 0 failed, 1 skipped";
         let results = vec![
-            Result {
-                name: "a",
-                tally: Tally::single("a", false),
-                elapsed: Duration::from_secs(2),
-            },
-            Result {
-                name: "b",
-                tally: Tally::read(
-                    "SKIP b: no\nAGAIN c on 6.1: try 1\n2 passed, 0 failed, 1 skipped",
-                ),
-                elapsed: Duration::from_secs(90),
-            },
+            result("a", Tally::single("a", false), 2, false),
+            result("b", Tally::read(output), 90, true),
         ];
-        let (text, success) = summary(results);
+        assert_eq!(
+            csv(&results),
+            "suite,test,seconds\na,\"a::test\",2.000\nb,\"b::test\",90.000\n"
+        );
+        let (text, success) = summary(results, Duration::from_secs(93));
         assert!(!success);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
-            lines[1],
-            "a             0 passed    1 failed    0 skipped     2 s"
-        );
-        assert_eq!(
-            lines[3..],
+            lines[1..],
             [
+                "a               0 passed    1 failed    0 skipped     2 s",
+                "b               2 passed    0 failed    1 skipped    90 s beside others",
+                "All of it took 93 s (1.6 min).",
+                "The slowest tests (target/test-logs/times.csv has all):",
+                "   90.0 s  b: b::test",
+                "    2.0 s  a: a::test",
                 "SKIP b: no",
                 "AGAIN c on 6.1: try 1",
                 "1 flaky: passed only when tried again, and counted as passed",

@@ -1,0 +1,178 @@
+//! What a change touches, and which part of the long tests its turn is.
+//!
+//! CI runs, besides what it always runs, the long tests that a change makes doubtful ([`RULES`]) and one eighth of all
+//! long tests, chosen by the commit's hash. So all of them run every few landings.
+//!
+//! The change is all since `$ISOTHERM_CI_BASE`. Without that it is all since the newest first parent that is at least
+//! four hours older than the head: a change lands within three hours of its first commit. A base that is too old runs
+//! more than needed, never less. Uncommitted changes count, too.
+
+use std::path::Path;
+use std::process::Command;
+
+/// How many parts the long tests have.
+pub(super) const PARTS: u8 = 8;
+const BASE: &str = "ISOTHERM_CI_BASE";
+const OLDER_BY_S: i64 = 4 * 3600;
+
+/// Long tests that a change to certain files makes doubtful.
+pub(super) struct Rule {
+    /// Paths from the root: `folder/` is all below it, `*name` is what ends so, others are files.
+    pub(super) paths: &'static [&'static str],
+    /// A suite, or `SUITE FILTER`: the long tests of that suite whose names hold the filter.
+    pub(super) runs: &'static str,
+}
+
+/// The rules. A suite that is named here is one of `plan::long_suites`, or `vm`.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        paths: &[
+            "crates/damon/",
+            "crates/session/src/kernel/",
+            "crates/session/src/acting/kernel.rs",
+            "crates/linux/src/damon_trace.rs",
+            "vm-tests/src/scenario/kernel_damon",
+        ],
+        runs: "vm kernel_damon",
+    },
+    Rule {
+        paths: &["vm-tests/src/vm.rs", "vm-tests/src/scenario/act_tier.rs"],
+        runs: "vm tiering",
+    },
+    Rule {
+        paths: &["*Cargo.toml", "Cargo.lock"],
+        runs: "features",
+    },
+    Rule {
+        paths: &[
+            "docs/SUMMARY.md",
+            "xtask/src/book/",
+            "xtask/src/book.rs",
+            "scripts/book",
+        ],
+        runs: "book",
+    },
+];
+
+impl Rule {
+    fn is_about(&self, path: &str) -> bool {
+        self.paths.iter().any(|rule| match rule.strip_prefix('*') {
+            Some(end) => path.ends_with(end),
+            None => path.starts_with(rule),
+        })
+    }
+}
+
+/// What runs besides, and why.
+pub(super) struct Change {
+    /// Which part of the long tests runs.
+    pub(super) part: u8,
+    /// The head's hash, for people.
+    pub(super) head: String,
+    /// What [`Rule::runs`] says of the touched paths.
+    pub(super) runs: Vec<&'static str>,
+    /// How many files the change touches.
+    pub(super) nr_files: usize,
+    /// The commit that it is held against.
+    pub(super) base: String,
+}
+
+impl Change {
+    /// Asks git. Outside of a checkout everything is the first part's turn, and nothing is touched.
+    pub(super) fn of(root: &Path) -> Self {
+        let head = git(root, &["rev-parse", "HEAD"]).unwrap_or_else(|| "0".to_owned());
+        let base = std::env::var(BASE).ok().or_else(|| base(root));
+        let base = base.unwrap_or_else(|| head.clone());
+        let files = git(root, &["diff", "--name-only", &base]).unwrap_or_default();
+        let touched: Vec<&str> = files.lines().collect();
+        let rules = RULES.iter();
+        Self {
+            part: part_of_hash(&head),
+            runs: rules
+                .filter(|rule| touched.iter().any(|path| rule.is_about(path)))
+                .map(|rule| rule.runs)
+                .collect(),
+            nr_files: touched.len(),
+            head,
+            base,
+        }
+    }
+
+    /// Whether a long test or suite of this name belongs to the part whose turn it is.
+    pub(super) fn has_turn(&self, name: &str) -> bool {
+        part_of_name(name) == self.part
+    }
+}
+
+/// The newest first parent that is old enough; the root commit where none is.
+fn base(root: &Path) -> Option<String> {
+    let log = git(root, &["log", "--first-parent", "--format=%H %ct"])?;
+    let commits: Vec<(&str, i64)> = log
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(hash, time)| Some((hash, time.parse().ok()?)))
+        .collect();
+    let (_, newest) = *commits.first()?;
+    let old = commits.iter().find(|(_, time)| newest - time >= OLDER_BY_S);
+    Some(old.or(commits.last())?.0.to_owned())
+}
+
+fn git(root: &Path, args: &[&str]) -> Option<String> {
+    let output = Command::new("git")
+        .args(args)
+        .current_dir(root)
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}
+
+fn part_of_hash(hash: &str) -> u8 {
+    let start = hash.get(..8).unwrap_or(hash);
+    (u32::from_str_radix(start, 16).unwrap_or(0) % u32::from(PARTS)) as u8
+}
+
+/// FNV-1a, 32 bits: the same part for a name on every machine.
+fn part_of_name(name: &str) -> u8 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    // The low bits of FNV are its weakest.
+    ((hash >> 16) % u32::from(PARTS)) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_long_test_has_its_turn() {
+        let parts: std::collections::BTreeSet<u8> = (0..64)
+            .map(|i| part_of_name(&format!("kernel_damon_{i}_on_6_12")))
+            .collect();
+        assert_eq!(parts.len(), usize::from(PARTS));
+        let hashes = (0..PARTS).map(|i| part_of_hash(&format!("d49b632{i}ffff")));
+        assert_eq!(hashes.collect::<Vec<_>>(), (0..PARTS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_change_below_damon_runs_all_of_its_scenarios() {
+        let runs = |path: &str| {
+            let rules = RULES.iter().filter(|rule| rule.is_about(path));
+            rules.map(|rule| rule.runs).collect::<Vec<_>>()
+        };
+        assert_eq!(runs("crates/damon/src/sysfs.rs"), ["vm kernel_damon"]);
+        assert_eq!(runs("crates/view/Cargo.toml"), ["features"]);
+        assert_eq!(runs("crates/engine/src/guard.rs"), [""; 0]);
+    }
+
+    #[test]
+    fn the_rules_name_files_that_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let paths = RULES.iter().flat_map(|rule| rule.paths);
+        for path in paths.filter(|path| !path.starts_with('*')) {
+            let is_start = root.join(path).exists() || root.join(format!("{path}.rs")).exists();
+            assert!(is_start, "{path}");
+        }
+    }
+}
