@@ -22,6 +22,11 @@ fn main() -> ExitCode {
     let result = match args.peek().map(String::as_str) {
         Some("tidy") => tidy::run(&root()),
         Some("book") => book::run(&root(), &book::Args::parse_from(args)),
+        // Parts of suites, as processes of their own.
+        Some("build-tests") => suites::executables::build(&root()),
+        Some("run-tests") => {
+            suites::executables::run(&root(), &suites::executables::Args::parse_from(args))
+        }
         Some("test") => suites::run(&root(), &suites::Args::parse_from(args)),
         _ => {
             eprintln!("usage: cargo run -p xtask -- CHORE\n{CHORES}");

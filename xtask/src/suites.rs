@@ -4,8 +4,8 @@
 //! and to `target/test-logs/`. A suite has a time limit, past which it is stopped and has failed.
 //! The limits leave room for a busy machine. `times.csv` there has the wall time of every test.
 //!
-//! Virtual machines count their own time ([`plan::VM`]), so in CI they run in the background, at idle priority: they
-//! use the processor time that waiting tests leave. Their output is shown when they have ended.
+//! Suites run in two lanes ([`plan::Lane`]): while tests on this machine's kernel wait, others compute at idle
+//! priority. The output of a suite that computes beside another is shown when it has ended.
 //!
 //! Tests that run real programs on a real kernel depend on how fast the machine is at the moment, and it
 //! may be shared. So a few that are not in virtual machines (those have a second try of their own) may fail, and
@@ -13,6 +13,7 @@
 //! `AGAIN`, with what it said before in the log. Whoever changes what such a line names should read that.
 
 mod change;
+pub(crate) mod executables;
 mod plan;
 mod shown;
 mod times;
@@ -30,7 +31,7 @@ use anyhow::Context;
 
 use crate::tally::Tally;
 use change::Change;
-use plan::{Kind, Level, Suite, suites};
+use plan::{Kind, Lane, Level, Suite, suites};
 use shown::Shown;
 use times::Times;
 use undo::Undo;
@@ -84,15 +85,15 @@ struct Result {
     tally: Tally,
     times: Times,
     elapsed: Duration,
-    is_background: bool,
+    lane: Lane,
 }
 
 pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     let before = before_us();
     let started = Instant::now();
     let level = args.level.level();
-    let change = Change::of(root);
-    let mut suites = suites(root, level, &change)?;
+    let change = Change::of(root, level == Level::Ci);
+    let mut suites = suites(root, level, &change);
     if args.list {
         for suite in &suites {
             println!("{:<9} {}", suite.name, suite.command.join(" "));
@@ -108,39 +109,40 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     }
     suites.retain(|suite| args.suites.is_empty() || args.suites.iter().any(|s| s == suite.name));
     let wants_due = level == Level::Ci && args.suites.is_empty();
-    if wants_due {
+    if wants_due || level == Level::Commit {
         println!("{}", turn(&change));
     }
 
     let runner = Runner::new(root)?;
+    let (first, mut rest): (Vec<_>, Vec<_>) = suites
+        .into_iter()
+        .partition(|suite| suite.lane == Lane::First);
     let mut results = vec![before];
-    let mut machines = Background::default();
-    let mut due = Vec::new();
-    for suite in suites {
-        let is_build = suite.name == "build";
-        if suite.is_background {
-            machines.queue.push(suite);
-        } else {
-            results.push(runner.run(&suite, &mut std::io::stdout())?);
+    for suite in &first {
+        results.push(runner.run(suite, &mut std::io::stdout())?);
+    }
+    if wants_due {
+        match plan::due(root, &change) {
+            Ok(due) => rest.extend(due),
+            // The tests do not compile.
+            Err(error) => println!("Long tests that are due are left out: {error:#}"),
         }
-        if is_build && wants_due {
-            for suite in plan::due(root, &change)? {
-                if suite.is_background {
-                    machines.queue.push(suite);
-                } else {
-                    due.push(suite);
-                }
+    }
+    let (waiting, computing): (Vec<_>, Vec<_>) = rest
+        .into_iter()
+        .partition(|suite| suite.lane == Lane::Waiting);
+    let beside = (!waiting.is_empty()).then(|| beside(&runner, &computing));
+    for suite in &waiting {
+        results.push(runner.run(suite, &mut std::io::stdout())?);
+    }
+    match beside {
+        Some(running) => results.extend(running.join().expect("a failure is no panic")?),
+        None => {
+            for suite in &computing {
+                results.push(runner.run(suite, &mut std::io::stdout())?);
             }
         }
-        let is_built = results.iter().any(|result| result.name == "build");
-        if is_built && !machines.queue.is_empty() && !is_build {
-            machines.start(&runner);
-        }
     }
-    for suite in due {
-        results.push(runner.run(&suite, &mut std::io::stdout())?);
-    }
-    results.extend(machines.finish()?);
     fs::write(runner.logs.join("times.csv"), csv(&results)).context("cannot write times.csv")?;
     let elapsed = results[0].elapsed + started.elapsed();
     let (text, success) = summary(results, elapsed);
@@ -178,7 +180,7 @@ fn before_us() -> Result {
         tally: Tally::default(),
         times: Times::default(),
         elapsed: now.saturating_sub(started.map_or(now, Duration::from_secs)),
-        is_background: false,
+        lane: Lane::First,
     }
 }
 
@@ -213,11 +215,12 @@ impl Runner {
         let started = Instant::now();
         let log = self.logs.join(format!("{}.log", suite.name));
         let (mut tally, output) = run_suite(&self.root, suite, &log, terminal)?;
-        if !suite.is_background {
+        let is_of_this_kernel = suite.lane == Lane::Waiting;
+        if is_of_this_kernel {
             self.undo.all();
         }
         run_again(&self.root, suite, &mut tally, &self.logs, terminal)?;
-        if !suite.is_background {
+        if is_of_this_kernel {
             self.undo.all();
         }
         Ok(Result {
@@ -225,53 +228,29 @@ impl Runner {
             tally,
             times: Times::read(&output),
             elapsed: started.elapsed(),
-            is_background: suite.is_background,
+            lane: suite.lane,
         })
     }
 }
 
-/// A suite's result, with its output.
-type Ended = (Result, Vec<u8>);
-
-/// Suites that run beside the others, one after the other.
-#[derive(Default)]
-struct Background {
-    queue: Vec<Suite>,
-    running: Vec<JoinHandle<anyhow::Result<Vec<Ended>>>>,
-}
-
-impl Background {
-    fn start(&mut self, runner: &Runner) {
-        let queue = std::mem::take(&mut self.queue);
-        let names: Vec<&str> = queue.iter().map(|suite| suite.name).collect();
-        println!("\n==> in the background: {}", names.join(", "));
-        let runner = runner.clone();
-        let all = move || {
-            let run = |suite: &Suite| {
-                let mut output = Vec::new();
-                let result = runner.run(suite, &mut output)?;
-                Ok((result, output))
-            };
-            queue.iter().map(run).collect()
+/// Runs suites one after the other, beside others, at idle priority. Each is shown when it has ended.
+fn beside(runner: &Runner, suites: &[Suite]) -> JoinHandle<anyhow::Result<Vec<Result>>> {
+    let names: Vec<&str> = suites.iter().map(|suite| suite.name).collect();
+    println!("\n==> meanwhile, at idle priority: {}", names.join(", "));
+    let runner = runner.clone();
+    let suites: Vec<Suite> = suites.iter().map(Suite::at_idle_priority).collect();
+    std::thread::spawn(move || {
+        let run = |suite: &Suite| {
+            let mut output = Vec::new();
+            let result = runner.run(suite, &mut output);
+            let _ = std::io::stdout().write_all(&output);
+            result
         };
-        self.running.push(std::thread::spawn(all));
-    }
-
-    /// Waits for them, and shows what they printed.
-    fn finish(self) -> anyhow::Result<Vec<Result>> {
-        let mut results = Vec::new();
-        for running in self.running {
-            let all = running.join().expect("a suite's failure is no panic")?;
-            for (result, output) in all {
-                let _ = std::io::stdout().write_all(&output);
-                results.push(result);
-            }
-        }
-        Ok(results)
-    }
+        suites.iter().map(run).collect()
+    })
 }
 
-fn target(root: &Path) -> PathBuf {
+pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
@@ -405,7 +384,7 @@ fn summary(results: Vec<Result>, elapsed: Duration) -> (String, bool) {
             tally.failed,
             tally.skipped.len(),
             format!("{} s", result.elapsed.as_secs()),
-            if result.is_background {
+            if result.lane == Lane::Computing {
                 " beside others"
             } else {
                 ""
@@ -528,17 +507,17 @@ mod tests {
 
     #[test]
     fn the_totals_stand_alone_on_the_last_line() {
-        let result = |name, tally, seconds, is_background| Result {
+        let result = |name, tally, seconds, lane| Result {
             name,
             tally,
             times: Times::read(&format!("TOOK {name}::test: {seconds} s")),
             elapsed: Duration::from_secs(seconds),
-            is_background,
+            lane,
         };
         let output = "SKIP b: no\nAGAIN c on 6.1: try 1\n2 passed, 0 failed, 1 skipped";
         let results = vec![
-            result("a", Tally::single("a", false), 2, false),
-            result("b", Tally::read(output), 90, true),
+            result("a", Tally::single("a", false), 2, Lane::Waiting),
+            result("b", Tally::read(output), 90, Lane::Computing),
         ];
         assert_eq!(
             csv(&results),

@@ -18,7 +18,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("make", "its targets are looked for in the Makefile, below"),
     ("scripts/install-deps", "installs packages"),
     ("scripts/run-tests", "is what runs this"),
-    ("cargo", "`xtask` parses its own; the others build"),
+    ("cargo", "builds, and runs the benchmarks"),
     ("pip", "tests/python/run.sh --long installs by it"),
     ("apt-get", "tests/dist installs the package by dpkg"),
     ("tar", "tests/dist unpacks by it"),

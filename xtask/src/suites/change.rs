@@ -3,9 +3,9 @@
 //! CI runs, besides what it always runs, the long tests that a change makes doubtful ([`RULES`]) and one eighth of all
 //! long tests, chosen by the commit's hash. So all of them run every few landings.
 //!
-//! The change is all since `$ISOTHERM_CI_BASE`. Without that it is all since the newest first parent that is at least
-//! four hours older than the head: a change lands within three hours of its first commit. A base that is too old runs
-//! more than needed, never less. Uncommitted changes count, too.
+//! The change is all since `$ISOTHERM_CI_BASE`. Without that, before a commit, it is all that has not been pushed. In CI it is
+//! all since the newest first parent that is at least four hours older than the head: a change lands within three hours of
+//! its first commit. A base that is too old runs more than needed, never less. Uncommitted changes count, too.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,43 +15,101 @@ pub(super) const PARTS: u8 = 8;
 const BASE: &str = "ISOTHERM_CI_BASE";
 const OLDER_BY_S: i64 = 4 * 3600;
 
-/// Long tests that a change to certain files makes doubtful.
+/// Tests that a change to certain files makes doubtful.
 pub(super) struct Rule {
-    /// Paths from the root: `folder/` is all below it, `*name` is what ends so, others are files.
+    /// Paths from the root: `*name` is what ends so, others are what begins so.
     pub(super) paths: &'static [&'static str],
-    /// A suite, or `SUITE FILTER`: the long tests of that suite whose names hold the filter.
+    /// A suite, or `SUITE FILTER`: tests of that suite whose names hold the filter, long ones as well.
     pub(super) runs: &'static str,
 }
 
-/// The rules. A suite that is named here is one of `plan::long_suites`, or `vm`.
+const fn rule(runs: &'static str, paths: &'static [&'static str]) -> Rule {
+    Rule { paths, runs }
+}
+
+/// The rules, for what is not run otherwise: `make test` leaves out suites that are scripts and most tests on this
+/// kernel, CI leaves out long tests.
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        paths: &[
+    rule(
+        "vm kernel_damon",
+        &[
             "crates/damon/",
             "crates/session/src/kernel/",
-            "crates/session/src/acting/kernel.rs",
+            "crates/session/src/acting/kernel",
             "crates/linux/src/damon_trace.rs",
             "vm-tests/src/scenario/kernel_damon",
         ],
-        runs: "vm kernel_damon",
-    },
-    Rule {
-        paths: &["vm-tests/src/vm.rs", "vm-tests/src/scenario/act_tier.rs"],
-        runs: "vm tiering",
-    },
-    Rule {
-        paths: &["*Cargo.toml", "Cargo.lock"],
-        runs: "features",
-    },
-    Rule {
-        paths: &[
-            "docs/SUMMARY.md",
-            "xtask/src/book/",
-            "xtask/src/book.rs",
-            "scripts/book",
+    ),
+    rule(
+        "vm tiering",
+        &["vm-tests/src/vm.rs", "vm-tests/src/scenario/tiering.rs"],
+    ),
+    rule("features", &["*Cargo.toml", "Cargo.lock"]),
+    rule(
+        "book",
+        &["docs/SUMMARY.md", "xtask/src/book", "scripts/book"],
+    ),
+    rule(
+        "interop",
+        &[
+            "crates/record/",
+            "crates/config/",
+            "tests/interop/",
+            "tests/venv.sh",
         ],
-        runs: "book",
-    },
+    ),
+    rule("python", &["python/", "tests/python/", "tests/venv.sh"]),
+    rule(
+        "observe",
+        &["crates/isotherm/src/daemon", "contrib/", "tests/observe/"],
+    ),
+    rule(
+        "blame",
+        &[
+            "crates/linux/src/faults/",
+            "crates/session/src/stacks/",
+            "crates/report/src/blame",
+            "tests/blame/",
+        ],
+    ),
+    rule("page", &["crates/view/", "crates/what-if/", "tests/page/"]),
+    rule(
+        "kernel acting::",
+        &[
+            "crates/linux/src/act/",
+            "crates/engine/src/guard",
+            "crates/session/src/acting/",
+        ],
+    ),
+    rule(
+        "kernel compaction::",
+        &[
+            "crates/linux/src/compaction/",
+            "crates/session/src/compaction/",
+        ],
+    ),
+    rule(
+        "kernel daemon::",
+        &["crates/isotherm/src/daemon", "crates/session/src/protocol"],
+    ),
+    rule(
+        "kernel page_cache::",
+        &[
+            "crates/linux/src/cache/",
+            "crates/engine/src/monitor/page_cache/",
+        ],
+    ),
+    rule(
+        "kernel physical::",
+        &[
+            "crates/engine/src/monitor/frames",
+            "crates/session/src/monitor/machine.rs",
+        ],
+    ),
+    rule(
+        "kernel stacks::",
+        &["crates/linux/src/faults/", "crates/session/src/stacks/"],
+    ),
 ];
 
 impl Rule {
@@ -79,9 +137,11 @@ pub(super) struct Change {
 
 impl Change {
     /// Asks git. Outside of a checkout everything is the first part's turn, and nothing is touched.
-    pub(super) fn of(root: &Path) -> Self {
+    pub(super) fn of(root: &Path, is_ci: bool) -> Self {
         let head = git(root, &["rev-parse", "HEAD"]).unwrap_or_else(|| "0".to_owned());
-        let base = std::env::var(BASE).ok().or_else(|| base(root));
+        let pushed = || git(root, &["merge-base", "HEAD", "@{upstream}"]);
+        let guess = || if is_ci { base(root) } else { pushed() };
+        let base = std::env::var(BASE).ok().or_else(guess);
         let base = base.unwrap_or_else(|| head.clone());
         let files = git(root, &["diff", "--name-only", &base]).unwrap_or_default();
         let touched: Vec<&str> = files.lines().collect();
@@ -98,7 +158,15 @@ impl Change {
         }
     }
 
-    /// Whether a long test or suite of this name belongs to the part whose turn it is.
+    /// The filters by which the change selects tests of a suite.
+    pub(super) fn touched(&self, suite: &str) -> Vec<&'static str> {
+        let runs = self.runs.iter().filter_map(|runs| runs.split_once(' '));
+        runs.filter(|(of, _)| *of == suite)
+            .map(|(_, filter)| filter)
+            .collect()
+    }
+
+    /// Whether a long test of this name belongs to the part whose turn it is.
     pub(super) fn has_turn(&self, name: &str) -> bool {
         part_of_name(name) == self.part
     }
@@ -162,8 +230,9 @@ mod tests {
             rules.map(|rule| rule.runs).collect::<Vec<_>>()
         };
         assert_eq!(runs("crates/damon/src/sysfs.rs"), ["vm kernel_damon"]);
-        assert_eq!(runs("crates/view/Cargo.toml"), ["features"]);
-        assert_eq!(runs("crates/engine/src/guard.rs"), [""; 0]);
+        assert_eq!(runs("crates/view/Cargo.toml"), ["features", "page"]);
+        assert_eq!(runs("crates/engine/src/guard.rs"), ["kernel acting::"]);
+        assert_eq!(runs("crates/engine/src/units.rs"), [""; 0]);
     }
 
     #[test]
@@ -171,8 +240,10 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let paths = RULES.iter().flat_map(|rule| rule.paths);
         for path in paths.filter(|path| !path.starts_with('*')) {
-            let is_start = root.join(path).exists() || root.join(format!("{path}.rs")).exists();
-            assert!(is_start, "{path}");
+            let (folder, start) = path.rsplit_once('/').unwrap_or(("", path));
+            let entries = std::fs::read_dir(root.join(folder)).expect(path);
+            let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            assert!(names.any(|name| name.starts_with(start)), "{path}");
         }
     }
 }
