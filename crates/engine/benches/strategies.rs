@@ -8,7 +8,7 @@
     reason = "printing is its purpose"
 )]
 
-#[path = "../tests/world/mod.rs"]
+#[path = "../tests/it/world.rs"]
 mod world;
 
 use isotherm_engine::{Attributes, Strategy};

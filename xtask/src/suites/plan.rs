@@ -261,7 +261,7 @@ mod tests {
         };
         assert_eq!(selecting("kernel"), ["kernel"]);
         assert_eq!(selecting("vm"), ["first"]);
-        assert_eq!(selecting("properties"), ["cargo"]);
+        assert_eq!(selecting("it"), ["cargo"]);
         let metadata = serde_json::json!({"packages": [{"targets": [
             {"kind": ["test"], "name": "a"}, {"kind": ["lib"], "name": "b"}, {"kind": ["test"], "name": "vm"}]},
             {"targets": [{"kind": ["test"], "name": "a"}]}]});

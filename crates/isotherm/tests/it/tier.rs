@@ -10,7 +10,7 @@ const NODES: [&str; 4] = [
     "--node",
     "1=0x500000000-0x800000000",
 ];
-const HMSDK: &str = include_str!("../../config/tests/fixtures/hmsdk.yaml");
+const HMSDK: &str = include_str!("../../../config/tests/fixtures/hmsdk.yaml");
 
 fn isotherm(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_isotherm"))

@@ -1,16 +1,14 @@
 //! `isotherm simulate`: scenarios and traces, from the command line.
 
-#[path = "examples/page_record.rs"]
-mod page_record;
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use isotherm_engine::BLOCK_SIZE;
 use isotherm_record::{Item, Reader};
-use page_record::page_record;
 use serde_json::Value;
+
+use crate::records::page_record;
 
 fn isotherm(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));

@@ -69,7 +69,7 @@ fn scatter_says_how_many_pieces() {
 
 #[test]
 fn errors_say_where_what_and_what_instead() {
-    let golden = include_str!("config_errors.txt");
+    let golden = include_str!("../config_errors.txt");
     let mut cases = Vec::new();
     for case in golden.trim_end().split("\n====\n") {
         let (text, _) = case.split_once("\n----\n").expect("a case has two parts");

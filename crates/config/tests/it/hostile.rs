@@ -101,9 +101,9 @@ fn what_is_no_text_is_refused_with_its_place() {
 /// A fixture with some of its bytes changed reaches deeper than random text.
 fn mutated() -> impl Strategy<Value = String> {
     let fixtures = [
-        include_str!("fixtures/damo_prcl.json"),
-        include_str!("fixtures/damo_tier.yaml"),
-        include_str!("fixtures/damo_filters.json"),
+        include_str!("../fixtures/damo_prcl.json"),
+        include_str!("../fixtures/damo_tier.yaml"),
+        include_str!("../fixtures/damo_filters.json"),
         "4K max 0 5% 5s max pageout 10ms 128M 1s 0 3 7 free_mem_rate 5s 500 400 200",
     ];
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<char>()), 0..6);

@@ -1,10 +1,8 @@
 //! The examples of help texts and documents, run: in a directory that holds small files of the names that
 //! they use. Those that are not run say why in [`NOT_RUN`]; that all of them parse, `src/examples.rs` looks.
 
+#[path = "../examples/extract.rs"]
 mod extract;
-mod machine_record;
-mod page_record;
-mod stacks_record;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,6 +11,8 @@ use std::process::{Command, Output};
 
 use extract::{Line, documents, of_document, of_help};
 use tempfile::TempDir;
+
+use crate::records::{machine_record, page_record, stacks_record};
 
 /// What begins so is only parsed, and why.
 const NOT_RUN: &[(&str, &str)] = &[
@@ -30,10 +30,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("resume", "tells a daemon: tests/kernel/daemon.rs"),
     ("stop", "tells a daemon: tests/kernel/daemon.rs"),
     ("swap", "sets up swap: tests/kernel/safety.rs"),
-    ("top", "needs a terminal: tests/top.rs"),
+    ("top", "needs a terminal: tests/it/top.rs"),
     (
         "web",
-        "serves until it is stopped: tests/web.rs, tests/page",
+        "serves until it is stopped: tests/it/web.rs, tests/page",
     ),
     ("compact --proact", "compacts memory: tests/kernel"),
     ("compact --daemon", "compacts memory: tests/kernel"),
@@ -41,7 +41,10 @@ const NOT_RUN: &[(&str, &str)] = &[
         "damon --export",
         "says what somebody has set up: vm-tests, tests/interop",
     ),
-    ("workload", "takes minutes, a gigabyte: tests/workload.rs"),
+    (
+        "workload",
+        "takes minutes, a gigabyte: tests/it/workload.rs",
+    ),
     (
         "calibrate",
         "needs root, and a process: tests/kernel/calibrate.rs",
@@ -51,8 +54,11 @@ const NOT_RUN: &[(&str, &str)] = &[
         "what calibrate wrote: tests/kernel/calibrate.rs",
     ),
     ("reproduce", "takes minutes: cmd/reproduce.rs"),
-    ("eval mine.toml", "reads results: tests/eval.rs"),
-    ("eval experiments", "takes minutes, as root: tests/eval.rs"),
+    ("eval mine.toml", "reads results: tests/it/eval.rs"),
+    (
+        "eval experiments",
+        "takes minutes, as root: tests/it/eval.rs",
+    ),
 ];
 
 /// Commands whose exit code may say that the machine at hand cannot do it.
@@ -142,9 +148,9 @@ fn directory() -> TempDir {
     write("four_nodes.yaml", FOUR_NODES);
     write("trace.txt", TRACE);
     for name in ["app.isotherm", "pages.isotherm"] {
-        page_record::page_record(&at.join(name), 12, true);
+        page_record(&at.join(name), 12, true);
     }
-    machine_record::machine_record(&at.join("machine.isotherm"));
+    machine_record(&at.join("machine.isotherm"));
     done(
         at,
         "tier plan -m 0 1 -g --topology four_nodes.yaml -o tier.yaml",
@@ -175,7 +181,7 @@ fn directory() -> TempDir {
         "duck-stacks",
     ];
     for name in with_stacks {
-        stacks_record::stacks_record(&at.join(format!("{name}.isotherm")));
+        stacks_record(&at.join(format!("{name}.isotherm")));
     }
     fs::copy(at.join("app.isotherm"), at.join("redis-pages.isotherm")).expect("a copy");
     fs::copy(at.join("compact.isotherm"), at.join("c.isotherm")).expect("a copy");

@@ -1,9 +1,8 @@
 //! Whether the engine finds what is hot, in synthetic memory of known truth.
 
-mod world;
-
 use isotherm_engine::{Attributes, Strategy};
-use world::{Score, World, scattered};
+
+use crate::world::{Score, World, scattered};
 
 /// Precision and recall by bytes; and that the hot memory was found in time.
 fn check(world: &World, attributes: Attributes, least: f64, seconds_max: f64) -> Score {

@@ -3,8 +3,8 @@
 use isotherm_eval::published::PUBLISHED;
 use isotherm_eval::{Experiment, estimate_s, plan};
 
-const SHIPPED: &str = include_str!("../../../experiments/shipped.toml");
-const PARSEC: &str = include_str!("../../../experiments/parsec.toml");
+const SHIPPED: &str = include_str!("../../../../experiments/shipped.toml");
+const PARSEC: &str = include_str!("../../../../experiments/parsec.toml");
 /// Of the documents' evaluations, DAMON_RECLAIM, and prcl with the guard.
 const CONFIGURATIONS: [&str; 10] = [
     "orig",
@@ -96,9 +96,9 @@ fn published_names_are_names_that_were_published() {
 
 #[test]
 fn what_tuning_is_held_against_can_be_read() {
-    let regret = Experiment::parse(include_str!("../../../experiments/regret.toml"));
+    let regret = Experiment::parse(include_str!("../../../../experiments/regret.toml"));
     assert_eq!(regret.expect("an experiment").workloads.len(), 1);
-    let goal = include_str!("../../../experiments/quota_goal.yaml");
+    let goal = include_str!("../../../../experiments/quota_goal.yaml");
     let goal = isotherm_config::load(goal, isotherm_config::Format::Detect);
     let goal = goal.expect("a configuration");
     assert_eq!(goal.contexts[0].schemes[0].quota.goals.len(), 1);

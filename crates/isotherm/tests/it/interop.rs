@@ -3,7 +3,7 @@
 use isotherm_config::{Configuration, Format, load, to_json, to_yaml};
 use isotherm_workload::config::Config;
 
-const DOCUMENT: &str = include_str!("../../../docs/interop.md");
+const DOCUMENT: &str = include_str!("../../../../docs/interop.md");
 
 /// A row with an example.
 struct Row {

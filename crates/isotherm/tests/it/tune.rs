@@ -1,11 +1,10 @@
 //! `isotherm tune` of a record, run as a user runs it.
 
-#[path = "examples/page_record.rs"]
-mod page_record;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use crate::records::page_record;
 
 fn tune(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_isotherm"))
@@ -23,8 +22,8 @@ fn text(bytes: &[u8]) -> String {
 /// A folder with the record of a program, three quarters of whose memory are idle.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    page_record::page_record(&folder.path().join("app.isotherm"), 20, true);
-    page_record::page_record(&folder.path().join("regions.isotherm"), 4, false);
+    page_record(&folder.path().join("app.isotherm"), 20, true);
+    page_record(&folder.path().join("regions.isotherm"), 4, false);
     folder
 }
 

@@ -48,7 +48,7 @@ fn a_pair_is_written_as_hmsdk_writes_it() {
     };
     let written = to_yaml(&planned(&plan, &topology));
     // HMSDK ends its file with an empty line.
-    assert_eq!(written + "\n", include_str!("fixtures/hmsdk.yaml"));
+    assert_eq!(written + "\n", include_str!("../fixtures/hmsdk.yaml"));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn several_pairs_and_cut_ranges_are_written_as_hmsdk_writes_them() {
         plan
     };
     let written = to_yaml(&planned(&plan, &machine()));
-    assert_eq!(written + "\n", include_str!("fixtures/hmsdk_cut.yaml"));
+    assert_eq!(written + "\n", include_str!("../fixtures/hmsdk_cut.yaml"));
 }
 
 #[test]
@@ -76,9 +76,9 @@ fn goals_are_written_as_damos_example_has_them() {
     let planned = planned(&plan, &machine());
     assert_eq!(
         to_yaml(&planned),
-        include_str!("fixtures/damo_mem_tier.yaml")
+        include_str!("../fixtures/damo_mem_tier.yaml")
     );
-    let json = include_str!("fixtures/damo_mem_tier.json");
+    let json = include_str!("../fixtures/damo_mem_tier.json");
     assert_eq!(to_json(&planned).trim_end(), json.trim_end());
 }
 

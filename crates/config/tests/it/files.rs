@@ -11,18 +11,18 @@ use isotherm_engine::scheme::{
 use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
 
 const FIXTURES: [(&str, &str); 6] = [
-    ("damo_prcl.json", include_str!("fixtures/damo_prcl.json")),
-    ("damo_ethp.yaml", include_str!("fixtures/damo_ethp.yaml")),
+    ("damo_prcl.json", include_str!("../fixtures/damo_prcl.json")),
+    ("damo_ethp.yaml", include_str!("../fixtures/damo_ethp.yaml")),
     (
         "damo_ethp_raw.yaml",
-        include_str!("fixtures/damo_ethp_raw.yaml"),
+        include_str!("../fixtures/damo_ethp_raw.yaml"),
     ),
-    ("damo_tier.yaml", include_str!("fixtures/damo_tier.yaml")),
+    ("damo_tier.yaml", include_str!("../fixtures/damo_tier.yaml")),
     (
         "damo_filters.json",
-        include_str!("fixtures/damo_filters.json"),
+        include_str!("../fixtures/damo_filters.json"),
     ),
-    ("hmsdk.yaml", include_str!("fixtures/hmsdk.yaml")),
+    ("hmsdk.yaml", include_str!("../fixtures/hmsdk.yaml")),
 ];
 
 fn read(text: &str) -> Configuration {

@@ -1,0 +1,8 @@
+//! Integration tests of the simulated machine.
+
+mod accounts;
+mod compaction;
+mod faults;
+mod kernel_damon;
+mod machine;
+mod tiering;
