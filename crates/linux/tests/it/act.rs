@@ -7,24 +7,21 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, TargetId,
+    Actuator, AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, Refusal, TargetId,
 };
-use isotherm_linux::act::{ActOptions, ProcessActuator};
+use isotherm_linux::act::ActOptions;
 use isotherm_linux::process::Process;
 use isotherm_linux::swap;
 
-const ME: TargetId = TargetId(0);
+use crate::common::{act, actuator, alone, operation};
+
 const BLOCKS: u64 = 4;
 const SIZE: u64 = BLOCKS * BLOCK_SIZE;
 /// madvise(2) advice and its numbers.
 const MADV_HUGEPAGE: i32 = 14;
-
-/// Swap is the whole machine's: one test at a time.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// Private memory of this process, aligned to 2 MiB, every page with its own content.
 struct Memory {
@@ -163,7 +160,7 @@ impl Drop for Swap {
 #[test]
 fn swap_is_taken_away_device_by_device() {
     const TEST: &str = "swap_is_taken_away_device_by_device";
-    let _turn = turn();
+    let _turn = alone();
     let before = swap::facts().total;
     let (first, second) = match (swap::set_up_zram(8 << 20), swap::set_up_zram(16 << 20)) {
         (Ok(first), Ok(second)) => (first, second),
@@ -191,51 +188,10 @@ fn swap_is_taken_away_device_by_device() {
     assert_eq!(swap::facts().total, before);
 }
 
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn actuator(test: &str, options: ActOptions) -> Option<ProcessActuator> {
-    let mut actuator = match ProcessActuator::new(options) {
-        Ok(actuator) => actuator,
-        Err(error) => {
-            eprintln!("SKIP {test}: {error}");
-            return None;
-        }
-    };
-    actuator
-        .add(ME, Process::open(std::process::id()).expect("we exist"))
-        .expect("our own tables");
-    Some(actuator)
-}
-
-fn operation(action: Action, range: AddressRange) -> Operation {
-    Operation {
-        scheme: 0,
-        action,
-        destinations: [].into(),
-        target: ME,
-        range,
-        bytes: range.len(),
-        age: Nanos(0),
-        filters: [].into(),
-        pass_unmatched: true,
-        idle_only: true,
-        pages: None,
-        blocks: None,
-    }
-}
-
-fn act(actuator: &mut ProcessActuator, operation: Operation) -> Outcome {
-    let mut outcomes = Vec::new();
-    actuator.act(&[operation], &mut outcomes).expect("acts");
-    outcomes.remove(0)
-}
-
 #[test]
 fn pageout_swaps_out_just_what_it_is_asked_for_and_nothing_is_lost() {
     const TEST: &str = "pageout_swaps_out_just_what_it_is_asked_for_and_nothing_is_lost";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };
@@ -264,7 +220,7 @@ fn pageout_swaps_out_just_what_it_is_asked_for_and_nothing_is_lost() {
 #[test]
 fn memory_that_does_not_compress_is_not_paged_out_twice() {
     const TEST: &str = "memory_that_does_not_compress_is_not_paged_out_twice";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };
@@ -302,7 +258,7 @@ fn memory_that_does_not_compress_is_not_paged_out_twice() {
 #[test]
 fn without_swap_nothing_is_tried_and_huge_pages_stay_huge() {
     const TEST: &str = "without_swap_nothing_is_tried_and_huge_pages_stay_huge";
-    let _turn = turn();
+    let _turn = alone();
     if swap::facts().total > 0 {
         eprintln!("SKIP {TEST}: this machine has swap of its own");
         return;
@@ -325,7 +281,7 @@ fn without_swap_nothing_is_tried_and_huge_pages_stay_huge() {
 #[test]
 fn collapse_makes_huge_pages_where_enough_is_in_use() {
     const TEST: &str = "collapse_makes_huge_pages_where_enough_is_in_use";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };
@@ -350,7 +306,7 @@ fn collapse_makes_huge_pages_where_enough_is_in_use() {
 #[test]
 fn part_of_a_huge_page_is_not_split() {
     const TEST: &str = "part_of_a_huge_page_is_not_split";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };
@@ -367,7 +323,7 @@ fn part_of_a_huge_page_is_not_split() {
 #[test]
 fn cold_clears_accessed_bits_and_leaves_the_memory_where_it_is() {
     const TEST: &str = "cold_clears_accessed_bits_and_leaves_the_memory_where_it_is";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };
@@ -380,7 +336,7 @@ fn cold_clears_accessed_bits_and_leaves_the_memory_where_it_is() {
 #[test]
 fn locked_and_shared_memory_is_refused_by_name() {
     const TEST: &str = "locked_and_shared_memory_is_refused_by_name";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };
@@ -431,7 +387,7 @@ fn locked_and_shared_memory_is_refused_by_name() {
 #[test]
 fn filters_leave_out_what_they_are_told_to() {
     const TEST: &str = "filters_leave_out_what_they_are_told_to";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };
@@ -476,7 +432,7 @@ fn filters_leave_out_what_they_are_told_to() {
 #[test]
 fn what_was_touched_is_spared_if_asked() {
     const TEST: &str = "what_was_touched_is_spared_if_asked";
-    let _turn = turn();
+    let _turn = alone();
     let options = ActOptions {
         spare_accessed: true,
         ..ActOptions::default()
@@ -507,7 +463,7 @@ fn what_was_touched_is_spared_if_asked() {
 #[test]
 fn a_target_that_has_gone_is_said_to_have() {
     const TEST: &str = "a_target_that_has_gone_is_said_to_have";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };
@@ -532,7 +488,7 @@ fn a_target_that_has_gone_is_said_to_have() {
 #[test]
 fn unmapped_ranges_are_not_there_and_large_ones_come_in_parts() {
     const TEST: &str = "unmapped_ranges_are_not_there_and_large_ones_come_in_parts";
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
         return;
     };

@@ -4,29 +4,20 @@
 #![expect(unsafe_code, reason = "maps, locks and forks memory")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::monitor::bits;
 use isotherm_engine::scheme::Action;
-use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, TargetId,
-};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Outcome, PAGE_SIZE, Refusal};
 use isotherm_linux::act::{ActOptions, ProcessActuator, split_gives_back};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 
-const ME: TargetId = TargetId(0);
+use crate::common::{self, ME, alone, operation};
+
 const BLOCKS: u64 = 8;
 const SIZE: u64 = BLOCKS * BLOCK_SIZE;
 const PAGES: u64 = 512;
-
-/// Memory of one process and its page tables: one test at a time.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Huge pages of this process, in a mapping of their own.
 struct Memory {
@@ -138,36 +129,11 @@ fn actuator(test: &str) -> Option<ProcessActuator> {
         eprintln!("SKIP {test}: before Linux 6.12 it takes swap");
         return None;
     }
-    let mut actuator = match ProcessActuator::new(ActOptions::default()) {
-        Ok(actuator) => actuator,
-        Err(error) => {
-            eprintln!("SKIP {test}: {error}");
-            return None;
-        }
-    };
-    let me = Process::open(std::process::id()).expect("we exist");
-    actuator.add(ME, me).expect("our own tables");
-    Some(actuator)
+    common::actuator(test, ActOptions::default())
 }
 
 fn act(actuator: &mut ProcessActuator, action: Action, range: AddressRange) -> Outcome {
-    let operation = Operation {
-        scheme: 0,
-        action,
-        destinations: [].into(),
-        target: ME,
-        range,
-        bytes: range.len(),
-        age: Nanos(0),
-        filters: [].into(),
-        pass_unmatched: true,
-        idle_only: true,
-        pages: None,
-        blocks: None,
-    };
-    let mut outcomes = Vec::new();
-    actuator.act(&[operation], &mut outcomes).expect("acts");
-    outcomes.remove(0)
+    common::act(actuator, operation(action, range))
 }
 
 /// Memory in huge pages; where the kernel has none at the first fault, they are made.
@@ -179,9 +145,7 @@ fn huge(actuator: &mut ProcessActuator, is_written: impl Fn(u64, u64) -> bool) -
             collapse_min_present: 0.0,
             ..ActOptions::default()
         };
-        let mut collapsing = ProcessActuator::new(options).expect("as before");
-        let me = Process::open(std::process::id()).expect("we exist");
-        collapsing.add(ME, me).expect("our own tables");
+        let mut collapsing = common::actuator("huge", options).expect("as before");
         act(&mut collapsing, Action::Collapse, memory.range());
     }
     // What was mapped since is known.
@@ -193,7 +157,7 @@ fn huge(actuator: &mut ProcessActuator, is_written: impl Fn(u64, u64) -> bool) -
 
 #[test]
 fn exactly_what_was_never_written_is_given_back_and_data_stay_in_memory() {
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator("exactly_what_was_never_written") else {
         return;
     };
@@ -221,7 +185,7 @@ fn exactly_what_was_never_written_is_given_back_and_data_stay_in_memory() {
 
 #[test]
 fn huge_pages_without_waste_stay() {
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator("huge_pages_without_waste_stay") else {
         return;
     };
@@ -239,7 +203,7 @@ fn huge_pages_without_waste_stay() {
 
 #[test]
 fn what_is_written_while_it_is_given_back_is_not_lost() {
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator("what_is_written_while_it_is_given_back") else {
         return;
     };
@@ -294,7 +258,7 @@ fn write_at_random(memory: &Memory, is_over: &AtomicBool, writer: u64) {
 
 #[test]
 fn locked_huge_pages_stay() {
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator("locked_huge_pages_stay") else {
         return;
     };
@@ -317,7 +281,7 @@ fn locked_huge_pages_stay() {
 
 #[test]
 fn huge_pages_that_a_child_shares_stay_until_it_has_ended() {
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator("huge_pages_that_a_child_shares") else {
         return;
     };
@@ -352,7 +316,7 @@ fn huge_pages_that_a_child_shares_stay_until_it_has_ended() {
 
 #[test]
 fn huge_pages_of_shared_memory_stay() {
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator("huge_pages_of_shared_memory_stay") else {
         return;
     };
@@ -387,7 +351,7 @@ fn huge_pages_of_shared_memory_stay() {
 
 #[test]
 fn looking_for_zeros_finds_them_and_leaves_accessed_bits_alone() {
-    let _turn = turn();
+    let _turn = alone();
     let Some(mut actuator) = actuator("looking_for_zeros") else {
         return;
     };

@@ -15,6 +15,8 @@ use isotherm_linux::cache::file::{self, CachedKind, Mounts, Unopenable};
 use isotherm_linux::cache::memmap::{Memmap, SCANNED_TOGETHER};
 use isotherm_linux::node;
 
+use crate::common::beside_others;
+
 const MIB: u64 = 1 << 20;
 
 /// What a test needs; nothing, with a line that says why, where this kernel does not have it.
@@ -94,6 +96,7 @@ fn nr_speakers(memmap: &mut Memmap, chunk: &Range<u64>) -> usize {
 
 #[test]
 fn one_frame_speaks_for_its_neighbours_where_all_were_anonymous() {
+    let _turn = beside_others();
     let test = "one_frame_speaks_for_its_neighbours_where_all_were_anonymous";
     let Some(mut memmap) = memmap(test) else {
         return;
@@ -120,6 +123,7 @@ fn pages(folios: &[CachedFolio], has: u16) -> u64 {
 
 #[test]
 fn marks_are_cleared_and_tell_what_is_read_next() {
+    let _turn = beside_others();
     let Some(mut memmap) = memmap("marks_are_cleared_and_tell_what_is_read_next") else {
         return;
     };
@@ -161,6 +165,7 @@ fn marks_are_cleared_and_tell_what_is_read_next() {
 
 #[test]
 fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
+    let _turn = beside_others();
     let name = "a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same";
     let Some(mut memmap) = memmap(name) else {
         return;
@@ -202,6 +207,7 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
 
 #[test]
 fn a_sparse_files_pages_are_listed_in_their_places() {
+    let _turn = beside_others();
     let Some(mut memmap) = memmap("a_sparse_files_pages_are_listed_in_their_places") else {
         return;
     };
@@ -260,6 +266,7 @@ fn folios_group(memmap: &mut Memmap, file: &File) -> Option<u64> {
 
 #[test]
 fn a_file_that_is_truncated_meanwhile_harms_nobody() {
+    let _turn = beside_others();
     let Some(mut memmap) = memmap("a_file_that_is_truncated_meanwhile_harms_nobody") else {
         return;
     };

@@ -10,7 +10,7 @@ use isotherm_engine::{
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 
-const ME: TargetId = TargetId(0);
+use crate::common::{ME, beside_others};
 
 /// 8 MiB of this process, written once, aligned to 2 MiB.
 struct Memory {
@@ -60,6 +60,7 @@ fn pages(memory: &Memory, pages: impl Iterator<Item = u64>) -> Vec<Sample> {
 
 #[test]
 fn touched_pages_are_accessed_and_others_idle() {
+    let _turn = beside_others();
     let Some(mut probe) = probe("touched_pages_are_accessed_and_others_idle") else {
         return;
     };
@@ -87,6 +88,7 @@ fn touched_pages_are_accessed_and_others_idle() {
 
 #[test]
 fn a_cluster_counts_its_pages() {
+    let _turn = beside_others();
     let Some(mut probe) = probe("a_cluster_counts_its_pages") else {
         return;
     };
@@ -113,6 +115,7 @@ fn a_cluster_counts_its_pages() {
 
 #[test]
 fn locked_pages_are_unknown_and_unmapped_ones_idle() {
+    let _turn = beside_others();
     let Some(mut probe) = probe("locked_pages_are_unknown_and_unmapped_ones_idle") else {
         return;
     };
@@ -146,6 +149,7 @@ fn locked_pages_are_unknown_and_unmapped_ones_idle() {
 
 #[test]
 fn whole_tables_tell_the_same_as_samples() {
+    let _turn = beside_others();
     let Some(mut probe) = probe("whole_tables_tell_the_same_as_samples") else {
         return;
     };
@@ -178,6 +182,7 @@ fn whole_tables_tell_the_same_as_samples() {
 
 #[test]
 fn the_end_of_a_target_is_unknown_not_idle() {
+    let _turn = beside_others();
     let Some(mut probe) = probe("the_end_of_a_target_is_unknown_not_idle") else {
         return;
     };
