@@ -5,6 +5,7 @@
 //! - only `linux` contains `unsafe` (and the file of the test guest that [`ROOMS`] names);
 //! - every public item is documented, while fields and variants whose names say all need not be, so that
 //!   no documentation is one word;
+//! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and opens by saying what it is for;
 //! - links of documents lead somewhere, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
@@ -304,6 +305,9 @@ fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     let line = lines[number];
     let before = &lines[..number];
     let is_doc = |line: &&str| line.starts_with("///");
+    if begins_example(lines, number) {
+        return Some("no suite runs examples of comments: make it a test, and the block ```text");
+    }
     if let Some(text) = line.strip_prefix("///") {
         let is_whole =
             !before.last().is_some_and(is_doc) && !lines.get(number + 1).is_some_and(is_doc);
@@ -331,6 +335,19 @@ fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
         }
     }
     Some("a public item without documentation")
+}
+
+/// Whether a block of code begins at a line of a comment that rustdoc takes for Rust.
+fn begins_example(lines: &[&str], number: usize) -> bool {
+    let text = |line: &&str| Some(line.strip_prefix("//")?.strip_prefix(['/', '!'])?.trim());
+    let fence = |line: &&str| text(line)?.strip_prefix("```");
+    let before = lines[..number].iter().rev();
+    let nr_fences = before
+        .take_while(|line| text(line).is_some())
+        .filter(|line| fence(line).is_some())
+        .count();
+    let is_rust = |language: &str| language.is_empty() || language.starts_with("rust");
+    nr_fences.is_multiple_of(2) && fence(&lines[number]).is_some_and(is_rust)
 }
 
 /// What may stand before the kind of an item, and the kinds that are documented.
@@ -458,6 +475,14 @@ mod tests {
         let fault = "f.rs:2: one word says no more than a name: a sentence, or none";
         check_file("//! For.\n/// Whose.\npub a: u8,\n", &[fault]);
         check_file("//! For.\n/// As long as a\n/// b.\npub a: u8,\n", &[]);
+    }
+
+    #[test]
+    fn examples_that_nothing_runs_are_found() {
+        check_file("//! For.\n//! ```text\n//! a\n//! ```\n", &[]);
+        let fault =
+            "f.rs:2: no suite runs examples of comments: make it a test, and the block ```text";
+        check_file("//! For.\n/// ```\n/// a();\n/// ```\n", &[fault]);
     }
 
     #[test]

@@ -132,7 +132,6 @@ pub(super) fn suites(root: &Path, level: Level) -> anyhow::Result<Vec<Suite>> {
         Suite::new("clippy", Kind::Check, 15, CLIPPY),
         Suite::new("tidy", Kind::Check, 2, TIDY),
         Suite::of_cargo("cargo", minutes, &selection, &[], is_long).with_further_tries(&selection),
-        Suite::of_cargo("doc", 10, &["--doc"], &[], is_long),
         kernel,
     ];
     all.push(if is_long {

@@ -4,6 +4,7 @@ mod another_world;
 mod compaction;
 mod drive;
 mod engine;
+mod examples;
 mod properties;
 mod schemes;
 mod workload;
