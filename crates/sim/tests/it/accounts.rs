@@ -1,7 +1,6 @@
 //! The machine's accounts: memory that is used is somebody's, and a process's time is work or lost, whatever is done
 //! to it.
 
-use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
@@ -9,14 +8,10 @@ use isotherm_sim::machine::{
     AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Swap, SwapKind,
     ThpMode, Use,
 };
-use isotherm_sim::simulation::{ContextSpec, Simulation, Watch};
+use isotherm_sim::simulation::{Simulation, Watch};
 use proptest::prelude::*;
 
-const MIB: u64 = 1 << 20;
-
-fn seconds(n: u64) -> Nanos {
-    Nanos::from_millis(1000 * n)
-}
+use crate::common::{MIB, context, seconds};
 
 /// A process of some memory and files, of which the first half is accessed this often, each page.
 fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
@@ -112,15 +107,8 @@ proptest! {
             ..MachineSpec::default()
         });
         prop_assert_eq!(machine.used(), 0);
-        let context = ContextSpec {
-            name: None,
-            watch: Watch::Tables(TableAttributes::default()),
-            limits: Vec::new(),
-            schemes: actions.into_iter().map(scheme).collect(),
-            guard: GuardLimits::default(),
-            act_budget: None,
-            dry_run: false,
-        };
+        let tables = Watch::Tables(TableAttributes::default());
+        let context = context(tables, actions.into_iter().map(scheme).collect());
         let starts = (0..).zip(programs).map(|(i, program)| (seconds(i), process(program)));
         let simulation = Simulation::new(machine, starts.collect(), vec![context], seconds(10));
         let mut simulation = simulation.expect("it can be simulated");

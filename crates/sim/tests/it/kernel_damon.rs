@@ -1,19 +1,14 @@
 //! The rules of the kernel's DAMON, where they differ from Isotherm's.
 
-use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Frequency, Scheme};
+use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{AddressRange, Attributes, Nanos};
 use isotherm_sim::machine::{
     AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Rules,
     SwapKind, Use,
 };
-use isotherm_sim::simulation::{ContextSpec, Simulation, Watch};
+use isotherm_sim::simulation::{Simulation, Watch};
 
-const MIB: u64 = 1 << 20;
-
-fn seconds(n: u64) -> Nanos {
-    Nanos::from_millis(1000 * n)
-}
+use crate::common::{MIB, context, scheme, seconds};
 
 /// A process of 128 MiB that are filled within `fill`, half of each block, and accessed this often.
 fn process(rate: f32, fill: Nanos) -> ProcessSpec {
@@ -38,21 +33,6 @@ fn process(rate: f32, fill: Nanos) -> ProcessSpec {
     }
 }
 
-fn scheme(action: Action, percent: (f64, f64), age: Nanos) -> Scheme {
-    let pattern = AccessPattern {
-        nr_accesses: Bounds {
-            min: Frequency::Percent(percent.0),
-            max: Frequency::Percent(percent.1),
-        },
-        age: Bounds {
-            min: Age::Time(age),
-            max: Age::Time(Nanos(u64::MAX)),
-        },
-        ..AccessPattern::ANY
-    };
-    Scheme::new(pattern, action)
-}
-
 /// What becomes of a process within 20 s.
 fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> Process {
     let machine = Machine::new(MachineSpec {
@@ -62,15 +42,7 @@ fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> Proc
         is_scattered: true,
         ..MachineSpec::default()
     });
-    let context = ContextSpec {
-        name: None,
-        watch,
-        limits: Vec::new(),
-        schemes: vec![scheme],
-        guard: GuardLimits::default(),
-        act_budget: None,
-        dry_run: false,
-    };
+    let context = context(watch, vec![scheme]);
     let starts = vec![(Nanos(0), process)];
     let simulation = Simulation::new(machine, starts, vec![context], seconds(20));
     let mut simulation = simulation.expect("a simulation of ours");

@@ -1,8 +1,7 @@
 //! The simulated machine: nothing is lost, nothing is twice, and the same seed gives the same bytes,
 //! whatever goes wrong.
 
-use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Destination, Frequency, Scheme};
+use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Destination, Frequency, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal};
 
@@ -14,11 +13,7 @@ use isotherm_sim::memory::Owner;
 use isotherm_sim::simulation::{ContextSpec, Event, Simulation, Watch};
 use proptest::prelude::*;
 
-const MIB: u64 = 1 << 20;
-
-fn seconds(n: u64) -> Nanos {
-    Nanos::from_millis(1000 * n)
-}
+use crate::common::{self, MIB, context, seconds};
 
 fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> MachineSpec {
     let node = |(i, mib): (usize, &u64)| NodeSpec {
@@ -57,31 +52,9 @@ fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
     }
 }
 
+/// A scheme for memory that has been idle for some seconds.
 fn scheme(action: Action, idle_s: u64) -> Scheme {
-    let pattern = AccessPattern {
-        nr_accesses: Bounds {
-            min: Frequency::Percent(0.0),
-            max: Frequency::Percent(0.0),
-        },
-        age: Bounds {
-            min: Age::Time(seconds(idle_s)),
-            max: Age::Time(Nanos(u64::MAX)),
-        },
-        ..AccessPattern::ANY
-    };
-    Scheme::new(pattern, action)
-}
-
-fn context(watch: Watch, schemes: Vec<Scheme>) -> ContextSpec {
-    ContextSpec {
-        name: None,
-        watch,
-        limits: Vec::new(),
-        schemes,
-        guard: GuardLimits::default(),
-        act_budget: None,
-        dry_run: false,
-    }
+    common::scheme(action, (0.0, 0.0), seconds(idle_s))
 }
 
 fn tables() -> Watch {

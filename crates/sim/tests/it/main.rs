@@ -1,6 +1,7 @@
 //! Integration tests of the simulated machine.
 
 mod accounts;
+mod common;
 mod compaction;
 mod faults;
 mod kernel_damon;
