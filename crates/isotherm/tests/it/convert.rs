@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::Nanos;
 use isotherm_record::{Header, Item, Reader, TargetStart, Writer};
 use tempfile::TempDir;
 
-const STARTED: u64 = 1_700_000_000_000_000_000;
+use crate::common::{run, text};
+use crate::records::{STARTED, snapshot_of_second};
 
 /// Five snapshots of a hot, an idle and an unknown region.
 fn record() -> Vec<u8> {
@@ -29,26 +30,7 @@ fn record() -> Vec<u8> {
     };
     writer.write(&Item::TargetStart(start)).expect("written");
     for second in 0..5 {
-        let region = |start: u64, nr_accesses| RegionSnapshot {
-            range: AddressRange::new(start << 20, (start + 1) << 20),
-            nr_accesses,
-            age: second as u32,
-            age_ns: Nanos(second * 1_000_000_000),
-            memory: None,
-        };
-        let snapshot = Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
-            target: TargetId(0),
-            start: Nanos(STARTED + second * 1_000_000_000),
-            end: Nanos(STARTED + (second + 1) * 1_000_000_000),
-            nr_samples: 10,
-            regions: vec![
-                region(1, Some(10.0)),
-                region(2, Some(0.0)),
-                region(900, None),
-            ],
-        };
+        let snapshot = snapshot_of_second(second);
         writer.write(&Item::Snapshot(snapshot)).expect("written");
         writer.flush().expect("flushed");
     }
@@ -62,17 +44,11 @@ fn folder() -> TempDir {
 }
 
 fn convert(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_isotherm"))
-        .arg("convert")
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .expect("isotherm runs")
+    run(folder, &[&["convert"], arguments].concat())
 }
 
 fn check(folder: &Path, arguments: &[&str], code: i32, stdout: &str, stderr: &str) {
     let output = convert(folder, arguments);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let found = (
         output.status.code(),
         text(&output.stdout),

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::{isotherm, text};
+
 const EXPERIMENT: &str = "name = \"fake\"\nrepeats = 2\n\
     [[workload]]\nname = \"fake\"\nrun = \"sleep 1; echo rate: 1,000\"\nprogress = 'rate: ([0-9,]+)'\n\
     [[workload]]\nname = \"absent\"\nrequires = [\"no-such-program-here\"]\nrun = \"false\"\n\
@@ -11,7 +13,7 @@ const EXPERIMENT: &str = "name = \"fake\"\nrepeats = 2\n\
 
 fn eval(folder: &Path, text: &str) -> Command {
     std::fs::write(folder.join("x.toml"), text).expect("a folder of ours");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
+    let mut command = isotherm();
     command
         .args(["eval", "x.toml", "-o", "out"])
         .current_dir(folder);
@@ -19,8 +21,7 @@ fn eval(folder: &Path, text: &str) -> Command {
 }
 
 fn said(output: &Output) -> String {
-    let bytes = [&output.stdout[..], &output.stderr[..]].concat();
-    String::from_utf8_lossy(&bytes).into_owned()
+    text(&[&output.stdout[..], &output.stderr[..]].concat())
 }
 
 fn journal(folder: &Path) -> Vec<serde_json::Value> {
@@ -173,7 +174,7 @@ fn a_mistake_is_told_with_its_line() {
 fn the_experiments_that_come_with_it_say_what_would_run_and_how_long() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let says = |name: &str, expected: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_isotherm"))
+        let output = isotherm()
             .args(["eval", "--dry-run"])
             .arg(folder.join(name))
             .output()

@@ -7,11 +7,12 @@ mod extract;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use extract::{Line, documents, of_document, of_help};
 use tempfile::TempDir;
 
+use crate::common::run;
 use crate::records::{machine_record, page_record, stacks_record};
 
 /// What begins so is only parsed, and why.
@@ -82,18 +83,9 @@ kdamond.0  4452 [000] 100.100000: damon:damon_aggregated: target_id=0 nr_regions
 kdamond.0  4452 [000] 100.100007: damon:damon_aggregated: target_id=0 nr_regions=2 8192-12288: 7 4
 ";
 
-fn isotherm<S: AsRef<std::ffi::OsStr>>(directory: &Path, arguments: &[S]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
-    command
-        .current_dir(directory)
-        .args(arguments)
-        .output()
-        .expect("it starts")
-}
-
 fn done(directory: &Path, line: &str) -> Output {
     let words: Vec<&str> = line.split(' ').collect();
-    let output = isotherm(directory, &words);
+    let output = run(directory, &words);
     assert!(output.status.success(), "{line}: {output:?}");
     output
 }
@@ -105,7 +97,7 @@ fn root() -> PathBuf {
 fn help(command: &str) -> String {
     let mut words: Vec<&str> = command.split(' ').filter(|word| !word.is_empty()).collect();
     words.push("--help");
-    let output = isotherm(Path::new("/"), &words);
+    let output = run(Path::new("/"), &words);
     assert!(output.status.success(), "{command}: {output:?}");
     String::from_utf8(output.stdout).expect("text")
 }
@@ -236,7 +228,7 @@ fn run_all(directory: &Path, lines: &[Line]) -> (usize, Vec<String>) {
             if NOT_RUN.iter().any(|(start, _)| text.starts_with(start)) || ran.contains(&text) {
                 continue;
             }
-            let output = isotherm(directory, &words);
+            let output = run(directory, &words);
             let may_say_no = MAY_SAY_NO.contains(&words[0].as_str());
             let is_well = output.status.success() || may_say_no && output.status.code() == Some(1);
             if !is_well {

@@ -1,5 +1,6 @@
 //! Integration tests of the command, which need no privilege. Those that do are in `tests/kernel`.
 
+mod common;
 mod convert;
 mod eval;
 mod examples;

@@ -6,6 +6,8 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
 
+use crate::common;
+
 const PRINTING: [&[&str]; 5] = [
     &["doctor"],
     &["doctor", "--json"],
@@ -24,13 +26,13 @@ const PRINTING: [&[&str]; 5] = [
 ];
 
 fn isotherm(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
+    let mut command = common::isotherm();
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
 fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    common::text(&output.stderr)
 }
 
 #[test]

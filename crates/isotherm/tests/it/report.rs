@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_record::{Header, Item, TargetStart, UsageSample, Writer};
 use tempfile::TempDir;
 
-const STARTED: u64 = 1_700_000_000_000_000_000;
+use crate::common::{self, isotherm};
+use crate::records::{STARTED, snapshot_of_second};
 
 /// A record of five seconds: one hot, one idle and one unknown region.
 fn record() -> Vec<u8> {
@@ -30,26 +31,7 @@ fn record() -> Vec<u8> {
     };
     writer.write(&Item::TargetStart(start)).expect("written");
     for second in 0..5 {
-        let region = |start: u64, nr_accesses| RegionSnapshot {
-            range: AddressRange::new(start << 20, (start + 1) << 20),
-            nr_accesses,
-            age: second as u32,
-            age_ns: Nanos(second * 1_000_000_000),
-            memory: None,
-        };
-        let snapshot = Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
-            target: TargetId(0),
-            start: at(second),
-            end: at(second + 1),
-            nr_samples: 10,
-            regions: vec![
-                region(1, Some(10.0)),
-                region(2, Some(0.0)),
-                region(900, None),
-            ],
-        };
+        let snapshot = snapshot_of_second(second);
         writer.write(&Item::Snapshot(snapshot)).expect("written");
         let usage = UsageSample {
             time: at(second),
@@ -62,7 +44,7 @@ fn record() -> Vec<u8> {
 }
 
 fn run(directory: &Path, arguments: &[&str], stdin: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_isotherm"))
+    let mut child = isotherm()
         .arg("report")
         .args(arguments)
         .current_dir(directory)
@@ -116,11 +98,7 @@ fn reports_read_what_other_programs_wrote() {
     std::fs::write(path("rec.isotherm"), record()).expect("written");
     let ours = run(directory.path(), &["wss", "rec.isotherm", "--json"], &[]);
     for name in ["copy.parquet", "copy.json", "copy.damo"] {
-        let converted = std::process::Command::new(env!("CARGO_BIN_EXE_isotherm"))
-            .args(["convert", "rec.isotherm", name])
-            .current_dir(directory.path())
-            .output()
-            .expect("isotherm runs");
+        let converted = common::run(directory.path(), &["convert", "rec.isotherm", name]);
         assert!(converted.status.success(), "{converted:?}");
         // By the content, not the name; from a pipe, too.
         let any = path("any");
@@ -377,10 +355,16 @@ fn stacks_are_written_for_the_tool_that_the_files_name_says() {
     let record = writer.finish().expect("a whole record");
     fs::write(directory.path().join("s.isotherm"), record).expect("written");
     let told = |name: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
-        let command = command.current_dir(directory.path());
-        let command = command.args(["report", "blame", "s.isotherm", "--of", "refaulted", "-o"]);
-        command.arg(name).output().expect("it starts")
+        let line = [
+            "report",
+            "blame",
+            "s.isotherm",
+            "--of",
+            "refaulted",
+            "-o",
+            name,
+        ];
+        common::run(directory.path(), &line)
     };
     for (name, begins) in [
         ("x.folded", &b""[..]),

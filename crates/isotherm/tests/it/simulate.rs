@@ -2,17 +2,17 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use isotherm_engine::BLOCK_SIZE;
 use isotherm_record::{Item, Reader};
 use serde_json::Value;
 
+use crate::common;
 use crate::records::page_record;
 
 fn isotherm(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
-    command.args(arguments).output().expect("it starts")
+    common::run(Path::new("."), arguments)
 }
 
 fn simulated(arguments: &[&str]) -> Value {
@@ -25,7 +25,7 @@ fn simulated(arguments: &[&str]) -> Value {
 fn refused(arguments: &[&str]) -> String {
     let output = isotherm(&[&["simulate"], arguments].concat());
     assert!(!output.status.success(), "{arguments:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    common::text(&output.stderr)
 }
 
 fn scenario(name: &str) -> PathBuf {

@@ -1,7 +1,9 @@
 //! `isotherm tier plan`, run as a user runs it; described machines need no privilege.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
+
+use crate::common::{run, text};
 
 /// As in `crates/config/tests/fixtures/make.py`.
 const NODES: [&str; 4] = [
@@ -12,20 +14,8 @@ const NODES: [&str; 4] = [
 ];
 const HMSDK: &str = include_str!("../../../config/tests/fixtures/hmsdk.yaml");
 
-fn isotherm(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_isotherm"))
-        .args(args)
-        .current_dir(folder)
-        .output()
-        .expect("it runs")
-}
-
 fn plan(folder: &Path, args: &[&str]) -> Output {
-    isotherm(folder, &[&["tier", "plan"], args].concat())
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    run(folder, &[&["tier", "plan"], args].concat())
 }
 
 #[test]
@@ -61,7 +51,7 @@ fn a_written_file_is_fine_for_check() {
         let is_json = name.ends_with("json") || options.contains(&"json");
         assert_eq!(written.starts_with('{'), is_json, "{name}");
         // This machine may lack the nodes, which is said beside; the file itself has no fault.
-        let checked = isotherm(folder.path(), &["check", "--json", name]);
+        let checked = run(folder.path(), &["check", "--json", name]);
         let report: serde_json::Value =
             serde_json::from_slice(&checked.stdout).expect("JSON from check");
         assert_eq!(report["findings"], serde_json::json!([]), "{name}");

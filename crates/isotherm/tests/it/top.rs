@@ -2,9 +2,11 @@
 
 use std::process::{Command, Stdio};
 
+use crate::common::isotherm;
+
 #[test]
 fn without_a_terminal_top_says_what_to_use_instead() {
-    let output = Command::new(env!("CARGO_BIN_EXE_isotherm"))
+    let output = isotherm()
         .args(["top", "--pid", "1"])
         .stdin(Stdio::null())
         .output()
@@ -18,10 +20,10 @@ fn without_a_terminal_top_says_what_to_use_instead() {
 
 #[test]
 fn on_a_terminal_that_cannot_go_back_nothing_is_drawn() {
-    let isotherm = env!("CARGO_BIN_EXE_isotherm");
+    let program = env!("CARGO_BIN_EXE_isotherm");
     let check = |arguments: &str, wanted: &str| {
         let output = Command::new("script")
-            .args(["-qec", &format!("{isotherm} {arguments}"), "/dev/null"])
+            .args(["-qec", &format!("{program} {arguments}"), "/dev/null"])
             .env("TERM", "dumb")
             .stdin(Stdio::null())
             .output();

@@ -2,21 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use crate::common::{run, text};
 use crate::records::page_record;
 
 fn tune(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_isotherm"))
-        .arg("tune")
-        .args(args)
-        .current_dir(folder)
-        .output()
-        .expect("it runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    run(folder, &[&["tune"], args].concat())
 }
 
 /// A folder with the record of a program, three quarters of whose memory are idle.
@@ -67,11 +59,7 @@ fn a_record_gives_a_configuration_a_page_and_numbers() {
         slowdown["high"].as_f64() > slowdown["value"].as_f64(),
         "how sure that is: {slowdown}"
     );
-    let checked = Command::new(env!("CARGO_BIN_EXE_isotherm"))
-        .args(["check", "--json", "tuned.yaml"])
-        .current_dir(folder.path())
-        .output()
-        .expect("it runs");
+    let checked = run(folder.path(), &["check", "--json", "tuned.yaml"]);
     let report: serde_json::Value = serde_json::from_slice(&checked.stdout).expect("JSON");
     assert_eq!(report["findings"], serde_json::json!([]));
 }

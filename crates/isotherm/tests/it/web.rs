@@ -6,7 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
+
+use crate::common::isotherm;
 
 /// A server of a simulated record.
 struct Served {
@@ -28,10 +31,6 @@ impl Drop for Ended {
 
 const SCENARIO: &str = r#"{"machine": {"cpus": 1, "nodes": [{"size": "256 MiB"}]}, "duration": "5s", "processes": [
     {"name": "server", "mappings": [{"name": "heap", "size": "16 MiB"}]}]}"#;
-
-fn isotherm() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_isotherm"))
-}
 
 fn record() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
@@ -171,9 +170,20 @@ fn who_calls_it_by_another_name_is_refused() {
     assert!(served.status("nonsense\r\n\r\n").contains("400"));
 }
 
+/// Lets this process open more files than most machines let it: the tests that run beside a thousand connections need
+/// some as well.
+fn raise_limit_of_files() {
+    const NEEDED: u64 = 4096;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    let raised = soft.max(NEEDED.min(hard));
+    setrlimit(Resource::RLIMIT_NOFILE, raised, hard).expect("it is within the hard limit");
+}
+
 #[test]
 fn a_thousand_that_say_nothing_keep_nobody_out() {
+    // First the server, which has the limit that it has everywhere.
     let served = served();
+    raise_limit_of_files();
     let silent: Vec<TcpStream> = (0..1000)
         .filter_map(|_| TcpStream::connect(&served.address).ok())
         .collect();

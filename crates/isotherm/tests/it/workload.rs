@@ -3,8 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
+use crate::common::{isotherm, text};
+
 fn workload(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
+    let mut command = isotherm();
     command.arg("workload").args(args).current_dir(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../experiments/workloads"
@@ -14,8 +16,7 @@ fn workload(args: &[&str]) -> Command {
 
 fn run(args: &[&str]) -> (Output, String, String) {
     let output = workload(args).output().expect("the binary runs");
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     (output, stdout, stderr)
 }
 
