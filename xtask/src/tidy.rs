@@ -339,15 +339,17 @@ fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
 
 /// Whether a block of code begins at a line of a comment that rustdoc takes for Rust.
 fn begins_example(lines: &[&str], number: usize) -> bool {
-    let text = |line: &&str| Some(line.strip_prefix("//")?.strip_prefix(['/', '!'])?.trim());
-    let fence = |line: &&str| text(line)?.strip_prefix("```");
     let before = lines[..number].iter().rev();
-    let nr_fences = before
-        .take_while(|line| text(line).is_some())
-        .filter(|line| fence(line).is_some())
-        .count();
+    let comment = before.map_while(|line| text_of_comment(line));
+    let nr_fences = comment.filter(|text| text.starts_with("```")).count();
+    let language = text_of_comment(lines[number]).and_then(|text| text.strip_prefix("```"));
     let is_rust = |language: &str| language.is_empty() || language.starts_with("rust");
-    nr_fences.is_multiple_of(2) && fence(&lines[number]).is_some_and(is_rust)
+    nr_fences.is_multiple_of(2) && language.is_some_and(is_rust)
+}
+
+fn text_of_comment(line: &str) -> Option<&str> {
+    let text = line.strip_prefix("///").or(line.strip_prefix("//!"));
+    text.map(str::trim)
 }
 
 /// What may stand before the kind of an item, and the kinds that are documented.
