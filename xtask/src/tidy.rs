@@ -5,6 +5,7 @@
 //! - only `linux` contains `unsafe` (and the file of the test guest that [`ROOMS`] names);
 //! - every public item is documented, while fields and variants whose names say all need not be, so that
 //!   no documentation is one word;
+//! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and opens by saying what it is for;
 //! - links of documents lead somewhere, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
@@ -306,6 +307,9 @@ fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     let line = lines[number];
     let before = &lines[..number];
     let is_doc = |line: &&str| line.starts_with("///");
+    if begins_example(lines, number) {
+        return Some("no suite runs examples of comments: make it a test, and the block ```text");
+    }
     if let Some(text) = line.strip_prefix("///") {
         let is_whole =
             !before.last().is_some_and(is_doc) && !lines.get(number + 1).is_some_and(is_doc);
@@ -333,6 +337,21 @@ fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
         }
     }
     Some("a public item without documentation")
+}
+
+/// Whether a block of code begins at a line of a comment that rustdoc takes for Rust.
+fn begins_example(lines: &[&str], number: usize) -> bool {
+    let before = lines[..number].iter().rev();
+    let comment = before.map_while(|line| text_of_comment(line));
+    let nr_fences = comment.filter(|text| text.starts_with("```")).count();
+    let language = text_of_comment(lines[number]).and_then(|text| text.strip_prefix("```"));
+    let is_rust = |language: &str| language.is_empty() || language.starts_with("rust");
+    nr_fences.is_multiple_of(2) && language.is_some_and(is_rust)
+}
+
+fn text_of_comment(line: &str) -> Option<&str> {
+    let text = line.strip_prefix("///").or(line.strip_prefix("//!"));
+    text.map(str::trim)
 }
 
 /// What may stand before the kind of an item, and the kinds that are documented.
@@ -460,6 +479,14 @@ mod tests {
         let fault = "f.rs:2: one word says no more than a name: a sentence, or none";
         check_file("//! For.\n/// Whose.\npub a: u8,\n", &[fault]);
         check_file("//! For.\n/// As long as a\n/// b.\npub a: u8,\n", &[]);
+    }
+
+    #[test]
+    fn examples_that_nothing_runs_are_found() {
+        check_file("//! For.\n//! ```text\n//! a\n//! ```\n", &[]);
+        let fault =
+            "f.rs:2: no suite runs examples of comments: make it a test, and the block ```text";
+        check_file("//! For.\n/// ```\n/// a();\n/// ```\n", &[fault]);
     }
 
     #[test]

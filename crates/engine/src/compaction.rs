@@ -248,30 +248,19 @@ pub struct CompactionStatus {
 
 /// Decides about one node.
 ///
-/// ```
-/// use isotherm_engine::compaction::*;
-/// use isotherm_engine::Nanos;
-///
-/// let mut facts = NodeFacts {
-///     zones: vec![ZoneFacts {
-///         name: "Normal".into(),
-///         present_pages: 4096,
-///         free_blocks: [1024, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-///         contended: false,
-///     }],
-///     ..NodeFacts::default()
-/// };
-/// let mut controller = CompactionController::new(CompactionAttributes::default());
-/// let decision = controller.check(Nanos(0), &facts);
-/// assert_eq!(decision, CompactionDecision::Compact { zones: vec![0] });
-/// while controller.keeps_going(&facts, 0) {
-///     // A step of compaction; here, one that makes a whole huge page.
-///     facts.zones[0].free_blocks[0] -= 512;
-///     facts.zones[0].free_blocks[9] += 1;
+/// ```text
+/// let mut controller = CompactionController::new(attributes);
+/// if let CompactionDecision::Compact { zones } = controller.check(now, &facts) {
+///     for zone in zones {
+///         while controller.keeps_going(&facts, zone) {
+///             // Compact a little of the zone, and read the facts again.
+///         }
+///     }
+///     controller.done(now, &facts);
 /// }
-/// controller.done(Nanos(1000), &facts);
-/// assert_eq!(controller.status().score, Some(50.0));
 /// ```
+///
+/// `tests/it/examples.rs` runs this.
 #[derive(Clone, Debug)]
 pub struct CompactionController {
     attributes: CompactionAttributes,

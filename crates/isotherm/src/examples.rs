@@ -1,6 +1,6 @@
 //! Every command line of every help text and document is one that the command takes.
 //!
-//! Those that need no privilege and end soon are run as well: `tests/examples/main.rs`.
+//! Those that need no privilege and end soon are run as well: `tests/it/examples.rs`.
 
 #[path = "../tests/examples/extract.rs"]
 mod extract;

@@ -2,7 +2,7 @@
 //! regions, and the CPU time at the prices measured in docs/benchmarks.md. Prints a table; being synthetic and
 //! seeded, it says the same on every machine.
 
-#[path = "../../../crates/engine/tests/world/mod.rs"]
+#[path = "../../../crates/engine/tests/it/world.rs"]
 mod world;
 
 use isotherm_engine::{Attributes, Strategy};

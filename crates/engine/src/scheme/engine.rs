@@ -45,26 +45,14 @@ use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 /// Decides what is done with which memory.
 ///
-/// ```
-/// use isotherm_engine::scheme::{AccessPattern, Action, Scheme, SchemeEngine, SystemFacts};
-/// use isotherm_engine::{AddressRange, Nanos, Outcome, RegionSnapshot, Snapshot};
-///
-/// let everything = Scheme::new(AccessPattern::ANY, Action::Stat);
-/// let mut engine = SchemeEngine::new(vec![everything])?;
-/// let region = RegionSnapshot {
-///     range: AddressRange::new(0x1000, 0x3000),
-///     nr_accesses: Some(0.0),
-///     age: 0,
-///     age_ns: Nanos(0),
-///     memory: None,
-/// };
-/// let snapshot = Snapshot { nr_samples: 20, regions: vec![region], ..Snapshot::default() };
-/// let plan = engine.plan(Nanos(0), &[snapshot], &SystemFacts::default());
-/// let outcomes: Vec<_> = plan.iter().map(Outcome::assumed).collect();
+/// ```text
+/// let mut engine = SchemeEngine::new(schemes)?;
+/// let plan = engine.plan(now, &snapshots, &facts);
+/// // Execute its operations; there is an outcome for each.
 /// engine.done(&plan, &outcomes);
-/// assert_eq!(engine.stats(0).map(|stats| stats.sz_tried), Some(0x2000));
-/// # Ok::<(), isotherm_engine::scheme::SchemeError>(())
 /// ```
+///
+/// `tests/it/examples.rs` runs this.
 #[derive(Clone, Debug)]
 pub struct SchemeEngine {
     states: Vec<State>,

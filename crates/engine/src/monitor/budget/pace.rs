@@ -47,19 +47,15 @@ const DECREASE_MAX: f64 = 0.1;
 /// Pure: the time and the cost are told to it. Call [`BudgetController::update`] after each piece
 /// of work, and do the next one at the pace it returns:
 ///
-/// ```
-/// use isotherm_engine::{BudgetController, Cost, Nanos};
-///
+/// ```text
 /// let mut controller = BudgetController::new(0.01, 0.01..=4.0);
-/// let mut cost = Cost::default();
-/// let mut pace = 1.0;
-/// for tick in 0..3000 {
-///     // Each 20 ms some work that takes 1 ms at pace 1: 5 % of a CPU.
-///     cost.monitor_cpu = cost.monitor_cpu + Nanos((1e6 * pace) as u64);
-///     pace = controller.update(Nanos::from_millis(20 * tick), cost);
+/// loop {
+///     work(controller.pace());
+///     controller.update(now, cost);
 /// }
-/// assert!((0.15..=0.2).contains(&pace), "1 % is a fifth of that");
 /// ```
+///
+/// `tests/it/examples.rs` runs this.
 #[derive(Clone, Debug)]
 pub struct BudgetController {
     share: f64,

@@ -1,0 +1,281 @@
+//! The files that damo and HMSDK write (`fixtures/make.py` has them write), and back again.
+
+use isotherm_config::{
+    Configuration, Format, Method, Operations, hmsdk_demote, hmsdk_promote, load, preset,
+    scheme_line, to_json, to_yaml,
+};
+use isotherm_engine::scheme::{
+    Action, Age, Bounds, Destination, FailCharge, FilterKind, Frequency, GoalMetric, OpsFilter,
+    Tuner, Weights,
+};
+use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
+
+const FIXTURES: [(&str, &str); 6] = [
+    ("damo_prcl.json", include_str!("../fixtures/damo_prcl.json")),
+    ("damo_ethp.yaml", include_str!("../fixtures/damo_ethp.yaml")),
+    (
+        "damo_ethp_raw.yaml",
+        include_str!("../fixtures/damo_ethp_raw.yaml"),
+    ),
+    ("damo_tier.yaml", include_str!("../fixtures/damo_tier.yaml")),
+    (
+        "damo_filters.json",
+        include_str!("../fixtures/damo_filters.json"),
+    ),
+    ("hmsdk.yaml", include_str!("../fixtures/hmsdk.yaml")),
+];
+
+fn read(text: &str) -> Configuration {
+    match load(text, Format::Detect) {
+        Ok(configuration) => configuration,
+        Err(problems) => panic!("{problems}\nin\n{text}"),
+    }
+}
+
+fn fixture(name: &str) -> Configuration {
+    let (_, text) = FIXTURES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .expect("listed above");
+    let configuration = read(text);
+    assert_eq!(configuration.warnings, [], "{name}");
+    configuration
+}
+
+#[test]
+fn what_was_read_is_read_again_from_what_is_written() {
+    for (name, _) in FIXTURES {
+        let configuration = fixture(name);
+        for written in [to_json(&configuration), to_yaml(&configuration)] {
+            assert_eq!(read(&written), configuration, "{name} as\n{written}");
+        }
+    }
+}
+
+#[test]
+fn what_damo_wrote_is_written_again_to_the_byte() {
+    for (name, text) in FIXTURES {
+        let written = match name {
+            "damo_prcl.json" => to_json(&fixture(name)),
+            "damo_tier.yaml" | "hmsdk.yaml" => to_yaml(&fixture(name)),
+            // Raw numbers, statistics, and "max" as 18,446,744,073,709,551,615 %.
+            _ => continue,
+        };
+        // HMSDK ends its file with an empty line.
+        assert_eq!(written.trim_end(), text.trim_end(), "{name}");
+    }
+}
+
+#[test]
+fn isotherms_own_keys_are_read_and_written() {
+    let configuration = read(
+        "isotherm: {cpu_budget: 1 %, act_budget: 7 %, max_waste: 4 %,\n           guard: {max_slowdown: 0.5 %, max_psi: 5%, max_refault_wait: 50 ms}}\n\
+         kdamonds:\n\
+         - contexts:\n  \
+           - ops: vaddr\n    \
+             targets: []\n    \
+             isotherm:\n      \
+               cpu_budget: 2 %\n      \
+               method: [clusters, aligned]\n      \
+               max_nr_regions: 5,000\n      \
+               guard: {max_refaults_per_s: 12.5}\n  \
+           - {ops: paddr, targets: [], isotherm: {method: tables}}\n",
+    );
+    let own = configuration.contexts[0].own;
+    assert_eq!(own.cpu_budget, Some(0.02));
+    let strategy = Strategy {
+        cluster_pages: 16,
+        aligned_splits: true,
+        ..Strategy::faithful()
+    };
+    assert_eq!(own.method, Some(Method::Regions(strategy)));
+    assert_eq!(own.max_nr_regions, Some(5000));
+    assert_eq!(own.guard.max_slowdown, Some(0.005));
+    assert_eq!(own.guard.max_refaults_per_s, Some(12.5));
+    assert_eq!(own.guard.max_psi, Some(0.05));
+    let wait = Some(Nanos::from_millis(50));
+    assert_eq!(
+        (own.act_budget, own.max_waste, own.guard.max_refault_wait),
+        (Some(0.07), Some(0.04), wait)
+    );
+    assert_eq!(configuration.contexts[1].own.cpu_budget, Some(0.01));
+    assert_eq!(configuration.contexts[1].own.method, Some(Method::Tables));
+    assert_eq!(read(&to_yaml(&configuration)), configuration);
+    assert_eq!(read(&to_json(&configuration)), configuration);
+}
+
+#[test]
+fn damos_prcl_is_read() {
+    let configuration = fixture("damo_prcl.json");
+    let context = &configuration.contexts[0];
+    assert_eq!(context.operations, Operations::Vaddr);
+    assert_eq!(context.targets[0].pid, Some(4242));
+    assert_eq!(context.intervals_goal, None);
+    assert_eq!(context.nr_regions, Some(Bounds { min: 10, max: 1000 }));
+    let scheme = &context.schemes[0];
+    assert_eq!(
+        scheme.pattern,
+        preset("prcl").expect("a preset").schemes[0].pattern
+    );
+    assert_eq!(scheme.quota.time, Nanos::from_millis(10));
+    assert_eq!(scheme.quota.bytes, 128 << 20);
+    assert_eq!(scheme.quota.weights.age_permil, 70);
+    let watermarks = scheme.watermarks.expect("given");
+    assert_eq!(watermarks.interval, Nanos::from_millis(5000));
+    assert_eq!((watermarks.high_permil, watermarks.low_permil), (500, 200));
+}
+
+#[test]
+fn damos_ethp_is_as_published() {
+    let ethp = preset("ethp").expect("a preset").schemes;
+    let schemes = &fixture("damo_ethp.yaml").contexts[0].schemes;
+    assert_eq!(schemes.len(), 2);
+    for (scheme, ethp) in schemes.iter().zip(&ethp) {
+        assert_eq!((scheme.action, scheme.pattern), (ethp.action, ethp.pattern));
+    }
+    // damo writes raw ages in nanoseconds and reads them as microseconds, and so do we.
+    let raw = &fixture("damo_ethp_raw.yaml").contexts[0].schemes[1];
+    let seconds = |s: u64| Age::Time(Nanos::from_millis(s * 1000));
+    assert_eq!(raw.pattern.age.min, seconds(7000));
+    assert_eq!(raw.pattern.age.max, Age::Time(Nanos(u64::MAX)));
+}
+
+#[test]
+fn damos_tiering_is_read() {
+    let configuration = fixture("damo_tier.yaml");
+    let [demote, promote] = configuration.contexts.as_slice() else {
+        panic!("two contexts");
+    };
+    assert_eq!((demote.kdamond, promote.kdamond), (0, 1));
+    assert_eq!(demote.intervals_goal, Some(IntervalsGoal::default()));
+    assert_eq!(
+        demote.targets[0].regions[1],
+        AddressRange::new(8 << 30, 16 << 30)
+    );
+    let scheme = &demote.schemes[0];
+    assert_eq!(scheme.destinations, [Destination { node: 1, weight: 1 }]);
+    assert_eq!(scheme.apply_interval, Nanos::from_millis(1000));
+    let goals = &scheme.quota.goals;
+    assert_eq!(goals[0].metric, GoalMetric::NodeMemFreeBp { node: 0 });
+    assert_eq!(goals[0].target_value, 50);
+    assert_eq!(goals[1].target_value, 10_000);
+    assert_eq!(goals[2].target_value, 3000);
+    assert_eq!(scheme.quota.tuner, Tuner::Temporal);
+    let charge = FailCharge {
+        numerator: 1,
+        denominator: 10,
+    };
+    assert_eq!(scheme.quota.fail_charge, Some(charge));
+    let shares: Vec<_> = promote.schemes[0]
+        .destinations
+        .iter()
+        .map(|d| (d.node, d.weight))
+        .collect();
+    assert_eq!(shares, [(0, 70), (1, 30)]);
+}
+
+#[test]
+fn every_filter_of_damo_is_read() {
+    let scheme = &fixture("damo_filters.json").contexts[0].schemes[0];
+    assert_eq!(scheme.pattern.nr_accesses.min, Frequency::Samples(1));
+    assert_eq!(scheme.pattern.age.max, Age::Intervals(50));
+    let kinds: Vec<_> = scheme.filters.iter().map(|f| f.kind.clone()).collect();
+    assert_eq!(kinds.len(), 8);
+    let path = "/workloads/latency".to_owned();
+    assert_eq!(kinds[2], FilterKind::Ops(OpsFilter::Memcg { path }));
+    let (min, max) = (2 << 20, 4 << 20);
+    assert_eq!(
+        kinds[4],
+        FilterKind::Ops(OpsFilter::HugepageSize { min, max })
+    );
+    assert_eq!(kinds[6], FilterKind::Addr(AddressRange::new(4096, 8192)));
+    assert!(scheme.filters[0].allow && scheme.filters[0].matching);
+    assert!(!scheme.filters[1].allow && !scheme.filters[1].matching);
+}
+
+#[test]
+fn hmsdks_file_says_what_its_presets_say() {
+    let configuration = fixture("hmsdk.yaml");
+    let schemes: Vec<_> = configuration
+        .contexts
+        .iter()
+        .map(|c| &c.schemes[0])
+        .collect();
+    assert_eq!(schemes[0], &hmsdk_demote(1, Some("/hmsdk")));
+    assert_eq!(schemes[1], &hmsdk_promote(0, Some("/hmsdk")));
+}
+
+#[test]
+fn published_lines_are_their_presets() {
+    // As printed in the DAMON evaluation, and as its first version had it.
+    let ethp = [
+        "min     max     5       max     min     max     hugepage",
+        "2M      max     min     min     7s      max     nohugepage",
+    ];
+    let first = [
+        "null null 5 null null null hugepage",
+        "2M null 0 % 0 % 7s max nohugepage # ethp",
+    ];
+    for lines in [ethp, first] {
+        let schemes: Vec<_> = lines.iter().map(|line| scheme_line(line)).collect();
+        let wanted = preset("ethp").expect("a preset").schemes;
+        assert_eq!(schemes, wanted.into_iter().map(Ok).collect::<Vec<_>>());
+    }
+    let prcl = scheme_line("4K max     0       0       5s     max     pageout");
+    assert_eq!(
+        prcl.as_ref(),
+        Ok(&preset("pprcl").expect("a preset").schemes[0])
+    );
+    let reclaim = "4K max 0 0 120s max pageout 10ms 128M 1s 0 0 1 free_mem_rate 5s 500 400 200";
+    assert_eq!(
+        scheme_line(reclaim).as_ref(),
+        Ok(&preset("damon_reclaim").expect("a preset").schemes[0])
+    );
+}
+
+#[test]
+fn a_file_of_lines_is_one_context() {
+    let text = "# format: <min/max size> <min/max frequency (0-100)> <min/max age> <action>\n\n\
+                min max 5 max min max hugepage # hot\n2M max min min 7s max nohugepage\n";
+    let configuration = read(text);
+    assert_eq!(configuration.warnings, []);
+    assert_eq!(configuration.contexts.len(), 1);
+    let actions: Vec<_> = configuration.contexts[0]
+        .schemes
+        .iter()
+        .map(|s| s.action)
+        .collect();
+    assert_eq!(actions, [Action::Hugepage, Action::Nohugepage]);
+}
+
+#[test]
+fn what_damo_takes_by_schemes_is_one_context() {
+    let pattern = "{sz_bytes: {min: 0, max: max}, nr_accesses: {min: 0 %, max: 0 %}, age: {min: 5 s, max: max}}";
+    let configuration = read(&format!(
+        "- action: pageout\n  access_pattern: {pattern}\n  \
+           quotas: {{time_ms: 0, sz_bytes: 500 MiB, reset_interval_ms: 1 s}}\n  \
+           core_filters: [{{filter_type: target, damon_target_idx: 0, matching: true, allow: true}}]\n  \
+           ops_filters: [{{filter_type: anon, matching: true, allow: true}}]\n\
+         - {{action: stat}}\n"
+    ));
+    let [context] = &configuration.contexts[..] else {
+        panic!("{configuration:?}");
+    };
+    assert!(context.targets.is_empty() && context.schemes.len() == 2);
+    let scheme = &context.schemes[0];
+    assert_eq!(scheme.quota.bytes, 500 << 20);
+    assert_eq!(scheme.quota.weights, Weights::default());
+    assert_eq!(scheme.filters.len(), 2);
+    let limits = isotherm_config::scheme_line("4K max 0 0 5s max pageout 500M 1s").expect("fine");
+    assert_eq!(
+        (
+            limits.quota.time,
+            limits.quota.bytes,
+            limits.quota.reset_interval
+        ),
+        (Nanos(0), 500 << 20, Nanos::from_millis(1000))
+    );
+    let problems = load("- {action: pageout}\n- {action: what}\n", Format::Detect);
+    let problem = problems.expect_err("refused").to_string();
+    assert!(problem.contains("[1].action"), "{problem}");
+}

@@ -1,0 +1,7 @@
+//! Integration tests of configurations and requests.
+
+mod files;
+mod golden;
+mod hostile;
+mod request;
+mod tier;

@@ -1,0 +1,3 @@
+//! Integration tests of experiments.
+
+mod shipped;

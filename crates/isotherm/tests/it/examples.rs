@@ -1,0 +1,270 @@
+//! The examples of help texts and documents, run: in a directory that holds small files of the names that
+//! they use. Those that are not run say why in [`NOT_RUN`]; that all of them parse, `src/examples.rs` looks.
+
+#[path = "../examples/extract.rs"]
+mod extract;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use extract::{Line, documents, of_document, of_help};
+use tempfile::TempDir;
+
+use crate::common::run;
+use crate::records::{machine_record, page_record, stacks_record};
+
+/// What begins so is only parsed, and why.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("record", "watches a process of that number: tests/kernel"),
+    ("run", "acts on one: tests/kernel"),
+    ("start", "the same, as a daemon: tests/kernel/daemon.rs"),
+    (
+        "compare",
+        "watches a process for a while: tests/kernel/compare.rs",
+    ),
+    ("status", "asks a daemon: tests/kernel/daemon.rs"),
+    ("tune -c", "tells a daemon: tests/kernel/daemon.rs"),
+    ("tune --live", "acts on a program: tests/kernel/tune.rs"),
+    ("pause", "tells a daemon: tests/kernel/daemon.rs"),
+    ("resume", "tells a daemon: tests/kernel/daemon.rs"),
+    ("stop", "tells a daemon: tests/kernel/daemon.rs"),
+    ("swap", "sets up swap: tests/kernel/safety.rs"),
+    ("top", "needs a terminal: tests/it/top.rs"),
+    (
+        "web",
+        "serves until it is stopped: tests/it/web.rs, tests/page",
+    ),
+    ("compact --proact", "compacts memory: tests/kernel"),
+    ("compact --daemon", "compacts memory: tests/kernel"),
+    (
+        "damon --export",
+        "says what somebody has set up: vm-tests, tests/interop",
+    ),
+    (
+        "workload",
+        "takes minutes, a gigabyte: tests/it/workload.rs",
+    ),
+    (
+        "calibrate",
+        "needs root, and a process: tests/kernel/calibrate.rs",
+    ),
+    (
+        "simulate --trace app.isotherm --costs",
+        "what calibrate wrote: tests/kernel/calibrate.rs",
+    ),
+    ("reproduce", "takes minutes: cmd/reproduce.rs"),
+    ("eval mine.toml", "reads results: tests/it/eval.rs"),
+    (
+        "eval experiments",
+        "takes minutes, as root: tests/it/eval.rs",
+    ),
+];
+
+/// Commands whose exit code may say that the machine at hand cannot do it.
+const MAY_SAY_NO: &[&str] = &["doctor", "check", "damon"];
+
+const CONFIGURATION: &str = "\
+kdamonds:
+- contexts:
+  - ops: vaddr
+    targets: []
+    schemes: [{action: pageout, access_pattern: {sz_bytes: {min: 4 KiB, max: max},
+      nr_accesses: {min: 0 %, max: 0 %}, age: {min: 5 s, max: max}}}]
+";
+
+/// A machine of four nodes, for plans that name nodes which this one may not have.
+const FOUR_NODES: &str = "nodes: [{id: 0, size: 64 GiB}, {id: 1, size: 64 GiB}, \
+                          {id: 2, size: 64 GiB}, {id: 3, size: 64 GiB}]\n";
+
+const TRACE: &str = "\
+kdamond.0  4452 [000] 100.100000: damon:damon_aggregated: target_id=0 nr_regions=2 4096-8192: 0 3
+kdamond.0  4452 [000] 100.100007: damon:damon_aggregated: target_id=0 nr_regions=2 8192-12288: 7 4
+";
+
+fn done(directory: &Path, line: &str) -> Output {
+    let words: Vec<&str> = line.split(' ').collect();
+    let output = run(directory, &words);
+    assert!(output.status.success(), "{line}: {output:?}");
+    output
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn help(command: &str) -> String {
+    let mut words: Vec<&str> = command.split(' ').filter(|word| !word.is_empty()).collect();
+    words.push("--help");
+    let output = run(Path::new("/"), &words);
+    assert!(output.status.success(), "{command}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The names of a command's subcommands.
+fn subcommands(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = lines
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let names = names.filter(|name| !name.is_empty() && *name != "help");
+    names.map(str::to_owned).collect()
+}
+
+fn of_commands(command: &str, lines: &mut Vec<Line>) {
+    let help = help(command);
+    lines.extend(of_help(&format!("isotherm {command} --help"), &help));
+    for name in subcommands(&help) {
+        of_commands(format!("{command} {name}").trim(), lines);
+    }
+}
+
+/// A directory with every file that an example reads.
+fn directory() -> TempDir {
+    let directory = TempDir::new().expect("a directory");
+    let at = directory.path();
+    let write = |name: &str, text: &str| fs::write(at.join(name), text).expect("written");
+    for name in ["crates", "experiments"] {
+        symlink(root().join(name), at.join(name)).expect("a link");
+    }
+    for name in ["kdamonds.yaml", "kdamonds.json", "gentler.yaml", "new.json"] {
+        write(name, CONFIGURATION);
+    }
+    write(
+        "scenario.yaml",
+        &block_under(&help("simulate"), "A scenario"),
+    );
+    let topology = block_under(&help("tier plan"), "A topology's file");
+    write("machine.yaml", &topology);
+    write("four_nodes.yaml", FOUR_NODES);
+    write("trace.txt", TRACE);
+    for name in ["app.isotherm", "pages.isotherm"] {
+        page_record(&at.join(name), 12, true);
+    }
+    machine_record(&at.join("machine.isotherm"));
+    done(
+        at,
+        "tier plan -m 0 1 -g --topology four_nodes.yaml -o tier.yaml",
+    );
+    done(
+        at,
+        "simulate scenario.yaml --duration 24s --preset prcl -o rec.isotherm",
+    );
+    done(
+        at,
+        "simulate experiments/scenarios/fragmented.yaml --duration 2s -o compact.isotherm",
+    );
+    done(at, "convert rec.isotherm damon.data");
+    let record = fs::read(at.join("rec.isotherm")).expect("a record");
+    for name in [
+        "redis", "run", "live", "sim", "first", "pg", "small", "large",
+    ] {
+        fs::write(at.join(format!("{name}.isotherm")), &record).expect("written");
+    }
+    let with_stacks = [
+        "service",
+        "before",
+        "after",
+        "in",
+        "redis-stacks",
+        "pg-stacks",
+        "jvm-stacks",
+        "duck-stacks",
+    ];
+    for name in with_stacks {
+        stacks_record(&at.join(format!("{name}.isotherm")));
+    }
+    fs::copy(at.join("app.isotherm"), at.join("redis-pages.isotherm")).expect("a copy");
+    fs::copy(at.join("compact.isotherm"), at.join("c.isotherm")).expect("a copy");
+    fs::write(at.join("damaged.isotherm"), &record[..record.len() - 100]).expect("written");
+    // What is reported if no file is named.
+    fs::write(at.join("newest.isotherm"), &record).expect("written");
+    directory
+}
+
+/// The text under the line of a help text that begins with `heading`, without its indentation.
+fn block_under(help: &str, heading: &str) -> String {
+    let lines = help
+        .lines()
+        .skip_while(|line| !line.starts_with(heading))
+        .skip(1);
+    let block = lines.map_while(|line| line.strip_prefix("  "));
+    block.map(|line| line.to_owned() + "\n").collect()
+}
+
+/// What an example lacks to be run here: shorter, and on a machine that has the nodes it names.
+fn for_here(mut words: Vec<String>) -> Vec<String> {
+    let line = words.join(" ");
+    if line.starts_with("simulate") && !line.contains("--duration") {
+        words.extend(["--duration", "6s"].map(str::to_owned));
+    }
+    if line.starts_with("tune") && !line.contains("--budget") {
+        words.extend(["--budget", "8"].map(str::to_owned));
+    }
+    let describes_machine = line.contains("--topology") || line.contains("--node");
+    if line.starts_with("tier plan") && !describes_machine {
+        words.extend(["--topology", "four_nodes.yaml"].map(str::to_owned));
+    }
+    if line.starts_with("reclaim-curve redis.isotherm")
+        || line.starts_with("ethp-curve grid.isotherm")
+    {
+        "redis-pages.isotherm".clone_into(&mut words[1]);
+    }
+    words
+}
+
+/// Runs what `lines` hold, each once; says what went wrong and how many ran.
+fn run_all(directory: &Path, lines: &[Line]) -> (usize, Vec<String>) {
+    let (mut ran, mut wrong) = (Vec::new(), Vec::new());
+    for line in lines {
+        let is_ours = |program: &Vec<String>| {
+            let name = program.first().map(String::as_str);
+            matches!(name, Some("isotherm" | "target/release/isotherm"))
+        };
+        for program in line.programs().into_iter().filter(is_ours) {
+            let words = for_here(program[1..].to_vec());
+            let text = words.join(" ");
+            if NOT_RUN.iter().any(|(start, _)| text.starts_with(start)) || ran.contains(&text) {
+                continue;
+            }
+            let output = run(directory, &words);
+            let may_say_no = MAY_SAY_NO.contains(&words[0].as_str());
+            let is_well = output.status.success() || may_say_no && output.status.code() == Some(1);
+            if !is_well {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                wrong.push(format!("{}: isotherm {text}: {said}", line.place));
+            }
+            ran.push(text);
+        }
+    }
+    (ran.len(), wrong)
+}
+
+#[test]
+fn the_examples_of_help_texts_work() {
+    let directory = directory();
+    let mut lines = Vec::new();
+    of_commands("", &mut lines);
+    let (nr_run, wrong) = run_all(directory.path(), &lines);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(nr_run >= 30, "only {nr_run} were run");
+}
+
+#[test]
+fn the_examples_of_documents_work() {
+    let directory = directory();
+    let mut lines = Vec::new();
+    for path in [
+        documents(&root().join("docs")),
+        vec![root().join("README.md")],
+    ]
+    .concat()
+    {
+        let text = fs::read_to_string(&path).expect("text");
+        lines.extend(of_document(&path.to_string_lossy(), &text));
+    }
+    let (nr_run, wrong) = run_all(directory.path(), &lines);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(nr_run >= 10, "only {nr_run} were run");
+}

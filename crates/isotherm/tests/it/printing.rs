@@ -1,0 +1,135 @@
+//! Output that nobody reads, or that has no room, and arguments that are no text: an end or an error,
+//! never a panic.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Output, Stdio};
+
+use crate::common;
+
+const PRINTING: [&[&str]; 5] = [
+    &["doctor"],
+    &["doctor", "--json"],
+    &["completions", "bash"],
+    &[
+        "workload",
+        "--check",
+        "../../experiments/workloads/idle_1g.cfg",
+    ],
+    &[
+        "workload",
+        "--check",
+        "--json",
+        "../../experiments/workloads/idle_1g.cfg",
+    ],
+];
+
+fn isotherm(arguments: &[&str]) -> Command {
+    let mut command = common::isotherm();
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn said(output: &Output) -> String {
+    common::text(&output.stderr)
+}
+
+#[test]
+fn a_closed_pipe_is_a_quiet_end() {
+    for arguments in PRINTING {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = isotherm(arguments).stdout(writer).output().expect("starts");
+        assert_eq!(said(&output), "", "{arguments:?}");
+        // Ended by us, not by a signal or a panic (101).
+        assert!(
+            matches!(output.status.code(), Some(0 | 1)),
+            "{arguments:?}: {:?}",
+            output.status
+        );
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    for arguments in PRINTING {
+        let full = File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("a device");
+        let output = isotherm(arguments).stdout(full).output().expect("starts");
+        let said = said(&output);
+        assert!(said.contains("No space left"), "{arguments:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn arguments_that_are_no_text_are_an_error_or_a_path() {
+    let odd = OsStr::from_bytes(b"\xff\xfe");
+    let output = isotherm(&["record", "-d"])
+        .arg(odd)
+        .output()
+        .expect("starts");
+    assert!(said(&output).contains("UTF-8"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2));
+    let output = isotherm(&["report", "wss"])
+        .arg(odd)
+        .output()
+        .expect("starts");
+    assert!(
+        said(&output).contains("cannot open the record"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(output.status.code(), Some(2));
+    // What was recorded is named in the record, whatever it is.
+    let folder = tempfile::TempDir::new().expect("a directory");
+    let path = folder.path().join(odd);
+    let output = isotherm(&["record", "--simulated", "-d", "1s", "-o"])
+        .arg(&path)
+        .output();
+    let output = output.expect("starts");
+    assert!(
+        output.status.success() && path.exists(),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    for (arguments, why) in [
+        (
+            &["--faithful", "--cpu-budget", "1%", "-p", "1"][..],
+            "--cpu-budget",
+        ),
+        (&["--node", "0", "-p", "1"], "--node"),
+        (&["--max-stall", "1ms", "-p", "1"], "--pages"),
+        (&["--clear-by", "madvise", "-p", "1"], "--pages"),
+        (&["-d", "0s", "-p", "1"], "nothing happens in no time"),
+        (&["--stop-command", "-p", "1"], "--duration"),
+        (&["-p", "0"], "no process has the id 0"),
+        (&["--simulated", "--json", "-o", "-"], "standard output"),
+    ] {
+        let output = isotherm(&["record"])
+            .args(arguments)
+            .output()
+            .expect("starts");
+        assert!(
+            said(&output).contains(why),
+            "{arguments:?}: {}",
+            said(&output)
+        );
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_record_goes_to_standard_output() {
+    let output = isotherm(&["record", "--simulated", "-d", "1s", "-o", "-"]).output();
+    let output = output.expect("starts");
+    let reader = isotherm_record::Reader::open(&output.stdout[..]).expect("a record");
+    assert!(reader.replay_pages().all(|item| item.is_ok()));
+}

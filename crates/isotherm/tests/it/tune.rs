@@ -1,0 +1,124 @@
+//! `isotherm tune` of a record, run as a user runs it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use crate::common::{run, text};
+use crate::records::page_record;
+
+fn tune(folder: &Path, args: &[&str]) -> Output {
+    run(folder, &[&["tune"], args].concat())
+}
+
+/// A folder with the record of a program, three quarters of whose memory are idle.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    page_record(&folder.path().join("app.isotherm"), 20, true);
+    page_record(&folder.path().join("regions.isotherm"), 4, false);
+    folder
+}
+
+const SMALL: [&str; 5] = ["app.isotherm", "--preset", "prcl", "--param", "age=3s,8s"];
+
+#[test]
+fn a_record_gives_a_configuration_a_page_and_numbers() {
+    let folder = folder();
+    let files = ["-o", "tuned.yaml", "--page", "tune.html"];
+    let done = tune(folder.path(), &[&SMALL[..], &files].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let said = text(&done.stdout);
+    assert!(
+        said.contains("2 of 2 settings tried") && said.contains("recommended: age 3 s"),
+        "{said}"
+    );
+    let written = fs::read_to_string(folder.path().join("tuned.yaml")).expect("written");
+    assert!(
+        written.contains("min: 3 s") && written.contains("max_slowdown: 1 %"),
+        "{written}"
+    );
+    let page = fs::read_to_string(folder.path().join("tune.html")).expect("written");
+    assert!(page.contains("Tuning traced"));
+    let names = fs::read_dir(folder.path()).expect("ours").count();
+    assert_eq!(names, 4, "the journal is gone");
+    let again = tune(
+        folder.path(),
+        &[
+            "app.isotherm",
+            "-c",
+            "tuned.yaml",
+            "--json",
+            "--param",
+            "age=3s,8s",
+        ],
+    );
+    let json: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
+    assert_eq!(json["given"], json["recommended"]);
+    let slowdown = &json["recommended"]["prediction"]["slowdown"];
+    assert!(
+        slowdown["high"].as_f64() > slowdown["value"].as_f64(),
+        "how sure that is: {slowdown}"
+    );
+    let checked = run(folder.path(), &["check", "--json", "tuned.yaml"]);
+    let report: serde_json::Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+    assert_eq!(report["findings"], serde_json::json!([]));
+}
+
+#[test]
+fn a_limit_that_nothing_meets_is_told_and_writes_nothing() {
+    let folder = folder();
+    let done = tune(
+        folder.path(),
+        &[&SMALL[..], &["--max-memory", "64K", "-o", "tuned.json"]].concat(),
+    );
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    assert!(
+        text(&done.stdout).contains("no setting is within the limit"),
+        "{}",
+        text(&done.stdout)
+    );
+    assert!(!folder.path().join("tuned.json").exists());
+}
+
+#[test]
+fn what_cannot_be_tuned_says_what_to_do() {
+    let folder = folder();
+    for (args, said) in [
+        (&[][..], "name the record of a program"),
+        (&["app.isotherm"], "name a --preset"),
+        (&["regions.isotherm", "--preset", "prcl"], "record --pages"),
+        (
+            &["nothing.isotherm", "--preset", "prcl"],
+            "nothing.isotherm",
+        ),
+        (
+            &["app.isotherm", "--preset", "prcl", "--param", "x=1"],
+            "quota",
+        ),
+        (
+            &["app.isotherm", "--preset", "prcl", "--socket", "x"],
+            "cannot be used with",
+        ),
+        (&["-c", "tuned.yaml", "--preset", "prcl"], "RECORD"),
+        (&["-c", "tuned.yaml", "--budget", "7"], "RECORD"),
+    ] {
+        let done = tune(folder.path(), args);
+        assert_eq!(done.status.code(), Some(2), "{args:?}");
+        assert!(
+            text(&done.stderr).contains(said),
+            "{args:?}: {}",
+            text(&done.stderr)
+        );
+    }
+    // Without a record it is the daemon that is meant.
+    fs::write(folder.path().join("tuned.yaml"), "").expect("ours");
+    let done = tune(
+        folder.path(),
+        &["-c", "tuned.yaml", "--socket", "none.sock"],
+    );
+    assert!(
+        text(&done.stderr).contains("no isotherm answers at none.sock"),
+        "{}",
+        text(&done.stderr)
+    );
+}

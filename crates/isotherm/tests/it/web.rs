@@ -1,0 +1,317 @@
+//! `isotherm web` as a browser and as an enemy meet it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tempfile::TempDir;
+
+use crate::common::isotherm;
+
+/// A server of a simulated record.
+struct Served {
+    _child: Ended,
+    address: String,
+    token: String,
+    _folder: TempDir,
+}
+
+/// A process that ends with the test, however that ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+const SCENARIO: &str = r#"{"machine": {"cpus": 1, "nodes": [{"size": "256 MiB"}]}, "duration": "5s", "processes": [
+    {"name": "server", "mappings": [{"name": "heap", "size": "16 MiB"}]}]}"#;
+
+fn record() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("s.json"), SCENARIO).expect("written");
+    let done = isotherm()
+        .args(["simulate", "s.json", "-o", "r.isotherm"])
+        .current_dir(folder.path())
+        .output()
+        .expect("it runs");
+    assert!(done.status.success(), "{done:?}");
+    folder
+}
+
+fn served() -> Served {
+    let folder = record();
+    let mut command = isotherm();
+    command.args(["web", "r.isotherm", "--no-browser"]);
+    serve(command, folder)
+}
+
+fn serve(mut command: Command, folder: TempDir) -> Served {
+    let child = command
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let mut child = Ended(child);
+    let mut line = String::new();
+    let mut printed = BufReader::new(child.0.stdout.take().expect("piped"));
+    printed.read_line(&mut line).expect("a line");
+    let rest = line.trim().strip_prefix("http://").expect("an address");
+    let (address, token) = rest.split_once('/').expect("a path");
+    Served {
+        address: address.to_owned(),
+        token: token.trim_end_matches('/').to_owned(),
+        _child: child,
+        _folder: folder,
+    }
+}
+
+impl Served {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("a connection");
+        let timeout = Some(Duration::from_secs(20));
+        stream.set_read_timeout(timeout).expect("possible");
+        stream
+    }
+
+    /// Sends a request as it is; gives what comes.
+    fn send(&self, request: &str) -> Vec<u8> {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        answer
+    }
+
+    fn get(&self, path: &str) -> Vec<u8> {
+        self.send(&format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n",
+            self.address
+        ))
+    }
+
+    fn status(&self, request: &str) -> String {
+        let answer = self.send(request);
+        let line = answer.split(|byte| *byte == b'\r').next();
+        String::from_utf8_lossy(line.unwrap_or_default()).into_owned()
+    }
+}
+
+#[test]
+fn the_page_and_its_data_are_there_for_who_knows_the_token() {
+    let served = served();
+    let token = &served.token;
+    assert_eq!(token.len(), 32, "{token}");
+    let page = String::from_utf8(served.get(&format!("/{token}/"))).expect("text");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(page.contains("Referrer-Policy: no-referrer\r\n"));
+    assert!(page.contains("connect-src 'self'"));
+    assert!(!page.contains("Access-Control-Allow-Origin"));
+    let data = served.get(&format!("/{token}/data"));
+    let text = String::from_utf8_lossy(&data);
+    assert!(text.contains("Content-Encoding: gzip\r\n"), "{text}");
+    assert!(data.len() > 500);
+    for path in [
+        "/",
+        "/data",
+        "/0123/",
+        &format!("/{token}"),
+        &format!("/{token}x/"),
+        &format!("/{token}/../../etc/passwd"),
+        &format!("/{token}/%2e%2e/etc/passwd"),
+        &format!("/{token}/events"),
+        "//",
+        "/?x",
+    ] {
+        let answer = String::from_utf8_lossy(&served.get(path)).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn who_calls_it_by_another_name_is_refused() {
+    let served = served();
+    let path = format!("/{}/", served.token);
+    let port = served
+        .address
+        .rsplit(':')
+        .next()
+        .expect("a port")
+        .to_owned();
+    for (host, wanted) in [
+        (served.address.clone(), "200"),
+        (format!("localhost:{port}"), "200"),
+        (format!("evil.example:{port}"), "421"),
+        ("127.0.0.1".to_owned(), "421"),
+        (String::new(), "421"),
+    ] {
+        let status = served.status(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert!(status.contains(wanted), "{host}: {status}");
+    }
+    assert!(
+        served
+            .status(&format!("GET {path} HTTP/1.1\r\n\r\n"))
+            .contains("421")
+    );
+    assert!(
+        served
+            .status(&format!(
+                "POST {path} HTTP/1.1\r\nHost: {}\r\n\r\n",
+                served.address
+            ))
+            .contains("405")
+    );
+    assert!(served.status("nonsense\r\n\r\n").contains("400"));
+}
+
+/// Lets this process open more files than most machines let it: the tests that run beside a thousand connections need
+/// some as well.
+fn raise_limit_of_files() {
+    const NEEDED: u64 = 4096;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    let raised = soft.max(NEEDED.min(hard));
+    setrlimit(Resource::RLIMIT_NOFILE, raised, hard).expect("it is within the hard limit");
+}
+
+#[test]
+fn a_thousand_that_say_nothing_keep_nobody_out() {
+    // First the server, which has the limit that it has everywhere.
+    let served = served();
+    raise_limit_of_files();
+    let silent: Vec<TcpStream> = (0..1000)
+        .filter_map(|_| TcpStream::connect(&served.address).ok())
+        .collect();
+    let mut half = served.connect();
+    half.write_all(b"GET /").expect("sent");
+    let page = served.get(&format!("/{}/", served.token));
+    assert!(page.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    drop(silent);
+    drop(half);
+}
+
+#[test]
+fn what_others_could_reach_is_only_served_by_an_explicit_flag() {
+    let folder = record();
+    let refused = isotherm()
+        .args(["web", "r.isotherm", "--listen", "0.0.0.0:0", "--no-browser"])
+        .current_dir(folder.path())
+        .output()
+        .expect("it runs");
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("ssh -L") && said.contains("--allow-remote"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_before_anything_is_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("bad.isotherm"), "nonsense").expect("written");
+    for (file, words) in [
+        ("bad.isotherm", "not an isotherm record"),
+        ("none.isotherm", "none.isotherm"),
+    ] {
+        let failed = isotherm()
+            .args(["web", file, "--no-browser"])
+            .current_dir(folder.path())
+            .output()
+            .expect("it runs");
+        assert_eq!(failed.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&failed.stderr);
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("d.sock");
+    let daemon = isotherm()
+        .args([
+            "start",
+            "--simulated",
+            "--preset",
+            "prcl",
+            "--dry-run",
+            "--socket",
+        ])
+        .arg(&socket)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let daemon = Ended(daemon);
+    let started = Instant::now();
+    while UnixStream::connect(&socket).is_err() {
+        assert!(started.elapsed() < Duration::from_mins(1), "it listens");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut command = isotherm();
+    command
+        .args(["web", "--no-browser", "--daemon"])
+        .arg(&socket);
+    let served = serve(command, folder);
+    // What it tells comes, though it began long before.
+    let wait_for = |what: &str| {
+        let began = Instant::now();
+        loop {
+            let data = unpacked(&served);
+            if data.contains(what) {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_mins(1), "{data}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    wait_for("[simulated]");
+    // And goes on coming.
+    let (before, began) = (unpacked(&served), Instant::now());
+    while unpacked(&served) == before {
+        assert!(began.elapsed() < Duration::from_mins(1), "{before}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    // However many follow, others are heard.
+    let follow = || {
+        let mut stream = UnixStream::connect(&socket).expect("it listens");
+        stream.write_all(b"{\"do\":\"follow\"}\n").expect("sent");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).expect("an answer");
+        let is_good = answer.starts_with(b"{\"ok\":true");
+        (stream, is_good)
+    };
+    let followers: Vec<(UnixStream, bool)> = (0..10).map(|_| follow()).collect();
+    let nr_good = followers.iter().filter(|(_, is_good)| *is_good).count();
+    assert_eq!(nr_good, 7, "and the page is the eighth");
+    let status = isotherm()
+        .args(["status", "--socket"])
+        .arg(&socket)
+        .output()
+        .expect("it runs");
+    assert!(status.status.success(), "{status:?}");
+    drop(followers);
+    drop(daemon);
+    wait_for("[simulated]");
+}
+
+/// The beginning of the data of its page.
+fn unpacked(served: &Served) -> String {
+    let request = format!(
+        "GET /{}/data HTTP/1.1\r\nHost: {}\r\n\r\n",
+        served.token, served.address
+    );
+    let answer = served.send(&request);
+    let at = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    let body = &answer[at.expect("a head") + 4..];
+    let mut data = Vec::new();
+    flate2::read::GzDecoder::new(body)
+        .read_to_end(&mut data)
+        .expect("gzip");
+    String::from_utf8_lossy(&data).into_owned()
+}

@@ -1,0 +1,123 @@
+//! The machine's accounts: memory that is used is somebody's, and a process's time is work or lost, whatever is done
+//! to it.
+
+use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
+use isotherm_engine::table::TableAttributes;
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+use isotherm_sim::machine::{
+    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Swap, SwapKind,
+    ThpMode, Use,
+};
+use isotherm_sim::simulation::{Simulation, Watch};
+use proptest::prelude::*;
+
+use crate::common::{MIB, context, seconds};
+
+/// A process of some memory and files, of which the first half is accessed this often, each page.
+fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
+    let area = |name: &str, start: u64, mib: u64, purpose| AreaSpec {
+        name: name.into(),
+        range: AddressRange::new(start, start + mib * MIB),
+        purpose,
+        huge: None,
+        pattern: Pattern::steady(Rates::Steps(vec![((mib * 128) as u32, rate)])),
+        fill: Some((Nanos(0), seconds(1))),
+        filled_of_block: None,
+        released: None,
+    };
+    ProcessSpec {
+        name: "program".into(),
+        threads: 1,
+        work: None,
+        memory_bound: 0.3,
+        accesses_per_s: None,
+        areas: vec![
+            area("heap", 0x7f00_0000_0000, anon_mib, Use::Anon),
+            area("file", 0x7f80_0000_0000, file_mib, Use::File),
+        ],
+        ..ProcessSpec::default()
+    }
+}
+
+/// Everything is paged out, moved, split or made huge, at every snapshot.
+fn scheme(action: Action) -> Scheme {
+    let mut scheme = Scheme::new(AccessPattern::ANY, action);
+    if matches!(action, Action::MigrateHot | Action::MigrateCold) {
+        scheme.destinations = vec![Destination { node: 1, weight: 1 }];
+    }
+    scheme
+}
+
+const ACTIONS: [Action; 6] = [
+    Action::Pageout,
+    Action::MigrateCold,
+    Action::MigrateHot,
+    Action::Hugepage,
+    Action::Nohugepage,
+    Action::Willneed,
+];
+
+/// Memory that is used is of processes or of compressed swap, and what went to swap is there or came back.
+fn check_memory(machine: &Machine) -> Result<(), TestCaseError> {
+    let processes = machine.processes();
+    let resident: u64 = processes.iter().map(Process::rss).sum();
+    let swapped: u64 = processes.iter().map(Process::swapped).sum();
+    let pool = machine.swap().map_or(0, Swap::pool_pages);
+    prop_assert_eq!(machine.used(), resident + pool * PAGE_SIZE);
+    let stats = machine.stats();
+    if stats.oom_kills == 0 {
+        prop_assert_eq!(swapped, (stats.swapped_out - stats.swapped_in) * PAGE_SIZE);
+    }
+    Ok(())
+}
+
+/// What a process has not worked it has lost, but for a wait that is not over yet.
+fn check_time(machine: &Machine) -> Result<(), TestCaseError> {
+    for process in machine.processes().iter().filter(|p| p.is_running()) {
+        let elapsed = machine.now().since(process.started()).as_secs_f64();
+        let told = process.work().as_secs_f64() + process.losses().total();
+        let is_all = told >= elapsed - 1e-6 && process.work().as_secs_f64() <= elapsed + 1e-6;
+        prop_assert!(
+            is_all,
+            "{} s: {} s told, {:?}",
+            elapsed,
+            told,
+            process.losses()
+        );
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_and_time_are_accounted_for(
+        swap in prop::option::of((1.0..4.0_f64, 0..64_u64)),
+        thp in prop::sample::select(vec![ThpMode::Always, ThpMode::Madvise]),
+        programs in prop::collection::vec((1..40_u64, 1..20_u64, 0.0..4.0_f32), 1..4),
+        actions in prop::collection::vec(prop::sample::select(ACTIONS.to_vec()), 1..4),
+        seed in any::<u64>(),
+    ) {
+        let machine = Machine::new(MachineSpec {
+            nodes: vec![NodeSpec::new(64 * MIB), NodeSpec { latency: Nanos(250), ..NodeSpec::new(32 * MIB) }],
+            swap: swap.map(|(ratio, mib)| (SwapKind::Zram { ratio }, mib * MIB)),
+            thp,
+            seed,
+            ..MachineSpec::default()
+        });
+        prop_assert_eq!(machine.used(), 0);
+        let tables = Watch::Tables(TableAttributes::default());
+        let context = context(tables, actions.into_iter().map(scheme).collect());
+        let starts = (0..).zip(programs).map(|(i, program)| (seconds(i), process(program)));
+        let simulation = Simulation::new(machine, starts.collect(), vec![context], seconds(10));
+        let mut simulation = simulation.expect("it can be simulated");
+        let mut events = Vec::new();
+        while simulation.step(&mut events) {
+            events.clear();
+            check_memory(simulation.machine())?;
+            check_time(simulation.machine())?;
+        }
+        prop_assert_eq!(simulation.machine().check(), Ok(()));
+    }
+}

@@ -1,0 +1,85 @@
+//! The rules of the kernel's DAMON, where they differ from Isotherm's.
+
+use isotherm_engine::scheme::{Action, Scheme};
+use isotherm_engine::{AddressRange, Attributes, Nanos};
+use isotherm_sim::machine::{
+    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Rules,
+    SwapKind, Use,
+};
+use isotherm_sim::simulation::{Simulation, Watch};
+
+use crate::common::{MIB, context, scheme, seconds};
+
+/// A process of 128 MiB that are filled within `fill`, half of each block, and accessed this often.
+fn process(rate: f32, fill: Nanos) -> ProcessSpec {
+    let start = 0x7f00_0000_0000;
+    ProcessSpec {
+        name: "program".into(),
+        threads: 1,
+        work: None,
+        memory_bound: 0.0,
+        accesses_per_s: None,
+        areas: vec![AreaSpec {
+            name: "heap".into(),
+            range: AddressRange::new(start, start + 256 * MIB),
+            purpose: Use::Anon,
+            huge: None,
+            pattern: Pattern::steady(Rates::Even(rate)),
+            fill: Some((Nanos(0), fill)),
+            filled_of_block: Some(256),
+            released: None,
+        }],
+        ..ProcessSpec::default()
+    }
+}
+
+/// What becomes of a process within 20 s.
+fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> Process {
+    let machine = Machine::new(MachineSpec {
+        nodes: vec![NodeSpec::new(32 << 30)],
+        swap: Some((SwapKind::Zram { ratio: 3.0 }, 1024 * MIB)),
+        rules,
+        is_scattered: true,
+        ..MachineSpec::default()
+    });
+    let context = context(watch, vec![scheme]);
+    let starts = vec![(Nanos(0), process)];
+    let simulation = Simulation::new(machine, starts, vec![context], seconds(20));
+    let mut simulation = simulation.expect("a simulation of ours");
+    let mut events = Vec::new();
+    while simulation.step(&mut events) {
+        events.clear();
+    }
+    simulation.machine().check().expect("all is in one place");
+    simulation.machine().processes()[0].clone()
+}
+
+#[test]
+fn huge_pages_are_advised_and_come_with_first_faults_and_khugepaged() {
+    let huge_mib = |rules, fill| {
+        let watch = Watch::Regions(Attributes::faithful());
+        let scheme = scheme(Action::Hugepage, (5.0, 100.0), Nanos(0));
+        run(rules, watch, scheme, process(50.0, fill)).huge() / MIB
+    };
+    // All is there before anything is advised: khugepaged's eight blocks every 10 s.
+    let at_once = huge_mib(Rules::KernelDamon, Nanos(0));
+    assert!((2..=32).contains(&at_once), "{at_once}");
+    // What is filled later is advised by then, in part.
+    let slowly = huge_mib(Rules::KernelDamon, seconds(15));
+    assert!((64..=256).contains(&slowly), "{slowly}");
+    assert!(huge_mib(Rules::Isotherm, Nanos(0)) >= 240);
+}
+
+#[test]
+fn frames_that_nobody_maps_are_idle_for_the_kernel_and_unknown_for_isotherm() {
+    let swapped_mib = |rules| {
+        let watch = Watch::Physical(Attributes::faithful(), None);
+        let scheme = scheme(Action::Pageout, (0.0, 0.0), seconds(5));
+        run(rules, watch, scheme, process(0.0, seconds(1))).swapped() / MIB
+    };
+    let of_kernel = swapped_mib(Rules::KernelDamon);
+    assert!(of_kernel >= 120, "{of_kernel}");
+    // Pieces of 4 MiB of a machine of 32 GiB: no region is known to be idle.
+    let of_isotherm = swapped_mib(Rules::Isotherm);
+    assert!(of_isotherm < 64, "{of_isotherm}");
+}

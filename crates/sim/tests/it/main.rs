@@ -1,0 +1,9 @@
+//! Integration tests of the simulated machine.
+
+mod accounts;
+mod common;
+mod compaction;
+mod faults;
+mod kernel_damon;
+mod machine;
+mod tiering;

@@ -1,0 +1,4 @@
+//! Integration tests of synthetic workloads.
+
+mod config;
+mod run;
