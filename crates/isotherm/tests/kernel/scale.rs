@@ -3,7 +3,8 @@
 use std::fs;
 
 use crate::common::{
-    Finished, Record, Running, Workload, alone, python, record_pid, scratch, skip, static_workload,
+    Finished, Record, Running, Workload, alone, python, record_pid, scratch, shared, skip,
+    static_workload,
 };
 
 const MONITOR_RSS_MAX: u64 = 32 << 20;
@@ -68,7 +69,7 @@ fn five_gib_in_ten_thousand_mappings() {
 #[test]
 fn a_thousand_regions_fit_in_32_mib() {
     let test = "a_thousand_regions_fit_in_32_mib";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = shared(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let workload = Workload::start(&static_workload(512, 16), &[]);
