@@ -9,7 +9,7 @@ use isotherm_record::Item;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Record, Running, Workload, at_once, isotherm, pause, run, scratch, shared, static_workload,
+    Record, Running, Workload, at_once, isotherm, paced_workload, pause, run, scratch, shared,
     until,
 };
 
@@ -391,18 +391,27 @@ fn a_dry_run_counts_each_byte_once() {
     let Some(_turn) = shared("a_dry_run_counts_each_byte_once") else {
         return;
     };
-    let workload = Workload::start(&static_workload(128, 4), &[]);
+    let workload = Workload::start(&paced_workload(128, 4), &[]);
     let pid = workload.pid().to_string();
     let scheme = "4K max 0 0 1s max pageout";
     let directory = scratch();
     let path = directory.path().join("record");
-    let mut command = isotherm(["run", "--dry-run", "--json", "--scheme", scheme]);
+    let mut command = isotherm([
+        "run",
+        "--dry-run",
+        "--no-guard",
+        "--json",
+        "--scheme",
+        scheme,
+    ]);
     let runner = Running::start(command.args(["--pid", &pid, "-o"]).arg(&path));
-    until("something to be tried", || {
+    until("32 MiB to be tried", || {
         let record = Record::try_read(&path)?;
-        let mut items = record.items.iter();
-        let is_tried = |item: &Item| matches!(item, Item::Action(sample) if sample.sz_tried > 0);
-        items.any(is_tried).then_some(())
+        let tried = record.items.iter().map(|item| match item {
+            Item::Action(sample) => sample.sz_tried,
+            _ => 0,
+        });
+        (tried.sum::<u64>() > 32 << 20).then_some(())
     });
     // It stays idle, and would be counted again and again.
     pause(4.0);

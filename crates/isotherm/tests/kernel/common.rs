@@ -15,7 +15,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-pub(crate) use crate::turns::{acting_on_all, alone, owning_swap, shared, watching, with_swap};
+pub(crate) use crate::turns::{
+    acting_on_all, alone, measuring, owning_swap, shared, watching, with_swap,
+};
 
 /// Nothing here takes this long, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
@@ -304,6 +306,14 @@ pub(crate) fn static_workload(total_mib: u64, piece_mib: u64) -> String {
         "heap, {total_mib}MiB\n\nserve\n600000\n\
          heap, 1, 64, 1, rw, hot={hot_mib}MiB piece={piece_mib}MiB seed=5\n"
     )
+}
+
+/// The same, by a program that works for 5 ms and rests for 20 ms: it touches each hot page several times in that time,
+/// and leaves the CPU to other tests.
+pub(crate) fn paced_workload(total_mib: u64, piece_mib: u64) -> String {
+    let busy = static_workload(total_mib, piece_mib);
+    let paced = busy.replace("\n600000\n", "\n5\n");
+    format!("{paced}\nrest\n20\nheap, 1, 64, 0\n")
 }
 
 /// A record, read as far as it goes.

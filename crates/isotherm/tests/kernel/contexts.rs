@@ -7,8 +7,8 @@ use isotherm_record::{ActionSample, Item};
 use serde_json::{Value, json};
 
 use crate::common::{
-    Record, Running, Workload, isotherm, range, record_until, run, scratch, shared, skip,
-    static_workload, until,
+    Record, Running, Workload, isotherm, paced_workload, range, record_until, run, scratch, shared,
+    skip, until,
 };
 
 const MIB: u64 = 1 << 20;
@@ -46,7 +46,7 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
     let test = "two_processes_are_watched_and_acted_on_by_contexts_of_their_own";
     let Some(_turn) = shared(test) else { return };
     let directory = scratch();
-    let workloads = [(); 3].map(|()| Workload::start(&static_workload(64, 4), &[]));
+    let workloads = [(); 3].map(|()| Workload::start(&paced_workload(64, 4), &[]));
     let pids = workloads.each_ref().map(Workload::pid);
     let file = directory.path().join("kdamonds.json");
     let text = configuration(&[
@@ -116,7 +116,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
     let test = "a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one";
     let Some(_turn) = shared(test) else { return };
     let directory = scratch();
-    let workloads = [(); 2].map(|()| Workload::start(&static_workload(64, 4), &[]));
+    let workloads = [(); 2].map(|()| Workload::start(&paced_workload(64, 4), &[]));
     let pids = workloads.each_ref().map(Workload::pid);
     let socket = directory.path().join("socket");
     let write = |name: &str, kdamonds: &[Value]| {
@@ -211,7 +211,7 @@ fn the_share_of_matching_memory_on_a_node_is_measured() {
         );
     }
     let directory = scratch();
-    let workload = Workload::start(&static_workload(64, 4), &[]);
+    let workload = Workload::start(&paced_workload(64, 4), &[]);
     let socket = directory.path().join("socket");
     let file = directory.path().join("file");
     fs::write(&file, with_goal(workload.pid(), 3)).expect("a file");

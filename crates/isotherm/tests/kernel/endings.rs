@@ -8,13 +8,13 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, Workload, is_alive, isotherm, pause, python, record_pid, run, scratch, seen,
-    shared, skip, static_workload, stop_once, until, until_snapshot, until_written,
+    Record, Running, Workload, is_alive, isotherm, paced_workload, pause, python, record_pid, run,
+    scratch, seen, shared, skip, stop_once, until, until_snapshot, until_written,
 };
 
 /// Holds 64 MiB of known content, touches it all the time, and says at the end whether it is whole.
 pub(crate) const KEEPER: &str = r#"
-import signal, sys, zlib, random
+import signal, sys, time, zlib, random
 memory = bytearray(random.Random(7).randbytes(64 << 20))
 before = zlib.crc32(memory)
 stop = False
@@ -25,6 +25,7 @@ signal.signal(signal.SIGTERM, end)
 print("ready")
 while not stop:
     assert zlib.crc32(memory) == before, "memory changed"
+    time.sleep(0.05)
 print("whole" if zlib.crc32(memory) == before else "changed")
 "#;
 
@@ -306,7 +307,7 @@ fn two_recorders_of_one_target_both_work() {
         return;
     };
     let directory = scratch();
-    let workload = Workload::start(&static_workload(128, 8), &[]);
+    let workload = Workload::start(&paced_workload(128, 8), &[]);
     let paths = [directory.path().join("a"), directory.path().join("b")];
     let hot = workload.hot();
     // Each clears bits that the other looks for: seen less often, but seen.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::common::{Running, isotherm, owning_swap, run, scratch, shared, until};
+use crate::common::{Running, isotherm, owning_swap, run, scratch, shared, until, with_swap};
 
 /// A setting that changes nothing for anybody: how eagerly huge pages are compacted for ahead of demand.
 const SETTING: &str = "/proc/sys/vm/compaction_proactiveness";
@@ -42,8 +42,8 @@ fn groups() -> Vec<String> {
 
 #[test]
 fn settings_and_control_groups_are_undone_at_every_end() {
-    // Nobody else changes settings meanwhile.
-    let Some(_turn) = owning_swap("settings_and_control_groups_are_undone_at_every_end") else {
+    // Other evaluations own swap, so that none runs meanwhile.
+    let Some(_turn) = with_swap("settings_and_control_groups_are_undone_at_every_end") else {
         return;
     };
     let before = setting();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{
-    Record, Workload, pause, proc_bytes, record_pid, scratch, seen, shared, skip, static_workload,
+    Record, Workload, paced_workload, pause, proc_bytes, record_pid, scratch, seen, shared, skip,
     stop_once,
 };
 
@@ -45,7 +45,7 @@ fn kernel_damon_is_left_as_it_is() {
     pause(1.5);
     let before = damon();
     let directory = scratch();
-    let workload = Workload::start(&static_workload(64, 8), &[]);
+    let workload = Workload::start(&paced_workload(64, 8), &[]);
     for flags in [
         &["--duration", "3s"][..],
         &["--duration", "3s", "--faithful"],
@@ -73,7 +73,7 @@ fn kernel_damon_is_left_as_it_is() {
 fn huge_pages_stay_huge() {
     let test = "huge_pages_stay_huge";
     let Some(_turn) = shared(test) else { return };
-    let workload = Workload::start(&static_workload(256, 16), &["--hugepages", "always"]);
+    let workload = Workload::start(&paced_workload(256, 16), &["--hugepages", "always"]);
     let huge = || proc_bytes(workload.pid(), "smaps_rollup", "AnonHugePages:");
     let before = huge();
     if before < 128 << 20 {

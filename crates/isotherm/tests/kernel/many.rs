@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use crate::common::{
-    Finished, Record, Running, alone, at_once, isotherm, python, scratch, shared, skip, stop_once,
-    until_written,
+    Finished, Record, Running, at_once, isotherm, measuring, python, scratch, shared, skip,
+    stop_once, until_written,
 };
 use crate::groups::{Group, hierarchies};
 
@@ -105,7 +105,7 @@ fn fifty_processes_a_second_come_and_go() {
 #[test]
 fn a_thousand_processes_cost_little() {
     let test = "a_thousand_processes_cost_little";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = measuring(test) else { return };
     let Some(group) = group("thousand") else {
         return;
     };

@@ -5,8 +5,8 @@ use std::os::unix::process::CommandExt as _;
 use isotherm_engine::AddressRange;
 
 use crate::common::{
-    Record, Running, Seen, Workload, alone, isotherm, python, range, record_pid, run, scratch,
-    seen, shared, static_workload, stop_once,
+    Record, Running, Seen, Workload, isotherm, measuring, paced_workload, python, range,
+    record_pid, run, scratch, seen, shared, stop_once,
 };
 
 #[test]
@@ -15,7 +15,7 @@ fn a_scan_that_would_stall_the_target_is_refused() {
     let Some(_turn) = shared(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
-    let mut workload = Workload::start(&static_workload(128, 32), &[]);
+    let mut workload = Workload::start(&paced_workload(128, 32), &[]);
     for clear_by in ["auto", "madvise", "clear-refs"] {
         let flags = [
             "--pages",
@@ -40,7 +40,7 @@ fn a_scan_that_would_stall_the_target_is_refused() {
 
 /// 64 MiB that two processes map and both touch all the time.
 const SHARERS: &str = r#"
-import ctypes, mmap, os
+import ctypes, mmap, os, time
 memory = mmap.mmap(-1, 64 << 20)
 start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 for i in range(0, len(memory), 4096):
@@ -52,6 +52,7 @@ if child:
 while os.getppid() == parent or child:
     for i in range(0, len(memory), 4096):
         memory[i] = 2
+    time.sleep(0.005)
 "#;
 
 /// Said when scans clear by other means.
@@ -82,7 +83,7 @@ fn record_shared(
 #[test]
 fn shared_memory_is_seen_and_never_cold_while_it_is_used() {
     let test = "shared_memory_is_seen_and_never_cold_while_it_is_used";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = measuring(test) else { return };
     let is_in_use = |_: &Record, last: Seen, bytes: u64| last.accessed > bytes / 10 * 9;
     let (last, record, memory) = record_shared(&[], is_in_use);
     let bytes = memory.len();
@@ -120,7 +121,7 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
     let Some(_turn) = shared(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
-    let workload = Workload::start(&static_workload(256, 16), &[]);
+    let workload = Workload::start(&paced_workload(256, 16), &[]);
     let flags = ["--pages", "--duration", "8s"];
     record_pid(workload.pid(), &path, &flags).finish().success();
     let hot: u64 = workload.hot().iter().map(|range| range.len()).sum();

@@ -8,8 +8,8 @@ use isotherm_engine::{AddressRange, Snapshot, TargetId};
 use isotherm_record::{Item, MachineSample};
 
 use crate::common::{
-    Record, Running, Workload, isotherm, python, range, record_until, run, scratch, shared,
-    static_workload, stop_once, watching,
+    Record, Running, Workload, isotherm, paced_workload, python, range, record_until, run, scratch,
+    shared, stop_once, watching,
 };
 
 const MIB: u64 = 1 << 20;
@@ -77,13 +77,17 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "--physical", "--cpu-budget", "10%"]);
     let what = "the memory of two processes to be told";
-    let is_told = |record: &Record| tells_of_two(record, process.pid());
-    record_until(what, &mut command, &path, is_told);
+    // The look at the end is of an interval that was cut short.
+    let mut nr_looks = 0;
+    record_until(what, &mut command, &path, |record| {
+        nr_looks = record.machine().len();
+        tells_of_two(record, process.pid())
+    });
     let record = Record::whole(&path);
     assert_eq!(record.header.operations, "paddr");
     let (snapshots, samples) = (of_memory(&record), record.machine());
     assert_eq!(snapshots.len(), samples.len());
-    let (last, sample) = (snapshots.last().expect("one"), samples.last().expect("one"));
+    let (last, sample) = (snapshots[nr_looks - 1], samples[nr_looks - 1]);
     // Both are of the same look.
     let totals = last.totals();
     let sum = |of: fn(&AgeBytes) -> u64| sample.mapped.iter().map(|m| of(&m.bytes)).sum::<u64>();
@@ -170,7 +174,7 @@ fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
     let Some(_turn) = watching(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
-    let _workload = Workload::start(&static_workload(256, 128), &[]);
+    let _workload = Workload::start(&paced_workload(256, 128), &[]);
     let mut command = isotherm(["record", "--physical", "--faithful"]);
     let what = "a snapshot, and frames that are unknown";
     record_until(what, &mut command, &path, |record| {
@@ -284,12 +288,15 @@ fn every_page_of_all_processes_is_told_by_frame() {
     let directory = scratch();
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "--pages", "--physical"]);
+    // The scan at the end is of an interval that was cut short.
+    let mut nr_scans = 0;
     record_until("idle and used pages", &mut command, &path, |record| {
+        nr_scans = record.snapshots().count();
         let last = record.snapshots().next_back().map(Snapshot::totals);
         last.is_some_and(|t| t.touched + t.unknown > 115 * MIB && t.untouched > 115 * MIB)
     });
     let record = Record::whole(&path);
-    let totals = of_memory(&record).last().expect("a scan").totals();
+    let totals = of_memory(&record)[nr_scans - 1].totals();
     assert!(totals.resident > 250 * MIB, "{totals:?}");
     assert!(totals.touched + totals.unknown > 115 * MIB, "{totals:?}");
     assert!(totals.untouched > 115 * MIB, "{totals:?}");

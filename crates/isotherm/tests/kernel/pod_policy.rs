@@ -283,7 +283,7 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     let applied = daemon.applied();
     assert!(applied > 64 * MIB, "{}", daemon.account());
     // Its memory would be idle for 4 s again.
-    pause(10.0);
+    pause(8.0);
     assert_eq!(daemon.applied(), applied, "{}", daemon.account());
     for pod in [&willing, &misspelt, &unknown] {
         assert!(pod.swapped() < 8 * MIB, "{}", daemon.account());

@@ -93,13 +93,15 @@ impl Hostile {
     }
 }
 
-/// Waits until what was touched by now is told to be idle for 2 s.
+/// Waits until what was touched by now has been seen to be idle for 2 s.
 fn until_old(record: &Path) {
-    let is_old_from = now() + Nanos::from_millis(2_500);
+    let touched = now();
     until("a snapshot of old memory", || {
         let record = Record::try_read(record)?;
-        let mut snapshots = record.snapshots();
-        snapshots.any(|s| s.start >= is_old_from).then_some(())
+        let mut snapshots = record.snapshots().filter(|s| s.start >= touched);
+        let idle = snapshots.find(|s| s.totals().untouched >= 16 * MIB)?;
+        let old_from = idle.end + Nanos::from_millis(2_500);
+        snapshots.any(|s| s.start >= old_from).then_some(())
     });
 }
 

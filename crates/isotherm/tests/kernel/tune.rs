@@ -122,7 +122,7 @@ fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
     let pid = service.pid().to_string();
     let rss = proc_bytes(service.pid(), "status", "VmRSS:");
     let tune = |progress: &str, pid: &str| {
-        let mut tune = isotherm(["tune", "--live", "--runs", "1", "--json", "--window", "4s"]);
+        let mut tune = isotherm(["tune", "--live", "--runs", "1", "--json", "--window", "3s"]);
         tune.args(SCHEMES).args([
             "--max-slowdown",
             "50%",

@@ -5,14 +5,15 @@
 //! | kind | runs beside |
 //! |---|---|
 //! | [`with_swap`] | shared tests and others of this kind; all of these use one zram |
-//! | [`owning_swap`] | shared tests; no other test has swap meanwhile |
+//! | [`owning_swap`] | shared tests and those that watch; no other test has swap meanwhile |
 //! | [`shared`] | the two above and other shared tests, as many as there are places |
 //! | [`acting_on_all`] | tests that watch; it may act on any process, so nobody else acts |
-//! | [`watching`] | other tests that watch all processes |
+//! | [`watching`] | others that watch all processes, one that owns swap, one that acts on all |
+//! | [`measuring`] | another of this kind for each processor |
 //! | [`alone`] | nothing |
 //!
-//! The first three start first, then the next two, then those that run alone, so that the machine is drained twice
-//! and not for each test. Within a kind the tests of [`LONG`] start first: a long test that starts last makes all wait.
+//! Kinds begin in this order, each when no test of an earlier kind waits that may not run beside it. So the machine is
+//! drained once or twice, and not for each test. Within a kind the tests of [`LONG`] start first.
 //!
 //! A turn ends with a line `TOOK <test>: <seconds> s, waited <seconds> s` on standard error.
 
@@ -25,12 +26,18 @@ use crate::swap::Swap;
 
 /// Shared tests for each processor: they sleep most of the time.
 const PLACES_PER_CPU: usize = 3;
-/// Tests that watch all processes, for each processor.
-const WATCHERS_PER_CPU: usize = 1;
-/// Tests of the later groups wait until none has arrived for this long, since the harness starts threads one by one.
+/// The last four kinds wait until none has arrived for this long, since the harness starts threads one by one.
 const ARRIVAL: Duration = Duration::from_millis(500);
 /// Tests that take longest, longest first.
-const LONG: &[&str] = &[];
+const LONG: &[&str] = &[
+    "a_target_that_ends_ends_the_recording",
+    "worlds_are_compared_between_exact_scans",
+    "metrics_say_whose_memory_is_how_old",
+    "idle_memory_of_a_kvm_guest_is_unknown",
+    "a_hundred_children_come_and_go",
+    "the_machines_memory_is_told_by_who_uses_it",
+    "a_target_that_becomes_another_program_is_followed",
+];
 
 /// Kinds of turns, in the order in which they begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,15 +47,19 @@ enum Kind {
     Shared,
     ActingOnAll,
     Watching,
+    Measuring,
     Alone,
 }
 
-/// The group that a kind begins with: a group begins when no test of an earlier one is left.
-fn group(kind: Kind) -> u8 {
-    match kind {
-        Kind::WithSwap | Kind::OwningSwap | Kind::Shared => 0,
-        Kind::ActingOnAll | Kind::Watching => 1,
-        Kind::Alone => 2,
+/// Whether tests of two kinds may run at the same time.
+fn may_run_beside(one: Kind, other: Kind) -> bool {
+    use Kind::{ActingOnAll, Measuring, OwningSwap, Shared, Watching, WithSwap};
+    match one.min(other) {
+        WithSwap => matches!(one.max(other), WithSwap | Shared),
+        OwningSwap => matches!(one.max(other), Shared | Watching),
+        ActingOnAll => one.max(other) == Watching,
+        Shared | Watching | Measuring => one == other,
+        Kind::Alone => false,
     }
 }
 
@@ -90,26 +101,24 @@ impl Board {
         self.running.iter().filter(|of| **of == kind).count()
     }
 
-    /// Whether a test of this kind may run beside those that run now.
+    /// Whether a test of this kind may begin beside those that run now.
     fn may_begin(&self, kind: Kind) -> bool {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let others = self.waiting.iter().map(|rank| rank.0);
-        let mut earlier = others.filter(|other| group(*other) < group(kind));
-        let is_first = group(kind) == 0;
-        let has_arrived = { self.last_arrival }.is_some_and(|last| last.elapsed() >= ARRIVAL);
-        let is_group_begun = is_first || earlier.next().is_none() && has_arrived;
-        if !is_group_begun || self.running.iter().any(|of| group(*of) != group(kind)) {
+        let mut running = self.running.iter();
+        if !running.all(|other| may_run_beside(kind, *other)) {
             return false;
         }
-        let nr = |kind| self.nr_running(kind);
-        let has_place = self.running.len() < PLACES_PER_CPU * cpus;
+        let mut earlier = self.waiting.iter().filter(|rank| rank.0 < kind);
+        if earlier.any(|rank| !may_run_beside(kind, rank.0)) {
+            return false;
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let has_arrived = || { self.last_arrival }.is_none_or(|last| last.elapsed() >= ARRIVAL);
         match kind {
-            Kind::Shared => has_place,
-            Kind::WithSwap => has_place && nr(Kind::OwningSwap) == 0,
-            Kind::OwningSwap => has_place && nr(Kind::OwningSwap) + nr(Kind::WithSwap) == 0,
-            Kind::ActingOnAll => nr(kind) == 0,
-            Kind::Watching => nr(kind) < WATCHERS_PER_CPU * cpus,
-            Kind::Alone => self.running.is_empty(),
+            Kind::Shared | Kind::WithSwap | Kind::OwningSwap => {
+                self.running.len() < PLACES_PER_CPU * cpus
+            }
+            Kind::Watching | Kind::Measuring => has_arrived() && self.nr_running(kind) < cpus,
+            Kind::ActingOnAll | Kind::Alone => has_arrived(),
         }
     }
 
@@ -210,7 +219,12 @@ pub(crate) fn acting_on_all(test: &str) -> Option<Turn> {
     Turn::take(test, Kind::ActingOnAll)
 }
 
-/// The same for a test that must not run beside others: it asserts accuracy, cost or how fast something is.
+/// The same for a test that asserts accuracy or cost, and is content with a processor of its own.
+pub(crate) fn measuring(test: &str) -> Option<Turn> {
+    Turn::take(test, Kind::Measuring)
+}
+
+/// The same for a test that must not run beside others: it asserts how fast something is, or is about all of the machine.
 pub(crate) fn alone(test: &str) -> Option<Turn> {
     Turn::take(test, Kind::Alone)
 }
