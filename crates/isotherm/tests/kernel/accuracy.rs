@@ -5,7 +5,7 @@ use std::path::Path;
 use isotherm_engine::Nanos;
 use isotherm_workload::accuracy::{Accuracy, Score, WarmUp, score};
 
-use crate::common::{Record, Workload, measuring, record_pid, scratch, static_workload, stop_once};
+use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, stop_once};
 
 /// Snapshots of this time at the start are not scored. At least as much time comes after it.
 const SETTLED: Nanos = Nanos::from_millis(4_000);
@@ -90,7 +90,7 @@ fn shortfall(way: &Way, record: &Path, workload: &Workload) -> Option<String> {
 #[test]
 fn each_way_of_watching_finds_what_is_hot() {
     let test = "each_way_of_watching_finds_what_is_hot";
-    let Some(_turn) = measuring(test) else { return };
+    let Some(_turn) = alone(test) else { return };
     let directory = scratch();
     let path = |nr: usize| directory.path().join(format!("record {nr}"));
     let workload = Workload::start(&static_workload(256, 16), &[]);

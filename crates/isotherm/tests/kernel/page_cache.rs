@@ -8,8 +8,7 @@ use isotherm_record::CachedFile;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Running, acting_on_all, isotherm, pause, python, python_path, record_until, run, skip, until,
-    watching,
+    Running, alone, isotherm, pause, python, python_path, record_until, run, skip, until, watching,
 };
 use crate::groups::{Group, hierarchies};
 
@@ -141,7 +140,7 @@ fn cached(path: &std::path::Path) -> u64 {
 #[test]
 fn idle_pages_of_files_are_dropped() {
     let test = "idle_pages_of_files_are_dropped";
-    let Some(_turn) = acting_on_all(test) else {
+    let Some(_turn) = alone(test) else {
         return;
     };
     let charges = |point: &PathBuf| point.join("memory.stat").is_file();
