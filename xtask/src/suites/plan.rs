@@ -16,8 +16,8 @@ pub(super) const KERNEL: &str = "kernel";
 pub(super) const VM: &str = "vm";
 /// The tests of [`VM`] that boot each kernel once.
 const FIRST: &str = "first";
-/// Tests of [`KERNEL`] that may wait for their turn: they say themselves how many run beside each other.
-const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "64");
+/// Threads for all tests of [`KERNEL`]: they take turns, in an order that needs to know all that wait.
+const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 /// What `make test` runs of [`KERNEL`]: is it true, does it act, does it end well? CI runs all.
 const SMOKE: &[&str] = &[
     "accuracy::",

@@ -8,9 +8,10 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    Record, Running, Workload, alone, isotherm, pause, proc_bytes, python, run, scratch, skip,
-    static_workload, until, with_swap,
+    Record, Running, Workload, alone, isotherm, owning_swap, pause, proc_bytes, python, run,
+    scratch, static_workload, stop_once, until, with_swap,
 };
+use crate::swap::{Swap, is_without_swap};
 
 /// 128 MiB, every page with its own content, the first eighth touched all the time; prints a
 /// checksum of all of it whenever it gets SIGUSR1.
@@ -87,51 +88,6 @@ impl Holder {
     }
 }
 
-/// Swap for a test.
-pub(crate) struct Swap {
-    ours: bool,
-}
-
-impl Swap {
-    pub(crate) fn set_up(test: &str) -> Option<Self> {
-        if there_is_swap() {
-            return Some(Self { ours: false });
-        }
-        Self::of(test, "1G")
-    }
-
-    /// Where there is none.
-    fn of(test: &str, size: &str) -> Option<Self> {
-        let done = run(&mut isotherm(["swap", "zram", "--size", size]));
-        if done.code() != 0 {
-            skip(test, done.stderr.trim());
-            return None;
-        }
-        Some(Self { ours: true })
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        if self.ours {
-            run(&mut isotherm(["swap", "off"])).success();
-        }
-    }
-}
-
-fn there_is_swap() -> bool {
-    fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
-}
-
-/// Whether `test`, which is about a machine without swap, can run.
-fn is_without_swap(test: &str) -> bool {
-    let is_without = !there_is_swap();
-    if !is_without {
-        skip(test, "this machine has swap of its own");
-    }
-    is_without
-}
-
 /// What came of a run.
 struct Acted {
     summary: Value,
@@ -140,22 +96,12 @@ struct Acted {
 }
 
 /// Runs schemes on process `pid` until enough is done: `enough` is asked with the record so far.
-fn act_until(
-    what: &str,
-    pid: &str,
-    flags: &[&str],
-    mut enough: impl FnMut(&Record) -> bool,
-) -> Acted {
+fn act_until(what: &str, pid: &str, flags: &[&str], enough: impl FnMut(&Record) -> bool) -> Acted {
     let directory = scratch();
     let path = directory.path().join("record");
     let mut command = isotherm(["run", "--json", "--pid", pid, "-o"]);
     let runner = Running::start(command.arg(&path).args(flags));
-    until(what, || {
-        let record = Record::try_read(&path)?;
-        enough(&record).then_some(())
-    });
-    runner.signal(Signal::SIGINT);
-    let done = runner.finish().success();
+    let done = stop_once(what, runner, &path, enough);
     Acted {
         summary: serde_json::from_str(&done.stdout).expect("run --json prints JSON"),
         record: Record::whole(&path),
@@ -195,9 +141,6 @@ const IDLE_2S: [&str; 3] = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout
 fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     const TEST: &str = "prcl_takes_back_what_is_cold_and_loses_nothing";
     let Some(_turn) = with_swap(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
     let holder = Holder::start();
     let flags = ["--preset", "prcl", "--no-guard"];
     let acted_on = act_until("90 MiB to be paged out", &holder.pid(), &flags, |_| {
@@ -223,9 +166,6 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
 fn idle_pages_between_busy_ones_are_taken_back() {
     const TEST: &str = "idle_pages_between_busy_ones_are_taken_back";
     let Some(_turn) = with_swap(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
     for flags in [&IDLE_2S[..], &[&IDLE_2S[..], &["--pages"]].concat()] {
         let holder = Holder::scattered();
         let Acted { summary, .. } =
@@ -251,6 +191,7 @@ fn huge_pages_swapped_out() -> u64 {
 #[test]
 fn whole_blocks_are_paged_out_in_one_piece() {
     const TEST: &str = "whole_blocks_are_paged_out_in_one_piece";
+    // The guards of others page out huge pages of their own, as samples.
     let Some(_turn) = alone(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
@@ -314,6 +255,7 @@ fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
 #[test]
 fn shared_blocks_are_left_in_pages() {
     const TEST: &str = "shared_blocks_are_left_in_pages";
+    // The guards of others page out huge pages of their own, as samples.
     let Some(_turn) = alone(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
@@ -338,11 +280,8 @@ fn shared_blocks_are_left_in_pages() {
 fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     const TEST: &str = "a_dry_run_says_what_would_be_done_and_does_nothing";
     let Some(_turn) = with_swap(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
     let holder = Holder::start();
-    let flags = ["--preset", "prcl", "--dry-run"];
+    let flags = ["--preset", "prcl", "--dry-run", "--no-guard"];
     let Acted { summary, .. } =
         act_until("80 MiB to be foretold", &holder.pid(), &flags, |record| {
             acted(record, |action| action.sz_applied) > 80 * MIB
@@ -355,7 +294,9 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 #[test]
 fn without_swap_it_says_so_first_and_frees_nothing() {
     const TEST: &str = "without_swap_it_says_so_first_and_frees_nothing";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = owning_swap(TEST) else {
+        return;
+    };
     if !is_without_swap(TEST) {
         return;
     }
@@ -387,7 +328,9 @@ while True: time.sleep(1)
 #[test]
 fn copies_of_files_pages_leave_the_systems_part_of_swap() {
     const TEST: &str = "copies_of_files_pages_leave_the_systems_part_of_swap";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = owning_swap(TEST) else {
+        return;
+    };
     if !is_without_swap(TEST) {
         return;
     }
@@ -413,9 +356,6 @@ fn copies_of_files_pages_leave_the_systems_part_of_swap() {
 fn killed_in_the_middle_of_an_action_it_harms_no_target() {
     const TEST: &str = "killed_in_the_middle_of_an_action_it_harms_no_target";
     let Some(_turn) = with_swap(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
     let holder = Holder::start();
     for (action, seconds) in [
         ("pageout", 0.9),
@@ -444,7 +384,9 @@ fn has_closed(record: &Record) -> bool {
 #[test]
 fn the_guard_stops_schemes_that_hurt() {
     const TEST: &str = "the_guard_stops_schemes_that_hurt";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = owning_swap(TEST) else {
+        return;
+    };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
     };
@@ -464,7 +406,9 @@ fn the_guard_stops_schemes_that_hurt() {
 #[test]
 fn the_guard_believes_the_targets_own_progress() {
     const TEST: &str = "the_guard_believes_the_targets_own_progress";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = owning_swap(TEST) else {
+        return;
+    };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
     };
@@ -496,9 +440,6 @@ fn the_guard_believes_the_targets_own_progress() {
 fn a_target_that_ends_during_an_action_ends_the_run() {
     const TEST: &str = "a_target_that_ends_during_an_action_ends_the_run";
     let Some(_turn) = with_swap(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
     let holder = Holder::start();
     let mut command = isotherm(["run", "--json", "--no-guard", "--pid", &holder.pid()]);
     let runner = Running::start(command.args(["--scheme", "4K max min max min max pageout"]));
@@ -555,20 +496,18 @@ fn the_prediction_is_near_what_happens() {
     let folder = scratch();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (trace, live) = (file("trace"), file("live"));
-    let watch = |command: &[&str]| {
+    // Side by side, each with a program and a CPU of its own.
+    let watch = |command: &[&str], output: &str| {
         let workload = Workload::start(&static_workload(256, 16), &[]);
         let pid = workload.pid().to_string();
-        run(isotherm(command)
-            .args(["--duration", "14s", "--pid", &pid, "-o"])
-            .arg(if command[0] == "record" {
-                &trace
-            } else {
-                &live
-            }))
-        .success();
+        let options = ["--duration", "14s", "--pid", &pid, "-o", output];
+        let watcher = Running::start(isotherm(command).args(options));
+        (workload, watcher)
     };
-    watch(&["record", "--pages"]);
-    watch(&["run", "--preset", "prcl", "--no-guard"]);
+    let (_recorded, recorder) = watch(&["record", "--pages"], &trace);
+    let (_acted_on, runner) = watch(&["run", "--preset", "prcl", "--no-guard"], &live);
+    recorder.finish().success();
+    runner.finish().success();
     let simulated = run(&mut isotherm([
         "simulate",
         "--json",

@@ -6,7 +6,7 @@ use std::process::Command;
 use isotherm_record::Item;
 use serde_json::Value;
 
-use crate::common::{Record, Running, isotherm, run, scratch, shared, skip};
+use crate::common::{Record, Running, at_once, isotherm, run, scratch, shared, skip};
 
 const MIB: u64 = 1 << 20;
 
@@ -181,7 +181,7 @@ fn what_was_touched_before_is_nobodys() {
 fn stacks_that_are_odd_are_told_as_far_as_they_are_known() {
     let test = "stacks_that_are_odd_are_told_as_far_as_they_are_known";
     let Some(_turn) = shared(test) else { return };
-    for how in ["exec", "deep", "threads", "jit", "gone"] {
+    at_once(&["exec", "deep", "threads", "jit", "gone"], |how| {
         let directory = scratch();
         let Some(program) = pools(test, directory.path()) else {
             return;
@@ -190,9 +190,9 @@ fn stacks_that_are_odd_are_told_as_far_as_they_are_known() {
         let report = blame(&program, &[]);
         expect(&report, "list_grow", 30);
         expect(&report, "index_build", 40);
-        if how == "jit" {
+        if *how == "jit" {
             let stacks = report["stacks"].to_string();
             assert!(stacks.contains("[code made at run time]"), "{stacks}");
         }
-    }
+    });
 }

@@ -5,8 +5,8 @@ use std::fs;
 use isotherm_record::Item;
 use serde_json::Value;
 
-use crate::acting::Swap;
-use crate::common::{Record, Running, isotherm, python, run, scratch, with_swap};
+use crate::common::{Record, Running, isotherm, owning_swap, python, run, scratch};
+use crate::swap::Swap;
 
 /// 64 MiB that compress to next to nothing, an eighth of which is touched all the time, by a program that refuses huge
 /// pages (PR_SET_THP_DISABLE).
@@ -26,7 +26,9 @@ while True:
 #[test]
 fn what_acting_costs_is_measured_and_replayed() {
     const TEST: &str = "what_acting_costs_is_measured_and_replayed";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = owning_swap(TEST) else {
+        return;
+    };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
     };

@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{isotherm, run, scratch, skip, with_swap};
+use crate::common::{isotherm, owning_swap, run, scratch, skip};
 
 /// Longer than any chapter takes.
 const SECONDS_MAX: &str = "420";
@@ -70,7 +70,9 @@ fn has(program: &str, path: &str) -> bool {
 
 /// Runs the commands of `chapter`.
 fn follow(test: &str, chapter: &str, needs: &[&str]) {
-    let Some(_turn) = with_swap(test) else { return };
+    let Some(_turn) = owning_swap(test) else {
+        return;
+    };
     let path = search_path();
     if let Some(program) = needs.iter().find(|program| !has(program, &path)) {
         skip(test, &format!("there is no {program}"));

@@ -5,7 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Record, Running, Workload, isotherm, run, scratch, shared, static_workload};
+use isotherm_record::Item;
+use nix::sys::signal::Signal;
+
+use crate::common::{
+    Record, Running, Workload, at_once, isotherm, paced_workload, pause, run, scratch, shared,
+    until,
+};
 
 #[test]
 fn a_commands_exit_code_is_passed_on() {
@@ -326,15 +332,18 @@ fn children_that_nobody_watches_are_told() {
     let Some(_turn) = shared("children_that_nobody_watches_are_told") else {
         return;
     };
-    let directory = scratch();
-    let path = directory.path().join("record");
-    for (flags, told) in [(&[][..], true), (&["--children"], false)] {
-        let mut command = isotherm(["record", "-o"]);
-        let script = ["--", "sh", "-c", "sleep 4 & sleep 4"];
-        let done = run(command.arg(&path).args(flags).args(script)).success();
-        let said = done.stderr.contains("2 child processes were not watched");
-        assert_eq!(said, told, "{done:?}");
-    }
+    at_once(
+        &[(&[][..], true), (&["--children"], false)],
+        |&(flags, told)| {
+            let directory = scratch();
+            let path = directory.path().join("record");
+            let mut command = isotherm(["record", "-o"]);
+            let script = ["--", "sh", "-c", "sleep 4 & sleep 4"];
+            let done = run(command.arg(&path).args(flags).args(script)).success();
+            let said = done.stderr.contains("2 child processes were not watched");
+            assert_eq!(said, told, "{done:?}");
+        },
+    );
 }
 
 #[test]
@@ -382,11 +391,32 @@ fn a_dry_run_counts_each_byte_once() {
     let Some(_turn) = shared("a_dry_run_counts_each_byte_once") else {
         return;
     };
-    let workload = Workload::start(&static_workload(128, 4), &[]);
+    let workload = Workload::start(&paced_workload(128, 4), &[]);
     let pid = workload.pid().to_string();
     let scheme = "4K max 0 0 1s max pageout";
-    let mut command = isotherm(["run", "--dry-run", "--json", "-d", "8s", "--scheme", scheme]);
-    let done = run(command.args(["--pid", &pid])).success();
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm([
+        "run",
+        "--dry-run",
+        "--no-guard",
+        "--json",
+        "--scheme",
+        scheme,
+    ]);
+    let runner = Running::start(command.args(["--pid", &pid, "-o"]).arg(&path));
+    until("32 MiB to be tried", || {
+        let record = Record::try_read(&path)?;
+        let tried = record.items.iter().map(|item| match item {
+            Item::Action(sample) => sample.sz_tried,
+            _ => 0,
+        });
+        (tried.sum::<u64>() > 32 << 20).then_some(())
+    });
+    // It stays idle, and would be counted again and again.
+    pause(4.0);
+    runner.signal(Signal::SIGINT);
+    let done = runner.finish().success();
     let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     let tried = summary["schemes"][0]["sz_tried"].as_u64().expect("bytes");
     let rss = summary["rss_bytes"].as_u64().expect("bytes");

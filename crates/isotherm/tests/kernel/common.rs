@@ -6,16 +6,18 @@ use std::io::BufReader;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use isotherm_engine::{AddressRange, Nanos, Snapshot};
-use isotherm_record::{Header, Item, Reader, TargetExit, TargetStart, Truncation};
+use isotherm_engine::{AddressRange, Nanos, Snapshot, TargetId};
+use isotherm_record::{Header, Item, MachineSample, Reader, TargetExit, TargetStart, Truncation};
 use isotherm_workload::truth::{self, Episode};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+
+pub(crate) use crate::turns::{
+    acting_on_all, alone, measuring, owning_swap, shared, watching, with_swap,
+};
 
 /// Nothing here takes this long, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
@@ -45,105 +47,9 @@ pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-static TURN: RwLock<()> = RwLock::new(());
-
-/// How many of those that may run beside others do so now.
-static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
-/// The machine has one state of swap.
-static SWAP: Mutex<()> = Mutex::new(());
-
-/// Held by a test that may run beside others.
-pub(crate) struct Shared {
-    _turn: RwLockReadGuard<'static, ()>,
-    _place: Place,
-}
-
-/// One of the places for tests that run beside each other. They sleep most of the time, so there is one more
-/// than there are processors.
-struct Place;
-
-impl Place {
-    fn take() -> Self {
-        let places = 1 + std::thread::available_parallelism().map_or(1, usize::from);
-        let (running, changed) = &RUNNING;
-        let running = running.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = changed.wait_while(running, |running| *running >= places);
-        *wait.unwrap_or_else(PoisonError::into_inner) += 1;
-        Self
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let (running, changed) = &RUNNING;
-        *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        changed.notify_one();
-    }
-}
-
-/// Held by a test that sets up swap, or needs that nobody does.
-pub(crate) struct WithSwap {
-    _shared: Shared,
-    _swap: MutexGuard<'static, ()>,
-}
-/// Held by a test whose numbers others would spoil.
-pub(crate) type Alone = RwLockWriteGuard<'static, ()>;
-
-/// Lets a test begin that may run beside others; `None`, having said so, if it can't run here.
-pub(crate) fn shared(test: &str) -> Option<Shared> {
-    // A test that failed meanwhile poisons the lock, and nothing else.
-    can_record(test).then(|| {
-        let turn = TURN.read().unwrap_or_else(PoisonError::into_inner);
-        Shared {
-            _place: Place::take(),
-            _turn: turn,
-        }
-    })
-}
-
-/// The same for a test that sets up swap, or needs that nobody does: one of them at a time. What it asserts
-/// is what was done, not how fast.
-pub(crate) fn with_swap(test: &str) -> Option<WithSwap> {
-    let swap = SWAP.lock().unwrap_or_else(PoisonError::into_inner);
-    let shared = shared(test)?;
-    Some(WithSwap {
-        _shared: shared,
-        _swap: swap,
-    })
-}
-
-/// The same for a test that must not run beside others: it asserts accuracy, cost or how fast something is.
-pub(crate) fn alone(test: &str) -> Option<Alone> {
-    can_record(test).then(|| TURN.write().unwrap_or_else(PoisonError::into_inner))
-}
-
 /// Says that `test` is skipped.
 pub(crate) fn skip(test: &str, reason: &str) {
     eprintln!("SKIP {test}: {reason}");
-}
-
-fn can_record(test: &str) -> bool {
-    static REASON: OnceLock<Option<String>> = OnceLock::new();
-    let reason = REASON.get_or_init(why_not);
-    if let Some(reason) = reason {
-        skip(test, reason);
-    }
-    reason.is_none()
-}
-
-fn why_not() -> Option<String> {
-    let done = run(&mut isotherm(["doctor", "--json"]));
-    let report: serde_json::Value =
-        serde_json::from_str(&done.stdout).expect("doctor --json prints JSON");
-    let ability = &report["abilities"][0];
-    if ability["works"] != true {
-        return Some(format!(
-            "recording is not possible here: {}",
-            ability["why_not"]
-        ));
-    }
-    let python = Command::new("python3").arg("-V").output();
-    python.is_err().then(|| "there is no python3".to_owned())
 }
 
 /// A process that is killed and reaped when it goes out of scope, with its output.
@@ -260,10 +166,11 @@ pub(crate) fn run(command: &mut Command) -> Finished {
     Running::start(command).finish()
 }
 
-/// Asks until there is an answer.
+/// Asks until there is an answer. Asking takes at most a tenth of a CPU, unless it takes longer than 0.1 s.
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
+        let asked = Instant::now();
         if let Some(answer) = ask() {
             return answer;
         }
@@ -271,8 +178,36 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
             started.elapsed() < PATIENCE,
             "waited {PATIENCE:?} for {what}, in vain"
         );
-        std::thread::sleep(Duration::from_millis(20));
+        let pause = 9 * asked.elapsed();
+        std::thread::sleep(pause.clamp(Duration::from_millis(20), Duration::from_secs(1)));
     }
+}
+
+/// Starts `command` with a record at `path` for its output, interrupts it once the record so far is `enough`, and
+/// waits for its end.
+pub(crate) fn record_until(
+    what: &str,
+    command: &mut Command,
+    path: &Path,
+    enough: impl FnMut(&Record) -> bool,
+) -> Finished {
+    let recorder = Running::start(command.arg("-o").arg(path));
+    stop_once(what, recorder, path, enough)
+}
+
+/// Interrupts a recorder once its record at `path` is `enough`, and waits for its end.
+pub(crate) fn stop_once(
+    what: &str,
+    mut recorder: Running,
+    path: &Path,
+    mut enough: impl FnMut(&Record) -> bool,
+) -> Finished {
+    until(what, || {
+        assert!(recorder.is_running(), "it ended: {}", recorder.stderr());
+        enough(&Record::try_read(path)?).then_some(())
+    });
+    recorder.signal(Signal::SIGINT);
+    recorder.finish().success()
 }
 
 /// Starts a recorder of process `pid` that writes to `path`.
@@ -294,6 +229,16 @@ pub(crate) fn until_written(path: &Path, bytes: u64) {
 pub(crate) fn until_snapshot(path: &Path) {
     until(&format!("a snapshot in {}", path.display()), || {
         Record::try_read(path)?.snapshots().next().map(|_| ())
+    });
+}
+
+/// Tries each of `all` in a thread of its own: they mostly wait.
+pub(crate) fn at_once<T: Sync>(all: &[T], one: impl Fn(&T) + Sync) {
+    std::thread::scope(|threads| {
+        for case in all {
+            let one = &one;
+            threads.spawn(move || one(case));
+        }
     });
 }
 
@@ -363,6 +308,14 @@ pub(crate) fn static_workload(total_mib: u64, piece_mib: u64) -> String {
     )
 }
 
+/// The same, by a program that works for 5 ms and rests for 20 ms: it touches each hot page several times in that time,
+/// and leaves the CPU to other tests.
+pub(crate) fn paced_workload(total_mib: u64, piece_mib: u64) -> String {
+    let busy = static_workload(total_mib, piece_mib);
+    let paced = busy.replace("\n600000\n", "\n5\n");
+    format!("{paced}\nrest\n20\nheap, 1, 64, 0\n")
+}
+
 /// A record, read as far as it goes.
 pub(crate) struct Record {
     pub(crate) header: Header,
@@ -408,6 +361,22 @@ impl Record {
             _ => None,
         });
         starts.collect()
+    }
+
+    /// The target that a process is, if it was found.
+    pub(crate) fn target(&self, pid: u32) -> Option<TargetId> {
+        let starts = self.starts();
+        let start = starts.iter().find(|start| start.pid == pid);
+        start.map(|start| start.target)
+    }
+
+    /// What the machine's memory was used for, where all of it was watched.
+    pub(crate) fn machine(&self) -> Vec<&MachineSample> {
+        let samples = self.items.iter().filter_map(|item| match item {
+            Item::Machine(sample) => Some(sample),
+            _ => None,
+        });
+        samples.collect()
     }
 
     pub(crate) fn exits(&self) -> Vec<&TargetExit> {

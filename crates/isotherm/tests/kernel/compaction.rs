@@ -232,7 +232,7 @@ fn check_extfrag(debugfs: &Debugfs) {
 }
 
 /// MemFree, in bytes.
-fn free() -> u64 {
+pub(crate) fn free() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").expect("/proc");
     let free = meminfo.lines().find_map(|line| {
         let kib = line.strip_prefix("MemFree:")?.strip_suffix("kB")?;
@@ -299,7 +299,7 @@ impl Fragmented {
 }
 
 /// Builds before the tests fill memory with files, which free memory as well as any if they are dropped.
-fn drop_caches() {
+pub(crate) fn drop_caches() {
     Command::new("sync").status().ok();
     // Without the right to, what needs the memory says so.
     fs::write("/proc/sys/vm/drop_caches", "1").ok();

@@ -3,12 +3,12 @@
 
 use serde_json::Value;
 
-use crate::common::{Workload, alone, isotherm, run, scratch, static_workload};
+use crate::common::{Workload, isotherm, measuring, run, scratch, static_workload};
 
 #[test]
 fn worlds_are_compared_between_exact_scans() {
     let test = "worlds_are_compared_between_exact_scans";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = measuring(test) else { return };
     let directory = scratch();
     let workload = Workload::start(&static_workload(64, 4), &[]);
     let told = run(&mut isotherm(["damon", "--json"])).stdout;
@@ -22,7 +22,7 @@ fn worlds_are_compared_between_exact_scans() {
         "linux,simulated"
     };
     let page = directory.path().join("compared.html");
-    let mut command = isotherm(["compare", "--json", "--turns", "1", "--window", "8s"]);
+    let mut command = isotherm(["compare", "--json", "--turns", "1", "--window", "6s"]);
     command.args(["--scheme", "4K max 0 0 2s max pageout", "--worlds", worlds]);
     command.args(["--scan-stall", "1s", "--pid", &workload.pid().to_string()]);
     let done = run(command.arg("-o").arg(&page));

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use isotherm_record::Item;
+use isotherm_record::{ActionSample, Item};
 use serde_json::{Value, json};
 
 use crate::common::{
-    Record, Running, Workload, alone, isotherm, range, run, scratch, shared, skip, static_workload,
-    until,
+    Record, Running, Workload, isotherm, paced_workload, range, record_until, run, scratch, shared,
+    skip, until,
 };
 
 const MIB: u64 = 1 << 20;
@@ -44,9 +44,9 @@ fn applied(scheme: &Value) -> u64 {
 #[test]
 fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
     let test = "two_processes_are_watched_and_acted_on_by_contexts_of_their_own";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = shared(test) else { return };
     let directory = scratch();
-    let workloads = [(); 3].map(|()| Workload::start(&static_workload(64, 4), &[]));
+    let workloads = [(); 3].map(|()| Workload::start(&paced_workload(64, 4), &[]));
     let pids = workloads.each_ref().map(Workload::pid);
     let file = directory.path().join("kdamonds.json");
     let text = configuration(&[
@@ -56,8 +56,20 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
     ]);
     fs::write(&file, text).expect("a file");
     let output = directory.path().join("record");
-    let mut command = isotherm(["run", "--json", "--no-guard", "--duration", "8s", "-c"]);
-    let done = run(command.arg(&file).arg("-o").arg(&output)).success();
+    let mut command = isotherm(["run", "--json", "--no-guard", "-c"]);
+    let what = "32 MiB to be acted on in two contexts, and looks at the third";
+    let done = record_until(what, command.arg(&file), &output, |record| {
+        let acted_on = |name: &str, number: fn(&ActionSample) -> u64| -> u64 {
+            let of = record.items.iter().filter_map(|item| match item {
+                Item::Action(action) if action.context.as_deref() == Some(name) => Some(action),
+                _ => None,
+            });
+            of.map(number).sum()
+        };
+        acted_on("kdamond 0", |action| action.sz_applied) > 32 * MIB
+            && acted_on("kdamond 1", |action| action.sz_tried) > 32 * MIB
+            && record.snapshots().filter(|s| s.target.0 == 2).count() > 3
+    });
     let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
     let schemes = summary["schemes"].as_array().expect("a list");
     let names: Vec<_> = schemes.iter().map(|s| s["context"].as_str()).collect();
@@ -104,7 +116,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
     let test = "a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one";
     let Some(_turn) = shared(test) else { return };
     let directory = scratch();
-    let workloads = [(); 2].map(|()| Workload::start(&static_workload(64, 4), &[]));
+    let workloads = [(); 2].map(|()| Workload::start(&paced_workload(64, 4), &[]));
     let pids = workloads.each_ref().map(Workload::pid);
     let socket = directory.path().join("socket");
     let write = |name: &str, kdamonds: &[Value]| {
@@ -199,7 +211,7 @@ fn the_share_of_matching_memory_on_a_node_is_measured() {
         );
     }
     let directory = scratch();
-    let workload = Workload::start(&static_workload(64, 4), &[]);
+    let workload = Workload::start(&paced_workload(64, 4), &[]);
     let socket = directory.path().join("socket");
     let file = directory.path().join("file");
     fs::write(&file, with_goal(workload.pid(), 3)).expect("a file");
@@ -248,8 +260,16 @@ fn what_hmsdk_writes_for_two_nodes_is_run_dry_on_one_machine() {
     let file = directory.path().join("hmsdk.yaml");
     fs::write(&file, text).expect("a file");
     let output = directory.path().join("record");
-    let mut command = isotherm(["run", "--dry-run", "--json", "--duration", "9s", "-c"]);
-    let done = run(command.arg(&file).arg("-o").arg(&output)).success();
+    let mut command = isotherm(["run", "--dry-run", "--json", "-c"]);
+    let what = "snapshots of both halves";
+    let done = record_until(what, command.arg(&file), &output, |record| {
+        let of = |target| {
+            record
+                .snapshots()
+                .any(|s| s.target.0 == target && !s.regions.is_empty())
+        };
+        of(0) && of(1)
+    });
     let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
     let schemes = summary["schemes"].as_array().expect("a list");
     let said: Vec<_> = schemes

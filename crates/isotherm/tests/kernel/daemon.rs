@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{
-    Finished, Running, Workload, isotherm, run, scratch, shared, skip, static_workload, until,
+    Finished, Running, Workload, isotherm, paced_workload, run, scratch, shared, skip, until,
 };
 
 /// A daemon, what it watches, and its files.
@@ -34,10 +34,7 @@ fn open_scratch() -> TempDir {
 impl Daemon {
     /// Starts one, with the schemes of a line, and returns when it answers.
     fn start(line: &str, flags: &[&str]) -> Self {
-        let (directory, workload) = (
-            open_scratch(),
-            Workload::start(&static_workload(64, 4), &[]),
-        );
+        let (directory, workload) = (open_scratch(), Workload::start(&paced_workload(64, 4), &[]));
         fs::write(directory.path().join("schemes.damos"), line).expect("a file");
         let process = Self::spawn(&directory, workload.pid(), flags);
         let mut daemon = Self {
@@ -314,10 +311,7 @@ fn it_goes_to_the_background_and_tells_systemd() {
     let Some(_turn) = shared("it_goes_to_the_background_and_tells_systemd") else {
         return;
     };
-    let (directory, workload) = (
-        open_scratch(),
-        Workload::start(&static_workload(64, 4), &[]),
-    );
+    let (directory, workload) = (open_scratch(), Workload::start(&paced_workload(64, 4), &[]));
     fs::write(directory.path().join("schemes.damos"), IDLE).expect("a file");
     let manager = directory.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(manager).expect("a socket");

@@ -8,13 +8,13 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, Workload, is_alive, isotherm, pause, python, record_pid, run, scratch, shared,
-    skip, static_workload, until, until_snapshot, until_written,
+    Record, Running, Workload, is_alive, isotherm, paced_workload, pause, python, record_pid, run,
+    scratch, seen, shared, skip, stop_once, until, until_snapshot, until_written,
 };
 
 /// Holds 64 MiB of known content, touches it all the time, and says at the end whether it is whole.
 pub(crate) const KEEPER: &str = r#"
-import signal, sys, zlib, random
+import signal, sys, time, zlib, random
 memory = bytearray(random.Random(7).randbytes(64 << 20))
 before = zlib.crc32(memory)
 stop = False
@@ -25,6 +25,7 @@ signal.signal(signal.SIGTERM, end)
 print("ready")
 while not stop:
     assert zlib.crc32(memory) == before, "memory changed"
+    time.sleep(0.05)
 print("whole" if zlib.crc32(memory) == before else "changed")
 "#;
 
@@ -158,12 +159,18 @@ fn the_other_targets_are_recorded_on() {
     let path = directory.path().join("record");
     let (first, second) = (keeper(), keeper());
     let pids = format!("{},{}", first.pid(), second.pid());
-    let mut command = isotherm(["record", "--duration", "8s", "--pid", &pids, "-o"]);
-    let recorder = Running::start(command.arg(&path));
-    pause(3.0);
+    let recorder = Running::start(isotherm(["record", "--pid", &pids, "-o"]).arg(&path));
+    until_snapshot(&path);
     first.signal(Signal::SIGKILL);
     first.finish();
-    recorder.finish().success();
+    let what = "more snapshots after an exit";
+    stop_once(what, recorder, &path, |record| {
+        let exits = record.exits();
+        exits.first().is_some_and(|exit| {
+            let after = record.snapshots().filter(|s| s.start > exit.time);
+            after.count() > 3
+        })
+    });
     let record = Record::whole(&path);
     let [exit] = record.exits()[..] else {
         panic!("{:?}", record.exits())
@@ -265,8 +272,12 @@ fn a_full_disk_does_not_end_the_command() {
         Err(reason) => return skip(test, &reason),
     };
     let directory = scratch();
-    let trace = directory.path().join("done");
-    let script = format!("sleep 12; touch {}", trace.display());
+    let (told, trace) = (directory.path().join("told"), directory.path().join("done"));
+    let script = format!(
+        "until [ -e {} ]; do sleep 0.2; done; touch {}",
+        told.display(),
+        trace.display()
+    );
     let mut command = isotherm([
         "record",
         "--sample-interval",
@@ -277,7 +288,12 @@ fn a_full_disk_does_not_end_the_command() {
     command
         .args(["--aggregation-interval", "4ms", "-o"])
         .arg(disk.path());
-    let done = run(command.args(["--", "sh", "-c", &script]));
+    let recorder = Running::start(command.args(["--", "sh", "-c", &script]));
+    until("the recorder to give up", || {
+        recorder.stderr().contains("goes on").then_some(())
+    });
+    fs::write(&told, "").expect("a file");
+    let done = recorder.finish();
     assert_eq!(done.code(), 2, "{done:?}");
     assert!(done.stderr.contains("goes on"), "{done:?}");
     assert!(trace.exists(), "the command was ended");
@@ -291,27 +307,19 @@ fn two_recorders_of_one_target_both_work() {
         return;
     };
     let directory = scratch();
-    let workload = Workload::start(&static_workload(128, 8), &[]);
+    let workload = Workload::start(&paced_workload(128, 8), &[]);
     let paths = [directory.path().join("a"), directory.path().join("b")];
-    let recorders = [
-        record_pid(workload.pid(), &paths[0], &["--duration", "6s"]),
-        record_pid(
-            workload.pid(),
-            &paths[1],
-            &["--duration", "6s", "--faithful"],
-        ),
-    ];
-    for recorder in recorders {
-        recorder.finish().success();
-    }
     let hot = workload.hot();
-    for path in paths {
-        // Each clears bits that the other looks for: seen less often, but seen.
-        let record = Record::whole(&path);
-        let found = record
-            .snapshots()
-            .map(|s| crate::common::seen(s, &hot).accessed)
-            .max();
+    // Each clears bits that the other looks for: seen less often, but seen.
+    let found = |record: &Record| record.snapshots().map(|s| seen(s, &hot).accessed).max();
+    let recorders = [&[][..], &["--faithful"]];
+    let recorders = std::iter::zip(&paths, recorders)
+        .map(|(path, flags)| (path, record_pid(workload.pid(), path, flags)));
+    for (path, recorder) in recorders.collect::<Vec<_>>() {
+        stop_once("hot memory to be seen", recorder, path, |record| {
+            record.snapshots().count() > 3 && found(record) > Some(8 << 20)
+        });
+        let found = found(&Record::whole(path));
         assert!(
             found > Some(8 << 20),
             "found only {found:?} bytes of 16 MiB"

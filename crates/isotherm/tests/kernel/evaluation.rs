@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::common::{Running, isotherm, run, scratch, shared, until, with_swap};
+use crate::common::{Running, isotherm, owning_swap, run, scratch, shared, until, with_swap};
 
 /// A setting that changes nothing for anybody: how eagerly huge pages are compacted for ahead of demand.
 const SETTING: &str = "/proc/sys/vm/compaction_proactiveness";
@@ -42,7 +42,7 @@ fn groups() -> Vec<String> {
 
 #[test]
 fn settings_and_control_groups_are_undone_at_every_end() {
-    // Nobody else changes settings meanwhile.
+    // Other evaluations own swap, so that none runs meanwhile.
     let Some(_turn) = with_swap("settings_and_control_groups_are_undone_at_every_end") else {
         return;
     };
@@ -135,7 +135,7 @@ fn what_does_not_fit_the_machine_is_refused_before_it_begins() {
 }
 
 /// A tenth of it is hot, the rest idles.
-const IDLES: &str = "heap, 64MiB\n\nserve\n8000\nheap, 1, 64, 1, rw, hot=10% piece=2MiB seed=1\n";
+const IDLES: &str = "heap, 64MiB\n\nserve\n5000\nheap, 1, 64, 1, rw, hot=10% piece=2MiB seed=1\n";
 
 const TUNED: &str = "name = \"tuned\"\nzram = \"256M\"\n\
     [[workload]]\nname = \"small/idles\"\n\
@@ -143,7 +143,7 @@ const TUNED: &str = "name = \"tuned\"\nzram = \"256M\"\n\
     progress = '\"operations_per_second\":([0-9.]+)'\n\
     [[configuration]]\nname = \"orig\"\n\
     [[configuration]]\nname = \"tuned\"\n[configuration.tune]\npreset = \"prcl\"\n\
-    param = [\"age=2s,3s\", \"size=4K..16M\"]\nmax_slowdown = \"50%\"\n";
+    param = [\"age=1s,2s\", \"size=4K..16M\"]\nmax_slowdown = \"50%\"\n";
 
 /// How many recordings, searches and runs a journal holds.
 fn journal(folder: &Path) -> (u32, u32, u32) {
@@ -163,7 +163,8 @@ fn journal(folder: &Path) -> (u32, u32, u32) {
 
 #[test]
 fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
-    let Some(_turn) = with_swap("a_workload_is_recorded_and_tuned_once_whatever_interrupts") else {
+    let Some(_turn) = owning_swap("a_workload_is_recorded_and_tuned_once_whatever_interrupts")
+    else {
         return;
     };
     let folder = scratch();
@@ -207,7 +208,7 @@ fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
     for name in ["tables.txt", "report.md", "report.html"] {
         assert!(read(name).expect("a report").contains(title), "{name}");
     }
-    // Nine tenths of 64 MiB idle for most of 8 s.
+    // Nine tenths of 64 MiB idle for most of 5 s.
     let csv = read("tuned.csv").expect("a report");
     assert!(csv.contains("small/idles,tuned,\"age "), "{csv}");
     let row: Vec<&str> = csv.lines().nth(1).expect("a row").split(',').collect();

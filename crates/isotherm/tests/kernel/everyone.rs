@@ -3,9 +3,11 @@
 use std::io::{Read, Write};
 
 use isotherm_engine::Nanos;
+use nix::sys::signal::Signal;
 
 use crate::common::{
-    Record, Running, alone, isotherm, pause, proc_bytes, python, run, scratch, until,
+    Record, Running, isotherm, pause, proc_bytes, python, record_until, run, scratch, stop_once,
+    until, until_snapshot, watching,
 };
 
 const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
@@ -13,7 +15,7 @@ const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
 #[test]
 fn all_processes_are_watched_but_those_left_out() {
     let test = "all_processes_are_watched_but_those_left_out";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let start = || {
         let mut process = Running::start(&mut python(WAIT));
         process.line("ready");
@@ -23,20 +25,22 @@ fn all_processes_are_watched_but_those_left_out() {
     let directory = scratch();
     let path = directory.path().join("record");
     // With a budget that a busy machine does not use up by looking who is there.
-    let flags = ["record", "--all", "--cpu-budget", "5%", "--duration", "7s"];
-    let mut command = isotherm(flags);
-    let recorder = Running::start(
-        command
-            .arg("--exclude")
-            .arg(excluded.pid().to_string())
-            .arg("-o")
-            .arg(&path),
-    );
-    pause(3.0);
+    let mut command = isotherm(["record", "--all", "--cpu-budget", "5%", "--exclude"]);
+    let excluded_pid = excluded.pid().to_string();
+    let recorder = Running::start(command.arg(excluded_pid).arg("-o").arg(&path));
+    until_snapshot(&path);
     let before = crate::common::now();
     let late = start();
     let isotherm_pid = recorder.pid();
-    recorder.finish().success();
+    let told = |record: &Record, pid: u32| {
+        let target = record.target(pid);
+        let mut snapshots = record.snapshots();
+        snapshots.any(|snapshot| Some(snapshot.target) == target)
+    };
+    stop_once("all to be told", recorder, &path, |record| {
+        let mut pids = [early.pid(), late.pid(), std::process::id()].into_iter();
+        pids.all(|pid| told(record, pid))
+    });
     let record = Record::whole(&path);
     let starts = record.starts();
     let found = |pid: u32| starts.iter().find(|start| start.pid == pid);
@@ -49,36 +53,42 @@ fn all_processes_are_watched_but_those_left_out() {
     let waited = late.time.since(before);
     // A look a second, and the machine may be busy.
     assert!(waited < Nanos::from_millis(2_500), "after {waited:?}");
-    let told = |pid: u32| {
-        let target = found(pid).expect("it was found").target;
-        record.snapshots().any(|snapshot| snapshot.target == target)
-    };
-    assert!(told(early.pid()) && told(std::process::id()));
+    assert!(told(&record, early.pid()) && told(&record, std::process::id()));
 }
 
 /// By name, and whatever it was before it became that program.
 #[test]
 fn a_name_is_left_out_whenever_it_comes() {
     let test = "a_name_is_left_out_whenever_it_comes";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let directory = scratch();
     let program = directory.path().join("left-out");
     std::fs::copy("/bin/sleep", &program).expect("a copy");
     let path = directory.path().join("record");
-    let flags = [
-        "record",
-        "--all",
-        "--exclude",
-        "left-out",
-        "--duration",
-        "5s",
-        "-o",
-    ];
-    let recorder = Running::start(isotherm(flags).arg(&path));
-    pause(1.0);
-    let script = "sleep 1.5; exec \"$0\" 60";
+    let mut command = isotherm(["record", "--all", "--exclude", "left-out", "-o"]);
+    let recorder = Running::start(command.arg(&path));
+    until_snapshot(&path);
+    // It becomes the program when the pipe is opened.
+    let pipe = directory.path().join("pipe");
+    run(std::process::Command::new("mkfifo").arg(&pipe)).success();
     let mut shell = std::process::Command::new("sh");
-    let shell = Running::start(shell.args(["-c", script]).arg(&program));
+    shell.args(["-c", "read go <\"$1\"; exec \"$0\" 60"]);
+    let shell = Running::start(shell.arg(&program).arg(&pipe));
+    let target = until("the shell to be found", || {
+        let record = Record::try_read(&path)?;
+        let starts = record.starts();
+        let start = starts.iter().find(|start| start.pid == shell.pid())?;
+        Some(start.target)
+    });
+    std::fs::write(&pipe, "go\n").expect("the shell reads it");
+    until("the program to be left out", || {
+        let record = Record::try_read(&path)?;
+        let mut exits = record.exits().into_iter();
+        exits.find(|exit| exit.target == target).map(|_| ())
+    });
+    // It looks once a second: by then it would have found the program.
+    pause(2.5);
+    recorder.signal(Signal::SIGINT);
     recorder.finish().success();
     let record = Record::whole(&path);
     let starts = record.starts();
@@ -114,26 +124,29 @@ const IDLE: &str = "memory = bytearray(300 << 20)\n\
     for at in range(0, len(memory), 4096): memory[at] = 1\n\
     print('ready', flush=True)\nimport time; time.sleep(600)";
 
+/// Bytes of a process that have been idle for 5 s, by the last sample of the machine.
+fn idle_for_5s(record: &Record, pid: u32) -> u64 {
+    let target = record.target(pid);
+    let last = record.machine().last().copied();
+    let mapped = last.into_iter().flat_map(|sample| &sample.mapped);
+    let own = mapped.filter(|of| of.target.is_some() && of.target == target);
+    own.map(|of| of.bytes.idle_from(1)).sum()
+}
+
 /// Whose memory it is, how much, and that it is idle; and that all of the machine's is told once.
 #[test]
 fn the_machines_memory_is_told_by_who_uses_it() {
     let test = "the_machines_memory_is_told_by_who_uses_it";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let mut process = Running::start(&mut python(IDLE));
     process.line("ready");
     let rss = proc_bytes(process.pid(), "status", "RssAnon:");
     let directory = scratch();
     let path = directory.path().join("record");
-    let flags = [
-        "record",
-        "--all",
-        "--cpu-budget",
-        "5%",
-        "--duration",
-        "16s",
-        "-o",
-    ];
-    run(isotherm(flags).arg(&path)).success();
+    let mut command = isotherm(["record", "--all", "--cpu-budget", "5%"]);
+    record_until("memory that idles for 5 s", &mut command, &path, |record| {
+        idle_for_5s(record, process.pid()) > rss / 10 * 9
+    });
     let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
     let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
@@ -168,7 +181,7 @@ fn the_machines_memory_is_told_by_who_uses_it() {
 #[test]
 fn metrics_say_whose_memory_is_how_old() {
     let test = "metrics_say_whose_memory_is_how_old";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let mut process = Running::start(&mut python(IDLE));
     process.line("ready");
     let rss = proc_bytes(process.pid(), "status", "RssAnon:");
@@ -185,11 +198,14 @@ fn metrics_say_whose_memory_is_how_old() {
         .arg(&schemes);
     let socket = directory.path().join("socket");
     let _daemon = Running::start(command.arg("--socket").arg(socket));
+    // Where it looks seldom, memory is older when it is told.
+    let ages = ["5s-30s", "30s-2m", "2m-10m"];
+    let ages = ages.map(|age| format!("class=\"anonymous\",age=\"{age}\""));
     let told = until("idle memory in the metrics", || {
         let body = scrape(&address)?;
         let lines = body.lines().filter(|line| {
             line.starts_with("isotherm_machine_mapped_bytes{cgroup=\"/")
-                && line.contains("class=\"anonymous\",age=\"5s-30s\"")
+                && ages.iter().any(|age| line.contains(age))
         });
         let bytes = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
         let bytes: u64 = bytes.sum();

@@ -1,11 +1,13 @@
 //! Acting on all of the machine, and until enough is saved.
 
-use isotherm_record::Item;
+use nix::sys::signal::Signal;
 
-use crate::acting::Swap;
 use crate::common::{
-    Record, Running, alone, isotherm, proc_bytes, python, run, scratch, shared, with_swap,
+    Record, Running, alone, isotherm, pause, proc_bytes, python, record_until, run, scratch,
+    shared, until, with_swap,
 };
+use crate::physical::applied;
+use crate::swap::Swap;
 
 const MIB: u64 = 1 << 20;
 
@@ -22,12 +24,13 @@ fn idle() -> Running {
     process
 }
 
-/// Bytes of an idle process in swap once prcl has run on it for so long with a goal.
-fn swapped_by(goal: [&str; 2], duration: &str) -> u64 {
-    let process = idle();
-    let mut command = isotherm(["run", "--preset", "prcl", "--no-guard"]);
-    command.args(goal).args(["--duration", duration, "--pid"]);
-    run(command.arg(process.pid().to_string())).success();
+/// Starts prcl with a goal on a process.
+fn reclaim(goal: [&str; 2], process: &Running) -> Running {
+    let mut command = isotherm(["run", "--preset", "prcl", "--no-guard", "--pid"]);
+    Running::start(command.arg(process.pid().to_string()).args(goal))
+}
+
+fn swapped(process: &Running) -> u64 {
     proc_bytes(process.pid(), "status", "VmSwap:")
 }
 
@@ -35,10 +38,16 @@ fn swapped_by(goal: [&str; 2], duration: &str) -> u64 {
 fn paging_out_ends_when_enough_is_saved() {
     let test = "paging_out_ends_when_enough_is_saved";
     let Some(_turn) = with_swap(test) else { return };
-    let Some(_swap) = Swap::set_up(test) else {
-        return;
-    };
-    let swapped = swapped_by(["--save", "64M"], "12s");
+    let process = idle();
+    let runner = reclaim(["--save", "64M"], &process);
+    until("60 MiB in swap", || {
+        (swapped(&process) >= 60 * MIB).then_some(())
+    });
+    // All of the process is old enough by now: the rest would follow at once.
+    pause(3.0);
+    runner.signal(Signal::SIGINT);
+    runner.finish().success();
+    let swapped = swapped(&process);
     assert!(
         (60 * MIB..72 * MIB).contains(&swapped),
         "{} MiB",
@@ -51,10 +60,13 @@ fn paging_out_ends_when_enough_is_saved() {
 fn nothing_is_paged_out_where_enough_is_free() {
     let test = "nothing_is_paged_out_where_enough_is_free";
     let Some(_turn) = with_swap(test) else { return };
-    let Some(_swap) = Swap::set_up(test) else {
-        return;
-    };
-    let swapped = swapped_by(["--keep-free", "0.01%"], "8s");
+    let process = idle();
+    let runner = reclaim(["--keep-free", "0.01%"], &process);
+    // prcl pages out what is idle for 5 s.
+    pause(8.0);
+    runner.signal(Signal::SIGINT);
+    runner.finish().success();
+    let swapped = swapped(&process);
     assert!(swapped < MIB, "{} MiB", swapped / MIB);
 }
 
@@ -108,32 +120,15 @@ fn pprcl_pages_out_what_is_idle_whoever_has_it() {
         .collect();
     let directory = scratch();
     let path = directory.path().join("record");
-    let flags = [
-        "run",
-        "--preset",
-        "pprcl",
-        "--no-guard",
-        "--cpu-budget",
-        "10%",
-        "--duration",
-        "12s",
-        "--exclude",
-    ];
+    let flags = ["run", "--preset", "pprcl", "--no-guard"];
     let mut command = isotherm(flags);
-    run(command.arg(others.join(",")).arg("-o").arg(&path)).success();
-    let swapped = proc_bytes(process.pid(), "status", "VmSwap:");
-    assert!(swapped > 150 * MIB, "{} MiB", swapped / MIB);
-    let record = Record::whole(&path);
-    let starts = record.starts();
-    let start = starts.iter().find(|start| start.pid == process.pid());
-    let target = start.expect("it was found").target;
-    let applied = record.items.iter().filter_map(|item| match item {
-        Item::Action(sample) => Some(sample),
-        _ => None,
+    command.args(["--cpu-budget", "10%", "--exclude", &others.join(",")]);
+    let what = "150 MiB to be paged out";
+    record_until(what, &mut command, &path, |record| {
+        applied(record, process.pid()) > Some(150 * MIB) && swapped(&process) > 150 * MIB
     });
-    let applied: u64 = { applied.flat_map(|sample| &sample.targets) }
-        .filter(|of| of.target == target)
-        .map(|of| of.sz_applied)
-        .sum();
-    assert!(applied > 150 * MIB, "{} MiB", applied / MIB);
+    let swapped = swapped(&process);
+    assert!(swapped > 150 * MIB, "{} MiB", swapped / MIB);
+    let applied = applied(&Record::whole(&path), process.pid());
+    assert!(applied > Some(150 * MIB), "{applied:?}");
 }

@@ -7,7 +7,10 @@ use std::process::Command;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::{Record, Running, isotherm, pause, scratch, shared, skip};
+use crate::common::{
+    Record, Running, at_once, isotherm, pause, record_until, scratch, shared, skip, stop_once,
+    until_written,
+};
 
 /// A group of the test's own; whoever is in it goes with it.
 pub(crate) struct Group {
@@ -66,10 +69,12 @@ fn check_followed(group: &Group, name: &Path) {
     let mut command = Command::new("sh");
     let shell = Running::start(command.args(["-c", script]).env("PROCS", group.procs()));
     pause(0.5);
-    let mut command = isotherm(["record", "--duration", "8s", "--cgroup"]);
-    Running::start(command.arg(name).arg("-o").arg(&path))
-        .finish()
-        .success();
+    let mut command = isotherm(["record", "--cgroup"]);
+    let what = "children that come and go";
+    record_until(what, command.arg(name), &path, |record| {
+        let has_snapshot = record.snapshots().next().is_some();
+        has_snapshot && record.starts().len() >= 4 && record.exits().len() >= 2
+    });
     let record = Record::whole(&path);
     let starts = record.starts();
     assert!(
@@ -107,9 +112,7 @@ fn processes_of_a_group_are_followed_as_they_come_and_go() {
     if groups.is_empty() {
         return skip(test, "no control group can be made here");
     }
-    for group in &groups {
-        check_followed(group, &group.directory);
-    }
+    at_once(&groups, |group| check_followed(group, &group.directory));
     // By its name within the hierarchy, as /proc/PID/cgroup has it.
     check_followed(
         &groups[0],
@@ -130,15 +133,18 @@ fn a_group_may_be_empty_at_first() {
     };
     let directory = scratch();
     let path = directory.path().join("record");
-    let mut command = isotherm(["record", "--duration", "6s", "--cgroup"]);
+    let mut command = isotherm(["record", "--cgroup"]);
     let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));
-    pause(2.0);
+    until_written(&path, 1);
+    // It looks for processes once a second.
+    pause(1.5);
     let mut command = Command::new("sh");
     command
         .args(["-c", "echo $$ > \"$PROCS\"; exec sleep 60"])
         .env("PROCS", group.procs());
     let late = Running::start(&mut command);
-    recorder.finish().success();
+    let what = "the process to be found";
+    stop_once(what, recorder, &path, |record| !record.starts().is_empty());
     let record = Record::read(&path);
     assert_eq!(
         record.starts().iter().map(|s| s.pid).collect::<Vec<_>>(),

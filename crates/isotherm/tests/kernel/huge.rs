@@ -4,7 +4,10 @@ use isotherm_linux::act::split_gives_back;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::common::{Running, isotherm, proc_bytes, python, run, scratch, shared, skip};
+use crate::common::{
+    Record, Running, isotherm, pause, proc_bytes, python, record_until, run, scratch, shared, skip,
+    until,
+};
 
 /// 64 MiB of huge pages of which every fourth page is written; all but the first 16 MiB are left alone then.
 /// Prints a checksum at first (`sum`) and whenever it gets SIGUSR1 (`again`).
@@ -62,8 +65,15 @@ fn nohugepage_gives_back_exactly_what_was_never_written() {
     let pid = program.pid();
     let before = proc_bytes(pid, "status", "RssAnon:");
     let scheme = "2M max 0 0 2s max nohugepage";
-    let mut command = isotherm(["run", "--json", "--no-guard", "--duration", "8s"]);
-    let done = run(command.args(["--scheme", scheme, "--pid", &pid.to_string()])).success();
+    let mut command = isotherm(["run", "--json", "--no-guard", "--scheme", scheme]);
+    let runner = Running::start(command.args(["--pid", &pid.to_string()]));
+    until("what was never written to be given back", || {
+        (before - proc_bytes(pid, "status", "RssAnon:") >= UNUSED).then_some(())
+    });
+    // More would follow at once.
+    pause(2.0);
+    runner.signal(Signal::SIGINT);
+    let done = runner.finish().success();
     let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
     let applied = summary["schemes"][0]["sz_applied"].as_u64();
     // Its own heap may have huge pages as well, where the system gives them everywhere.
@@ -78,6 +88,15 @@ fn nohugepage_gives_back_exactly_what_was_never_written() {
     assert_eq!(program.line("again"), sum, "its memory has changed");
 }
 
+/// Bytes of a process's huge pages that were read by the last sample of the machine.
+fn huge_bytes_read(record: &Record, pid: u32) -> u64 {
+    let target = record.target(pid);
+    let last = record.machine().last().copied();
+    let huge = last.into_iter().flat_map(|sample| &sample.huge);
+    let own = huge.filter(|of| Some(of.target) == target);
+    own.map(|of| of.read).sum()
+}
+
 #[test]
 fn the_waste_of_huge_pages_is_told_by_process() {
     const TEST: &str = "the_waste_of_huge_pages_is_told_by_process";
@@ -87,8 +106,13 @@ fn the_waste_of_huge_pages_is_told_by_process() {
     };
     let directory = scratch();
     let path = directory.path().join("record");
-    let mut command = isotherm(["record", "--quiet", "--all", "--duration", "4s", "-o"]);
-    run(command.arg(&path)).success();
+    let mut command = isotherm(["record", "--quiet", "--all"]);
+    record_until(
+        "a program's huge pages to be read",
+        &mut command,
+        &path,
+        |record| huge_bytes_read(record, program.pid()) > 0,
+    );
     let mut command = isotherm(["report", "machine", "--json"]);
     let report = run(command.arg(&path)).success();
     let report: Value = serde_json::from_str(&report.stdout).expect("JSON");

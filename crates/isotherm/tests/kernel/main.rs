@@ -3,8 +3,8 @@
 //!
 //! Each test starts its own targets and records them with the `isotherm` that was just built. Where
 //! BPF or root is missing, a test prints `SKIP <test>: <reason>` to stderr and returns; what needs
-//! no privilege is tested everywhere. Tests of accuracy and cost take turns ([`common::alone`]), since
-//! they share few CPUs; limits are as wide as a busy machine needs.
+//! no privilege is tested everywhere. Tests take turns ([`turns`]): those of accuracy and cost run alone, since
+//! there are few CPUs. Limits are as wide as a busy machine needs.
 
 mod accuracy;
 mod acting;
@@ -34,6 +34,8 @@ mod safety;
 mod scale;
 mod simulated;
 mod stacks;
+mod swap;
 mod targets;
 mod tune;
+mod turns;
 mod unit;

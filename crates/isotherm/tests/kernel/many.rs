@@ -2,8 +2,10 @@
 
 use std::process::Command;
 
-use crate::common::{Finished, Record};
-use crate::common::{Running, alone, isotherm, pause, python, scratch, shared, skip};
+use crate::common::{
+    Finished, Record, Running, at_once, isotherm, measuring, python, scratch, shared, skip,
+    stop_once, until_written,
+};
 use crate::groups::{Group, hierarchies};
 
 fn group(test: &str) -> Option<Group> {
@@ -42,12 +44,15 @@ fn a_group_that_forks_past_the_file_limit_is_watched_on() {
     let path = directory.path().join("record");
     let mut command = Command::new("prlimit");
     command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_isotherm")]);
-    command.args(["record", "--duration", "7s", "--cgroup"]);
+    command.args(["record", "--cgroup"]);
     let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));
-    pause(1.5);
+    until_written(&path, 1);
     let mut parent = member(&group, FORKS);
     parent.line("ready");
-    let done = recorder.finish().success();
+    let what = "some to be watched, and others left out";
+    let done = stop_once(what, recorder, &path, |record| {
+        record.notes().contains("left out") && record.snapshots().next().is_some()
+    });
     let record = Record::whole(&path);
     let nr = record.starts().len();
     assert!((2..100).contains(&nr), "{nr} were watched");
@@ -70,14 +75,15 @@ fn fifty_processes_a_second_come_and_go() {
     let test = "fifty_processes_a_second_come_and_go";
     let Some(_turn) = shared(test) else { return };
     let Some(group) = group("churn") else { return };
-    let directory = scratch();
     let mut parent = member(&group, CHURN);
     parent.line("ready");
-    for flags in [
+    let ways = [
         &[][..],
         &["--pages", "--aggregation-interval", "50ms"],
         &["--faithful"],
-    ] {
+    ];
+    at_once(&ways, |&flags| {
+        let directory = scratch();
         let path = directory.path().join("record");
         let mut command = isotherm(["record", "--quiet", "--duration", "3s", "--cgroup"]);
         command
@@ -93,13 +99,13 @@ fn fifty_processes_a_second_come_and_go() {
             record.starts()
         );
         assert!(!record.exits().is_empty(), "{flags:?}: some have ended");
-    }
+    });
 }
 
 #[test]
 fn a_thousand_processes_cost_little() {
     let test = "a_thousand_processes_cost_little";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = measuring(test) else { return };
     let Some(group) = group("thousand") else {
         return;
     };

@@ -4,8 +4,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use isotherm_engine::page_cache::CachedBytes;
+use isotherm_record::CachedFile;
+use nix::sys::signal::Signal;
 
-use crate::common::{Running, alone, isotherm, python, python_path, run, skip};
+use crate::common::{
+    Running, alone, isotherm, pause, python, python_path, record_until, run, skip, until, watching,
+};
 use crate::groups::{Group, hierarchies};
 
 const MIB: u64 = 1 << 20;
@@ -32,17 +36,42 @@ fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
 
+/// Half of a file was read just now and several times before; the other half has been idle for 5 s.
+fn is_half_used(of: Option<&CachedBytes>) -> bool {
+    let least = 30 * MIB;
+    of.is_some_and(|of| {
+        of.ages.touched >= least && of.ages.idle_from(1) >= least && of.used_again >= least
+    })
+}
+
+/// All of a file has been idle for 5 s.
+fn is_idle(of: Option<&CachedBytes>) -> bool {
+    of.is_some_and(|of| of.total() > 0 && of.ages.idle_from(1) + 2 * MIB >= of.total())
+}
+
 /// What is read again and again is in use, what is not is idle, and which files these are is told.
 #[test]
 fn files_that_are_read_are_told_from_those_that_are_not() {
     let test = "files_that_are_read_are_told_from_those_that_are_not";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let directory = on_disk();
     let mut reader = Running::start(python(READER).arg(directory.path()));
     reader.line("ready");
     let path = directory.path().join("record");
-    let flags = ["record", "--all", "--cpu-budget", "100%"];
-    run(isotherm(flags).args(["--duration", "24s", "-o"]).arg(&path)).success();
+    let mut command = isotherm(["record", "--all", "--cpu-budget", "100%"]);
+    let what = "half of a file to be used again, the rest to be idle";
+    record_until(what, &mut command, &path, |record| {
+        let samples = record.machine();
+        let mut latest = samples.iter().rev();
+        let last = latest.find_map(|sample| sample.page_cache.as_ref());
+        let of = |name: &str| {
+            let path = directory.path().join(name);
+            let is_it = |file: &&CachedFile| file.path.as_deref() == path.to_str();
+            Some(last?.files.iter().find(is_it)?.bytes)
+        };
+        let (used, idle) = (of("used"), of("idle"));
+        is_half_used(used.as_ref()) && is_idle(idle.as_ref())
+    });
     let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
     let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     let files = report["page_cache"]["files"].as_array().expect("files");
@@ -60,13 +89,8 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
         assert!(told <= 64 * MIB, "{name}: {told}");
         assert!(told + MIB / 2 >= now, "{name}: {told} of {now}");
     }
-    assert!(used.ages.touched >= 30 * MIB, "{used:?}");
-    assert!(
-        used.ages.idle_from(1) >= 30 * MIB,
-        "the other half: {used:?}"
-    );
-    assert!(used.used_again >= 30 * MIB, "{used:?}");
-    assert!(idle.ages.idle_from(1) + 2 * MIB >= idle.total(), "{idle:?}");
+    assert!(is_half_used(Some(&used)), "{used:?}");
+    assert!(is_idle(Some(&idle)), "{idle:?}");
     let known_age = report["known_age"].as_f64().expect("a share");
     assert!(known_age > 0.5, "{known_age}");
     let text = run(isotherm(["report", "machine"]).arg(&path)).success();
@@ -116,7 +140,9 @@ fn cached(path: &std::path::Path) -> u64 {
 #[test]
 fn idle_pages_of_files_are_dropped() {
     let test = "idle_pages_of_files_are_dropped";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = alone(test) else {
+        return;
+    };
     let charges = |point: &PathBuf| point.join("memory.stat").is_file();
     let hierarchies = hierarchies();
     let mut charging = hierarchies.iter().filter(|point| charges(point));
@@ -142,13 +168,18 @@ fn idle_pages_of_files_are_dropped() {
         "--no-guard",
         "--json",
     ];
-    let mut command = isotherm(flags);
-    let done = run(command.args(["--duration", "40s", "-c"]).arg(&config)).success();
+    let runner = Running::start(isotherm(flags).arg("-c").arg(&config));
+    let cached = |name: &str| cached(&directory.path().join(name)) / MIB;
+    until("what is idle to be dropped", || {
+        (cached("idle") <= 2 && cached("used") <= 34).then_some(())
+    });
+    // What is in use would become old enough, too, if its accesses were not seen.
+    pause(6.0);
+    runner.signal(Signal::SIGINT);
+    let done = runner.finish().success();
     let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     let applied = summary["schemes"][0]["sz_applied"].as_u64().expect("bytes");
-    let (used, idle) = ["used", "idle"]
-        .map(|name| cached(&directory.path().join(name)) / MIB)
-        .into();
+    let (used, idle) = (cached("used"), cached("idle"));
     assert!(idle <= 2, "{idle} MiB of what is idle: {summary}");
     assert!(
         (31..=34).contains(&used),

@@ -5,8 +5,8 @@ use std::os::unix::process::CommandExt as _;
 use isotherm_engine::AddressRange;
 
 use crate::common::{
-    Record, Running, Seen, Workload, isotherm, python, range, record_pid, run, scratch, seen,
-    shared, static_workload,
+    Record, Running, Seen, Workload, isotherm, measuring, paced_workload, python, range,
+    record_pid, run, scratch, seen, shared, stop_once,
 };
 
 #[test]
@@ -15,7 +15,7 @@ fn a_scan_that_would_stall_the_target_is_refused() {
     let Some(_turn) = shared(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
-    let mut workload = Workload::start(&static_workload(128, 32), &[]);
+    let mut workload = Workload::start(&paced_workload(128, 32), &[]);
     for clear_by in ["auto", "madvise", "clear-refs"] {
         let flags = [
             "--pages",
@@ -40,7 +40,7 @@ fn a_scan_that_would_stall_the_target_is_refused() {
 
 /// 64 MiB that two processes map and both touch all the time.
 const SHARERS: &str = r#"
-import ctypes, mmap, os
+import ctypes, mmap, os, time
 memory = mmap.mmap(-1, 64 << 20)
 start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 for i in range(0, len(memory), 4096):
@@ -52,33 +52,40 @@ if child:
 while os.getppid() == parent or child:
     for i in range(0, len(memory), 4096):
         memory[i] = 2
+    time.sleep(0.005)
 "#;
 
-/// What the last snapshot of the shared memory says, and the record.
-fn record_shared(flags: &[&str]) -> (Seen, Record, AddressRange) {
+/// Said when scans clear by other means.
+const SWITCHED: &str = "clear_refs from now on";
+
+/// Snapshots in which memory that is used all the time would have been told as idle.
+const ENOUGH: usize = 4;
+
+/// Records the shared memory until its last snapshot `is_told` so; yields that, the record and where the memory is.
+fn record_shared(
+    flags: &[&str],
+    is_told: impl Fn(&Record, Seen, u64) -> bool,
+) -> (Seen, Record, AddressRange) {
     let directory = scratch();
     let path = directory.path().join("record");
     // Another user's, which takes what we keep of our capabilities.
     let mut sharers = Running::start(python(SHARERS).uid(65534));
     let memory = range(&sharers.line("range "));
-    let mut command = isotherm([
-        "record",
-        "--duration",
-        "8s",
-        "--pid",
-        &sharers.pid().to_string(),
-    ]);
-    run(command.arg("-o").arg(&path).args(flags)).success();
+    let last = |record: &Record| seen(record.snapshots().last().expect("some"), &[memory]);
+    let recorder = record_pid(sharers.pid(), &path, flags);
+    stop_once("shared memory to be told", recorder, &path, |record| {
+        record.snapshots().count() >= ENOUGH && is_told(record, last(record), memory.len())
+    });
     let record = Record::whole(&path);
-    let last = seen(record.snapshots().last().expect("some"), &[memory]);
-    (last, record, memory)
+    (last(&record), record, memory)
 }
 
 #[test]
 fn shared_memory_is_seen_and_never_cold_while_it_is_used() {
     let test = "shared_memory_is_seen_and_never_cold_while_it_is_used";
-    let Some(_turn) = shared(test) else { return };
-    let (last, record, memory) = record_shared(&[]);
+    let Some(_turn) = measuring(test) else { return };
+    let is_in_use = |_: &Record, last: Seen, bytes: u64| last.accessed > bytes / 10 * 9;
+    let (last, record, memory) = record_shared(&[], is_in_use);
     let bytes = memory.len();
     assert!(last.accessed > bytes / 10 * 9, "{last:?} of {bytes} in use");
     let idle = record.snapshots().map(|s| seen(s, &[memory]).idle).max();
@@ -90,17 +97,17 @@ fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
     let test = "page_scans_of_shared_memory_say_so_or_clear_by_other_means";
     let Some(_turn) = shared(test) else { return };
     // 64 MiB take far less than a second to clear: it may switch.
-    let (last, record, memory) = record_shared(&["--pages", "--max-stall", "1s"]);
-    assert!(
-        record.notes().contains("clear_refs from now on"),
-        "{}",
-        record.notes()
-    );
+    let flags = ["--pages", "--max-stall", "1s"];
+    let (last, record, memory) = record_shared(&flags, |record, last, bytes| {
+        record.notes().contains(SWITCHED) && last.accessed > bytes / 10 * 8
+    });
+    assert!(record.notes().contains(SWITCHED), "{}", record.notes());
     assert!(
         last.accessed > memory.len() / 10 * 8,
         "{last:?} with clear_refs"
     );
-    let (last, ..) = record_shared(&["--pages", "--clear-by", "madvise"]);
+    let flags = ["--pages", "--clear-by", "madvise"];
+    let (last, ..) = record_shared(&flags, |_, last, bytes| last.unknown > bytes / 10 * 9);
     assert!(last.idle < memory.len() / 100, "{last:?} with madvise");
     assert!(
         last.unknown > memory.len() / 10 * 9,
@@ -114,7 +121,7 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
     let Some(_turn) = shared(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
-    let workload = Workload::start(&static_workload(256, 16), &[]);
+    let workload = Workload::start(&paced_workload(256, 16), &[]);
     let flags = ["--pages", "--duration", "8s"];
     record_pid(workload.pid(), &path, &flags).finish().success();
     let hot: u64 = workload.hot().iter().map(|range| range.len()).sum();

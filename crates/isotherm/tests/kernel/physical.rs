@@ -8,8 +8,8 @@ use isotherm_engine::{AddressRange, Snapshot, TargetId};
 use isotherm_record::{Item, MachineSample};
 
 use crate::common::{
-    Record, Running, Workload, alone, isotherm, python, range, run, scratch, shared,
-    static_workload,
+    Record, Running, Workload, isotherm, paced_workload, python, range, record_until, run, scratch,
+    shared, stop_once, watching,
 };
 
 const MIB: u64 = 1 << 20;
@@ -36,38 +36,58 @@ fn of_memory(record: &Record) -> Vec<&Snapshot> {
     all
 }
 
-fn machine(record: &Record) -> Vec<&MachineSample> {
-    let samples = record.items.iter().filter_map(|item| match item {
-        Item::Machine(sample) => Some(sample),
-        _ => None,
-    });
-    samples.collect()
+/// Idle bytes that only `target` maps.
+fn idle_of(sample: &MachineSample, target: TargetId) -> u64 {
+    let own = sample.mapped.iter().filter(|m| m.target == Some(target));
+    own.flat_map(|m| m.bytes.idle).sum()
+}
+
+/// Memory that several processes map for reading and writing.
+fn shared_by_several(sample: &MachineSample) -> AgeBytes {
+    let of_several = sample.mapped.iter().filter(|m| m.target.is_none());
+    let of_several = of_several.filter(|m| m.class == MappedClass::Shared);
+    let mut shared = AgeBytes::default();
+    of_several.for_each(|m| shared.add(&m.bytes));
+    shared
+}
+
+/// Whether the last sample tells the idle and the used memory of `TWO_THAT_SHARE`.
+fn tells_of_two(record: &Record, pid: u32) -> bool {
+    let last = record.machine().last().copied();
+    let Some((sample, target)) = last.zip(record.target(pid)) else {
+        return false;
+    };
+    let mapped: u64 = sample.mapped.iter().map(|m| m.bytes.total()).sum();
+    let unknown: u64 = sample.mapped.iter().map(|m| m.bytes.unknown).sum();
+    let shared = shared_by_several(sample);
+    idle_of(sample, target) > 115 * MIB
+        && shared.touched + shared.unknown > 115 * MIB
+        && shared.idle.iter().sum::<u64>() < 13 * MIB
+        && unknown < mapped / 5
 }
 
 #[test]
 fn physical_memory_is_told_by_frame_and_what_two_share_once() {
     let test = "physical_memory_is_told_by_frame_and_what_two_share_once";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let others = shared_memory();
     let mut process = Running::start(&mut python(TWO_THAT_SHARE));
     process.line("ready");
     let directory = scratch();
     let path = directory.path().join("record");
-    let flags = [
-        "record",
-        "--physical",
-        "--cpu-budget",
-        "10%",
-        "--duration",
-        "12s",
-        "-o",
-    ];
-    run(isotherm(flags).arg(&path)).success();
+    let mut command = isotherm(["record", "--physical", "--cpu-budget", "10%"]);
+    let what = "the memory of two processes to be told";
+    // The look at the end is of an interval that was cut short.
+    let mut nr_looks = 0;
+    record_until(what, &mut command, &path, |record| {
+        nr_looks = record.machine().len();
+        tells_of_two(record, process.pid())
+    });
     let record = Record::whole(&path);
     assert_eq!(record.header.operations, "paddr");
-    let (snapshots, samples) = (of_memory(&record), machine(&record));
+    let (snapshots, samples) = (of_memory(&record), record.machine());
     assert_eq!(snapshots.len(), samples.len());
-    let (last, sample) = (snapshots.last().expect("one"), samples.last().expect("one"));
+    let (last, sample) = (snapshots[nr_looks - 1], samples[nr_looks - 1]);
     // Both are of the same look.
     let totals = last.totals();
     let sum = |of: fn(&AgeBytes) -> u64| sample.mapped.iter().map(|m| of(&m.bytes)).sum::<u64>();
@@ -78,19 +98,10 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
     let of_zones: u64 = sample.zones.iter().map(|zone| zone.mapped.total()).sum();
     assert_eq!(of_zones, mapped);
     assert!(sum(|bytes| bytes.unknown) < mapped / 5, "{sample:?}");
-    let number = |pid| {
-        let starts = record.starts();
-        let start = starts.iter().find(|start| start.pid == pid);
-        start.expect("it was found").target
-    };
-    let target = number(process.pid());
-    let own = sample.mapped.iter().filter(|m| m.target == Some(target));
-    let idle: u64 = own.flat_map(|m| m.bytes.idle).sum();
+    let target = record.target(process.pid()).expect("it was found");
+    let idle = idle_of(sample, target);
     assert!(idle > 115 * MIB, "idle: {} MiB", idle / MIB);
-    let of_several = sample.mapped.iter().filter(|m| m.target.is_none());
-    let of_several = of_several.filter(|m| m.class == MappedClass::Shared);
-    let mut shared = AgeBytes::default();
-    of_several.for_each(|m| shared.add(&m.bytes));
+    let shared = shared_by_several(sample);
     // How often all of an address space can be cleared, as shared memory needs, is a matter of the budget.
     let in_use = shared.touched + shared.unknown;
     assert!(in_use > 115 * MIB, "{shared:?}");
@@ -103,21 +114,24 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
 
 #[test]
 fn a_record_ends_with_what_is_known_by_then() {
-    let Some(_turn) = alone("a_record_ends_with_what_is_known_by_then") else {
+    let Some(_turn) = watching("a_record_ends_with_what_is_known_by_then") else {
         return;
     };
     let directory = scratch();
-    for target in ["--all", "--physical"] {
+    // Side by side. One interval ends within 4 s at the least; looks come less often.
+    let recorders = ["--all", "--physical"].map(|target| {
         let path = directory.path().join(target);
-        // One interval ends at the least; looks come less often.
-        let flags = ["record", target, "--duration", "4s", "-o"];
-        run(isotherm(flags).arg(&path)).success();
+        let mut command = isotherm(["record", target, "--duration", "4s", "-o"]);
+        (target, Running::start(command.arg(&path)), path)
+    });
+    for (target, recorder, path) in recorders {
+        recorder.finish().success();
         let record = Record::whole(&path);
         let end = record.items.iter().filter_map(|item| match item {
             Item::Usage(usage) => Some(usage.time),
             _ => None,
         });
-        let (end, samples) = (end.max().expect("metered"), machine(&record));
+        let (end, samples) = (end.max().expect("metered"), record.machine());
         let last = samples.last().expect("one at the end");
         let before = end.since(last.time).as_secs_f64();
         assert!(before < 1.0, "{target}: {before} s before the end");
@@ -157,19 +171,15 @@ fn meminfo(name: &str) -> u64 {
 #[test]
 fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
     let test = "frames_are_sampled_as_damon_does_where_that_is_asked_for";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
-    let _workload = Workload::start(&static_workload(256, 128), &[]);
-    let flags = [
-        "record",
-        "--physical",
-        "--faithful",
-        "--duration",
-        "5s",
-        "-o",
-    ];
-    run(isotherm(flags).arg(&path)).success();
+    let _workload = Workload::start(&paced_workload(256, 128), &[]);
+    let mut command = isotherm(["record", "--physical", "--faithful"]);
+    let what = "a snapshot, and frames that are unknown";
+    record_until(what, &mut command, &path, |record| {
+        record.snapshots().next().is_some() && record.peak_rss_and_unknown().1 > 0
+    });
     let record = Record::whole(&path);
     assert_eq!(record.header.operations, "paddr");
     let notes = record.notes();
@@ -202,10 +212,14 @@ fn a_physical_range_is_recorded_alone() {
     let start = ram.start.next_multiple_of(2 * MIB) + (64 << 20);
     let limit = AddressRange::new(start, start + (1 << 30).min(ram.len() / 2));
     let text = format!("{:#x}-{:#x}", limit.start, limit.end);
-    let flags = ["record", "--physical", "--cpu-budget", "50%"];
-    let mut command = isotherm(flags);
-    command.args(["--duration", "6s", "--range"]).arg(&text);
-    run(command.arg("-o").arg(&path)).success();
+    let mut command = isotherm(["record", "--physical", "--cpu-budget", "50%"]);
+    // Of the whole machine each look makes a snapshot and a sample.
+    record_until(
+        "two looks",
+        command.args(["--range", &text]),
+        &path,
+        |record| record.snapshots().count() >= 2,
+    );
     let record = Record::whole(&path);
     let snapshots = of_memory(&record);
     assert!(!snapshots.is_empty());
@@ -213,7 +227,7 @@ fn a_physical_range_is_recorded_alone() {
         assert_eq!(region.range.intersection(limit), Some(region.range));
     }
     assert!(
-        machine(&record).is_empty(),
+        record.machine().is_empty(),
         "of a part nothing is told as of a node"
     );
     let nowhere = "0x7f0000000000-0x7f0000200000";
@@ -238,17 +252,24 @@ fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
     assert!(!path.exists());
     let mut process = Running::start(&mut python(TWO_THAT_SHARE));
     process.line("ready");
-    let flags = ["record", "--node", "0", "--cpu-budget", "10%"];
-    let mut command = isotherm(flags);
-    run(command.args(["--duration", "6s", "-o"]).arg(&path)).success();
+    let mut command = isotherm(["record", "--node", "0", "--cpu-budget", "10%"]);
+    let has_several = fs::exists("/sys/devices/system/node/node1").unwrap_or(false);
+    let mapped = |sample: &MachineSample| -> u64 {
+        let of = sample.mapped.iter().map(|m| m.bytes.total());
+        of.sum()
+    };
+    record_until("a look", &mut command, &path, |record| {
+        let last = record.machine().last().map(|sample| mapped(sample));
+        last.is_some_and(|mapped| has_several || mapped > 250 * MIB)
+    });
     let record = Record::whole(&path);
-    let samples = machine(&record);
+    let samples = record.machine();
     let sample = samples.last().expect("a look");
     assert!(sample.nodes.iter().all(|node| node.node == 0));
-    let mapped: u64 = sample.mapped.iter().map(|m| m.bytes.total()).sum();
+    let mapped = mapped(sample);
     let snapshots = of_memory(&record);
     is_with_page_cache(snapshots.last().expect("one").totals().resident, mapped);
-    if fs::exists("/sys/devices/system/node/node1").unwrap_or(false) {
+    if has_several {
         return;
     }
     assert!(
@@ -261,15 +282,21 @@ fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
 #[test]
 fn every_page_of_all_processes_is_told_by_frame() {
     let test = "every_page_of_all_processes_is_told_by_frame";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let mut process = Running::start(&mut python(TWO_THAT_SHARE));
     process.line("ready");
     let directory = scratch();
     let path = directory.path().join("record");
-    let flags = ["record", "--pages", "--physical", "--duration", "6s", "-o"];
-    run(isotherm(flags).arg(&path)).success();
+    let mut command = isotherm(["record", "--pages", "--physical"]);
+    // The scan at the end is of an interval that was cut short.
+    let mut nr_scans = 0;
+    record_until("idle and used pages", &mut command, &path, |record| {
+        nr_scans = record.snapshots().count();
+        let last = record.snapshots().next_back().map(Snapshot::totals);
+        last.is_some_and(|t| t.touched + t.unknown > 115 * MIB && t.untouched > 115 * MIB)
+    });
     let record = Record::whole(&path);
-    let totals = of_memory(&record).last().expect("a scan").totals();
+    let totals = of_memory(&record)[nr_scans - 1].totals();
     assert!(totals.resident > 250 * MIB, "{totals:?}");
     assert!(totals.touched + totals.unknown > 115 * MIB, "{totals:?}");
     assert!(totals.untouched > 115 * MIB, "{totals:?}");
@@ -282,37 +309,54 @@ fn every_page_of_all_processes_is_told_by_frame() {
 #[test]
 fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
     let test = "processes_that_come_and_go_by_the_hundred_do_no_harm";
-    let Some(_turn) = alone(test) else { return };
-    let script = "import os, time\nprint('ready', flush=True)\n\
-        while True:\n    pids = []\n\
+    let Some(_turn) = watching(test) else { return };
+    let script = "import os, time\nopen('/proc/self/comm', 'w').write('come-and-go')\n\
+        print('ready', flush=True)\nwhile True:\n    pids = []\n\
         \x20   for i in range(40):\n        pid = os.fork()\n\
         \x20       if pid == 0:\n            m = bytearray(1 << 20); time.sleep(i / 40); os._exit(0)\n\
         \x20       pids.append(pid)\n    for pid in pids: os.waitpid(pid, 0)";
     let mut forks = Running::start(&mut python(script));
     forks.line("ready");
     let directory = scratch();
-    for flags in [&["--physical"][..], &["--physical", "--pages"]] {
-        let path = directory.path().join("record");
-        let mut command = isotherm(["record", "--duration", "4s", "-o"]);
-        run(command.arg(&path).args(flags)).success();
-        let record = Record::whole(&path);
-        // How often it looks depends on what looking costs on this machine.
-        let pids: BTreeSet<u32> = record.starts().iter().map(|start| start.pid).collect();
-        let children = pids.range(forks.pid() + 1..).count();
-        assert!(
-            children > 5,
-            "{flags:?}: {children} children of {}",
-            pids.len()
-        );
+    let children = |record: &Record| {
+        let starts = record.starts();
+        let theirs = starts.iter().filter(|start| start.name == "come-and-go");
+        let pids: BTreeSet<u32> = theirs.map(|start| start.pid).collect();
+        pids.iter().filter(|pid| **pid != forks.pid()).count()
+    };
+    // How often it looks depends on what looking costs on this machine.
+    let ways = [&["--physical"][..], &["--physical", "--pages"]];
+    let recorders = ways.map(|flags| {
+        let path = directory.path().join(flags.len().to_string());
+        let mut command = isotherm(["record", "-o"]);
+        (Running::start(command.arg(&path).args(flags)), path)
+    });
+    for (recorder, path) in recorders {
+        stop_once("children, and a snapshot", recorder, &path, |record| {
+            children(record) > 5 && record.snapshots().next().is_some()
+        });
+        assert!(children(&Record::whole(&path)) > 5);
     }
     assert!(forks.is_running());
+}
+
+/// Bytes of a process that schemes acted on; `None` where it was not found.
+pub(crate) fn applied(record: &Record, pid: u32) -> Option<u64> {
+    let target = record.target(pid)?;
+    let actions = record.items.iter().filter_map(|item| match item {
+        Item::Action(sample) => Some(sample),
+        _ => None,
+    });
+    let of = actions.flat_map(|sample| &sample.targets);
+    let of = of.filter(|of| of.target == target);
+    Some(of.map(|of| of.sz_applied).sum())
 }
 
 /// A dry run of pprcl names whose memory it would be, and spares who started it.
 #[test]
 fn pprcl_is_about_all_of_the_machine() {
     let test = "pprcl_is_about_all_of_the_machine";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let mut process = Running::start(&mut python(TWO_THAT_SHARE));
     process.line("ready");
     let directory = scratch();
@@ -325,34 +369,18 @@ fn pprcl_is_about_all_of_the_machine() {
         "--no-guard",
         "--cpu-budget",
         "10%",
-        "--duration",
-        "12s",
-        "-o",
     ];
-    let done = run(isotherm(flags).arg(&path)).success();
+    let what = "116 MiB of the process to be foretold";
+    let done = record_until(what, &mut isotherm(flags), &path, |record| {
+        applied(record, process.pid()) > Some(115 * MIB)
+    });
     assert!(done.stderr.contains("would be acted on"), "{done:?}");
     let record = Record::whole(&path);
     of_memory(&record);
-    let starts = record.starts();
-    let number = |pid: u32| {
-        starts
-            .iter()
-            .find(|start| start.pid == pid)
-            .map(|s| s.target)
-    };
-    let target = number(process.pid()).expect("it was found");
-    let us = number(std::process::id()).expect("we were found");
-    let actions = record.items.iter().filter_map(|item| match item {
-        Item::Action(sample) => Some(sample),
-        _ => None,
-    });
-    let targets: Vec<_> = actions.flat_map(|sample| &sample.targets).collect();
-    let applied = |id| {
-        let of = targets.iter().filter(|of| of.target == id);
-        of.map(|of| of.sz_applied).sum::<u64>()
-    };
-    assert!(applied(target) > 115 * MIB, "{} MiB", applied(target) / MIB);
-    assert_eq!(applied(us), 0, "who started it is spared");
+    let of_process = applied(&record, process.pid());
+    assert!(of_process > Some(115 * MIB), "{of_process:?}");
+    let of_us = applied(&record, std::process::id());
+    assert_eq!(of_us, Some(0), "who started it is spared");
     let notes = record.notes();
     assert!(
         notes.contains("who started it") && notes.contains(&std::process::id().to_string()),
@@ -366,7 +394,7 @@ fn pprcl_is_about_all_of_the_machine() {
 #[test]
 fn nothing_is_watched_while_schemes_rest() {
     let test = "nothing_is_watched_while_schemes_rest";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = watching(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let scheme = "4K max 0 0 5s max stat 0 0 1s 0 0 0 free_mem_rate 5s 2 1 0";

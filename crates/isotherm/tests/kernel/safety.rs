@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 
 use crate::common::{
-    Finished, Record, Running, isotherm, pause, python, range, record_pid, run, scratch, seen,
-    shared, skip, until_written, with_swap,
+    Finished, Record, Running, at_once, isotherm, owning_swap, pause, python, range, record_pid,
+    run, scratch, seen, shared, skip, until_written,
 };
 
 /// Has 64 MiB, touched once, and a KVM guest that may use them at any time.
@@ -32,14 +32,15 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
         return skip(test, "/dev/kvm makes no guest here");
     }
     guest.line("ready");
-    let directory = scratch();
     let memory = range(&guest.line("range "));
     // In the default way of watching, its monitor asks the probe itself.
-    for (flags, idle_max) in [
+    let ways = [
         (&["--pages"][..], 0),
         (&["--faithful"], memory.len() / 4),
         (&[], u64::MAX),
-    ] {
+    ];
+    at_once(&ways, |&(flags, idle_max)| {
+        let directory = scratch();
         let path = directory.path().join("record");
         let flags = [&["--duration", "4s"], flags].concat();
         record_pid(guest.pid(), &path, &flags).finish().success();
@@ -52,7 +53,7 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
         let last = record.snapshots().next_back().expect("a snapshot");
         let seen = seen(last, &[memory]);
         assert!(seen.idle <= idle_max, "{flags:?}: {seen:?}");
-    }
+    });
     // Nothing that is idle in name only is acted on.
     let pid = guest.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
@@ -152,7 +153,9 @@ fn can_make_swap(test: &str) -> bool {
 #[test]
 fn swap_is_set_up_and_taken_away_whole() {
     let test = "swap_is_set_up_and_taken_away_whole";
-    let Some(_turn) = with_swap(test) else { return };
+    let Some(_turn) = owning_swap(test) else {
+        return;
+    };
     if !can_make_swap(test) {
         return;
     }
@@ -178,7 +181,9 @@ fn swap_is_set_up_and_taken_away_whole() {
 #[test]
 fn swap_that_was_not_finished_is_cleaned_up() {
     let test = "swap_that_was_not_finished_is_cleaned_up";
-    let Some(_turn) = with_swap(test) else { return };
+    let Some(_turn) = owning_swap(test) else {
+        return;
+    };
     if !can_make_swap(test) {
         return;
     }
@@ -198,7 +203,9 @@ fn swap_that_was_not_finished_is_cleaned_up() {
 #[test]
 fn swap_of_somebody_else_is_left_alone() {
     let test = "swap_of_somebody_else_is_left_alone";
-    let Some(_turn) = with_swap(test) else { return };
+    let Some(_turn) = owning_swap(test) else {
+        return;
+    };
     if !can_make_swap(test) {
         return;
     }
@@ -268,10 +275,10 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
     }
     let mut target = Running::start(&mut python(ANOTHERS));
     target.line("ready");
-    let directory = scratch();
-    for flags in [&["--children"][..], &["--pages"], &["--faithful"]] {
-        let path = directory.path().join(flags[0]);
-        let flags = [&["--duration", "4s"], flags].concat();
+    at_once(&["--children", "--pages", "--faithful"], |flag| {
+        let directory = scratch();
+        let path = directory.path().join("record");
+        let flags = ["--duration", "4s", flag];
         let recorder = record_pid(target.pid(), &path, &flags);
         until_written(&path, 1);
         let kept = effective_of(recorder.pid());
@@ -281,7 +288,7 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
         let record = Record::whole(&path);
         let last = record.snapshots().next_back().expect("a snapshot").totals();
         assert!(last.untouched > 8 << 20, "{flags:?}: {last:?}");
-    }
+    });
     let pid = target.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
     // A budget with which a busy machine has a snapshot in time, too.

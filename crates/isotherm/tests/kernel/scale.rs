@@ -3,7 +3,8 @@
 use std::fs;
 
 use crate::common::{
-    Finished, Record, Running, Workload, alone, python, record_pid, scratch, skip, static_workload,
+    Finished, Record, Running, Workload, measuring, paced_workload, python, record_pid, scratch,
+    shared, skip,
 };
 
 const MONITOR_RSS_MAX: u64 = 32 << 20;
@@ -32,7 +33,7 @@ fn summary(done: &Finished) -> serde_json::Value {
 #[test]
 fn five_gib_in_ten_thousand_mappings() {
     let test = "five_gib_in_ten_thousand_mappings";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = measuring(test) else { return };
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     if limit
         .trim()
@@ -68,10 +69,10 @@ fn five_gib_in_ten_thousand_mappings() {
 #[test]
 fn a_thousand_regions_fit_in_32_mib() {
     let test = "a_thousand_regions_fit_in_32_mib";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = shared(test) else { return };
     let directory = scratch();
     let path = directory.path().join("record");
-    let workload = Workload::start(&static_workload(512, 16), &[]);
+    let workload = Workload::start(&paced_workload(512, 16), &[]);
     let flags = ["--faithful", "--regions", "1000-2000", "--duration", "6s"];
     let done = record_pid(workload.pid(), &path, &flags).finish().success();
     let record = Record::whole(&path);

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::common::{Workload, alone, isotherm, run, scratch, skip, until};
+use crate::common::{Workload, isotherm, run, scratch, shared, skip, until};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const MIB: u64 = 1 << 20;
@@ -74,7 +74,7 @@ fn simulated(huge: &str) -> (u64, u64) {
 #[test]
 fn huge_pages_cost_what_is_simulated() {
     let test = "huge_pages_cost_what_is_simulated";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = shared(test) else { return };
     match fs::read_to_string(THP) {
         Ok(modes) if !modes.contains("[never]") => {}
         Ok(_) => return skip(test, &format!("{THP} is never")),

@@ -4,14 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 
+use isotherm_engine::Nanos;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, isotherm, pause, record_pid, run, scratch, shared, skip, until_snapshot,
+    Record, Running, at_once, isotherm, now, pause, record_pid, run, scratch, shared, skip, until,
+    until_snapshot,
 };
 
 const MIB: u64 = 1 << 20;
@@ -55,17 +56,19 @@ impl Hostile {
         command
     }
 
-    /// Records it from its start, for as long as ages of 2 s need. The recorder says nothing.
+    /// Records it from its start until what it has touched is old enough for ages of 2 s. The recorder says nothing.
     fn record(&self, flags: &[&str], arguments: &[&str]) -> Record {
-        let mut command = isotherm(["record", "--quiet", "--stop-command", "-o"]);
-        command
-            .arg(self.path("record"))
-            .args(flags)
-            .arg("--")
-            .arg(self.path("hostile"))
-            .args(arguments);
-        let done = run(&mut command).success();
-        let record = Record::whole(&self.path("record"));
+        let path = self.path("record");
+        let mut command = isotherm(["record", "--quiet", "-o"]);
+        command.arg(&path).args(flags).arg("--");
+        command.arg(self.path("hostile")).args(arguments);
+        let mut recorder = Running::start(&mut command);
+        recorder.line("ready");
+        until_old(&path);
+        recorder.signal(Signal::SIGINT);
+        let done = recorder.finish();
+        assert_eq!(done.code(), 128 + 15, "its command is ended, too: {done:?}");
+        let record = Record::whole(&path);
         for start in record.starts() {
             // What a JIT leaves behind.
             let map = format!("/tmp/perf-{}.map", start.pid);
@@ -88,6 +91,18 @@ impl Hostile {
     fn blame(&self) -> Value {
         serde_json::from_str(&self.report(&["--json"])).expect("JSON")
     }
+}
+
+/// Waits until what was touched by now has been seen to be idle for 2 s.
+fn until_old(record: &Path) {
+    let touched = now();
+    until("a snapshot of old memory", || {
+        let record = Record::try_read(record)?;
+        let mut snapshots = record.snapshots().filter(|s| s.start >= touched);
+        let idle = snapshots.find(|s| s.totals().untouched >= 16 * MIB)?;
+        let old_from = idle.end + Nanos::from_millis(2_500);
+        snapshots.any(|s| s.start >= old_from).then_some(())
+    });
 }
 
 fn compile(flags: &[&str], program: &Path) -> bool {
@@ -130,9 +145,12 @@ fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_to
     let mut target = Running::start(&mut hostile.command(&["asked"]));
     target.line("waiting");
     let path = hostile.path("record");
-    let recorder = record_pid(target.pid(), &path, &["--stacks", "--duration", "10s"]);
+    let recorder = record_pid(target.pid(), &path, &["--stacks"]);
     until_snapshot(&path);
     target.signal(Signal::SIGUSR1);
+    target.line("ready");
+    until_old(&path);
+    recorder.signal(Signal::SIGINT);
     recorder.finish().success();
     let report = hostile.blame();
     expect(&report, "touch_after", 64);
@@ -190,8 +208,7 @@ fn maps_of_names_that_lie_mislead_nobody() {
         let Some(hostile) = Hostile::build(test) else {
             return;
         };
-        let flags = ["--stacks", "--duration", "6s"];
-        let record = hostile.record(&flags, &["code", kind]);
+        let record = hostile.record(&["--stacks"], &["code", kind]);
         let report = hostile.blame();
         eprintln!(
             "{test}: {kind}: {} MiB of memory",
@@ -201,16 +218,6 @@ fn maps_of_names_that_lie_mislead_nobody() {
         for flags in [&["--by", "stack"][..], &["--export", "folded"], &[]] {
             let text = hostile.report(flags);
             assert!(!has_raw_control(&text), "{kind} {flags:?}: {text:?}");
-        }
-    });
-}
-
-/// Tries each of `all`, in threads of their own: they mostly wait.
-fn at_once<T: Sync>(all: &[T], one: impl Fn(&T) + Sync) {
-    thread::scope(|threads| {
-        for case in all {
-            let one = &one;
-            threads.spawn(move || one(case));
         }
     });
 }
@@ -232,8 +239,7 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
         let Some(hostile) = Hostile::build(test) else {
             return;
         };
-        let flags = ["--stacks", "--duration", "6s"];
-        hostile.record(&flags, &[mode, &library(&hostile)]);
+        hostile.record(&["--stacks"], &[mode, &library(&hostile)]);
         let report = hostile.blame();
         if mode == "library" {
             // It was cut to a page: no names are left, but it is known that it was the library.
@@ -252,7 +258,7 @@ fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
     let Some(hostile) = Hostile::build(test) else {
         return;
     };
-    hostile.record(&["--stacks", "--duration", "7s"], &["grow"]);
+    hostile.record(&["--stacks"], &["grow"]);
     let report = hostile.blame();
     expect(&report, "grow_alone", 96);
     // Two at once are now and then taken for each other, and a part of them is far from any sample.
@@ -284,7 +290,7 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
         skip(test, "programs get no huge pages by asking for them");
         return;
     }
-    hostile.record(&["--stacks", "--duration", "6s"], &["huge"]);
+    hostile.record(&["--stacks"], &["huge"]);
     let of_waste = |flags: &[&str]| hostile.report(&[&["--of", "waste"], flags].concat());
     let report: Value = serde_json::from_str(&of_waste(&["--json"])).expect("JSON");
     eprintln!("{test}: {} of {}", report["huge"], report["blamed"]);
@@ -300,7 +306,7 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
     let folded = of_waste(&["--export", "folded"]);
     assert!(folded.contains("main;touch_sparsely "), "{folded}");
     // One of which nothing is huge.
-    hostile.record(&["--stacks", "--duration", "4s"], &["deep"]);
+    hostile.record(&["--stacks"], &["deep"]);
     let text = of_waste(&[]);
     assert!(text.contains("there are no huge pages"), "{text}");
 }
@@ -340,14 +346,14 @@ fn many_stacks(test: &str, count: &str, flags: &[&str]) {
 fn a_million_stacks_are_kept_within_bounds() {
     let test = "a_million_stacks_are_kept_within_bounds";
     let Some(_turn) = shared(test) else { return };
-    many_stacks(test, "1015808", &["--stacks", "--duration", "8s"]);
+    many_stacks(test, "1015808", &["--stacks"]);
 }
 
 #[test]
-#[ignore = "long: as many samples as there can be, for a minute"]
+#[ignore = "long: as many samples as there can be, for half a minute"]
 fn as_many_stacks_as_there_can_be_are_kept_within_bounds() {
     let test = "as_many_stacks_as_there_can_be_are_kept_within_bounds";
     let Some(_turn) = shared(test) else { return };
-    // A multiple of the pages of 64 MiB; the rest of the minute is for the last ones to become idle.
-    many_stacks(test, "10010624", &["--stacks=50%", "--duration", "1min"]);
+    // A multiple of the pages of 64 MiB.
+    many_stacks(test, "10010624", &["--stacks=50%"]);
 }

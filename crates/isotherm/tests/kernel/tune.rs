@@ -6,10 +6,10 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::acting::Swap;
 use crate::common::{
-    Running, isotherm, proc_bytes, python, python_path, run, scratch, until, with_swap,
+    Running, isotherm, owning_swap, proc_bytes, python, python_path, run, scratch, until, with_swap,
 };
+use crate::swap::Swap;
 
 /// 48 MiB of small pages, an eighth of them in use; it counts its rounds, for so many of them.
 const PROGRAM: &str = r"
@@ -27,7 +27,7 @@ for number in range(rounds):
     count.seek(0); count.write(str(number)); count.flush()
 ";
 
-const SCHEMES: [&str; 5] = ["--preset", "prcl", "--param", "age=1s,2s", "--no-guard"];
+const SCHEMES: [&str; 5] = ["--preset", "prcl", "--param", "age=500ms,1s", "--no-guard"];
 
 fn report(stdout: &str) -> Value {
     serde_json::from_str(stdout).expect("JSON")
@@ -46,7 +46,9 @@ fn saved_live(report: &Value) -> f64 {
 #[test]
 fn a_program_is_run_again_and_an_interruption_loses_nothing() {
     const TEST: &str = "a_program_is_run_again_and_an_interruption_loses_nothing";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = owning_swap(TEST) else {
+        return;
+    };
     let folder = scratch();
     fs::write(folder.path().join("it's a program.py"), PROGRAM).expect("ours");
     let tune = |folder: &Path| {
@@ -62,7 +64,7 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
         tune.args(SCHEMES)
             .args(["--max-slowdown", "50%", "--"])
             .current_dir(folder);
-        tune.args([&python_path(), "it's a program.py", "550", "count"]);
+        tune.args([&python_path(), "it's a program.py", "350", "count"]);
         tune
     };
     let lacks = run(&mut tune(folder.path()));
@@ -113,9 +115,6 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
 fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
     const TEST: &str = "a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back";
     let Some(_turn) = with_swap(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
     let folder = scratch();
     let count = folder.path().join("count");
     let mut service = Running::start(python(PROGRAM).arg("1000000").arg(&count));
@@ -123,7 +122,7 @@ fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
     let pid = service.pid().to_string();
     let rss = proc_bytes(service.pid(), "status", "VmRSS:");
     let tune = |progress: &str, pid: &str| {
-        let mut tune = isotherm(["tune", "--live", "--runs", "1", "--json", "--window", "6s"]);
+        let mut tune = isotherm(["tune", "--live", "--runs", "1", "--json", "--window", "3s"]);
         tune.args(SCHEMES).args([
             "--max-slowdown",
             "50%",
@@ -153,13 +152,15 @@ fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
 #[test]
 fn a_workload_of_an_experiment_is_run_with_its_swap() {
     const TEST: &str = "a_workload_of_an_experiment_is_run_with_its_swap";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = owning_swap(TEST) else {
+        return;
+    };
     let folder = scratch();
     fs::write(folder.path().join("program.py"), PROGRAM).expect("ours");
     let experiment = format!(
         "name = \"x\"\nzram = \"256MiB\"\n[[configuration]]\nname = \"orig\"\n\
          [[workload]]\nname = \"other\"\nrun = \"true\"\nrequires = [\"no-such-program\"]\n\
-         [[workload]]\nname = \"w\"\nrun = \"exec {} $EXPERIMENT/program.py 550 count\"\n",
+         [[workload]]\nname = \"w\"\nrun = \"exec {} $EXPERIMENT/program.py 350 count\"\n",
         python_path()
     );
     fs::write(folder.path().join("x.toml"), experiment).expect("ours");

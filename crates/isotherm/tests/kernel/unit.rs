@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Finished, Running, alone, pause, python_path, run, scratch, skip, until};
+use crate::common::{Finished, Running, pause, python_path, run, scratch, shared, skip, until};
 
 /// Arguments: a control group, a directory that becomes /run/test, systemd.
 const BOOT: &str = r#"
@@ -200,7 +200,7 @@ fn write_files(directory: &Path, port: u16) {
 #[test]
 fn the_service_works_under_systemd() {
     const TEST: &str = "the_service_works_under_systemd";
-    let Some(_turn) = alone(TEST) else { return };
+    let Some(_turn) = shared(TEST) else { return };
     let Some(systemd) = Systemd::boot(TEST) else {
         return;
     };

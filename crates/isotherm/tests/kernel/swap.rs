@@ -1,0 +1,62 @@
+//! Swap for tests: zram that is set up for them and taken away.
+
+use std::fs;
+
+use crate::common::{isotherm, run, skip};
+use crate::compaction::{drop_caches, free};
+
+/// With less free memory the kernel itself pages out, which tests would count as ours.
+const FREE_MIN: u64 = 3 << 30;
+
+/// Swap for a test.
+pub(crate) struct Swap {
+    ours: bool,
+}
+
+impl Swap {
+    pub(crate) fn set_up(test: &str) -> Option<Self> {
+        if there_is_swap() {
+            return Some(Self { ours: false });
+        }
+        // Enough for all tests that share it: no test's memory may meet the system's reserve.
+        Self::of(test, "4G")
+    }
+
+    /// Swap of a size, on a machine without any.
+    pub(crate) fn of(test: &str, size: &str) -> Option<Self> {
+        if free() < FREE_MIN {
+            drop_caches();
+        }
+        let done = run(&mut isotherm(["swap", "zram", "--size", size]));
+        if done.code() != 0 {
+            skip(test, done.stderr.trim());
+            return None;
+        }
+        Some(Self { ours: true })
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        if self.ours {
+            let done = run(&mut isotherm(["swap", "off"]));
+            // A second panic would end all tests.
+            if !std::thread::panicking() {
+                done.success();
+            }
+        }
+    }
+}
+
+fn there_is_swap() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
+}
+
+/// Whether `test`, which is about a machine without swap, can run.
+pub(crate) fn is_without_swap(test: &str) -> bool {
+    let is_without = !there_is_swap();
+    if !is_without {
+        skip(test, "this machine has swap of its own");
+    }
+    is_without
+}
