@@ -1,7 +1,7 @@
 //! The third world: Isotherm drives the kernel's DAMON, tells what that sees and does, takes it from nobody, and
 //! leaves its tree as it found it, also after a SIGKILL.
 //!
-//! As in `side_by_side`, something wakes on the workload's processor again and again: DAMON flushes no TLB, and an
+//! As in `side_by_side`, something wakes on the workload's processor every millisecond: DAMON flushes no TLB, and an
 //! emulated one hides accesses otherwise.
 
 use super::acting::{self, mib, pages};

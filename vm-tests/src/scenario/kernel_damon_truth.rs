@@ -68,7 +68,7 @@ fn script(case: u64) -> String {
          tries=0\n\
          until [ -e /out/ready.json ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
          frames() {{ vm-guest page-frames --pid $target --ready /out/ready.json --out /out/frames_$1 || exit 1; }}\n\
-         vm-guest wake --every-us 1000 &\n"
+         vm-guest wake &\n"
     );
     for (at, (_, options)) in MODES.iter().enumerate() {
         let _ = write!(

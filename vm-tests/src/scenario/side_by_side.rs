@@ -4,7 +4,7 @@
 //! within milliseconds; the emulator's TLB is large and is emptied only when address spaces are
 //! switched, and as long as it holds an entry no accessed bit is set. How much DAMON misses depends
 //! on how the hot set fits, from a little to everything. So it is shown twice: with the TLB left
-//! alone, and with something waking on the workload's processor again and again, which switches
+//! alone, and with something waking on the workload's processor every millisecond, which switches
 //! address spaces. Isotherm clears through MADV_COLD, which flushes, and needs no such help.
 
 use isotherm_engine::Snapshot;

@@ -25,7 +25,7 @@ enum Job {
     /// flushes an emulated TLB.
     Wake {
         /// How often, in microseconds.
-        #[arg(long, default_value_t = 10_000)]
+        #[arg(long, default_value_t = 1000)]
         every_us: u64,
     },
     Hot(hot::Args),
